@@ -1,0 +1,16 @@
+-- +goose Up
+CREATE TABLE accounts (
+    id         bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 9007199254740991),
+    name       text   NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+
+    CONSTRAINT accounts_pkey       PRIMARY KEY (id),
+    CONSTRAINT accounts_name_key   UNIQUE (name),
+    CONSTRAINT accounts_name_check CHECK (char_length(name) BETWEEN 1 AND 100)
+);
+
+COMMENT ON TABLE  accounts      IS 'Who uses the API. Only messages and API keys belong to an account; the shop is shared by all.';
+COMMENT ON COLUMN accounts.name IS 'By which people know the account; petstore key create names it.';
+
+-- +goose Down
+DROP TABLE accounts;

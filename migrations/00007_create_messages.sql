@@ -1,0 +1,21 @@
+-- +goose Up
+CREATE TABLE messages (
+    account_id bigint NOT NULL,
+    id         text   COLLATE "C" NOT NULL,
+    message    text   NOT NULL,
+    status     text   NOT NULL DEFAULT 'queued',
+    created_at timestamptz NOT NULL DEFAULT now(),
+
+    CONSTRAINT messages_pkey            PRIMARY KEY (account_id, id),
+    CONSTRAINT messages_account_id_fkey FOREIGN KEY (account_id) REFERENCES accounts (id),
+    CONSTRAINT messages_id_check        CHECK (id ~ '^msg_[0-9a-f]{32}$'),
+    CONSTRAINT messages_message_check   CHECK (char_length(message) BETWEEN 1 AND 4000),
+    CONSTRAINT messages_status_check    CHECK (status IN ('queued'))
+);
+
+COMMENT ON TABLE  messages        IS 'Messages taken from clients, each account its own.';
+COMMENT ON COLUMN messages.id     IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that the primary key is also the order of time.';
+COMMENT ON COLUMN messages.status IS 'queued is the only status in version 1.0.0.';
+
+-- +goose Down
+DROP TABLE messages;

@@ -1,0 +1,19 @@
+-- name: MessageCreate :one
+INSERT INTO messages (account_id, id, message)
+VALUES (@account_id, @id, @message)
+RETURNING account_id, id, message, status, created_at;
+
+-- name: MessageGet :one
+SELECT account_id, id, message, status, created_at
+FROM messages
+WHERE account_id = @account_id
+  AND id = @id;
+
+-- name: MessageList :many
+-- Newest first: the ids are in the order of time.
+SELECT account_id, id, message, status, created_at
+FROM messages
+WHERE account_id = @account_id
+  AND id < @before_id
+ORDER BY id DESC
+LIMIT @page_size;

@@ -1,0 +1,241 @@
+-- Orders move units between the stock and what is held, and the pet's status
+-- with them (section 4 of the contract). Three things make the statements below
+-- right at READ COMMITTED, under any concurrency:
+--
+-- 1. The row of inventory is locked first, then the order, then the pet: all
+--    that happens to one pet happens one after the other, and in one order.
+-- 2. FOR NO KEY UPDATE in a CTE gives the latest version of a row, even when it
+--    changed while the statement waited. Everything is decided on what those
+--    CTEs return, never on a condition in the WHERE of an UPDATE: that would
+--    be tested on the version of the snapshot first, and skip the row.
+-- 3. Each later CTE reads from the earlier ones, so that they run in this order.
+
+-- name: OrderPlace :one
+-- One row always: what was found, and the order if it was placed.
+WITH entry AS (
+    SELECT inventory.pet_id, inventory.quantity
+    FROM inventory
+    WHERE inventory.pet_id = @pet_id
+    FOR NO KEY UPDATE
+), pet AS (
+    SELECT pets.id, pets.status, entry.quantity
+    FROM entry
+    JOIN pets ON pets.id = entry.pet_id
+    FOR NO KEY UPDATE OF pets
+), taken AS (
+    UPDATE inventory
+    SET quantity = inventory.quantity - @quantity,
+        held     = inventory.held + @quantity
+    FROM pet
+    WHERE inventory.pet_id = @pet_id
+      AND pet.status = 'available'
+      AND pet.quantity >= @quantity
+    RETURNING inventory.pet_id, inventory.quantity
+), emptied AS (
+    UPDATE pets
+    SET status = 'pending'
+    FROM taken
+    WHERE pets.id = @pet_id
+      AND taken.quantity = 0
+), placed AS (
+    INSERT INTO orders (pet_id, quantity, ship_date)
+    SELECT taken.pet_id, @quantity, sqlc.narg(ship_date)
+    FROM taken
+    RETURNING id, ship_date
+)
+SELECT coalesce(placed.id, 0)::bigint     AS id,
+       placed.ship_date,
+       (pet.id IS NOT NULL)::boolean      AS pet_known,
+       coalesce(pet.status, '')::text     AS pet_status
+FROM (SELECT) AS one_row
+LEFT JOIN pet ON true
+LEFT JOIN placed ON true;
+
+-- name: OrderUpdate :one
+-- Completes the order, sets its ship date, or both. No row: there is no order.
+-- The write names the pet, which OrderGet told: an order never changes its pet,
+-- and on a sharded cluster a write must name the column that spreads the data.
+WITH entry AS (
+    SELECT inventory.pet_id
+    FROM inventory
+    WHERE inventory.pet_id = @pet_id
+    FOR NO KEY UPDATE
+), target AS (
+    SELECT orders.id, orders.quantity, orders.complete
+    FROM entry
+    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+    FOR NO KEY UPDATE OF orders
+), verdict AS (
+    SELECT target.quantity,
+           NOT (target.complete AND coalesce(sqlc.narg(complete), true) = false) AS allowed,
+           NOT target.complete AND coalesce(sqlc.narg(complete), false)          AS completes
+    FROM target
+), updated AS (
+    UPDATE orders
+    SET complete  = orders.complete OR coalesce(sqlc.narg(complete), false),
+        ship_date = CASE WHEN @set_ship_date::boolean THEN sqlc.narg(ship_date)::timestamptz ELSE orders.ship_date END
+    FROM verdict
+    WHERE orders.pet_id = @pet_id
+      AND orders.id = @id
+      AND verdict.allowed
+    RETURNING orders.ship_date, orders.complete
+), released AS (
+    UPDATE inventory
+    SET held = inventory.held - verdict.quantity
+    FROM verdict
+    WHERE inventory.pet_id = @pet_id
+      AND verdict.completes
+    RETURNING inventory.quantity, inventory.held
+), sold AS (
+    UPDATE pets
+    SET status = 'sold'
+    FROM released
+    WHERE pets.id = @pet_id
+      AND released.quantity = 0
+      AND released.held = 0
+)
+SELECT verdict.allowed::boolean                  AS allowed,
+       verdict.quantity,
+       updated.ship_date,
+       coalesce(updated.complete, true)::boolean AS complete
+FROM verdict
+LEFT JOIN updated ON true;
+
+-- name: OrderCancel :one
+-- Deletes an order that is not complete and returns its units. The row says
+-- whether it was complete; no row: there is no order.
+WITH entry AS (
+    SELECT inventory.pet_id, inventory.quantity
+    FROM inventory
+    WHERE inventory.pet_id = @pet_id
+    FOR NO KEY UPDATE
+), target AS (
+    SELECT orders.id, orders.complete, entry.quantity AS stock
+    FROM entry
+    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+    FOR NO KEY UPDATE OF orders
+), pet AS (
+    SELECT pets.id, pets.status
+    FROM target
+    JOIN pets ON pets.id = @pet_id
+    FOR NO KEY UPDATE OF pets
+), cancelled AS (
+    DELETE FROM orders
+    USING target
+    WHERE orders.pet_id = @pet_id
+      AND orders.id = @id
+      AND NOT target.complete
+    RETURNING orders.quantity
+), returned AS (
+    UPDATE inventory
+    SET quantity = inventory.quantity + cancelled.quantity,
+        held     = inventory.held - cancelled.quantity
+    FROM cancelled
+    WHERE inventory.pet_id = @pet_id
+), restocked AS (
+    UPDATE pets
+    SET status = 'available'
+    FROM target, pet, cancelled
+    WHERE pets.id = @pet_id
+      AND pet.status = 'pending'
+      AND target.stock = 0
+)
+SELECT target.complete
+FROM target;
+
+-- name: OrderGet :one
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id = @id;
+
+-- The lists: one query per order and kind of filter; see queries/pets.sql.
+
+-- name: OrderListByID :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: OrderListByIDDesc :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id < @before_id
+ORDER BY id DESC
+LIMIT @page_size;
+
+-- name: OrderListCompleteByID :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE complete = @complete
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: OrderListCompleteByIDDesc :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE complete = @complete
+  AND id < @before_id
+ORDER BY id DESC
+LIMIT @page_size;
+
+-- name: OrderListOfPetByID :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: OrderListOfPetByIDDesc :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
+  AND id < @before_id
+ORDER BY id DESC
+LIMIT @page_size;
+
+-- name: OrderListOfPetCompleteByID :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
+  AND complete = @complete
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: OrderListOfPetCompleteByIDDesc :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
+  AND complete = @complete
+  AND id < @before_id
+ORDER BY id DESC
+LIMIT @page_size;
+
+-- A range of ship dates and the order of ids are two dimensions, which no one
+-- index holds: these are planned with their values (postgres.PlanEach), so that
+-- Postgres weighs how wide the range is. NULL filters nothing.
+
+-- name: OrderListShippingByID :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE ship_date >= @ship_date_from
+  AND ship_date < @ship_date_to
+  AND id > @after_id
+  AND (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
+  AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
+ORDER BY id
+LIMIT @page_size;
+
+-- name: OrderListShippingByIDDesc :many
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE ship_date >= @ship_date_from
+  AND ship_date < @ship_date_to
+  AND id < @before_id
+  AND (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
+  AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
+ORDER BY id DESC
+LIMIT @page_size;

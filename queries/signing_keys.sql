@@ -1,0 +1,4 @@
+-- name: SigningKeyGet :one
+SELECT secret
+FROM signing_keys
+WHERE purpose = @purpose;
