@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"petstore/migrations"
+)
+
+// How long one process waits while another migrates.
+const (
+	migrationLockInterval = 1   // seconds
+	migrationLockAttempts = 600 // so ten minutes
+)
+
+// Migrations moves the schema of one database. A lock of the session makes
+// several processes that start at once wait for one another.
+type Migrations struct {
+	provider *goose.Provider
+	db       *sql.DB
+}
+
+// Migration is one step of the schema.
+type Migration struct {
+	Version int64
+	Name    string // of its file
+	// AppliedAt is zero while the migration is pending.
+	AppliedAt time.Time
+	// Duration is how long it took, when it was applied or taken back just now.
+	Duration time.Duration
+}
+
+// OpenMigrations opens a connection of its own to url, without the limits of
+// the pool: a migration takes the time it needs.
+func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	config.RuntimeParams["application_name"] = "petstore migrate"
+	db := stdlib.OpenDB(*config)
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(migrationLockInterval, migrationLockAttempts))
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS, goose.WithSessionLocker(locker))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
+	}
+	return &Migrations{provider: provider, db: db}, nil
+}
+
+// Close closes the connection.
+func (m *Migrations) Close() error { return m.db.Close() }
+
+// Up applies every pending migration, each in a transaction of its own, and
+// returns those applied. On an error the ones before it stay applied.
+func (m *Migrations) Up(ctx context.Context) ([]Migration, error) {
+	results, err := m.provider.Up(ctx)
+	return fromResults(results), wrapMigration(err)
+}
+
+// Down takes back the latest migration and returns it; none when there is none.
+func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
+	result, err := m.provider.Down(ctx)
+	if errors.Is(err, goose.ErrNoNextVersion) {
+		return nil, nil
+	}
+	if result == nil {
+		return nil, wrapMigration(err)
+	}
+	return fromResults([]*goose.MigrationResult{result}), wrapMigration(err)
+}
+
+// Status returns every migration that the program knows, in order.
+func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
+	statuses, err := m.provider.Status(ctx)
+	if err != nil {
+		return nil, wrapMigration(err)
+	}
+	all := make([]Migration, len(statuses))
+	for i, status := range statuses {
+		all[i] = Migration{Version: status.Source.Version, Name: status.Source.Path, AppliedAt: status.AppliedAt}
+	}
+	return all, nil
+}
+
+// Version returns the version of the schema, 0 for an empty database.
+func (m *Migrations) Version(ctx context.Context) (int64, error) {
+	version, err := m.provider.GetDBVersion(ctx)
+	return version, wrapMigration(err)
+}
+
+func fromResults(results []*goose.MigrationResult) []Migration {
+	all := make([]Migration, len(results))
+	for i, result := range results {
+		all[i] = Migration{Version: result.Source.Version, Name: result.Source.Path, Duration: result.Duration}
+	}
+	return all
+}
+
+func wrapMigration(err error) error {
+	if err != nil {
+		return fmt.Errorf("postgres: migrating: %w", err)
+	}
+	return nil
+}
+
+// undefinedTable is the SQLSTATE of a database that was never migrated.
+const undefinedTable = "42P01"
+
+// SchemaIsCurrent reports whether the database has every migration that this
+// program knows. One that is ahead is current too: during a deployment the
+// schema moves before the programs do.
+func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
+	var version int64
+	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {
+		return false, nil
+	}
+	return version >= latestVersion, err
+}
+
+// latestVersion is the version of the last embedded migration.
+var latestVersion = func() int64 {
+	files, err := migrations.FS.ReadDir(".")
+	if err != nil || len(files) == 0 {
+		panic("postgres: no migrations are embedded")
+	}
+	version, err := goose.NumericComponent(files[len(files)-1].Name())
+	if err != nil {
+		panic("postgres: " + err.Error())
+	}
+	return version
+}()

@@ -1,0 +1,176 @@
+// Package postgres knows PostgreSQL: the pool of connections and its limits,
+// the migrations, what SQLSTATE codes mean, and notifications.
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	connectTimeout  = 2 * time.Second
+	acquireTimeout  = time.Second // a longer wait makes every waiter slow
+	maxConnLifetime = time.Hour
+)
+
+// sessionParameters are set on every connection of a pool. A statement that
+// outlives them fails with SQLSTATE 57014, 55P03 or 25P03, all of which
+// [Unavailable] knows.
+var sessionParameters = map[string]string{
+	"application_name":                    "petstore",
+	"statement_timeout":                   "5s",
+	"lock_timeout":                        "2s",
+	"idle_in_transaction_session_timeout": "10s",
+	"timezone":                            "UTC",
+}
+
+// DB runs statements on a pool of connections. It waits for a connection for a
+// second at most, so that a pool that is exhausted is an error that [Unavailable]
+// knows, and not a queue. It implements db.DBTX.
+type DB struct {
+	pool *pgxpool.Pool
+	// mode is how pgx runs a statement; zero is a prepared one.
+	mode pgx.QueryExecMode
+}
+
+// Open makes a pool of at most maxConns connections for a libpq URL, which may
+// name several hosts. It connects to none yet: the only error is a URL that
+// cannot be read.
+func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	limitSession(config.ConnConfig)
+	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
+	config.MaxConnLifetime = maxConnLifetime
+	config.MaxConnLifetimeJitter = maxConnLifetime / 10
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	return &DB{pool: pool}, nil
+}
+
+// limitSession sets our limits where the URL does not say otherwise.
+func limitSession(config *pgx.ConnConfig) {
+	for name, value := range sessionParameters {
+		if _, set := config.RuntimeParams[name]; !set {
+			config.RuntimeParams[name] = value
+		}
+	}
+	if config.ConnectTimeout <= 0 || config.ConnectTimeout > connectTimeout {
+		config.ConnectTimeout = connectTimeout
+	}
+}
+
+// Close closes the pool once its connections are given back.
+func (d *DB) Close() { d.pool.Close() }
+
+// Pool is the pool itself, for what needs a connection of its own.
+func (d *DB) Pool() *pgxpool.Pool { return d.pool }
+
+// PlanEach returns a DB on the same pool that has Postgres plan each statement
+// with its values, at the cost of planning every time. It is for queries whose
+// best plan depends on how common the values are; a prepared statement soon
+// gets one plan for all values.
+func (d *DB) PlanEach() *DB {
+	return &DB{pool: d.pool, mode: pgx.QueryExecModeCacheDescribe}
+}
+
+// Exec runs a statement that returns no rows.
+func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer conn.Release()
+	return conn.Exec(ctx, sql, d.arguments(args)...)
+}
+
+// Query runs a statement; its connection is given back when the rows are closed.
+func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, sql, d.arguments(args)...)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return &pooledRows{Rows: rows, conn: conn}, nil
+}
+
+// QueryRow runs a statement; its connection is given back by Scan.
+func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := d.Query(ctx, sql, args...)
+	return pooledRow{rows, err}
+}
+
+func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolExhausted)
+	defer cancel()
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return nil, &acquireError{err}
+	}
+	return conn, nil
+}
+
+func (d *DB) arguments(args []any) []any {
+	if d.mode == 0 {
+		return args
+	}
+	return append([]any{d.mode}, args...)
+}
+
+// pooledRows gives its connection back when it is closed.
+type pooledRows struct {
+	pgx.Rows
+	conn *pgxpool.Conn
+}
+
+func (r *pooledRows) Close() {
+	r.Rows.Close()
+	if r.conn != nil {
+		r.conn.Release()
+		r.conn = nil
+	}
+}
+
+// pooledRow is a row, or the error of the query that should have given it.
+type pooledRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan reads the first row; pgx.ErrNoRows when there is none.
+func (r pooledRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// Ping makes sure that the database answers.
+func (d *DB) Ping(ctx context.Context) error {
+	_, err := d.Exec(ctx, "SELECT")
+	return err
+}
