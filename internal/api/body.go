@@ -1,0 +1,317 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The bounds of section 1 of the contract, in code points and units.
+const (
+	maxNameLength        = 200
+	maxDescriptionLength = 2000
+	maxMessageLength     = 4000
+	maxOrderQuantity     = 1_000_000
+	maxStockQuantity     = 1_000_000_000
+
+	maxDepth         = 32   // of a JSON value; the outermost is 1
+	maxPointerLength = 1000 // bytes of a member's name that is repeated in an error
+)
+
+// body is the JSON object of a request. Its methods take one member each and
+// gather what is wrong; a member that nobody took is unknown. They return nil
+// for a member that is absent or wrong: look at err first.
+type body struct {
+	members    map[string]jsontext.Value
+	taken      map[string]bool
+	readOnly   []string
+	violations []violation
+	failure    error // of the parameters or the JSON; nothing else is then reported
+}
+
+// body reads the body, once all parameters are right. Members named as readOnly
+// are part of the resource, but not for the client to set.
+func (r *request) body(readOnly ...string) *body {
+	b := &body{taken: map[string]bool{}, readOnly: readOnly}
+	if b.failure = r.err(); b.failure != nil {
+		return b
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			b.failure = errBodyTooLarge.saying(fmt.Sprintf("The body is larger than %d bytes.", r.server.maxBodyBytes))
+		} else {
+			b.failure = errInvalidJSON.saying("The body ended before it was whole.")
+		}
+		return b
+	}
+	b.members, b.violations, b.failure = parseObject(text)
+	return b
+}
+
+// parseObject reads one JSON value strictly: RFC 8259, with the UTF-8 and the
+// unique names of RFC 7493. Where it is no object, a violation says so.
+func parseObject(text []byte) (map[string]jsontext.Value, []violation, error) {
+	decoder := jsontext.NewDecoder(bytes.NewReader(text))
+	value, err := decoder.ReadValue()
+	if err != nil {
+		return nil, nil, invalidJSON(err)
+	}
+	value = value.Clone() // before the next read, which makes it void
+	if _, err := decoder.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, nil, errInvalidJSON.saying("Something follows the JSON value.")
+	}
+	if depth(value) > maxDepth {
+		return nil, nil, errInvalidJSON.saying(fmt.Sprintf("The JSON value is nested deeper than %d.", maxDepth))
+	}
+	if value.Kind() != '{' {
+		return nil, []violation{atMember("", "wrong_type", "The body is not an object.")}, nil
+	}
+	members := make(map[string]jsontext.Value)
+	if err := json.Unmarshal(value, &members); err != nil {
+		return nil, nil, invalidJSON(err)
+	}
+	return members, nil, nil
+}
+
+// invalidJSON says where the JSON is wrong, in the decoder's words without its name.
+func invalidJSON(err error) error {
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
+		return errInvalidJSON.saying(fmt.Sprintf("The body is not valid JSON: at byte %d, %s.",
+			syntax.ByteOffset, strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")))
+	}
+	return errInvalidJSON
+}
+
+// depth is how deeply the arrays and objects of a valid value are nested.
+func depth(value jsontext.Value) int {
+	var depth, deepest int
+	var inString, escaped bool
+	for _, b := range value {
+		switch {
+		case escaped:
+			escaped = false
+		case inString:
+			escaped = b == '\\'
+			inString = b != '"'
+		case b == '"':
+			inString = true
+		case b == '{' || b == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// atMember is a violation of the member with this name, or of the body for "".
+func atMember(name, code, message string) violation {
+	var pointer jsontext.Pointer
+	switch {
+	case len(name) > maxPointerLength:
+		message = "A member with a very long name is wrong: " + message
+	case name != "":
+		pointer = pointer.AppendToken(name)
+	}
+	text := string(pointer)
+	return violation{Pointer: &text, Code: code, Message: message}
+}
+
+func (b *body) reject(name, code, message string) {
+	b.violations = append(b.violations, atMember(name, code, message))
+}
+
+// err reports all that is wrong with the body, as one problem; required are the
+// members that must be there.
+func (b *body) err(required ...string) error {
+	if b.failure != nil {
+		return b.failure
+	}
+	for _, name := range required {
+		if _, given := b.members[name]; !given && b.members != nil {
+			b.reject(name, "required", "The member is required.")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.members)) {
+		if b.taken[name] {
+			continue
+		}
+		if slices.Contains(b.readOnly, name) {
+			b.reject(name, "read_only", "The member is set by the server.")
+		} else {
+			b.reject(name, "unknown_member", "This operation takes no such member; names are compared with case.")
+		}
+	}
+	if len(b.violations) == 0 {
+		return nil
+	}
+	return errValidationFailed.listing(b.violations[:min(len(b.violations), maxViolations)])
+}
+
+// take gives a member's value; null is wrong.
+func (b *body) take(name string) (value jsontext.Value, given bool) {
+	value, null := b.takeNullable(name)
+	if null {
+		b.reject(name, "null_not_allowed", "The member may be left out, but not be null.")
+	}
+	return value, value != nil
+}
+
+// takeNullable gives a member's value; nil when it is absent or null.
+func (b *body) takeNullable(name string) (value jsontext.Value, null bool) {
+	b.taken[name] = true
+	value = b.members[name]
+	if value.Kind() == 'n' {
+		return nil, true
+	}
+	return value, false
+}
+
+// text takes a string of least to most code points.
+func (b *body) text(name string, least, most int) *string {
+	value, given := b.take(name)
+	if !given {
+		return nil
+	}
+	return b.checkText(name, value, least, most)
+}
+
+func (b *body) checkText(name string, value jsontext.Value, least, most int) *string {
+	if value.Kind() != '"' {
+		b.reject(name, "wrong_type", "The member is not a string.")
+		return nil
+	}
+	unquoted, err := jsontext.AppendUnquote(nil, value)
+	if err != nil {
+		b.reject(name, "wrong_type", "The member is not a string.")
+		return nil
+	}
+	text := string(unquoted)
+	switch length := utf8.RuneCountInString(text); {
+	case strings.ContainsRune(text, 0):
+		b.reject(name, "invalid_characters", "The string holds U+0000, which cannot be stored.")
+	case length < least:
+		b.reject(name, "too_short", fmt.Sprintf("The string is shorter than %d characters.", least))
+	case length > most:
+		b.reject(name, "too_long", fmt.Sprintf("The string is longer than %d characters.", most))
+	default:
+		return &text
+	}
+	return nil
+}
+
+// name takes the name of a pet or a category.
+func (b *body) name(name string) *string {
+	text := b.text(name, 1, maxNameLength)
+	switch {
+	case text == nil:
+		return nil
+	case strings.TrimSpace(*text) == "": // Unicode White_Space
+		b.reject(name, "blank", "The name is blank.")
+	case strings.ContainsFunc(*text, unicode.IsControl):
+		b.reject(name, "invalid_characters", "The name holds a control character.")
+	default:
+		return text
+	}
+	return nil
+}
+
+// nullableText takes a string of at most most code points; a patch clears it with null.
+func (b *body) nullableText(name string, most int) (text *string, cleared bool) {
+	value, null := b.takeNullable(name)
+	if value == nil {
+		return nil, null
+	}
+	return b.checkText(name, value, 0, most), false
+}
+
+// enum takes a string that is one of those known.
+func (b *body) enum(name string, known ...string) *string {
+	text := b.text(name, 0, math.MaxInt)
+	if text != nil && !slices.Contains(known, *text) {
+		b.reject(name, "not_in_enum", "The value is none of "+strings.Join(known, ", ")+".")
+		return nil
+	}
+	return text
+}
+
+// integer takes a number written as an integer, without fraction or exponent.
+func (b *body) integer(name string, least, most int64) *int64 {
+	value, given := b.take(name)
+	if !given {
+		return nil
+	}
+	if value.Kind() != '0' || bytes.ContainsAny(value, ".eE") {
+		b.reject(name, "wrong_type", "The member is not a number written as an integer.")
+		return nil
+	}
+	number, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || number < least || number > most {
+		b.reject(name, "out_of_range", fmt.Sprintf("The number is not between %d and %d.", least, most))
+		return nil
+	}
+	return &number
+}
+
+// id takes the id of another resource.
+func (b *body) id(name string) *int64 { return b.integer(name, 1, math.MaxInt64) }
+
+// boolean takes true or false.
+func (b *body) boolean(name string) *bool {
+	value, given := b.take(name)
+	if !given {
+		return nil
+	}
+	if kind := value.Kind(); kind != 't' && kind != 'f' {
+		b.reject(name, "wrong_type", "The member is neither true nor false.")
+		return nil
+	}
+	result := value.Kind() == 't'
+	return &result
+}
+
+// time takes an optional time of RFC 3339.
+func (b *body) time(name string) *time.Time {
+	value, given := b.take(name)
+	if !given {
+		return nil
+	}
+	return b.checkTime(name, value)
+}
+
+// nullableTime takes an optional time; a patch clears it with null.
+func (b *body) nullableTime(name string) (result *time.Time, cleared bool) {
+	value, null := b.takeNullable(name)
+	if value == nil {
+		return nil, null
+	}
+	return b.checkTime(name, value), false
+}
+
+func (b *body) checkTime(name string, value jsontext.Value) *time.Time {
+	text := b.checkText(name, value, 0, math.MaxInt)
+	if text == nil {
+		return nil
+	}
+	parsed, err := parseTime(*text)
+	if err != nil {
+		b.reject(name, "invalid_format", "The string is not a time of RFC 3339 in the years 0001 to 9999, with at most nine digits of a second.")
+		return nil
+	}
+	return &parsed
+}

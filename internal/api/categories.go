@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/namekey"
+	"petstore/internal/postgres"
+)
+
+// category is the Category of the description.
+type category struct {
+	ID          int64   `json:"id"`
+	Name        string  `json:"name"`
+	Description *string `json:"description,omitzero"`
+}
+
+func categoryFrom(row db.Category) category {
+	return category{ID: row.ID, Name: row.Name, Description: row.Description}
+}
+
+func (s *Server) createCategory(c *gin.Context) error {
+	in := s.read(c).body("id")
+	name, description := in.name("name"), in.text("description", 0, maxDescriptionLength)
+	if err := in.err("name"); err != nil {
+		return err
+	}
+	row, err := postgres.Retry(c.Request.Context(), s.queries.CategoryCreate, db.CategoryCreateParams{
+		Name:        *name,
+		NameKey:     namekey.Of(*name),
+		Description: description,
+	})
+	if postgres.IsUniqueViolation(err) {
+		return errCategoryExists
+	}
+	if err != nil {
+		return err
+	}
+	return answerCreated(c, http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row))
+}
+
+func (s *Server) getCategory(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("categoryId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	row, err := s.queries.CategoryGet(c.Request.Context(), id)
+	if err != nil {
+		return orNotFound(err, errCategoryNotFound)
+	}
+	return answer(c, http.StatusOK, categoryFrom(row))
+}
+
+func (s *Server) updateCategory(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("categoryId")
+	in := r.body("id")
+	name := in.name("name")
+	description, cleared := in.nullableText("description", maxDescriptionLength)
+	if err := in.err(); err != nil {
+		return err
+	}
+	row, err := postgres.Retry(c.Request.Context(), s.queries.CategoryUpdate, db.CategoryUpdateParams{
+		ID:             id,
+		Name:           name,
+		NameKey:        keyOf(name),
+		SetDescription: description != nil || cleared,
+		Description:    description,
+	})
+	if postgres.IsUniqueViolation(err) {
+		return errCategoryExists
+	}
+	if err != nil {
+		return orNotFound(err, errCategoryNotFound)
+	}
+	return answer(c, http.StatusOK, categoryFrom(row))
+}
+
+func (s *Server) deleteCategory(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("categoryId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	deleted, err := postgres.Retry(c.Request.Context(), s.queries.CategoryDelete, id)
+	switch {
+	case postgres.IsForeignKeyViolation(err):
+		return errCategoryInUse
+	case err != nil:
+		return err
+	case deleted == 0:
+		return errCategoryNotFound
+	}
+	return answerNothing(c)
+}
+
+func (s *Server) listCategories(c *gin.Context) error {
+	r := s.read(c)
+	prefix := r.queryPrefix("name")
+	from, until := namekey.Range(prefix)
+	p := r.page(defaultLimit, "id", "-id", "name", "-name")
+	p.within(from, until)
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	rows, err := s.findCategories(c.Request.Context(), prefix != "", from, until, p)
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, rows, categoryFrom, func(row db.Category) position { return position{row.NameKey, row.ID} })
+}
+
+// findCategories picks the query that walks the index of the filter and the order.
+func (s *Server) findCategories(ctx context.Context, prefixed bool, from, until string, p *page) ([]db.Category, error) {
+	key, id, size := p.after.key, p.after.id, p.size()
+	switch {
+	case p.sort == "name":
+		return s.queries.CategoryListByName(ctx, db.CategoryListByNameParams{AfterKey: key, AfterID: id, UntilKey: until, PageSize: size})
+	case p.sort == "-name":
+		return s.queries.CategoryListByNameDesc(ctx, db.CategoryListByNameDescParams{BeforeKey: key, BeforeID: id, FromKey: from, PageSize: size})
+	case prefixed && p.sort == "id":
+		return s.planned.CategoryListPrefixByID(ctx, db.CategoryListPrefixByIDParams{FromKey: from, UntilKey: until, AfterID: id, PageSize: size})
+	case prefixed && p.sort == "-id":
+		return s.planned.CategoryListPrefixByIDDesc(ctx, db.CategoryListPrefixByIDDescParams{FromKey: from, UntilKey: until, BeforeID: id, PageSize: size})
+	case p.sort == "-id":
+		return s.queries.CategoryListByIDDesc(ctx, db.CategoryListByIDDescParams{BeforeID: id, PageSize: size})
+	default:
+		return s.queries.CategoryListByID(ctx, db.CategoryListByIDParams{AfterID: id, PageSize: size})
+	}
+}

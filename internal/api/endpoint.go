@@ -1,0 +1,175 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/auth"
+)
+
+// Keys of values in a gin.Context.
+const (
+	identityKey = "identity"
+	causeKey    = "cause"
+)
+
+// endpoint is the way of every request: who asks, may they, can they read the
+// answer, is there a body to read; then the operation's handler.
+func (s *Server) endpoint(r route) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		ctx := c.Request.Context()
+		if methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete {
+			ctx = context.WithoutCancel(ctx) // a write is not undone by a client that leaves
+		}
+		ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
+		defer cancel()
+		c.Request = c.Request.WithContext(ctx)
+
+		err := s.admit(c, r.scope)
+		if err == nil {
+			err = r.handle(c)
+		}
+		if err != nil {
+			s.fail(c, err)
+		}
+	}
+}
+
+// admit makes the checks that come before any parameter is read, in the order of
+// section 3 of the contract.
+func (s *Server) admit(c *gin.Context, scope auth.Scope) error {
+	if scope == 0 {
+		return nil
+	}
+	identity, err := s.authenticate(c.Request)
+	if err != nil {
+		return err
+	}
+	c.Set(identityKey, identity)
+	switch {
+	case !identity.Scope.Includes(scope):
+		return errInsufficientScope.saying(fmt.Sprintf("This operation needs an API key of scope %s; this one's is %s.", scope, identity.Scope))
+	case !acceptsJSON(c.Request.Header.Values("Accept")):
+		return errNotAcceptable
+	case methodHasBody(c.Request.Method) && !isJSONContent(c.Request):
+		return errUnsupportedContent
+	default:
+		return nil
+	}
+}
+
+// authenticate finds out whose API key the request carries (RFC 6750, 2.1).
+func (s *Server) authenticate(r *http.Request) (auth.Identity, error) {
+	fields := r.Header.Values("Authorization")
+	if len(fields) == 0 {
+		return auth.Identity{}, errMissingAPIKey
+	}
+	scheme, credentials, _ := strings.Cut(fields[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return auth.Identity{}, errMissingAPIKey
+	}
+	if len(fields) > 1 {
+		return auth.Identity{}, errInvalidAPIKey
+	}
+	identity, err := s.verifier.Verify(r.Context(), strings.Trim(credentials, " "))
+	if errors.Is(err, auth.ErrInvalidKey) {
+		return auth.Identity{}, errInvalidAPIKey
+	}
+	return identity, err
+}
+
+// caller is whose request it is; the operation must need a key.
+func caller(c *gin.Context) auth.Identity {
+	return c.MustGet(identityKey).(auth.Identity) //nolint:forcetypeassert // set by admit alone
+}
+
+// acceptsJSON reports whether the Accept fields (RFC 9110, 12.5.1) leave room
+// for application/json: the most specific range that covers it decides. Ranges
+// that cannot be read exclude nothing.
+func acceptsJSON(fields []string) bool {
+	specificity := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3}
+	best, accepted, readable := 0, false, false
+	for field := range strings.SplitSeq(strings.Join(fields, ","), ",") {
+		mediaRange, parameters, err := mime.ParseMediaType(field)
+		if err != nil {
+			continue
+		}
+		readable = true
+		if specific := specificity[mediaRange]; specific > best {
+			weight, err := strconv.ParseFloat(parameters["q"], 64)
+			best, accepted = specific, err != nil || weight > 0
+		}
+	}
+	return accepted || !readable
+}
+
+// isJSONContent reports whether the body is declared as this API takes it.
+func isJSONContent(r *http.Request) bool {
+	types := r.Header.Values("Content-Type")
+	if len(types) != 1 || len(r.Header.Values("Content-Encoding")) > 0 {
+		return false
+	}
+	mediaType, _, err := mime.ParseMediaType(types[0])
+	return err == nil && (mediaType == jsonContentType ||
+		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
+}
+
+// requestIDPattern is what is taken over from a client as the id of a request.
+var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// observe gives a request its id and the headers of every answer, turns a panic
+// into a 500, and writes the request's one log line.
+func (s *Server) observe(c *gin.Context) {
+	began := time.Now()
+	id := c.GetHeader("X-Request-Id")
+	if !requestIDPattern.MatchString(id) {
+		id = rand.Text()
+	}
+	header := c.Writer.Header()
+	header.Set("X-Request-Id", id)
+	header.Set("API-Version", Version)
+	header.Set("X-Content-Type-Options", "nosniff")
+
+	defer func() {
+		panicked := recover()
+		if panicked != nil && !c.Writer.Written() {
+			s.fail(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
+		}
+		s.logRequest(c, id, time.Since(began))
+		if panicked != nil && c.Writer.Status() < http.StatusInternalServerError {
+			panic(http.ErrAbortHandler) // part of another answer is out: cut it
+		}
+	}()
+	c.Next()
+}
+
+func (s *Server) logRequest(c *gin.Context, id string, took time.Duration) {
+	level := slog.LevelInfo
+	attributes := []slog.Attr{
+		slog.String("method", c.Request.Method),
+		slog.String("route", c.FullPath()),
+		slog.Int("status", c.Writer.Status()),
+		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.String("request_id", id),
+	}
+	if identity, known := c.Get(identityKey); known {
+		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // set by admit alone
+	}
+	if cause, failed := c.Get(causeKey); failed {
+		level = slog.LevelError
+		attributes = append(attributes, slog.Any("error", cause))
+	}
+	s.log.LogAttrs(c.Request.Context(), level, "request", attributes...)
+}

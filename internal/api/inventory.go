@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/postgres"
+)
+
+// inventoryItem is the InventoryItem of the description.
+type inventoryItem struct {
+	PetID    int64  `json:"petId"`
+	Quantity int64  `json:"quantity"`
+	Status   string `json:"status"`
+}
+
+func (s *Server) getInventoryItem(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("petId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	row, err := s.queries.InventoryGet(c.Request.Context(), id)
+	if err != nil {
+		return orNotFound(err, errInventoryNotFound)
+	}
+	return answer(c, http.StatusOK, inventoryItem(row))
+}
+
+func (s *Server) setInventory(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("petId")
+	in := r.body("petId", "status")
+	quantity := in.integer("quantity", 0, maxStockQuantity)
+	if err := in.err("quantity"); err != nil {
+		return err
+	}
+	status, err := postgres.Retry(c.Request.Context(), s.queries.InventorySet, db.InventorySetParams{PetID: id, Quantity: *quantity})
+	if err != nil {
+		return orNotFound(err, errInventoryNotFound)
+	}
+	return answer(c, http.StatusOK, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
+}
+
+// getInventorySummary counts the pets of each status.
+func (s *Server) getInventorySummary(c *gin.Context) error {
+	if err := s.read(c).err(); err != nil {
+		return err
+	}
+	rows, err := s.queries.InventorySummary(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	summary := struct {
+		Available int64 `json:"available"`
+		Pending   int64 `json:"pending"`
+		Sold      int64 `json:"sold"`
+	}{}
+	for _, row := range rows {
+		switch row.Status {
+		case statusAvailable:
+			summary.Available = row.Pets
+		case statusPending:
+			summary.Pending = row.Pets
+		case statusSold:
+			summary.Sold = row.Pets
+		}
+	}
+	c.Header("Cache-Control", "private, no-store")
+	return answer(c, http.StatusOK, summary)
+}
+
+func (s *Server) listInventory(c *gin.Context) error {
+	r := s.read(c)
+	statuses := r.queryEnums("status", petStatuses...)
+	maxQuantity := r.queryInteger("maxQuantity", 0, maxStockQuantity)
+	p := r.page(defaultLimit, "petId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	items, err := s.findInventory(c.Request.Context(), statuses, maxQuantity, p)
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, items,
+		func(item inventoryItem) inventoryItem { return item },
+		func(item inventoryItem) position { return position{id: item.PetID} })
+}
+
+// findInventory picks the query that walks the index of the filter.
+func (s *Server) findInventory(ctx context.Context, statuses []string, maxQuantity *int64, p *page) ([]inventoryItem, error) {
+	switch {
+	case maxQuantity != nil:
+		rows, err := s.planned.InventoryListLow(ctx, db.InventoryListLowParams{MaxQuantity: *maxQuantity, Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
+		return inventoryItems(rows), err
+	case len(statuses) > 0:
+		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
+		return inventoryItems(rows), err
+	default:
+		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{AfterID: p.after.id, PageSize: p.size()})
+		return inventoryItems(rows), err
+	}
+}
+
+// inventoryItems converts the rows of any of the queries, which are alike.
+func inventoryItems[Row db.InventoryListRow | db.InventoryListOfStatusRow | db.InventoryListLowRow](rows []Row) []inventoryItem {
+	items := make([]inventoryItem, len(rows))
+	for i, row := range rows {
+		items[i] = inventoryItem(row)
+	}
+	return items
+}

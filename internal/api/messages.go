@@ -1,0 +1,92 @@
+package api
+
+import (
+	"encoding/hex"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+
+	"petstore/db"
+	"petstore/internal/postgres"
+)
+
+// message is the Message of the description.
+type message struct {
+	ID        string    `json:"id"`
+	Message   string    `json:"message"`
+	Status    string    `json:"status"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+func messageFrom(row db.Message) message {
+	return message{ID: row.ID, Message: row.Message, Status: row.Status, CreatedAt: row.CreatedAt.UTC()}
+}
+
+// messageIDPattern is the form of the ids that newMessageID makes.
+var messageIDPattern = regexp.MustCompile(`^msg_[0-9a-f]{32}$`)
+
+// newMessageID returns an opaque id; ids are in the order of time.
+func newMessageID() (string, error) {
+	id, err := uuid.NewV7()
+	return "msg_" + hex.EncodeToString(id[:]), err
+}
+
+func (s *Server) queueMessage(c *gin.Context) error {
+	in := s.read(c).body("id", "status", "createdAt")
+	text := in.text("message", 1, maxMessageLength)
+	if err := in.err("message"); err != nil {
+		return err
+	}
+	id, err := newMessageID()
+	if err != nil {
+		return err
+	}
+	row, err := postgres.Retry(c.Request.Context(), s.queries.MessageCreate, db.MessageCreateParams{
+		AccountID: caller(c).AccountID,
+		ID:        id,
+		Message:   *text,
+	})
+	if err != nil {
+		return err
+	}
+	return answerCreated(c, http.StatusAccepted, "/messages/"+row.ID, messageFrom(row))
+}
+
+func (s *Server) getMessage(c *gin.Context) error {
+	if err := s.read(c).err(); err != nil {
+		return err
+	}
+	id := c.Param("messageId")
+	if !messageIDPattern.MatchString(id) {
+		return errMessageNotFound
+	}
+	row, err := s.queries.MessageGet(c.Request.Context(), db.MessageGetParams{AccountID: caller(c).AccountID, ID: id})
+	if err != nil {
+		return orNotFound(err, errMessageNotFound)
+	}
+	return answer(c, http.StatusOK, messageFrom(row))
+}
+
+// listMessages lists the caller's messages, newest first.
+func (s *Server) listMessages(c *gin.Context) error {
+	r := s.read(c)
+	p := r.page(defaultLimit, "-id")
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	rows, err := s.queries.MessageList(c.Request.Context(), db.MessageListParams{
+		AccountID: caller(c).AccountID,
+		BeforeID:  p.after.key,
+		PageSize:  p.size(),
+	})
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, rows, messageFrom, func(row db.Message) position { return position{key: row.ID} })
+}

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+	"github.com/goccy/go-yaml"
+)
+
+//go:embed openapi.yaml
+var openapiYAML []byte
+
+// description is openapi.yaml as it is served.
+type description struct{ yaml, json []byte }
+
+// Description returns openapi.yaml, and the same as JSON. Where baseURL is not
+// empty, it is the server that the description names.
+func Description(baseURL string) (yaml, json []byte, err error) {
+	d, err := describe(baseURL)
+	return d.yaml, d.json, err
+}
+
+func describe(baseURL string) (description, error) {
+	d := description{yaml: openapiYAML}
+	if baseURL != "" {
+		const server = "\n  - url: /\n"
+		if bytes.Count(d.yaml, []byte(server)) != 1 {
+			return d, fmt.Errorf("api: openapi.yaml names not exactly one server as %q", server)
+		}
+		d.yaml = bytes.Replace(d.yaml, []byte(server), []byte("\n  - url: "+baseURL+"\n"), 1)
+	}
+	var err error
+	if d.json, err = yaml.YAMLToJSON(d.yaml); err != nil {
+		return d, fmt.Errorf("api: openapi.yaml: %w", err)
+	}
+	return d, nil
+}
+
+func (s *Server) getOpenAPIJSON(c *gin.Context) error {
+	c.Header("Cache-Control", "public, no-cache")
+	c.Data(200, jsonContentType, s.description.json)
+	return nil
+}
+
+func (s *Server) getOpenAPIYAML(c *gin.Context) error {
+	c.Header("Cache-Control", "public, no-cache")
+	c.Data(200, "application/yaml", s.description.yaml) // RFC 9512
+	return nil
+}
+
+// health is what /livez and /readyz answer when all is well.
+type health struct {
+	Status string            `json:"status"`
+	Checks map[string]string `json:"checks,omitempty"`
+}
+
+// getLiveness says that the process runs.
+func (s *Server) getLiveness(c *gin.Context) error {
+	c.Header("Cache-Control", "no-store")
+	return answer(c, 200, health{Status: "ok"})
+}
+
+// getReadiness says that the database answers, the schema is current and no
+// shutdown has begun.
+func (s *Server) getReadiness(c *gin.Context) error {
+	c.Header("Cache-Control", "no-store")
+	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
+	message := ""
+	current, err := s.db.SchemaIsCurrent(c.Request.Context())
+	switch {
+	case s.shuttingDown.Load():
+		checks["shutdown"], message = "in progress", "The service is shutting down."
+	case err != nil:
+		c.Set(causeKey, err)
+		checks["database"], checks["schema"] = "unavailable", "unknown"
+		message = "The database does not answer."
+	case !current:
+		checks["schema"], message = "behind", "The database schema is behind; run `petstore migrate up`."
+	default:
+		return answer(c, 200, health{Status: "ok", Checks: checks})
+	}
+	unready := errUnavailable.saying(message)
+	unready.checks = checks
+	return unready
+}

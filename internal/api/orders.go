@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/postgres"
+)
+
+// order is the Order of the description.
+type order struct {
+	ID       int64      `json:"id"`
+	PetID    int64      `json:"petId"`
+	Quantity int64      `json:"quantity"`
+	ShipDate *time.Time `json:"shipDate,omitzero"`
+	Complete bool       `json:"complete"`
+}
+
+func orderFrom(row db.Order) order {
+	return order{ID: row.ID, PetID: row.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete}
+}
+
+func inUTC(at *time.Time) *time.Time {
+	if at == nil {
+		return nil
+	}
+	utc := at.UTC()
+	return &utc
+}
+
+func (s *Server) placeOrder(c *gin.Context) error {
+	in := s.read(c).body("id", "complete")
+	petID, quantity, shipDate := in.id("petId"), in.integer("quantity", 1, maxOrderQuantity), in.time("shipDate")
+	if err := in.err("petId"); err != nil {
+		return err
+	}
+	placed := order{PetID: *petID, Quantity: 1}
+	if quantity != nil {
+		placed.Quantity = *quantity
+	}
+	row, err := postgres.Retry(c.Request.Context(), s.queries.OrderPlace, db.OrderPlaceParams{
+		PetID:    placed.PetID,
+		Quantity: placed.Quantity,
+		ShipDate: shipDate,
+	})
+	switch {
+	case err != nil:
+		return err
+	case !row.PetKnown:
+		return errUnknownPet
+	case row.PetStatus != statusAvailable:
+		return errPetNotAvailable
+	case row.ID == 0:
+		return errInsufficientStock
+	}
+	placed.ID, placed.ShipDate = row.ID, inUTC(row.ShipDate)
+	return answerCreated(c, http.StatusCreated, itemPath("/store/orders", placed.ID), placed)
+}
+
+func (s *Server) getOrder(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("orderId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	row, err := s.queries.OrderGet(c.Request.Context(), id)
+	if err != nil {
+		return orNotFound(err, errOrderNotFound)
+	}
+	return answer(c, http.StatusOK, orderFrom(row))
+}
+
+func (s *Server) updateOrder(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("orderId")
+	in := r.body("id", "petId", "quantity")
+	complete := in.boolean("complete")
+	shipDate, cleared := in.nullableTime("shipDate")
+	if err := in.err(); err != nil {
+		return err
+	}
+	ctx := c.Request.Context()
+	before, err := s.queries.OrderGet(ctx, id)
+	if err != nil {
+		return orNotFound(err, errOrderNotFound)
+	}
+	row, err := postgres.Retry(ctx, s.queries.OrderUpdate, db.OrderUpdateParams{
+		PetID:       before.PetID,
+		ID:          id,
+		Complete:    complete,
+		SetShipDate: shipDate != nil || cleared,
+		ShipDate:    shipDate,
+	})
+	switch {
+	case err != nil:
+		return orNotFound(err, errOrderNotFound)
+	case !row.Allowed:
+		return errInvalidTransition.saying("An order that is complete stays complete.")
+	}
+	return answer(c, http.StatusOK, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
+}
+
+func (s *Server) cancelOrder(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("orderId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	ctx := c.Request.Context()
+	order, err := s.queries.OrderGet(ctx, id)
+	if err != nil {
+		return orNotFound(err, errOrderNotFound)
+	}
+	complete, err := postgres.Retry(ctx, s.queries.OrderCancel, db.OrderCancelParams{PetID: order.PetID, ID: id})
+	switch {
+	case err != nil:
+		return orNotFound(err, errOrderNotFound)
+	case complete:
+		return errOrderComplete
+	}
+	return answerNothing(c)
+}
+
+// orderFilter is which orders a list holds; what is nil filters nothing.
+type orderFilter struct {
+	petID    *int64
+	complete *bool
+	shipFrom *time.Time // inclusive
+	shipTo   *time.Time // exclusive
+}
+
+// The ship dates that there can be.
+var (
+	earliestShipDate = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	beyondShipDates  = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+func (s *Server) listOrders(c *gin.Context) error {
+	r := s.read(c)
+	filter := orderFilter{
+		petID:    r.queryID("petId"),
+		complete: r.queryBool("complete"),
+		shipFrom: r.queryTime("shipDateFrom"),
+		shipTo:   r.queryTime("shipDateTo"),
+	}
+	p := r.page(defaultLimit, "id", "-id")
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	rows, err := s.findOrders(c.Request.Context(), filter, p)
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, rows, orderFrom, func(row db.Order) position { return position{id: row.ID} })
+}
+
+// findOrders picks the query that walks the index of the filter and the order.
+func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
+	id, size, descending := p.after.id, p.size(), p.descending()
+	switch {
+	case f.shipFrom != nil || f.shipTo != nil:
+		return s.findOrdersShipping(ctx, f, p)
+	case f.petID != nil && f.complete != nil && descending:
+		return s.queries.OrderListOfPetCompleteByIDDesc(ctx, db.OrderListOfPetCompleteByIDDescParams{PetID: *f.petID, Complete: *f.complete, BeforeID: id, PageSize: size})
+	case f.petID != nil && f.complete != nil:
+		return s.queries.OrderListOfPetCompleteByID(ctx, db.OrderListOfPetCompleteByIDParams{PetID: *f.petID, Complete: *f.complete, AfterID: id, PageSize: size})
+	case f.petID != nil && descending:
+		return s.queries.OrderListOfPetByIDDesc(ctx, db.OrderListOfPetByIDDescParams{PetID: *f.petID, BeforeID: id, PageSize: size})
+	case f.petID != nil:
+		return s.queries.OrderListOfPetByID(ctx, db.OrderListOfPetByIDParams{PetID: *f.petID, AfterID: id, PageSize: size})
+	case f.complete != nil && descending:
+		return s.queries.OrderListCompleteByIDDesc(ctx, db.OrderListCompleteByIDDescParams{Complete: *f.complete, BeforeID: id, PageSize: size})
+	case f.complete != nil:
+		return s.queries.OrderListCompleteByID(ctx, db.OrderListCompleteByIDParams{Complete: *f.complete, AfterID: id, PageSize: size})
+	case descending:
+		return s.queries.OrderListByIDDesc(ctx, db.OrderListByIDDescParams{BeforeID: id, PageSize: size})
+	default:
+		return s.queries.OrderListByID(ctx, db.OrderListByIDParams{AfterID: id, PageSize: size})
+	}
+}
+
+func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
+	from, to := earliestShipDate, beyondShipDates
+	if f.shipFrom != nil {
+		from = *f.shipFrom
+	}
+	if f.shipTo != nil {
+		to = *f.shipTo
+	}
+	if p.descending() {
+		return s.planned.OrderListShippingByIDDesc(ctx, db.OrderListShippingByIDDescParams{ShipDateFrom: &from, ShipDateTo: &to, PetID: f.petID, Complete: f.complete, BeforeID: p.after.id, PageSize: p.size()})
+	}
+	return s.planned.OrderListShippingByID(ctx, db.OrderListShippingByIDParams{ShipDateFrom: &from, ShipDateTo: &to, PetID: f.petID, Complete: f.complete, AfterID: p.after.id, PageSize: p.size()})
+}

@@ -1,0 +1,197 @@
+package api
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/namekey"
+)
+
+const (
+	defaultLimit = 50
+	maxLimit     = 200
+)
+
+// position is a place in the order of a list: of ids, or of keys and then ids.
+type position struct {
+	key string
+	id  int64
+}
+
+// last is where every descending order begins; the zero position is its end.
+var last = position{key: namekey.Beyond, id: math.MaxInt64}
+
+// page is the part of a list that is asked for.
+type page struct {
+	limit  int
+	sort   string
+	cursor string
+	// after is the place where the page before this one ended, or the end from
+	// which the order begins.
+	after position
+}
+
+// page reads limit, cursor and sort; the first of sorts is the default, and
+// where it is the only one, sort is no parameter.
+func (r *request) page(defaultLimit int, sorts ...string) *page {
+	p := &page{limit: defaultLimit, sort: sorts[0]}
+	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
+		p.limit = int(*limit)
+	}
+	p.cursor, _ = r.value("cursor")
+	if len(sorts) > 1 {
+		if sort, given := r.queryEnum("sort", sorts...); given {
+			p.sort = sort
+		}
+	}
+	if p.descending() {
+		p.after = last
+	}
+	return p
+}
+
+// descending reports whether the order runs from the last to the first.
+func (p *page) descending() bool { return strings.HasPrefix(p.sort, "-") }
+
+// byName reports whether the order is that of names.
+func (p *page) byName() bool { return strings.HasSuffix(p.sort, "name") }
+
+// within begins an order of names at the bounds of a prefix.
+func (p *page) within(from, until string) {
+	switch {
+	case !p.byName():
+	case p.descending():
+		p.after = position{key: until} // which is outside, and ids are positive
+	default:
+		p.after = position{key: from}
+	}
+}
+
+// size is how many rows to ask for: one more than the page holds tells whether
+// another page follows.
+func (p *page) size() int32 { return int32(p.limit) + 1 } //nolint:gosec // at most maxLimit
+
+// turn moves the page to where its cursor points, if it has one. It is the last
+// check of a request, and the only one that may need the database.
+func (s *Server) turn(c *gin.Context, p *page) error {
+	if p.cursor == "" {
+		return nil
+	}
+	key, err := s.cursorKey.get(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	after, ok := openCursor(key, listing(c, p), p.cursor)
+	if !ok {
+		return errInvalidCursor
+	}
+	p.after = after
+	return nil
+}
+
+// answerPage sends the rows of a page and links to the next one, if there is one.
+func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, item func(Row) Item, place func(Row) position) error {
+	header := c.Writer.Header()
+	header.Set("Cache-Control", "private, no-store")
+	header.Add("Link", s.link(c, "first", ""))
+	if len(rows) > p.limit {
+		rows = rows[:p.limit]
+		key, err := s.cursorKey.get(c.Request.Context())
+		if err != nil {
+			return err
+		}
+		cursor := sealCursor(key, listing(c, p), place(rows[len(rows)-1]))
+		header.Set("Link", s.link(c, "next", cursor)+", "+header.Get("Link"))
+	}
+	items := make([]Item, len(rows))
+	for i, row := range rows {
+		items[i] = item(row)
+	}
+	return answer(c, 200, items)
+}
+
+// link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.
+func (s *Server) link(c *gin.Context, rel, cursor string) string {
+	query := c.Request.URL.Query()
+	query.Del("cursor")
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	target := url.URL{Path: c.Request.URL.Path, RawQuery: query.Encode()}
+	return fmt.Sprintf(`<%s%s>; rel="%s"`, s.baseURL(c.Request), target.RequestURI(), rel)
+}
+
+// listing names the list, its filters and its sort, to which a cursor is bound.
+// The limit may change from page to page.
+func listing(c *gin.Context, p *page) string {
+	query := c.Request.URL.Query()
+	query.Del("cursor")
+	query.Del("limit")
+	query.Set("sort", p.sort)
+	for _, values := range query {
+		slices.Sort(values)
+	}
+	return c.FullPath() + "?" + query.Encode()
+}
+
+// A cursor is a position and its HMAC-SHA-256 together with the listing, in
+// base64 for URLs: 16 bytes of HMAC, the id as a varint, and the key.
+const cursorMACLength = 16
+
+func sealCursor(key []byte, listing string, at position) string {
+	payload := append(binary.AppendVarint(nil, at.id), at.key...)
+	return base64.RawURLEncoding.EncodeToString(append(cursorMAC(key, listing, payload), payload...))
+}
+
+// openCursor gives the position of a cursor that sealCursor made for the same listing.
+func openCursor(key []byte, listing, cursor string) (at position, ok bool) {
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
+	if err != nil || len(sealed) < cursorMACLength {
+		return position{}, false
+	}
+	mac, payload := sealed[:cursorMACLength], sealed[cursorMACLength:]
+	if !hmac.Equal(mac, cursorMAC(key, listing, payload)) {
+		return position{}, false
+	}
+	id, length := binary.Varint(payload)
+	if length <= 0 {
+		return position{}, false
+	}
+	return position{key: string(payload[length:]), id: id}, true
+}
+
+func cursorMAC(key []byte, listing string, payload []byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%d:%s", len(listing), listing)
+	mac.Write(payload)
+	return mac.Sum(nil)[:cursorMACLength]
+}
+
+// sharedKey is a key that the migration made, read from the database once.
+type sharedKey struct {
+	read  func(context.Context) ([]byte, error)
+	known atomic.Pointer[[]byte]
+}
+
+func (k *sharedKey) get(ctx context.Context) ([]byte, error) {
+	if key := k.known.Load(); key != nil {
+		return *key, nil
+	}
+	key, err := k.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k.known.Store(&key)
+	return key, nil
+}

@@ -1,0 +1,265 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/namekey"
+	"petstore/internal/postgres"
+)
+
+// The values of PetStatus.
+const (
+	statusAvailable = "available"
+	statusPending   = "pending"
+	statusSold      = "sold"
+)
+
+var petStatuses = []string{statusAvailable, statusPending, statusSold}
+
+// pet is the Pet of the description.
+type pet struct {
+	ID         int64  `json:"id"`
+	Name       string `json:"name"`
+	CategoryID int64  `json:"categoryId"`
+	Status     string `json:"status"`
+}
+
+func petFrom(row db.Pet) pet {
+	return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
+}
+
+func (s *Server) createPet(c *gin.Context) error {
+	in := s.read(c).body("id")
+	name, categoryID, status := in.name("name"), in.id("categoryId"), in.enum("status", petStatuses...)
+	if err := in.err("name", "categoryId"); err != nil {
+		return err
+	}
+	created := pet{Name: *name, CategoryID: *categoryID, Status: statusAvailable}
+	if status != nil {
+		created.Status = *status
+	}
+	var err error
+	created.ID, err = postgres.Retry(c.Request.Context(), s.queries.PetCreate, db.PetCreateParams{
+		CategoryID: created.CategoryID,
+		Name:       created.Name,
+		NameKey:    namekey.Of(created.Name),
+		Status:     created.Status,
+	})
+	if postgres.IsForeignKeyViolation(err) {
+		return errUnknownCategory
+	}
+	if err != nil {
+		return err
+	}
+	return answerCreated(c, http.StatusCreated, itemPath("/pets", created.ID), created)
+}
+
+func (s *Server) getPet(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("petId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	row, err := s.queries.PetGet(c.Request.Context(), id)
+	if err != nil {
+		return orNotFound(err, errPetNotFound)
+	}
+	return answer(c, http.StatusOK, petFrom(row))
+}
+
+func (s *Server) updatePet(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("petId")
+	in := r.body("id")
+	name, categoryID, status := in.name("name"), in.id("categoryId"), in.enum("status", petStatuses...)
+	if err := in.err(); err != nil {
+		return err
+	}
+	row, err := postgres.Retry(c.Request.Context(), s.queries.PetUpdate, db.PetUpdateParams{
+		ID:         id,
+		CategoryID: categoryID,
+		Name:       name,
+		NameKey:    keyOf(name),
+		Status:     status,
+	})
+	switch {
+	case err != nil:
+		return orNotFound(err, errPetNotFound)
+	case !row.CategoryKnown:
+		return errUnknownCategory
+	case !row.TransitionAllowed:
+		return errInvalidTransition.saying("A pet that is sold cannot become pending; make it available first.")
+	}
+	return answer(c, http.StatusOK, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
+}
+
+func (s *Server) deletePet(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("petId")
+	if err := r.err(); err != nil {
+		return err
+	}
+	deleted, err := postgres.Retry(c.Request.Context(), s.queries.PetDelete, id)
+	switch {
+	case postgres.IsForeignKeyViolation(err):
+		return errPetInUse
+	case err != nil:
+		return err
+	case deleted == 0:
+		return errPetNotFound
+	}
+	return answerNothing(c)
+}
+
+// petFilter is which pets a list holds; what is empty filters nothing.
+type petFilter struct {
+	ids, categoryIDs []int64
+	statuses         []string
+	// The keys of the names lie in [from, until).
+	from, until string
+	prefixed    bool // whether those bounds exclude anything
+}
+
+func (s *Server) listPets(c *gin.Context) error {
+	r := s.read(c)
+	prefix := r.queryPrefix("name")
+	filter := petFilter{
+		ids:         r.queryIDs("id"),
+		categoryIDs: r.queryIDs("categoryId"),
+		statuses:    r.queryEnums("status", petStatuses...),
+		prefixed:    prefix != "",
+	}
+	filter.from, filter.until = namekey.Range(prefix)
+	limit := defaultLimit
+	if len(filter.ids) > 0 {
+		limit = maxFilterValues // a batch comes whole
+	}
+	p := r.page(limit, "id", "-id", "name", "-name")
+	p.within(filter.from, filter.until)
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	rows, err := s.findPets(c.Request.Context(), filter, p)
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, rows, petFrom, func(row db.Pet) position { return position{row.NameKey, row.ID} })
+}
+
+// findPets picks the query that walks the index of the filter and the order.
+func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	key, id, size := p.after.key, p.after.id, p.size()
+	switch {
+	case len(f.ids) > 0:
+		return s.findPetsAmong(ctx, f, p)
+	case f.prefixed && p.sort == "id":
+		return s.planned.PetListPrefixByID(ctx, db.PetListPrefixByIDParams{FromKey: f.from, UntilKey: f.until, AfterID: id, Statuses: f.statuses, CategoryIds: f.categoryIDs, PageSize: size})
+	case f.prefixed && p.sort == "-id":
+		return s.planned.PetListPrefixByIDDesc(ctx, db.PetListPrefixByIDDescParams{FromKey: f.from, UntilKey: f.until, BeforeID: id, Statuses: f.statuses, CategoryIds: f.categoryIDs, PageSize: size})
+	case len(f.categoryIDs) > 0:
+		return s.findPetsOfCategory(ctx, f, p)
+	case len(f.statuses) > 0:
+		return s.findPetsOfStatus(ctx, f, p)
+	}
+	switch p.sort {
+	case "-id":
+		return s.queries.PetListByIDDesc(ctx, db.PetListByIDDescParams{BeforeID: id, PageSize: size})
+	case "name":
+		return s.queries.PetListByName(ctx, db.PetListByNameParams{AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
+	case "-name":
+		return s.queries.PetListByNameDesc(ctx, db.PetListByNameDescParams{BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
+	default:
+		return s.queries.PetListByID(ctx, db.PetListByIDParams{AfterID: id, PageSize: size})
+	}
+}
+
+func (s *Server) findPetsOfStatus(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	key, id, size := p.after.key, p.after.id, p.size()
+	switch p.sort {
+	case "-id":
+		return s.queries.PetListOfStatusByIDDesc(ctx, db.PetListOfStatusByIDDescParams{Statuses: f.statuses, BeforeID: id, PageSize: size})
+	case "name":
+		return s.queries.PetListOfStatusByName(ctx, db.PetListOfStatusByNameParams{Statuses: f.statuses, AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
+	case "-name":
+		return s.queries.PetListOfStatusByNameDesc(ctx, db.PetListOfStatusByNameDescParams{Statuses: f.statuses, BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
+	default:
+		return s.queries.PetListOfStatusByID(ctx, db.PetListOfStatusByIDParams{Statuses: f.statuses, AfterID: id, PageSize: size})
+	}
+}
+
+// findPetsOfCategory walks an index by category and status, so all statuses are
+// named where the client named none.
+func (s *Server) findPetsOfCategory(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	key, id, size := p.after.key, p.after.id, p.size()
+	statuses := f.statuses
+	if len(statuses) == 0 {
+		statuses = petStatuses
+	}
+	switch p.sort {
+	case "-id":
+		return s.queries.PetListOfCategoryByIDDesc(ctx, db.PetListOfCategoryByIDDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, BeforeID: id, PageSize: size})
+	case "name":
+		return s.queries.PetListOfCategoryByName(ctx, db.PetListOfCategoryByNameParams{CategoryIds: f.categoryIDs, Statuses: statuses, AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
+	case "-name":
+		return s.queries.PetListOfCategoryByNameDesc(ctx, db.PetListOfCategoryByNameDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
+	default:
+		return s.queries.PetListOfCategoryByID(ctx, db.PetListOfCategoryByIDParams{CategoryIds: f.categoryIDs, Statuses: statuses, AfterID: id, PageSize: size})
+	}
+}
+
+// findPetsAmong reads the pets of a batch, at most a hundred, and filters and
+// orders them here.
+func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	pets, err := s.queries.PetGetMany(ctx, f.ids)
+	if err != nil {
+		return nil, err
+	}
+	order := func(a, b position) int {
+		c := cmp.Compare(a.id, b.id)
+		if p.byName() {
+			c = cmp.Or(strings.Compare(a.key, b.key), c)
+		}
+		if p.descending() {
+			return -c
+		}
+		return c
+	}
+	place := func(row db.Pet) position { return position{row.NameKey, row.ID} }
+	pets = slices.DeleteFunc(pets, func(row db.Pet) bool {
+		return order(place(row), p.after) <= 0 ||
+			row.NameKey < f.from || row.NameKey >= f.until ||
+			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
+			(len(f.categoryIDs) > 0 && !slices.Contains(f.categoryIDs, row.CategoryID))
+	})
+	slices.SortFunc(pets, func(a, b db.Pet) int { return order(place(a), place(b)) })
+	return pets[:min(len(pets), int(p.size()))], nil
+}
+
+// keyOf is the key of a name that may be absent.
+func keyOf(name *string) *string {
+	if name == nil {
+		return nil
+	}
+	key := namekey.Of(*name)
+	return &key
+}
+
+// orNotFound says what is not there when a query found no row.
+func orNotFound(err error, notFound *problem) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return notFound
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/postgres"
+)
+
+// problem is an answer that is not a success: the Error object of section 8 of
+// the contract. Handlers return it as their error; fail writes it.
+type problem struct {
+	status  int
+	code    string
+	message string // a sentence for a person
+	// header is a header field that goes with the problem, and its value.
+	header [2]string
+	// violations are all that is wrong with an input.
+	violations []violation
+	// checks says what /readyz found.
+	checks map[string]string
+}
+
+// violation is one thing that is wrong with an input. One of Pointer (RFC 6901,
+// into the body), Parameter and Header says where.
+type violation struct {
+	Pointer   *string `json:"pointer,omitzero"`
+	Parameter string  `json:"parameter,omitzero"`
+	Header    string  `json:"header,omitzero"`
+	Code      string  `json:"code"`
+	Message   string  `json:"message"`
+}
+
+// Every problem that the API knows, in the order of section 8.
+var (
+	errInvalidJSON        = &problem{status: 400, code: "invalid_json", message: "The body is not valid JSON."}
+	errValidationFailed   = &problem{status: 400, code: "validation_failed", message: "The body does not have the form that this operation takes; see errors."}
+	errUnsupportedContent = &problem{status: 400, code: "unsupported_content_type", message: "Send the body as Content-Type: application/json, without a Content-Encoding."}
+	errInvalidParameter   = &problem{status: 400, code: "invalid_parameter", message: "A parameter does not have the form that this operation takes; see errors."}
+	errInvalidCursor      = &problem{status: 400, code: "invalid_cursor", message: "The cursor is not one that this list gave for the same filters and sort; begin again without it."}
+
+	errMissingAPIKey     = &problem{status: 401, code: "missing_api_key", message: "Send an API key as Authorization: Bearer <API_KEY>.", header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
+	errInvalidAPIKey     = &problem{status: 401, code: "invalid_api_key", message: "The API key is malformed, unknown, revoked or expired.", header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`}}
+	errInsufficientScope = &problem{status: 403, code: "insufficient_scope", message: "The API key's scope does not include this operation.", header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="insufficient_scope"`}}
+
+	errRouteNotFound     = &problem{status: 404, code: "route_not_found", message: "There is nothing at this path."}
+	errPetNotFound       = &problem{status: 404, code: "pet_not_found", message: "There is no pet with this id."}
+	errCategoryNotFound  = &problem{status: 404, code: "category_not_found", message: "There is no category with this id."}
+	errOrderNotFound     = &problem{status: 404, code: "order_not_found", message: "There is no order with this id."}
+	errInventoryNotFound = &problem{status: 404, code: "inventory_not_found", message: "There is no inventory entry for this pet."}
+	errMessageNotFound   = &problem{status: 404, code: "message_not_found", message: "This account has no message with this id."}
+	errMethodNotAllowed  = &problem{status: 405, code: "method_not_allowed", message: "This path does not take this method; see Allow."}
+	errNotAcceptable     = &problem{status: 406, code: "not_acceptable", message: "The answer is application/json, which Accept excludes."}
+
+	errCategoryExists    = &problem{status: 409, code: "category_exists", message: "There is a category of this name already; names are compared without case."}
+	errCategoryInUse     = &problem{status: 409, code: "category_in_use", message: "There are pets in this category; move or delete them first."}
+	errPetInUse          = &problem{status: 409, code: "pet_in_use", message: "There are orders of this pet, so it cannot be deleted."}
+	errPetNotAvailable   = &problem{status: 409, code: "pet_not_available", message: "The pet is not available, so it cannot be ordered."}
+	errInsufficientStock = &problem{status: 409, code: "insufficient_stock", message: "There are fewer units in stock than ordered."}
+	errInvalidTransition = &problem{status: 409, code: "invalid_transition", message: "This change of state is not allowed."}
+	errOrderComplete     = &problem{status: 409, code: "order_complete", message: "The order is complete, so it cannot be cancelled."}
+
+	errBodyTooLarge    = &problem{status: 413, code: "body_too_large", message: "The body is larger than this server takes."}
+	errUnknownCategory = &problem{status: 422, code: "unknown_category", message: "There is no category with the id in categoryId."}
+	errUnknownPet      = &problem{status: 422, code: "unknown_pet", message: "There is no pet with the id in petId."}
+
+	errInternal    = &problem{status: 500, code: "internal_error", message: "The server failed. Quote the request id when you report it."}
+	errUnavailable = &problem{status: 503, code: "unavailable", message: "The service cannot answer at the moment. Try again shortly.", header: [2]string{"Retry-After", "1"}}
+)
+
+// Error is the problem's code.
+func (p *problem) Error() string { return p.code }
+
+// saying returns the same problem in other words.
+func (p *problem) saying(message string) *problem {
+	q := *p
+	q.message = message
+	return &q
+}
+
+// listing returns the problem with what is wrong.
+func (p *problem) listing(violations []violation) *problem {
+	q := *p
+	q.violations = violations
+	return &q
+}
+
+// problemOf turns any error into what the client is told. What is not a problem
+// already comes from the database or from a mistake of ours, and is hidden.
+func problemOf(err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	if postgres.Unavailable(err) || errors.Is(err, context.Canceled) {
+		return errUnavailable
+	}
+	return errInternal
+}
+
+// fail answers with the problem that err stands for. It is the only place that
+// writes an error, and it hands the cause of a 5xx to the request's log line.
+func (s *Server) fail(c *gin.Context, err error) {
+	p := problemOf(err)
+	if p.status >= http.StatusInternalServerError && !errors.Is(err, p) {
+		c.Set(causeKey, err)
+	}
+	header := c.Writer.Header()
+	if p.header[0] != "" {
+		header.Set(p.header[0], p.header[1])
+	}
+	for _, name := range []string{"Location", "Link"} {
+		header.Del(name)
+	}
+	header.Set("Cache-Control", "no-store")
+	encoded, encodeErr := encode(errorBody{
+		Code:      p.code,
+		Message:   p.message,
+		Status:    p.status,
+		RequestID: header.Get("X-Request-Id"),
+		Errors:    p.violations,
+		Checks:    p.checks,
+	})
+	if encodeErr != nil {
+		panic(fmt.Errorf("api: encoding an error: %w", encodeErr))
+	}
+	c.Data(p.status, jsonContentType, encoded)
+}
+
+// errorBody is the Error object on the wire.
+type errorBody struct {
+	Code      string            `json:"code"`
+	Message   string            `json:"message"`
+	Status    int               `json:"status"`
+	RequestID string            `json:"requestId"`
+	Errors    []violation       `json:"errors,omitempty"`
+	Checks    map[string]string `json:"checks,omitempty"`
+}

@@ -1,0 +1,253 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gin-gonic/gin"
+)
+
+const (
+	maxFilterValues    = 100 // of one repeatable parameter
+	maxParameterName   = 200 // bytes of a name that is repeated in an error
+	maxViolations      = 100 // that are listed in one answer
+	maxPrefixLength    = maxNameLength
+	maxTimestampLength = len("2006-01-02T15:04:05.999999999+00:00")
+)
+
+// request reads the parameters of one request and gathers what is wrong with
+// them. A query parameter that no method asked for is unknown, so every handler
+// reads all that it takes before it asks for err or body.
+type request struct {
+	c          *gin.Context
+	server     *Server
+	query      url.Values
+	asked      map[string]bool
+	violations []violation
+}
+
+// read begins to read a request.
+func (s *Server) read(c *gin.Context) *request {
+	r := &request{c: c, server: s, asked: map[string]bool{}}
+	r.parseQuery(c.Request.URL.RawQuery)
+	return r
+}
+
+// parseQuery is url.ParseQuery, but names the parameter that is ill-formed.
+func (r *request) parseQuery(raw string) {
+	r.query = url.Values{}
+	for pair := range strings.SplitSeq(raw, "&") {
+		if pair == "" {
+			continue
+		}
+		rawName, rawValue, _ := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(rawName)
+		if err != nil || !isText(name) {
+			r.reject(rawName, "invalid_format", "The name is not percent-encoded UTF-8.")
+			continue
+		}
+		value, err := url.QueryUnescape(rawValue)
+		if err != nil || !isText(value) || strings.Contains(pair, ";") {
+			r.asked[name] = true
+			r.reject(name, "invalid_format", "The value is not percent-encoded UTF-8.")
+			continue
+		}
+		r.query[name] = append(r.query[name], value)
+	}
+}
+
+// isText reports whether Postgres can take s as text.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+func (r *request) reject(parameter, code, message string) {
+	if len(parameter) > maxParameterName {
+		parameter = parameter[:maxParameterName]
+	}
+	parameter = strings.ToValidUTF8(parameter, "\uFFFD")
+	r.violations = append(r.violations, violation{Parameter: parameter, Code: code, Message: message})
+}
+
+// err reports all that is wrong with the parameters, as one problem.
+func (r *request) err() error {
+	unknown := make([]string, 0)
+	for name := range r.query {
+		if !r.asked[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		r.reject(name, "unknown", "This operation has no such parameter.")
+	}
+	if len(r.violations) == 0 {
+		return nil
+	}
+	return errInvalidParameter.listing(r.violations[:min(len(r.violations), maxViolations)])
+}
+
+// pathID reads an id in the path.
+func (r *request) pathID(name string) int64 {
+	return r.integer(name, r.c.Param(name), 1, math.MaxInt64)
+}
+
+// values reads a repeatable parameter, each value once.
+func (r *request) values(name string) []string {
+	r.asked[name] = true
+	values := slices.Clone(r.query[name])
+	slices.Sort(values)
+	values = slices.Compact(values)
+	switch {
+	case len(values) > maxFilterValues:
+		r.reject(name, "too_many", fmt.Sprintf("At most %d values are taken.", maxFilterValues))
+		return nil
+	case slices.Contains(values, ""):
+		r.reject(name, "empty", "The value is empty.")
+		return nil
+	}
+	return values
+}
+
+// value reads a parameter that may stand there once.
+func (r *request) value(name string) (value string, given bool) {
+	r.asked[name] = true
+	switch values := r.query[name]; {
+	case len(values) == 0:
+		return "", false
+	case len(values) > 1:
+		r.reject(name, "repeated", "The parameter may be given once.")
+		return "", false
+	case values[0] == "":
+		r.reject(name, "empty", "The value is empty.")
+		return "", false
+	default:
+		return values[0], true
+	}
+}
+
+// integer reads a decimal number without sign or leading zero.
+func (r *request) integer(name, text string, least, most int64) int64 {
+	if text == "" || strings.Trim(text, "0123456789") != "" || (len(text) > 1 && text[0] == '0') {
+		r.reject(name, "invalid_format", "The value is not a decimal number without sign and leading zeros.")
+		return least
+	}
+	number, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || number < least || number > most {
+		r.reject(name, "out_of_range", fmt.Sprintf("The value is not between %d and %d.", least, most))
+		return least
+	}
+	return number
+}
+
+// queryInteger reads an optional number; nil when it is not given.
+func (r *request) queryInteger(name string, least, most int64) *int64 {
+	text, given := r.value(name)
+	if !given {
+		return nil
+	}
+	number := r.integer(name, text, least, most)
+	return &number
+}
+
+// queryID reads an optional id; nil when it is not given.
+func (r *request) queryID(name string) *int64 { return r.queryInteger(name, 1, math.MaxInt64) }
+
+// queryIDs reads a repeatable id.
+func (r *request) queryIDs(name string) []int64 {
+	values := r.values(name)
+	ids := make([]int64, len(values))
+	for i, text := range values {
+		ids[i] = r.integer(name, text, 1, math.MaxInt64)
+	}
+	return ids
+}
+
+// queryEnum reads a parameter that has one of the values known.
+func (r *request) queryEnum(name string, known ...string) (value string, given bool) {
+	value, given = r.value(name)
+	if given && !slices.Contains(known, value) {
+		r.reject(name, "not_in_enum", "The value is none of "+strings.Join(known, ", ")+".")
+		return "", false
+	}
+	return value, given
+}
+
+// queryEnums reads a repeatable parameter whose values are among those known.
+func (r *request) queryEnums(name string, known ...string) []string {
+	values := r.values(name)
+	for _, value := range values {
+		if !slices.Contains(known, value) {
+			r.reject(name, "not_in_enum", "A value is none of "+strings.Join(known, ", ")+".")
+			return nil
+		}
+	}
+	return values
+}
+
+// queryBool reads an optional true or false; nil when it is not given.
+func (r *request) queryBool(name string) *bool {
+	text, given := r.queryEnum(name, "true", "false")
+	if !given {
+		return nil
+	}
+	value := text == "true"
+	return &value
+}
+
+// queryTime reads an optional time; nil when it is not given.
+func (r *request) queryTime(name string) *time.Time {
+	text, given := r.value(name)
+	if !given {
+		return nil
+	}
+	at, err := parseTime(text)
+	if err != nil {
+		r.reject(name, "invalid_format", "The value is not a time of RFC 3339 in the years 0001 to 9999.")
+		return nil
+	}
+	return &at
+}
+
+// queryPrefix reads the beginning of a name; empty when it is not given.
+func (r *request) queryPrefix(name string) string {
+	prefix, given := r.value(name)
+	switch {
+	case !given:
+	case utf8.RuneCountInString(prefix) > maxPrefixLength:
+		r.reject(name, "too_long", fmt.Sprintf("The value is longer than %d characters.", maxPrefixLength))
+	case strings.ContainsFunc(prefix, unicode.IsControl):
+		r.reject(name, "invalid_format", "The value holds a control character.")
+	}
+	return prefix
+}
+
+// parseTime reads a time of RFC 3339 strictly, in UTC and cut to the
+// microseconds that Postgres keeps.
+func parseTime(text string) (time.Time, error) {
+	var at time.Time
+	if len(text) > maxTimestampLength {
+		return at, fmt.Errorf("%d characters are too many", len(text))
+	}
+	// UnmarshalText is the strict reader of RFC 3339; time.Parse lets pass a
+	// comma before the fraction and an hour of one digit.
+	if err := at.UnmarshalText([]byte(text)); err != nil {
+		return at, err
+	}
+	at = at.UTC().Truncate(time.Microsecond)
+	if at.Year() < 1 || at.Year() > 9999 {
+		return at, fmt.Errorf("the year %d is out of range", at.Year())
+	}
+	return at, nil
+}
+
+// methodHasBody reports whether the API reads a body with this method.
+func methodHasBody(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+}

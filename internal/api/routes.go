@@ -1,0 +1,151 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/auth"
+)
+
+// route is one operation of openapi.yaml.
+type route struct {
+	method, path string
+	// scope is what the API key needs; 0: the operation takes no key.
+	scope  auth.Scope
+	handle func(*gin.Context) error
+}
+
+// routes lists every operation, in the order of the description.
+func (s *Server) routes() []route {
+	return []route{
+		{"GET", "/pets", auth.Read, s.listPets},
+		{"POST", "/pets", auth.Write, s.createPet},
+		{"GET", "/pets/{petId}", auth.Read, s.getPet},
+		{"PATCH", "/pets/{petId}", auth.Write, s.updatePet},
+		{"DELETE", "/pets/{petId}", auth.Write, s.deletePet},
+
+		{"GET", "/categories", auth.Read, s.listCategories},
+		{"POST", "/categories", auth.Write, s.createCategory},
+		{"GET", "/categories/{categoryId}", auth.Read, s.getCategory},
+		{"PATCH", "/categories/{categoryId}", auth.Write, s.updateCategory},
+		{"DELETE", "/categories/{categoryId}", auth.Write, s.deleteCategory},
+
+		{"GET", "/store/orders", auth.Read, s.listOrders},
+		{"POST", "/store/orders", auth.Write, s.placeOrder},
+		{"GET", "/store/orders/{orderId}", auth.Read, s.getOrder},
+		{"PATCH", "/store/orders/{orderId}", auth.Write, s.updateOrder},
+		{"DELETE", "/store/orders/{orderId}", auth.Write, s.cancelOrder},
+
+		{"GET", "/store/inventory", auth.Read, s.listInventory},
+		{"GET", "/store/inventory/summary", auth.Read, s.getInventorySummary},
+		{"GET", "/store/inventory/{petId}", auth.Read, s.getInventoryItem},
+		{"PUT", "/store/inventory/{petId}", auth.Write, s.setInventory},
+
+		{"GET", "/messages", auth.Read, s.listMessages},
+		{"POST", "/messages", auth.Write, s.queueMessage},
+		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
+
+		{"GET", "/openapi.json", 0, s.getOpenAPIJSON},
+		{"GET", "/openapi.yaml", 0, s.getOpenAPIYAML},
+		{"GET", "/livez", 0, s.getLiveness},
+		{"GET", "/readyz", 0, s.getReadiness},
+	}
+}
+
+// methods are all that a literal path answers itself, so that no pattern does in its place.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+// newEngine registers the routes: HEAD wherever there is GET, OPTIONS
+// everywhere, and what is left over as 404 and 405.
+func (s *Server) newEngine() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	engine := gin.New()
+	// A segment is matched as it was sent, and then decoded.
+	engine.UseEscapedPath, engine.UnescapePathValues = true, true
+	engine.RedirectTrailingSlash = false
+	// gin's own search for other methods panics on some paths (v1.12.0: it walks
+	// several trees with the stack of one), so refuse tells 405 from 404.
+	engine.HandleMethodNotAllowed = false
+	engine.Use(s.observe)
+	engine.NoRoute(s.endpoint(route{handle: s.refuse}))
+
+	allowed := s.allowedByPath()
+	for _, r := range s.routed {
+		engine.Handle(r.method, ginPath(r.path), s.endpoint(r))
+		if r.method == http.MethodGet {
+			engine.Handle(http.MethodHead, ginPath(r.path), s.endpoint(r))
+		}
+	}
+	for path, allow := range allowed {
+		engine.Handle(http.MethodOptions, ginPath(path), s.endpoint(route{handle: func(c *gin.Context) error {
+			c.Header("Allow", allow)
+			return answerNothing(c)
+		}}))
+		if strings.Contains(path, "{") {
+			continue
+		}
+		for _, method := range methods {
+			if !slices.Contains(strings.Split(allow, ", "), method) {
+				engine.Handle(method, path, s.endpoint(route{handle: s.refuse}))
+			}
+		}
+	}
+	engine.GET("/", s.endpoint(route{handle: func(c *gin.Context) error {
+		c.Redirect(http.StatusFound, "/openapi.json")
+		return nil
+	}}))
+	return engine
+}
+
+// refuse answers what no route does: a method that the path does not take, or a
+// path that is not there.
+func (s *Server) refuse(c *gin.Context) error {
+	allow := ""
+	for path, methods := range s.allowedByPath() {
+		if matches(path, c.Request.URL.EscapedPath()) {
+			allow = methods
+			if !strings.Contains(path, "{") {
+				break // the literal path wins
+			}
+		}
+	}
+	if allow == "" {
+		return errRouteNotFound
+	}
+	c.Header("Allow", allow)
+	return errMethodNotAllowed
+}
+
+// allowedByPath gives the Allow field (RFC 9110, 10.2.1) of each path.
+func (s *Server) allowedByPath() map[string]string {
+	byPath := make(map[string][]string)
+	for _, r := range s.routed {
+		byPath[r.path] = append(byPath[r.path], r.method)
+	}
+	allowed := make(map[string]string, len(byPath))
+	for path, methods := range byPath {
+		if slices.Contains(methods, http.MethodGet) {
+			methods = append(methods, http.MethodHead)
+		}
+		methods = append(methods, http.MethodOptions)
+		slices.Sort(methods)
+		allowed[path] = strings.Join(methods, ", ")
+	}
+	return allowed
+}
+
+// matches reports whether a path has the form of a pattern.
+func matches(pattern, path string) bool {
+	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
+	return slices.EqualFunc(want, have, func(want, have string) bool {
+		return want == have || (strings.HasPrefix(want, "{") && have != "")
+	})
+}
+
+// ginPath writes a path pattern of OpenAPI as gin does.
+func ginPath(path string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}

@@ -1,0 +1,109 @@
+// Package api is the HTTP contract of Petstore: its routes, what it reads and
+// what it answers, held to openapi.yaml by the contract test.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+// Version is the version of the API, info.version of the description.
+const Version = "1.0.0"
+
+// Options are what a Server needs, and what may be set about it.
+type Options struct {
+	DB       *postgres.DB
+	Verifier *auth.Verifier
+	Log      *slog.Logger
+
+	// BaseURL begins absolute links; empty: the scheme and host of the request.
+	BaseURL string
+	// MaxBodyBytes bounds the body of a request.
+	MaxBodyBytes int64
+	// RequestTimeout bounds the time that the handling of a request may take.
+	RequestTimeout time.Duration
+}
+
+// Server answers the API's requests. It is safe for concurrent use.
+type Server struct {
+	db       *postgres.DB
+	queries  *db.Queries
+	planned  *db.Queries // each statement is planned with its values
+	verifier *auth.Verifier
+	log      *slog.Logger
+
+	description    description
+	cursorKey      sharedKey
+	base           string
+	maxBodyBytes   int64
+	requestTimeout time.Duration
+	shuttingDown   atomic.Bool
+	engine         *gin.Engine
+	routed         []route
+}
+
+// New returns a Server. The error is a mistake in the description that is built in.
+func New(options Options) (*Server, error) {
+	s := &Server{
+		db:             options.DB,
+		queries:        db.New(options.DB),
+		planned:        db.New(options.DB.PlanEach()),
+		verifier:       options.Verifier,
+		log:            options.Log,
+		base:           options.BaseURL,
+		maxBodyBytes:   options.MaxBodyBytes,
+		requestTimeout: options.RequestTimeout,
+	}
+	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
+	s.routed = s.routes()
+	var err error
+	if s.description, err = describe(options.BaseURL); err != nil {
+		return nil, err
+	}
+	s.engine = s.newEngine()
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.ServeHTTP(w, r) }
+
+// ShutDown makes the server not ready from now on, so that load balancers send
+// nothing new; requests are answered as before.
+func (s *Server) ShutDown() { s.shuttingDown.Store(true) }
+
+// Routes lists the method and path pattern of every operation.
+func (s *Server) Routes() []Route {
+	all := make([]Route, len(s.routed))
+	for i, r := range s.routed {
+		all[i] = Route{Method: r.method, Path: r.path}
+	}
+	return all
+}
+
+// Route is the method and the path pattern of an operation; {name} stands for
+// one segment.
+type Route struct{ Method, Path string }
+
+// baseURL is what absolute links begin with.
+func (s *Server) baseURL(r *http.Request) string {
+	if s.base != "" {
+		return s.base
+	}
+	if r.Host == "" {
+		return ""
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host
+}
