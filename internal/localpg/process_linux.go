@@ -1,0 +1,38 @@
+package localpg
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+func signalOnDeath(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
+
+// reach returns the path under which cmd finds a directory. Root's directories
+// are often closed to other users (a clone in /root, say), so the account gets
+// this one as an open file, whose path does not lead through those above it.
+func (a *account) reach(cmd *exec.Cmd, dir string) (string, error) {
+	if a == nil {
+		return dir, nil
+	}
+	file, err := os.Open(dir)
+	if err != nil {
+		return "", fmt.Errorf("localpg: %w", err)
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, file)
+	return fmt.Sprintf("/proc/self/fd/%d", 2+len(cmd.ExtraFiles)), nil
+}
+
+// serves reports whether a process is a server of the data directory: that is
+// where postgres works.
+func serves(pid int, data string) bool {
+	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(data)
+	return err == nil && os.SameFile(cwd, info)
+}

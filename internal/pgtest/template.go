@@ -1,0 +1,80 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/postgres"
+	"petstore/migrations"
+)
+
+// templateLock is the advisory lock under which a template is made.
+const templateLock = 0x70677465737431 // "pgtest1"
+
+// template returns the name of a migrated database to clone. The first process
+// that wants it makes it, the others wait for that one.
+func (s server) template(ctx context.Context) (string, error) {
+	hash, err := migrationsHash()
+	if err != nil {
+		return "", err
+	}
+	name := s.Prefix + "template_" + hash[:16]
+	conn, err := pgx.Connect(ctx, s.URL)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) // unlocks too
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
+		return "", err
+	}
+	var finished bool
+	err = conn.QueryRow(ctx, "SELECT datistemplate FROM pg_database WHERE datname = $1", name).Scan(&finished)
+	switch {
+	case err == nil && finished:
+		return name, nil
+	case err == nil: // its maker was killed
+		if _, err := conn.Exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(name))); err != nil {
+			return "", err
+		}
+	case !errors.Is(err, pgx.ErrNoRows):
+		return "", err
+	}
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+quote(name)); err != nil {
+		return "", err
+	}
+	if err := migrate(ctx, s.databaseURL(name)); err != nil {
+		return "", err
+	}
+	// a connection to a template would keep it from being cloned
+	_, err = conn.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s IS_TEMPLATE true ALLOW_CONNECTIONS false", quote(name)))
+	return name, err
+}
+
+func migrate(ctx context.Context, url string) error {
+	migrations, err := postgres.OpenMigrations(ctx, url)
+	if err != nil {
+		return err
+	}
+	_, err = migrations.Up(ctx)
+	return errors.Join(err, migrations.Close())
+}
+
+// migrationsHash changes with every change of the migrations.
+func migrationsHash() (string, error) {
+	hash := sha256.New()
+	err := fs.WalkDir(migrations.FS, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(migrations.FS, path)
+		fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
+		return err
+	})
+	return hex.EncodeToString(hash.Sum(nil)), err
+}

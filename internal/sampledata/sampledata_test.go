@@ -1,0 +1,342 @@
+package sampledata_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/namekey"
+	"petstore/internal/pgtest"
+	"petstore/internal/sampledata"
+)
+
+// What the code samples of the description rely on, in shops of every size.
+func TestLoadKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	for _, pets := range []int{1, 2, 3, 1000} {
+		t.Run(fmt.Sprint(pets, " pets"), func(t *testing.T) {
+			t.Parallel()
+			pool := loaded(t, pets)
+
+			type numbers struct{ Pets, MaxPet, Inventory, MaxInventory, Orders, MaxOrder int }
+			got := queryOne[numbers](t, pool, `
+				SELECT (SELECT count(*) FROM pets) AS pets, (SELECT max(id) FROM pets) AS max_pet,
+				       (SELECT count(*) FROM inventory) AS inventory, (SELECT max(pet_id) FROM inventory) AS max_inventory,
+				       (SELECT count(*) FROM orders) AS orders, (SELECT max(id) FROM orders) AS max_order`)
+			if diff := cmp.Diff(numbers{pets, pets, pets, pets, pets, pets}, got); diff != "" {
+				t.Errorf("rows and highest ids (-want +got):\n%s", diff)
+			}
+
+			first := query(t, pool, "SELECT id || ' ' || name FROM categories ORDER BY id LIMIT 3", pgx.RowTo[string])
+			if diff := cmp.Diff([]string{"1 Dogs", "2 Cats", "3 Birds"}, first); diff != "" {
+				t.Errorf("first categories (-want +got):\n%s", diff)
+			}
+
+			type pet struct {
+				CategoryID   int
+				Name, Status string
+				Quantity     int
+			}
+			one := queryOne[pet](t, pool, `
+				SELECT category_id, name, status, quantity
+				FROM pets JOIN inventory ON pet_id = id
+				WHERE id = 1`)
+			if diff := cmp.Diff(pet{1, "Rex", "available", 100}, one); diff != "" {
+				t.Errorf("pet 1 (-want +got):\n%s", diff)
+			}
+
+			type order struct {
+				PetID    int
+				Complete bool
+			}
+			if diff := cmp.Diff(order{min(2, pets), false}, queryOne[order](t, pool, "SELECT pet_id, complete FROM orders WHERE id = 1")); diff != "" {
+				t.Errorf("order 1 (-want +got):\n%s", diff)
+			}
+			if pets >= 2 && !queryOne[order](t, pool, "SELECT pet_id, complete FROM orders WHERE id = 2").Complete {
+				t.Error("order 2 is not complete")
+			}
+		})
+	}
+}
+
+// Each row of section 4 of the contract leaves a pet in one of these states,
+// and the data must be as if it had come to be by them.
+func TestLoadIsConsistent(t *testing.T) {
+	t.Parallel()
+	pool := loaded(t, 2000)
+	type pet struct {
+		ID       int
+		Status   string
+		Quantity int
+		Held     int
+		Open     int
+	}
+	seen := map[string]int{}
+	for _, p := range query(t, pool, `
+		SELECT pets.id, status, inventory.quantity, held, coalesce(sum(orders.quantity) FILTER (WHERE NOT complete), 0)::bigint AS open
+		FROM pets
+		JOIN inventory ON inventory.pet_id = pets.id
+		LEFT JOIN orders ON orders.pet_id = pets.id
+		GROUP BY pets.id, inventory.pet_id`, pgx.RowToStructByName[pet]) {
+		seen[p.Status]++
+		if p.Held != p.Open {
+			t.Errorf("pet %d: %d units are held, and its open orders have %d", p.ID, p.Held, p.Open)
+		}
+		var want string
+		switch {
+		case p.Quantity > 0:
+			want = "available"
+		case p.Held > 0:
+			want = "pending"
+		default:
+			want = "sold"
+		}
+		if p.Status != want {
+			t.Errorf("pet %d is %s with %d units in stock and %d held, want %s", p.ID, p.Status, p.Quantity, p.Held, want)
+		}
+	}
+	for _, status := range []string{"available", "pending", "sold"} {
+		if seen[status] < 50 {
+			t.Errorf("%d of 2000 pets are %s, want 50 at least", seen[status], status)
+		}
+	}
+}
+
+func TestLoadIsVaried(t *testing.T) {
+	t.Parallel()
+	pool := loaded(t, 2000)
+	type counts struct{ Categories, Names, Latin, Foreign, Open, Dated, Months int }
+	got := queryOne[counts](t, pool, `
+		SELECT (SELECT count(DISTINCT category_id) FROM pets)                     AS categories,
+		       (SELECT count(DISTINCT name) FROM pets)                            AS names,
+		       (SELECT count(*) FROM pets WHERE name ~ '^[ -~]+$')                AS latin,
+		       (SELECT count(*) FROM pets WHERE name !~ '[ -~]')                  AS foreign,
+		       (SELECT count(*) FROM orders WHERE NOT complete)                   AS open,
+		       (SELECT count(ship_date) FROM orders)                              AS dated,
+		       (SELECT count(DISTINCT date_trunc('month', ship_date)) FROM orders) AS months`)
+	for _, c := range []struct {
+		what           string
+		got, low, high int
+	}{
+		{"categories with pets", got.Categories, 12, 12},
+		{"different names", got.Names, 1200, 2000},
+		{"pets with ASCII names", got.Latin, 1000, 1990},
+		{"pets with names in other scripts", got.Foreign, 10, 500},
+		{"open orders", got.Open, 100, 1000},
+		{"orders with a ship date", got.Dated, 1000, 1990},
+		{"months with ship dates", got.Months, 6, 24},
+	} {
+		if c.got < c.low || c.got > c.high {
+			t.Errorf("%s: %d, want %d to %d", c.what, c.got, c.low, c.high)
+		}
+	}
+}
+
+func TestLoadMakesNamesThatTheAPIWouldTake(t *testing.T) {
+	t.Parallel()
+	pool := loaded(t, 2000)
+	type named struct{ Name, NameKey string }
+	for _, n := range query(t, pool, "SELECT name, name_key FROM pets UNION SELECT name, name_key FROM categories", pgx.RowToStructByName[named]) {
+		if n.NameKey != namekey.Of(n.Name) {
+			t.Errorf("the key of %q is %q, want %q", n.Name, n.NameKey, namekey.Of(n.Name))
+		}
+		for _, r := range n.Name {
+			if unicode.IsControl(r) || r == unicode.ReplacementChar {
+				t.Errorf("%q has the character %U", n.Name, r)
+			}
+		}
+	}
+}
+
+func TestLoadIsDeterministic(t *testing.T) {
+	t.Parallel()
+	const fingerprint = `
+		SELECT (SELECT md5(string_agg(c::text, E'\n' ORDER BY id))     FROM categories AS c),
+		       (SELECT md5(string_agg(p::text, E'\n' ORDER BY id))     FROM pets AS p),
+		       (SELECT md5(string_agg(i::text, E'\n' ORDER BY pet_id)) FROM inventory AS i),
+		       (SELECT md5(string_agg(o::text, E'\n' ORDER BY id))     FROM orders AS o)`
+	type sums struct{ Categories, Pets, Inventory, Orders string }
+	a := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
+	b := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Errorf("two shops of one size differ (-one +other):\n%s", diff)
+	}
+}
+
+func TestLoadLeavesTheSequencesBehindItsIDs(t *testing.T) {
+	t.Parallel()
+	pool := loaded(t, 100)
+	for _, tt := range []struct {
+		sql  string
+		want int
+	}{
+		{"INSERT INTO categories (name, name_key) VALUES ('Reptiles', 'reptiles') RETURNING id", 13},
+		{"INSERT INTO pets (category_id, name, name_key) VALUES (1, 'Fido', 'fido') RETURNING id", 101},
+		{"INSERT INTO orders (pet_id, quantity) VALUES (1, 1) RETURNING id", 101},
+	} {
+		if got := query(t, pool, tt.sql, pgx.RowTo[int])[0]; got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.sql, got, tt.want)
+		}
+	}
+}
+
+// Without statistics the first plans would be wrong.
+func TestLoadAnalyzes(t *testing.T) {
+	t.Parallel()
+	got := query(t, loaded(t, 100), `
+		SELECT DISTINCT tablename::text
+		FROM pg_stats
+		WHERE tablename IN ('categories', 'pets', 'inventory', 'orders')
+		ORDER BY tablename`, pgx.RowTo[string])
+	if diff := cmp.Diff([]string{"categories", "inventory", "orders", "pets"}, got); diff != "" {
+		t.Errorf("tables with statistics (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadReportsProgress(t *testing.T) {
+	t.Parallel()
+	last, calls := 0, 0
+	const pets, want = 2000, 12 + 3*2000
+	err := sampledata.Load(t.Context(), pgtest.New(t).Pool, pets, func(done, total int) {
+		calls++
+		if done <= last || done > total || total != want {
+			t.Errorf("progress(%d, %d) after %d rows", done, total, last)
+		}
+		last = done
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != want || calls < 3 {
+		t.Errorf("the last of %d reports was of %d rows, want %d", calls, last, want)
+	}
+}
+
+func TestLoadRefusesADatabaseInUse(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	query(t, pool, "INSERT INTO categories (name, name_key) VALUES ('Dogs', 'dogs') RETURNING id", pgx.RowTo[int])
+	if err := sampledata.Load(t.Context(), pool, 10, nil); !errors.Is(err, sampledata.ErrNotEmpty) {
+		t.Errorf("Load = %v, want ErrNotEmpty", err)
+	}
+	wantRows(t, pool, 1)
+}
+
+// Two that start at once: the second waits, and then finds the first one's.
+func TestLoadTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	errs := make(chan error, 2)
+	for range cap(errs) {
+		go func() { errs <- sampledata.Load(t.Context(), pool, 500, nil) }()
+	}
+	a, b := <-errs, <-errs
+	if a != nil {
+		a, b = b, a
+	}
+	if a != nil || !errors.Is(b, sampledata.ErrNotEmpty) {
+		t.Errorf("Load = %v and %v, want nil and ErrNotEmpty", a, b)
+	}
+	wantRows(t, pool, 12+3*500)
+}
+
+func TestLoadBoundsTheNumberOfPets(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	for _, pets := range []int{-1, 0, sampledata.MaxPets + 1} {
+		if err := sampledata.Load(t.Context(), pool, pets, nil); err == nil {
+			t.Errorf("Load of %d pets succeeds", pets)
+		}
+	}
+	wantRows(t, pool, 0)
+}
+
+func TestLoadCancelledLeavesNothing(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := sampledata.Load(ctx, pool, 5000, func(done, total int) {
+		if done > total/2 {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("Load = %v, want context.Canceled", err)
+	}
+	wantRows(t, pool, 0)
+	if err := sampledata.Load(t.Context(), pool, 10, nil); err != nil {
+		t.Errorf("Load after one that was cancelled: %v", err)
+	}
+}
+
+// The pool of the API ends a statement after seconds; a large shop takes longer.
+func TestLoadOutlivesTheLimitsOfThePool(t *testing.T) {
+	t.Parallel()
+	config := pgtest.New(t).Pool.Config()
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "10ms"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := sampledata.Load(t.Context(), pool, 5000, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "10ms" {
+		t.Errorf("a connection of the pool has the limit %s afterwards", got)
+	}
+}
+
+// loaded returns a pool on a database with so many pets.
+func loaded(t *testing.T, pets int) *pgxpool.Pool {
+	t.Helper()
+	pool := pgtest.New(t).Pool
+	if err := sampledata.Load(t.Context(), pool, pets, nil); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// wantRows checks how many rows the shop has in all its tables.
+func wantRows(t *testing.T, pool *pgxpool.Pool, want int) {
+	t.Helper()
+	got := query(t, pool, `
+		SELECT (SELECT count(*) FROM categories) + (SELECT count(*) FROM pets)
+		     + (SELECT count(*) FROM inventory) + (SELECT count(*) FROM orders)`, pgx.RowTo[int])[0]
+	if got != want {
+		t.Errorf("%d rows, want %d", got, want)
+	}
+}
+
+func query[T any](t *testing.T, pool *pgxpool.Pool, sql string, to pgx.RowToFunc[T]) []T {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func queryOne[T any](t *testing.T, pool *pgxpool.Pool, sql string) T {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[T])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return one
+}

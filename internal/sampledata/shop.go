@@ -1,0 +1,160 @@
+package sampledata
+
+import (
+	"iter"
+	"math/rand/v2"
+	"time"
+
+	"petstore/internal/namekey"
+)
+
+// A generator of its own for each kind, so that each can be walked alone, and
+// again with the same result.
+const (
+	petSeed   = 1
+	orderSeed = 2
+)
+
+// The days between which orders were placed. The second is "today" for the
+// shop: orders that were to ship before it are complete, all but a few.
+var (
+	firstDay = time.Date(2026, time.May, 1, 0, 0, 0, 0, time.UTC)
+	today    = time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// pet is a row of pets and the one of inventory that belongs to it.
+type pet struct {
+	id         int
+	categoryID int
+	name       string
+	status     string
+	stock      int
+	held       int
+}
+
+func (p pet) row() []any {
+	return []any{p.id, p.categoryID, p.name, namekey.Of(p.name), p.status}
+}
+
+func (p pet) inventoryRow() []any { return []any{p.id, p.stock, p.held} }
+
+// order is a row of orders. A shipDate of nil is one that is not planned.
+type order struct {
+	id       int
+	petID    int
+	quantity int
+	shipDate *time.Time
+	complete bool
+}
+
+func (o order) row() []any { return []any{o.id, o.petID, o.quantity, o.shipDate, o.complete} }
+
+// allOrders yields as many orders as there are pets, in the order of their ids,
+// which is also that of time.
+func allOrders(pets int) iter.Seq[order] {
+	return func(yield func(order) bool) {
+		r := rand.New(rand.NewPCG(orderSeed, orderSeed)) //nolint:gosec // the same numbers each time
+		for id := 1; id <= pets; id++ {
+			if !yield(newOrder(r, id, pets)) {
+				return
+			}
+		}
+	}
+}
+
+func newOrder(r *rand.Rand, id, pets int) order {
+	placed := firstDay.Add(today.Sub(firstDay) / time.Duration(pets) * time.Duration(id-1))
+	// Parcels leave on a minute between 08:00 and 18:00, within six weeks.
+	ships := placed.Truncate(24*time.Hour).AddDate(0, 0, 1+r.IntN(42)).
+		Add(8*time.Hour + time.Duration(r.IntN(10*60))*time.Minute)
+	late := r.IntN(50) == 0
+	o := order{
+		id:       id,
+		petID:    1 + r.IntN(pets),
+		quantity: pick(r, quantities[:]),
+		complete: ships.Before(today) && !late,
+	}
+	switch id {
+	case 1:
+		o.petID, o.complete = min(2, pets), false
+	case 2:
+		o.complete = true
+	}
+	// What is not planned yet, or was fetched at the door, has no date.
+	if dated := 1 + r.IntN(10); dated <= 7 || o.complete && dated <= 9 {
+		o.shipDate = &ships
+	}
+	return o
+}
+
+// heldByPet returns for each pet the units of its open orders, at the index of
+// its id less one.
+func heldByPet(pets int) []int32 {
+	held := make([]int32, pets)
+	for o := range allOrders(pets) {
+		if !o.complete {
+			held[o.petID-1] += int32(o.quantity) //nolint:gosec // at most 10, see quantities
+		}
+	}
+	return held
+}
+
+// allPets yields a pet for each element of held, in the order of their ids.
+func allPets(held []int32) iter.Seq[pet] {
+	return func(yield func(pet) bool) {
+		r := rand.New(rand.NewPCG(petSeed, petSeed)) //nolint:gosec // the same numbers each time
+		for i, units := range held {
+			if !yield(newPet(r, i+1, int(units))) {
+				return
+			}
+		}
+	}
+}
+
+func newPet(r *rand.Rand, id, held int) pet {
+	p := pet{id: id, categoryID: pickCategory(r), name: newName(r), held: held}
+	// Many pets with few units, few pets with many.
+	spread := r.Float64()
+	p.status, p.stock = "available", 1+int(spread*spread*spread*60)
+	switch {
+	case id == 1:
+		p.categoryID, p.name, p.stock = 1, "Rex", 100
+	case held > 0 && r.IntN(2) == 0:
+		p.status, p.stock = "pending", 0
+	case held == 0 && r.IntN(5) == 0:
+		p.status, p.stock = "sold", 0
+	}
+	return p
+}
+
+// newName makes a name that a person would give. Names repeat, as they do among
+// real pets, but a large shop has a great many different ones.
+func newName(r *rand.Rand) string {
+	switch n := r.IntN(100); {
+	case n < 4:
+		return pick(r, otherScripts[:])
+	case n < 30:
+		return pick(r, names[:])
+	case n < 45:
+		return pick(r, titles[:]) + " " + pick(r, names[:])
+	case n < 65:
+		return pick(r, names[:]) + " " + pick(r, epithets[:])
+	case n < 90:
+		return pick(r, names[:]) + " of " + pick(r, places[:])
+	default:
+		return pick(r, titles[:]) + " " + pick(r, names[:]) + " of " + pick(r, places[:])
+	}
+}
+
+func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+// pickCategory returns the id of a category, by their shares.
+func pickCategory(r *rand.Rand) int {
+	n := r.IntN(100)
+	for i, c := range categories {
+		if n -= c.share; n < 0 {
+			return i + 1
+		}
+	}
+	return len(categories)
+}
