@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/term"
+
+	"petstore/internal/telemetry"
+)
+
+// config is the configuration from the environment; nothing else reads it.
+type config struct {
+	DatabaseURL    string        `env:"DATABASE_URL"`
+	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
+	BaseURL        string        `env:"PETSTORE_BASE_URL"`
+	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
+	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
+	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"1048576"`
+	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
+	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
+	LogLevel       slog.Level    `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
+	LogFormat      string        `env:"PETSTORE_LOG_FORMAT"`
+	// PGBin is where the server binaries are that dev starts.
+	PGBin string `env:"PETSTORE_PG_BIN"`
+}
+
+const (
+	defaultAddr     = ":8080"
+	leastMaxConns   = 8
+	maxConnsPerCore = 4
+	mostMaxConns    = 10_000
+)
+
+// loadConfig reads and checks the whole configuration; the error names every
+// mistake. Database says whether the command cannot do without DATABASE_URL.
+func (p *program) loadConfig(database bool) (config, error) {
+	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
+	mistakes := parseMistakes(err)
+	wrong := func(bad bool, format string, args ...any) {
+		if bad {
+			mistakes = append(mistakes, fmt.Sprintf(format, args...))
+		}
+	}
+	if parsed.DBMaxConns == 0 && len(mistakes) == 0 {
+		parsed.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
+	}
+	if parsed.LogFormat == "" {
+		parsed.LogFormat = telemetry.JSON
+		if isTerminal(p.stderr) {
+			parsed.LogFormat = telemetry.Text
+		}
+	}
+	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL is not set: set it to the database, such as postgres://user:password@host:5432/petstore")
+	if parsed.DatabaseURL != "" {
+		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
+		// The driver's error may repeat the URL, and with it the password.
+		wrong(err != nil, "DATABASE_URL is not a URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
+	}
+	_, _, err = net.SplitHostPort(parsed.Addr)
+	wrong(err != nil, "PETSTORE_ADDR %q is not host:port or :port", parsed.Addr)
+	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, without a slash at the end", parsed.BaseURL)
+	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
+	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
+	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
+	wrong(parsed.RequestTimeout <= 0, "PETSTORE_REQUEST_TIMEOUT %s is not positive", parsed.RequestTimeout)
+	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)
+	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT %q is neither json nor text", parsed.LogFormat)
+	if len(mistakes) > 0 {
+		return config{}, fmt.Errorf("the configuration is wrong: %s", strings.Join(mistakes, "; "))
+	}
+	return parsed, nil
+}
+
+// parseMistakes names the variables that could not be read.
+func parseMistakes(err error) []string {
+	var mistakes []string
+	all, _ := errors.AsType[env.AggregateError](err)
+	for _, one := range all.Errors {
+		mistake := one.Error()
+		if parse, ok := errors.AsType[env.ParseError](one); ok {
+			field, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
+			mistake = fmt.Sprintf("%s cannot be read: %v", field.Tag.Get("env"), parse.Err)
+		}
+		mistakes = append(mistakes, mistake)
+	}
+	return mistakes
+}
+
+func isBaseURL(text string) bool {
+	if text == "" {
+		return true
+	}
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == "" && !strings.HasSuffix(text, "/")
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+func (p *program) logger(c config) *slog.Logger {
+	return telemetry.NewLogger(p.stderr, c.LogLevel, c.LogFormat)
+}

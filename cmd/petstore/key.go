@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+const (
+	maxKeysListed   = 1000
+	maxAccountName  = 100
+	maxKeyExpiry    = 100 * 365 * day
+	day             = 24 * time.Hour
+	keyStatusInUse  = "in force"
+	keyStatusEnded  = "revoked"
+	keyStatusLapsed = "expired"
+)
+
+func (p *program) keyCommand() *cobra.Command {
+	key := &cobra.Command{
+		Use:     "key",
+		Short:   "Create, list and revoke API keys",
+		Example: "  petstore key create --account acme --scope write",
+		Args:    usage(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	key.AddCommand(p.keyCreateCommand(), p.keyListCommand(), p.keyRevokeCommand())
+	return key
+}
+
+// withDatabase runs an action on the database that DATABASE_URL names, whose
+// schema must be current.
+func (p *program) withDatabase(ctx context.Context, action func(context.Context, *postgres.DB) error) error {
+	c, err := p.loadConfig(true)
+	if err != nil {
+		return err
+	}
+	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns)
+	if err != nil {
+		return err
+	}
+	defer database.Close()
+	current, err := database.SchemaIsCurrent(ctx)
+	if err != nil {
+		return err
+	}
+	if !current {
+		return errors.New("the database schema is behind; run `petstore migrate up`")
+	}
+	return action(ctx, database)
+}
+
+func (p *program) keyCreateCommand() *cobra.Command {
+	var account, name, scopeName, expiresIn string
+	command := &cobra.Command{
+		Use:   "create",
+		Short: "Create an API key, and its account if that is new",
+		Long: `Create makes an API key and prints it, alone, on stdout. It is shown this once:
+the database keeps only its hash.`,
+		Example: "  petstore key create --account acme --name ci --scope write --expires-in 90d",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			scope, err := auth.ParseScope(scopeName)
+			if err != nil {
+				return &usageError{err}
+			}
+			expiresAt, err := parseExpiry(expiresIn, time.Now())
+			if err != nil {
+				return &usageError{err}
+			}
+			for flag, value := range map[string]string{"account": account, "name": name} {
+				if length := utf8.RuneCountInString(value); strings.TrimSpace(value) == "" || length > maxAccountName || !utf8.ValidString(value) {
+					return &usageError{fmt.Errorf("--%s must have 1 to %d characters", flag, maxAccountName)}
+				}
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				secret, err := createKey(ctx, database, account, auth.NewKey{Name: name, Scope: scope, ExpiresAt: expiresAt})
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(p.stdout, secret.Reveal())
+				return err
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&account, "account", "", "the account's name; created if it is new (required)")
+	flags.StringVar(&name, "name", "default", "a label by which people know the key")
+	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
+	flags.StringVar(&expiresIn, "expires-in", "", "for how long the key works, such as 90d or 12h (default: for ever)")
+	return command
+}
+
+// createKey makes a key of the account with this name, both or neither.
+func createKey(ctx context.Context, database *postgres.DB, account string, key auth.NewKey) (auth.Secret, error) {
+	var secret auth.Secret
+	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
+		queries := db.New(tx)
+		owner, err := queries.AccountEnsure(ctx, account)
+		if err != nil {
+			return err
+		}
+		key.AccountID = owner.ID
+		_, secret, err = auth.Issue(ctx, queries, key)
+		return err
+	})
+	return secret, err
+}
+
+// parseExpiry reads a duration of Go, or a number of days such as 90d.
+func parseExpiry(text string, now time.Time) (*time.Time, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // no expiry
+	}
+	duration, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		var number int
+		number, err = strconv.Atoi(days)
+		duration = time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day
+	}
+	if err != nil || duration <= 0 || duration > maxKeyExpiry {
+		return nil, fmt.Errorf("--expires-in is %q, but takes a time such as 90d or 12h", text)
+	}
+	expiresAt := now.Add(duration)
+	return &expiresAt, nil
+}
+
+func (p *program) keyListCommand() *cobra.Command {
+	var account string
+	command := &cobra.Command{
+		Use:     "list",
+		Short:   "List the API keys of an account",
+		Example: "  petstore key list --account acme",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if account == "" {
+				return &usageError{errors.New("--account is required")}
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				return p.listKeys(ctx, db.New(database), account)
+			})
+		},
+	}
+	command.Flags().StringVar(&account, "account", "", "the account's name (required)")
+	return command
+}
+
+func (p *program) listKeys(ctx context.Context, queries *db.Queries, account string) error {
+	owner, err := queries.AccountGetByName(ctx, account)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("there is no account %q", account)
+	}
+	if err != nil {
+		return err
+	}
+	keys, err := queries.APIKeyList(ctx, db.APIKeyListParams{AccountID: owner.ID, PageSize: maxKeysListed})
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tEXPIRES\tSTATUS")
+	now := time.Now()
+	for _, key := range keys {
+		status, expires := keyStatusInUse, "never"
+		if key.ExpiresAt != nil {
+			expires = key.ExpiresAt.UTC().Format(time.RFC3339)
+			if !now.Before(*key.ExpiresAt) {
+				status = keyStatusLapsed
+			}
+		}
+		if key.RevokedAt != nil {
+			status = keyStatusEnded
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			key.ID, key.Prefix, key.Name, key.Scope, key.CreatedAt.UTC().Format(time.RFC3339), expires, status)
+	}
+	return table.Flush()
+}
+
+func (p *program) keyRevokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke ID|PREFIX",
+		Short: "End an API key, within a second on every server",
+		Long: `Revoke ends an API key, named by its id or its display prefix, within a second on
+every server. Revoking it again changes nothing.`,
+		Example: "  petstore key revoke petstore_4fTq2LxZ",
+		Args:    usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var params db.APIKeyRevokeParams
+			if id, err := strconv.ParseInt(args[0], 10, 64); err == nil {
+				params.ID = &id
+			} else {
+				params.Prefix = &args[0]
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				revoked, err := db.New(database).APIKeyRevoke(ctx, params)
+				if err != nil {
+					return err
+				}
+				if len(revoked) == 0 {
+					return fmt.Errorf("there is no API key with the id or prefix %q", args[0])
+				}
+				for _, key := range revoked {
+					fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
+				}
+				return nil
+			})
+		},
+	}
+}

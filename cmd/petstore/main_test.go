@@ -1,0 +1,461 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// asProgram makes the test binary the program itself, for what needs a process
+// of its own: signals, exit codes and a working directory.
+const asProgram = "PETSTORE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// execute runs a command in this process.
+func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err = run(ctx, args, environ, &out, &errs)
+	return out.String(), errs.String(), err
+}
+
+// must runs a command that has to succeed and returns its output.
+func must(t *testing.T, environ []string, args ...string) string {
+	t.Helper()
+	stdout, stderr, err := execute(t, environ, args...)
+	if err != nil {
+		t.Fatalf("petstore %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
+	}
+	return stdout
+}
+
+func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{
+		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate status", "migrate version",
+		"key", "key create", "key list", "key revoke", "seed", "openapi", "healthcheck", "version",
+	} {
+		help := must(t, nil, append(strings.Fields(command), "--help")...)
+		if !strings.Contains(help, "Examples:\n  ") {
+			t.Errorf("petstore %s --help has no example:\n%s", command, help)
+		}
+	}
+	if script := must(t, nil, "completion", "bash"); !strings.Contains(script, "petstore") {
+		t.Error("completion bash prints no script")
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{
+		"nonsense", "serve now", "serve --nonsense", "migrate sideways", "openapi --format xml", "seed --pets 0", "seed --pets many",
+		"key create", "key create --account a --scope root", "key create --account a --expires-in soon",
+		"key create --account a --expires-in 0d", "key list", "key revoke",
+	} {
+		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Fields(args)...)
+		if _, ok := errors.AsType[*usageError](err); !ok {
+			t.Errorf("petstore %s: %v, want an error of usage", args, err)
+		}
+	}
+}
+
+func TestConfigurationNamesEveryMistake(t *testing.T) {
+	t.Parallel()
+	_, _, err := execute(t, []string{
+		"DATABASE_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
+		"PETSTORE_ADDR=8080", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
+		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_REQUEST_TIMEOUT=0s",
+		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
+	}, "serve")
+	if err == nil {
+		t.Fatal("serve takes a configuration that is all wrong")
+	}
+	for _, name := range []string{
+		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
+		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
+	} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not name %s: %v", name, err)
+		}
+	}
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("the error tells the password: %v", err)
+	}
+}
+
+func TestServeWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	t.Run("no URL", func(t *testing.T) {
+		t.Parallel()
+		_, _, err := execute(t, nil, "serve")
+		if err == nil || !strings.Contains(err.Error(), "set it to the database") {
+			t.Errorf("%v; want a sentence that names what to set", err)
+		}
+	})
+	t.Run("connection refused", func(t *testing.T) {
+		t.Parallel()
+		environ := []string{"DATABASE_URL=postgres://localhost:1/petstore", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=300ms"}
+		_, stderr, err := execute(t, environ, "serve")
+		if err == nil || !strings.Contains(err.Error(), "PETSTORE_STARTUP_WAIT") {
+			t.Errorf("%v; want a sentence that says how long it waited", err)
+		}
+		if !strings.Contains(stderr, "waiting for the database") {
+			t.Errorf("it does not say that it waits:\n%s", stderr)
+		}
+	})
+	t.Run("no such database", func(t *testing.T) {
+		t.Parallel()
+		database, err := url.Parse(pgtest.NewEmpty(t).URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		database.Path = "/is_not_there"
+		_, _, err = execute(t, []string{"DATABASE_URL=" + database.String(), "PETSTORE_ADDR=127.0.0.1:0"}, "serve")
+		if err == nil || !strings.Contains(err.Error(), "does not exist") {
+			t.Errorf("%v; want what the database says, at once", err)
+		}
+	})
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL}
+	if version := must(t, environ, "migrate", "version"); version != "0\n" {
+		t.Errorf("an empty database has version %q", version)
+	}
+	if _, _, err := execute(t, environ, "seed"); err == nil || !strings.Contains(err.Error(), "petstore migrate up") {
+		t.Errorf("seed before migrate up: %v", err)
+	}
+	if up := must(t, environ, "migrate", "up"); !strings.Contains(up, "applied 00001_create_categories.sql") {
+		t.Errorf("migrate up: %q", up)
+	}
+	if again := must(t, environ, "migrate", "up"); again != "the schema is current\n" {
+		t.Errorf("migrate up, again: %q", again)
+	}
+	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00004_create_orders.sql") {
+		t.Errorf("migrate status:\n%s", status)
+	}
+	if down := must(t, environ, "migrate", "down"); !strings.Contains(down, "took back") {
+		t.Errorf("migrate down: %q", down)
+	}
+	if status := must(t, environ, "migrate", "status"); !strings.Contains(status, "pending") {
+		t.Errorf("migrate status after down:\n%s", status)
+	}
+}
+
+var keyPattern = regexp.MustCompile(`petstore_[0-9A-Za-z]{36}`)
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	secret := must(t, environ, "key", "create", "--account", "acme", "--name", "ci", "--scope", "read", "--expires-in", "90d")
+	if !regexp.MustCompile(`^` + keyPattern.String() + "\n$").MatchString(secret) {
+		t.Fatalf("key create prints %q, want the key alone", secret)
+	}
+	must(t, environ, "key", "create", "--account", "acme")
+	prefix := secret[:len("petstore_")+8]
+	list := must(t, environ, "key", "list", "--account", "acme")
+	if !strings.Contains(list, prefix) || strings.Contains(list, strings.TrimSpace(secret)) || strings.Count(list, "in force") != 2 {
+		t.Errorf("key list:\n%s", list)
+	}
+	for range 2 { // again changes nothing
+		if revoked := must(t, environ, "key", "revoke", prefix); !strings.Contains(revoked, "(ci)") {
+			t.Errorf("key revoke: %q", revoked)
+		}
+	}
+	must(t, environ, "key", "revoke", "2")
+	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "revoked") != 2 {
+		t.Errorf("key list after both were revoked:\n%s", list)
+	}
+	for _, args := range [][]string{{"key", "revoke", "petstore_00000000"}, {"key", "list", "--account", "nobody"}} {
+		if _, _, err := execute(t, environ, args...); err == nil {
+			t.Errorf("petstore %s succeeds", strings.Join(args, " "))
+		}
+	}
+}
+
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	if out := must(t, environ, "seed", "--pets", "50"); !strings.Contains(out, "50 pets") {
+		t.Errorf("seed: %q", out)
+	}
+	if _, _, err := execute(t, environ, "seed", "--pets", "50"); err == nil {
+		t.Error("seed writes into a shop that is not empty")
+	}
+}
+
+func TestOpenAPIAndVersion(t *testing.T) {
+	t.Parallel()
+	if yaml := must(t, nil, "openapi"); !strings.HasPrefix(yaml, "openapi: 3.0.3") {
+		t.Errorf("openapi: %.40q", yaml)
+	}
+	json := must(t, []string{"PETSTORE_BASE_URL=https://api.example.com"}, "openapi", "--format", "json")
+	if !strings.Contains(json, `"https://api.example.com"`) {
+		t.Error("openapi --format json does not name the base URL")
+	}
+	if version := must(t, nil, "version"); !strings.HasPrefix(version, "petstore ") || !strings.Contains(version, "API 1.0.0") {
+		t.Errorf("version: %q", version)
+	}
+}
+
+// process is the program as a process of its own.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  chan string // of stdout and stderr
+	output []string    // those read so far
+}
+
+// begin starts the program in a directory; it is killed when the test ends.
+func begin(t *testing.T, dir string, environ []string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...) //nolint:noctx,gosec // ended below, by signals that the test chooses
+	cmd.Dir = dir
+	cmd.Env = append([]string{asProgram + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const someLines = 1000
+	p := &process{t: t, cmd: cmd, lines: make(chan string, someLines)}
+	go func() {
+		for scanner := bufio.NewScanner(read); scanner.Scan(); {
+			p.lines <- scanner.Text()
+		}
+	}()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return p
+}
+
+const patience = 60 * time.Second
+
+// expect reads on to the line that holds text and returns it.
+func (p *process) expect(text string) string {
+	p.t.Helper()
+	for deadline := time.After(patience); ; {
+		select {
+		case line := <-p.lines:
+			p.output = append(p.output, line)
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-deadline:
+			p.t.Fatalf("the program did not say %q, but:\n%s", text, strings.Join(p.output, "\n"))
+		}
+	}
+}
+
+// end sends a signal, waits for the end and returns the exit code.
+func (p *process) end(signal os.Signal) int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.wait()
+}
+
+func (p *process) wait() int {
+	p.t.Helper()
+	_ = p.cmd.Wait() // the exit code says it
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// address reads the address on which the program listens.
+func (p *process) address() string {
+	p.t.Helper()
+	return "http://" + regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.expect("listening"))
+}
+
+// status sends a GET and returns the status of the answer.
+func status(t *testing.T, url, key string) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base := p.address()
+	if got := status(t, base+"/pets", key); got != http.StatusOK {
+		t.Errorf("GET /pets: %d", got)
+	}
+	healthcheck := append(environ, "PETSTORE_ADDR="+strings.TrimPrefix(base, "http://"))
+	if out := must(t, healthcheck, "healthcheck"); out != "ready\n" {
+		t.Errorf("healthcheck: %q", out)
+	}
+	must(t, environ, "key", "revoke", key[:len("petstore_")+8])
+	for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; {
+		if time.Now().After(deadline) {
+			t.Fatal("a revoked key works for longer than a second")
+		}
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if _, _, err := execute(t, healthcheck, "healthcheck"); err == nil {
+		t.Error("healthcheck succeeds without a server")
+	}
+}
+
+func TestServeIsNotReadyWhileTheSchemaIsBehind(t *testing.T) {
+	t.Parallel()
+	p := begin(t, t.TempDir(), []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}, "serve")
+	p.expect("petstore migrate up")
+	if got := status(t, p.address()+"/readyz", ""); got != http.StatusServiceUnavailable {
+		t.Errorf("GET /readyz: %d", got)
+	}
+	if code := p.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d after SIGINT", code)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]int{"version": 0, "serve": exitFailure, "nonsense": exitUsage} {
+		if got := begin(t, t.TempDir(), nil, args).wait(); got != want {
+			t.Errorf("petstore %s: exit code %d, want %d", args, got, want)
+		}
+	}
+}
+
+// TestDev is the life of a developer's folder.
+func TestDev(t *testing.T) {
+	t.Parallel()
+	dir := openDir(t)
+	environ := []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")}
+
+	first := begin(t, dir, environ, "dev")
+	key := keyPattern.FindString(first.expect("API key"))
+	base := first.address()
+	if got := status(t, base+"/pets/1", key); got != http.StatusOK {
+		t.Errorf("GET /pets/1 of the sample data: %d", got)
+	}
+	created := post(t, base+"/categories", key, `{"name":"kept over a restart"}`)
+
+	second := begin(t, dir, environ, "dev")
+	second.expect("another petstore dev runs in this folder")
+	if code := second.wait(); code != exitFailure {
+		t.Errorf("a second dev in the folder ends with %d", code)
+	}
+
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	first.wait()
+
+	third := begin(t, dir, environ, "dev")
+	if again := keyPattern.FindString(third.expect("API key")); again != key {
+		t.Error("the key is another one after a restart")
+	}
+	base = third.address()
+	if got := status(t, base+created, key); got != http.StatusOK {
+		t.Errorf("GET %s after kill -9: %d", created, got)
+	}
+	if code := third.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	if pids, _ := filepath.Glob(filepath.Join(dir, ".petstore", "postgres", "*", "postmaster.pid")); len(pids) != 0 {
+		t.Errorf("PostgreSQL still runs: %v", pids)
+	}
+}
+
+func TestDevOnABusyPort(t *testing.T) {
+	t.Parallel()
+	first := begin(t, openDir(t), []string{"PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	address := strings.TrimPrefix(first.address(), "http://")
+	second := begin(t, openDir(t), []string{"PETSTORE_ADDR=" + address}, "dev")
+	second.expect("set PETSTORE_ADDR")
+	if code := second.wait(); code != exitFailure {
+		t.Errorf("dev on a busy port ends with %d", code)
+	}
+	if code := first.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+// openDir is a temporary directory that other users can enter, as that of a
+// clone is: t.TempDir is closed to them, and PostgreSQL refuses to run as root.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "petstore-dev-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// post sends a body and returns the Location of what it created.
+func post(t *testing.T, url, key, body string) (location string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		t.Fatalf("POST %s: %s", url, response.Status)
+	}
+	return response.Header.Get("Location")
+}
+
+func TestParseExpiry(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Duration{"90d": 90 * day, "12h": 12 * time.Hour, "30m": 30 * time.Minute} {
+		if got, err := parseExpiry(text, now); err != nil || !got.Equal(now.Add(want)) {
+			t.Errorf("parseExpiry(%q) = %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"d", "-1d", "0d", "90", "1e9d", "99999999999999999999d", "-5m", "100000h0d"} {
+		if got, err := parseExpiry(text, now); err == nil {
+			t.Errorf("parseExpiry(%q) = %v", text, got)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"petstore/internal/api"
+)
+
+func (p *program) openAPICommand() *cobra.Command {
+	var format string
+	command := &cobra.Command{
+		Use:     "openapi",
+		Short:   "Print the description of the API (OpenAPI 3.0.3)",
+		Example: "  petstore openapi --format json > openapi.json",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			if err := oneOf("format", format, "yaml", "json"); err != nil {
+				return err
+			}
+			c, err := p.loadConfig(false)
+			if err != nil {
+				return err
+			}
+			description, json, err := api.Description(c.BaseURL)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				description = json
+			}
+			_, err = p.stdout.Write(description)
+			return err
+		},
+	}
+	command.Flags().StringVar(&format, "format", "yaml", "yaml or json")
+	return command
+}

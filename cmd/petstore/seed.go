@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"petstore/internal/postgres"
+	"petstore/internal/sampledata"
+)
+
+const defaultSeedPets = 1000
+
+func (p *program) seedCommand() *cobra.Command {
+	var pets int
+	command := &cobra.Command{
+		Use:     "seed",
+		Short:   "Fill an empty database with sample data",
+		Long:    `Seed writes categories, pets, their inventory and orders, the same ones each time.`,
+		Example: "  petstore seed --pets 200000",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if pets < 1 || pets > sampledata.MaxPets {
+				return &usageError{fmt.Errorf("--pets is %d, but takes a number from 1 to %d", pets, sampledata.MaxPets)}
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				if err := sampledata.Load(ctx, database.Pool(), pets, p.progress()); err != nil {
+					return err
+				}
+				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)
+				return nil
+			})
+		},
+	}
+	command.Flags().IntVar(&pets, "pets", defaultSeedPets, "how many pets")
+	return command
+}
+
+// progress draws a bar on stderr when that is a terminal.
+func (p *program) progress() func(done, total int) {
+	if !isTerminal(p.stderr) {
+		return func(int, int) {}
+	}
+	var bar *progressbar.ProgressBar
+	return func(done, total int) {
+		if bar == nil {
+			bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription("seeding"),
+				progressbar.OptionShowCount(), progressbar.OptionClearOnFinish())
+		}
+		_ = bar.Set(done) // a bar that cannot be drawn is no reason to stop
+	}
+}

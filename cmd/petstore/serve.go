@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+// The limits of a connection. Those of a request begin when its header is read.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 20 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10
+
+	// How long new connections are taken after readiness has begun to fail, each
+	// for one request: what was on its way when the end began is still answered.
+	drainDelay = 200 * time.Millisecond
+
+	startupInterval = 250 * time.Millisecond
+)
+
+func (p *program) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Answer requests until SIGTERM",
+		Long: `Serve answers requests on PETSTORE_ADDR until SIGTERM or SIGINT; then readiness
+fails, running requests finish, and the program ends with 0. It never migrates:
+while the schema is behind, it is not ready.`,
+		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore serve",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.loadConfig(true)
+			if err != nil {
+				return err
+			}
+			listener, err := listen(cmd.Context(), c.Addr)
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), c, p.logger(c), listener)
+		},
+	}
+}
+
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("another program listens on %s; set PETSTORE_ADDR to another address", addr)
+	}
+	return listener, err
+}
+
+// serve answers requests on the listener, which it closes, until the context
+// ends; then it finishes those under way.
+func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listener) error {
+	defer listener.Close()
+	database, err := openDatabase(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer database.Close()
+
+	verifier := auth.NewVerifier(db.New(database))
+	handler, err := api.New(api.Options{
+		DB:             database,
+		Verifier:       verifier,
+		Log:            log,
+		BaseURL:        c.BaseURL,
+		MaxBodyBytes:   c.MaxBodyBytes,
+		RequestTimeout: c.RequestTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	revocations := &postgres.Listener{
+		URL:       c.DatabaseURL,
+		Channel:   auth.Channel,
+		Connected: verifier.Forget,
+		Heard:     func(string) { verifier.Forget() },
+		Alive:     verifier.Trust,
+		Log:       log,
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = revocations.Run(background) // ends by being cancelled
+	}()
+	defer func() {
+		stopBackground()
+		<-ended
+	}()
+
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	log.Info("listening", "address", listener.Addr().String(), "version", version())
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+
+	log.Info("shutting down", "grace", c.ShutdownGrace.String())
+	handler.ShutDown()
+	server.SetKeepAlivesEnabled(false)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownGrace)
+	defer cancel()
+	select {
+	case <-time.After(drainDelay):
+	case <-grace.Done():
+	}
+	if err := server.Shutdown(grace); err != nil {
+		return fmt.Errorf("requests were still running after %s and have been cut off", c.ShutdownGrace)
+	}
+	log.Info("shut down")
+	return nil
+}
+
+// openDatabase connects to the database. While the server cannot be reached or
+// is starting up, it waits as long as PETSTORE_STARTUP_WAIT says.
+func openDatabase(ctx context.Context, c config, log *slog.Logger) (*postgres.DB, error) {
+	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns)
+	if err != nil {
+		return nil, err
+	}
+	if err := waitForDatabase(ctx, database, c.StartupWait, log); err != nil {
+		database.Close()
+		return nil, err
+	}
+	current, err := database.SchemaIsCurrent(ctx)
+	if err != nil {
+		database.Close()
+		return nil, fmt.Errorf("reading the version of the schema: %w", err)
+	}
+	if !current {
+		log.Warn("the database schema is behind; run `petstore migrate up`")
+	}
+	return database, nil
+}
+
+func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Duration, log *slog.Logger) error {
+	deadline := time.Now().Add(wait)
+	for announced := false; ; {
+		err := database.Ping(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case !postgres.StartingUp(err):
+			return fmt.Errorf("the database that DATABASE_URL names refuses us: %w", err)
+		case !time.Now().Before(deadline):
+			return fmt.Errorf("the database that DATABASE_URL names cannot be reached (waited %s, see PETSTORE_STARTUP_WAIT): %w", wait, err)
+		}
+		if !announced {
+			log.Info("waiting for the database", "at_most", wait.String(), "error", err)
+			announced = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(startupInterval):
+		}
+	}
+}
