@@ -13,10 +13,11 @@ import (
 
 // order is the Order of the description.
 type order struct {
-	ID       int64      `json:"id"`
-	PetID    int64      `json:"petId"`
-	Quantity int64      `json:"quantity"`
-	ShipDate *time.Time `json:"shipDate,omitzero"`
+	ID       int64 `json:"id"`
+	PetID    int64 `json:"petId"`
+	Quantity int64 `json:"quantity"`
+	// omitzero would leave out the first moment of the year 1 too.
+	ShipDate *time.Time `json:"shipDate,omitempty"`
 	Complete bool       `json:"complete"`
 }
 

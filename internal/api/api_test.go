@@ -1,0 +1,405 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+const maxBodyBytes = 1 << 20
+
+// petstore is a server on a database of the test's own, seen by a client whose
+// every exchange is held to the contract.
+type petstore struct {
+	t      testing.TB
+	server *api.Server
+	url    string
+	db     *pgxpool.Pool // the same database, past the server
+	pool   *postgres.DB  // the server's own
+	key    string        // the client's API key; empty: none is sent
+	log    *logBuffer
+}
+
+// start starts a server; its client has an admin key.
+func start(t testing.TB) *petstore {
+	t.Helper()
+	return startOn(t, pgtest.New(t))
+}
+
+// startOn starts a server on a database that may have another server already.
+func startOn(t testing.TB, database *pgtest.Database) *petstore {
+	t.Helper()
+	const maxConns = 8
+	pool, err := postgres.Open(t.Context(), database.URL, maxConns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	log := &logBuffer{}
+	server, err := api.New(api.Options{
+		DB:             pool,
+		Verifier:       auth.NewVerifier(db.New(pool)),
+		Log:            slog.New(slog.NewJSONHandler(log, nil)),
+		MaxBodyBytes:   maxBodyBytes,
+		RequestTimeout: 6 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	p := &petstore{t: t, server: server, url: listening.URL, db: database.Pool, pool: pool, log: log}
+	p.key = p.newKey("tester", auth.Admin)
+	return p
+}
+
+// newKey makes an API key of the account with this name.
+func (p *petstore) newKey(account string, scope auth.Scope) string {
+	p.t.Helper()
+	queries := db.New(p.db)
+	owner, err := queries.AccountEnsure(p.t.Context(), account)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, secret, err := auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return secret.Reveal()
+}
+
+// as returns the same server seen by a client with another key.
+func (p *petstore) as(key string) *petstore {
+	other := *p
+	other.key = key
+	return &other
+}
+
+// in returns the same server for a subtest.
+func (p *petstore) in(t testing.TB) *petstore {
+	other := *p
+	other.t = t
+	return &other
+}
+
+// response is an answer, read in whole.
+type response struct {
+	t      testing.TB
+	what   string // method and target of the request
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do sends a request and returns the answer, which the contract has been held
+// to. The body is JSON as a string, or a value to encode; header are names and
+// values, of which the empty ones take a field away.
+func (p *petstore) do(method, target string, body any, header ...string) *response {
+	p.t.Helper()
+	answer, err := p.try(method, target, body, header...)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer
+}
+
+// try is do for goroutines and faults: it returns what went wrong with the
+// connection.
+func (p *petstore) try(method, target string, body any, header ...string) (*response, error) {
+	var sent []byte
+	switch body := body.(type) {
+	case nil:
+	case string:
+		sent = []byte(body)
+	case []byte:
+		sent = body
+	default:
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		sent = encoded
+	}
+	if !strings.HasPrefix(target, "http") {
+		target = p.url + target
+	}
+	request, err := http.NewRequestWithContext(p.t.Context(), method, target, bytes.NewReader(sent))
+	if err != nil {
+		return nil, err
+	}
+	if p.key != "" {
+		request.Header.Set("Authorization", "Bearer "+p.key)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Del(header[i])
+		if header[i+1] != "" {
+			request.Header.Set(header[i], header[i+1])
+		}
+	}
+	return p.send(request, sent)
+}
+
+// send sends a request that was made by hand, with this body.
+func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
+	p.t.Helper()
+	received, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer received.Body.Close()
+	text, err := io.ReadAll(received.Body)
+	if err != nil {
+		return nil, err
+	}
+	theContract().hold(p.t, request, sent, received, text)
+	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
+}
+
+// client follows no redirects.
+var client = &http.Client{
+	Transport:     &http.Transport{MaxIdleConnsPerHost: 64},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Timeout:       30 * time.Second,
+}
+
+// get, post, put, patch and del send a request with the usual header.
+func (p *petstore) get(target string) *response { p.t.Helper(); return p.do("GET", target, nil) }
+func (p *petstore) post(target string, body any) *response {
+	p.t.Helper()
+	return p.do("POST", target, body)
+}
+func (p *petstore) put(target string, body any) *response {
+	p.t.Helper()
+	return p.do("PUT", target, body)
+}
+func (p *petstore) patch(target string, body any) *response {
+	p.t.Helper()
+	return p.do("PATCH", target, body)
+}
+func (p *petstore) del(target string) *response { p.t.Helper(); return p.do("DELETE", target, nil) }
+
+// want fails the test unless the answer has this status.
+func (r *response) want(status int) *response {
+	r.t.Helper()
+	if r.status != status {
+		r.t.Fatalf("%s: %d, want %d: %s", r.what, r.status, status, r.body)
+	}
+	return r
+}
+
+// wantError fails the test unless the answer is an Error of this status and code
+// in every respect.
+func (r *response) wantError(status int, code string) *response {
+	r.t.Helper()
+	r.want(status)
+	got := r.error()
+	if got.Code != code || got.Status != status || got.Message == "" {
+		r.t.Fatalf("%s: %s; want the code %s and the status %d in it", r.what, r.body, code, status)
+	}
+	if got.RequestID == "" || got.RequestID != r.header.Get("X-Request-Id") {
+		r.t.Errorf("%s: requestId %q, and X-Request-Id %q", r.what, got.RequestID, r.header.Get("X-Request-Id"))
+	}
+	if contentType := r.header.Get("Content-Type"); contentType != "application/json" {
+		r.t.Errorf("%s: Content-Type %q", r.what, contentType)
+	}
+	if cache := r.header.Get("Cache-Control"); cache != "no-store" {
+		r.t.Errorf("%s: Cache-Control %q on an error", r.what, cache)
+	}
+	return r
+}
+
+// errorBody is the Error object.
+type errorBody struct {
+	Code, Message string
+	Status        int
+	RequestID     string
+	Errors        []violation
+	Checks        map[string]string
+}
+
+type violation struct {
+	Pointer   *string
+	Parameter string
+	Header    string
+	Code      string
+	Message   string
+}
+
+func (r *response) error() errorBody {
+	r.t.Helper()
+	return decode[errorBody](r)
+}
+
+// violations lists what an Error says is wrong, as "/name required" or "limit out_of_range".
+func (r *response) violations() []string {
+	r.t.Helper()
+	var all []string
+	for _, v := range r.error().Errors {
+		where := v.Parameter + v.Header
+		if v.Pointer != nil {
+			where = *v.Pointer
+		}
+		all = append(all, where+" "+v.Code)
+	}
+	return all
+}
+
+// decode reads the body of an answer.
+func decode[T any](r *response) T {
+	r.t.Helper()
+	var value T
+	if err := json.Unmarshal(r.body, &value); err != nil {
+		r.t.Fatalf("%s: %v: %s", r.what, err, r.body)
+	}
+	return value
+}
+
+// link gives the target of a link of the answer; empty when there is none.
+func (r *response) link(rel string) string {
+	for one := range strings.SplitSeq(r.header.Get("Link"), ", ") {
+		if target, isRel := strings.CutSuffix(one, fmt.Sprintf(`>; rel=%q`, rel)); isRel {
+			return strings.TrimPrefix(target, "<")
+		}
+	}
+	return ""
+}
+
+// The resources, as a client sees them.
+type (
+	pet struct {
+		ID         int64
+		Name       string
+		CategoryID int64
+		Status     string
+	}
+	category struct {
+		ID          int64
+		Name        string
+		Description *string
+	}
+	order struct {
+		ID, PetID, Quantity int64
+		ShipDate            *time.Time
+		Complete            bool
+	}
+	inventoryItem struct {
+		PetID, Quantity int64
+		Status          string
+	}
+	message struct {
+		ID, Message, Status string
+		CreatedAt           time.Time
+	}
+)
+
+type object = map[string]any
+
+// newCategory creates a category and returns its id.
+func (p *petstore) newCategory(name string) int64 {
+	p.t.Helper()
+	return decode[category](p.post("/categories", object{"name": name}).want(201)).ID
+}
+
+// newPet creates a pet in a category of its own, with this stock.
+func (p *petstore) newPet(name string, stock int64) int64 {
+	p.t.Helper()
+	id := decode[pet](p.post("/pets", object{"name": name, "categoryId": p.newCategory("category of " + name)}).want(201)).ID
+	if stock > 0 {
+		p.put(fmt.Sprintf("/store/inventory/%d", id), object{"quantity": stock}).want(200)
+	}
+	return id
+}
+
+// newOrder places an order and returns its id.
+func (p *petstore) newOrder(petID, quantity int64) int64 {
+	p.t.Helper()
+	return decode[order](p.post("/store/orders", object{"petId": petID, "quantity": quantity}).want(201)).ID
+}
+
+// inventory reads the stock and the status of a pet.
+func (p *petstore) inventory(petID int64) inventoryItem {
+	p.t.Helper()
+	return decode[inventoryItem](p.get(fmt.Sprintf("/store/inventory/%d", petID)).want(200))
+}
+
+// walk reads a list page by page to its end.
+func walk[T any](p *petstore, target string) []T {
+	p.t.Helper()
+	const tooManyPages = 1000
+	var all []T
+	for range tooManyPages {
+		page := p.get(target).want(200)
+		all = append(all, decode[[]T](page)...)
+		if target = page.link("next"); target == "" {
+			return all
+		}
+	}
+	p.t.Fatalf("%s: the list has no end", target)
+	return nil
+}
+
+// atOnce runs n functions at the same time and waits for them.
+func atOnce(t testing.TB, n int, run func(i int) error) {
+	t.Helper()
+	var group sync.WaitGroup
+	begin, failures := make(chan struct{}), make([]error, n)
+	for i := range n {
+		group.Go(func() {
+			<-begin
+			failures[i] = run(i)
+		})
+	}
+	close(begin)
+	group.Wait()
+	if err := errors.Join(failures...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// query encodes parameters, given as names and values.
+func query(pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		values.Add(pairs[i], pairs[i+1])
+	}
+	return "?" + values.Encode()
+}
+
+// logBuffer keeps what a server logs.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
