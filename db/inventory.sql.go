@@ -75,7 +75,7 @@ FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.quantity <= $1
   AND inventory.pet_id > $2
-  AND (cardinality($3::text[]) = 0 OR pets.status = ANY ($3))
+  AND (coalesce(cardinality($3::text[]), 0) = 0 OR pets.status = ANY ($3))
 ORDER BY inventory.pet_id
 LIMIT $4
 `

@@ -31,7 +31,7 @@ type APIKey struct {
 // Who uses the API. Only messages and API keys belong to an account; the shop is shared by all.
 type Account struct {
 	ID int64
-	// What `petstore key create --account` names.
+	// By which people know the account; petstore key create names it.
 	Name      string
 	CreatedAt time.Time
 }

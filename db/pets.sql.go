@@ -780,8 +780,8 @@ FROM pets
 WHERE name_key >= $1
   AND name_key < $2
   AND id > $3
-  AND (cardinality($4::text[]) = 0 OR status = ANY ($4))
-  AND (cardinality($5::bigint[]) = 0 OR category_id = ANY ($5))
+  AND (coalesce(cardinality($4::text[]), 0) = 0 OR status = ANY ($4))
+  AND (coalesce(cardinality($5::bigint[]), 0) = 0 OR category_id = ANY ($5))
 ORDER BY id
 LIMIT $6
 `
@@ -837,8 +837,8 @@ FROM pets
 WHERE name_key >= $1
   AND name_key < $2
   AND id < $3
-  AND (cardinality($4::text[]) = 0 OR status = ANY ($4))
-  AND (cardinality($5::bigint[]) = 0 OR category_id = ANY ($5))
+  AND (coalesce(cardinality($4::text[]), 0) = 0 OR status = ANY ($4))
+  AND (coalesce(cardinality($5::bigint[]), 0) = 0 OR category_id = ANY ($5))
 ORDER BY id DESC
 LIMIT $6
 `

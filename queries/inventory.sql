@@ -87,6 +87,6 @@ FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.quantity <= @max_quantity
   AND inventory.pet_id > @after_id
-  AND (cardinality(@statuses::text[]) = 0 OR pets.status = ANY (@statuses))
+  AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR pets.status = ANY (@statuses))
 ORDER BY inventory.pet_id
 LIMIT @page_size;

@@ -286,8 +286,8 @@ FROM pets
 WHERE name_key >= @from_key
   AND name_key < @until_key
   AND id > @after_id
-  AND (cardinality(@statuses::text[]) = 0 OR status = ANY (@statuses))
-  AND (cardinality(@category_ids::bigint[]) = 0 OR category_id = ANY (@category_ids))
+  AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR status = ANY (@statuses))
+  AND (coalesce(cardinality(@category_ids::bigint[]), 0) = 0 OR category_id = ANY (@category_ids))
 ORDER BY id
 LIMIT @page_size;
 
@@ -297,7 +297,7 @@ FROM pets
 WHERE name_key >= @from_key
   AND name_key < @until_key
   AND id < @before_id
-  AND (cardinality(@statuses::text[]) = 0 OR status = ANY (@statuses))
-  AND (cardinality(@category_ids::bigint[]) = 0 OR category_id = ANY (@category_ids))
+  AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR status = ANY (@statuses))
+  AND (coalesce(cardinality(@category_ids::bigint[]), 0) = 0 OR category_id = ANY (@category_ids))
 ORDER BY id DESC
 LIMIT @page_size;
