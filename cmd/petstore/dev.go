@@ -101,7 +101,7 @@ func makeDevDir() error {
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {
 	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: c.PGBin, Progress: p.stderr})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; or run `docker compose up` instead, or set DATABASE_URL to a database that runs", err)
 	}
 	dir, err := filepath.Abs(filepath.Join(devDir, "postgres"))
 	if err != nil {
