@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -88,10 +89,8 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // oneOf is the check that a flag has one of the values known.
 func oneOf(flag, value string, known ...string) error {
-	for _, k := range known {
-		if value == k {
-			return nil
-		}
+	if slices.Contains(known, value) {
+		return nil
 	}
 	return &usageError{fmt.Errorf("--%s is %q, but takes one of %s", flag, value, strings.Join(known, ", "))}
 }

@@ -78,7 +78,7 @@ func parseObject(text []byte) (map[string]jsontext.Value, []violation, error) {
 		return nil, nil, errInvalidJSON.saying(fmt.Sprintf("The JSON value is nested deeper than %d.", maxDepth))
 	}
 	if value.Kind() != '{' {
-		return nil, []violation{atMember("", "wrong_type", "The body is not an object.")}, nil
+		return nil, []violation{at("", "wrong_type", "The body is not an object.")}, nil
 	}
 	members := make(map[string]jsontext.Value)
 	if err := json.Unmarshal(value, &members); err != nil {
@@ -119,21 +119,18 @@ func depth(value jsontext.Value) int {
 	return deepest
 }
 
-// atMember is a violation of the member with this name, or of the body for "".
-func atMember(name, code, message string) violation {
-	var pointer jsontext.Pointer
-	switch {
-	case len(name) > maxPointerLength:
-		message = "A member with a very long name is wrong: " + message
-	case name != "":
-		pointer = pointer.AppendToken(name)
-	}
+// at is a violation of what the pointer names; an empty one names the body.
+func at(pointer jsontext.Pointer, code, message string) violation {
 	text := string(pointer)
 	return violation{Pointer: &text, Code: code, Message: message}
 }
 
 func (b *body) reject(name, code, message string) {
-	b.violations = append(b.violations, atMember(name, code, message))
+	pointer := jsontext.Pointer("").AppendToken(name)
+	if len(name) > maxPointerLength {
+		pointer, message = "", "A member with a very long name is wrong: "+message
+	}
+	b.violations = append(b.violations, at(pointer, code, message))
 }
 
 // err reports all that is wrong with the body, as one problem; required are the
@@ -216,7 +213,8 @@ func (b *body) checkText(name string, value jsontext.Value, least, most int) *st
 }
 
 // name takes the name of a pet or a category.
-func (b *body) name(name string) *string {
+func (b *body) name() *string {
+	const name = "name"
 	text := b.text(name, 1, maxNameLength)
 	switch {
 	case text == nil:

@@ -24,7 +24,7 @@ func categoryFrom(row db.Category) category {
 
 func (s *Server) createCategory(c *gin.Context) error {
 	in := s.read(c).body("id")
-	name, description := in.name("name"), in.text("description", 0, maxDescriptionLength)
+	name, description := in.name(), in.text("description", 0, maxDescriptionLength)
 	if err := in.err("name"); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	r := s.read(c)
 	id := r.pathID("categoryId")
 	in := r.body("id")
-	name := in.name("name")
+	name := in.name()
 	description, cleared := in.nullableText("description", maxDescriptionLength)
 	if err := in.err(); err != nil {
 		return err

@@ -135,7 +135,7 @@ func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte,
 		SkipSettingDefaults:   true,
 		AuthenticationFunc:    openapi3filter.NoopAuthenticationFunc,
 	}
-	again := request.Clone(context.Background())
+	again := request.Clone(t.Context())
 	again.Body = io.NopCloser(bytes.NewReader(requestBody))
 	input := &openapi3filter.RequestValidationInput{Request: again, PathParams: pathParams, Route: route, Options: options}
 	if response.StatusCode < 300 {

@@ -2,8 +2,11 @@ package api
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"fmt"
+	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/goccy/go-yaml"
@@ -40,15 +43,19 @@ func describe(baseURL string) (description, error) {
 
 func (s *Server) getOpenAPIJSON(c *gin.Context) error {
 	c.Header("Cache-Control", "public, no-cache")
-	c.Data(200, jsonContentType, s.description.json)
+	c.Data(http.StatusOK, jsonContentType, s.description.json)
 	return nil
 }
 
 func (s *Server) getOpenAPIYAML(c *gin.Context) error {
 	c.Header("Cache-Control", "public, no-cache")
-	c.Data(200, "application/yaml", s.description.yaml) // RFC 9512
+	c.Data(http.StatusOK, "application/yaml", s.description.yaml) // RFC 9512
 	return nil
 }
+
+// readinessTimeout bounds how long /readyz waits for the database, well within
+// the patience of those who ask.
+const readinessTimeout = 2 * time.Second
 
 // health is what /livez and /readyz answer when all is well.
 type health struct {
@@ -59,7 +66,7 @@ type health struct {
 // getLiveness says that the process runs.
 func (s *Server) getLiveness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
-	return answer(c, 200, health{Status: "ok"})
+	return answer(c, http.StatusOK, health{Status: "ok"})
 }
 
 // getReadiness says that the database answers, the schema is current and no
@@ -67,21 +74,24 @@ func (s *Server) getLiveness(c *gin.Context) error {
 func (s *Server) getReadiness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
 	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
-	message := ""
-	current, err := s.db.SchemaIsCurrent(c.Request.Context())
-	switch {
+	unready := func(check, state, message string) error {
+		checks[check] = state
+		p := errUnavailable.saying(message)
+		p.checks = checks
+		return p
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), readinessTimeout)
+	defer cancel()
+	switch current, err := s.db.SchemaIsCurrent(ctx); {
 	case s.shuttingDown.Load():
-		checks["shutdown"], message = "in progress", "The service is shutting down."
+		return unready("shutdown", "in progress", "The service is shutting down.")
 	case err != nil:
 		c.Set(causeKey, err)
-		checks["database"], checks["schema"] = "unavailable", "unknown"
-		message = "The database does not answer."
+		checks["schema"] = "unknown"
+		return unready("database", "unavailable", "The database does not answer.")
 	case !current:
-		checks["schema"], message = "behind", "The database schema is behind; run `petstore migrate up`."
+		return unready("schema", "behind", "The database schema is behind; run `petstore migrate up`.")
 	default:
-		return answer(c, 200, health{Status: "ok", Checks: checks})
+		return answer(c, http.StatusOK, health{Status: "ok", Checks: checks})
 	}
-	unready := errUnavailable.saying(message)
-	unready.checks = checks
-	return unready
 }

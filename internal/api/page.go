@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -118,7 +119,7 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, i
 	for i, row := range rows {
 		items[i] = item(row)
 	}
-	return answer(c, 200, items)
+	return answer(c, http.StatusOK, items)
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.
@@ -129,7 +130,7 @@ func (s *Server) link(c *gin.Context, rel, cursor string) string {
 		query.Set("cursor", cursor)
 	}
 	target := url.URL{Path: c.Request.URL.Path, RawQuery: query.Encode()}
-	return fmt.Sprintf(`<%s%s>; rel="%s"`, s.baseURL(c.Request), target.RequestURI(), rel)
+	return fmt.Sprintf(`<%s%s>; rel=%q`, s.baseURL(c.Request), target.RequestURI(), rel)
 }
 
 // listing names the list, its filters and its sort, to which a cursor is bound.

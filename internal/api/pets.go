@@ -39,7 +39,7 @@ func petFrom(row db.Pet) pet {
 
 func (s *Server) createPet(c *gin.Context) error {
 	in := s.read(c).body("id")
-	name, categoryID, status := in.name("name"), in.id("categoryId"), in.enum("status", petStatuses...)
+	name, categoryID, status := in.name(), in.id("categoryId"), in.enum("status", petStatuses...)
 	if err := in.err("name", "categoryId"); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	r := s.read(c)
 	id := r.pathID("petId")
 	in := r.body("id")
-	name, categoryID, status := in.name("name"), in.id("categoryId"), in.enum("status", petStatuses...)
+	name, categoryID, status := in.name(), in.id("categoryId"), in.enum("status", petStatuses...)
 	if err := in.err(); err != nil {
 		return err
 	}

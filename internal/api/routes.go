@@ -72,14 +72,13 @@ func (s *Server) newEngine() *gin.Engine {
 	engine.Use(s.observe)
 	engine.NoRoute(s.endpoint(route{handle: s.refuse}))
 
-	allowed := s.allowedByPath()
 	for _, r := range s.routed {
 		engine.Handle(r.method, ginPath(r.path), s.endpoint(r))
 		if r.method == http.MethodGet {
 			engine.Handle(http.MethodHead, ginPath(r.path), s.endpoint(r))
 		}
 	}
-	for path, allow := range allowed {
+	for path, allow := range s.allowed {
 		engine.Handle(http.MethodOptions, ginPath(path), s.endpoint(route{handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
 			return answerNothing(c)
@@ -93,10 +92,12 @@ func (s *Server) newEngine() *gin.Engine {
 			}
 		}
 	}
-	engine.GET("/", s.endpoint(route{handle: func(c *gin.Context) error {
+	root := s.endpoint(route{handle: func(c *gin.Context) error {
 		c.Redirect(http.StatusFound, "/openapi.json")
 		return nil
-	}}))
+	}})
+	engine.GET("/", root)
+	engine.HEAD("/", root)
 	return engine
 }
 
@@ -104,7 +105,7 @@ func (s *Server) newEngine() *gin.Engine {
 // path that is not there.
 func (s *Server) refuse(c *gin.Context) error {
 	allow := ""
-	for path, methods := range s.allowedByPath() {
+	for path, methods := range s.allowed {
 		if matches(path, c.Request.URL.EscapedPath()) {
 			allow = methods
 			if !strings.Contains(path, "{") {
@@ -120,9 +121,9 @@ func (s *Server) refuse(c *gin.Context) error {
 }
 
 // allowedByPath gives the Allow field (RFC 9110, 10.2.1) of each path.
-func (s *Server) allowedByPath() map[string]string {
-	byPath := make(map[string][]string)
-	for _, r := range s.routed {
+func allowedByPath(routes []route) map[string]string {
+	byPath := map[string][]string{"/": {http.MethodGet}} // which is no operation of the description
+	for _, r := range routes {
 		byPath[r.path] = append(byPath[r.path], r.method)
 	}
 	allowed := make(map[string]string, len(byPath))

@@ -49,6 +49,7 @@ type Server struct {
 	shuttingDown   atomic.Bool
 	engine         *gin.Engine
 	routed         []route
+	allowed        map[string]string // the Allow field of each path
 }
 
 // New returns a Server. The error is a mistake in the description that is built in.
@@ -65,6 +66,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
+	s.allowed = allowedByPath(s.routed)
 	var err error
 	if s.description, err = describe(options.BaseURL); err != nil {
 		return nil, err

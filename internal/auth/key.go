@@ -37,7 +37,7 @@ func NewSecret() Secret {
 	const limit = 256 - 256%len(alphabet)
 	random := make([]byte, 0, randomLength)
 	for buffer := make([]byte, randomLength); len(random) < randomLength; {
-		rand.Read(buffer) //nolint:errcheck // never fails since Go 1.24
+		rand.Read(buffer) // never fails since Go 1.24
 		for _, b := range buffer {
 			if int(b) < limit && len(random) < randomLength {
 				random = append(random, alphabet[int(b)%len(alphabet)])

@@ -24,6 +24,9 @@ const (
 	// it was read. Both are under the second in which a revoked key must stop.
 	trustFor   = 800 * time.Millisecond
 	timeToLive = 500 * time.Millisecond
+
+	// loadTimeout bounds the reading of a key.
+	loadTimeout = 3 * time.Second
 )
 
 // Channel is the notification channel on which every change of a key is announced.
@@ -106,8 +109,10 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 func (v *Verifier) load(ctx context.Context, hash [sha256.Size]byte) (cachedKey, error) {
 	loaded, err, _ := v.loads.Do(string(hash[:]), func() (any, error) {
 		generation, loadedAt := v.generation.Load(), v.now()
-		// The first who asks may leave, the others wait for this.
-		row, err := v.queries.APIKeyVerify(context.WithoutCancel(ctx), hash[:])
+		// The first who asks may leave; the others wait for this.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+		defer cancel()
+		row, err := v.queries.APIKeyVerify(ctx, hash[:])
 		if errors.Is(err, pgx.ErrNoRows) {
 			v.cache.Remove(hash)
 			return nil, ErrInvalidKey

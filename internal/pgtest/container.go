@@ -124,6 +124,10 @@ func runContainer(ctx context.Context, r run, image string, loopback bool) (_ ke
 	return keptServer{server: found, ended: ended, stop: terminate}, nil
 }
 
+// containerName is the name of a run's container, which outlives a keeper that
+// was killed.
+func containerName(runDir string) string { return filepath.Base(runDir) }
+
 // watch returns when the container has ended.
 func watch(ctx context.Context, running testcontainers.Container) {
 	ticker := time.NewTicker(watchEngine)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -139,7 +138,3 @@ func (s server) dropAll(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// containerName is the name of a run's container, which outlives a keeper that
-// was killed.
-func containerName(runDir string) string { return filepath.Base(runDir) }

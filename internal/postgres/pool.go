@@ -136,6 +136,7 @@ type pooledRows struct {
 	conn *pgxpool.Conn
 }
 
+// Close ends the statement and gives its connection back.
 func (r *pooledRows) Close() {
 	r.Rows.Close()
 	if r.conn != nil {
