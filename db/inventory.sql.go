@@ -34,6 +34,7 @@ SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.pet_id > $1
+  AND pets.id > $1
 ORDER BY inventory.pet_id
 LIMIT $2
 `
@@ -49,6 +50,8 @@ type InventoryListRow struct {
 	Status   string
 }
 
+// The bound is said of both tables: a merge join would else walk the pets from
+// the first one on.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]InventoryListRow, error) {
 	rows, err := q.db.Query(ctx, inventoryList, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -75,6 +78,7 @@ FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.quantity <= $1
   AND inventory.pet_id > $2
+  AND pets.id > $2
   AND (coalesce(cardinality($3::text[]), 0) = 0 OR pets.status = ANY ($3))
 ORDER BY inventory.pet_id
 LIMIT $4

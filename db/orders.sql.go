@@ -12,12 +12,12 @@ import (
 
 const orderCancel = `-- name: OrderCancel :one
 WITH entry AS (
-    SELECT inventory.pet_id, inventory.quantity
+    SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
     WHERE inventory.pet_id = $1
     FOR NO KEY UPDATE
 ), target AS (
-    SELECT orders.id, orders.complete, entry.quantity AS stock
+    SELECT orders.id, orders.complete, entry.quantity AS stock, entry.held
     FROM entry
     JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $2
     FOR NO KEY UPDATE OF orders
@@ -35,9 +35,9 @@ WITH entry AS (
     RETURNING orders.quantity
 ), returned AS (
     UPDATE inventory
-    SET quantity = inventory.quantity + cancelled.quantity,
-        held     = inventory.held - cancelled.quantity
-    FROM cancelled
+    SET quantity = target.stock + cancelled.quantity,
+        held     = target.held - cancelled.quantity
+    FROM target, cancelled
     WHERE inventory.pet_id = $1
 ), restocked AS (
     UPDATE pets
@@ -539,23 +539,26 @@ func (q *Queries) OrderListShippingByIDDesc(ctx context.Context, arg OrderListSh
 const orderPlace = `-- name: OrderPlace :one
 
 WITH entry AS (
-    SELECT inventory.pet_id, inventory.quantity
+    SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
     WHERE inventory.pet_id = $1
     FOR NO KEY UPDATE
 ), pet AS (
-    SELECT pets.id, pets.status, entry.quantity
+    SELECT pets.id,
+           pets.status,
+           entry.quantity - $2::bigint AS remaining,
+           entry.held + $2             AS held
     FROM entry
     JOIN pets ON pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), taken AS (
     UPDATE inventory
-    SET quantity = inventory.quantity - $2,
-        held     = inventory.held + $2
+    SET quantity = pet.remaining,
+        held     = pet.held
     FROM pet
     WHERE inventory.pet_id = $1
       AND pet.status = 'available'
-      AND pet.quantity >= $2
+      AND pet.remaining >= 0
     RETURNING inventory.pet_id, inventory.quantity
 ), emptied AS (
     UPDATE pets
@@ -600,7 +603,9 @@ type OrderPlaceRow struct {
 //  2. FOR NO KEY UPDATE in a CTE gives the latest version of a row, even when it
 //     changed while the statement waited. Everything is decided on what those
 //     CTEs return, never on a condition in the WHERE of an UPDATE: that would
-//     be tested on the version of the snapshot first, and skip the row.
+//     be tested on the version of the snapshot first, and skip the row. The
+//     units are computed from them for the same reason: on the version of the
+//     snapshot, quantity - 5 could be negative and fail the CHECK.
 //  3. Each later CTE reads from the earlier ones, so that they run in this order.
 //
 // One row always: what was found, and the order if it was placed.
@@ -618,17 +623,18 @@ func (q *Queries) OrderPlace(ctx context.Context, arg OrderPlaceParams) (OrderPl
 
 const orderUpdate = `-- name: OrderUpdate :one
 WITH entry AS (
-    SELECT inventory.pet_id
+    SELECT inventory.pet_id, inventory.held
     FROM inventory
     WHERE inventory.pet_id = $1
     FOR NO KEY UPDATE
 ), target AS (
-    SELECT orders.id, orders.quantity, orders.complete
+    SELECT orders.id, orders.quantity, orders.complete, entry.held
     FROM entry
     JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $2
     FOR NO KEY UPDATE OF orders
 ), verdict AS (
     SELECT target.quantity,
+           target.held,
            NOT (target.complete AND coalesce($3, true) = false) AS allowed,
            NOT target.complete AND coalesce($3, false)          AS completes
     FROM target
@@ -643,7 +649,7 @@ WITH entry AS (
     RETURNING orders.ship_date, orders.complete
 ), released AS (
     UPDATE inventory
-    SET held = inventory.held - verdict.quantity
+    SET held = verdict.held - verdict.quantity
     FROM verdict
     WHERE inventory.pet_id = $1
       AND verdict.completes

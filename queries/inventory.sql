@@ -50,10 +50,13 @@ ORDER BY status
 LIMIT 3;
 
 -- name: InventoryList :many
+-- The bound is said of both tables: a merge join would else walk the pets from
+-- the first one on.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.pet_id > @after_id
+  AND pets.id > @after_id
 ORDER BY inventory.pet_id
 LIMIT @page_size;
 
@@ -87,6 +90,7 @@ FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.quantity <= @max_quantity
   AND inventory.pet_id > @after_id
+  AND pets.id > @after_id
   AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR pets.status = ANY (@statuses))
 ORDER BY inventory.pet_id
 LIMIT @page_size;

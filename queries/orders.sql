@@ -7,29 +7,34 @@
 -- 2. FOR NO KEY UPDATE in a CTE gives the latest version of a row, even when it
 --    changed while the statement waited. Everything is decided on what those
 --    CTEs return, never on a condition in the WHERE of an UPDATE: that would
---    be tested on the version of the snapshot first, and skip the row.
+--    be tested on the version of the snapshot first, and skip the row. The
+--    units are computed from them for the same reason: on the version of the
+--    snapshot, quantity - 5 could be negative and fail the CHECK.
 -- 3. Each later CTE reads from the earlier ones, so that they run in this order.
 
 -- name: OrderPlace :one
 -- One row always: what was found, and the order if it was placed.
 WITH entry AS (
-    SELECT inventory.pet_id, inventory.quantity
+    SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
     WHERE inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), pet AS (
-    SELECT pets.id, pets.status, entry.quantity
+    SELECT pets.id,
+           pets.status,
+           entry.quantity - @quantity::bigint AS remaining,
+           entry.held + @quantity             AS held
     FROM entry
     JOIN pets ON pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), taken AS (
     UPDATE inventory
-    SET quantity = inventory.quantity - @quantity,
-        held     = inventory.held + @quantity
+    SET quantity = pet.remaining,
+        held     = pet.held
     FROM pet
     WHERE inventory.pet_id = @pet_id
       AND pet.status = 'available'
-      AND pet.quantity >= @quantity
+      AND pet.remaining >= 0
     RETURNING inventory.pet_id, inventory.quantity
 ), emptied AS (
     UPDATE pets
@@ -56,17 +61,18 @@ LEFT JOIN placed ON true;
 -- The write names the pet, which OrderGet told: an order never changes its pet,
 -- and on a sharded cluster a write must name the column that spreads the data.
 WITH entry AS (
-    SELECT inventory.pet_id
+    SELECT inventory.pet_id, inventory.held
     FROM inventory
     WHERE inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), target AS (
-    SELECT orders.id, orders.quantity, orders.complete
+    SELECT orders.id, orders.quantity, orders.complete, entry.held
     FROM entry
     JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
     FOR NO KEY UPDATE OF orders
 ), verdict AS (
     SELECT target.quantity,
+           target.held,
            NOT (target.complete AND coalesce(sqlc.narg(complete), true) = false) AS allowed,
            NOT target.complete AND coalesce(sqlc.narg(complete), false)          AS completes
     FROM target
@@ -81,7 +87,7 @@ WITH entry AS (
     RETURNING orders.ship_date, orders.complete
 ), released AS (
     UPDATE inventory
-    SET held = inventory.held - verdict.quantity
+    SET held = verdict.held - verdict.quantity
     FROM verdict
     WHERE inventory.pet_id = @pet_id
       AND verdict.completes
@@ -105,12 +111,12 @@ LEFT JOIN updated ON true;
 -- Deletes an order that is not complete and returns its units. The row says
 -- whether it was complete; no row: there is no order.
 WITH entry AS (
-    SELECT inventory.pet_id, inventory.quantity
+    SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
     WHERE inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), target AS (
-    SELECT orders.id, orders.complete, entry.quantity AS stock
+    SELECT orders.id, orders.complete, entry.quantity AS stock, entry.held
     FROM entry
     JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
     FOR NO KEY UPDATE OF orders
@@ -128,9 +134,9 @@ WITH entry AS (
     RETURNING orders.quantity
 ), returned AS (
     UPDATE inventory
-    SET quantity = inventory.quantity + cancelled.quantity,
-        held     = inventory.held - cancelled.quantity
-    FROM cancelled
+    SET quantity = target.stock + cancelled.quantity,
+        held     = target.held - cancelled.quantity
+    FROM target, cancelled
     WHERE inventory.pet_id = @pet_id
 ), restocked AS (
     UPDATE pets
