@@ -29,13 +29,15 @@ const maxBodyBytes = 1 << 20
 // petstore is a server on a database of the test's own, seen by a client whose
 // every exchange is held to the contract.
 type petstore struct {
-	t      testing.TB
-	server *api.Server
-	url    string
-	db     *pgxpool.Pool // the same database, past the server
-	pool   *postgres.DB  // the server's own
-	key    string        // the client's API key; empty: none is sent
-	log    *logBuffer
+	t        testing.TB
+	server   *api.Server
+	url      string
+	dbURL    string
+	db       *pgxpool.Pool // the same database, past the server
+	pool     *postgres.DB  // the server's own
+	verifier *auth.Verifier
+	key      string // the client's API key; empty: none is sent
+	log      *logBuffer
 }
 
 // start starts a server; its client has an admin key.
@@ -53,22 +55,31 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	log := &logBuffer{}
-	server, err := api.New(api.Options{
-		DB:             pool,
-		Verifier:       auth.NewVerifier(db.New(pool)),
-		Log:            slog.New(slog.NewJSONHandler(log, nil)),
+	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool)), log: &logBuffer{}}
+	p.key = p.newKey("tester", auth.Admin)
+	return p.with(func(*api.Options) {})
+}
+
+// with starts another server that has other options.
+func (p *petstore) with(change func(*api.Options)) *petstore {
+	p.t.Helper()
+	options := api.Options{
+		DB:             p.pool,
+		Verifier:       p.verifier,
+		Log:            slog.New(slog.NewJSONHandler(p.log, nil)),
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
-	})
+	}
+	change(&options)
+	server, err := api.New(options)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	listening := httptest.NewServer(server)
-	t.Cleanup(listening.Close)
-	p := &petstore{t: t, server: server, url: listening.URL, db: database.Pool, pool: pool, log: log}
-	p.key = p.newKey("tester", auth.Admin)
-	return p
+	p.t.Cleanup(listening.Close)
+	other := *p
+	other.server, other.url, other.pool, other.verifier = server, listening.URL, options.DB, options.Verifier
+	return &other
 }
 
 // newKey makes an API key of the account with this name.
@@ -95,6 +106,7 @@ func (p *petstore) as(key string) *petstore {
 
 // in returns the same server for a subtest.
 func (p *petstore) in(t testing.TB) *petstore {
+	t.Helper()
 	other := *p
 	other.t = t
 	return &other
@@ -185,14 +197,17 @@ var client = &http.Client{
 
 // get, post, put, patch and del send a request with the usual header.
 func (p *petstore) get(target string) *response { p.t.Helper(); return p.do("GET", target, nil) }
+
 func (p *petstore) post(target string, body any) *response {
 	p.t.Helper()
 	return p.do("POST", target, body)
 }
+
 func (p *petstore) put(target string, body any) *response {
 	p.t.Helper()
 	return p.do("PUT", target, body)
 }
+
 func (p *petstore) patch(target string, body any) *response {
 	p.t.Helper()
 	return p.do("PATCH", target, body)

@@ -73,14 +73,16 @@ func (s *Server) admit(c *gin.Context, scope auth.Scope) error {
 // authenticate finds out whose API key the request carries (RFC 6750, 2.1).
 func (s *Server) authenticate(r *http.Request) (auth.Identity, error) {
 	fields := r.Header.Values("Authorization")
-	if len(fields) == 0 {
-		return auth.Identity{}, errMissingAPIKey
+	credentials, found := "", false
+	for _, field := range fields {
+		if scheme, rest, _ := strings.Cut(field, " "); strings.EqualFold(scheme, "Bearer") {
+			credentials, found = rest, true
+		}
 	}
-	scheme, credentials, _ := strings.Cut(fields[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
+	switch {
+	case !found:
 		return auth.Identity{}, errMissingAPIKey
-	}
-	if len(fields) > 1 {
+	case len(fields) > 1: // which of them would be meant?
 		return auth.Identity{}, errInvalidAPIKey
 	}
 	identity, err := s.verifier.Verify(r.Context(), strings.Trim(credentials, " "))

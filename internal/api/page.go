@@ -158,7 +158,7 @@ func sealCursor(key []byte, listing string, at position) string {
 // openCursor gives the position of a cursor that sealCursor made for the same listing.
 func openCursor(key []byte, listing, cursor string) (at position, ok bool) {
 	sealed, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
-	if err != nil || len(sealed) < cursorMACLength {
+	if err != nil || len(sealed) < cursorMACLength || strings.ContainsAny(cursor, "\r\n") { // which decoding skips
 		return position{}, false
 	}
 	mac, payload := sealed[:cursorMACLength], sealed[cursorMACLength:]

@@ -99,21 +99,19 @@ func (r *request) pathID(name string) int64 {
 	return r.integer(name, r.c.Param(name), 1, math.MaxInt64)
 }
 
-// values reads a repeatable parameter, each value once.
+// values reads a repeatable parameter, and gives each value once.
 func (r *request) values(name string) []string {
 	r.asked[name] = true
-	values := slices.Clone(r.query[name])
-	slices.Sort(values)
-	values = slices.Compact(values)
-	switch {
+	switch values := r.query[name]; {
 	case len(values) > maxFilterValues:
 		r.reject(name, "too_many", fmt.Sprintf("At most %d values are taken.", maxFilterValues))
 		return nil
 	case slices.Contains(values, ""):
 		r.reject(name, "empty", "The value is empty.")
 		return nil
+	default:
+		return slices.Compact(slices.Sorted(slices.Values(values)))
 	}
-	return values
 }
 
 // value reads a parameter that may stand there once.

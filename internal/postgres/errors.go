@@ -50,8 +50,8 @@ func IsUniqueViolation(err error) bool { return sqlState(err) == uniqueViolation
 // too slow. The same request may succeed later. Nothing that was not
 // acknowledged is known to be written or not.
 func Unavailable(err error) bool {
-	if err == nil {
-		return false
+	if _, never := errors.AsType[*acquireError](err); never {
+		return true // no statement has run, whatever the server said
 	}
 	if state := sqlState(err); state != "" {
 		switch state {
@@ -64,11 +64,8 @@ func Unavailable(err error) bool {
 	}
 	// Without an SQLSTATE the server did not answer: it could not be reached, the
 	// connection broke, or our own deadline passed.
-	var (
-		acquire *acquireError
-		connect *pgconn.ConnectError
-	)
-	return errors.As(err, &acquire) || errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) ||
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) ||
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || isBroken(err)
 }
 

@@ -1,0 +1,360 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// What WWW-Authenticate says (RFC 6750, 3).
+const (
+	challenge        = `Bearer realm="petstore"`
+	challengeInvalid = `Bearer realm="petstore", error="invalid_token"`
+	challengeScope   = `Bearer realm="petstore", error="insufficient_scope"`
+)
+
+// wantChallenge fails the test unless the answer asks for a key in this way.
+func (r *response) wantChallenge(status int, code, challenge string) {
+	r.t.Helper()
+	r.wantError(status, code)
+	if got := r.header.Values("WWW-Authenticate"); len(got) != 1 || got[0] != challenge {
+		r.t.Errorf("%s: WWW-Authenticate %q, want %q", r.what, got, challenge)
+	}
+}
+
+// authorized sends a request with these Authorization fields.
+func (p *petstore) authorized(fields ...string) *response {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+"/pets", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header["Authorization"] = fields
+	answer, err := p.send(request, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer
+}
+
+// issue makes a key of the account tester, and gives its id as well.
+func (p *petstore) issue(scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
+	p.t.Helper()
+	queries := db.New(p.db)
+	account, err := queries.AccountEnsure(p.t.Context(), "tester")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	id, secret, err := auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: account.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return id, secret.Reveal()
+}
+
+// revoke revokes a key, as `petstore key revoke` does.
+func (p *petstore) revoke(id int64) {
+	p.t.Helper()
+	revoked, err := db.New(p.db).APIKeyRevoke(p.t.Context(), db.APIKeyRevokeParams{ID: &id})
+	if err != nil || len(revoked) != 1 {
+		p.t.Fatalf("revoked %+v: %v", revoked, err)
+	}
+}
+
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	revokedID, revoked := p.issue(auth.Admin, nil)
+	p.revoke(revokedID)
+	_, expired := p.issue(auth.Admin, &past)
+	_, lasting := p.issue(auth.Read, &future)
+	unknown := auth.NewSecret().Reveal()
+
+	for what, fields := range map[string][]string{
+		"a key":                 {"Bearer " + p.key},
+		"scheme in lower case":  {"bearer " + p.key},
+		"scheme in upper case":  {"BEARER " + p.key},
+		"scheme in mixed case":  {"bEaReR " + p.key},
+		"a key that expires":    {"Bearer " + lasting},
+		"more than one space":   {"Bearer   " + p.key},
+		"white space around it": {"  Bearer " + p.key + "  "},
+	} {
+		if got := p.authorized(fields...); got.status != 200 {
+			t.Errorf("%s: %d %s", what, got.status, got.body)
+		}
+	}
+	for what, fields := range map[string][]string{
+		"nothing":                   nil,
+		"an empty field":            {""},
+		"Basic":                     {"Basic dXNlcjpwYXNz"},
+		"Digest":                    {`Digest username="x"`},
+		"the key without a scheme":  {p.key},
+		"a longer scheme":           {"Bearers " + p.key},
+		"a scheme of two words":     {"API Bearer " + p.key},
+		"a comma":                   {"Bearer," + p.key},
+		"two fields without Bearer": {"Basic dXNlcjpwYXNz", "Token x"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p.in(t).authorized(fields...).wantChallenge(401, "missing_api_key", challenge)
+		})
+	}
+	for what, fields := range map[string][]string{
+		"the scheme alone":          {"Bearer"},
+		"an empty key":              {"Bearer "},
+		"malformed":                 {"Bearer x"},
+		"the prefix alone":          {"Bearer petstore_"},
+		"too short":                 {"Bearer " + p.key[:len(p.key)-1]},
+		"too long":                  {"Bearer " + p.key + "0"},
+		"very long":                 {"Bearer " + strings.Repeat("x", 10_000)},
+		"two keys":                  {"Bearer " + p.key + " " + p.key},
+		"two keys by a comma":       {"Bearer " + p.key + "," + p.key},
+		"quoted":                    {`Bearer "` + p.key + `"`},
+		"another prefix":            {"Bearer " + strings.Replace(p.key, "petstore_", "petstorf_", 1)},
+		"prefix in upper case":      {"Bearer " + strings.Replace(p.key, "petstore_", "PETSTORE_", 1)},
+		"key in lower case":         {"Bearer " + strings.ToLower(p.key) + "A"},
+		"outside the alphabet":      {"Bearer petstore_" + strings.Repeat("-", 36)},
+		"outside ASCII":             {"Bearer petstore_" + strings.Repeat("é", 18)},
+		"a bad checksum":            {"Bearer petstore_" + strings.Repeat("0", 36)},
+		"unknown":                   {"Bearer " + unknown},
+		"revoked":                   {"Bearer " + revoked},
+		"expired":                   {"Bearer " + expired},
+		"SQL":                       {"Bearer ' OR '1'='1"},
+		"two fields":                {"Bearer " + p.key, "Bearer " + p.key},
+		"two fields, Bearer first":  {"Bearer " + p.key, "Basic dXNlcjpwYXNz"},
+		"two fields, Bearer second": {"Basic dXNlcjpwYXNz", "Bearer " + p.key},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p.in(t).authorized(fields...).wantChallenge(401, "invalid_api_key", challengeInvalid)
+		})
+	}
+	// a key is taken from nowhere else
+	p.as("").get("/pets?api_key="+p.key).wantChallenge(401, "missing_api_key", challenge)
+	p.as("").do("GET", "/pets", nil, "X-API-Key", p.key, "Cookie", "api_key="+p.key).wantChallenge(401, "missing_api_key", challenge)
+}
+
+// TestScopes: admin includes write, write includes read.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	home := p.newCategory("home")
+	for scope, may := range map[auth.Scope]bool{auth.Read: false, auth.Write: true, auth.Admin: true} {
+		client := p.as(p.newKey("another", scope))
+		client.get(categoryPath(home)).want(200)
+		for _, answer := range []*response{
+			client.post("/categories", object{"name": "of " + scope.String()}),
+			client.patch(categoryPath(home), object{"name": "home of " + scope.String()}),
+		} {
+			if may {
+				if answer.status >= 300 {
+					t.Errorf("scope %s, %s: %d %s", scope, answer.what, answer.status, answer.body)
+				}
+				continue
+			}
+			answer.wantChallenge(403, "insufficient_scope", challengeScope)
+			if message := answer.error().Message; !strings.Contains(message, "write") || !strings.Contains(message, scope.String()) {
+				t.Errorf("the message %q names not both scopes", message)
+			}
+		}
+	}
+}
+
+// TestPublicOperations: docs, health and OPTIONS take no key, and mind none.
+func TestPublicOperations(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, key := range []string{"", "x", p.key} {
+		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
+			p.as(key).get(target).want(200)
+		}
+		p.as(key).do("OPTIONS", "/pets", nil).want(204)
+	}
+}
+
+// eventually asks again and again until it is so, and fails the test when it is
+// not within this time.
+func eventually(t testing.TB, within time.Duration, so func() bool) {
+	t.Helper()
+	deadline := time.After(within)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for !so() {
+		select {
+		case <-again.C:
+		case <-deadline:
+			t.Fatalf("it was not so within %s", within)
+		}
+	}
+}
+
+// TestKeyExpiresInUse: an expiry is seen to the moment, also by a server that
+// remembers the key.
+func TestKeyExpiresInUse(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	at := time.Now().Add(time.Second)
+	_, key := p.issue(auth.Read, &at)
+	p = p.as(key)
+	p.get("/pets").want(200)
+	eventually(t, 5*time.Second, func() bool {
+		began := time.Now()
+		answer := p.get("/pets")
+		if answer.status == 200 && !began.Before(at) {
+			t.Fatalf("the key worked %s after it had expired", began.Sub(at))
+		}
+		return answer.status == 401
+	})
+	p.get("/pets").wantChallenge(401, "invalid_api_key", challengeInvalid)
+}
+
+// listen hears of revoked keys until the test ends, wired as `petstore serve` does.
+func (p *petstore) listen() {
+	p.t.Helper()
+	connected := make(chan struct{}, 1)
+	listener := &postgres.Listener{
+		URL:     p.dbURL,
+		Channel: auth.Channel,
+		Connected: func() {
+			p.verifier.Forget()
+			select {
+			case connected <- struct{}{}:
+			default:
+			}
+		},
+		Heard: func(string) { p.verifier.Forget() },
+		Alive: p.verifier.Trust,
+		Log:   slog.New(slog.DiscardHandler),
+	}
+	p.run(func(ctx context.Context) { _ = listener.Run(ctx) })
+	select {
+	case <-connected:
+	case <-p.t.Context().Done():
+		p.t.Fatal("not connected when the test ended")
+	}
+}
+
+// run runs something beside the test, and ends it with the test.
+func (p *petstore) run(beside func(context.Context)) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		beside(ctx)
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// cutListeners ends every connection that listens, again and again.
+func (p *petstore) cutListeners(ctx context.Context) {
+	for again := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-again.C {
+		_, _ = p.db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore listen'`)
+	}
+}
+
+// TestRevokedKeyStops: within a second on every process, whether it hears of it
+// or not.
+func TestRevokedKeyStops(t *testing.T) {
+	t.Parallel()
+	for what, connect := range map[string]func(servers []*petstore){
+		"hearing of it": func(servers []*petstore) {
+			for _, server := range servers {
+				server.listen()
+			}
+		},
+		"with a connection that is cut": func(servers []*petstore) {
+			for _, server := range servers {
+				server.listen()
+			}
+			servers[0].run(servers[0].cutListeners)
+		},
+		"without a connection": func([]*petstore) {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			database := pgtest.New(t)
+			servers := []*petstore{startOn(t, database), startOn(t, database)}
+			connect(servers)
+			for round := range 3 {
+				id, key := servers[0].issue(auth.Read, nil)
+				for _, server := range servers {
+					server.as(key).get("/pets").want(200)
+				}
+				servers[round%2].revoke(id)
+				revoked := time.Now()
+				atOnce(t, len(servers), func(i int) error { return servers[i].as(key).stops(revoked) })
+			}
+		})
+	}
+}
+
+// stops returns an error unless requests with the revoked key end in 401.
+func (p *petstore) stops(revoked time.Time) error {
+	for refused := 0; refused < 20; {
+		since := time.Since(revoked)
+		answer, err := p.try("GET", "/pets?limit=1", nil)
+		switch {
+		case err != nil:
+			return err
+		case answer.status == 401:
+			refused++
+		case answer.status != 200:
+			return fmt.Errorf("%d: %s", answer.status, answer.body)
+		case refused > 0:
+			return fmt.Errorf("after it was refused, the key worked again")
+		case since > time.Second:
+			return fmt.Errorf("the key worked %s after it was revoked", since)
+		}
+	}
+	return nil
+}
+
+// TestWarmServerAsksNothing: a server that would have heard of a revocation
+// verifies a key that it knows, and refuses what is wrong, without taking a
+// connection.
+func TestWarmServerAsksNothing(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	reader := p.as(p.newKey("tester", auth.Read))
+	p.newCategory("one")
+	p.newCategory("two")
+	next := p.get("/categories?limit=1").want(200).link("next")
+	p.get(next).want(200)
+	reader.get("/pets").want(200)
+
+	taken := func() int64 { return p.pool.Pool().Stat().AcquireCount() }
+	before, began := taken(), time.Now()
+	const longerThanUnheardKeysLive = 1500 * time.Millisecond
+	for time.Since(began) < longerThanUnheardKeysLive {
+		p.verifier.Trust() // which the listener does in time on a machine that is not as busy as with tests
+		p.get("/nothing").want(404)
+		p.put("/pets", object{}).want(405)
+		p.as("").get("/pets").want(401)
+		p.as("petstore_x").get("/pets").want(401)
+		reader.post("/pets", object{}).want(403)
+		p.do("GET", "/pets", nil, "Accept", "text/html").want(406)
+		p.do("POST", "/pets", "x", "Content-Type", "text/plain").want(400)
+		p.get("/pets?limit=0").want(400)
+		p.get("/store/orders/0").want(400)
+		p.post("/pets", "{").want(400)
+		p.post("/pets", object{}).want(400)
+		p.get("/categories?cursor=x").wantError(400, "invalid_cursor")
+		p.get("/livez").want(200)
+		p.get("/openapi.json").want(200)
+	}
+	if got := taken() - before; got != 0 {
+		t.Errorf("%d connections were taken", got)
+	}
+}

@@ -1,0 +1,143 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// utf16Of gives the code units by which JSON escapes a text.
+func utf16Of(text string) []uint16 { return utf16.Encode([]rune(text)) }
+
+func categoryPath(id int64) string { return fmt.Sprintf("/categories/%d", id) }
+
+func TestCategory(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	text := func(s string) *string { return &s }
+
+	created := p.post("/categories", object{"name": "Dogs", "description": "all of them"}).want(201)
+	dogs := decode[category](created)
+	path := created.header.Get("Location")
+	if path != categoryPath(dogs.ID) {
+		t.Errorf("Location %q", path)
+	}
+	for _, step := range []struct {
+		patch string
+		want  category
+	}{
+		{`{}`, category{dogs.ID, "Dogs", text("all of them")}},
+		{`{"name":"dogs"}`, category{dogs.ID, "dogs", text("all of them")}}, // its own name is not taken
+		{`{"description":"some"}`, category{dogs.ID, "dogs", text("some")}},
+		{`{"description":""}`, category{dogs.ID, "dogs", text("")}},
+		{`{}`, category{dogs.ID, "dogs", text("")}},
+		{`{"description":null}`, category{dogs.ID, "dogs", nil}},
+		{`{"description":null}`, category{dogs.ID, "dogs", nil}},
+		{`{"name":"Hounds","description":"again"}`, category{dogs.ID, "Hounds", text("again")}},
+		{`{"name":"Hounds","description":null}`, category{dogs.ID, "Hounds", nil}},
+	} {
+		for _, answer := range []*response{p.patch(path, step.patch).want(200), p.get(path).want(200)} {
+			if diff := cmp.Diff(step.want, decode[category](answer)); diff != "" {
+				t.Errorf("%s after %s (-want +got):\n%s", answer.what, step.patch, diff)
+			}
+			// an absent description is left out, and an empty one is not absent
+			if got, want := strings.Contains(string(answer.body), "description"), step.want.Description != nil; got != want {
+				t.Errorf("%s after %s: %s", answer.what, step.patch, answer.body)
+			}
+		}
+	}
+	if answer := p.del(path).want(204); len(answer.body) > 0 {
+		t.Errorf("DELETE answers %q", answer.body)
+	}
+	p.get(path).wantError(404, "category_not_found")
+	p.patch(path, `{"name":"x"}`).wantError(404, "category_not_found")
+	p.del(path).wantError(404, "category_not_found")
+}
+
+func TestCategoryRefusals(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	dogs, cats := p.newCategory("Dogs"), p.newCategory("Cats")
+	p.post("/categories", object{"name": "dOGS"}).wantError(409, "category_exists")
+	p.patch(categoryPath(cats), object{"name": "DOGS", "description": "x"}).wantError(409, "category_exists")
+	if got := decode[category](p.get(categoryPath(cats)).want(200)); got.Name != "Cats" || got.Description != nil {
+		t.Errorf("a refused request changed the category: %+v", got)
+	}
+	rex := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201))
+	p.del(categoryPath(dogs)).wantError(409, "category_in_use")
+	p.patch(petPath(rex.ID), object{"categoryId": cats}).want(200)
+	p.del(categoryPath(dogs)).want(204)
+	p.post("/categories", object{"name": "dogs"}).want(201)
+}
+
+// TestCategoryNamesAreComparedWithoutCase: by Unicode's rules, and not by the
+// locale of the database.
+func TestCategoryNamesAreComparedWithoutCase(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, same := range [][]string{
+		{"Groß", "GROSS", "gross", "groẞ"},
+		{"Zoë", "Zoe\u0308", "ZOË", "zoE\u0308"},
+		{"ΟΔΟΣ", "οδος", "οδοσ"},
+		{"Kelvin", "\u212Aelvin"},
+		{"Ångström", "\u212Bngström", "A\u030Angstro\u0308m"},
+		{"ﬁsh", "FISH"},
+		{"한", "\u1112\u1161\u11AB"},
+		{"ПСЫ", "псы"},
+		{"𐐀", "𐐨"}, // DESERET
+	} {
+		id := p.newCategory(same[0])
+		for _, other := range same {
+			p.post("/categories", object{"name": other}).wantError(409, "category_exists")
+			found := decode[[]category](p.get("/categories" + query("name", other)).want(200))
+			if len(found) != 1 || found[0].ID != id {
+				t.Errorf("the name %q does not find %q: %+v", other, same[0], found)
+			}
+		}
+	}
+	for _, different := range []string{"Zoe", "a", "\u0430", "ａ", "á", "I", "ı", "İ", "x", "x ", " x", "o", "ø"} {
+		p.newCategory(different)
+	}
+}
+
+func TestDescriptionIsKeptAsSent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	path := categoryPath(p.newCategory("one"))
+	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, naughty...) {
+		got := decode[category](p.patch(path, object{"description": text}).want(200)).Description
+		if got == nil || *got != text {
+			t.Errorf("%q came back as %v", text, got)
+		}
+	}
+}
+
+// TestOneNameAtOnce: of many who create the same category, one does.
+func TestOneNameAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	var created atomic.Int32
+	atOnce(t, 16, func(i int) error {
+		name := "dogs"
+		if i%2 == 0 {
+			name = "DOGS"
+		}
+		answer, err := p.try("POST", "/categories", object{"name": name})
+		switch {
+		case err != nil:
+			return err
+		case answer.status == 201:
+			created.Add(1)
+		case answer.status != 409:
+			return fmt.Errorf("%d: %s", answer.status, answer.body)
+		}
+		return nil
+	})
+	if created.Load() != 1 || len(decode[[]category](p.get("/categories").want(200))) != 1 {
+		t.Errorf("%d categories of one name were created", created.Load())
+	}
+}

@@ -1,0 +1,239 @@
+package api_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+	"petstore/internal/auth"
+)
+
+// operation is an operation of the document with a request that it takes.
+type operation struct {
+	method, path string
+	target       string // the path with ids in it
+	body         any    // the example of the document; nil for none
+	public       bool   // whether it takes no key
+	described    *openapi3.Operation
+}
+
+// operations lists every operation of the document.
+func operations() []operation {
+	var all []operation
+	for path, item := range theContract().document.Paths.Map() {
+		for method, described := range item.Operations() {
+			one := operation{method: method, path: path, described: described}
+			one.target = filled(strings.ReplaceAll(path, "{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f"), "1")
+			one.public = described.Security != nil && len(*described.Security) == 0
+			if described.RequestBody != nil {
+				one.body = described.RequestBody.Value.Content["application/json"].Example
+			}
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b operation) int { return strings.Compare(a.path+a.method, b.path+b.method) })
+	return all
+}
+
+// eachOperation runs a subtest for every operation that takes a key.
+func eachOperation(t *testing.T, test func(t *testing.T, o operation)) {
+	t.Helper()
+	for _, o := range operations() {
+		if !o.public {
+			t.Run(o.method+o.path, func(t *testing.T) { test(t, o) })
+		}
+	}
+}
+
+func (o operation) writes() bool { return o.method != "GET" }
+
+// ask sends the operation's request.
+func (p *petstore) ask(o operation, header ...string) *response {
+	p.t.Helper()
+	return p.do(o.method, o.target, o.body, header...)
+}
+
+// oneOfEach makes what the operations ask for: a pet of id 1 and so on.
+func (p *petstore) oneOfEach() {
+	p.t.Helper()
+	p.newOrder(p.newPet("one", 100), 1)
+	p.post("/messages", object{"message": "hello"}).want(202)
+}
+
+// TestEveryOperationRefuses what section 3 of the contract says of all of them.
+func TestEveryOperationRefuses(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	small := p.with(func(o *api.Options) { o.MaxBodyBytes = 10 })
+	read, write := p.newKey("tester", auth.Read), p.newKey("tester", auth.Write)
+	eachOperation(t, func(t *testing.T, o operation) {
+		t.Helper()
+		p := p.in(t)
+		p.as("").ask(o).wantChallenge(401, "missing_api_key", challenge)
+		p.as("x").ask(o).wantChallenge(401, "invalid_api_key", challengeInvalid)
+		p.ask(o, "Accept", "text/html").wantError(406, "not_acceptable")
+		p.do(o.method, o.target+"?unheard=of", o.body).wantViolations("invalid_parameter", "unheard unknown")
+		if reader := p.as(read); o.writes() {
+			reader.ask(o).wantChallenge(403, "insufficient_scope", challengeScope)
+		} else if status := reader.ask(o).status; status != 200 && status != 404 {
+			t.Errorf("with a key that may read: %d", status)
+		}
+		if status := p.as(write).ask(o).status; status == 401 || status == 403 {
+			t.Errorf("with a key that may write: %d", status)
+		}
+		if o.body != nil {
+			small.in(t).ask(o).wantError(413, "body_too_large")
+			p.ask(o, "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
+			p.do(o.method, o.target, "{").wantError(400, "invalid_json")
+			p.do(o.method, o.target, "[]").wantViolations("validation_failed", " wrong_type")
+		}
+	})
+}
+
+// wantUnavailable fails the test unless the answer says to try again.
+func (r *response) wantUnavailable() {
+	r.t.Helper()
+	want := errorBody{Code: "unavailable", Message: "The service cannot answer at the moment. Try again shortly.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
+	if diff := cmp.Diff(want, r.wantError(503, "unavailable").error()); diff != "" {
+		r.t.Errorf("%s: the Error (-want +got):\n%s", r.what, diff)
+	}
+	if after := r.header.Get("Retry-After"); after != "1" {
+		r.t.Errorf("%s: Retry-After %q", r.what, after)
+	}
+}
+
+// TestDatabaseAway: 503, for keys that the server remembers and those it does not.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	p.get("/pets").want(200)
+	p.pool.Close()
+	eachOperation(t, func(t *testing.T, o operation) {
+		t.Helper()
+		p := p.in(t)
+		p.verifier.Trust() // so that it is the operation that finds the database away
+		p.ask(o).wantUnavailable()
+		p.as(auth.NewSecret().Reveal()).ask(o).wantUnavailable()
+		p.as("x").ask(o).wantError(401, "invalid_api_key")
+	})
+	p.as("").get("/livez").want(200)
+	p.as("").get("/openapi.json").want(200)
+}
+
+// TestDatabaseSlow: 503 within 8 seconds where a lock is not to be had, or a
+// connection; afterwards all is as before, and works.
+func TestDatabaseSlow(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	tables := []string{"categories", "pets", "inventory", "orders", "messages"}
+	before := p.contents(tables)
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(t.Context()) }() // when the test has failed
+	if _, err := lock.Exec(t.Context(), "LOCK "+strings.Join(tables, ", ")); err != nil {
+		t.Fatal(err)
+	}
+	var all []operation
+	for _, o := range operations() {
+		if !o.public {
+			all = append(all, o)
+		}
+	}
+	atOnce(t, len(all), func(i int) error {
+		began := time.Now()
+		answer, err := p.try(all[i].method, all[i].target, all[i].body)
+		if err != nil {
+			return err
+		}
+		if took := time.Since(began); answer.status != 503 || took > 8*time.Second {
+			return fmt.Errorf("%s: %d after %s: %s", answer.what, answer.status, took, answer.body)
+		}
+		return nil
+	})
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
+		t.Errorf("requests that failed changed the data (-before +after):\n%s", diff)
+	}
+	for _, o := range all {
+		if status := p.ask(o).status; status >= 500 {
+			t.Errorf("%s %s: %d after the fault", o.method, o.path, status)
+		}
+	}
+}
+
+// contents gives every row of the tables as text.
+func (p *petstore) contents(tables []string) map[string][]string {
+	p.t.Helper()
+	all := map[string][]string{}
+	for _, table := range tables {
+		var rows []string
+		if err := p.db.QueryRow(p.t.Context(), fmt.Sprintf("SELECT array_agg(t::text ORDER BY t::text) FROM %s AS t", table)).Scan(&rows); err != nil {
+			p.t.Fatal(err)
+		}
+		all[table] = rows
+	}
+	return all
+}
+
+// TestConnectionsCut: when the connections die under the server, requests are
+// answered or unavailable, and soon answered again.
+func TestConnectionsCut(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	for range 5 {
+		p.get("/pets").want(200)
+		if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore'`); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 8*time.Second, func() bool {
+			answer := p.post("/messages", object{"message": "x"})
+			if answer.status != 202 {
+				answer.wantUnavailable()
+			}
+			return answer.status == 202
+		})
+	}
+}
+
+// TestDatabaseErrorsAreHidden: what the database says of a statement goes to the
+// log, and not to the client.
+func TestDatabaseErrorsAreHidden(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys CASCADE"); err != nil {
+		t.Fatal(err)
+	}
+	eachOperation(t, func(t *testing.T, o operation) {
+		t.Helper()
+		p := p.in(t)
+		id := "fault-" + o.described.OperationID
+		answer := p.ask(o, "X-Request-Id", id)
+		want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: id}
+		if diff := cmp.Diff(want, answer.wantError(500, "internal_error").error()); diff != "" {
+			t.Errorf("the Error (-want +got):\n%s", diff)
+		}
+		if bytes.Contains(answer.body, []byte("relation")) {
+			t.Errorf("the database's words are told: %s", answer.body)
+		}
+		lines := p.logged(id)
+		if len(lines) != 1 || lines[0].Level != "ERROR" || !strings.Contains(lines[0].Error, "does not exist") {
+			t.Errorf("the log lines do not say what happened: %+v", lines)
+		}
+	})
+}

@@ -1,0 +1,273 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzParseObject holds the reader of bodies to encoding/json, another reader,
+// which is lenient in ways that are made up for here.
+func FuzzParseObject(f *testing.F) {
+	for _, seed := range []string{
+		``, ` `, `{}`, ` { "name" : "Rex" } `, `{"name": "Rex", "categoryId": 1}`, `[]`, `null`, `"text"`, `1`, `-0`, `true`,
+		`{"a": {"b": [1, 2.5e-3, "\u00e9\n\"\\", null, false]}}`, `{"": 1}`, `{"a/b~c": "\u2028"}`,
+		"\xef\xbb\xbf{}", `{"a": 1}{}`, `{"a": 1} x`, `{"a": 1,}`, `{"a": 01}`, `{"a": +1}`, `{"a": .5}`, `{"a": 1.}`, `{'a': 1}`, `{a: 1}`,
+		`{"a": NaN}`, `{"a": 1 /* no */}`, `{"a": 1`, `{"a"}`, `{"a": "`, `{"a": "\x"}`, "{\"a\": \"\n\"}", "{\"a\": \"\x00\"}",
+		`{"a": 1, "a": 2}`, `{"a": 1, "\u0061": 2}`, `{"a": {"b": 1, "b": 1}}`, `{"a": [{"b": 1, "b": 1}]}`, `{"a": 1, "A": 2}`,
+		"{\"a\": \"\xff\"}", "{\"\xc0\x80\": 1}", "{\"a\": \"\xed\xa0\x80\"}", `{"a": "\ud800"}`, `{"a": "\udc00\ud800"}`, `{"a": "\ud83d\ude00"}`, `{"\ud800": 1}`,
+		strings.Repeat("[", 32) + strings.Repeat("]", 32), strings.Repeat("[", 33) + strings.Repeat("]", 33),
+		strings.Repeat(`{"a":`, 32) + "1" + strings.Repeat("}", 32), strings.Repeat(`{"a":`, 32) + "[]" + strings.Repeat("}", 32),
+		`{"a": "` + strings.Repeat(`[{\"`, 40) + `"}`, `{"a": 1e999999}`, `{"a": ` + strings.Repeat("9", 400) + `}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		members, violations, err := parseObject(text)
+		if want, sure := acceptable(text); sure && want != (err == nil) {
+			t.Fatalf("acceptable: %t, but the error is %v", want, err)
+		}
+		if p := (*problem)(nil); err != nil && (!errors.As(err, &p) || p.code != "invalid_json") {
+			t.Fatalf("the error is %v", err)
+		}
+		if err != nil || len(violations) > 0 {
+			if members != nil {
+				t.Fatal("members of what is no object")
+			}
+			return
+		}
+
+		var theirs map[string]json.RawMessage
+		if err := json.Unmarshal(text, &theirs); err != nil {
+			t.Fatalf("encoding/json: %v", err)
+		}
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(theirs)), slices.Sorted(maps.Keys(members))); diff != "" {
+			t.Fatalf("names of the members (-encoding/json +ours):\n%s", diff)
+		}
+		for name, value := range members {
+			if want, have := decoded(t, theirs[name]), decoded(t, []byte(value)); !reflect.DeepEqual(want, have) {
+				t.Fatalf("%q is %v, for encoding/json %v", name, have, want)
+			}
+		}
+
+		again, err := encode(members)
+		if err != nil {
+			t.Fatalf("encoding again: %v", err)
+		}
+		reread, violations, err := parseObject(again)
+		if err != nil || len(violations) > 0 || len(reread) != len(members) {
+			t.Fatalf("reading %s again: %v, %v", again, violations, err)
+		}
+	})
+}
+
+// acceptable says, by way of encoding/json, whether a text is one JSON value as
+// the contract wants it. Lone surrogates, which that package replaces, make it
+// unsure.
+func acceptable(text []byte) (yes, sure bool) {
+	if !utf8.Valid(text) || !json.Valid(text) {
+		return false, true
+	}
+	return wellNested(bytes.TrimSpace(text), 1), !bytes.Contains(bytes.ToLower(text), []byte(`\ud`))
+}
+
+// wellNested reports whether no object holds a name twice, and arrays and
+// objects are no deeper than maxDepth.
+func wellNested(value json.RawMessage, depth int) bool {
+	if value[0] != '{' && value[0] != '[' {
+		return true
+	}
+	if depth > maxDepth {
+		return false
+	}
+	decoder := json.NewDecoder(bytes.NewReader(value))
+	opening, _ := decoder.Token()
+	for seen := map[json.Token]bool{}; decoder.More(); {
+		if opening == json.Delim('{') {
+			name, _ := decoder.Token()
+			if seen[name] {
+				return false
+			}
+			seen[name] = true
+		}
+		var inner json.RawMessage
+		if decoder.Decode(&inner) != nil || !wellNested(inner, depth+1) {
+			return false
+		}
+	}
+	return true
+}
+
+// decoded is a value with its numbers as they are written.
+func decoded(t *testing.T, text []byte) (value any) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
+}
+
+// FuzzMembers reads one member in every way there is: each gives either what
+// encoding/json reads, within the bounds, or a violation.
+func FuzzMembers(f *testing.F) {
+	for _, seed := range []string{
+		`"Rex"`, `""`, `" "`, `"\u00a0\u2003"`, `"a\u0085b"`, `"\u0000"`, `"\t"`, `"` + strings.Repeat("ä", 10) + `"`, `"` + strings.Repeat("ä", 11) + `"`,
+		`0`, `-0`, `1`, `10`, `11`, `-1`, `1.0`, `1e1`, `9223372036854775807`, `9223372036854775808`, `-9223372036854775808`, strings.Repeat("1", 100),
+		`true`, `false`, `null`, `[]`, `{}`, `"true"`, `"sold"`, `"Sold"`, `"\u0073old"`,
+		`"2026-12-24T09:30:00Z"`, `"0001-01-01T00:00:00Z"`, `"\u0032026-12-24T09:30:00Z"`, `"2026-12-24"`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		members, _, err := parseObject(slices.Concat([]byte(`{"name":`), value, []byte(`}`)))
+		if err != nil {
+			return
+		}
+		value = members["name"]
+		const least, most = 1, 10
+		checkRead(t, members, func(b *body) *string { return b.text("name", least, most) }, func(read string) bool {
+			length := utf8.RuneCountInString(read)
+			return read == decoded(t, value) && length >= least && length <= most && !strings.Contains(read, "\x00")
+		})
+		checkRead(t, members, func(b *body) *string { return b.name() }, func(read string) bool {
+			return read == decoded(t, value) && strings.TrimSpace(read) != "" && !strings.ContainsAny(read, "\x00\t\n\r\x7f\u0085")
+		})
+		checkRead(t, members, func(b *body) *string { return b.enum("name", petStatuses...) }, func(read string) bool {
+			return read == decoded(t, value) && slices.Contains(petStatuses, read)
+		})
+		checkRead(t, members, func(b *body) *int64 { return b.integer("name", least, most) }, func(read int64) bool {
+			var number int64
+			return json.Unmarshal(value, &number) == nil && read == number && read >= least && read <= most
+		})
+		checkRead(t, members, func(b *body) *int64 { return b.id("name") }, func(read int64) bool {
+			var number int64
+			return json.Unmarshal(value, &number) == nil && read == number && read > 0
+		})
+		checkRead(t, members, func(b *body) *bool { return b.boolean("name") }, func(read bool) bool {
+			return read == decoded(t, value)
+		})
+		checkRead(t, members, func(b *body) *time.Time { return b.time("name") }, func(read time.Time) bool {
+			var text string
+			if json.Unmarshal(value, &text) != nil {
+				return false
+			}
+			at, err := parseTime(text)
+			return err == nil && read.Equal(at)
+		})
+
+		isNull := jsontext.Value(value).Kind() == 'n'
+		b := &body{members: members, taken: map[string]bool{}}
+		text, cleared := b.nullableText("name", most)
+		if text == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
+			t.Fatalf("%s as a text or null: %v, cleared %t, %v", value, text, cleared, b.violations)
+		}
+		b = &body{members: members, taken: map[string]bool{}}
+		at, cleared := b.nullableTime("name")
+		if at == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
+			t.Fatalf("%s as a time or null: %v, cleared %t, %v", value, at, cleared, b.violations)
+		}
+	})
+}
+
+// checkRead reads one member, which must give either a good value or a violation.
+func checkRead[T any](t *testing.T, members map[string]jsontext.Value, read func(*body) *T, good func(T) bool) {
+	t.Helper()
+	b := &body{members: members, taken: map[string]bool{}}
+	value := read(b)
+	switch {
+	case (value == nil) != (len(b.violations) == 1):
+		t.Fatalf("%s: the value %v and the violations %v", members["name"], value, b.violations)
+	case value != nil && !good(*value):
+		t.Fatalf("%s was read as %v", members["name"], *value)
+	case value == nil && b.err() == nil:
+		t.Fatalf("%s: the violation %v is no error", members["name"], b.violations)
+	}
+}
+
+// FuzzParseTime holds the reader of times to the form that RFC 3339 describes
+// and to what time.Parse reads.
+func FuzzParseTime(f *testing.F) {
+	for _, seed := range []string{
+		"2026-12-24T09:30:00Z", "2026-12-24T09:30:00.123456789+02:00", "2026-12-24T09:30:00.999999999-23:59", "2028-02-29T00:00:00Z",
+		"0001-01-01T00:00:00Z", "0000-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59-00:01",
+		"2016-12-31T23:59:60Z", "2026-02-30T00:00:00Z", "2026-12-24t09:30:00z", "2026-12-24 09:30:00Z", "2026-12-24T9:30:00Z", "2026-12-24T09:30:00,5Z",
+		"2026-12-24T09:30:00.Z", "2026-12-24T09:30:00.1234567890Z", "2026-12-24T09:30:00+24:00", "2026-12-24T09:30:00+00:60", "2026-12-24", "",
+	} {
+		f.Add(seed)
+	}
+	form := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})\z`)
+	f.Fuzz(func(t *testing.T, text string) {
+		at, err := parseTime(text)
+		theirs, theirErr := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			// Offsets are the one thing of which time.Parse takes a little more.
+			if year := theirs.UTC().Year(); theirErr == nil && form.MatchString(text) && year >= 1 && year <= 9999 && !regexp.MustCompile(`(24:..|60)\z`).MatchString(text) {
+				t.Fatalf("refused: %v", err)
+			}
+			return
+		}
+		switch {
+		case theirErr != nil || !form.MatchString(text):
+			t.Fatalf("read as %v, for time.Parse %v", at, theirErr)
+		case !at.Equal(theirs.Truncate(time.Microsecond)):
+			t.Fatalf("read as %v, by time.Parse as %v", at, theirs)
+		case at.Location() != time.UTC || at.Year() < 1 || at.Year() > 9999:
+			t.Fatalf("read as %v", at)
+		}
+		if again, err := parseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
+			t.Fatalf("%v was answered, and read again as %v, %v", at, again, err)
+		}
+	})
+}
+
+// FuzzCursor seals positions, and opens them and whatever else comes.
+func FuzzCursor(f *testing.F) {
+	key := []byte("0123456789abcdef0123456789abcdef")
+	const name = "/pets?sort=name"
+	f.Add("", int64(0), "")
+	f.Add("rex", int64(1), "AAAA")
+	f.Add("\xff\x00", int64(-1), "====")
+	f.Add("\U0010FFFF", int64(1<<53-1), strings.Repeat("A", 24))
+	f.Add("", int64(1<<63-1), sealCursor(key, "/pets?sort=id", position{}))
+	f.Add("", int64(1), sealCursor(key, name, position{})+"\n")
+	f.Add("", int64(1), "\r"+sealCursor(key, name, position{}))
+	f.Add("", int64(-1<<63), sealCursor(key[1:], name, position{"rex", 1}))
+	f.Fuzz(func(t *testing.T, sortKey string, id int64, other string) {
+		at := position{sortKey, id}
+		cursor := sealCursor(key, name, at)
+		if opened, ok := openCursor(key, name, cursor); !ok || opened != at {
+			t.Fatalf("%q was sealed and opened as %v, %t", cursor, opened, ok)
+		}
+		if strings.Trim(cursor, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			t.Fatalf("%q needs quoting in a URL", cursor)
+		}
+		if opened, ok := openCursor(key, name, other); ok && other != sealCursor(key, name, opened) {
+			t.Fatalf("%q was opened as %v", other, opened)
+		}
+		for what, opens := range map[string]func() (position, bool){
+			"with another key":          func() (position, bool) { return openCursor(key[1:], name, cursor) },
+			"for another list":          func() (position, bool) { return openCursor(key, name+"&status=sold", cursor) },
+			"with a byte after it":      func() (position, bool) { return openCursor(key, name, cursor+"A") },
+			"without its last byte":     func() (position, bool) { return openCursor(key, name, cursor[:len(cursor)-1]) },
+			"with a line feed in it":    func() (position, bool) { return openCursor(key, name, cursor[:8]+"\n"+cursor[8:]) },
+			"with its first byte twice": func() (position, bool) { return openCursor(key, name, cursor[:1]+cursor) },
+		} {
+			if opened, ok := opens(); ok {
+				t.Fatalf("%q was opened %s as %v", cursor, what, opened)
+			}
+		}
+	})
+}

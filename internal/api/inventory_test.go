@@ -1,0 +1,131 @@
+package api_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestGetInventoryItem(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	petID := p.newPet("Rex", 0)
+	want := inventoryItem{petID, 0, "available"}
+	if diff := cmp.Diff(want, p.inventory(petID)); diff != "" {
+		t.Errorf("of a new pet (-want +got):\n%s", diff)
+	}
+	path := fmt.Sprintf("/store/inventory/%d", petID)
+	want.Quantity = 7
+	if diff := cmp.Diff(want, decode[inventoryItem](p.put(path, object{"quantity": 7}).want(200))); diff != "" {
+		t.Errorf("what setting it answers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, p.inventory(petID)); diff != "" {
+		t.Errorf("after it was set (-want +got):\n%s", diff)
+	}
+}
+
+func TestStockingRules(t *testing.T) {
+	t.Parallel()
+	hold(t, []rule{
+		{"available", on("available", 2), stocking(5), 200, "", on("available", 5)},
+		{"available, the same", on("available", 2, 4), stocking(2), 200, "", on("available", 2, 4)},
+		{"pending", on("pending", 0, 4), stocking(5), 200, "", on("available", 5, 4)},
+		{"pending with stock", on("pending", 2), stocking(1), 200, "", on("available", 1)},
+		{"sold", on("sold", 0), stocking(1), 200, "", on("available", 1)},
+		{"sold with stock and units held", on("sold", 2, 4), stocking(5), 200, "", on("available", 5, 4)},
+		{"the most", on("sold", 0), stocking(1_000_000_000), 200, "", on("available", 1_000_000_000)},
+
+		{"to 0", on("available", 2), stocking(0), 200, "", on("available", 0)},
+		{"to 0 while units are held", on("available", 2, 4), stocking(0), 200, "", on("pending", 0, 4)},
+		{"to 0 from 0 while units are held", on("available", 0, 4), stocking(0), 200, "", on("pending", 0, 4)},
+		{"to 0, pending", on("pending", 2), stocking(0), 200, "", on("pending", 0)},
+		{"to 0, pending, while units are held", on("pending", 2, 4), stocking(0), 200, "", on("pending", 0, 4)},
+		{"to 0, sold", on("sold", 2), stocking(0), 200, "", on("sold", 0)},
+		{"to 0, sold, while units are held", on("sold", 2, 4), stocking(0), 200, "", on("sold", 0, 4)},
+	})
+}
+
+// Clients may set any status but pending on what is sold, whatever the stock;
+// units stay where they are.
+func TestStatusRules(t *testing.T) {
+	t.Parallel()
+	statuses := []string{"available", "pending", "sold"}
+	var rules []rule
+	for _, from := range statuses {
+		for _, to := range statuses {
+			for _, before := range []shelf{on(from, 0), on(from, 2), on(from, 0, 4), on(from, 2, 4)} {
+				r := rule{fmt.Sprintf("%v to %s", before, to), before, moving(to), 200, "", shelf{to, before.Stock, before.Held}}
+				if from == "sold" && to == "pending" {
+					r.status, r.code, r.after = 409, "invalid_transition", before
+				}
+				rules = append(rules, r)
+			}
+		}
+	}
+	hold(t, rules)
+}
+
+// A refused status keeps the rest of the patch from being made.
+func TestRefusedStatusChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("sold", 2))
+	before := s.get(s.petPath()).want(200)
+	s.run(patchingPet(object{"status": "pending", "name": "Other"})).wantError(409, "invalid_transition")
+	if diff := cmp.Diff(string(before.body), string(s.get(s.petPath()).want(200).body)); diff != "" {
+		t.Errorf("the pet (-before +after):\n%s", diff)
+	}
+}
+
+func TestInventoryBodies(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 5))
+	for _, test := range []struct {
+		name, body string
+		want       []string
+	}{
+		{"nothing", `{}`, []string{"/quantity required"}},
+		{"no object", `5`, []string{" wrong_type"}},
+		{"negative", `{"quantity": -1}`, []string{"/quantity out_of_range"}},
+		{"minus nothing", `{"quantity": -0.0}`, []string{"/quantity wrong_type"}},
+		{"too many", `{"quantity": 1000000001}`, []string{"/quantity out_of_range"}},
+		{"a fraction", `{"quantity": 1.5}`, []string{"/quantity wrong_type"}},
+		{"a fraction of nothing", `{"quantity": 5.0}`, []string{"/quantity wrong_type"}},
+		{"an exponent", `{"quantity": 5E0}`, []string{"/quantity wrong_type"}},
+		{"text", `{"quantity": "5"}`, []string{"/quantity wrong_type"}},
+		{"null", `{"quantity": null}`, []string{"/quantity null_not_allowed"}},
+		{"what the server sets", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},
+		{"unknown", `{"quantity": 9, "held": 1}`, []string{"/held unknown_member"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			answer := s.in(t).put(s.inventoryPath(), test.body).wantError(400, "validation_failed")
+			if diff := cmp.Diff(test.want, answer.violations()); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+	s.wantShelf(on("available", 5))
+}
+
+func TestInventorySummary(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, step := range []struct {
+		add  []string // pets of these statuses
+		want map[string]int
+	}{
+		{nil, map[string]int{"available": 0, "pending": 0, "sold": 0}},
+		{[]string{"sold"}, map[string]int{"available": 0, "pending": 0, "sold": 1}},
+		{[]string{"pending", "available", "sold"}, map[string]int{"available": 1, "pending": 1, "sold": 2}},
+	} {
+		for _, status := range step.add {
+			p.stage(on(status, 0))
+		}
+		got := decode[map[string]int](p.get("/store/inventory/summary").want(200))
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("after %v (-want +got):\n%s", step.add, diff)
+		}
+	}
+	// The word is no id, whatever the method.
+	p.put("/store/inventory/summary", object{"quantity": 1}).wantError(405, "method_not_allowed")
+}

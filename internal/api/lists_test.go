@@ -1,0 +1,519 @@
+package api_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/api"
+	"petstore/internal/namekey"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// catalogue is what a database holds, as a client sees it and in the order of ids.
+type catalogue struct {
+	categories []category
+	pets       []pet
+	inventory  []inventoryItem
+	orders     []order
+}
+
+// The ids of a catalogue have gaps of this size, as after deletions.
+const idGap = 3
+
+// fill fills the database with this many of each, of which many are alike.
+func (p *petstore) fill(size int) catalogue {
+	p.t.Helper()
+	var s catalogue
+	statuses := []string{"available", "pending", "sold"}
+	names := []string{"Rex", "rex", "REX", "Rexona", "Misty", "misty mountain", "Zoë", "Zoe\u0308", "zoe", "Äffchen", "Bello", "bella", "100%", "1_0", "漢", "\U0010FFFF"}
+	christmas := time.Date(2026, 12, 24, 0, 0, 0, 0, time.UTC)
+	for i := range size {
+		id := int64(1 + i*idGap)
+		s.categories = append(s.categories, category{ID: id, Name: fmt.Sprintf("%s %d", names[i%len(names)], size-i)})
+		s.pets = append(s.pets, pet{ID: id, Name: names[i*7%len(names)], CategoryID: s.categories[min(i, i*i%5)].ID, Status: statuses[i*i/2%3]})
+		s.inventory = append(s.inventory, inventoryItem{PetID: id, Quantity: int64(i % 4), Status: s.pets[i].Status})
+		one := order{ID: id, PetID: s.pets[min(i, i*i%7)].ID, Quantity: int64(1 + i), Complete: i%3 == 0}
+		if i%4 > 0 {
+			at := christmas.Add(time.Duration(i%9) * 24 * time.Hour).Add(time.Duration(i%2) * time.Microsecond)
+			one.ShipDate = &at
+		}
+		s.orders = append(s.orders, one)
+	}
+	p.copy("categories", []string{"id", "name", "name_key"}, size, func(i int) []any {
+		return []any{s.categories[i].ID, s.categories[i].Name, namekey.Of(s.categories[i].Name)}
+	})
+	p.copy("pets", []string{"id", "category_id", "name", "name_key", "status"}, size, func(i int) []any {
+		return []any{s.pets[i].ID, s.pets[i].CategoryID, s.pets[i].Name, namekey.Of(s.pets[i].Name), s.pets[i].Status}
+	})
+	p.copy("inventory", []string{"pet_id", "quantity"}, size, func(i int) []any {
+		return []any{s.inventory[i].PetID, s.inventory[i].Quantity}
+	})
+	p.copy("orders", []string{"id", "pet_id", "quantity", "ship_date", "complete"}, size, func(i int) []any {
+		return []any{s.orders[i].ID, s.orders[i].PetID, s.orders[i].Quantity, s.orders[i].ShipDate, s.orders[i].Complete}
+	})
+	return s
+}
+
+// copy fills a table, and lets new rows have higher ids.
+func (p *petstore) copy(table string, columns []string, size int, row func(int) []any) {
+	p.t.Helper()
+	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
+	if err == nil && columns[0] == "id" {
+		_, err = p.db.Exec(p.t.Context(), fmt.Sprintf("ALTER TABLE %s ALTER COLUMN id RESTART WITH %d", table, 1+size*idGap))
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// walkAll walks a list to its end with pages of several sizes, and fails the
+// test unless it gives what is wanted, page by page.
+func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
+	p.t.Helper()
+	limits := []int{1, 3, 50}
+	if len(want) > 20 {
+		limits = limits[1:]
+	}
+	for _, limit := range limits {
+		asked := url.Values{"limit": {fmt.Sprint(limit)}}
+		maps.Copy(asked, filter)
+		rest := want
+		for target := path + "?" + asked.Encode(); target != ""; {
+			page := p.get(target).want(200)
+			got := decode[[]T](page)
+			expected := rest[:min(limit, len(rest))]
+			if diff := gocmp.Diff(expected, got); diff != "" && len(expected)+len(got) > 0 {
+				p.t.Fatalf("GET %s: page (-want +got):\n%s", target, diff)
+			}
+			rest = rest[len(expected):]
+			target = page.link("next")
+			if hasNext := target != ""; hasNext != (len(rest) > 0) {
+				p.t.Fatalf("%s: %d items are left, and the next page is %q", page.what, len(rest), target)
+			}
+			for _, rel := range []string{"first", "next"} {
+				linked := page.link(rel)
+				if linked == "" && rel == "next" {
+					continue
+				}
+				parsed, err := url.Parse(linked)
+				if err != nil {
+					p.t.Fatal(err)
+				}
+				query := parsed.Query()
+				if query.Has("cursor") != (rel == "next") {
+					p.t.Fatalf("%s: rel=%s is %s", page.what, rel, linked)
+				}
+				query.Del("cursor")
+				if diff := gocmp.Diff(asked, query); diff != "" || parsed.Path != path || !strings.HasPrefix(linked, p.url) {
+					p.t.Fatalf("%s: rel=%s is %s (-want +got):\n%s", page.what, rel, linked, diff)
+				}
+			}
+		}
+	}
+}
+
+// selected gives the items that a filter lets through, in an order.
+func selected[T any](items []T, keep func(T) bool, order func(a, b T) int) []T {
+	var kept []T
+	for _, item := range items {
+		if keep(item) {
+			kept = append(kept, item)
+		}
+	}
+	slices.SortFunc(kept, order)
+	return kept
+}
+
+// byName orders items as sort=name does.
+func byName[T any](name func(T) string, id func(T) int64) func(a, b T) int {
+	return func(a, b T) int {
+		return cmp.Or(cmp.Compare(namekey.Of(name(a)), namekey.Of(name(b))), cmp.Compare(id(a), id(b)))
+	}
+}
+
+// orders gives the order of each value of sort.
+func sorts[T any](name func(T) string, id func(T) int64) map[string]func(a, b T) int {
+	up := func(a, b T) int { return cmp.Compare(id(a), id(b)) }
+	all := map[string]func(a, b T) int{"": up, "id": up, "-id": func(a, b T) int { return up(b, a) }}
+	if name != nil {
+		forth := byName(name, id)
+		all["name"], all["-name"] = forth, func(a, b T) int { return forth(b, a) }
+	}
+	return all
+}
+
+// oneOf reports whether a repeatable filter lets a value through.
+func oneOf(filter []string, value any) bool {
+	return len(filter) == 0 || slices.Contains(filter, fmt.Sprint(value))
+}
+
+// hasPrefix reports whether a filter by name lets a name through.
+func hasPrefix(filter []string, name string) bool {
+	return len(filter) == 0 || strings.HasPrefix(namekey.Of(name), namekey.Of(filter[0]))
+}
+
+func TestListPets(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.fill(61)
+	dogs, cats := fmt.Sprint(s.categories[0].ID), fmt.Sprint(s.categories[1].ID)
+	batch := []string{"1", "4", "5", "40", "37", "43", "46", "61", "100", "103", "9999", "9223372036854775807", "4"}
+	for _, filter := range []url.Values{
+		{},
+		{"status": {"available"}},
+		{"status": {"sold", "pending"}},
+		{"status": {"sold", "sold"}},
+		{"status": {"available", "pending", "sold"}},
+		{"categoryId": {dogs}},
+		{"categoryId": {cats, dogs}},
+		{"categoryId": {"9999"}},
+		{"categoryId": {"9999", cats}, "status": {"available"}},
+		{"categoryId": {dogs, cats}, "status": {"available", "sold"}},
+		{"name": {"re"}},
+		{"name": {"REX"}},
+		{"name": {"zoë"}},
+		{"name": {"Zoe\u0308"}},
+		{"name": {"zo"}},
+		{"name": {"1"}},
+		{"name": {"\U0010FFFF"}},
+		{"name": {"nobody"}},
+		{"name": {"m"}, "status": {"available"}},
+		{"name": {"b"}, "categoryId": {dogs, cats}},
+		{"name": {"r"}, "categoryId": {cats, "9999"}, "status": {"pending", "available"}},
+		{"id": batch},
+		{"id": {"9999"}},
+		{"id": batch, "status": {"sold", "available"}},
+		{"id": batch, "categoryId": {dogs}},
+		{"id": batch, "name": {"r"}},
+		{"id": batch, "name": {"m"}, "categoryId": {dogs, cats}, "status": {"available", "pending"}},
+	} {
+		for sort, order := range sorts(func(p pet) string { return p.Name }, func(p pet) int64 { return p.ID }) {
+			if sort != "" {
+				filter["sort"] = []string{sort}
+			}
+			want := selected(s.pets, func(p pet) bool {
+				return oneOf(filter["id"], p.ID) && oneOf(filter["status"], p.Status) && oneOf(filter["categoryId"], p.CategoryID) && hasPrefix(filter["name"], p.Name)
+			}, order)
+			walkAll(p, "/pets", filter, want)
+			delete(filter, "sort")
+		}
+	}
+}
+
+func TestListCategories(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.fill(61)
+	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 1"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
+		for sort, order := range sorts(func(c category) string { return c.Name }, func(c category) int64 { return c.ID }) {
+			if sort != "" {
+				filter["sort"] = []string{sort}
+			}
+			walkAll(p, "/categories", filter, selected(s.categories, func(c category) bool { return hasPrefix(filter["name"], c.Name) }, order))
+			delete(filter, "sort")
+		}
+	}
+}
+
+func TestListOrders(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.fill(61)
+	at := func(text string) time.Time {
+		parsed, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed
+	}
+	const christmas, microsecondLater, newYear = "2026-12-24T00:00:00Z", "2026-12-24T00:00:00.000001Z", "2026-12-31T00:00:00Z"
+	for _, filter := range []url.Values{
+		{},
+		{"petId": {"1"}},
+		{"petId": {"13"}},
+		{"petId": {"9999"}},
+		{"complete": {"true"}},
+		{"complete": {"false"}},
+		{"petId": {"1"}, "complete": {"true"}},
+		{"petId": {"4"}, "complete": {"false"}},
+		{"shipDateFrom": {christmas}},
+		{"shipDateFrom": {microsecondLater}},
+		{"shipDateTo": {christmas}},
+		{"shipDateTo": {microsecondLater}},
+		{"shipDateTo": {newYear}},
+		{"shipDateFrom": {"2026-12-25T00:00:00Z"}, "shipDateTo": {"2026-12-26T00:00:00Z"}},
+		{"shipDateFrom": {"2026-12-25T01:00:00+01:00"}, "shipDateTo": {"2026-12-28T19:00:00-05:00"}},
+		{"shipDateFrom": {"2026-12-25T00:00:00.000001Z"}, "shipDateTo": {"2026-12-25T00:00:00.000002Z"}},
+		{"shipDateFrom": {newYear}, "shipDateTo": {christmas}},
+		{"shipDateFrom": {christmas}, "shipDateTo": {christmas}},
+		{"shipDateFrom": {"0001-01-01T00:00:00Z"}, "shipDateTo": {"9999-12-31T23:59:59.999999Z"}},
+		{"shipDateFrom": {christmas}, "petId": {"1"}},
+		{"shipDateTo": {newYear}, "complete": {"false"}},
+		{"shipDateFrom": {christmas}, "shipDateTo": {newYear}, "petId": {"13"}, "complete": {"true"}},
+	} {
+		for sort, inOrder := range sorts(nil, func(o order) int64 { return o.ID }) {
+			if sort != "" {
+				filter["sort"] = []string{sort}
+			}
+			want := selected(s.orders, func(o order) bool {
+				from, to := filter.Get("shipDateFrom"), filter.Get("shipDateTo")
+				return oneOf(filter["petId"], o.PetID) && oneOf(filter["complete"], o.Complete) &&
+					(from == "" || (o.ShipDate != nil && !o.ShipDate.Before(at(from)))) &&
+					(to == "" || (o.ShipDate != nil && o.ShipDate.Before(at(to))))
+			}, inOrder)
+			walkAll(p, "/store/orders", filter, want)
+			delete(filter, "sort")
+		}
+	}
+}
+
+func TestListInventory(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.fill(61)
+	for _, filter := range []url.Values{
+		{},
+		{"status": {"sold"}},
+		{"status": {"available", "pending"}},
+		{"status": {"available", "pending", "sold"}},
+		{"maxQuantity": {"0"}},
+		{"maxQuantity": {"2"}},
+		{"maxQuantity": {"1000000000"}},
+		{"maxQuantity": {"1"}, "status": {"available"}},
+		{"maxQuantity": {"2"}, "status": {"pending", "sold"}},
+	} {
+		want := selected(s.inventory, func(i inventoryItem) bool {
+			most := int64(1 << 60)
+			if filter.Has("maxQuantity") {
+				if err := json.Unmarshal([]byte(filter.Get("maxQuantity")), &most); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return oneOf(filter["status"], i.Status) && i.Quantity <= most
+		}, func(a, b inventoryItem) int { return cmp.Compare(a.PetID, b.PetID) })
+		walkAll(p, "/store/inventory", filter, want)
+	}
+}
+
+func TestListMessages(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	var want []message
+	for i := range 12 {
+		want = append(want, decode[message](p.post("/messages", object{"message": fmt.Sprint(i)}).want(202)))
+	}
+	slices.Reverse(want)
+	walkAll(p, "/messages", nil, want)
+}
+
+// TestListLimits: 50 items where nothing is said, 100 in a batch of ids, at most 200.
+func TestListLimits(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const size = 201
+	s := p.fill(size)
+	messageID := func(i int) string { return fmt.Sprintf("msg_%032x", i) }
+	p.copy("messages", []string{"account_id", "id", "message"}, size, func(i int) []any { return []any{1, messageID(i), "x"} })
+	count := func(target string) int { return len(decode[[]json.RawMessage](p.get(target).want(200))) }
+	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
+		for target, want := range map[string]int{path: 50, path + "?limit=1": 1, path + "?limit=199": 199, path + "?limit=200": 200} {
+			if got := count(target); got != want {
+				t.Errorf("GET %s: %d items, want %d", target, got, want)
+			}
+		}
+		p.get(path+"?limit=201").wantViolations("invalid_parameter", "limit out_of_range")
+	}
+	batch := url.Values{}
+	for _, one := range s.pets[:100] {
+		batch.Add("id", fmt.Sprint(one.ID))
+	}
+	whole := p.get("/pets?" + batch.Encode()).want(200)
+	if diff := gocmp.Diff(s.pets[:100], decode[[]pet](whole)); diff != "" || whole.link("next") != "" {
+		t.Errorf("a batch of 100, next %q (-want +got):\n%s", whole.link("next"), diff)
+	}
+	if got := count("/pets?limit=7&" + batch.Encode()); got != 7 {
+		t.Errorf("a batch with a limit of 7 has %d pets", got)
+	}
+	empty := start(t)
+	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
+		if page := empty.get(path).want(200); string(page.body) != "[]" || page.link("next") != "" || page.link("first") == "" {
+			t.Errorf("an empty list: %s, Link %q", page.body, page.header.Get("Link"))
+		}
+	}
+}
+
+// TestCursorIsBound: to its list, filters and sort, but not to the limit.
+func TestCursorIsBound(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.fill(10)
+	cursorOf := func(target string) string {
+		t.Helper()
+		next, err := url.Parse(p.get(target).want(200).link("next"))
+		if err != nil || !next.Query().Has("cursor") {
+			t.Fatalf("GET %s has no next page", target)
+		}
+		return next.Query().Get("cursor")
+	}
+	cursor := "&cursor=" + cursorOf("/pets?status=available&status=sold&sort=name&limit=2")
+	for _, target := range []string{
+		"/pets?status=available&status=sold&sort=name&limit=2",
+		"/pets?limit=200&sort=name&status=available&status=sold",
+		"/pets?sort=name&status=sold&status=available",
+	} {
+		p.get(target + cursor).want(200)
+	}
+	for _, target := range []string{
+		"/pets?status=available&status=sold&sort=-name",
+		"/pets?status=available&status=sold&sort=id",
+		"/pets?status=available&status=sold",
+		"/pets?status=available&sort=name",
+		"/pets?status=available&status=pending&sort=name",
+		"/pets?status=available&status=sold&status=pending&sort=name",
+		"/pets?status=available&status=sold&sort=name&name=r",
+		"/pets?status=available&status=sold&sort=name&categoryId=1",
+		"/pets?status=available&status=sold&sort=name&id=1",
+		"/pets?sort=name",
+		"/categories?sort=name",
+		"/store/orders?sort=id",
+		"/store/inventory?status=available&status=sold",
+		"/messages?limit=1",
+	} {
+		p.get(target+cursor).wantError(400, "invalid_cursor")
+	}
+
+	// lists of the same parameters tell their cursors apart
+	byID := "&cursor=" + cursorOf("/pets?limit=1")
+	for _, path := range []string{"/categories", "/store/orders", "/store/inventory", "/messages"} {
+		p.get(path+"?limit=1"+byID).wantError(400, "invalid_cursor")
+	}
+	p.get("/pets?sort=id" + byID).want(200) // which is the default
+	// another process of the same database knows them, another database does not
+	twin := p.with(func(*api.Options) {})
+	twin.get("/pets?limit=1" + byID).want(200)
+	other := pgtest.NewEmpty(t) // a template would have the key of ours
+	migrations, err := postgres.OpenMigrations(t.Context(), other.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer migrations.Close()
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
+}
+
+// TestTamperedCursor: a cursor with one character changed, lost or added is none.
+func TestTamperedCursor(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.fill(3)
+	next, err := url.Parse(p.get("/pets?sort=name&limit=1").want(200).link("next"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor := next.Query().Get("cursor")
+	refused := func(tampered string) {
+		t.Helper()
+		p.get("/pets"+query("sort", "name", "limit", "1", "cursor", tampered)).wantError(400, "invalid_cursor")
+	}
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	for i := range cursor {
+		at := strings.IndexByte(alphabet, cursor[i])
+		for _, other := range []int{at ^ 1, at ^ 32} {
+			refused(cursor[:i] + alphabet[other:other+1] + cursor[i+1:])
+		}
+		refused(cursor[:i] + cursor[i+1:])
+		refused(cursor[:i] + "A" + cursor[i:])
+		refused(cursor[:i] + "=" + cursor[i:])
+		if i > 0 {
+			refused(cursor[:i])
+		}
+	}
+	unsealed, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, forged := range []string{
+		"x", "0", "-1", "null", "{}", " ", cursor + " ", " " + cursor, cursor + "=", cursor + cursor, cursor + "\n", "漢", strings.Repeat("A", 4000),
+		base64.RawURLEncoding.EncodeToString([]byte(`{"id":1}`)),
+		base64.RawURLEncoding.EncodeToString(make([]byte, 16)),
+		base64.RawURLEncoding.EncodeToString(append(make([]byte, 16), unsealed[16:]...)),
+	} {
+		refused(forged)
+	}
+	p.get(next.String()).want(200)
+}
+
+// TestWalkAmongWriters: while others insert and delete, a walk sees each row that
+// stays exactly once, in order.
+func TestWalkAmongWriters(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	stayed := map[int64]bool{}
+	home := p.newCategory("home")
+	for i := range 40 {
+		name := string(rune('a'+i*11%26)) + " stays"
+		stayed[decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201)).ID] = true
+	}
+	const writers, atATime = 3, 5
+	for writer := range writers {
+		p.run(func(ctx context.Context) {
+			var mine []string // the paths of its pets
+			for i := writer; ctx.Err() == nil; i++ {
+				name := string(rune('a'+i*7%26)) + " comes and goes"
+				created, err := p.try("POST", "/pets", object{"name": name, "categoryId": home})
+				if err != nil {
+					return // the test is over
+				}
+				mine = append(mine, created.want(201).header.Get("Location"))
+				if len(mine) < atATime {
+					continue
+				}
+				if _, err := p.try("DELETE", mine[0], nil); err != nil {
+					return
+				}
+				mine = mine[1:]
+			}
+		})
+	}
+	orders := sorts(func(p pet) string { return p.Name }, func(p pet) int64 { return p.ID })
+	for _, target := range []string{"/pets?sort=id&limit=3", "/pets?sort=-id&limit=3", "/pets?sort=name&limit=3", "/pets?sort=-name&limit=2", "/pets?status=available&limit=4", "/pets?name=a&sort=-id&limit=1"} {
+		seen := walk[pet](p, target)
+		asked, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.IsSortedFunc(seen, orders[asked.Query().Get("sort")]) {
+			t.Errorf("GET %s: not in order", target)
+		}
+		times := map[int64]int{}
+		for _, one := range seen {
+			times[one.ID]++
+			if times[one.ID] > 1 {
+				t.Errorf("GET %s: pet %d twice", target, one.ID)
+			}
+		}
+		for id := range stayed {
+			if asked.Query().Has("name") && !hasPrefix([]string{"a"}, decode[pet](p.get(petPath(id)).want(200)).Name) {
+				continue
+			}
+			if times[id] != 1 {
+				t.Errorf("GET %s: pet %d %d times", target, id, times[id])
+			}
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package api_test
+
+import (
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+)
+
+func TestMessage(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	began := time.Now().Add(-time.Second)
+	queued := p.post("/messages", object{"message": "hello"}).want(202)
+	sent := decode[message](queued)
+	if sent.Message != "hello" || sent.Status != "queued" || !regexp.MustCompile(`^msg_[0-9a-f]{32}$`).MatchString(sent.ID) {
+		t.Errorf("queued: %s", queued.body)
+	}
+	if sent.CreatedAt.Before(began) || sent.CreatedAt.After(time.Now().Add(time.Second)) {
+		t.Errorf("createdAt %s is not now", sent.CreatedAt)
+	}
+	var durable bool
+	if err := p.db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM messages WHERE id = $1 AND message = 'hello')", sent.ID).Scan(&durable); err != nil || !durable {
+		t.Errorf("the message is not in the database: %v", err)
+	}
+	got := p.get(queued.header.Get("Location")).want(200)
+	if diff := cmp.Diff(string(queued.body), string(got.body)); diff != "" {
+		t.Errorf("queued and read back (-queued +read):\n%s", diff)
+	}
+}
+
+func TestMessagesAreKeptAsSent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, naughty...)
+	for _, text := range texts {
+		if got := decode[message](p.post("/messages", object{"message": text}).want(202)).Message; got != text {
+			t.Errorf("%q came back as %q", text, got)
+		}
+	}
+	var listed []string
+	for _, one := range walk[message](p, "/messages?limit=20") {
+		listed = append(listed, one.Message)
+	}
+	slices.Reverse(texts) // newest first
+	if diff := cmp.Diff(texts, listed); diff != "" {
+		t.Errorf("the list (-want +got):\n%s", diff)
+	}
+}
+
+// TestMessagesBelongToAnAccount: to all keys of it, and to no other account.
+func TestMessagesBelongToAnAccount(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	alice, aliceReads := p.as(p.newKey("alice", auth.Write)), p.as(p.newKey("alice", auth.Read))
+	bob := p.as(p.newKey("bob", auth.Admin))
+	ids := func(p *petstore) []string {
+		found := []string{}
+		for _, one := range walk[message](p, "/messages?limit=1") {
+			found = append(found, one.ID)
+		}
+		return found
+	}
+	first := decode[message](alice.post("/messages", object{"message": "1"}).want(202)).ID
+	bobs := decode[message](bob.post("/messages", object{"message": "2"}).want(202)).ID
+	second := decode[message](alice.post("/messages", object{"message": "3"}).want(202)).ID
+
+	if diff := cmp.Diff([]string{second, first}, ids(aliceReads)); diff != "" {
+		t.Errorf("alice's messages (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{bobs}, ids(bob)); diff != "" {
+		t.Errorf("bob's messages (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{}, ids(p)); diff != "" {
+		t.Errorf("the others' messages (-want +got):\n%s", diff)
+	}
+	aliceReads.get("/messages/" + first).want(200)
+	bob.get("/messages/"+first).wantError(404, "message_not_found")
+	alice.get("/messages/"+bobs).wantError(404, "message_not_found")
+	aliceReads.post("/messages", object{"message": "x"}).wantError(403, "insufficient_scope")
+
+	// a cursor of one account shows another none of its messages
+	next := alice.get("/messages?limit=1").want(200).link("next")
+	if stolen := decode[[]message](bob.get(next).want(200)); slices.ContainsFunc(stolen, func(m message) bool { return m.ID != bobs }) {
+		t.Errorf("bob reads %+v", stolen)
+	}
+}

@@ -1,0 +1,191 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// TestDescription: the two forms say the same, by the word of a reader that is
+// not the server's own.
+func TestDescription(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
+	if got := inYAML.header.Get("Content-Type"); got != "application/yaml" {
+		t.Errorf("openapi.yaml is served as %q", got)
+	}
+	for _, answer := range []*response{inJSON, inYAML} {
+		if got := answer.header.Get("Cache-Control"); got != "public, no-cache" {
+			t.Errorf("%s: Cache-Control %q", answer.what, got)
+		}
+		if !bytes.Contains(answer.body, []byte("9223372036854775807")) {
+			t.Errorf("%s: 2^63-1 was rounded", answer.what)
+		}
+	}
+	if diff := cmp.Diff(document(t, inYAML.body), document(t, inJSON.body)); diff != "" {
+		t.Errorf("the document (-YAML +JSON):\n%s", diff)
+	}
+}
+
+// document reads a description, and gives it in a form that compares.
+func document(t *testing.T, text []byte) any {
+	t.Helper()
+	read, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := json.Marshal(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := json.Unmarshal(encoded, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestBaseURL: where the server's own address is known, the description names it
+// and links begin with it.
+func TestBaseURL(t *testing.T) {
+	t.Parallel()
+	const base = "https://petstore.example/v1"
+	p := start(t)
+	if first := p.get("/pets?limit=1").want(200).link("first"); first != p.url+"/pets?limit=1" {
+		t.Errorf("without a base URL, the link is %q", first)
+	}
+	p = p.with(func(o *api.Options) { o.BaseURL = base })
+	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
+		read, err := openapi3.NewLoader().LoadFromData(p.get(target).want(200).body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(read.Servers) != 1 || read.Servers[0].URL != base {
+			t.Errorf("%s names the servers %+v", target, read.Servers)
+		}
+	}
+	if first := p.get("/pets?limit=1").want(200).link("first"); first != base+"/pets?limit=1" {
+		t.Errorf("the link is %q", first)
+	}
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	for target, want := range map[string]string{
+		"/livez":  `{"status":"ok"}`,
+		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","shutdown":"ok"}}`,
+	} {
+		answer := p.get(target).want(200)
+		var got, wanted any
+		if err := json.Unmarshal([]byte(want), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(answer.body, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wanted, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", target, diff)
+		}
+		if cache := answer.header.Get("Cache-Control"); cache != "no-store" {
+			t.Errorf("%s: Cache-Control %q", target, cache)
+		}
+	}
+}
+
+// wantNotReady fails the test unless /readyz says so, with these checks, in
+// words that hold this and no internals.
+func (p *petstore) wantNotReady(saying string, checks map[string]string) {
+	p.t.Helper()
+	answer := p.as("").get("/readyz").wantError(503, "unavailable")
+	got := answer.error()
+	if diff := cmp.Diff(checks, got.Checks); diff != "" {
+		p.t.Errorf("checks (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(got.Message, saying) {
+		p.t.Errorf("the message %q does not say %q", got.Message, saying)
+	}
+	if answer.header.Get("Retry-After") == "" {
+		p.t.Error("no Retry-After")
+	}
+	for _, internal := range []string{"SQLSTATE", "dial", "127.0.0.1", "goose", "pool"} {
+		if bytes.Contains(answer.body, []byte(internal)) {
+			p.t.Errorf("/readyz tells internals: %s", answer.body)
+		}
+	}
+	p.as("").get("/livez").want(200)
+}
+
+func TestNotReadyWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	nobody, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := nobody.Addr().String()
+	nobody.Close()
+	away, err := postgres.Open(t.Context(), "postgres://petstore@"+address+"/petstore?sslmode=disable", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(away.Close)
+	p := start(t)
+	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
+
+	refused := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away)) })
+	refused.wantNotReady("database", gone)
+	refused.get("/pets").wantError(503, "unavailable")
+
+	p.get("/readyz").want(200)
+	p.pool.Close()
+	p.wantNotReady("database", gone)
+}
+
+func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.get("/readyz").want(200)
+	migrations, err := postgres.OpenMigrations(t.Context(), p.dbURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer migrations.Close()
+	behind := map[string]string{"database": "ok", "schema": "behind", "shutdown": "ok"}
+	if _, err := migrations.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.wantNotReady("petstore migrate up", behind)
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.get("/readyz").want(200)
+
+	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(empty.Close)
+	p.with(func(o *api.Options) { o.DB = empty }).wantNotReady("petstore migrate up", behind)
+}
+
+// TestShutDown: load balancers are sent away first, and requests still answered.
+func TestShutDown(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.server.ShutDown()
+	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "shutdown": "in progress"})
+	p.get("/pets").want(200)
+	p.post("/messages", object{"message": "x"}).want(202)
+}

@@ -1,0 +1,462 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+)
+
+func TestPlaceOrder(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	petID := p.newPet("Rex", 10)
+	ship := time.Date(2026, 12, 24, 9, 30, 0, 0, time.UTC)
+	for _, test := range []struct {
+		name string
+		body object
+		want order
+	}{
+		{"one unit unless said otherwise", object{"petId": petID}, order{PetID: petID, Quantity: 1}},
+		{"some units", object{"petId": petID, "quantity": 3}, order{PetID: petID, Quantity: 3}},
+		{"with a ship date", object{"petId": petID, "quantity": 2, "shipDate": ship}, order{PetID: petID, Quantity: 2, ShipDate: &ship}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := p.in(t)
+			answer := p.post("/store/orders", test.body).want(201)
+			placed := decode[order](answer)
+			test.want.ID = placed.ID
+			if diff := cmp.Diff(test.want, placed); diff != "" {
+				t.Errorf("the order (-want +got):\n%s", diff)
+			}
+			location := fmt.Sprintf("/store/orders/%d", placed.ID)
+			if got := answer.header.Get("Location"); got != location {
+				t.Errorf("Location %q, want %q", got, location)
+			}
+			if diff := cmp.Diff(test.want, decode[order](p.get(location).want(200))); diff != "" {
+				t.Errorf("the order at its Location (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// An order that was refused leaves nothing behind.
+func TestPlaceOrderOfUnknownPet(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, petID := range []int64{1, 1<<53 - 1, 1<<63 - 1} {
+		p.post("/store/orders", object{"petId": petID}).wantError(422, "unknown_pet")
+	}
+	s := p.stage(on("available", 0))
+	s.run(deleting).want(204)
+	s.run(placing(1)).wantError(422, "unknown_pet")
+	if orders := walk[order](p, "/store/orders"); len(orders) > 0 {
+		t.Errorf("there are orders: %+v", orders)
+	}
+}
+
+func TestPlacingRules(t *testing.T) {
+	t.Parallel()
+	hold(t, []rule{
+		{"some of the stock", on("available", 5), placing(2), 201, "", on("available", 3, 2)},
+		{"some, beside another order", on("available", 5, 3), placing(2), 201, "", on("available", 3, 2, 3)},
+		{"all of the stock", on("available", 5), placing(5), 201, "", on("pending", 0, 5)},
+		{"the last units, beside another order", on("available", 2, 4), placing(2), 201, "", on("pending", 0, 2, 4)},
+		{"the most that one order takes", on("available", 1_000_000), placing(1_000_000), 201, "", on("pending", 0, 1_000_000)},
+
+		{"more than the stock", on("available", 5), placing(6), 409, "insufficient_stock", on("available", 5)},
+		{"more than the stock, less than with what is held", on("available", 2, 4), placing(3), 409, "insufficient_stock", on("available", 2, 4)},
+		{"no stock", on("available", 0), placing(1), 409, "insufficient_stock", on("available", 0)},
+		{"no stock, but units held", on("available", 0, 3), placing(1), 409, "insufficient_stock", on("available", 0, 3)},
+
+		{"pending", on("pending", 5), placing(1), 409, "pet_not_available", on("pending", 5)},
+		{"pending, and more than the stock", on("pending", 0, 5), placing(1), 409, "pet_not_available", on("pending", 0, 5)},
+		{"sold", on("sold", 5), placing(5), 409, "pet_not_available", on("sold", 5)},
+		{"sold, and more than the stock", on("sold", 0), placing(1), 409, "pet_not_available", on("sold", 0)},
+	})
+}
+
+func TestCompletingRules(t *testing.T) {
+	t.Parallel()
+	hold(t, []rule{
+		{"the last units", on("pending", 0, 4), completing(0), 200, "", on("sold", 0)},
+		{"the last units of an available pet", on("available", 0, 4), completing(0), 200, "", on("sold", 0)},
+		{"the last units of a sold pet", on("sold", 0, 4), completing(0), 200, "", on("sold", 0)},
+		{"while units are held", on("pending", 0, 3, 4), completing(1), 200, "", on("pending", 0, 3)},
+		{"while units are held, of an available pet", on("available", 0, 3, 4), completing(1), 200, "", on("available", 0, 3)},
+		{"while there is stock", on("available", 2, 4), completing(0), 200, "", on("available", 2)},
+		{"while there is stock, of a pending pet", on("pending", 2, 4), completing(0), 200, "", on("pending", 2)},
+		{"while there are both", on("available", 2, 3, 4), completing(0), 200, "", on("available", 2, 4)},
+
+		{"not, of an open order", on("pending", 0, 4), reopening(0), 200, "", on("pending", 0, 4)},
+		{"nothing said", on("pending", 0, 4), patchingOrder(0, `{}`), 200, "", on("pending", 0, 4)},
+	})
+}
+
+func TestCancellingRules(t *testing.T) {
+	t.Parallel()
+	hold(t, []rule{
+		{"stock was 0", on("pending", 0, 4), cancelling(0), 204, "", on("available", 4)},
+		{"stock was 0, beside another order", on("pending", 0, 3, 4), cancelling(0), 204, "", on("available", 3, 4)},
+		{"stock was 0, of an available pet", on("available", 0, 4), cancelling(0), 204, "", on("available", 4)},
+		{"stock was 0, of a sold pet", on("sold", 0, 4), cancelling(0), 204, "", on("sold", 4)},
+		{"stock was not 0", on("available", 2, 4), cancelling(0), 204, "", on("available", 6)},
+		{"stock was not 0, of a pending pet", on("pending", 2, 4), cancelling(0), 204, "", on("pending", 6)},
+		{"stock was not 0, of a sold pet", on("sold", 2, 4), cancelling(0), 204, "", on("sold", 6)},
+	})
+}
+
+func TestCompleteOrderStaysComplete(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("pending", 0, 4))
+	want := order{ID: s.orders[0], PetID: s.pet, Quantity: 4, Complete: true}
+	completed := decode[order](s.run(completing(0)).want(200))
+	if diff := cmp.Diff(want, completed); diff != "" {
+		t.Errorf("the order (-want +got):\n%s", diff)
+	}
+
+	// A repeat moves nothing: neither the units that came since, nor the status.
+	s.run(stocking(5)).want(200)
+	s.run(completing(0)).want(200)
+	s.wantShelf(on("available", 5))
+	s.run(stocking(0)).want(200)
+	s.run(completing(0)).want(200)
+	s.wantShelf(on("available", 0))
+
+	// Nothing of a refused change is made.
+	s.run(reopening(0)).wantError(409, "invalid_transition")
+	s.run(patchingOrder(0, `{"complete": false, "shipDate": "2026-12-24T09:30:00Z"}`)).wantError(409, "invalid_transition")
+	s.run(cancelling(0)).wantError(409, "order_complete")
+	s.run(patchingOrder(0, `{}`)).want(200)
+	if diff := cmp.Diff(want, s.order(0)); diff != "" {
+		t.Errorf("the order at the end (-want +got):\n%s", diff)
+	}
+	s.wantShelf(on("available", 0))
+}
+
+func TestCancelledOrderIsGone(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("pending", 0, 3, 4))
+	if body := s.run(cancelling(0)).want(204).body; len(body) > 0 {
+		t.Errorf("a body: %s", body)
+	}
+	s.get(s.orderPath(0)).wantError(404, "order_not_found")
+	for _, event := range []event{cancelling(0), completing(0), reopening(0), patchingOrder(0, `{}`)} {
+		s.run(event).wantError(404, "order_not_found")
+	}
+	s.wantShelf(on("available", 3, 4))
+}
+
+// All stock of the shop is on its way back through one pet.
+func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
+	t.Parallel()
+	const most = 1_000_000_000
+	s := start(t).stage(on("available", 0, 1_000_000))
+	s.run(stocking(most)).want(200)
+	s.run(cancelling(0)).want(204)
+	s.wantShelf(on("available", most+1_000_000))
+	s.run(placing(1)).want(201)
+	s.wantShelf(on("available", most+999_999, 1))
+}
+
+func TestShipDate(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 1_000, 1))
+	for _, test := range []struct{ name, sent, want string }{
+		{"UTC", "2026-12-24T09:30:00Z", "2026-12-24T09:30:00Z"},
+		{"east", "2026-12-24T01:30:00+02:00", "2026-12-23T23:30:00Z"},
+		{"west", "2026-12-24T23:30:00-02:00", "2026-12-25T01:30:00Z"},
+		{"half an hour", "2026-12-24T09:30:00+05:30", "2026-12-24T04:00:00Z"},
+		{"farthest east", "2026-12-24T23:59:00+23:59", "2026-12-24T00:00:00Z"},
+		{"an unknown offset", "2026-12-24T09:30:00-00:00", "2026-12-24T09:30:00Z"},
+		{"a leap day", "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z"},
+		{"one digit", "2026-12-24T09:30:00.5Z", "2026-12-24T09:30:00.5Z"},
+		{"zeros", "2026-12-24T09:30:00.000000000Z", "2026-12-24T09:30:00Z"},
+		{"six digits", "2026-12-24T09:30:00.123456Z", "2026-12-24T09:30:00.123456Z"},
+		{"nine digits are cut", "2026-12-24T09:30:00.123456789Z", "2026-12-24T09:30:00.123456Z"},
+		{"and not rounded", "2026-12-24T09:30:59.999999999+00:00", "2026-12-24T09:30:59.999999Z"},
+		{"the first", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"},
+		{"the first, before it here", "0000-12-31T23:00:00-01:00", "0001-01-01T00:00:00Z"},
+		{"before 1970", "1582-10-15T12:00:00.000001999Z", "1582-10-15T12:00:00.000001Z"},
+		{"the last", "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999Z"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := s.in(t)
+			placed := p.post("/store/orders", object{"petId": s.pet, "shipDate": test.sent}).want(201)
+			patched := p.patch(s.orderPath(0), object{"shipDate": test.sent}).want(200)
+			read := p.get(placed.header.Get("Location")).want(200)
+			for _, answer := range []*response{placed, patched, read} {
+				if got := decode[map[string]any](answer)["shipDate"]; got != test.want {
+					t.Errorf("%s: %v for %s, want %s", answer.what, got, test.sent, test.want)
+				}
+			}
+		})
+	}
+}
+
+func TestShipDateRefused(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 5, 1))
+	for _, test := range []struct{ name, sent, code string }{
+		{"year 0", `"0000-12-31T23:59:59Z"`, "invalid_format"},
+		{"year 0 in UTC", `"0001-01-01T00:00:00+00:01"`, "invalid_format"},
+		{"year 10000", `"10000-01-01T00:00:00Z"`, "invalid_format"},
+		{"year 10000 in UTC", `"9999-12-31T23:59:59-00:01"`, "invalid_format"},
+		{"a leap second", `"2016-12-31T23:59:60Z"`, "invalid_format"},
+		{"no leap day", `"2027-02-29T00:00:00Z"`, "invalid_format"},
+		{"no such day", `"2026-04-31T00:00:00Z"`, "invalid_format"},
+		{"no such month", `"2026-13-01T00:00:00Z"`, "invalid_format"},
+		{"hour 24", `"2026-12-24T24:00:00Z"`, "invalid_format"},
+		{"minute 60", `"2026-12-24T09:60:00Z"`, "invalid_format"},
+		{"offset of a day", `"2026-12-24T09:30:00+24:00"`, "invalid_format"},
+		{"offset of 60 minutes", `"2026-12-24T09:30:00+02:60"`, "invalid_format"},
+		{"offset without a colon", `"2026-12-24T09:30:00+0200"`, "invalid_format"},
+		{"offset of hours", `"2026-12-24T09:30:00+02"`, "invalid_format"},
+		{"no offset", `"2026-12-24T09:30:00"`, "invalid_format"},
+		{"a date", `"2026-12-24"`, "invalid_format"},
+		{"no seconds", `"2026-12-24T09:30Z"`, "invalid_format"},
+		{"an hour of one digit", `"2026-12-24T9:30:00Z"`, "invalid_format"},
+		{"a comma", `"2026-12-24T09:30:00,5Z"`, "invalid_format"},
+		{"a fraction without digits", `"2026-12-24T09:30:00.Z"`, "invalid_format"},
+		{"ten digits", `"2026-12-24T09:30:00.1234567890Z"`, "invalid_format"},
+		{"a space for T", `"2026-12-24 09:30:00Z"`, "invalid_format"},
+		{"lower case t", `"2026-12-24t09:30:00Z"`, "invalid_format"},
+		{"lower case z", `"2026-12-24T09:30:00z"`, "invalid_format"},
+		{"a space before", `" 2026-12-24T09:30:00Z"`, "invalid_format"},
+		{"a newline after", `"2026-12-24T09:30:00Z\n"`, "invalid_format"},
+		{"other digits", `"２０２６-12-24T09:30:00Z"`, "invalid_format"},
+		{"words", `"tomorrow"`, "invalid_format"},
+		{"nothing", `""`, "invalid_format"},
+		{"very long", `"2026-12-24T09:30:00.` + strings.Repeat("0", 10_000) + `Z"`, "invalid_format"},
+		{"U+0000", `"2026-12-24T09:30:00Z\u0000"`, "invalid_characters"},
+		{"a number", `1766568600`, "wrong_type"},
+		{"a boolean", `true`, "wrong_type"},
+		{"an array", `["2026-12-24T09:30:00Z"]`, "wrong_type"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			p := s.in(t)
+			want := []string{"/shipDate " + test.code}
+			for _, answer := range []*response{
+				p.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": %s}`, s.pet, test.sent)),
+				p.patch(s.orderPath(0), fmt.Sprintf(`{"shipDate": %s}`, test.sent)),
+			} {
+				if diff := cmp.Diff(want, answer.wantError(400, "validation_failed").violations()); diff != "" {
+					t.Errorf("%s: violations (-want +got):\n%s", answer.what, diff)
+				}
+			}
+		})
+	}
+}
+
+// The ship date can be set, cleared and left alone at any time.
+func TestShipDateAtAnyTime(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("pending", 0, 4))
+	path := s.orderPath(0)
+	steps := []struct{ patch, want string }{
+		{`{}`, ``},
+		{`{"shipDate": "2026-12-24T09:30:00Z"}`, `"2026-12-24T09:30:00Z"`},
+		{`{}`, `"2026-12-24T09:30:00Z"`},
+		{`{"complete": false}`, `"2026-12-24T09:30:00Z"`},
+		{`{"shipDate": null}`, ``},
+		{`{"shipDate": null}`, ``},
+		{`{"shipDate": "2027-01-01T00:00:00Z", "complete": true}`, `"2027-01-01T00:00:00Z"`},
+		{`{"shipDate": "2027-01-02T00:00:00Z"}`, `"2027-01-02T00:00:00Z"`},
+		{`{"shipDate": null, "complete": true}`, ``},
+		{`{"shipDate": "2027-01-03T00:00:00Z", "complete": true}`, `"2027-01-03T00:00:00Z"`},
+		{`{}`, `"2027-01-03T00:00:00Z"`},
+	}
+	for _, step := range steps {
+		for _, answer := range []*response{
+			s.run(patchingOrder(0, step.patch)).want(200),
+			s.get(path).want(200),
+		} {
+			if got := string(decode[map[string]json.RawMessage](answer)["shipDate"]); got != step.want {
+				t.Fatalf("after %s: %s answers %s, want the ship date %q", step.patch, answer.what, answer.body, step.want)
+			}
+		}
+	}
+	s.wantShelf(on("sold", 0))
+
+	s.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": null}`, s.pet)).wantError(400, "validation_failed")
+}
+
+// A pet with orders, complete or not, stays as it is, and so does its entry in
+// the inventory.
+func TestDeletePetWithOrders(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, test := range []struct {
+		name   string
+		before shelf
+		orders []event // before the attempt
+		after  shelf
+	}{
+		{"open", on("available", 2, 4), nil, on("available", 2, 4)},
+		{"complete", on("pending", 0, 4), []event{completing(0)}, on("sold", 0)},
+		{"both", on("pending", 0, 3, 4), []event{completing(1)}, on("pending", 0, 3)},
+		{"one cancelled, one open", on("pending", 0, 3, 4), []event{cancelling(1)}, on("available", 4, 3)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := p.in(t).stage(test.before)
+			for _, event := range test.orders {
+				s.run(event)
+			}
+			s.run(deleting).wantError(409, "pet_in_use")
+			s.wantShelf(test.after)
+			s.run(stocking(1)).want(200) // the entry is whole
+		})
+	}
+	t.Run("all cancelled", func(t *testing.T) {
+		t.Parallel()
+		s := p.in(t).stage(on("pending", 0, 3, 4))
+		s.run(cancelling(0)).want(204)
+		s.run(cancelling(1)).want(204)
+		s.run(deleting).want(204)
+		s.get(s.petPath()).wantError(404, "pet_not_found")
+		s.get(s.inventoryPath()).wantError(404, "inventory_not_found")
+		s.run(stocking(1)).wantError(404, "inventory_not_found")
+		s.run(deleting).wantError(404, "pet_not_found")
+		if have := s.stored(); have.String() != gone.String() {
+			t.Errorf("the database has %v", have)
+		}
+	})
+}
+
+func TestOrderBodies(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 5, 4))
+	for _, test := range []struct {
+		name, method, body string
+		want               []string
+	}{
+		{"nothing", "POST", `{}`, []string{"/petId required"}},
+		{"no object", "POST", `[]`, []string{" wrong_type"}},
+		{"no object", "PATCH", `null`, []string{" wrong_type"}},
+		{"petId 0", "POST", `{"petId": 0}`, []string{"/petId out_of_range"}},
+		{"petId negative", "POST", `{"petId": -1}`, []string{"/petId out_of_range"}},
+		{"petId 2^63", "POST", `{"petId": 9223372036854775808}`, []string{"/petId out_of_range"}},
+		{"petId text", "POST", `{"petId": "1"}`, []string{"/petId wrong_type"}},
+		{"petId fraction", "POST", `{"petId": 1.0}`, []string{"/petId wrong_type"}},
+		{"petId exponent", "POST", `{"petId": 1e2}`, []string{"/petId wrong_type"}},
+		{"petId null", "POST", `{"petId": null}`, []string{"/petId null_not_allowed"}},
+		{"quantity 0", "POST", `{"petId": 1, "quantity": 0}`, []string{"/quantity out_of_range"}},
+		{"quantity negative", "POST", `{"petId": 1, "quantity": -1}`, []string{"/quantity out_of_range"}},
+		{"quantity too large", "POST", `{"petId": 1, "quantity": 1000001}`, []string{"/quantity out_of_range"}},
+		{"quantity huge", "POST", `{"petId": 1, "quantity": 1` + strings.Repeat("0", 100) + `}`, []string{"/quantity out_of_range"}},
+		{"quantity null", "POST", `{"petId": 1, "quantity": null}`, []string{"/quantity null_not_allowed"}},
+		{"what the server sets", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/complete read_only", "/id read_only"}},
+		{"what the server sets", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
+		{"another case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_member"}},
+		{"complete text", "PATCH", `{"complete": "true"}`, []string{"/complete wrong_type"}},
+		{"complete number", "PATCH", `{"complete": 1}`, []string{"/complete wrong_type"}},
+		{"complete null", "PATCH", `{"complete": null}`, []string{"/complete null_not_allowed"}},
+		{"unknown", "PATCH", `{"status": "sold"}`, []string{"/status unknown_member"}},
+		{
+			"everything at once", "POST", `{"quantity": 0, "shipDate": 1, "a/b~c": 1}`,
+			[]string{"/quantity out_of_range", "/shipDate wrong_type", "/petId required", "/a~1b~0c unknown_member"},
+		},
+	} {
+		t.Run(test.method+" "+test.name, func(t *testing.T) {
+			target := "/store/orders"
+			if test.method == "PATCH" {
+				target = s.orderPath(0)
+			}
+			answer := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
+			if diff := cmp.Diff(test.want, answer.violations()); diff != "" {
+				t.Errorf("violations (-want +got):\n%s", diff)
+			}
+		})
+	}
+	s.wantShelf(on("available", 5, 4))
+}
+
+// Each operation on orders and the inventory refuses what every operation does.
+func TestStoreRefusals(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.stage(on("available", 5, 4))
+	reader := p.newKey("reader", auth.Read)
+	for _, operation := range []struct{ method, target, body string }{
+		{"GET", "/store/orders", ""},
+		{"POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, s.pet)},
+		{"GET", s.orderPath(0), ""},
+		{"PATCH", s.orderPath(0), `{"complete": true}`},
+		{"DELETE", s.orderPath(0), ""},
+		{"GET", "/store/inventory", ""},
+		{"GET", "/store/inventory/summary", ""},
+		{"GET", s.inventoryPath(), ""},
+		{"PUT", s.inventoryPath(), `{"quantity": 9}`},
+	} {
+		t.Run(operation.method+" "+operation.target, func(t *testing.T) {
+			p := p.in(t)
+			var body any
+			if operation.body != "" {
+				body = operation.body
+			}
+			send := func(header ...string) *response {
+				t.Helper()
+				return p.do(operation.method, operation.target, body, header...)
+			}
+			send("Authorization", "").wantError(401, "missing_api_key")
+			send("Authorization", "Bearer petstore_nobody").wantError(401, "invalid_api_key")
+			send("Accept", "text/html").wantError(406, "not_acceptable")
+			p.do(operation.method, operation.target+"?nothing=1", body).wantError(400, "invalid_parameter")
+			if operation.method == http.MethodGet {
+				return
+			}
+			send("Authorization", "Bearer "+reader).wantError(403, "insufficient_scope")
+			if body == nil {
+				return
+			}
+			send("Content-Type", "text/plain").wantError(400, "unsupported_content_type")
+			p.do(operation.method, operation.target, operation.body[1:]).wantError(400, "invalid_json")
+			p.do(operation.method, operation.target, strings.Repeat(" ", maxBodyBytes)+operation.body).wantError(413, "body_too_large")
+		})
+	}
+	s.wantShelf(on("available", 5, 4))
+}
+
+// An id in the path is checked before it is looked for.
+func TestStorePathIDs(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, operation := range []struct{ method, collection, body, parameter, notFound string }{
+		{"GET", "/store/orders/", "", "orderId", "order_not_found"},
+		{"PATCH", "/store/orders/", `{"complete": true}`, "orderId", "order_not_found"},
+		{"DELETE", "/store/orders/", "", "orderId", "order_not_found"},
+		{"GET", "/store/inventory/", "", "petId", "inventory_not_found"},
+		{"PUT", "/store/inventory/", `{"quantity": 1}`, "petId", "inventory_not_found"},
+	} {
+		t.Run(operation.method+" "+operation.collection, func(t *testing.T) {
+			t.Parallel()
+			p := p.in(t)
+			var body any
+			if operation.body != "" {
+				body = operation.body
+			}
+			for _, id := range []string{"1", "9007199254740992", "9223372036854775807"} {
+				p.do(operation.method, operation.collection+id, body).wantError(404, operation.notFound)
+			}
+			for id, code := range map[string]string{
+				"0": "out_of_range", "9223372036854775808": "out_of_range", "01": "invalid_format", "-1": "invalid_format",
+				"%2B1": "invalid_format", "1.0": "invalid_format", "one": "invalid_format", "%20": "invalid_format", "%00": "invalid_format",
+			} {
+				answer := p.do(operation.method, operation.collection+id, body).wantError(400, "invalid_parameter")
+				if diff := cmp.Diff([]string{operation.parameter + " " + code}, answer.violations()); diff != "" {
+					t.Errorf("%s: violations (-want +got):\n%s", answer.what, diff)
+				}
+			}
+		})
+	}
+}

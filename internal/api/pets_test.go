@@ -1,0 +1,146 @@
+package api_test
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// naughty are names that are awkward to somebody between the client and the disk.
+var naughty = []string{
+	"Zoë", "Zoe\u0308", // composed and decomposed
+	"👩‍👩‍👧‍👦", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "1\uFE0F\u20E3",
+	"\u200B", "\u00AD", "\u2060", "\uFEFF", // nothing to see, but no white space
+	" leading", "trailing ", "two  spaces", "line\u2028separator\u2029s", "no-break\u00A0space",
+	"مرحبا", "\u202Eevil", "\u202A\u202A", "ภาษาไทย", "한국어", "\u1112\u1161\u11AB", "漢字",
+	"İstanbul", "ıı", "straße", "ΑΣΣ", "ﬃ", "ǅ", "K", "Å",
+	"Z̮̞̠͙͔ͅḀ̗̞͈̻̗Ḷ͙͎̯̹̞͓G̻O̭̗̮",
+	"\uFFFF", "\uFFFE", "\U0010FFFF", "\uE000", "\U0001F1E6", "\uFFFD", "𝕬𝖇𝖈",
+	`'; DROP TABLE pets; --`, `" OR ""="`, `<script>alert(1)</script>`, `&amp;&lt;`, `\`, `\\`, `\"`, `\u0041`, `%s%n`, `%00`, `%2F`, `${7*7}`, `{{7*7}}`, `$1`,
+	"null", "NULL", "undefined", "NaN", "true", "0", "1e3", "-1", "../../etc/passwd", "CON", "=1+1", "@x", "#", "?", "a,b", "a;b", "a\"b", "`id`", "$(id)",
+}
+
+func petPath(id int64) string { return fmt.Sprintf("/pets/%d", id) }
+
+func TestPet(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	dogs, cats := p.newCategory("dogs"), p.newCategory("cats")
+
+	created := p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201)
+	rex := decode[pet](created)
+	want := pet{ID: rex.ID, Name: "Rex", CategoryID: dogs, Status: "available"}
+	same := func(what string, got *response) {
+		t.Helper()
+		if diff := cmp.Diff(want, decode[pet](got.want(got.status))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	same("created", created)
+	path := created.header.Get("Location")
+	if path != petPath(rex.ID) {
+		t.Errorf("Location %q", path)
+	}
+	same("found at its Location", p.get(path).want(200))
+	if got, want := p.inventory(rex.ID), (inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}); got != want {
+		t.Errorf("its inventory entry is %+v, want %+v", got, want)
+	}
+
+	for _, step := range []struct {
+		patch object
+		want  pet
+	}{
+		{object{}, pet{rex.ID, "Rex", dogs, "available"}},
+		{object{"name": "Max"}, pet{rex.ID, "Max", dogs, "available"}},
+		{object{"categoryId": cats}, pet{rex.ID, "Max", cats, "available"}},
+		{object{"status": "sold"}, pet{rex.ID, "Max", cats, "sold"}},
+		{object{}, pet{rex.ID, "Max", cats, "sold"}},
+		{object{"name": "Rex", "categoryId": dogs, "status": "available"}, pet{rex.ID, "Rex", dogs, "available"}},
+	} {
+		want = step.want
+		same(fmt.Sprint("patched with ", step.patch), p.patch(path, step.patch).want(200))
+		same(fmt.Sprint("stored by ", step.patch), p.get(path).want(200))
+	}
+	want.Name = "Zoë"
+	same("merge patch", p.do("PATCH", path, `{"name":"Zo\u00eb"}`, "Content-Type", "application/merge-patch+json").want(200))
+
+	if answer := p.del(path).want(204); len(answer.body) > 0 {
+		t.Errorf("DELETE answers %q", answer.body)
+	}
+	p.get(path).wantError(404, "pet_not_found")
+	p.patch(path, object{}).wantError(404, "pet_not_found")
+	p.del(path).wantError(404, "pet_not_found")
+	p.get(fmt.Sprintf("/store/inventory/%d", rex.ID)).wantError(404, "inventory_not_found")
+	if got := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201)); got.ID == rex.ID {
+		t.Errorf("the id %d was given out again", rex.ID)
+	}
+}
+
+func TestPetStatusWhenCreated(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	home := p.newCategory("home")
+	for _, status := range []string{"available", "pending", "sold"} {
+		created := p.post("/pets", object{"name": "x", "categoryId": home, "status": status}).want(201)
+		if got := decode[pet](p.get(created.header.Get("Location")).want(200)).Status; got != status {
+			t.Errorf("created as %s, it is %s", status, got)
+		}
+	}
+}
+
+func TestPetRefusals(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := p.newPet("one", 2)
+	path := petPath(id)
+	p.post("/pets", object{"name": "x", "categoryId": 9999}).wantError(422, "unknown_category")
+	p.patch(path, object{"categoryId": 9999, "name": "y"}).wantError(422, "unknown_category")
+
+	p.patch(path, object{"status": "sold"}).want(200)
+	p.patch(path, object{"status": "pending", "name": "y"}).wantError(409, "invalid_transition")
+	p.patch(path, object{"status": "available"}).want(200)
+
+	open := p.newOrder(id, 1)
+	p.del(path).wantError(409, "pet_in_use")
+	p.patch(fmt.Sprintf("/store/orders/%d", open), object{"complete": true}).want(200)
+	p.del(path).wantError(409, "pet_in_use")
+
+	if got := decode[pet](p.get(path).want(200)); got.Name != "one" || got.Status != "available" {
+		t.Errorf("a refused request changed the pet: %+v", got)
+	}
+	if got := p.inventory(id).Quantity; got != 1 {
+		t.Errorf("a refused DELETE changed the stock: %d", got)
+	}
+}
+
+// TestNamesAreKeptAsSent: byte for byte, however they were escaped, and found again.
+func TestNamesAreKeptAsSent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	home := p.newCategory("home")
+	for _, name := range naughty {
+		created := p.post("/pets", object{"name": name, "categoryId": home}).want(201)
+		stored := p.get(created.header.Get("Location")).want(200)
+		if got := decode[pet](stored).Name; got != name {
+			t.Errorf("%q came back as %q", name, got)
+		}
+		listed := p.get("/pets?name=" + url.QueryEscape(name)).want(200)
+		var found bool
+		for _, one := range decode[[]pet](listed) {
+			found = found || one.Name == name
+		}
+		if !found {
+			t.Errorf("%q is not found by its own name: %s", name, listed.body)
+		}
+		escaped := ""
+		for _, unit := range utf16Of(name) {
+			escaped += fmt.Sprintf(`\u%04x`, unit)
+		}
+		patched := p.patch(created.header.Get("Location"), `{"name":"`+escaped+`"}`).want(200)
+		if got := decode[pet](patched).Name; got != name {
+			t.Errorf("%q, escaped, came back as %q", name, got)
+		}
+	}
+}

@@ -1,0 +1,415 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/pgtest"
+)
+
+// However many buy at once, what is in stock is sold and no unit more.
+func TestStockIsNeverOversold(t *testing.T) {
+	t.Parallel()
+	const buyers, stock = 64, 100
+	for _, test := range []struct {
+		units, left int64
+		status      string
+		refusal     string
+	}{
+		{5, 0, "pending", "pet_not_available"},
+		{3, 1, "available", "insufficient_stock"},
+	} {
+		t.Run(fmt.Sprint(test.units, " units each"), func(t *testing.T) {
+			t.Parallel()
+			s := start(t).stage(on("available", stock))
+			answers := make([]*response, buyers)
+			atOnce(t, buyers, func(i int) (err error) {
+				answers[i], err = placing(test.units)(s)
+				return err
+			})
+			var sold []int64
+			for _, answer := range answers {
+				if answer.status == 201 {
+					sold = append(sold, test.units)
+				} else {
+					answer.wantError(409, test.refusal)
+				}
+			}
+			if int64(len(sold)) != stock/test.units {
+				t.Errorf("%d orders were placed, want %d", len(sold), stock/test.units)
+			}
+			s.wantShelf(on(test.status, test.left, sold...))
+		})
+	}
+}
+
+// Two events at once end as if one had come after the other. In every other
+// round both are held up until both have begun, so that each has seen the state
+// before the other.
+func TestRacesOfTwo(t *testing.T) {
+	t.Parallel()
+	const rounds = 50
+	p := start(t)
+	for _, race := range []struct {
+		name     string
+		before   shelf
+		one, two event
+		ends     []string // the two answers, and what becomes of the pet
+	}{
+		{
+			"two orders of the last unit", on("available", 1), placing(1), placing(1),
+			[]string{"201, 409 pet_not_available: pending 0 [1]", "409 pet_not_available, 201: pending 0 [1]"},
+		},
+		{
+			"two orders of all units", on("available", 5), placing(2), placing(3),
+			[]string{"201, 201: pending 0 [2 3]"},
+		},
+		{
+			"two completions", on("pending", 0, 1, 2), completing(0), completing(1),
+			[]string{"200, 200: sold 0 []"},
+		},
+		{
+			"two completions of one order", on("pending", 0, 2), completing(0), completing(0),
+			[]string{"200, 200: sold 0 []"},
+		},
+		{
+			"two cancellations", on("pending", 0, 1, 2), cancelling(0), cancelling(1),
+			[]string{"204, 204: available 3 []"},
+		},
+		{
+			"two cancellations of one order", on("pending", 0, 2), cancelling(0), cancelling(0),
+			[]string{"204, 404 order_not_found: available 2 []", "404 order_not_found, 204: available 2 []"},
+		},
+		{
+			"completion and cancellation", on("pending", 0, 1, 2), completing(0), cancelling(1),
+			[]string{"200, 204: available 2 []"},
+		},
+		{
+			"completion and cancellation of one order", on("pending", 0, 2), completing(0), cancelling(0),
+			[]string{"200, 409 order_complete: sold 0 []", "404 order_not_found, 204: available 2 []"},
+		},
+		{
+			"order and completion", on("available", 1, 2), placing(1), completing(0),
+			[]string{"201, 200: pending 0 [1]"},
+		},
+		{
+			"order and cancellation", on("pending", 0, 2), placing(2), cancelling(0),
+			[]string{"201, 204: pending 0 [2]", "409 pet_not_available, 204: available 2 []"},
+		},
+		{
+			"order of the last unit and cancellation", on("available", 1, 2), placing(1), cancelling(0),
+			[]string{"201, 204: available 2 [1]"},
+		},
+		{
+			"order and pending by a client", on("available", 1), placing(1), moving("pending"),
+			[]string{"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []"},
+		},
+		{
+			"order and available by a client", on("pending", 1), placing(1), moving("available"),
+			[]string{"201, 200: pending 0 [1]", "409 pet_not_available, 200: pending 1 []", "409 pet_not_available, 200: available 1 []"},
+		},
+		{
+			"order and another name", on("available", 1), placing(1), patchingPet(object{"name": "Max"}),
+			[]string{"201, 200: pending 0 [1]"},
+		},
+		{
+			"completion and pending by a client", on("available", 0, 2), completing(0), moving("pending"),
+			[]string{"200, 200: sold 0 []", "200, 409 invalid_transition: sold 0 []"},
+		},
+		{
+			"cancellation and sold by a client", on("pending", 0, 2), cancelling(0), moving("sold"),
+			[]string{"204, 200: sold 2 []"},
+		},
+		{
+			"order and stock", on("available", 1), placing(1), stocking(5),
+			[]string{"201, 200: available 5 [1]", "201, 200: available 4 [1]"},
+		},
+		{
+			"order and no stock", on("available", 1), placing(1), stocking(0),
+			[]string{"201, 200: pending 0 [1]", "409 insufficient_stock, 200: available 0 []"},
+		},
+		{
+			"completion and stock", on("pending", 0, 2), completing(0), stocking(5),
+			[]string{"200, 200: available 5 []"},
+		},
+		{
+			"completion and no stock", on("available", 1, 2), completing(0), stocking(0),
+			[]string{"200, 200: available 0 []", "200, 200: sold 0 []"},
+		},
+		{
+			"cancellation and no stock", on("pending", 0, 2), cancelling(0), stocking(0),
+			[]string{"204, 200: available 0 []", "204, 200: available 2 []"},
+		},
+		{
+			"order and deletion", on("available", 1), placing(1), deleting,
+			[]string{"201, 409 pet_in_use: pending 0 [1]", "422 unknown_pet, 204: gone"},
+		},
+		{
+			"cancellation and deletion", on("pending", 0, 2), cancelling(0), deleting,
+			[]string{"204, 204: gone", "204, 409 pet_in_use: available 2 []"},
+		},
+		{
+			"completion and deletion", on("pending", 0, 2), completing(0), deleting,
+			[]string{"200, 409 pet_in_use: sold 0 []"},
+		},
+		{
+			"stock and deletion", on("available", 1), stocking(5), deleting,
+			[]string{"200, 204: gone", "404 inventory_not_found, 204: gone"},
+		},
+		{
+			"status and deletion", on("available", 1), moving("sold"), deleting,
+			[]string{"200, 204: gone", "404 pet_not_found, 204: gone"},
+		},
+		{
+			"two deletions", on("available", 1), deleting, deleting,
+			[]string{"204, 404 pet_not_found: gone", "404 pet_not_found, 204: gone"},
+		},
+	} {
+		t.Run(race.name, func(t *testing.T) {
+			p := p.in(t)
+			seen := map[string]int{}
+			for round := range rounds {
+				s := p.stage(race.before)
+				var answers [2]*response
+				run := func(i int) (err error) {
+					answers[i], err = []event{race.one, race.two}[i](s)
+					return err
+				}
+				if round%2 == 0 {
+					atOnce(t, 2, run)
+				} else {
+					s.heldUp(2, run)
+				}
+				seen[fmt.Sprintf("%s, %s: %v", answers[0].brief(), answers[1].brief(), s.stored())]++
+			}
+			for end, times := range seen {
+				if !slices.Contains(race.ends, end) {
+					t.Errorf("%d of %d times: %s", times, rounds, end)
+				}
+			}
+			t.Log(seen)
+		})
+	}
+}
+
+// brief is the status of an answer, and the code of an error.
+func (r *response) brief() string {
+	if r.status < 400 {
+		return fmt.Sprint(r.status)
+	}
+	return fmt.Sprint(r.status, " ", r.error().Code)
+}
+
+// heldUp is atOnce with the rows of the pet locked until all n wait for them.
+func (s scene) heldUp(n int, run func(i int) error) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	tx, err := s.db.Begin(ctx)
+	if err == nil {
+		_, err = tx.Exec(ctx, `
+			SELECT FROM inventory JOIN pets ON pets.id = inventory.pet_id WHERE pets.id = $1 FOR UPDATE`, s.pet)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	atOnce(s.t, n+1, func(i int) error {
+		if i == n {
+			return errors.Join(s.awaitWaiting(n), tx.Rollback(ctx))
+		}
+		return run(i)
+	})
+}
+
+// awaitWaiting returns when n connections of the database wait for a lock.
+func (p *petstore) awaitWaiting(n int) error {
+	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
+	defer cancel()
+	for waiting := 0; waiting < n; {
+		err := p.db.QueryRow(ctx, `
+			SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		if err != nil {
+			return fmt.Errorf("%d of %d wait for a lock: %w", waiting, n, err)
+		}
+	}
+	return nil
+}
+
+// A storm is many clients that do anything to few pets, on two servers.
+type storm struct {
+	servers [2]*petstore
+	pets    []int64
+
+	mu        sync.Mutex
+	lastOrder int64
+	seen      map[string]int // "place 201"
+}
+
+func newStorm(t *testing.T, pets int, stock int64) *storm {
+	t.Helper()
+	database := pgtest.New(t)
+	s := &storm{servers: [2]*petstore{startOn(t, database), startOn(t, database)}, seen: map[string]int{}}
+	for i := range pets {
+		s.pets = append(s.pets, s.servers[0].newPet(fmt.Sprint("pet ", i), stock))
+	}
+	return s
+}
+
+// stormEvent is one kind of event: the request for a pet and an order.
+type stormEvent struct {
+	name    string
+	weight  int
+	request func(pet, order int64) (method, target string, body any)
+}
+
+var (
+	stormPlace = stormEvent{"place", 6, func(pet, _ int64) (method, target string, body any) {
+		return "POST", "/store/orders", object{"petId": pet, "quantity": 1 + rand.IntN(5)}
+	}}
+	stormComplete = stormEvent{"complete", 3, func(_, order int64) (method, target string, body any) {
+		return "PATCH", fmt.Sprintf("/store/orders/%d", order), object{"complete": true}
+	}}
+	stormCancel = stormEvent{"cancel", 3, func(_, order int64) (method, target string, body any) {
+		return "DELETE", fmt.Sprintf("/store/orders/%d", order), nil
+	}}
+	stormStock = stormEvent{"stock", 3, func(pet, _ int64) (method, target string, body any) {
+		return "PUT", fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": rand.IntN(10)}
+	}}
+	stormStatus = stormEvent{"status", 2, func(pet, _ int64) (method, target string, body any) {
+		return "PATCH", fmt.Sprintf("/pets/%d", pet), object{"status": []string{"available", "pending", "sold"}[rand.IntN(3)]}
+	}}
+	stormDelete = stormEvent{"delete", 1, func(pet, _ int64) (method, target string, body any) {
+		return "DELETE", fmt.Sprintf("/pets/%d", pet), nil
+	}}
+)
+
+// rage has workers send so many requests each. None may fail, and there must
+// be no deadlock, not even one that was got over by trying again.
+func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) {
+	t.Helper()
+	var mix []stormEvent
+	for _, event := range events {
+		mix = append(mix, slices.Repeat([]stormEvent{event}, event.weight)...)
+	}
+	before := s.deadlocks(t)
+	atOnce(t, workers, func(worker int) error {
+		for range requests {
+			event := mix[rand.IntN(len(mix))]
+			method, target, body := event.request(s.pets[rand.IntN(len(s.pets))], s.anyOrder())
+			answer, err := s.servers[worker%2].try(method, target, body)
+			if err != nil {
+				return err
+			}
+			s.note(event, answer)
+		}
+		return nil
+	})
+	for event, times := range s.seen {
+		var name string
+		var status int
+		if _, err := fmt.Sscan(event, &name, &status); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains([]int{200, 201, 204, 404, 409, 422}, status) {
+			t.Errorf("%s: %d times", event, times)
+		}
+	}
+	for _, success := range []string{"place 201", "complete 200", "cancel 204"} {
+		if s.seen[success] == 0 {
+			t.Errorf("%s: not once, so this was no storm", success)
+		}
+	}
+	if after := s.deadlocks(t); after != before {
+		t.Errorf("%d deadlocks", after-before)
+	}
+	t.Log(s.seen)
+}
+
+// anyOrder is the id of an order that may be there, rather one of the last.
+func (s *storm) anyOrder() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(1, s.lastOrder-rand.Int64N(20))
+}
+
+func (s *storm) note(event stormEvent, answer *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[fmt.Sprint(event.name, " ", answer.status)]++
+	if event.name == stormPlace.name && answer.status == 201 {
+		s.lastOrder = max(s.lastOrder, decode[order](answer).ID)
+	}
+}
+
+// deadlocks counts those of the database so far. A connection reports its own
+// after a while, or when it is told to.
+func (s *storm) deadlocks(t *testing.T) (count int64) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	for _, server := range s.servers {
+		for _, conn := range server.pool.Pool().AcquireAllIdle(ctx) {
+			_, err := conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
+			conn.Release()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	err := s.servers[0].db.QueryRow(ctx, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// wantPets fails the test for every pet of which the condition does not hold.
+// It may name status, quantity, held, open (the units of open orders) and
+// ordered (those of all orders).
+func (s *storm) wantPets(t *testing.T, condition string) {
+	t.Helper()
+	rows, err := s.servers[0].db.Query(t.Context(), `
+		SELECT format('pet %s is %s: %s in stock, %s held, open orders of %s, orders of %s', id, status, quantity, held, open, ordered)
+		FROM (
+			SELECT pets.id, pets.status, inventory.quantity, inventory.held,
+			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE pet_id = pets.id AND NOT complete) AS open,
+			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE pet_id = pets.id)                  AS ordered
+			FROM pets
+			LEFT JOIN inventory ON inventory.pet_id = pets.id
+		) AS pet
+		WHERE (`+condition+`) IS NOT true`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pet := range broken {
+		t.Errorf("%s, want %s", pet, condition)
+	}
+}
+
+// Orders alone lose and make no unit, and the status always tells what is left.
+func TestStormOfOrders(t *testing.T) {
+	t.Parallel()
+	s := newStorm(t, 4, 30)
+	s.rage(t, 8, 60, stormPlace, stormComplete, stormCancel)
+	s.wantPets(t, "held = open AND quantity + ordered = 30")
+	s.wantPets(t, "status = CASE WHEN quantity > 0 THEN 'available' WHEN held > 0 THEN 'pending' ELSE 'sold' END")
+}
+
+// Whatever clients do, the units held are those of the open orders.
+func TestStormOfEverything(t *testing.T) {
+	t.Parallel()
+	s := newStorm(t, 8, 10)
+	s.rage(t, 8, 80, stormPlace, stormComplete, stormCancel, stormStock, stormStatus, stormDelete)
+	s.wantPets(t, "held = open AND quantity >= 0")
+}

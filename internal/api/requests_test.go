@@ -1,0 +1,665 @@
+package api_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+)
+
+// wantViolations fails the test unless the answer lists exactly these, as
+// "/name required" or "limit out_of_range", in any order.
+func (r *response) wantViolations(code string, want ...string) {
+	r.t.Helper()
+	r.wantError(400, code)
+	got := r.violations()
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		r.t.Errorf("%s: violations (-want +got):\n%s%s", r.what, diff, r.body)
+	}
+}
+
+// nested is a JSON value of this depth, the outermost being 1, which is an object.
+func nested(depth int) string {
+	return `{"x":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
+}
+
+// padded is a body of this many bytes that creates a category.
+func padded(name string, size int) []byte {
+	body := fmt.Appendf(nil, `{"name":%q}`, name)
+	return append(body, bytes.Repeat([]byte(" "), size-len(body))...)
+}
+
+func TestInvalidJSON(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for what, body := range map[string]string{
+		"nothing":                 "",
+		"white space alone":       " \r\n\t",
+		"no end":                  `{"name":"x"`,
+		"no end of a string":      `{"name":"x`,
+		"two values":              `{"name":"x"} {"name":"y"}`,
+		"two values, glued":       `{"name":"x"}{"name":"y"}`,
+		"trailing text":           `{"name":"x"} x`,
+		"trailing bracket":        `{"name":"x"}}`,
+		"trailing NUL":            "{\"name\":\"x\"}\x00",
+		"trailing comma":          `{"name":"x",}`,
+		"leading comma":           `{,"name":"x"}`,
+		"no colon":                `{"name" "x"}`,
+		"duplicate member":        `{"name":"x","name":"y"}`,
+		"duplicate by escape":     `{"name":"x","n\u0061me":"y"}`,
+		"duplicate, equal":        `{"name":"x","name":"x"}`,
+		"duplicate, long":         `{"` + strings.Repeat("x", 5000) + `":1,"` + strings.Repeat("x", 5000) + `":1}`,
+		"duplicate below":         `{"name":"x","description":{"a":1,"a":2}}`,
+		"duplicate in an array":   `{"name":"x","description":[{"a":1,"a":2}]}`,
+		"byte order mark":         "\xEF\xBB\xBF{\"name\":\"x\"}",
+		"UTF-16":                  "\xFF\xFE{\x00}\x00",
+		"invalid UTF-8":           "{\"name\":\"\xFF\"}",
+		"invalid UTF-8 in a name": "{\"\xFF\":1}",
+		"cut UTF-8":               "{\"name\":\"\xE2\x82\"}",
+		"overlong UTF-8":          "{\"name\":\"\xC0\x80\"}",
+		"surrogate in UTF-8":      "{\"name\":\"\xED\xA0\x80\"}",
+		"beyond U+10FFFF":         "{\"name\":\"\xF4\x90\x80\x80\"}",
+		"lone high surrogate":     `{"name":"\ud800"}`,
+		"lone low surrogate":      `{"name":"\udc00"}`,
+		"surrogates swapped":      `{"name":"\ude00\ud83d"}`,
+		"lone surrogate below":    `{"name":"x","description":["\ud800"]}`,
+		"raw NUL":                 "{\"name\":\"a\x00b\"}",
+		"raw line feed":           "{\"name\":\"a\nb\"}",
+		"unknown escape":          `{"name":"\x41"}`,
+		"cut escape":              `{"name":"\u12"}`,
+		"single quotes":           `{'name':'x'}`,
+		"no quotes":               `{name:"x"}`,
+		"a comment":               `{"name":"x"/* */}`,
+		"NaN":                     `{"name":NaN}`,
+		"Infinity":                `{"name":-Infinity}`,
+		"leading zero":            `{"name":01}`,
+		"plus sign":               `{"name":+1}`,
+		"no digit before a point": `{"name":.5}`,
+		"no digit after a point":  `{"name":1.}`,
+		"hexadecimal":             `{"name":0x10}`,
+		"minus alone":             `{"name":-}`,
+		"True":                    `{"name":True}`,
+		"depth 33":                nested(33),
+		"depth 33 in an object":   strings.Repeat(`{"x":`, 32) + "{}" + strings.Repeat("}", 32),
+		"depth 100,000":           nested(100_000),
+		"depth without end":       strings.Repeat("[", 500_000),
+		"a form":                  "name=x",
+	} {
+		t.Run(what, func(t *testing.T) {
+			p.in(t).post("/categories", body).wantError(400, "invalid_json")
+			p.in(t).post("/messages", body).wantError(400, "invalid_json")
+		})
+	}
+	if left := decode[[]category](p.get("/categories").want(200)); len(left) > 0 {
+		t.Errorf("created all the same: %+v", left)
+	}
+}
+
+func TestDepth32IsRead(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.post("/categories", nested(32)).wantViolations("validation_failed", "/name required", "/x unknown_member")
+	// brackets in a string nest nothing
+	p.post("/categories", object{"name": strings.Repeat(`["{\`, 50)}).want(201)
+}
+
+// TestBodySize: 1 MiB is taken, one byte more is not, whether the length is told
+// before or not.
+func TestBodySize(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	chunked := func(body []byte) *response {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/categories", io.MultiReader(bytes.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+p.key)
+		request.Header.Set("Content-Type", "application/json")
+		answer, err := p.send(request, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	p.post("/categories", padded("told", maxBodyBytes)).want(201)
+	chunked(padded("not told", maxBodyBytes)).want(201)
+	p.post("/categories", padded("told, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
+	chunked(padded("not told, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
+	if got := len(decode[[]category](p.get("/categories").want(200))); got != 2 {
+		t.Errorf("%d categories, want 2", got)
+	}
+}
+
+// TestViolations: everything that is wrong with a body is told at once, and
+// where it is.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	home := p.newCategory("home")
+	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
+	oneCategory := fmt.Sprintf("/categories/%d", home)
+	tests := []struct {
+		what, method, target string
+		body                 any
+		want                 []string
+	}{
+		{"null", "POST", "/pets", "null", []string{" wrong_type"}},
+		{"an array", "POST", "/pets", `[{"name":"x","categoryId":1}]`, []string{" wrong_type"}},
+		{"a string", "POST", "/pets", `"x"`, []string{" wrong_type"}},
+		{"a number", "POST", "/categories", "1", []string{" wrong_type"}},
+		{"a boolean", "PATCH", onePet, "true", []string{" wrong_type"}},
+		{"an empty array", "PATCH", oneCategory, "[]", []string{" wrong_type"}},
+		{"no message", "POST", "/messages", "null", []string{" wrong_type"}},
+
+		{"nothing of a pet", "POST", "/pets", `{}`, []string{"/categoryId required", "/name required"}},
+		{"nothing of a category", "POST", "/categories", `{}`, []string{"/name required"}},
+		{"nothing of a message", "POST", "/messages", `{}`, []string{"/message required"}},
+
+		{"unknown member", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_member"}},
+		{"unknown null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_member"}},
+		{"no name of a member", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_member"}},
+		{"wrong case", "POST", "/pets", object{"Name": "x", "categoryid": home}, []string{"/Name unknown_member", "/categoryid unknown_member", "/name required", "/categoryId required"}},
+		{"wrong case beside the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_member"}},
+		{"pointers are escaped", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_member", "/m~0n unknown_member", "/~01 unknown_member", `/a b" unknown_member`, "/é unknown_member"}},
+		{"a prototype", "POST", "/categories", `{"name":"x","__proto__":{"admin":true},"constructor":1}`, []string{"/__proto__ unknown_member", "/constructor unknown_member"}},
+
+		{"read-only id of a pet", "POST", "/pets", object{"name": "x", "categoryId": home, "id": 7}, []string{"/id read_only"}},
+		{"read-only id of a pet, again", "PATCH", onePet, `{"id":7}`, []string{"/id read_only"}},
+		{"read-only id of a category", "POST", "/categories", `{"name":"x","id":7}`, []string{"/id read_only"}},
+		{"read-only id of a category, again", "PATCH", oneCategory, `{"id":7}`, []string{"/id read_only"}},
+		{"read-only members of a message", "POST", "/messages", `{"message":"x","id":"1","status":"queued","createdAt":"2026-01-01T00:00:00Z"}`, []string{"/id read_only", "/status read_only", "/createdAt read_only"}},
+
+		{"nulls of a new pet", "POST", "/pets", `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
+		{"nulls of a patch", "PATCH", onePet, `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
+		{"nulls of a new category", "POST", "/categories", `{"name":null,"description":null}`, []string{"/name null_not_allowed", "/description null_not_allowed"}},
+		{"null name of a category", "PATCH", oneCategory, `{"name":null,"description":null}`, []string{"/name null_not_allowed"}},
+		{"null message", "POST", "/messages", `{"message":null}`, []string{"/message null_not_allowed"}},
+
+		{"numbers for strings", "POST", "/pets", object{"name": 1, "categoryId": home, "status": 1}, []string{"/name wrong_type", "/status wrong_type"}},
+		{"objects and arrays for strings", "POST", "/categories", `{"name":{},"description":["x"]}`, []string{"/name wrong_type", "/description wrong_type"}},
+		{"boolean for a string", "POST", "/messages", `{"message":true}`, []string{"/message wrong_type"}},
+		{"string for an integer", "POST", "/pets", `{"name":"x","categoryId":"1"}`, []string{"/categoryId wrong_type"}},
+		{"boolean for an integer", "POST", "/pets", `{"name":"x","categoryId":true}`, []string{"/categoryId wrong_type"}},
+		{"array for an integer", "POST", "/pets", `{"name":"x","categoryId":[1]}`, []string{"/categoryId wrong_type"}},
+		{"1.0", "POST", "/pets", `{"name":"x","categoryId":1.0}`, []string{"/categoryId wrong_type"}},
+		{"1.5", "POST", "/pets", `{"name":"x","categoryId":1.5}`, []string{"/categoryId wrong_type"}},
+		{"1e3", "POST", "/pets", `{"name":"x","categoryId":1e3}`, []string{"/categoryId wrong_type"}},
+		{"1E0", "POST", "/pets", `{"name":"x","categoryId":1E0}`, []string{"/categoryId wrong_type"}},
+		{"1e400", "POST", "/pets", `{"name":"x","categoryId":1e400}`, []string{"/categoryId wrong_type"}},
+		{"-0", "POST", "/pets", `{"name":"x","categoryId":-0}`, []string{"/categoryId out_of_range"}},
+		{"0", "POST", "/pets", `{"name":"x","categoryId":0}`, []string{"/categoryId out_of_range"}},
+		{"-1", "PATCH", onePet, `{"categoryId":-1}`, []string{"/categoryId out_of_range"}},
+		{"2^63", "POST", "/pets", `{"name":"x","categoryId":9223372036854775808}`, []string{"/categoryId out_of_range"}},
+		{"-2^63 - 1", "POST", "/pets", `{"name":"x","categoryId":-9223372036854775809}`, []string{"/categoryId out_of_range"}},
+		{"2^64 + 1", "PATCH", onePet, `{"categoryId":18446744073709551617}`, []string{"/categoryId out_of_range"}},
+		{"a thousand digits", "POST", "/pets", `{"name":"x","categoryId":` + strings.Repeat("9", 1000) + `}`, []string{"/categoryId out_of_range"}},
+
+		{"unknown status", "POST", "/pets", object{"name": "x", "categoryId": home, "status": "lost"}, []string{"/status not_in_enum"}},
+		{"status in another case", "PATCH", onePet, `{"status":"Sold"}`, []string{"/status not_in_enum"}},
+		{"empty status", "PATCH", onePet, `{"status":""}`, []string{"/status not_in_enum"}},
+
+		{"empty name", "POST", "/categories", `{"name":""}`, []string{"/name too_short"}},
+		{"empty name of a pet", "PATCH", onePet, `{"name":""}`, []string{"/name too_short"}},
+		{"empty message", "POST", "/messages", `{"message":""}`, []string{"/message too_short"}},
+		{"name of 201", "POST", "/categories", object{"name": strings.Repeat("n", 201)}, []string{"/name too_long"}},
+		{"name of 201 emoji", "PATCH", onePet, object{"name": strings.Repeat("🐶", 201)}, []string{"/name too_long"}},
+		{"name of 201 code points in fewer characters", "PATCH", onePet, object{"name": strings.Repeat("e\u0301", 100) + "x"}, []string{"/name too_long"}},
+		{"description of 2,001", "POST", "/categories", object{"name": "x", "description": strings.Repeat("d", 2001)}, []string{"/description too_long"}},
+		{"description of 2,001 emoji", "PATCH", oneCategory, object{"description": strings.Repeat("🐶", 2001)}, []string{"/description too_long"}},
+		{"message of 4,001", "POST", "/messages", object{"message": strings.Repeat("🐶", 4001)}, []string{"/message too_long"}},
+		{"U+0000 in a name", "POST", "/categories", `{"name":"a\u0000b"}`, []string{"/name invalid_characters"}},
+		{"U+0000 in a description", "PATCH", oneCategory, `{"description":"\u0000"}`, []string{"/description invalid_characters"}},
+		{"U+0000 in a message", "POST", "/messages", `{"message":"a\u0000"}`, []string{"/message invalid_characters"}},
+		{"U+0000 in a status", "PATCH", onePet, `{"status":"sold\u0000"}`, []string{"/status invalid_characters"}},
+		{"U+0000 in the name of a member", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_member"}},
+
+		{
+			"all at once", "POST", "/pets", `{"id":1,"name":" ","categoryId":1.0,"status":"lost","colour":"red","Name":"x"}`,
+			[]string{"/id read_only", "/name blank", "/categoryId wrong_type", "/status not_in_enum", "/colour unknown_member", "/Name unknown_member"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.what, func(t *testing.T) {
+			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
+		})
+	}
+	if left := decode[[]category](p.get("/categories").want(200)); len(left) != 2 {
+		t.Errorf("categories were created or lost: %+v", left)
+	}
+}
+
+// TestManyViolations: the answer stays small, however much is wrong.
+func TestManyViolations(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	var body strings.Builder
+	body.WriteString(`{"name":"x"`)
+	for i := range 20_000 {
+		fmt.Fprintf(&body, `,"unknown member %d":1`, i)
+	}
+	answer := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
+	if got := len(answer.violations()); got != 100 {
+		t.Errorf("%d violations are listed, want 100", got)
+	}
+	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 100_000)+`":1}`).wantViolations("validation_failed", " unknown_member")
+}
+
+// TestLongestValues: bounds count code points, and the bound itself is inside.
+func TestLongestValues(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	home := p.newCategory("home")
+	for _, one := range []string{"n", "é", "漢", "🐶"} {
+		name := strings.Repeat(one, 200)
+		p.post("/categories", object{"name": name, "description": strings.Repeat(one, 2000)}).want(201)
+		created := decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201))
+		if created.Name != name {
+			t.Errorf("the name came back as %q", created.Name)
+		}
+		if got := walk[pet](p, "/pets"+query("name", name, "sort", "-name")); len(got) != 1 {
+			t.Errorf("its own name as a prefix finds %d pets", len(got))
+		}
+		text := strings.Repeat(one, 4000)
+		if sent := decode[message](p.post("/messages", object{"message": text}).want(202)); sent.Message != text {
+			t.Errorf("the message came back as %q", sent.Message)
+		}
+	}
+	p.post("/categories", object{"name": "a", "description": ""}).want(201)
+	p.post("/pets", object{"name": "a", "categoryId": int64(math.MaxInt64)}).wantError(422, "unknown_category")
+	p.patch(fmt.Sprintf("/pets/%d", p.newPet("b", 0)), object{"categoryId": int64(math.MaxInt64)}).wantError(422, "unknown_category")
+}
+
+// whiteSpace is every code point of the Unicode property White_Space.
+const whiteSpace = "\t\n\v\f\r \u0085\u00A0\u1680" +
+	"\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000"
+
+func TestBlankNames(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
+	for _, space := range whiteSpace {
+		p.post("/categories", object{"name": string(space)}).wantViolations("validation_failed", "/name blank")
+		p.patch(onePet, object{"name": strings.Repeat(string(space), 3)}).wantViolations("validation_failed", "/name blank")
+	}
+	p.post("/categories", object{"name": whiteSpace}).wantViolations("validation_failed", "/name blank")
+	// around other characters, white space is part of the name
+	if got := decode[category](p.post("/categories", object{"name": "\u3000a\u00A0"}).want(201)); got.Name != "\u3000a\u00A0" {
+		t.Errorf("the name came back as %q", got.Name)
+	}
+}
+
+func TestControlCharacters(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for control := rune(0); control <= '\u009F'; control++ {
+		if control >= ' ' && control < '\u007F' {
+			continue
+		}
+		text := "a" + string(control) + "b"
+		p.post("/categories", object{"name": text}).wantViolations("validation_failed", "/name invalid_characters")
+		p.get("/categories"+query("name", text)).wantViolations("invalid_parameter", "name invalid_format")
+	}
+	// elsewhere they are text like any other
+	p.post("/messages", object{"message": "a\tb\r\nc\u001B[31m\u007F\u0085"}).want(202)
+}
+
+// TestPrefixIsNoPattern: what LIKE, regular expressions and SQL give a meaning
+// to stands for itself.
+func TestPrefixIsNoPattern(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	names := []string{"100%", "100x", "a_b", "axb", `a\b`, "a*b", "a.b", "a'b", `a"b`, "a;b", "a--b", "[a]", "(a", "^a", "a%", `\%`, "%", "_"}
+	for _, name := range names {
+		p.newCategory(name)
+	}
+	for _, name := range names {
+		var want []string
+		for _, other := range names {
+			if strings.HasPrefix(other, name) {
+				want = append(want, other)
+			}
+		}
+		var got []string
+		for _, found := range walk[category](p, "/categories"+query("name", name)) {
+			got = append(got, found.Name)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the prefix %q finds (-want +got):\n%s", name, diff)
+		}
+	}
+	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
+}
+
+func TestPathIDs(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	ids := []struct{ path, name, notFound string }{
+		{"/pets/", "petId", "pet_not_found"},
+		{"/categories/", "categoryId", "category_not_found"},
+		{"/store/orders/", "orderId", "order_not_found"},
+		{"/store/inventory/", "petId", "inventory_not_found"},
+	}
+	for _, id := range ids {
+		for segment, code := range map[string]string{
+			"0":                    "out_of_range",
+			"9223372036854775808":  "out_of_range", // 2^63
+			"18446744073709551617": "out_of_range",
+			"-1":                   "invalid_format",
+			"+1":                   "invalid_format",
+			"%2B1":                 "invalid_format",
+			"01":                   "invalid_format",
+			"00":                   "invalid_format",
+			"1.0":                  "invalid_format",
+			"1e3":                  "invalid_format",
+			"0x1":                  "invalid_format",
+			"1_000":                "invalid_format",
+			"%201":                 "invalid_format",
+			"1%0A":                 "invalid_format",
+			"%00":                  "invalid_format",
+			"1%00":                 "invalid_format",
+			"1%2F2":                "invalid_format",
+			"%2F":                  "invalid_format",
+			"..%2F1":               "invalid_format",
+			"%FF":                  "invalid_format",
+			"%D9%A1":               "invalid_format", // ARABIC-INDIC DIGIT ONE
+			"null":                 "invalid_format",
+			"summar%79":            "invalid_format", // not the literal segment
+			"1'--":                 "invalid_format",
+		} {
+			p.get(id.path+segment).wantViolations("invalid_parameter", id.name+" "+code)
+			if id.path != "/store/inventory/" {
+				p.del(id.path+segment).wantViolations("invalid_parameter", id.name+" "+code)
+			}
+		}
+		for _, absent := range []string{"1", "%31", "9007199254740992", "9223372036854775807"} {
+			p.get(id.path+absent).wantError(404, id.notFound)
+		}
+	}
+	for _, segment := range []string{"0", "x", "%00", "%FF", "a%2Fb", "msg_", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "MSG_0198C5F27D3A7C419B0E5A1F3C2D4E6F", strings.Repeat("x", 5000)} {
+		p.get("/messages/"+segment).wantError(404, "message_not_found")
+	}
+}
+
+func TestContentType(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
+	tests := []struct {
+		contentType, contentEncoding string
+		post, patch                  bool // whether they take it
+	}{
+		{"application/json", "", true, true},
+		{"application/json; charset=utf-8", "", true, true},
+		{`Application/JSON;charset="UTF-8"`, "", true, true},
+		{"application/json;v=1", "", true, true},
+		{"application/merge-patch+json", "", false, true},
+		{"application/merge-patch+json; charset=utf-8", "", false, true},
+		{"", "", false, false},
+		{"text/plain", "", false, false},
+		{"text/json", "", false, false},
+		{"application/*", "", false, false},
+		{"application/x-www-form-urlencoded", "", false, false},
+		{"multipart/form-data; boundary=x", "", false, false},
+		{"application/problem+json", "", false, false},
+		{"application/json-patch+json", "", false, false},
+		{"application/jsonx", "", false, false},
+		{"application/json, text/plain", "", false, false},
+		{"application/json; charset", "", false, false},
+		{"json", "", false, false},
+		{"application/json", "gzip", false, false},
+		{"application/json", "identity", false, false},
+		{"application/json", "br, gzip", false, false},
+	}
+	for i, test := range tests {
+		t.Run(test.contentType+" "+test.contentEncoding, func(t *testing.T) {
+			p := p.in(t)
+			post := p.do("POST", "/categories", fmt.Sprintf(`{"name":"%d"}`, i), "Content-Type", test.contentType, "Content-Encoding", test.contentEncoding)
+			patch := p.do("PATCH", onePet, `{}`, "Content-Type", test.contentType, "Content-Encoding", test.contentEncoding)
+			if test.post {
+				post.want(201)
+			} else {
+				post.wantError(400, "unsupported_content_type")
+			}
+			if test.patch {
+				patch.want(200)
+			} else {
+				patch.wantError(400, "unsupported_content_type")
+			}
+		})
+	}
+	// without a body to read, nothing is asked of its type
+	p.do("DELETE", onePet, nil, "Content-Type", "text/plain", "Content-Encoding", "gzip").want(204)
+}
+
+func TestAccept(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for accept, acceptable := range map[string]bool{
+		"":                               true,
+		"*/*":                            true,
+		"application/json":               true,
+		"APPLICATION/JSON":               true,
+		"application/*":                  true,
+		"application/json;q=0.001":       true,
+		"application/json; charset=utf8": true,
+		"text/html, */*;q=0.1":           true,
+		"text/html, application/json":    true,
+		"application/json, */*;q=0":      true,
+		"text/html;q=1, application/*":   true,
+		"/":                              true, // cannot be read: excludes nothing
+		"text/html":                      false,
+		"text/*":                         false,
+		"application/xml":                false,
+		"application/problem+json":       false,
+		"application/json;q=0":           false,
+		"application/json;q=0, */*":      false,
+		"application/*;q=0.0, */*;q=1":   false,
+		"*/*;q=0":                        false,
+		"image/png, application/pdf":     false,
+	} {
+		answer := p.do("GET", "/pets", nil, "Accept", accept)
+		if acceptable {
+			answer.want(200)
+		} else {
+			answer.wantError(406, "not_acceptable")
+		}
+	}
+	// errors are JSON regardless, and health and the description do not ask
+	p.as("").do("GET", "/pets", nil, "Accept", "text/html").wantError(401, "missing_api_key")
+	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
+		p.do("GET", target, nil, "Accept", "image/png").want(200)
+	}
+}
+
+func TestQueryParameters(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	long := strings.Repeat("x", 300)
+	tests := []struct {
+		target string
+		want   []string
+	}{
+		{"/pets?colour=red", []string{"colour unknown"}},
+		{"/pets?colour", []string{"colour unknown"}},
+		{"/pets?=1", []string{" unknown"}},
+		{"/pets?Limit=1", []string{"Limit unknown"}},
+		{"/pets?limit[]=1", []string{"limit[] unknown"}},
+		{"/pets?" + long + "=1", []string{long[:200] + " unknown"}},
+		{"/pets?a=1&b=2&limit=0", []string{"a unknown", "b unknown", "limit out_of_range"}},
+		{"/pets/1?limit=1", []string{"limit unknown"}},
+		{"/categories/1?x=%FF", []string{"x invalid_format"}},
+		{"/messages?sort=-id", []string{"sort unknown"}},
+		{"/messages/x?y=1", []string{"y unknown"}},
+		{"/store/inventory?sort=petId", []string{"sort unknown"}},
+		{"/store/inventory/summary?status=sold", []string{"status unknown"}},
+		{"/categories?status=sold", []string{"status unknown"}},
+
+		{"/pets?limit=1&limit=2", []string{"limit repeated"}},
+		{"/pets?limit=1&limit=1", []string{"limit repeated"}},
+		{"/pets?sort=id&sort=name", []string{"sort repeated"}},
+		{"/pets?name=a&name=b", []string{"name repeated"}},
+		{"/pets?cursor=a&cursor=b", []string{"cursor repeated"}},
+		{"/store/orders?petId=1&petId=2", []string{"petId repeated"}},
+		{"/store/orders?complete=true&complete=false", []string{"complete repeated"}},
+		{"/store/inventory?maxQuantity=1&maxQuantity=2", []string{"maxQuantity repeated"}},
+
+		{"/pets?limit=", []string{"limit empty"}},
+		{"/pets?limit", []string{"limit empty"}},
+		{"/pets?cursor=", []string{"cursor empty"}},
+		{"/pets?sort=&name=&status=&categoryId=&id=", []string{"sort empty", "name empty", "status empty", "categoryId empty", "id empty"}},
+		{"/pets?status=sold&status=", []string{"status empty"}},
+		{"/store/orders?petId=&complete=&shipDateFrom=&shipDateTo=", []string{"petId empty", "complete empty", "shipDateFrom empty", "shipDateTo empty"}},
+		{"/store/inventory?status=&maxQuantity=", []string{"status empty", "maxQuantity empty"}},
+
+		{"/pets?limit=0", []string{"limit out_of_range"}},
+		{"/pets?limit=201", []string{"limit out_of_range"}},
+		{"/pets?id=1&limit=201", []string{"limit out_of_range"}},
+		{"/categories?limit=9223372036854775808", []string{"limit out_of_range"}},
+		{"/store/orders?limit=-1", []string{"limit invalid_format"}},
+		{"/store/inventory?limit=1.0", []string{"limit invalid_format"}},
+		{"/messages?limit=+1", []string{"limit invalid_format"}},
+		{"/messages?limit=%2B1", []string{"limit invalid_format"}},
+		{"/messages?limit=01", []string{"limit invalid_format"}},
+		{"/messages?limit=1e1", []string{"limit invalid_format"}},
+		{"/pets?sort=-status", []string{"sort not_in_enum"}},
+		{"/pets?sort=NAME", []string{"sort not_in_enum"}},
+		{"/store/orders?sort=name", []string{"sort not_in_enum"}},
+		{"/pets?status=lost", []string{"status not_in_enum"}},
+		{"/pets?status=sold&status=lost", []string{"status not_in_enum"}},
+		{"/pets?status=sold,pending", []string{"status not_in_enum"}},
+		{"/pets?categoryId=0", []string{"categoryId out_of_range"}},
+		{"/pets?categoryId=1&categoryId=x", []string{"categoryId invalid_format"}},
+		{"/pets?id=1,2", []string{"id invalid_format"}},
+		{"/pets?id=9223372036854775808", []string{"id out_of_range"}},
+		{"/pets?name=" + strings.Repeat("n", 201), []string{"name too_long"}},
+		{"/store/orders?petId=0", []string{"petId out_of_range"}},
+		{"/store/orders?complete=1", []string{"complete not_in_enum"}},
+		{"/store/orders?complete=TRUE", []string{"complete not_in_enum"}},
+		{"/store/orders?shipDateFrom=2026-01-01", []string{"shipDateFrom invalid_format"}},
+		{"/store/orders?shipDateTo=2026-01-01T00:00:00", []string{"shipDateTo invalid_format"}},
+		{"/store/orders?shipDateTo=2026-01-01T00:00:00+01:00", []string{"shipDateTo invalid_format"}}, // + is a space
+		{"/store/orders?shipDateTo=10000-01-01T00:00:00Z", []string{"shipDateTo invalid_format"}},
+		{"/store/inventory?maxQuantity=-1", []string{"maxQuantity invalid_format"}},
+		{"/store/inventory?maxQuantity=1000000001", []string{"maxQuantity out_of_range"}},
+
+		{"/pets?name=%", []string{"name invalid_format"}},
+		{"/pets?name=%4", []string{"name invalid_format"}},
+		{"/pets?name=%GG", []string{"name invalid_format"}},
+		{"/pets?%GG=1", []string{"%GG invalid_format"}},
+		{"/pets?name=%FF", []string{"name invalid_format"}},
+		{"/pets?name=%C0%80", []string{"name invalid_format"}},
+		{"/pets?name=%ED%A0%80", []string{"name invalid_format"}},
+		{"/pets?name=%00", []string{"name invalid_format"}},
+		{"/pets?%FF=1", []string{"%FF invalid_format"}},
+		{"/pets?name=a;limit=1", []string{"name invalid_format"}},
+		{"/pets?limit=1;sort=id", []string{"limit invalid_format"}},
+		{"/pets?colour=%FF", []string{"colour invalid_format"}},
+	}
+	for _, test := range tests {
+		t.Run(test.target, func(t *testing.T) {
+			p.in(t).get(test.target).wantViolations("invalid_parameter", test.want...)
+		})
+	}
+	for _, target := range []string{"/pets?", "/pets?&&limit=1&", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi.yaml?a&a"} {
+		p.get(target).want(200)
+	}
+	// parameters of the path and the query are told together, of writes too
+	p.get("/pets/0?x=1").wantViolations("invalid_parameter", "petId out_of_range", "x unknown")
+	p.post("/pets?x=1", `{}`).wantViolations("invalid_parameter", "x unknown")
+	p.patch("/categories/x?dry-run", `{}`).wantViolations("invalid_parameter", "categoryId invalid_format", "dry-run unknown")
+	p.del("/store/orders/-?force=true").wantViolations("invalid_parameter", "orderId invalid_format", "force unknown")
+}
+
+// TestRepeatedIDs: a batch holds at most a hundred ids.
+func TestRepeatedIDs(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	ids := func(n int, id func(i int) int) string {
+		var all []string
+		for i := range n {
+			all = append(all, "id", fmt.Sprint(id(i)))
+		}
+		return "/pets" + query(all...)
+	}
+	one := func(int) int { return 1 }
+	next := func(i int) int { return i + 1 }
+	p.get(ids(100, next)).want(200)
+	p.get(ids(100, one)).want(200)
+	p.get(ids(101, next)).wantViolations("invalid_parameter", "id too_many")
+	p.get(ids(101, one)).wantViolations("invalid_parameter", "id too_many")
+}
+
+// TestOrderOfChecks: a request that is wrong in every way is told what section
+// 3 of the contract names first; each step mends that and leaves the rest.
+func TestOrderOfChecks(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const absent = int64(1) << 40
+	home := p.newCategory("home")
+	sold := decode[pet](p.post("/pets", object{"name": "sold", "categoryId": home, "status": "sold"}).want(201)).ID
+	soldPath := fmt.Sprintf("/pets/%d", sold)
+	absentPath := fmt.Sprintf("/pets/%d", absent)
+	reader := p.newKey("tester", auth.Read)
+
+	tooLarge := `{"name":"` + strings.Repeat("x", maxBodyBytes)
+	notJSON := `{"colour":1,`
+	invalid := object{"colour": 1, "categoryId": absent, "status": "pending"}
+	unknown := object{"categoryId": absent, "status": "pending"}
+	conflicting := object{"status": "pending"}
+
+	for _, step := range []struct {
+		method, target           string
+		key, accept, contentType string
+		body                     any
+		status                   int
+		code                     string
+	}{
+		{"PATCH", "/pets/0/x?x", "", "text/html", "text/plain", tooLarge, 404, "route_not_found"},
+		{"PUT", "/pets/0?x", "", "text/html", "text/plain", tooLarge, 405, "method_not_allowed"},
+		{"PATCH", "/pets/0?x", "", "text/html", "text/plain", tooLarge, 401, "missing_api_key"},
+		{"PATCH", "/pets/0?x", "petstore_", "text/html", "text/plain", tooLarge, 401, "invalid_api_key"},
+		{"PATCH", "/pets/0?x", reader, "text/html", "text/plain", tooLarge, 403, "insufficient_scope"},
+		{"PATCH", "/pets/0?x", p.key, "text/html", "text/plain", tooLarge, 406, "not_acceptable"},
+		{"PATCH", "/pets/0?x", p.key, "*/*", "text/plain", tooLarge, 400, "unsupported_content_type"},
+		{"PATCH", "/pets/0?x", p.key, "*/*", "application/json", tooLarge, 400, "invalid_parameter"},
+		{"PATCH", absentPath + "?x", p.key, "*/*", "application/json", tooLarge, 400, "invalid_parameter"},
+		{"PATCH", "/pets/0", p.key, "*/*", "application/json", tooLarge, 400, "invalid_parameter"},
+		{"PATCH", absentPath, p.key, "*/*", "application/json", tooLarge, 413, "body_too_large"},
+		{"PATCH", absentPath, p.key, "*/*", "application/json", notJSON, 400, "invalid_json"},
+		{"PATCH", absentPath, p.key, "*/*", "application/json", invalid, 400, "validation_failed"},
+		{"PATCH", absentPath, p.key, "*/*", "application/json", unknown, 404, "pet_not_found"},
+		{"PATCH", soldPath, p.key, "*/*", "application/json", unknown, 422, "unknown_category"},
+		{"PATCH", soldPath, p.key, "*/*", "application/json", conflicting, 409, "invalid_transition"},
+		{"PATCH", soldPath, p.key, "*/*", "application/json", object{}, 200, ""},
+
+		{"GET", "/pets?limit=0&cursor=x", p.key, "text/html", "", nil, 406, "not_acceptable"},
+		{"GET", "/pets?limit=0&cursor=x", p.key, "", "", nil, 400, "invalid_parameter"},
+		{"GET", "/pets?limit=1&cursor=x", p.key, "", "", nil, 400, "invalid_cursor"},
+
+		{"POST", "/store/orders", p.key, "", "", object{"petId": absent, "quantity": 0}, 400, "validation_failed"},
+		{"POST", "/store/orders", p.key, "", "", object{"petId": absent, "quantity": 5}, 422, "unknown_pet"},
+		{"POST", "/store/orders", p.key, "", "", object{"petId": sold, "quantity": 5}, 409, "pet_not_available"},
+	} {
+		header := []string{"Accept", step.accept}
+		if step.contentType != "" {
+			header = append(header, "Content-Type", step.contentType)
+		}
+		answer := p.as(step.key).do(step.method, step.target, step.body, header...)
+		if step.code == "" {
+			answer.want(step.status)
+		} else {
+			answer.wantError(step.status, step.code)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package api_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+)
+
+// shelf is a pet as section 4 of the contract speaks of it. A shelf without a
+// status is that of no pet.
+type shelf struct {
+	Status string
+	Stock  int64
+	Held   []int64 // the units of each open order, fewest first
+}
+
+// on is a shelf with so much in stock, and orders that hold so many units each.
+func on(status string, stock int64, held ...int64) shelf {
+	return shelf{status, stock, held}
+}
+
+// gone is what there is of a pet that was deleted.
+var gone shelf
+
+func (s shelf) String() string {
+	if s.Status == "" {
+		return "gone"
+	}
+	return fmt.Sprintf("%s %d %v", s.Status, s.Stock, s.Held)
+}
+
+// scene is a pet on a server, with its open orders.
+type scene struct {
+	*petstore
+
+	pet    int64
+	orders []int64
+}
+
+// stage brings a new pet there, by way of the API. The orders of the scene are
+// in the order of the units held.
+func (p *petstore) stage(want shelf) scene {
+	p.t.Helper()
+	stock, now := want.Stock, "available"
+	for _, units := range want.Held {
+		stock += units
+	}
+	s := scene{petstore: p, pet: p.newPet(rand.Text(), stock)}
+	for _, units := range want.Held {
+		s.orders = append(s.orders, p.newOrder(s.pet, units))
+	}
+	if want.Stock == 0 && len(want.Held) > 0 {
+		now = "pending"
+	}
+	if want.Status != now {
+		p.patch(s.petPath(), object{"status": want.Status}).want(200)
+	}
+	return s
+}
+
+func (s scene) petPath() string        { return fmt.Sprintf("/pets/%d", s.pet) }
+func (s scene) inventoryPath() string  { return fmt.Sprintf("/store/inventory/%d", s.pet) }
+func (s scene) orderPath(i int) string { return fmt.Sprintf("/store/orders/%d", s.orders[i]) }
+
+// order reads an order that was open when the scene was staged.
+func (s scene) order(i int) order {
+	s.t.Helper()
+	return decode[order](s.get(s.orderPath(i)).want(200))
+}
+
+// run makes an event happen and returns the answer.
+func (s scene) run(happen event) *response {
+	s.t.Helper()
+	answer, err := happen(s)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer
+}
+
+// wantShelf fails the test unless this is what clients see and what is stored.
+func (s scene) wantShelf(want shelf) {
+	s.t.Helper()
+	if diff := cmp.Diff(want, s.seen()); diff != "" {
+		s.t.Errorf("pet %d, as clients see it (-want +got):\n%s", s.pet, diff)
+	}
+	if diff := cmp.Diff(want, s.stored()); diff != "" {
+		s.t.Errorf("pet %d, as it is stored (-want +got):\n%s", s.pet, diff)
+	}
+}
+
+// seen is the shelf as clients see it.
+func (s scene) seen() shelf {
+	s.t.Helper()
+	item := s.inventory(s.pet)
+	have := shelf{Status: item.Status, Stock: item.Quantity}
+	pets := decode[[]pet](s.get(fmt.Sprintf("/pets?id=%d", s.pet)).want(200))
+	if len(pets) != 1 || pets[0].Status != item.Status {
+		s.t.Errorf("the inventory says that pet %d is %s, but the pet is %+v", s.pet, item.Status, pets)
+	}
+	for _, open := range walk[order](s.petstore, fmt.Sprintf("/store/orders?petId=%d&complete=false", s.pet)) {
+		have.Held = append(have.Held, open.Quantity)
+	}
+	slices.Sort(have.Held)
+	return have
+}
+
+// stored is the shelf as the database has it, in one snapshot. The units held
+// must be those of the open orders.
+func (s scene) stored() shelf {
+	s.t.Helper()
+	var have shelf
+	var held, sum int64
+	err := s.db.QueryRow(s.t.Context(), `
+		SELECT pets.status, inventory.quantity, inventory.held,
+		       ARRAY(SELECT quantity FROM orders WHERE pet_id = pets.id AND NOT complete ORDER BY quantity)
+		FROM pets
+		LEFT JOIN inventory ON inventory.pet_id = pets.id
+		WHERE pets.id = $1`, s.pet).Scan(&have.Status, &have.Stock, &held, &have.Held)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return gone
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, units := range have.Held {
+		sum += units
+	}
+	if held != sum {
+		s.t.Errorf("pet %d: %d units are held for the open orders %v", s.pet, held, have.Held)
+	}
+	if len(have.Held) == 0 {
+		have.Held = nil
+	}
+	return have
+}
+
+// event is something that a client does to a scene.
+type event func(scene) (*response, error)
+
+func placing(units int64) event {
+	return func(s scene) (*response, error) {
+		return s.try("POST", "/store/orders", object{"petId": s.pet, "quantity": units})
+	}
+}
+
+func completing(i int) event { return patchingOrder(i, `{"complete": true}`) }
+func reopening(i int) event  { return patchingOrder(i, `{"complete": false}`) }
+
+func patchingOrder(i int, body string) event {
+	return func(s scene) (*response, error) { return s.try("PATCH", s.orderPath(i), body) }
+}
+
+func cancelling(i int) event {
+	return func(s scene) (*response, error) { return s.try("DELETE", s.orderPath(i), nil) }
+}
+
+func stocking(units int64) event {
+	return func(s scene) (*response, error) {
+		return s.try("PUT", s.inventoryPath(), object{"quantity": units})
+	}
+}
+
+func moving(status string) event { return patchingPet(object{"status": status}) }
+
+func patchingPet(body any) event {
+	return func(s scene) (*response, error) { return s.try("PATCH", s.petPath(), body) }
+}
+
+func deleting(s scene) (*response, error) { return s.try("DELETE", s.petPath(), nil) }
+
+// rule is an event in one situation: what it answers and what becomes of it.
+type rule struct {
+	name   string
+	before shelf
+	event  event
+	status int
+	code   string // of the error, if it is one
+	after  shelf
+}
+
+// hold checks rules, each on a pet of its own.
+func hold(t *testing.T, rules []rule) {
+	t.Helper()
+	p := start(t)
+	for _, rule := range rules {
+		t.Run(rule.name, func(t *testing.T) {
+			t.Parallel()
+			s := p.in(t).stage(rule.before)
+			answer := s.run(rule.event).want(rule.status)
+			if rule.code != "" {
+				answer.wantError(rule.status, rule.code)
+			}
+			s.wantShelf(rule.after)
+		})
+	}
+}

@@ -1,0 +1,196 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+	"petstore/internal/sampledata"
+)
+
+// sample is a code sample of an operation.
+type sample struct {
+	method, path, operationID string
+
+	Lang, Label, Source string
+}
+
+// sampleTools is what runs the samples of each language.
+var sampleTools = []struct{ lang, program, file string }{
+	{"cURL", "bash", "sample.sh"},
+	{"JavaScript", "node", "sample.mjs"},
+	{"Python", "python3", "sample.py"},
+}
+
+// samples reads all samples from the description as it is served.
+func (p *petstore) samples() []sample {
+	p.t.Helper()
+	document, err := openapi3.NewLoader().LoadFromData(p.get("/openapi.json").want(200).body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var all []sample
+	for _, path := range document.Paths.InMatchingOrder() {
+		operations := document.Paths.Value(path).Operations()
+		for _, method := range slices.Sorted(maps.Keys(operations)) {
+			operation := operations[method]
+			encoded, err := json.Marshal(operation.Extensions["x-codeSamples"])
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			var samples []sample
+			if err := json.Unmarshal(encoded, &samples); err != nil {
+				p.t.Fatalf("%s %s: x-codeSamples: %v", method, path, err)
+			}
+			for _, one := range samples {
+				one.method, one.path, one.operationID = method, path, operation.OperationID
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// run runs a sample as it stands, with the two variables that the document
+// names, and gives what it printed.
+func (s sample) run(t *testing.T, url, key string) (output string, err error) {
+	t.Helper()
+	for _, tool := range sampleTools {
+		if tool.lang != s.Lang {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), tool.file)
+		if err := os.WriteFile(file, []byte(s.Source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		command := exec.CommandContext(t.Context(), tool.program, file)
+		command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PETSTORE_URL=" + url, "PETSTORE_API_KEY=" + key}
+		command.Stdout, command.Stderr = &stdout, &stderr
+		if err := command.Run(); err != nil {
+			return stdout.String(), fmt.Errorf("%s %s: %w\n%s", tool.program, tool.file, err, stderr.String())
+		}
+		return stdout.String(), nil
+	}
+	t.Fatalf("%s: no tool runs %s", s.operationID, s.Lang)
+	return "", nil
+}
+
+// needSampleTools fails the test where the samples cannot be run.
+func needSampleTools(t *testing.T) {
+	t.Helper()
+	programs := []string{"curl"}
+	for _, tool := range sampleTools {
+		programs = append(programs, tool.program)
+	}
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Errorf("%s is not on this machine, so the code samples of openapi.yaml cannot be run; on Debian: apt-get install bash curl nodejs python3", program)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// startShop starts a server on a small shop of its own, whose log tells who asked for what.
+func startShop(t *testing.T) *petstore {
+	t.Helper()
+	p := start(t)
+	if err := sampledata.Load(t.Context(), p.db, 20, nil); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// answered counts the successes of an operation in the server's log.
+func (p *petstore) answered(method, path string) int {
+	p.t.Helper()
+	route := strings.NewReplacer("{", ":", "}", "").Replace(path)
+	count := 0
+	for line := range strings.Lines(p.log.String()) {
+		var request struct {
+			Method, Route string
+			Status        int
+		}
+		if err := json.Unmarshal([]byte(line), &request); err != nil {
+			p.t.Fatal(err)
+		}
+		if request.Method == method && request.Route == route && request.Status < 300 {
+			count++
+		}
+	}
+	return count
+}
+
+// Every operation has a sample in each of the three languages, in their order.
+func TestCodeSamplesAreComplete(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	langs := map[string][]string{}
+	for _, sample := range p.samples() {
+		operation := sample.method + " " + sample.path
+		langs[operation] = append(langs[operation], sample.Lang)
+		if sample.Label == "" {
+			t.Errorf("%s: the sample in %s has no label", operation, sample.Lang)
+		}
+	}
+	for _, route := range p.server.Routes() {
+		operation := route.Method + " " + route.Path
+		if diff := cmp.Diff([]string{"cURL", "JavaScript", "Python"}, langs[operation]); diff != "" {
+			t.Errorf("%s: languages of the samples (-want +got):\n%s", operation, diff)
+		}
+	}
+}
+
+// Every sample runs as it stands and on its own, and does what it is a sample of.
+func TestCodeSamples(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	for _, sample := range start(t).samples() {
+		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
+			t.Parallel()
+			p := startShop(t)
+			output, err := sample.run(t, p.url, p.newKey("customer", auth.Write))
+			if err != nil {
+				t.Fatalf("%v%s", err, output)
+			}
+			if strings.TrimSpace(output) == "" {
+				t.Error("it printed nothing")
+			}
+			if p.answered(sample.method, sample.path) != 1 {
+				t.Errorf("the log has not one successful %s %s:\n%s", sample.method, sample.path, p.log)
+			}
+		})
+	}
+}
+
+// A sample whose request is refused fails.
+func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	p := startShop(t)
+	wrong := auth.NewSecret().Reveal()
+	for _, sample := range p.samples() {
+		if !slices.Contains([]string{"listPets", "placeOrder", "setInventory", "deletePet", "updateOrder", "getMessage"}, sample.operationID) {
+			continue
+		}
+		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
+			t.Parallel()
+			if output, err := sample.run(t, p.url, wrong); err == nil {
+				t.Errorf("it ended well and printed %s", output)
+			}
+		})
+	}
+}

@@ -1,0 +1,347 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// stateOf is the SQLSTATE of an error, empty for none.
+func stateOf(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// anyState stands for one that depends on whether the server's last words are
+// read before the connection is seen to be broken.
+const anyState = "*"
+
+// TestUnavailable: by the errors that a server and a network really give.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	if _, err := database.Pool.Exec(t.Context(), "CREATE TABLE ones (id int PRIMARY KEY, other int REFERENCES ones); INSERT INTO ones VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	exec := func(pool *postgres.DB, sql string) error {
+		_, err := pool.Exec(t.Context(), sql)
+		return err
+	}
+	for what, test := range map[string]struct {
+		fail      func(t *testing.T) error
+		state     string
+		available bool
+	}{
+		"a lock that is not to be had": {state: "55P03", fail: func(t *testing.T) error {
+			t.Helper()
+			lock, err := database.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = lock.Rollback(t.Context()) }()
+			if _, err := lock.Exec(t.Context(), "LOCK ones"); err != nil {
+				t.Fatal(err)
+			}
+			return exec(open(t, database.URL, 1, "lock_timeout", "50ms"), "SELECT FROM ones")
+		}},
+		"a statement that takes too long": {state: "57014", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1, "statement_timeout", "50ms"), "SELECT pg_sleep(60)")
+		}},
+		"a statement that was cancelled": {state: "57014", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1), "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
+		}},
+		"a connection that was terminated": {state: "57P01", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1), "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)")
+		}},
+		"a connection that was terminated before": {state: anyState, fail: func(t *testing.T) error {
+			t.Helper()
+			pool := open(t, database.URL, 1)
+			var pid int
+			if err := pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid); err != nil {
+				t.Fatal(err)
+			}
+			return exec(pool, "SELECT")
+		}},
+		"a transaction that was idle": {state: anyState, fail: func(t *testing.T) error {
+			t.Helper()
+			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
+			idle, err := pool.Pool().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = idle.Rollback(t.Context()) }()
+			eventually(t, "the connection was cut", func() bool {
+				var alive bool
+				if err := database.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", idle.Conn().PgConn().PID()).Scan(&alive); err != nil {
+					t.Fatal(err)
+				}
+				return !alive
+			})
+			_, err = idle.Exec(t.Context(), "SELECT")
+			return err
+		}},
+		"a server that takes no writes": {state: "25006", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1, "default_transaction_read_only", "on"), "DELETE FROM ones")
+		}},
+		"a database that is gone": {state: "3D000", fail: func(t *testing.T) error {
+			t.Helper()
+			elsewhere, err := url.Parse(database.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			elsewhere.Path = "/petstore_no_such_database"
+			return exec(open(t, elsewhere.String(), 1), "SELECT")
+		}},
+		"a port where nobody listens": {fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, refusing(t), 1), "SELECT")
+		}},
+		"a pool that is closed": {fail: func(t *testing.T) error {
+			t.Helper()
+			pool := open(t, database.URL, 1)
+			pool.Close()
+			return exec(pool, "SELECT")
+		}},
+		"our own deadline": {fail: func(t *testing.T) error {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, err := open(t, database.URL, 1).Exec(ctx, "SELECT pg_sleep(60)")
+			return err
+		}},
+
+		"a value that is taken": {available: true, state: "23505", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1), "INSERT INTO ones VALUES (1)")
+		}},
+		"a row that is not there": {available: true, state: "23503", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1), "INSERT INTO ones VALUES (2, 3)")
+		}},
+		"no SQL": {available: true, state: "42601", fail: func(t *testing.T) error {
+			t.Helper()
+			return exec(open(t, database.URL, 1), "SELEC")
+		}},
+		"no rows": {available: true, fail: func(t *testing.T) error {
+			t.Helper()
+			return open(t, database.URL, 1).QueryRow(t.Context(), "SELECT WHERE false").Scan()
+		}},
+		"no error":      {available: true, fail: func(*testing.T) error { return nil }},
+		"another error": {available: true, fail: func(*testing.T) error { return errors.New("another") }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			err := test.fail(t)
+			if got := stateOf(err); got != test.state && test.state != anyState {
+				t.Errorf("%v has the SQLSTATE %q, want %q", err, got, test.state)
+			}
+			if got := postgres.Unavailable(err); got == test.available {
+				t.Errorf("Unavailable(%v) = %t", err, got)
+			}
+			if err == nil {
+				return
+			}
+			if got := postgres.Unavailable(fmt.Errorf("wrapped: %w", err)); got == test.available {
+				t.Errorf("wrapped, Unavailable(%v) = %t", err, got)
+			}
+			if got, want := postgres.IsUniqueViolation(err), test.state == "23505"; got != want {
+				t.Errorf("IsUniqueViolation(%v) = %t", err, got)
+			}
+			if got, want := postgres.IsForeignKeyViolation(err), test.state == "23503"; got != want {
+				t.Errorf("IsForeignKeyViolation(%v) = %t", err, got)
+			}
+		})
+	}
+}
+
+// TestUnavailableStates: those that are hard to bring about, raised by a real server.
+func TestUnavailableStates(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	for state, unavailable := range map[string]bool{
+		"08006": true, "08P01": true, "25006": true, "25P03": true, "40001": true, "40P01": true, "53100": true, "53200": true, "53300": true,
+		"55000": true, "55P03": true, "57014": true, "57P01": true, "57P02": true, "57P03": true, "57P04": true, "57P05": true, "58030": true,
+		"22001": false, "22003": false, "22021": false, "22P02": false, "23502": false, "23503": false, "23505": false, "23514": false, "25P02": false,
+		"40002": false, "42501": false, "42601": false, "42703": false, "42804": false, "42P01": false, "P0001": false, "XX000": false,
+	} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", state))
+		if got := stateOf(err); got != state {
+			t.Fatalf("raised %s, caught %q: %v", state, got, err)
+		}
+		if got := postgres.Unavailable(err); got != unavailable {
+			t.Errorf("%s: Unavailable = %t", state, got)
+		}
+		if got, want := postgres.StartingUp(err), state == "57P03"; got != want {
+			t.Errorf("%s: StartingUp = %t", state, got)
+		}
+	}
+}
+
+func TestStartingUp(t *testing.T) {
+	t.Parallel()
+	if err := open(t, refusing(t), 1).Ping(t.Context()); !postgres.StartingUp(err) {
+		t.Errorf("a refused connection: %v", err)
+	}
+	if postgres.StartingUp(nil) || postgres.StartingUp(errors.New("another")) {
+		t.Error("it takes any error")
+	}
+}
+
+// counter is a row that transactions fight for.
+type counter struct {
+	t        *testing.T
+	pool     *postgres.DB
+	mu       sync.Mutex
+	attempts int
+}
+
+func newCounter(t *testing.T) *counter {
+	t.Helper()
+	c := &counter{t: t, pool: open(t, pgtest.NewEmpty(t).URL, 8)}
+	if _, err := c.pool.Exec(t.Context(), "CREATE TABLE counters (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO counters (id) VALUES (1), (2)"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *counter) attempt() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attempts++
+	return c.attempts
+}
+
+// raise adds to a counter in a transaction that began before somebody else did
+// the same, as long as disturbed says so of the attempt.
+func (c *counter) raise(disturbed func(attempt int) bool) func(context.Context, int) (int, error) {
+	const add = "UPDATE counters SET n = n + 1 WHERE id = $1 RETURNING n"
+	return func(ctx context.Context, id int) (n int, err error) {
+		attempt := c.attempt()
+		err = pgx.BeginTxFunc(ctx, c.pool.Pool(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SELECT FROM counters"); err != nil { // takes the snapshot
+				return err
+			}
+			if disturbed(attempt) {
+				if _, err := c.pool.Exec(ctx, add, id); err != nil {
+					return err
+				}
+			}
+			return tx.QueryRow(ctx, add, id).Scan(&n)
+		})
+		return n, err
+	}
+}
+
+// TestRetry runs a transaction again that lost to another, at most three times.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		disturbed    func(attempt int) bool
+		attempts, at int
+		state        string
+	}{
+		"undisturbed":           {func(int) bool { return false }, 1, 1, ""},
+		"disturbed once":        {func(attempt int) bool { return attempt == 1 }, 2, 2, ""},
+		"disturbed three times": {func(attempt int) bool { return attempt <= 3 }, 4, 4, ""},
+		"disturbed each time":   {func(int) bool { return true }, 4, 0, "40001"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := newCounter(t)
+			n, err := postgres.Retry(t.Context(), c.raise(test.disturbed), 1)
+			if c.attempts != test.attempts || n != test.at || stateOf(err) != test.state {
+				t.Errorf("%d attempts ended at %d with %v; want %d, %d and %q", c.attempts, n, err, test.attempts, test.at, test.state)
+			}
+			if err != nil && !postgres.Unavailable(err) {
+				t.Errorf("%v is not Unavailable", err)
+			}
+		})
+	}
+}
+
+// TestRetryOfDeadlock: two transactions lock two rows in opposite order; one is
+// chosen as the victim and runs again.
+func TestRetryOfDeadlock(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t)
+	var both sync.WaitGroup // hold their first lock
+	both.Add(2)
+	lockBoth := func(ctx context.Context, ids [2]int) (attempt int, err error) {
+		attempt = c.attempt()
+		return attempt, pgx.BeginFunc(ctx, c.pool.Pool(), func(tx pgx.Tx) error {
+			for i, id := range ids {
+				if _, err := tx.Exec(ctx, "UPDATE counters SET n = n + 1 WHERE id = $1", id); err != nil {
+					return err
+				}
+				if i == 0 && attempt <= 2 {
+					both.Done()
+					both.Wait()
+				}
+			}
+			return nil
+		})
+	}
+	failed := make(chan error, 2)
+	for _, ids := range [][2]int{{1, 2}, {2, 1}} {
+		go func() {
+			_, err := postgres.Retry(t.Context(), lockBoth, ids)
+			failed <- err
+		}()
+	}
+	for range 2 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	var total int
+	if err := c.pool.QueryRow(t.Context(), "SELECT sum(n) FROM counters").Scan(&total); err != nil || total != 4 {
+		t.Errorf("the counters are at %d together (%v), want 4", total, err)
+	}
+	if c.attempts != 3 {
+		t.Errorf("%d attempts, want 3", c.attempts)
+	}
+}
+
+// TestRetryOfOthers: what would fail again is not tried again, and nothing is
+// once the time is up.
+func TestRetryOfOthers(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t)
+	insert := func(ctx context.Context, id int) (pgconn.CommandTag, error) {
+		c.attempt()
+		return c.pool.Exec(ctx, "INSERT INTO counters VALUES ($1)", id)
+	}
+	if _, err := postgres.Retry(t.Context(), insert, 1); !postgres.IsUniqueViolation(err) || c.attempts != 1 {
+		t.Errorf("%d attempts ended with %v", c.attempts, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.attempts = 0
+	lose := c.raise(func(int) bool { return true })
+	_, err := postgres.Retry(ctx, func(ctx context.Context, id int) (int, error) {
+		n, err := lose(ctx, id)
+		cancel()
+		return n, err
+	}, 1)
+	if stateOf(err) != "40001" || c.attempts != 1 {
+		t.Errorf("%d attempts ended with %v", c.attempts, err)
+	}
+}

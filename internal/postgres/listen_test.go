@@ -1,0 +1,151 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// ear is a listener under test, and what it reports.
+type ear struct {
+	connected, alive chan struct{}
+	heard            chan string
+	ended            chan error
+	cancel           context.CancelFunc
+}
+
+func listen(t *testing.T, url string) *ear {
+	t.Helper()
+	const more = 1000 // reports than a test makes
+	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), heard: make(chan string, more), ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	e.cancel = cancel
+	listener := &postgres.Listener{
+		URL:       url,
+		Channel:   "some Channel",
+		Connected: func() { e.connected <- struct{}{} },
+		Heard:     func(payload string) { e.heard <- payload },
+		Alive: func() {
+			select {
+			case e.alive <- struct{}{}:
+			default:
+			}
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+	go func() {
+		e.ended <- listener.Run(ctx)
+		close(e.ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		for range e.ended { // until it is closed
+		}
+	})
+	return e
+}
+
+// await gives the next report, and fails the test when there is none in ten seconds.
+func await[T any](t *testing.T, what string, reports <-chan T) T {
+	t.Helper()
+	select {
+	case report := <-reports:
+		return report
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s: nothing for 10 s", what)
+	}
+	var none T
+	return none
+}
+
+func notify(t *testing.T, database *pgtest.Database, payload string) {
+	t.Helper()
+	if _, err := database.Pool.Exec(t.Context(), "SELECT pg_notify('some Channel', $1)", payload); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cut ends the connections that listen, and returns how many there were.
+func cut(t *testing.T, database *pgtest.Database) (connections int) {
+	t.Helper()
+	if err := database.Pool.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'petstore listen'`).Scan(&connections); err != nil {
+		t.Fatal(err)
+	}
+	return connections
+}
+
+func TestListener(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	e := listen(t, database.URL)
+	await(t, "connected", e.connected)
+	await(t, "alive", e.alive)
+	for _, payload := range []string{"1", "2", "", "drei"} {
+		notify(t, database, payload)
+		if got := await(t, "heard", e.heard); got != payload {
+			t.Errorf("heard %q, want %q", got, payload)
+		}
+	}
+	// in silence it goes on telling that it is alive, on the same connection
+	for len(e.alive) > 0 {
+		<-e.alive
+	}
+	began := time.Now()
+	const beats = 3
+	for range beats {
+		await(t, "alive", e.alive)
+	}
+	if took := time.Since(began); took > 2*beats*postgres.ListenSilence {
+		t.Errorf("%d signs of life took %s", beats, took)
+	}
+	notify(t, database, "after the silence")
+	if got := await(t, "heard", e.heard); got != "after the silence" {
+		t.Errorf("heard %q", got)
+	}
+	if len(e.connected) > 0 {
+		t.Error("it connected again")
+	}
+	e.cancel()
+	if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestListenerReconnects: a connection that is lost is made again, each time.
+func TestListenerReconnects(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	e := listen(t, database.URL)
+	for _, payload := range []string{"first", "second", "third"} {
+		await(t, "connected", e.connected)
+		notify(t, database, payload)
+		if got := await(t, "heard", e.heard); got != payload {
+			t.Errorf("heard %q, want %q", got, payload)
+		}
+		if connections := cut(t, database); connections != 1 {
+			t.Errorf("it held %d connections", connections)
+		}
+	}
+	await(t, "connected", e.connected)
+}
+
+// TestListenerWithoutServer: it is not alive, keeps trying, and can be ended.
+func TestListenerWithoutServer(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{refusing(t), mute(t), "://"} {
+		e := listen(t, url)
+		e.cancel()
+		if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+		if len(e.connected)+len(e.alive) > 0 {
+			t.Errorf("it told that it was connected")
+		}
+	}
+}

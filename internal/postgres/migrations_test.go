@@ -1,0 +1,222 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// latest is the number of migrations, which are numbered from 1.
+const latest = 8
+
+func openMigrations(t *testing.T, url string) *postgres.Migrations {
+	t.Helper()
+	migrations, err := postgres.OpenMigrations(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := migrations.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return migrations
+}
+
+// schema describes all that migrations make, one line each.
+func schema(t *testing.T, pool *pgxpool.Pool) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `
+		WITH ours AS (
+			SELECT c.oid, c.relname, c.relkind
+			FROM pg_class c
+			WHERE c.relnamespace = 'public'::regnamespace AND c.relname !~ '^goose_db_version'
+		)
+		SELECT format('%s %s', relkind, relname) FROM ours
+		UNION ALL
+		SELECT format('column %s.%s %s %s not null=%s identity=%s default=%s collation=%s',
+		              o.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+		              pg_get_expr(d.adbin, d.adrelid), (SELECT collname FROM pg_collation WHERE oid = a.attcollation))
+		FROM ours o
+		JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0
+		LEFT JOIN pg_attrdef d ON d.adrelid = o.oid AND d.adnum = a.attnum
+		WHERE o.relkind = 'r'
+		UNION ALL
+		SELECT format('constraint %s.%s %s', o.relname, k.conname, pg_get_constraintdef(k.oid))
+		FROM ours o JOIN pg_constraint k ON k.conrelid = o.oid
+		UNION ALL
+		SELECT pg_get_indexdef(oid) FROM ours WHERE relkind = 'i'
+		UNION ALL
+		SELECT format('sequence %s', s.*) FROM pg_sequences s WHERE s.sequencename !~ '^goose_db_version'
+		UNION ALL
+		SELECT format('comment %s.%s %s', o.relname, d.objsubid, d.description)
+		FROM ours o JOIN pg_description d ON d.objoid = o.oid AND d.classoid = 'pg_class'::regclass
+		UNION ALL
+		SELECT format('function %s', p.oid::regprocedure) FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+		UNION ALL
+		SELECT format('type %s', t.typname) FROM pg_type t
+		WHERE t.typnamespace = 'public'::regnamespace AND t.typtype IN ('d', 'e') -- domains and enums
+		ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func versions(migrations []postgres.Migration) []int64 {
+	all := []int64{}
+	for _, one := range migrations {
+		all = append(all, one.Version)
+	}
+	return all
+}
+
+// TestMigrations: up, down step by step to nothing, and up to the same again.
+func TestMigrations(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	migrations := openMigrations(t, database.URL)
+	isAt := func(want int64) {
+		t.Helper()
+		if got, err := migrations.Version(t.Context()); err != nil || got != want {
+			t.Fatalf("the version is %d (%v), want %d", got, err, want)
+		}
+	}
+	up := func() {
+		t.Helper()
+		applied, err := migrations.Up(t.Context())
+		if diff := cmp.Diff([]int64{1, 2, 3, 4, 5, 6, 7, 8}, versions(applied)); diff != "" || err != nil {
+			t.Fatalf("applied (%v) (-want +got):\n%s", err, diff)
+		}
+		isAt(latest)
+	}
+	isAt(0)
+	up()
+	made := schema(t, database.Pool)
+	if len(made) < 100 {
+		t.Errorf("the schema is described in %d lines only: %v", len(made), made)
+	}
+	if again, err := migrations.Up(t.Context()); len(again) > 0 || err != nil {
+		t.Errorf("up again applied %v: %v", again, err)
+	}
+	for version := int64(latest); version > 0; version-- {
+		down, err := migrations.Down(t.Context())
+		if err != nil || len(down) != 1 || down[0].Version != version {
+			t.Fatalf("down from %d: %v, %v", version, down, err)
+		}
+		isAt(version - 1)
+	}
+	if left := schema(t, database.Pool); len(left) > 0 {
+		t.Errorf("left by the way down: %q", left)
+	}
+	if none, err := migrations.Down(t.Context()); len(none) > 0 || err != nil {
+		t.Errorf("down from nothing: %v, %v", none, err)
+	}
+	up()
+	if diff := cmp.Diff(made, schema(t, database.Pool)); diff != "" {
+		t.Errorf("the schema made again (-first +second):\n%s", diff)
+	}
+}
+
+func TestMigrationStatus(t *testing.T) {
+	t.Parallel()
+	migrations := openMigrations(t, pgtest.NewEmpty(t).URL)
+	pending := func(want int) {
+		t.Helper()
+		status, err := migrations.Status(t.Context())
+		if err != nil || len(status) != latest {
+			t.Fatalf("status %v, %v", status, err)
+		}
+		for i, one := range status {
+			if one.Version != int64(i+1) || one.Name == "" || one.AppliedAt.IsZero() != (i >= latest-want) {
+				t.Errorf("%d pending: %+v", want, one)
+			}
+		}
+	}
+	pending(latest)
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pending(0)
+	if _, err := migrations.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pending(1)
+}
+
+// TestMigrationsAtOnce: five processes start at once, and each step is taken once.
+func TestMigrationsAtOnce(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	const processes = 5
+	applied := make(chan []int64, processes)
+	for range processes {
+		migrations := openMigrations(t, database.URL)
+		go func() {
+			done, err := migrations.Up(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			applied <- versions(done)
+		}()
+	}
+	times := map[int64]int{}
+	for range processes {
+		for _, version := range <-applied {
+			times[version]++
+		}
+	}
+	want := map[int64]int{}
+	for version := int64(1); version <= latest; version++ {
+		want[version] = 1
+	}
+	if diff := cmp.Diff(want, times); diff != "" {
+		t.Errorf("how often each migration was applied (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
+		t.Errorf("the schema (-one process +five):\n%s", diff)
+	}
+}
+
+func TestSchemaIsCurrent(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	migrations, pool := openMigrations(t, database.URL), open(t, database.URL, 1)
+	current := func(want bool) {
+		t.Helper()
+		if got, err := pool.SchemaIsCurrent(t.Context()); err != nil || got != want {
+			t.Errorf("current: %t (%v), want %t", got, err, want)
+		}
+	}
+	current(false)
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	current(true)
+	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1); err != nil {
+		t.Fatal(err)
+	}
+	current(true) // ahead, as during a deployment
+	if _, err := database.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id >= $1", latest); err != nil {
+		t.Fatal(err)
+	}
+	current(false)
+}
+
+func TestOpenMigrationsFails(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"://", "postgres://localhost:x/", refusing(t)} {
+		if _, err := postgres.OpenMigrations(t.Context(), url); err == nil {
+			t.Errorf("%s was opened", url)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package postgres_test
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// open opens a pool that the test closes. The parameters, names and values, are
+// added to the URL.
+func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) *postgres.DB {
+	t.Helper()
+	parsed, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := parsed.Query()
+	for i := 0; i+1 < len(parameters); i += 2 {
+		query.Set(parameters[i], parameters[i+1])
+	}
+	parsed.RawQuery = query.Encode()
+	pool, err := postgres.Open(t.Context(), parsed.String(), maxConns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// refusing is the URL of a port where nobody listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	listener := listening(t)
+	listener.Close()
+	return "postgres://petstore@" + listener.Addr().String() + "/petstore?sslmode=disable"
+}
+
+// mute is the URL of a server that takes connections and never says a word.
+func mute(t *testing.T) string {
+	t.Helper()
+	return "postgres://petstore@" + listening(t).Addr().String() + "/petstore?sslmode=disable"
+}
+
+func listening(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener
+}
+
+// eventually asks again and again until it is so, and fails the test when it is
+// not within ten seconds.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	deadline, again := time.After(10*time.Second), time.NewTicker(5*time.Millisecond)
+	defer again.Stop()
+	for !so() {
+		select {
+		case <-again.C:
+		case <-deadline:
+			t.Fatalf("%s: not so after 10 s", what)
+		}
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"://", "postgres://localhost:x/", "postgres://localhost/?sslmode=perhaps"} {
+		if pool, err := postgres.Open(t.Context(), url, 1); err == nil {
+			pool.Close()
+			t.Errorf("%s was opened", url)
+		}
+	}
+}
+
+// TestSessionLimits: every connection has our limits, or those that the URL sets.
+func TestSessionLimits(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	for _, test := range []struct {
+		pool *postgres.DB
+		want map[string]string
+	}{
+		{open(t, database.URL, 1), map[string]string{"statement_timeout": "5s", "lock_timeout": "2s", "idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "application_name": "petstore"}},
+		{open(t, database.URL, 1, "statement_timeout", "1s", "application_name", "ours"), map[string]string{"statement_timeout": "1s", "lock_timeout": "2s", "application_name": "ours"}},
+	} {
+		for name, want := range test.want {
+			var got string
+			if err := test.pool.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
+				t.Errorf("%s is %q (%v), want %q", name, got, err, want)
+			}
+		}
+	}
+}
+
+// TestConnectionsAreGivenBack: however a statement ends. With one connection in
+// the pool, one that is kept makes the next statement fail.
+func TestConnectionsAreGivenBack(t *testing.T) {
+	t.Parallel()
+	prepared := open(t, pgtest.NewEmpty(t).URL, 1)
+	for name, pool := range map[string]*postgres.DB{"prepared": prepared, "planned each": prepared.PlanEach()} {
+		ctx := t.Context()
+		var number int
+		for range 3 {
+			if err := pool.QueryRow(ctx, "SELECT $1::int", 7).Scan(&number); err != nil || number != 7 {
+				t.Errorf("%s: a row: %d, %v", name, number, err)
+			}
+			if err := pool.QueryRow(ctx, "SELECT 1 WHERE $1::int > 7", 7).Scan(&number); !errors.Is(err, pgx.ErrNoRows) {
+				t.Errorf("%s: no row: %v", name, err)
+			}
+			if err := pool.QueryRow(ctx, "SELECT 'x' || $1::text", "y").Scan(&number); err == nil {
+				t.Errorf("%s: a text was read as a number", name)
+			}
+			if err := pool.QueryRow(ctx, "SELEC").Scan(&number); err == nil {
+				t.Errorf("%s: no SQL, and no error", name)
+			}
+			if err := pool.QueryRow(ctx, "SELECT 1 / $1::int", 0).Scan(&number); err == nil {
+				t.Errorf("%s: a division by zero, and no error", name)
+			}
+			if err := pool.QueryRow(ctx, "SELECT generate_series(1, $1::int)", 1000).Scan(&number); err != nil || number != 1 {
+				t.Errorf("%s: the first of many rows: %d, %v", name, number, err)
+			}
+			rows, err := pool.Query(ctx, "SELECT generate_series(1, $1::int)", 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows.Next()
+			rows.Close() // before the end
+			rows.Close()
+			if tag, err := pool.Exec(ctx, "SELECT $1::int", 1); err != nil || tag.RowsAffected() != 1 {
+				t.Errorf("%s: %v, %v", name, tag, err)
+			}
+			if _, err := pool.Exec(ctx, "SELEC"); err == nil {
+				t.Errorf("%s: no SQL, and no error", name)
+			}
+			if err := pool.Ping(ctx); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if acquired := prepared.Pool().Stat().AcquiredConns(); acquired != 0 {
+		t.Errorf("%d connections were not given back", acquired)
+	}
+}
+
+// TestPoolExhausted: who waits for a connection is told after a second, all of
+// them at once, and the pool works again when one is free.
+func TestPoolExhausted(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	held, err := pool.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const waiters = 20
+	failed, began := make(chan error, waiters), time.Now()
+	for i := range waiters {
+		go func() {
+			if i%2 == 0 {
+				failed <- pool.Ping(t.Context())
+			} else {
+				failed <- pool.QueryRow(t.Context(), "SELECT").Scan()
+			}
+		}()
+	}
+	for range waiters {
+		if err := <-failed; !postgres.Unavailable(err) {
+			t.Errorf("%v is not Unavailable", err)
+		}
+	}
+	if took := time.Since(began); took < 900*time.Millisecond || took > 2*time.Second {
+		t.Errorf("they were told after %s", took)
+	}
+	held.Release()
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMuteServer: a server that takes connections and does not answer is
+// unavailable as soon as an exhausted pool.
+func TestMuteServer(t *testing.T) {
+	t.Parallel()
+	pool, began := open(t, mute(t), 1), time.Now()
+	if err := pool.Ping(t.Context()); !postgres.Unavailable(err) || !postgres.StartingUp(err) {
+		t.Errorf("%v is not Unavailable and StartingUp", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it was told after %s", took)
+	}
+}
