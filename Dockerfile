@@ -1,0 +1,40 @@
+# Needs BuildKit, the default since Docker 23 (before: DOCKER_BUILDKIT=1).
+
+ARG GO_IMAGE=golang:1.26-alpine
+# BINARY names the stage that the program is taken from: "build" compiles it,
+# "prebuilt" takes it from the build context, where no image can be pulled:
+#
+#   docker build --build-arg BINARY=prebuilt --file Dockerfile DIRECTORY
+#
+# with petstore (static, for Linux) and ca-certificates.crt in DIRECTORY.
+ARG BINARY=build
+
+FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
+WORKDIR /src
+COPY . .
+ARG TARGETOS
+ARG TARGETARCH
+ARG VERSION
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
+    go build -trimpath -ldflags "-s -w -X main.release=$VERSION" -o /out/petstore ./cmd/petstore
+RUN cp /etc/ssl/certs/ca-certificates.crt /out/
+
+FROM scratch AS prebuilt
+COPY petstore ca-certificates.crt /out/
+
+FROM ${BINARY} AS binary
+
+FROM scratch
+ARG VERSION
+LABEL org.opencontainers.image.title="petstore" \
+      org.opencontainers.image.description="An HTTP API for pets, categories, orders and inventory on PostgreSQL" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION"
+COPY --from=binary /out/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=binary /out/petstore /petstore
+USER 65532:65532
+EXPOSE 8080
+HEALTHCHECK --interval=5s --timeout=6s --start-period=30s --retries=3 CMD ["/petstore", "healthcheck"]
+ENTRYPOINT ["/petstore"]
+CMD ["serve"]

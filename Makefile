@@ -1,0 +1,80 @@
+# The versions of every tool, here and nowhere else.
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+SQLC          := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+REDOCLY       := @redocly/cli@2.77.0
+SPECTRAL      := @stoplight/spectral-cli@6.16.3
+
+DESCRIPTION := internal/api/openapi.yaml
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## The API with a Postgres of its own on http://localhost:8080
+	go run ./cmd/petstore dev
+
+.PHONY: test
+test: ## Every test, on a real Postgres
+	go test ./...
+
+.PHONY: lint
+lint: ## Go code: format, mistakes, import rules
+	go run $(GOLANGCI_LINT) run ./...
+
+.PHONY: generate
+generate: ## Write db/ from queries/ and migrations/
+	go run $(SQLC) generate
+
+.PHONY: check
+check: fmt vet lint generated tidy description test race ## What CI runs, but for the containers: see .ci/run
+
+.PHONY: bench
+bench: ## Every benchmark
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: image
+image: ## The container image petstore:dev
+	docker build --build-arg VERSION="$$(git describe --always --dirty)" --tag petstore:dev .
+
+# The parts of check, each a leg of .ci/run.
+
+.PHONY: fmt
+fmt: ## Go files that gofmt would change, none
+	@files=$$(gofmt -l .) && [ -z "$$files" ] || { echo "gofmt would change:"; echo "$$files"; exit 1; }
+
+.PHONY: vet
+vet: ## Mistakes that go vet finds
+	go vet ./...
+
+.PHONY: platforms
+platforms: ## It compiles for the other platforms too
+	GOOS=darwin GOARCH=arm64 go build ./...
+	GOOS=linux GOARCH=arm64 go build ./...
+
+.PHONY: generated
+generated: ## The code in db/ is what sqlc makes of queries/ and migrations/
+	go run $(SQLC) diff
+	@for file in db/*.sql.go; do [ -f "queries/$$(basename "$$file" .go)" ] || { echo "$$file has no queries"; exit 1; }; done
+
+.PHONY: vet-queries
+vet-queries: ## Prepare every query on the migrated database of PETSTORE_SQLC_DATABASE_URL
+	go run $(SQLC) vet
+
+.PHONY: tidy
+tidy: ## go.mod and go.sum name what is used, and that alone
+	go mod tidy -diff
+
+.PHONY: description
+description: ## Lint of the API description (needs Node.js)
+	npx --yes $(REDOCLY) lint --config .redocly.yaml $(DESCRIPTION)
+	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(DESCRIPTION)
+
+.PHONY: race
+race: ## Every test under the race detector
+	go test -race ./...
+
+.PHONY: bench-once
+bench-once: ## Every benchmark once, to see that it runs
+	go test -run '^$$' -bench . -benchtime 1x ./...
