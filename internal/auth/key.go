@@ -81,5 +81,5 @@ func (s Secret) Prefix() string { return s.text[:min(displayLength, len(s.text))
 // Hash is what the database keeps instead of the key.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
 
-// Format prints the display prefix, whatever the verb.
+// Format prints the display prefix. (Go asks no Formatter for %T and %p, which nobody prints a key with.)
 func (s Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.Prefix()+"…") }

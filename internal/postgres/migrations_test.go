@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"io/fs"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,10 +10,22 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/migrations"
 )
 
-// latest is the number of migrations, which are numbered from 1.
-const latest = 8
+// numbered gives the versions of all migrations, which count from 1.
+func numbered(t *testing.T) []int64 {
+	t.Helper()
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("migrations %v: %v", files, err)
+	}
+	all := make([]int64, len(files))
+	for i := range all {
+		all[i] = int64(i + 1)
+	}
+	return all
+}
 
 func openMigrations(t *testing.T, url string) *postgres.Migrations {
 	t.Helper()
@@ -85,6 +98,8 @@ func TestMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	migrations := openMigrations(t, database.URL)
+	all := numbered(t)
+	latest := all[len(all)-1]
 	isAt := func(want int64) {
 		t.Helper()
 		if got, err := migrations.Version(t.Context()); err != nil || got != want {
@@ -94,7 +109,7 @@ func TestMigrations(t *testing.T) {
 	up := func() {
 		t.Helper()
 		applied, err := migrations.Up(t.Context())
-		if diff := cmp.Diff([]int64{1, 2, 3, 4, 5, 6, 7, 8}, versions(applied)); diff != "" || err != nil {
+		if diff := cmp.Diff(all, versions(applied)); diff != "" || err != nil {
 			t.Fatalf("applied (%v) (-want +got):\n%s", err, diff)
 		}
 		isAt(latest)
@@ -108,7 +123,7 @@ func TestMigrations(t *testing.T) {
 	if again, err := migrations.Up(t.Context()); len(again) > 0 || err != nil {
 		t.Errorf("up again applied %v: %v", again, err)
 	}
-	for version := int64(latest); version > 0; version-- {
+	for version := latest; version > 0; version-- {
 		down, err := migrations.Down(t.Context())
 		if err != nil || len(down) != 1 || down[0].Version != version {
 			t.Fatalf("down from %d: %v, %v", version, down, err)
@@ -130,6 +145,7 @@ func TestMigrations(t *testing.T) {
 func TestMigrationStatus(t *testing.T) {
 	t.Parallel()
 	migrations := openMigrations(t, pgtest.NewEmpty(t).URL)
+	latest := len(numbered(t))
 	pending := func(want int) {
 		t.Helper()
 		status, err := migrations.Status(t.Context())
@@ -176,7 +192,7 @@ func TestMigrationsAtOnce(t *testing.T) {
 		}
 	}
 	want := map[int64]int{}
-	for version := int64(1); version <= latest; version++ {
+	for _, version := range numbered(t) {
 		want[version] = 1
 	}
 	if diff := cmp.Diff(want, times); diff != "" {
@@ -202,6 +218,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	current(true)
+	latest := len(numbered(t))
 	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1); err != nil {
 		t.Fatal(err)
 	}
