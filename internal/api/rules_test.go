@@ -42,8 +42,8 @@ type scene struct {
 	orders []int64
 }
 
-// stage brings a new pet there, by way of the API. The orders of the scene are
-// in the order of the units held.
+// stage brings a new pet there, by way of the API, with an order for each number
+// of units held.
 func (p *petstore) stage(want shelf) scene {
 	p.t.Helper()
 	stock, now := want.Stock, "available"
