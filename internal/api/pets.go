@@ -92,6 +92,8 @@ func (s *Server) updatePet(c *gin.Context) error {
 		Status:     status,
 	})
 	switch {
+	case postgres.IsForeignKeyViolation(err): // the category went while we looked
+		return errUnknownCategory
 	case err != nil:
 		return orNotFound(err, errPetNotFound)
 	case !row.CategoryKnown:
