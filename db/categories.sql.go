@@ -335,6 +335,26 @@ func (q *Queries) CategoryListPrefixByIDDesc(ctx context.Context, arg CategoryLi
 	return items, nil
 }
 
+const categoryLock = `-- name: CategoryLock :one
+SELECT id, name, name_key, description
+FROM categories
+WHERE id = $1
+FOR UPDATE
+`
+
+// For If-Match: the category as it is until the transaction ends.
+func (q *Queries) CategoryLock(ctx context.Context, id int64) (Category, error) {
+	row := q.db.QueryRow(ctx, categoryLock, id)
+	var i Category
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.NameKey,
+		&i.Description,
+	)
+	return i, err
+}
+
 const categoryUpdate = `-- name: CategoryUpdate :one
 UPDATE categories
 SET name        = coalesce($1, name),

@@ -179,6 +179,34 @@ func (q *Queries) InventoryListOfStatus(ctx context.Context, arg InventoryListOf
 	return items, nil
 }
 
+const inventoryLock = `-- name: InventoryLock :one
+WITH entry AS (
+    SELECT inventory.pet_id, inventory.quantity
+    FROM inventory
+    WHERE inventory.pet_id = $1
+    FOR UPDATE
+)
+SELECT entry.pet_id, entry.quantity, pets.status
+FROM entry
+JOIN pets ON pets.id = entry.pet_id
+FOR UPDATE OF pets
+`
+
+type InventoryLockRow struct {
+	PetID    int64
+	Quantity int64
+	Status   string
+}
+
+// For If-Match: the entry, with its pet's status, as it is until the
+// transaction ends.
+func (q *Queries) InventoryLock(ctx context.Context, petID int64) (InventoryLockRow, error) {
+	row := q.db.QueryRow(ctx, inventoryLock, petID)
+	var i InventoryLockRow
+	err := row.Scan(&i.PetID, &i.Quantity, &i.Status)
+	return i, err
+}
+
 const inventorySet = `-- name: InventorySet :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held

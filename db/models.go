@@ -48,6 +48,21 @@ type Category struct {
 	Description *string
 }
 
+// Answers to POST requests that carried an Idempotency-Key, each written in the transaction of its effect; kept 24 hours.
+type IdempotencyKey struct {
+	APIKeyID int64
+	// As the client sent it.
+	Key string
+	// SHA-256 of the path and the body: another request under the same key is an error.
+	Fingerprint []byte
+	// Only answers that are a success are kept.
+	Status int32
+	// The header field Location of the answer.
+	Location  string
+	Body      []byte
+	CreatedAt time.Time
+}
+
 // The stock of each pet. Its row is the lock under which orders of the pet are decided.
 type Inventory struct {
 	// The pet, and the column that spreads the data.

@@ -536,6 +536,39 @@ func (q *Queries) OrderListShippingByIDDesc(ctx context.Context, arg OrderListSh
 	return items, nil
 }
 
+const orderLock = `-- name: OrderLock :one
+WITH entry AS (
+    SELECT inventory.pet_id
+    FROM inventory
+    WHERE inventory.pet_id = $2
+    FOR UPDATE
+)
+SELECT orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
+FROM entry
+JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $1
+FOR UPDATE OF orders
+`
+
+type OrderLockParams struct {
+	ID    int64
+	PetID int64
+}
+
+// For If-Match: the order as it is until the transaction ends. Inventory is
+// locked before orders, as everywhere.
+func (q *Queries) OrderLock(ctx context.Context, arg OrderLockParams) (Order, error) {
+	row := q.db.QueryRow(ctx, orderLock, arg.ID, arg.PetID)
+	var i Order
+	err := row.Scan(
+		&i.ID,
+		&i.PetID,
+		&i.Quantity,
+		&i.ShipDate,
+		&i.Complete,
+	)
+	return i, err
+}
+
 const orderPlace = `-- name: OrderPlace :one
 
 WITH entry AS (

@@ -885,6 +885,34 @@ func (q *Queries) PetListPrefixByIDDesc(ctx context.Context, arg PetListPrefixBy
 	return items, nil
 }
 
+const petLock = `-- name: PetLock :one
+WITH entry AS (
+    SELECT inventory.pet_id
+    FROM inventory
+    WHERE inventory.pet_id = $1
+    FOR UPDATE
+)
+SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status
+FROM entry
+JOIN pets ON pets.id = entry.pet_id
+FOR UPDATE OF pets
+`
+
+// For If-Match: the pet as it is until the transaction ends. Inventory is
+// locked before pets, as everywhere.
+func (q *Queries) PetLock(ctx context.Context, id int64) (Pet, error) {
+	row := q.db.QueryRow(ctx, petLock, id)
+	var i Pet
+	err := row.Scan(
+		&i.ID,
+		&i.CategoryID,
+		&i.Name,
+		&i.NameKey,
+		&i.Status,
+	)
+	return i, err
+}
+
 const petUpdate = `-- name: PetUpdate :one
 WITH pet AS (
     SELECT pets.id, pets.status

@@ -3,6 +3,13 @@ SELECT id, name, name_key, description
 FROM categories
 WHERE id = @id;
 
+-- name: CategoryLock :one
+-- For If-Match: the category as it is until the transaction ends.
+SELECT id, name, name_key, description
+FROM categories
+WHERE id = @id
+FOR UPDATE;
+
 -- name: CategoryCreate :one
 -- A name that is taken fails with unique_violation.
 INSERT INTO categories (name, name_key, description)

@@ -4,6 +4,20 @@ FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.pet_id = @pet_id;
 
+-- name: InventoryLock :one
+-- For If-Match: the entry, with its pet's status, as it is until the
+-- transaction ends.
+WITH entry AS (
+    SELECT inventory.pet_id, inventory.quantity
+    FROM inventory
+    WHERE inventory.pet_id = @pet_id
+    FOR UPDATE
+)
+SELECT entry.pet_id, entry.quantity, pets.status
+FROM entry
+JOIN pets ON pets.id = entry.pet_id
+FOR UPDATE OF pets;
+
 -- name: InventorySet :one
 -- The status follows the stock as section 4 of the contract says, judged on
 -- the locked rows (inventory first, then the pet). No row: there is no entry.

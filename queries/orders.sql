@@ -149,6 +149,20 @@ WITH entry AS (
 SELECT target.complete
 FROM target;
 
+-- name: OrderLock :one
+-- For If-Match: the order as it is until the transaction ends. Inventory is
+-- locked before orders, as everywhere.
+WITH entry AS (
+    SELECT inventory.pet_id
+    FROM inventory
+    WHERE inventory.pet_id = @pet_id
+    FOR UPDATE
+)
+SELECT orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
+FROM entry
+JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+FOR UPDATE OF orders;
+
 -- name: OrderGet :one
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders

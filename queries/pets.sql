@@ -3,6 +3,20 @@ SELECT id, category_id, name, name_key, status
 FROM pets
 WHERE id = @id;
 
+-- name: PetLock :one
+-- For If-Match: the pet as it is until the transaction ends. Inventory is
+-- locked before pets, as everywhere.
+WITH entry AS (
+    SELECT inventory.pet_id
+    FROM inventory
+    WHERE inventory.pet_id = @id
+    FOR UPDATE
+)
+SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status
+FROM entry
+JOIN pets ON pets.id = entry.pet_id
+FOR UPDATE OF pets;
+
 -- name: PetGetMany :many
 -- The rows of at most 100 ids; ids that do not exist are left out.
 SELECT id, category_id, name, name_key, status

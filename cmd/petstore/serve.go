@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
 
@@ -96,14 +97,12 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 		Alive:     verifier.Trust,
 		Log:       log,
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = revocations.Run(background) // ends by being cancelled
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { _ = revocations.Run(background) }) // ends by being cancelled
+	running.Go(func() { handler.SweepIdempotencyKeys(background) })
 	defer func() {
 		stopBackground()
-		<-ended
+		running.Wait()
 	}()
 
 	server := &http.Server{

@@ -20,23 +20,15 @@ func encode(value any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// answer sends a resource, or the outcome of a write.
-func answer(c *gin.Context, status int, value any) error {
+// answer sends what is no resource, and so has no tag; the caller says who may
+// store it (Cache-Control).
+func answer(c *gin.Context, value any) error {
 	encoded, err := encode(value)
 	if err != nil {
 		return err
 	}
-	if header := c.Writer.Header(); header.Get("Cache-Control") == "" {
-		header.Set("Cache-Control", "private, no-cache")
-	}
-	c.Data(status, jsonContentType, encoded)
+	c.Data(http.StatusOK, jsonContentType, encoded)
 	return nil
-}
-
-// answerCreated sends a new resource and where it is from now on.
-func answerCreated(c *gin.Context, status int, location string, value any) error {
-	c.Header("Location", location)
-	return answer(c, status, value)
 }
 
 // answerNothing sends 204.

@@ -39,7 +39,10 @@ type body struct {
 	taken      map[string]bool
 	readOnly   []string
 	violations []violation
-	failure    error // of the parameters or the JSON; nothing else is then reported
+	// raw is the body itself, and idempotencyKey that of a POST, if it has one.
+	raw            []byte
+	idempotencyKey string
+	failure        error // of the parameters or the JSON; nothing else is then reported
 }
 
 // body reads the body, once all parameters are right. Members named as readOnly
@@ -48,6 +51,11 @@ func (r *request) body(readOnly ...string) *body {
 	b := &body{taken: map[string]bool{}, readOnly: readOnly}
 	if b.failure = r.err(); b.failure != nil {
 		return b
+	}
+	if r.c.Request.Method == http.MethodPost {
+		if b.idempotencyKey, b.failure = r.idempotencyKey(); b.failure != nil {
+			return b
+		}
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes))
 	if err != nil {
@@ -58,6 +66,7 @@ func (r *request) body(readOnly ...string) *body {
 		}
 		return b
 	}
+	b.raw = text
 	b.members, b.violations, b.failure = parseObject(text)
 	return b
 }

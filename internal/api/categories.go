@@ -28,18 +28,17 @@ func (s *Server) createCategory(c *gin.Context) error {
 	if err := in.err("name"); err != nil {
 		return err
 	}
-	row, err := postgres.Retry(c.Request.Context(), s.queries.CategoryCreate, db.CategoryCreateParams{
-		Name:        *name,
-		NameKey:     namekey.Of(*name),
-		Description: description,
+	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
+		row, err := queries.CategoryCreate(ctx, db.CategoryCreateParams{
+			Name:        *name,
+			NameKey:     namekey.Of(*name),
+			Description: description,
+		})
+		if postgres.IsUniqueViolation(err) {
+			err = errCategoryExists
+		}
+		return created{http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row)}, err
 	})
-	if postgres.IsUniqueViolation(err) {
-		return errCategoryExists
-	}
-	if err != nil {
-		return err
-	}
-	return answerCreated(c, http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row))
 }
 
 func (s *Server) getCategory(c *gin.Context) error {
@@ -52,7 +51,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return answer(c, http.StatusOK, categoryFrom(row))
+	return answerResource(c, categoryFrom(row))
 }
 
 func (s *Server) updateCategory(c *gin.Context) error {
@@ -64,12 +63,14 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	row, err := postgres.Retry(c.Request.Context(), s.queries.CategoryUpdate, db.CategoryUpdateParams{
-		ID:             id,
-		Name:           name,
-		NameKey:        keyOf(name),
-		SetDescription: description != nil || cleared,
-		Description:    description,
+	row, err := change(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+		return queries.CategoryUpdate(ctx, db.CategoryUpdateParams{
+			ID:             id,
+			Name:           name,
+			NameKey:        keyOf(name),
+			SetDescription: description != nil || cleared,
+			Description:    description,
+		})
 	})
 	if postgres.IsUniqueViolation(err) {
 		return errCategoryExists
@@ -77,7 +78,7 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return answer(c, http.StatusOK, categoryFrom(row))
+	return answerResource(c, categoryFrom(row))
 }
 
 func (s *Server) deleteCategory(c *gin.Context) error {
@@ -86,16 +87,26 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	deleted, err := postgres.Retry(c.Request.Context(), s.queries.CategoryDelete, id)
+	deleted, err := change(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+		return queries.CategoryDelete(ctx, id)
+	})
 	switch {
 	case postgres.IsForeignKeyViolation(err):
 		return errCategoryInUse
 	case err != nil:
-		return err
+		return orNotFound(err, errCategoryNotFound)
 	case deleted == 0:
 		return errCategoryNotFound
 	}
 	return answerNothing(c)
+}
+
+// lockCategory locks a category for If-Match.
+func lockCategory(id int64) func(context.Context, *db.Queries) (any, error) {
+	return func(ctx context.Context, queries *db.Queries) (any, error) {
+		row, err := queries.CategoryLock(ctx, id)
+		return categoryFrom(row), err
+	}
 }
 
 func (s *Server) listCategories(c *gin.Context) error {

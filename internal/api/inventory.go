@@ -2,12 +2,10 @@ package api
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
-	"petstore/internal/postgres"
 )
 
 // inventoryItem is the InventoryItem of the description.
@@ -27,7 +25,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return answer(c, http.StatusOK, inventoryItem(row))
+	return answerResource(c, inventoryItem(row))
 }
 
 func (s *Server) setInventory(c *gin.Context) error {
@@ -38,11 +36,21 @@ func (s *Server) setInventory(c *gin.Context) error {
 	if err := in.err("quantity"); err != nil {
 		return err
 	}
-	status, err := postgres.Retry(c.Request.Context(), s.queries.InventorySet, db.InventorySetParams{PetID: id, Quantity: *quantity})
+	status, err := change(s, c, lockInventory(id), func(ctx context.Context, queries *db.Queries) (string, error) {
+		return queries.InventorySet(ctx, db.InventorySetParams{PetID: id, Quantity: *quantity})
+	})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return answer(c, http.StatusOK, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
+	return answerResource(c, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
+}
+
+// lockInventory locks an entry, and its pet with the status, for If-Match.
+func lockInventory(petID int64) func(context.Context, *db.Queries) (any, error) {
+	return func(ctx context.Context, queries *db.Queries) (any, error) {
+		row, err := queries.InventoryLock(ctx, petID)
+		return inventoryItem(row), err
+	}
 }
 
 // getInventorySummary counts the pets of each status.
@@ -70,7 +78,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		}
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return answer(c, http.StatusOK, summary)
+	return answer(c, summary)
 }
 
 func (s *Server) listInventory(c *gin.Context) error {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/hex"
 	"net/http"
 	"regexp"
@@ -10,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"petstore/db"
-	"petstore/internal/postgres"
 )
 
 // message is the Message of the description.
@@ -44,15 +44,14 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := postgres.Retry(c.Request.Context(), s.queries.MessageCreate, db.MessageCreateParams{
-		AccountID: caller(c).AccountID,
-		ID:        id,
-		Message:   *text,
+	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
+		row, err := queries.MessageCreate(ctx, db.MessageCreateParams{
+			AccountID: caller(c).AccountID,
+			ID:        id,
+			Message:   *text,
+		})
+		return created{http.StatusAccepted, "/messages/" + row.ID, messageFrom(row)}, err
 	})
-	if err != nil {
-		return err
-	}
-	return answerCreated(c, http.StatusAccepted, "/messages/"+row.ID, messageFrom(row))
 }
 
 func (s *Server) getMessage(c *gin.Context) error {
@@ -67,7 +66,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
-	return answer(c, http.StatusOK, messageFrom(row))
+	return answerResource(c, messageFrom(row))
 }
 
 // listMessages lists the caller's messages, newest first.

@@ -66,7 +66,7 @@ type health struct {
 // getLiveness says that the process runs.
 func (s *Server) getLiveness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
-	return answer(c, http.StatusOK, health{Status: "ok"})
+	return answer(c, health{Status: "ok"})
 }
 
 // getReadiness says that the database answers, the schema is current and no
@@ -92,6 +92,6 @@ func (s *Server) getReadiness(c *gin.Context) error {
 	case !current:
 		return unready("schema", "behind", "The database schema is behind; run `petstore migrate up`.")
 	default:
-		return answer(c, http.StatusOK, health{Status: "ok", Checks: checks})
+		return answer(c, health{Status: "ok", Checks: checks})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
-	"petstore/internal/postgres"
 )
 
 // order is the Order of the description.
@@ -43,23 +42,25 @@ func (s *Server) placeOrder(c *gin.Context) error {
 	if quantity != nil {
 		placed.Quantity = *quantity
 	}
-	row, err := postgres.Retry(c.Request.Context(), s.queries.OrderPlace, db.OrderPlaceParams{
-		PetID:    placed.PetID,
-		Quantity: placed.Quantity,
-		ShipDate: shipDate,
+	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
+		row, err := queries.OrderPlace(ctx, db.OrderPlaceParams{
+			PetID:    placed.PetID,
+			Quantity: placed.Quantity,
+			ShipDate: shipDate,
+		})
+		switch {
+		case err != nil:
+			return created{}, err
+		case !row.PetKnown:
+			return created{}, errUnknownPet
+		case row.PetStatus != statusAvailable:
+			return created{}, errPetNotAvailable
+		case row.ID == 0:
+			return created{}, errInsufficientStock
+		}
+		placed.ID, placed.ShipDate = row.ID, inUTC(row.ShipDate)
+		return created{http.StatusCreated, itemPath("/store/orders", placed.ID), placed}, nil
 	})
-	switch {
-	case err != nil:
-		return err
-	case !row.PetKnown:
-		return errUnknownPet
-	case row.PetStatus != statusAvailable:
-		return errPetNotAvailable
-	case row.ID == 0:
-		return errInsufficientStock
-	}
-	placed.ID, placed.ShipDate = row.ID, inUTC(row.ShipDate)
-	return answerCreated(c, http.StatusCreated, itemPath("/store/orders", placed.ID), placed)
 }
 
 func (s *Server) getOrder(c *gin.Context) error {
@@ -72,7 +73,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	return answer(c, http.StatusOK, orderFrom(row))
+	return answerResource(c, orderFrom(row))
 }
 
 func (s *Server) updateOrder(c *gin.Context) error {
@@ -84,17 +85,18 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	ctx := c.Request.Context()
-	before, err := s.queries.OrderGet(ctx, id)
+	before, err := s.queries.OrderGet(c.Request.Context(), id)
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	row, err := postgres.Retry(ctx, s.queries.OrderUpdate, db.OrderUpdateParams{
-		PetID:       before.PetID,
-		ID:          id,
-		Complete:    complete,
-		SetShipDate: shipDate != nil || cleared,
-		ShipDate:    shipDate,
+	row, err := change(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
+		return queries.OrderUpdate(ctx, db.OrderUpdateParams{
+			PetID:       before.PetID,
+			ID:          id,
+			Complete:    complete,
+			SetShipDate: shipDate != nil || cleared,
+			ShipDate:    shipDate,
+		})
 	})
 	switch {
 	case err != nil:
@@ -102,7 +104,7 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	case !row.Allowed:
 		return errInvalidTransition.saying("An order that is complete stays complete.")
 	}
-	return answer(c, http.StatusOK, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
+	return answerResource(c, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
 }
 
 func (s *Server) cancelOrder(c *gin.Context) error {
@@ -111,12 +113,13 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	ctx := c.Request.Context()
-	order, err := s.queries.OrderGet(ctx, id)
+	before, err := s.queries.OrderGet(c.Request.Context(), id)
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	complete, err := postgres.Retry(ctx, s.queries.OrderCancel, db.OrderCancelParams{PetID: order.PetID, ID: id})
+	complete, err := change(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (bool, error) {
+		return queries.OrderCancel(ctx, db.OrderCancelParams{PetID: before.PetID, ID: id})
+	})
 	switch {
 	case err != nil:
 		return orNotFound(err, errOrderNotFound)
@@ -124,6 +127,14 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 		return errOrderComplete
 	}
 	return answerNothing(c)
+}
+
+// lockOrder locks an order for If-Match.
+func lockOrder(order db.Order) func(context.Context, *db.Queries) (any, error) {
+	return func(ctx context.Context, queries *db.Queries) (any, error) {
+		row, err := queries.OrderLock(ctx, db.OrderLockParams{PetID: order.PetID, ID: order.ID})
+		return orderFrom(row), err
+	}
 }
 
 // orderFilter is which orders a list holds; what is nil filters nothing.

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -119,7 +118,7 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, i
 	for i, row := range rows {
 		items[i] = item(row)
 	}
-	return answer(c, http.StatusOK, items)
+	return answer(c, items)
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.

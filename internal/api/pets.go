@@ -43,24 +43,23 @@ func (s *Server) createPet(c *gin.Context) error {
 	if err := in.err("name", "categoryId"); err != nil {
 		return err
 	}
-	created := pet{Name: *name, CategoryID: *categoryID, Status: statusAvailable}
+	made := pet{Name: *name, CategoryID: *categoryID, Status: statusAvailable}
 	if status != nil {
-		created.Status = *status
+		made.Status = *status
 	}
-	var err error
-	created.ID, err = postgres.Retry(c.Request.Context(), s.queries.PetCreate, db.PetCreateParams{
-		CategoryID: created.CategoryID,
-		Name:       created.Name,
-		NameKey:    namekey.Of(created.Name),
-		Status:     created.Status,
+	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
+		id, err := queries.PetCreate(ctx, db.PetCreateParams{
+			CategoryID: made.CategoryID,
+			Name:       made.Name,
+			NameKey:    namekey.Of(made.Name),
+			Status:     made.Status,
+		})
+		if postgres.IsForeignKeyViolation(err) {
+			err = errUnknownCategory
+		}
+		made.ID = id
+		return created{http.StatusCreated, itemPath("/pets", id), made}, err
 	})
-	if postgres.IsForeignKeyViolation(err) {
-		return errUnknownCategory
-	}
-	if err != nil {
-		return err
-	}
-	return answerCreated(c, http.StatusCreated, itemPath("/pets", created.ID), created)
 }
 
 func (s *Server) getPet(c *gin.Context) error {
@@ -73,7 +72,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errPetNotFound)
 	}
-	return answer(c, http.StatusOK, petFrom(row))
+	return answerResource(c, petFrom(row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {
@@ -84,12 +83,14 @@ func (s *Server) updatePet(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	row, err := postgres.Retry(c.Request.Context(), s.queries.PetUpdate, db.PetUpdateParams{
-		ID:         id,
-		CategoryID: categoryID,
-		Name:       name,
-		NameKey:    keyOf(name),
-		Status:     status,
+	row, err := change(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
+		return queries.PetUpdate(ctx, db.PetUpdateParams{
+			ID:         id,
+			CategoryID: categoryID,
+			Name:       name,
+			NameKey:    keyOf(name),
+			Status:     status,
+		})
 	})
 	switch {
 	case postgres.IsForeignKeyViolation(err): // the category went while we looked
@@ -101,7 +102,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	case !row.TransitionAllowed:
 		return errInvalidTransition.saying("A pet that is sold cannot become pending; make it available first.")
 	}
-	return answer(c, http.StatusOK, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
+	return answerResource(c, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
 }
 
 func (s *Server) deletePet(c *gin.Context) error {
@@ -110,16 +111,26 @@ func (s *Server) deletePet(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	deleted, err := postgres.Retry(c.Request.Context(), s.queries.PetDelete, id)
+	deleted, err := change(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+		return queries.PetDelete(ctx, id)
+	})
 	switch {
 	case postgres.IsForeignKeyViolation(err):
 		return errPetInUse
 	case err != nil:
-		return err
+		return orNotFound(err, errPetNotFound)
 	case deleted == 0:
 		return errPetNotFound
 	}
 	return answerNothing(c)
+}
+
+// lockPet locks a pet for If-Match.
+func lockPet(id int64) func(context.Context, *db.Queries) (any, error) {
+	return func(ctx context.Context, queries *db.Queries) (any, error) {
+		row, err := queries.PetLock(ctx, id)
+		return petFrom(row), err
+	}
 }
 
 // petFilter is which pets a list holds; what is empty filters nothing.

@@ -37,11 +37,12 @@ type violation struct {
 
 // Every problem that the API knows, in the order of section 8.
 var (
-	errInvalidJSON        = &problem{status: 400, code: "invalid_json", message: "The body is not valid JSON."}
-	errValidationFailed   = &problem{status: 400, code: "validation_failed", message: "The body does not have the form that this operation takes; see errors."}
-	errUnsupportedContent = &problem{status: 400, code: "unsupported_content_type", message: "Send the body as Content-Type: application/json, without a Content-Encoding."}
-	errInvalidParameter   = &problem{status: 400, code: "invalid_parameter", message: "A parameter does not have the form that this operation takes; see errors."}
-	errInvalidCursor      = &problem{status: 400, code: "invalid_cursor", message: "The cursor is not one that this list gave for the same filters and sort; begin again without it."}
+	errInvalidJSON           = &problem{status: 400, code: "invalid_json", message: "The body is not valid JSON."}
+	errValidationFailed      = &problem{status: 400, code: "validation_failed", message: "The body does not have the form that this operation takes; see errors."}
+	errUnsupportedContent    = &problem{status: 400, code: "unsupported_content_type", message: "Send the body as Content-Type: application/json, without a Content-Encoding."}
+	errInvalidParameter      = &problem{status: 400, code: "invalid_parameter", message: "A parameter does not have the form that this operation takes; see errors."}
+	errInvalidIdempotencyKey = &problem{status: 400, code: "invalid_idempotency_key", message: "The Idempotency-Key does not have the form that it must have; see errors."}
+	errInvalidCursor         = &problem{status: 400, code: "invalid_cursor", message: "The cursor is not one that this list gave for the same filters and sort; begin again without it."}
 
 	errMissingAPIKey     = &problem{status: 401, code: "missing_api_key", message: "Send an API key as Authorization: Bearer <API_KEY>.", header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
 	errInvalidAPIKey     = &problem{status: 401, code: "invalid_api_key", message: "The API key is malformed, unknown, revoked or expired.", header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`}}
@@ -64,9 +65,13 @@ var (
 	errInvalidTransition = &problem{status: 409, code: "invalid_transition", message: "This change of state is not allowed."}
 	errOrderComplete     = &problem{status: 409, code: "order_complete", message: "The order is complete, so it cannot be cancelled."}
 
-	errBodyTooLarge    = &problem{status: 413, code: "body_too_large", message: "The body is larger than this server takes."}
-	errUnknownCategory = &problem{status: 422, code: "unknown_category", message: "There is no category with the id in categoryId."}
-	errUnknownPet      = &problem{status: 422, code: "unknown_pet", message: "There is no pet with the id in petId."}
+	errIdempotencyInProgress = &problem{status: 409, code: "idempotency_in_progress", message: "Another request with this Idempotency-Key is still running.", header: [2]string{"Retry-After", "1"}}
+
+	errPreconditionFailed   = &problem{status: 412, code: "precondition_failed", message: "If-Match names no tag of the resource as it is now; nothing was changed."}
+	errBodyTooLarge         = &problem{status: 413, code: "body_too_large", message: "The body is larger than this server takes."}
+	errUnknownCategory      = &problem{status: 422, code: "unknown_category", message: "There is no category with the id in categoryId."}
+	errIdempotencyKeyReused = &problem{status: 422, code: "idempotency_key_reused", message: "This Idempotency-Key was used for another path or body."}
+	errUnknownPet           = &problem{status: 422, code: "unknown_pet", message: "There is no pet with the id in petId."}
 
 	errInternal    = &problem{status: 500, code: "internal_error", message: "The server failed. Quote the request id when you report it."}
 	errUnavailable = &problem{status: 503, code: "unavailable", message: "The service cannot answer at the moment. Try again shortly.", header: [2]string{"Retry-After", "1"}}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -116,4 +117,21 @@ func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg
 		}
 		delay *= 2
 	}
+}
+
+// Transact runs a transaction, all of it again when [Retry] says so. It is rolled
+// back when the action returns an error, and that error is returned.
+func Transact[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
+	return Retry(ctx, func(ctx context.Context, d *DB) (result Result, err error) {
+		conn, err := d.acquire(ctx)
+		if err != nil {
+			return result, err
+		}
+		defer conn.Release()
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			result, err = action(ctx, tx)
+			return err
+		})
+		return result, err
+	}, d)
 }

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// shop is a server that is killed and begun again on the same data.
+type shop struct {
+	t        *testing.T
+	database *pgtest.Database
+	environ  []string
+	key      string
+
+	mu     sync.Mutex
+	server *process
+	base   string // its URL
+}
+
+// openShop starts a server on a database with one pet, of which there is plenty.
+func openShop(t *testing.T) *shop {
+	t.Helper()
+	database := pgtest.New(t)
+	s := &shop{t: t, database: database, environ: []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0"}}
+	s.key = strings.TrimSpace(must(t, s.environ, "key", "create", "--account", "acme", "--scope", "write"))
+	s.begin()
+	post(t, s.base+"/categories", s.key, `{"name": "dogs"}`)
+	post(t, s.base+"/pets", s.key, `{"name": "Rex", "categoryId": 1}`)
+	s.exec("UPDATE inventory SET quantity = 1000")
+	return s
+}
+
+func (s *shop) begin() {
+	s.t.Helper()
+	server := begin(s.t, s.t.TempDir(), s.environ, "serve")
+	base := server.address()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server, s.base = server, base
+}
+
+// kill ends the server as a power failure would.
+func (s *shop) kill() {
+	s.t.Helper()
+	s.server.end(syscall.SIGKILL)
+}
+
+func (s *shop) exec(sql string) {
+	s.t.Helper()
+	if _, err := s.database.Pool.Exec(s.t.Context(), sql); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// await returns when a query gives a number of at least n.
+func (s *shop) await(n int, sql string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	for got := 0; got < n; {
+		if err := s.database.Pool.QueryRow(ctx, sql).Scan(&got); err != nil {
+			s.t.Fatalf("%s: %d, want %d: %v", sql, got, n, err)
+		}
+	}
+}
+
+// ordered is the answer to an order that was placed.
+type ordered struct {
+	id       int64
+	replayed bool
+}
+
+// order places an order under an Idempotency-Key and, as a client that loses no
+// order does, sends it again and again until there is an answer.
+func (s *shop) order(ctx context.Context, key string) (ordered, error) {
+	for {
+		s.mu.Lock()
+		base := s.base
+		s.mu.Unlock()
+		status, header, body, err := s.try(ctx, base, key)
+		switch {
+		case ctx.Err() != nil:
+			return ordered{}, ctx.Err()
+		case err == nil && status == http.StatusCreated:
+			var order struct{ ID int64 }
+			err := json.Unmarshal(body, &order)
+			return ordered{order.ID, header.Get("Idempotent-Replayed") == "true"}, err
+		case err == nil && status != http.StatusServiceUnavailable && !bytes.Contains(body, []byte(`"idempotency_in_progress"`)):
+			return ordered{}, fmt.Errorf("%d %s", status, body)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond): // the pause of a client in a hurry
+		}
+	}
+}
+
+func (s *shop) try(ctx context.Context, base, key string) (int, http.Header, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/store/orders", strings.NewReader(`{"petId": 1, "quantity": 2}`))
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+s.key)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Idempotency-Key", key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, response.Header, body, err
+}
+
+// wantOrders fails the test unless there are these orders, and the units for
+// them, and an answer is stored for each.
+func (s *shop) wantOrders(want int) {
+	s.t.Helper()
+	var orders, answers, held, quantity int
+	err := s.database.Pool.QueryRow(s.t.Context(), `
+		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idempotency_keys), held, quantity FROM inventory`).Scan(&orders, &answers, &held, &quantity)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if orders != want || answers != want || held != 2*want || quantity != 1000-2*want {
+		s.t.Errorf("%d orders, %d stored answers, %d units held and %d in stock; want %d orders of 2 units each", orders, answers, held, quantity, want)
+	}
+}
+
+// The server is killed at a point that a lock holds open, between the order's
+// row and the answer to the client.
+func TestKilledBetweenEffectAndAnswer(t *testing.T) {
+	t.Parallel()
+	for _, point := range []struct {
+		name     string
+		prepare  string // of the database
+		hold     string // what holds the transaction at the point
+		held     string // the statement that then waits
+		survives bool   // whether the order does
+	}{
+		{
+			name: "before the answer is stored",
+			hold: "LOCK TABLE idempotency_keys IN SHARE MODE",
+			held: "IdempotencyKeyKeep",
+		},
+		{
+			name: "before the commit",
+			prepare: `
+				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
+				CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()`,
+			hold: "SELECT pg_advisory_xact_lock(1)",
+			held: "IdempotencyKeyKeep",
+		},
+		{
+			name: "within the commit, before the answer is sent",
+			prepare: `
+				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
+				CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`,
+			hold:     "SELECT pg_advisory_xact_lock(1)",
+			held:     "commit",
+			survives: true,
+		},
+	} {
+		t.Run(point.name, func(t *testing.T) {
+			t.Parallel()
+			const rounds = 3
+			s := openShop(t)
+			if point.prepare != "" {
+				s.exec(point.prepare)
+			}
+			for round := range rounds {
+				s.killAt(point.hold, point.held, fmt.Sprint("order-", round), point.survives)
+				s.wantOrders(round + 1)
+			}
+		})
+	}
+}
+
+// killAt kills the server while a lock holds up a statement of the order, then
+// lets go.
+func (s *shop) killAt(hold, held, key string, survives bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	tx, err := s.database.Pool.Begin(ctx)
+	if err == nil {
+		_, err = tx.Exec(ctx, hold)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var placed ordered
+	answered := make(chan error, 1)
+	go func() {
+		var err error
+		placed, err = s.order(ctx, key)
+		answered <- err
+	}()
+	s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
+	s.kill()
+	if err := tx.Rollback(ctx); err != nil {
+		s.t.Fatal(err)
+	}
+	s.begin()
+	if err := <-answered; err != nil {
+		s.t.Fatal(err)
+	}
+	if placed.replayed != survives {
+		s.t.Errorf("order %d: replayed is %t, want %t", placed.id, placed.replayed, survives)
+	}
+}
+
+// The server is killed at any point, again and again, while clients order.
+func TestKilledAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const clients, each, kills = 4, 25, 5
+	s := openShop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var group sync.WaitGroup
+	placed, failures := make(chan ordered, clients*each), make(chan error, clients)
+	for client := range clients {
+		group.Go(func() {
+			for i := range each {
+				order, err := s.order(ctx, fmt.Sprintf("client-%d-order-%d", client, i))
+				if err != nil {
+					failures <- err
+					return
+				}
+				placed <- order
+			}
+		})
+	}
+	for kill := range kills {
+		s.await((kill+1)*clients*each/(kills+1), "SELECT count(*) FROM orders")
+		s.kill()
+		s.begin()
+	}
+	group.Wait()
+	close(placed)
+	close(failures)
+	for err := range failures {
+		t.Error(err)
+	}
+	ids, replayed := map[int64]bool{}, 0
+	for order := range placed {
+		ids[order.id] = true
+		if order.replayed {
+			replayed++
+		}
+	}
+	if len(ids) != clients*each {
+		t.Errorf("the clients were told of %d orders, want %d", len(ids), clients*each)
+	}
+	s.wantOrders(clients * each)
+	t.Logf("%d of %d answers were replayed", replayed, clients*each)
+}

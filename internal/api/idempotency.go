@@ -1,0 +1,169 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/postgres"
+)
+
+const maxIdempotencyKey = 255 // bytes
+
+// idempotencyKey reads the Idempotency-Key of a POST; empty when there is none.
+func (r *request) idempotencyKey() (string, error) {
+	fields := r.c.Request.Header.Values("Idempotency-Key")
+	if len(fields) == 0 {
+		return "", nil
+	}
+	key := fields[0]
+	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
+	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
+		return "", errInvalidIdempotencyKey.listing([]violation{{
+			Header: "Idempotency-Key", Code: "invalid_format", Message: "The key is not 1 to 255 visible ASCII characters, sent once.",
+		}})
+	}
+	return key, nil
+}
+
+// created is what a POST made, and its answer.
+type created struct {
+	status   int
+	location string
+	value    any // the representation
+}
+
+// create runs what a POST does, a single statement, and answers. Under an
+// Idempotency-Key the statement and its answer are stored in one transaction, so
+// that after a crash there are both or neither, and the next request under the
+// key gets the same answer. An error frees the key.
+func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *db.Queries) (created, error)) error {
+	ctx := c.Request.Context()
+	if in.idempotencyKey == "" {
+		made, err := postgres.Retry(ctx, effect, s.queries)
+		if err != nil {
+			return err
+		}
+		representation, err := encode(made.value)
+		if err != nil {
+			return err
+		}
+		sendCreated(c, made.status, made.location, representation)
+		return nil
+	}
+	answer, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (storedAnswer, error) {
+		return once(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.raw), effect)
+	})
+	if err != nil {
+		return err
+	}
+	if answer.replayed {
+		c.Header("Idempotent-Replayed", "true")
+	}
+	sendCreated(c, answer.status, answer.location, answer.representation)
+	return nil
+}
+
+// storedAnswer is an answer as it is kept under its Idempotency-Key.
+type storedAnswer struct {
+	status         int
+	location       string
+	representation []byte
+	replayed       bool
+}
+
+// once gives the answer stored under a key, or makes it and stores it.
+func once(ctx context.Context, queries *db.Queries, apiKeyID int64, key string, fingerprint []byte,
+	effect func(context.Context, *db.Queries) (created, error),
+) (storedAnswer, error) {
+	// The lock comes in a statement of its own, so that the next one sees what
+	// the request that held it before has committed.
+	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: key, APIKeyID: apiKeyID})
+	if err != nil {
+		return storedAnswer{}, err
+	}
+	if !locked {
+		return storedAnswer{}, errIdempotencyInProgress
+	}
+	kept, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{APIKeyID: apiKeyID, Key: key})
+	switch {
+	case err == nil && !bytes.Equal(kept.Fingerprint, fingerprint):
+		return storedAnswer{}, errIdempotencyKeyReused
+	case err == nil:
+		return storedAnswer{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}, nil
+	case !errors.Is(err, pgx.ErrNoRows):
+		return storedAnswer{}, err
+	}
+	made, err := effect(ctx, queries)
+	if err != nil {
+		return storedAnswer{}, err
+	}
+	answer := storedAnswer{status: made.status, location: made.location}
+	if answer.representation, err = encode(made.value); err != nil {
+		return storedAnswer{}, err
+	}
+	return answer, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
+		APIKeyID:    apiKeyID,
+		Key:         key,
+		Fingerprint: fingerprint,
+		Status:      int32(answer.status), //nolint:gosec // an HTTP status
+		Location:    answer.location,
+		Body:        answer.representation,
+	})
+}
+
+// fingerprint tells requests under one key apart, by their path and body.
+func fingerprint(r *http.Request, body []byte) []byte {
+	hash := sha256.New()
+	hash.Write([]byte(r.URL.EscapedPath() + "\n"))
+	hash.Write(body)
+	return hash.Sum(nil)
+}
+
+// sendCreated sends what a POST made, and where it is. A message is answered 202,
+// which is no representation of the message as it is later, so it has no tag.
+func sendCreated(c *gin.Context, status int, location string, representation []byte) {
+	c.Header("Location", location)
+	if status == http.StatusCreated {
+		sendResource(c, status, representation)
+		return
+	}
+	c.Header("Cache-Control", "private, no-cache")
+	c.Data(status, jsonContentType, representation)
+}
+
+const (
+	sweepInterval = 10 * time.Minute
+	sweepBatch    = 1000
+)
+
+// SweepIdempotencyKeys deletes stored answers that have expired, a batch at a
+// time, until the context ends.
+func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
+	for ticker := time.NewTicker(sweepInterval); ; {
+		for {
+			swept, err := s.queries.IdempotencyKeySweep(ctx, sweepBatch)
+			if err != nil && ctx.Err() == nil {
+				s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
+			}
+			if err != nil || swept < sweepBatch {
+				break
+			}
+		}
+		select {
+		case <-ctx.Done():
+			ticker.Stop()
+			return
+		case <-ticker.C:
+		}
+	}
+}

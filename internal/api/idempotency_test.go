@@ -1,0 +1,474 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+)
+
+// under sends a POST under an Idempotency-Key.
+func (p *petstore) under(key, target string, body any) *response {
+	p.t.Helper()
+	return p.do("POST", target, body, "Idempotency-Key", key)
+}
+
+// wantReplay fails the test unless the answer is that one again, said to be so.
+func (r *response) wantReplay(first *response) {
+	r.t.Helper()
+	if r.header.Get("Idempotent-Replayed") != "true" || first.header.Get("Idempotent-Replayed") != "" {
+		r.t.Errorf("%s: Idempotent-Replayed %q, and at first %q", r.what, r.header.Get("Idempotent-Replayed"), first.header.Get("Idempotent-Replayed"))
+	}
+	if r.status != first.status || !bytes.Equal(r.body, first.body) {
+		r.t.Errorf("%s: %d %s, and at first %d %s", r.what, r.status, r.body, first.status, first.body)
+	}
+	for _, name := range []string{"Location", "ETag", "Content-Type", "Cache-Control"} {
+		if diff := cmp.Diff(first.header.Values(name), r.header.Values(name)); diff != "" {
+			r.t.Errorf("%s: %s (-first +replay):\n%s", r.what, name, diff)
+		}
+	}
+}
+
+// wantFresh fails the test unless the answer is one of a request that did something.
+func (r *response) wantFresh(status int) *response {
+	r.t.Helper()
+	if replayed := r.want(status).header.Get("Idempotent-Replayed"); replayed != "" {
+		r.t.Errorf("%s: Idempotent-Replayed %q", r.what, replayed)
+	}
+	return r
+}
+
+// count counts the rows of a table.
+func (p *petstore) count(table string) (rows int) {
+	p.t.Helper()
+	if err := p.db.QueryRow(p.t.Context(), "SELECT count(*) FROM "+table).Scan(&rows); err != nil {
+		p.t.Fatal(err)
+	}
+	return rows
+}
+
+// creation is what one POST operation takes.
+type creation struct {
+	target, table string
+	status        int
+	body, other   string
+}
+
+// creations gives a creation for each POST operation.
+func (p *petstore) creations() []creation {
+	p.t.Helper()
+	pet := p.newPet(rand.Text(), 1_000)
+	category := p.newCategory(rand.Text())
+	return []creation{
+		{"/pets", "pets", 201, fmt.Sprintf(`{"name": "Rex", "categoryId": %d}`, category), fmt.Sprintf(`{"name": "Max", "categoryId": %d}`, category)},
+		{"/categories", "categories", 201, `{"name": "dogs <&>\u2028", "description": "é"}`, `{"name": "cats"}`},
+		{"/store/orders", "orders", 201, fmt.Sprintf(`{"petId": %d, "shipDate": "2026-12-24T09:30:00.12+02:00"}`, pet), fmt.Sprintf(`{"petId": %d}`, pet)},
+		{"/messages", "messages", 202, `{"message": "hello"}`, `{"message": "hello "}`},
+	}
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p := startOn(t, database)
+	another := startOn(t, database).as(p.key) // process
+	for i, one := range p.creations() {
+		before, key := p.count(one.table), fmt.Sprint("key-", i)
+		first := p.under(key, one.target, one.body).wantFresh(one.status)
+		for _, server := range []*petstore{p, another} {
+			server.under(key, one.target, one.body).wantReplay(first)
+		}
+		if after := p.count(one.table); after != before+1 {
+			t.Errorf("POST %s created %d", one.target, after-before)
+		}
+
+		// the same in other bytes is another request
+		for _, body := range []string{one.other, one.body + " "} {
+			p.under(key, one.target, body).wantError(422, "idempotency_key_reused")
+		}
+		for _, elsewhere := range p.creations() {
+			if elsewhere.target != one.target {
+				p.under(key, elsewhere.target, elsewhere.body).wantError(422, "idempotency_key_reused")
+			}
+		}
+		p.under(strings.ToUpper(key), one.target, one.other).wantFresh(one.status)
+		p.post(one.target, strings.Replace(one.body, "dogs", "birds", 1)).wantFresh(one.status)
+		p.under(key, one.target, one.body).wantReplay(first)
+	}
+}
+
+// Another API key's requests are others, of the same account too.
+func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	body := object{"message": "hello"}
+	first := p.under("x", "/messages", body).wantFresh(202)
+	p.as(p.newKey("tester", auth.Write)).under("x", "/messages", body).wantFresh(202)
+	other := p.as(p.newKey("another", auth.Write))
+	other.under("x", "/messages", object{"message": "good bye"}).wantFresh(202)
+	p.under("x", "/messages", body).wantReplay(first)
+	if len(walk[message](other, "/messages")) != 1 || p.count("messages") != 3 {
+		t.Errorf("%d messages, want 3", p.count("messages"))
+	}
+}
+
+// Only a success is kept: whatever else was answered, the key is free.
+func TestErrorsFreeTheKey(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 1))
+	order := func(units int) string { return fmt.Sprintf(`{"petId": %d, "quantity": %d}`, s.pet, units) }
+	for range 2 {
+		s.under("x", "/store/orders", order(3)).wantError(409, "insufficient_stock")
+		s.under("x", "/store/orders", `{"petId": 9999}`).wantError(422, "unknown_pet")
+		s.under("x", "/pets", `{"name": "Rex", "categoryId": 9999}`).wantError(422, "unknown_category")
+		s.under("x", "/store/orders", `{"petId": 0}`).wantError(400, "validation_failed")
+	}
+	s.newCategory("taken")
+	s.under("x", "/categories", `{"name": "taken"}`).wantError(409, "category_exists")
+	s.run(stocking(5)).want(200)
+	first := s.under("x", "/store/orders", order(3)).wantFresh(201)
+	s.under("x", "/store/orders", order(3)).wantReplay(first)
+	s.wantShelf(on("available", 2, 3))
+}
+
+// So it is after a 503, whose effect did not come about.
+func TestUnavailabilityFreesTheKey(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 5))
+	tx, err := s.db.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "LOCK TABLE idempotency_keys IN SHARE MODE") // no answer can be kept
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.under("x", "/store/orders", object{"petId": s.pet}).wantUnavailable()
+	s.wantShelf(on("available", 5))
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
+	s.under("x", "/store/orders", object{"petId": s.pet}).wantReplay(first)
+	s.wantShelf(on("available", 4, 1))
+}
+
+// The answer is given again whatever has become of things, but not to a request
+// that is wrong by itself.
+func TestReplayInTheOrderOfChecks(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 1))
+	order := object{"petId": s.pet}
+	first := s.under("x", "/store/orders", order).wantFresh(201)
+	s.post("/store/orders", order).wantError(409, "pet_not_available")
+	s.under("x", "/store/orders", order).wantReplay(first)
+	s.del(first.header.Get("Location")).want(204)
+	s.run(deleting).want(204)
+	s.post("/store/orders", order).wantError(422, "unknown_pet")
+	s.under("x", "/store/orders", order).wantReplay(first)
+
+	category := s.under("y", "/categories", object{"name": "dogs"}).wantFresh(201)
+	s.under("y", "/categories", object{"name": "dogs"}).wantReplay(category)
+
+	key := []string{"Idempotency-Key", "x"}
+	s.do("POST", "/store/nothing", order, key...).wantError(404, "route_not_found")
+	s.as("x").under("x", "/store/orders", order).wantError(401, "invalid_api_key")
+	s.do("POST", "/store/orders", order, append(key, "Accept", "text/html")...).wantError(406, "not_acceptable")
+	s.do("POST", "/store/orders", order, append(key, "Content-Type", "text/plain")...).wantError(400, "unsupported_content_type")
+	s.under("x", "/store/orders?x", order).wantError(400, "invalid_parameter")
+	s.under("x", "/store/orders", strings.Repeat(" ", maxBodyBytes+1)).wantError(413, "body_too_large")
+	s.under("x", "/store/orders", "{").wantError(400, "invalid_json")
+	s.under("x", "/store/orders", object{"petId": 0}).wantError(400, "validation_failed")
+	s.under("x", "/store/orders", order).wantReplay(first)
+}
+
+// That the key is wrong comes after the parameters and before the body.
+func TestInvalidIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	all := p.creations()
+	before := p.everything()
+	for _, one := range all {
+		body := []byte(one.body)
+		for _, values := range [][]string{
+			{""}, {strings.Repeat("x", 256)}, {"a b"}, {"a\tb"}, {"é"}, {"\xE9"}, {"x", "x"}, {"x", ""}, {"a, b"},
+		} {
+			p.withHeader("Idempotency-Key", values, "POST", one.target, body).
+				wantViolations("invalid_idempotency_key", "Idempotency-Key invalid_format")
+		}
+		p.under("a b", one.target+"?x", one.body).wantError(400, "invalid_parameter")
+		p.do("POST", one.target, one.body, "Idempotency-Key", "a b", "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
+		p.under("a b", one.target, strings.Repeat(" ", maxBodyBytes+1)).wantError(400, "invalid_idempotency_key")
+		p.under("a b", one.target, "{").wantError(400, "invalid_idempotency_key")
+	}
+	if diff := cmp.Diff(before, p.everything()); diff != "" || p.count("messages") > 0 || p.count("idempotency_keys") > 0 {
+		t.Errorf("something changed:\n%s", diff)
+	}
+	for _, key := range []string{"x", "X", "0", strings.Repeat("x", 255), `!"#$%&'()*+,-./:;<=>?@[\]^_{|}~` + "`", `"quoted"`, "%00", "';--"} {
+		first := p.under(key, "/messages", object{"message": key}).wantFresh(202)
+		p.under(key, "/messages", object{"message": key}).wantReplay(first)
+	}
+}
+
+// Other methods are repeated as they are.
+func TestIdempotencyKeyIsForPOST(t *testing.T) {
+	t.Parallel()
+	s := start(t).stage(on("available", 5, 1, 2))
+	for _, values := range [][]string{{"x"}, {""}, {"a b"}, {"x", "y"}} {
+		for i, request := range []struct{ method, target, body string }{
+			{"GET", s.petPath(), ""},
+			{"PATCH", s.petPath(), `{"name": "Rex"}`},
+			{"PATCH", s.petPath(), `{"name": "Max"}`},
+			{"PATCH", fmt.Sprintf("/categories/%d", s.category()), `{}`},
+			{"PATCH", s.orderPath(0), `{}`},
+			{"PUT", s.inventoryPath(), `{"quantity": 7}`},
+		} {
+			var body []byte
+			if i > 0 {
+				body = []byte(request.body)
+			}
+			s.withHeader("Idempotency-Key", values, request.method, request.target, body).wantFresh(200)
+		}
+	}
+	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantFresh(204)
+	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantError(404, "order_not_found")
+	if kept := s.count("idempotency_keys"); kept > 0 {
+		t.Errorf("%d answers were kept", kept)
+	}
+	s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
+}
+
+// holding holds an Idempotency-Key of the client, as a request that still runs
+// does, while something happens.
+func (p *petstore) holding(key string, happen func()) {
+	p.t.Helper()
+	ctx := p.t.Context()
+	tx, err := p.db.Begin(ctx)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() {
+		if err := tx.Rollback(ctx); err != nil {
+			p.t.Error(err)
+		}
+	}()
+	locked, err := db.New(tx).IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: key, APIKeyID: p.keyID()})
+	if err != nil || !locked {
+		p.t.Fatalf("the key is locked: %v, %v", locked, err)
+	}
+	happen()
+}
+
+// keyID is the id of the first API key.
+func (p *petstore) keyID() (id int64) {
+	p.t.Helper()
+	if err := p.db.QueryRow(p.t.Context(), "SELECT min(id) FROM api_keys").Scan(&id); err != nil {
+		p.t.Fatal(err)
+	}
+	return id
+}
+
+// A twin of a request that still runs does not wait for it.
+func TestTwinStillRunning(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	another := p.as(p.newKey("another", auth.Write))
+	for _, one := range p.creations() {
+		before := p.count(one.table)
+		p.holding("x", func() {
+			for _, body := range []string{one.body, one.other} {
+				answer := p.under("x", one.target, body).wantError(409, "idempotency_in_progress")
+				if after := answer.header.Get("Retry-After"); after != "1" {
+					t.Errorf("Retry-After %q", after)
+				}
+			}
+			p.under("x", one.target, "{}").wantError(400, "validation_failed")
+		})
+		if after := p.count(one.table); after != before {
+			t.Errorf("POST %s created %d", one.target, after-before)
+		}
+	}
+	p.holding("x", func() {
+		p.under("X", "/messages", object{"message": "another key"}).wantFresh(202)
+		another.under("x", "/messages", object{"message": "another API key"}).wantFresh(202)
+		p.post("/messages", object{"message": "no key"}).wantFresh(202)
+	})
+	p.under("x", "/messages", object{"message": "free again"}).wantFresh(202)
+}
+
+// Forty twins at once have one effect.
+func TestRaceOfTwins(t *testing.T) {
+	t.Parallel()
+	const twins, rounds = 40, 5
+	database := pgtest.New(t)
+	p := startOn(t, database)
+	servers := []*petstore{p, startOn(t, database).as(p.key)}
+	for range rounds {
+		s := p.stage(on("available", 100))
+		key := rand.Text()
+		answers := make([]*response, twins)
+		atOnce(t, twins, func(i int) (err error) {
+			answers[i], err = servers[i%2].try("POST", "/store/orders", object{"petId": s.pet, "quantity": 3}, "Idempotency-Key", key)
+			return err
+		})
+		ends := map[string]int{}
+		for _, answer := range answers {
+			ends[fmt.Sprintf("%s %s", answer.brief(), answer.header.Get("Idempotent-Replayed"))]++
+			if answer.status == 201 {
+				if answer.header.Get("Location") != fmt.Sprintf("/store/orders/%d", decode[order](answer).ID) {
+					t.Errorf("Location %q of %s", answer.header.Get("Location"), answer.body)
+				}
+				answer.wantSame(p.get(answer.header.Get("Location")))
+			} else if answer.wantError(409, "idempotency_in_progress").header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", answer.header.Get("Retry-After"))
+			}
+		}
+		if ends["201 "] != 1 {
+			t.Errorf("%d requests were the first", ends["201 "])
+		}
+		t.Log(ends)
+		s.wantShelf(on("available", 97, 3))
+		p.under(key, "/store/orders", object{"petId": s.pet, "quantity": 3}).want(201)
+	}
+}
+
+// Requests under keys of their own do not hinder each other.
+func TestRaceOfStrangers(t *testing.T) {
+	t.Parallel()
+	const strangers = 40
+	s := start(t).stage(on("available", strangers))
+	atOnce(t, strangers, func(i int) error {
+		answer, err := s.try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprint("stranger-", i))
+		if err == nil && answer.status != 201 {
+			err = errors.New(answer.brief())
+		}
+		return err
+	})
+	if item := s.inventory(s.pet); item.Quantity != 0 || s.count("orders") != strangers {
+		t.Errorf("%d orders, and %d left in stock", s.count("orders"), item.Quantity)
+	}
+}
+
+// age makes every stored answer older.
+func (p *petstore) age(by time.Duration) {
+	p.t.Helper()
+	if _, err := p.db.Exec(p.t.Context(), "UPDATE idempotency_keys SET created_at = created_at - $1::interval", by); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestIdempotencyKeyExpires(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hello, bye := object{"message": "hello"}, object{"message": "good bye"}
+	first := p.under("x", "/messages", hello).wantFresh(202)
+	p.age(24*time.Hour - time.Minute)
+	p.under("x", "/messages", hello).wantReplay(first)
+	p.under("x", "/messages", bye).wantError(422, "idempotency_key_reused")
+	p.age(time.Minute)
+
+	second := p.under("x", "/messages", bye).wantFresh(202)
+	p.under("x", "/messages", bye).wantReplay(second)
+	p.age(24 * time.Hour)
+	third := p.under("x", "/messages", bye).wantFresh(202)
+	p.under("x", "/messages", bye).wantReplay(third)
+	if p.count("messages") != 3 || p.count("idempotency_keys") != 1 {
+		t.Errorf("%d messages and %d stored answers, want 3 and 1", p.count("messages"), p.count("idempotency_keys"))
+	}
+}
+
+// expire stores answers that have expired.
+func (p *petstore) expire(answers int) {
+	p.t.Helper()
+	_, err := p.db.Exec(p.t.Context(), `
+		INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body, created_at)
+		SELECT $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
+		FROM generate_series(1, $2) AS n`, p.keyID(), answers)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestSweepOfExpiredKeys(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
+
+	t.Run("a batch at a time", func(t *testing.T) {
+		p.expire(25)
+		for _, want := range []int64{10, 10, 5, 0} {
+			swept, err := db.New(p.db).IdempotencyKeySweep(t.Context(), 10)
+			if err != nil || swept != want {
+				t.Errorf("%d were swept, want %d: %v", swept, want, err)
+			}
+		}
+	})
+	t.Run("past what others sweep", func(t *testing.T) {
+		p.expire(25)
+		tx, err := p.db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			queries     *db.Queries
+			batch, want int64
+		}{{db.New(tx), 10, 10}, {db.New(p.db), 100, 15}} {
+			swept, err := step.queries.IdempotencyKeySweep(t.Context(), int32(step.batch))
+			if err != nil || swept != step.want {
+				t.Errorf("%d were swept, want %d: %v", swept, step.want, err)
+			}
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("by the server, until it is told to end", func(t *testing.T) {
+		p.expire(2500)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.server.SweepIdempotencyKeys(ctx)
+		}()
+		for deadline := time.Now().Add(10 * time.Second); p.count("idempotency_keys") > 1; {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d stored answers are left", p.count("idempotency_keys"))
+			}
+		}
+		cancel()
+		<-ended
+	})
+	if kept := p.count("idempotency_keys"); kept != 1 {
+		t.Errorf("%d stored answers are left, want 1", kept)
+	}
+	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
+}
+
+// A sweep that meets no database says so and goes on.
+func TestSweepWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.pool.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.server.SweepIdempotencyKeys(ctx)
+	}()
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(p.log.String(), "could not sweep"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log: %s", p.log)
+		}
+	}
+	cancel()
+	<-ended
+}

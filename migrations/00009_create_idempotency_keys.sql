@@ -1,0 +1,28 @@
+-- +goose Up
+CREATE TABLE idempotency_keys (
+    api_key_id  bigint NOT NULL,
+    key         text   COLLATE "C" NOT NULL,
+    fingerprint bytea  NOT NULL,
+    status      integer NOT NULL,
+    location    text   NOT NULL,
+    body        bytea  NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+
+    CONSTRAINT idempotency_keys_pkey              PRIMARY KEY (api_key_id, key),
+    CONSTRAINT idempotency_keys_api_key_id_fkey   FOREIGN KEY (api_key_id) REFERENCES api_keys (id),
+    CONSTRAINT idempotency_keys_key_check         CHECK (char_length(key) BETWEEN 1 AND 255),
+    CONSTRAINT idempotency_keys_fingerprint_check CHECK (octet_length(fingerprint) = 32),
+    CONSTRAINT idempotency_keys_status_check      CHECK (status BETWEEN 200 AND 299)
+);
+
+-- The sweep of keys that have expired.
+CREATE INDEX idempotency_keys_created_at_idx ON idempotency_keys (created_at);
+
+COMMENT ON TABLE  idempotency_keys             IS 'Answers to POST requests that carried an Idempotency-Key, each written in the transaction of its effect; kept 24 hours.';
+COMMENT ON COLUMN idempotency_keys.key         IS 'As the client sent it.';
+COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the path and the body: another request under the same key is an error.';
+COMMENT ON COLUMN idempotency_keys.status      IS 'Only answers that are a success are kept.';
+COMMENT ON COLUMN idempotency_keys.location    IS 'The header field Location of the answer.';
+
+-- +goose Down
+DROP TABLE idempotency_keys;

@@ -1,0 +1,39 @@
+-- name: IdempotencyKeyLock :one
+-- Holds a key until the transaction ends; false when another request holds it.
+SELECT pg_try_advisory_xact_lock(hashtextextended(@key::text, @api_key_id::bigint));
+
+-- name: IdempotencyKeyGet :one
+SELECT fingerprint, status, location, body
+FROM idempotency_keys
+WHERE api_key_id = @api_key_id
+  AND key = @key
+  AND created_at > now() - interval '24 hours';
+
+-- name: IdempotencyKeyKeep :exec
+-- Replaces an answer that has expired, which the sweep may not have met yet.
+INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body)
+VALUES (@api_key_id, @key, @fingerprint, @status, @location, @body)
+ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
+SET fingerprint = excluded.fingerprint,
+    status      = excluded.status,
+    location    = excluded.location,
+    body        = excluded.body,
+    created_at  = excluded.created_at;
+
+-- name: IdempotencyKeySweep :execrows
+-- Deletes some of the answers that have expired. Several processes may sweep at
+-- once: each passes over what another is deleting. The CTE runs once, whatever
+-- the plan; a subquery in the WHERE may run again for each row, each time past
+-- those that are locked already, and so beyond the batch.
+WITH expired AS MATERIALIZED (
+    SELECT api_key_id, key
+    FROM idempotency_keys
+    WHERE created_at <= now() - interval '24 hours'
+    ORDER BY created_at
+    LIMIT @batch_size
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM idempotency_keys
+USING expired
+WHERE idempotency_keys.api_key_id = expired.api_key_id
+  AND idempotency_keys.key = expired.key;
