@@ -71,13 +71,13 @@ func (o FindOptions) fill(ctx context.Context, cache, home string) error {
 	unpacked := filepath.Join(temp, "unpacked")
 	done := make(chan error, 1)
 	go func() {
-		defer os.RemoveAll(temp)
 		err := o.unpack(temp, unpacked)
 		if err == nil && ctx.Err() == nil {
 			if err = os.Rename(unpacked, home); errors.Is(err, fs.ErrExist) {
 				err = nil // another process was faster
 			}
 		}
+		os.RemoveAll(temp) // before anyone looks; what is left is only space
 		done <- err
 	}()
 	select {
