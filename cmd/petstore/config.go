@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type config struct {
 	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"1048576"`
 	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
+	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
 	LogLevel       slog.Level    `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat      string        `env:"PETSTORE_LOG_FORMAT"`
 	// PGBin is where the server binaries are that dev starts.
@@ -76,6 +78,8 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
 	wrong(parsed.RequestTimeout <= 0, "PETSTORE_REQUEST_TIMEOUT %s is not positive", parsed.RequestTimeout)
 	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)
+	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
+	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT %q is neither json nor text", parsed.LogFormat)
 	if len(mistakes) > 0 {
 		return config{}, fmt.Errorf("the configuration is wrong: %s", strings.Join(mistakes, "; "))
@@ -105,6 +109,35 @@ func isBaseURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
 		u.RawQuery == "" && u.Fragment == "" && !strings.HasSuffix(text, "/")
+}
+
+// parseOrigins reads the origins whose pages may call the API; none are left of
+// "*", which is all.
+func parseOrigins(list []string) ([]string, error) {
+	if len(list) == 1 && strings.TrimSpace(list[0]) == "*" {
+		return nil, nil
+	}
+	origins := make([]string, len(list))
+	for i, text := range list {
+		origins[i] = strings.TrimSpace(text)
+		if !isOrigin(origins[i]) {
+			return nil, fmt.Errorf("%q is not an origin as browsers send it, such as https://shop.example or http://localhost:3000, and not * alone", origins[i])
+		}
+	}
+	return origins, nil
+}
+
+// originPattern is an Origin as browsers send it (RFC 6454, 6.2): in lower case
+// and without a path.
+var originPattern = regexp.MustCompile(`^(https?)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
+
+func isOrigin(text string) bool {
+	parts := originPattern.FindStringSubmatch(text)
+	if parts == nil {
+		return false
+	}
+	scheme, port := parts[1], parts[3]
+	return scheme+port != "http:80" && scheme+port != "https:443" // which browsers leave out
 }
 
 func isTerminal(w io.Writer) bool {

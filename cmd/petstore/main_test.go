@@ -90,6 +90,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_ADDR=8080", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
+		"PETSTORE_CORS_ORIGINS=https://shop.example/",
 	}, "serve")
 	if err == nil {
 		t.Fatal("serve takes a configuration that is all wrong")
@@ -97,6 +98,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 	for _, name := range []string{
 		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
+		"PETSTORE_CORS_ORIGINS",
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name %s: %v", name, err)
@@ -444,6 +446,29 @@ func post(t *testing.T, url, key, body string) (location string) {
 		t.Fatalf("POST %s: %s", url, response.Status)
 	}
 	return response.Header.Get("Location")
+}
+
+func TestParseOrigins(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string][]string{
+		"*":                    nil,
+		"https://shop.example": {"https://shop.example"},
+		"http://localhost:3000, https://shop.example:8443,http://[::1]:8080": {"http://localhost:3000", "https://shop.example:8443", "http://[::1]:8080"},
+	} {
+		if got, err := parseOrigins(strings.Split(list, ",")); err != nil || !slices.Equal(got, want) {
+			t.Errorf("parseOrigins(%q) = %q, %v; want %q", list, got, err, want)
+		}
+	}
+	for _, list := range []string{
+		"", ",", "*,*", "*,https://shop.example", "https://shop.example,", "shop.example", "null", "https://", "https://*.example", "https://:8080",
+		"https://shop.example/", "https://shop.example/path", "https://shop.example?", "https://shop.example#x", "https://me@shop.example",
+		"https://Shop.example", "HTTPS://shop.example", "https://shop.example:443", "http://shop.example:80", "https://shop.example:", "ftp://shop.example",
+		"https://shop.example https://other.example", "https://größe.example",
+	} {
+		if got, err := parseOrigins(strings.Split(list, ",")); err == nil {
+			t.Errorf("parseOrigins(%q) = %q", list, got)
+		}
+	}
 }
 
 func TestParseExpiry(t *testing.T) {

@@ -84,6 +84,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 		BaseURL:        c.BaseURL,
 		MaxBodyBytes:   c.MaxBodyBytes,
 		RequestTimeout: c.RequestTimeout,
+		CORSOrigins:    c.CORSOrigins,
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"regexp"
@@ -141,8 +142,8 @@ func (s *Server) observe(c *gin.Context) {
 	}
 	header := c.Writer.Header()
 	header.Set("X-Request-Id", id)
-	header.Set("API-Version", Version)
-	header.Set("X-Content-Type-Options", "nosniff")
+	maps.Copy(header, s.everyAnswer)
+	maps.Copy(header, s.answerTo[c.GetHeader("Origin")])
 
 	defer func() {
 		panicked := recover()
@@ -165,6 +166,9 @@ func (s *Server) logRequest(c *gin.Context, id string, took time.Duration) {
 		slog.Int("status", c.Writer.Status()),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", id),
+	}
+	if trace := traceID(c.Request.Header.Values("Traceparent")); trace != "" {
+		attributes = append(attributes, slog.String("trace_id", trace))
 	}
 	if identity, known := c.Get(identityKey); known {
 		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // set by admit alone

@@ -113,11 +113,21 @@ func sendResource(c *gin.Context, status int, representation []byte) {
 	header := c.Writer.Header()
 	header.Set("ETag", etag)
 	header.Set("Cache-Control", "private, no-cache")
-	reads := c.Request.Method == http.MethodGet || c.Request.Method == http.MethodHead
-	if reads && parseTags(c.Request.Header.Values("If-None-Match")).matchesWeakly(etag) {
-		c.Status(http.StatusNotModified)
-		c.Writer.WriteHeaderNow()
+	if hasAlready(c.Request, etag) {
+		answerNotModified(c)
 		return
 	}
 	c.Data(status, jsonContentType, representation)
+}
+
+// hasAlready reports whether a request is to read what the client has already,
+// by its If-None-Match.
+func hasAlready(r *http.Request, etag string) bool {
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	return reads && parseTags(r.Header.Values("If-None-Match")).matchesWeakly(etag)
+}
+
+func answerNotModified(c *gin.Context) {
+	c.Status(http.StatusNotModified)
+	c.Writer.WriteHeaderNow()
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -42,14 +41,12 @@ func describe(baseURL string) (description, error) {
 }
 
 func (s *Server) getOpenAPIJSON(c *gin.Context) error {
-	c.Header("Cache-Control", "public, no-cache")
-	c.Data(http.StatusOK, jsonContentType, s.description.json)
+	s.openAPIJSON.answer(c)
 	return nil
 }
 
 func (s *Server) getOpenAPIYAML(c *gin.Context) error {
-	c.Header("Cache-Control", "public, no-cache")
-	c.Data(http.StatusOK, "application/yaml", s.description.yaml) // RFC 9512
+	s.openAPIYAML.answer(c)
 	return nil
 }
 

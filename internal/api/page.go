@@ -102,9 +102,7 @@ func (s *Server) turn(c *gin.Context, p *page) error {
 
 // answerPage sends the rows of a page and links to the next one, if there is one.
 func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, item func(Row) Item, place func(Row) position) error {
-	header := c.Writer.Header()
-	header.Set("Cache-Control", "private, no-store")
-	header.Add("Link", s.link(c, "first", ""))
+	links := s.link(c, "first", "")
 	if len(rows) > p.limit {
 		rows = rows[:p.limit]
 		key, err := s.cursorKey.get(c.Request.Context())
@@ -112,13 +110,13 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, i
 			return err
 		}
 		cursor := sealCursor(key, listing(c, p), place(rows[len(rows)-1]))
-		header.Set("Link", s.link(c, "next", cursor)+", "+header.Get("Link"))
+		links = s.link(c, "next", cursor) + ", " + links
 	}
 	items := make([]Item, len(rows))
 	for i, row := range rows {
 		items[i] = item(row)
 	}
-	return answer(c, items)
+	return s.answerList(c, links, items)
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.

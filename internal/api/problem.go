@@ -117,9 +117,6 @@ func (s *Server) fail(c *gin.Context, err error) {
 	if p.header[0] != "" {
 		header.Set(p.header[0], p.header[1])
 	}
-	for _, name := range []string{"Location", "Link"} {
-		header.Del(name)
-	}
 	header.Set("Cache-Control", "no-store")
 	encoded, encodeErr := encode(errorBody{
 		Code:      p.code,

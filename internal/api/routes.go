@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -79,8 +80,12 @@ func (s *Server) newEngine() *gin.Engine {
 		}
 	}
 	for path, allow := range s.allowed {
+		preflight := preflightFields(allow)
 		engine.Handle(http.MethodOptions, ginPath(path), s.endpoint(route{handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
+			if header := c.Writer.Header(); isPreflight(c.Request, header) {
+				maps.Copy(header, preflight)
+			}
 			return answerNothing(c)
 		}}))
 		if strings.Contains(path, "{") {

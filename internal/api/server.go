@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,10 @@ type Options struct {
 	MaxBodyBytes int64
 	// RequestTimeout bounds the time that the handling of a request may take.
 	RequestTimeout time.Duration
+
+	// CORSOrigins are the origins whose pages may call the API, as browsers write
+	// them; empty: all.
+	CORSOrigins []string
 }
 
 // Server answers the API's requests. It is safe for concurrent use.
@@ -41,7 +46,9 @@ type Server struct {
 	verifier *auth.Verifier
 	log      *slog.Logger
 
-	description    description
+	openAPIJSON    document
+	openAPIYAML    document
+	compressor     *compressor
 	cursorKey      sharedKey
 	base           string
 	maxBodyBytes   int64
@@ -50,6 +57,13 @@ type Server struct {
 	engine         *gin.Engine
 	routed         []route
 	allowed        map[string]string // the Allow field of each path
+
+	// Header fields, made once: of every answer, of those to an origin beside
+	// them, and the Vary of those that come in two codings. They are shared, so
+	// their values must not change.
+	everyAnswer  http.Header
+	answerTo     map[string]http.Header
+	varyEncoding []string
 }
 
 // New returns a Server. The error is a mistake in the description that is built in.
@@ -63,14 +77,22 @@ func New(options Options) (*Server, error) {
 		base:           options.BaseURL,
 		maxBodyBytes:   options.MaxBodyBytes,
 		requestTimeout: options.RequestTimeout,
+		compressor:     newCompressor(),
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
 	s.allowed = allowedByPath(s.routed)
-	var err error
-	if s.description, err = describe(options.BaseURL); err != nil {
+	s.everyAnswer, s.answerTo = corsFields(options.CORSOrigins)
+	s.varyEncoding = []string{strings.Join(append(s.everyAnswer["Vary"], "Accept-Encoding"), ", ")}
+	s.everyAnswer.Set("API-Version", Version)
+	s.everyAnswer.Set("X-Content-Type-Options", "nosniff")
+
+	description, err := describe(options.BaseURL)
+	if err != nil {
 		return nil, err
 	}
+	s.openAPIJSON = newDocument(jsonContentType, description.json, s.varyEncoding)
+	s.openAPIYAML = newDocument("application/yaml", description.yaml, s.varyEncoding) // RFC 9512
 	s.engine = s.newEngine()
 	return s, nil
 }

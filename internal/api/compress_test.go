@@ -1,0 +1,194 @@
+package api_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+)
+
+// wantCoding fails the test unless the answer is in this coding, "" for none,
+// and says that it depends on what the client takes.
+func (r *response) wantCoding(coding string) *response {
+	r.t.Helper()
+	if got := r.header.Get("Content-Encoding"); got != coding {
+		r.t.Errorf("%s: Content-Encoding %q, want %q", r.what, got, coding)
+	}
+	if vary := r.header.Values("Vary"); len(vary) != 1 || vary[0] != "Accept-Encoding" {
+		r.t.Errorf("%s: Vary %q", r.what, vary)
+	}
+	return r
+}
+
+func TestAcceptEncoding(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for accept, coding := range map[string]string{
+		"":                                "",
+		"gzip":                            "gzip",
+		"GZip":                            "gzip",
+		"x-gzip":                          "gzip",
+		"gzip, deflate, br, zstd":         "gzip",
+		"br;q=1.0, gzip;q=0.8, *;q=0.1":   "gzip",
+		"gzip;q=0.001":                    "gzip",
+		"gzip ; q=0.5":                    "gzip",
+		"gzip;Q=1":                        "gzip",
+		"*":                               "gzip",
+		"*;q=0.5":                         "gzip",
+		"identity;q=0, *":                 "gzip",
+		"identity;q=0.5, gzip;q=0.5":      "gzip",
+		"identity, gzip":                  "gzip",
+		"identity;q=0, gzip;q=0.1":        "gzip",
+		"*;q=0, gzip":                     "gzip",
+		"identity":                        "",
+		"br, deflate":                     "",
+		"gzip;q=0":                        "",
+		"gzip;q=0.000, *":                 "",
+		"*;q=0":                           "",
+		"identity, gzip;q=0.9":            "",
+		"gzip;q=0.5, identity;q=0.6":      "",
+		"gzip;q=0, identity;q=0":          "", // nothing would do: better this than nothing
+		"gzipped":                         "",
+		"gzip;q=x":                        "",
+		"gzip;q=":                         "",
+		"gzip;q":                          "",
+		"gzip;q=2":                        "",
+		"gzip;q=-1":                       "",
+		"gzip;q=NaN":                      "",
+		"gzip;level=9":                    "",
+		",;q=1,,":                         "",
+		strings.Repeat("x;q=0.1,", 5_000): "",
+	} {
+		for _, target := range []string{"/openapi.yaml", "/openapi.json"} {
+			p.do("GET", target, nil, "Accept-Encoding", accept).want(200).wantCoding(coding)
+		}
+	}
+}
+
+// TestCompressedLists: from 1 KiB a list is compressed for those who ask, and
+// says the same.
+func TestCompressedLists(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const atMost = 1023
+	size := len(p.post("/categories", object{"name": "a", "description": "d"}).want(201).body) + len("[]")
+	small := p.do("PATCH", "/categories/1", object{"description": strings.Repeat("d", atMost-size+1)})
+	if small.want(200).header.Get("Vary") != "" {
+		t.Error("a resource, which is never compressed, has a Vary")
+	}
+	for _, step := range []struct {
+		length int
+		coding string
+	}{{atMost, ""}, {atMost + 1, "gzip"}} {
+		plain := p.get("/categories").want(200).wantCoding("")
+		if len(plain.body) != step.length {
+			t.Fatalf("the list has %d bytes, want %d", len(plain.body), step.length)
+		}
+		zipped := p.do("GET", "/categories", nil, "Accept-Encoding", "gzip").want(200).wantCoding(step.coding)
+		if !bytes.Equal(zipped.body, plain.body) {
+			t.Errorf("%d bytes say something else than\n%s\nin the coding %q:\n%s", step.length, plain.body, step.coding, zipped.body)
+		}
+		length, err := strconv.Atoi(zipped.header.Get("Content-Length"))
+		if err != nil || (step.coding != "" && length > step.length/2) {
+			t.Errorf("%d bytes in the coding %q have the Content-Length %q", step.length, step.coding, zipped.header.Get("Content-Length"))
+		}
+		p.patch("/categories/1", object{"description": strings.Repeat("d", atMost-size+2)}).want(200)
+	}
+	for _, one := range []struct {
+		target string
+		status int
+	}{{"/categories/1", 200}, {"/categories?" + strings.Repeat("x", 2000), 400}, {"/nothing", 404}, {"/livez", 200}} {
+		answer := p.do("GET", one.target, nil, "Accept-Encoding", "gzip").want(one.status)
+		if answer.header.Get("Content-Encoding") != "" || answer.header.Get("Vary") != "" {
+			t.Errorf("%.20s: header %v", one.target, answer.header)
+		}
+	}
+}
+
+// TestEveryListIsCompressed: not one of them is forgotten.
+func TestEveryListIsCompressed(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	petID := p.newPet("one", 100)
+	for i := range 30 {
+		p.newOrder(petID, 1)
+		p.newPet(fmt.Sprintf("another %d", i), 0)
+		p.post("/messages", object{"message": "hello"}).want(202)
+	}
+	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
+		for _, method := range []string{"GET", "HEAD"} {
+			p.do(method, path, nil, "Accept-Encoding", "gzip").want(200).wantCoding("gzip")
+			p.do(method, path, nil).want(200).wantCoding("")
+		}
+	}
+}
+
+// TestCompressionAtOnce: writers that are used again mix up nothing.
+func TestCompressionAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for i := range 8 {
+		p.post("/categories", object{"name": fmt.Sprint(i), "description": strings.Repeat(strconv.Itoa(i), 1500)}).want(201)
+	}
+	atOnce(t, 64, func(i int) error {
+		want := i % 8
+		answer, err := p.try("GET", fmt.Sprintf("/categories?name=%d", want), nil, "Accept-Encoding", "gzip")
+		if err != nil {
+			return err
+		}
+		if got := decode[[]category](answer); len(got) != 1 || got[0].Name != strconv.Itoa(want) || *got[0].Description != strings.Repeat(strconv.Itoa(want), 1500) {
+			return fmt.Errorf("category %d is answered as %+v", want, got)
+		}
+		return nil
+	})
+}
+
+// TestDescriptionETag: each form of the description has a tag for each coding.
+func TestDescriptionETag(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	again := p.with(func(*api.Options) {})
+	another := p.with(func(o *api.Options) { o.BaseURL = "https://petstore.example" })
+	seen := map[string]string{}
+	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
+		for _, coding := range []string{"", "gzip"} {
+			answer := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
+			etag := answer.header.Get("ETag")
+			if other, twice := seen[etag]; twice || etag == "" {
+				t.Errorf("%s in the coding %q has the tag %s, as %s", target, coding, etag, other)
+			}
+			seen[etag] = target + " " + coding
+		}
+	}
+	for etag, of := range seen {
+		target, coding, _ := strings.Cut(of, " ")
+		for ours := range seen {
+			for _, method := range []string{"GET", "HEAD"} {
+				answer := p.do(method, target, nil, "Accept-Encoding", coding, "If-None-Match", `"other", W/`+ours)
+				if ours != etag {
+					answer.want(200)
+					continue
+				}
+				got := answer.want(304).header
+				for _, name := range []string{"Date", "X-Request-Id", "Api-Version", "X-Content-Type-Options", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"} {
+					got.Del(name)
+				}
+				want := http.Header{"Etag": {etag}, "Cache-Control": {"public, no-cache"}, "Vary": {"Accept-Encoding"}}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s %s, 304: header (-want +got):\n%s", method, target, diff)
+				}
+			}
+		}
+		p.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", "*").want(304)
+		p.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", "nonsense").want(200)
+		// another process, or the same after a restart, has the same tags
+		again.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", etag).want(304)
+		another.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", etag).want(200)
+	}
+}
