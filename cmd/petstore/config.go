@@ -32,6 +32,7 @@ type config struct {
 	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
 	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
+	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
 	LogLevel       slog.Level    `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat      string        `env:"PETSTORE_LOG_FORMAT"`
 	// PGBin is where the server binaries are that dev starts.

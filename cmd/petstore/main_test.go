@@ -90,7 +90,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_ADDR=8080", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
-		"PETSTORE_CORS_ORIGINS=https://shop.example/",
+		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
 	}, "serve")
 	if err == nil {
 		t.Fatal("serve takes a configuration that is all wrong")
@@ -98,7 +98,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 	for _, name := range []string{
 		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
-		"PETSTORE_CORS_ORIGINS",
+		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name %s: %v", name, err)

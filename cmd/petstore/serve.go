@@ -85,6 +85,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 		MaxBodyBytes:   c.MaxBodyBytes,
 		RequestTimeout: c.RequestTimeout,
 		CORSOrigins:    c.CORSOrigins,
+		EnforceSunset:  c.EnforceSunset,
 	})
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ const (
 // endpoint is the way of every request: who asks, may they, can they read the
 // answer, is there a body to read; then the operation's handler.
 func (s *Server) endpoint(r route) gin.HandlerFunc {
+	deprecated := s.deprecated[r.method+" "+r.path]
 	return func(c *gin.Context) {
 		ctx := c.Request.Context()
 		if methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete {
@@ -38,7 +39,10 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		defer cancel()
 		c.Request = c.Request.WithContext(ctx)
 
-		err := s.admit(c, r.scope)
+		err := s.sunset(c, deprecated)
+		if err == nil {
+			err = s.admit(c, r.scope)
+		}
 		if err == nil {
 			err = r.handle(c)
 		}
@@ -46,6 +50,19 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 			s.fail(c, err)
 		}
 	}
+}
+
+// sunset announces that an operation is deprecated, if it is, and ends it when
+// its time has come.
+func (s *Server) sunset(c *gin.Context, d *deprecation) error {
+	if d == nil {
+		return nil
+	}
+	d.announce(c)
+	if s.enforceSunset && !s.now().Before(d.end) {
+		return errOperationSunset
+	}
+	return nil
 }
 
 // admit makes the checks that come before any parameter is read, in the order of

@@ -67,6 +67,8 @@ var (
 
 	errIdempotencyInProgress = &problem{status: 409, code: "idempotency_in_progress", message: "Another request with this Idempotency-Key is still running.", header: [2]string{"Retry-After", "1"}}
 
+	errOperationSunset = &problem{status: 410, code: "operation_sunset", message: "This operation has ended; Link names its successor."}
+
 	errPreconditionFailed   = &problem{status: 412, code: "precondition_failed", message: "If-Match names no tag of the resource as it is now; nothing was changed."}
 	errBodyTooLarge         = &problem{status: 413, code: "body_too_large", message: "The body is larger than this server takes."}
 	errUnknownCategory      = &problem{status: 422, code: "unknown_category", message: "There is no category with the id in categoryId."}

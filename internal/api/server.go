@@ -36,6 +36,10 @@ type Options struct {
 	// CORSOrigins are the origins whose pages may call the API, as browsers write
 	// them; empty: all.
 	CORSOrigins []string
+	// EnforceSunset ends deprecated operations when their sunset is over.
+	EnforceSunset bool
+	// Now tells the time; nil: time.Now.
+	Now func() time.Time
 }
 
 // Server answers the API's requests. It is safe for concurrent use.
@@ -48,6 +52,9 @@ type Server struct {
 
 	openAPIJSON    document
 	openAPIYAML    document
+	deprecated     map[string]*deprecation // by method and path
+	enforceSunset  bool
+	now            func() time.Time
 	compressor     *compressor
 	cursorKey      sharedKey
 	base           string
@@ -77,7 +84,12 @@ func New(options Options) (*Server, error) {
 		base:           options.BaseURL,
 		maxBodyBytes:   options.MaxBodyBytes,
 		requestTimeout: options.RequestTimeout,
+		enforceSunset:  options.EnforceSunset,
+		now:            options.Now,
 		compressor:     newCompressor(),
+	}
+	if s.now == nil {
+		s.now = time.Now
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
@@ -93,6 +105,9 @@ func New(options Options) (*Server, error) {
 	}
 	s.openAPIJSON = newDocument(jsonContentType, description.json, s.varyEncoding)
 	s.openAPIYAML = newDocument("application/yaml", description.yaml, s.varyEncoding) // RFC 9512
+	if s.deprecated, err = deprecations(description.json, options.BaseURL); err != nil {
+		return nil, err
+	}
 	s.engine = s.newEngine()
 	return s, nil
 }
