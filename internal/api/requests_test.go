@@ -105,6 +105,49 @@ func TestInvalidJSON(t *testing.T) {
 	}
 }
 
+// TestHostileBodies sends what no client should to every operation that takes a body.
+func TestHostileBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for path, item := range theContract().document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			if operation.RequestBody == nil {
+				continue
+			}
+			for what, test := range map[string]struct {
+				body   string
+				status int
+				code   string
+			}{
+				"white space alone":    {" \n", 400, "invalid_json"},
+				"two values":           {`{} {}`, 400, "invalid_json"},
+				"trailing data":        {`{}x`, 400, "invalid_json"},
+				"duplicate members":    {`{"name":"x","name":"x"}`, 400, "invalid_json"},
+				"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
+				"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
+				"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
+				"raw NUL":              {"{\"name\":\"\x00\"}", 400, "invalid_json"},
+				"depth 33":             {nested(33), 400, "invalid_json"},
+				"null":                 {`null`, 400, "validation_failed"},
+				"an array":             {`[]`, 400, "validation_failed"},
+				"a string":             {`"{}"`, 400, "validation_failed"},
+				"unknown member":       {`{"colour":1}`, 400, "validation_failed"},
+				"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
+				"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
+				"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
+				"1e3 for an integer":   {`{"categoryId":1e3,"petId":1e3,"quantity":1e3}`, 400, "validation_failed"},
+				"2^63":                 {`{"categoryId":9223372036854775808,"petId":9223372036854775808,"quantity":9223372036854775808}`, 400, "validation_failed"},
+				"1e999 for an integer": {`{"categoryId":1e999,"petId":1e999,"quantity":1e999}`, 400, "validation_failed"},
+				"1 MiB and a byte":     {string(padded("x", maxBodyBytes+1)), 413, "body_too_large"},
+			} {
+				t.Run(method+" "+path+" "+what, func(t *testing.T) {
+					p.in(t).do(method, filled(path, "1"), test.body).wantError(test.status, test.code)
+				})
+			}
+		}
+	}
+}
+
 func TestDepth32IsRead(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/postgres"
 )
 
 // allow gives the Allow field that the document asks for, by path.
@@ -109,7 +111,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestHead: HEAD answers as GET does, without the body.
+// TestHead: HEAD answers as GET does, without the body, in either coding.
 func TestHead(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -117,50 +119,159 @@ func TestHead(t *testing.T) {
 	orderID := p.newOrder(petID, 1)
 	messageID := decode[message](p.post("/messages", object{"message": "hello"}).want(202)).ID
 	for i := range 3 {
-		p.newCategory(fmt.Sprint(i))
+		p.newCategory(fmt.Sprint(i) + strings.Repeat(" long", 30))
 	}
+	p.post("/categories", object{"name": "long", "description": strings.Repeat("x", 1000)}).want(201)
 	for _, target := range []string{
 		"/pets", "/categories", "/categories?limit=2&sort=-name", "/store/orders", "/store/inventory", "/store/inventory/summary", "/messages",
 		fmt.Sprintf("/pets/%d", petID), "/categories/1", fmt.Sprintf("/store/orders/%d", orderID), fmt.Sprintf("/store/inventory/%d", petID), "/messages/" + messageID,
 		"/openapi.json", "/openapi.yaml", "/livez", "/readyz", "/",
 		"/nothing", "/pets/9999", "/pets/0", "/pets?x", "/pets?cursor=x",
 	} {
-		get, head := p.get(target), p.do("HEAD", target, nil)
-		if head.status != get.status || len(head.body) > 0 {
-			t.Errorf("HEAD %s: %d and %d bytes, GET: %d", target, head.status, len(head.body), get.status)
-		}
-		for _, header := range []http.Header{get.header, head.header} {
-			header.Del("X-Request-Id")
-			header.Del("Date")
-			if target == "/" {
-				header.Del("Content-Length") // net/http writes the text of a redirect for GET alone
-			}
-		}
-		if diff := cmp.Diff(get.header, head.header); diff != "" {
-			t.Errorf("HEAD %s: header (-GET +HEAD):\n%s", target, diff)
-		}
+		compareHead(p, target, "identity")
+		compareHead(p, target, "gzip")
 	}
 	if status := p.as("").do("HEAD", "/pets", nil).status; status != 401 {
 		t.Errorf("HEAD without a key: %d", status)
 	}
 }
 
+func compareHead(p *petstore, target, coding string) {
+	p.t.Helper()
+	get, head := p.do("GET", target, nil, "Accept-Encoding", coding), p.do("HEAD", target, nil, "Accept-Encoding", coding)
+	if head.status != get.status || len(head.body) > 0 {
+		p.t.Errorf("HEAD %s: %d and %d bytes, GET: %d", target, head.status, len(head.body), get.status)
+	}
+	for _, header := range []http.Header{get.header, head.header} {
+		header.Del("X-Request-Id")
+		header.Del("Date")
+		if target == "/" {
+			header.Del("Content-Length") // net/http writes the text of a redirect for GET alone
+		}
+	}
+	if diff := cmp.Diff(get.header, head.header); diff != "" {
+		p.t.Errorf("HEAD %s: header (-GET +HEAD):\n%s", target, diff)
+	}
+}
+
+// TestHeadersOfEveryAnswer names every header field of every kind of answer.
 func TestHeadersOfEveryAnswer(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	for _, answer := range []*response{
-		p.get("/pets"), p.get("/pets/1"), p.get("/nothing"), p.get("/"), p.get("/livez"), p.get("/openapi.yaml"),
-		p.as("").get("/pets"), p.post("/messages", `{"message":"x"}`), p.do("OPTIONS", "/pets", nil), p.do("FOO", "/pets", nil), p.post("/pets", "{"),
+	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 5))
+	order := object{"petId": 1, "quantity": 1}
+	once := []string{"Idempotency-Key", "1"}
+	p.do("POST", "/store/orders", order, once...).want(201)
+	etag := p.get("/categories/1").want(200).header.Get("ETag")
+	reader := p.newKey("tester", auth.Read)
+	broken := p.with(func(o *api.Options) { o.Verifier = nil })
+	closed := p.with(func(o *api.Options) { o.DB = p.closedPool() })
+	ended := p.with(func(o *api.Options) { o.EnforceSunset, o.Now = true, func() time.Time { return time.Unix(1<<32, 0) } })
+
+	const (
+		isJSON      = "Content-Type: application/json"
+		private     = "Cache-Control: private, no-cache"
+		publicText  = "Cache-Control: public, no-cache"
+		list        = "Cache-Control: private, no-store"
+		noStore     = "Cache-Control: no-store"
+		varies      = "Vary: Accept-Encoding"
+		zipped      = "Content-Encoding: gzip"
+		wantsKey    = `WWW-Authenticate: Bearer realm="petstore"`
+		deprecated  = "Deprecation: @1782864000"
+		sunset      = "Sunset: Fri, 31 Dec 2027 23:59:59 GMT"
+		successor   = `Link: </docs#/pets/getPet>; rel="deprecation", </pets?id=1>; rel="successor-version"`
+		petMethods  = "DELETE, GET, HEAD, OPTIONS, PATCH"
+		listMethods = "GET, HEAD, OPTIONS, POST"
+	)
+	first := func(target string) string { return fmt.Sprintf(`Link: <%s%s>; rel="first"`, p.url, target) }
+	for _, test := range []struct {
+		answer *response
+		status int
+		want   []string // beside those of every answer; a field without a value may have any
+	}{
+		{p.get("/categories/1"), 200, []string{isJSON, private, "ETag"}},
+		{p.do("GET", "/categories/1", nil, "Accept-Encoding", "gzip"), 200, []string{isJSON, private, "ETag"}},
+		{p.do("HEAD", "/categories/1", nil), 200, []string{isJSON, private, "ETag"}},
+		{p.do("GET", "/categories/1", nil, "If-None-Match", etag), 304, []string{private, "ETag"}},
+		{p.patch("/categories/1", object{}), 200, []string{isJSON, private, "ETag"}},
+		{p.put("/store/inventory/1", object{"quantity": 5}), 200, []string{isJSON, private, "ETag"}},
+		{p.get(onePet), 200, []string{isJSON, private, "ETag", deprecated, sunset, successor}},
+		{p.get("/pets"), 200, []string{isJSON, list, varies, first("/pets")}},
+		{p.do("HEAD", "/pets", nil), 200, []string{isJSON, list, varies, first("/pets")}},
+		{p.get("/store/inventory/summary"), 200, []string{isJSON, list}},
+		{p.post("/pets", object{"name": "two", "categoryId": 1}), 201, []string{isJSON, private, "ETag", "Location: /pets/2"}},
+		{p.do("POST", "/store/orders", order, once...), 201, []string{isJSON, private, "ETag", "Location: /store/orders/1", "Idempotent-Replayed: true"}},
+		{p.post("/messages", object{"message": "hello"}), 202, []string{isJSON, private, "Location"}},
+		{p.del("/pets/2"), 204, nil},
+		{p.get("/openapi.json"), 200, []string{isJSON, publicText, "ETag", varies}},
+		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
+		{p.do("HEAD", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
+		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip", "If-None-Match", "*"), 304, []string{publicText, "ETag", varies}},
+		{p.get("/livez"), 200, []string{isJSON, noStore}},
+		{p.get("/readyz"), 200, []string{isJSON, noStore}},
+		{p.get("/"), 302, []string{"Content-Type", "Location"}},
+		{p.do("OPTIONS", "/pets", nil), 204, []string{"Allow: " + listMethods}},
+		{p.do("OPTIONS", "/pets", nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "POST"), 204, []string{
+			"Allow: " + listMethods, "Access-Control-Allow-Methods: " + listMethods, "Access-Control-Allow-Headers: " + allowedHeaders, "Access-Control-Max-Age: 7200",
+		}},
+
+		{p.post("/categories", "{"), 400, []string{isJSON, noStore}},
+		{p.post("/categories", object{}), 400, []string{isJSON, noStore}},
+		{p.do("POST", "/categories", "{}", "Content-Type", "text/plain"), 400, []string{isJSON, noStore}},
+		{p.get("/pets?x"), 400, []string{isJSON, noStore}},
+		{p.get("/pets?cursor=x"), 400, []string{isJSON, noStore}},
+		{p.do("POST", "/messages", object{"message": "hello"}, "Idempotency-Key", "a b"), 400, []string{isJSON, noStore}},
+		{p.as("").get("/pets"), 401, []string{isJSON, noStore, wantsKey}},
+		{p.as("x").get("/pets"), 401, []string{isJSON, noStore, wantsKey + `, error="invalid_token"`}},
+		{p.as("").get(onePet), 401, []string{isJSON, noStore, wantsKey, deprecated, sunset, successor}},
+		{p.as(reader).post("/categories", object{"name": "x"}), 403, []string{isJSON, noStore, wantsKey + `, error="insufficient_scope"`}},
+		{p.get("/nothing"), 404, []string{isJSON, noStore}},
+		{p.do("HEAD", "/nothing", nil), 404, []string{isJSON, noStore}},
+		{p.get("/categories/4711"), 404, []string{isJSON, noStore}},
+		{p.put(onePet, object{}), 405, []string{isJSON, noStore, "Allow: " + petMethods}},
+		{p.do("GET", "/pets", nil, "Accept", "text/html"), 406, []string{isJSON, noStore}},
+		{p.post("/store/orders", object{"petId": 1, "quantity": 1000}), 409, []string{isJSON, noStore}},
+		{ended.get(onePet), 410, []string{isJSON, noStore, deprecated, sunset, successor}},
+		{p.do("PATCH", "/categories/1", object{}, "If-Match", `"x"`), 412, []string{isJSON, noStore}},
+		{p.post("/categories", padded("x", maxBodyBytes+1)), 413, []string{isJSON, noStore}},
+		{p.post("/store/orders", object{"petId": 4711}), 422, []string{isJSON, noStore}},
+		{p.do("POST", "/store/orders", object{"petId": 2}, once...), 422, []string{isJSON, noStore}},
+		{broken.get("/pets"), 500, []string{isJSON, noStore}},
+		{broken.get(onePet), 500, []string{isJSON, noStore, deprecated, sunset, successor}},
+		{closed.get("/pets"), 503, []string{isJSON, noStore, "Retry-After: 1"}},
+		{closed.get("/readyz"), 503, []string{isJSON, noStore, "Retry-After: 1"}},
 	} {
-		for name, want := range map[string]string{"API-Version": "1.0.0", "X-Content-Type-Options": "nosniff"} {
-			if got := answer.header.Values(name); len(got) != 1 || got[0] != want {
-				t.Errorf("%s: %s %q, want %q", answer.what, name, got, want)
+		want := http.Header{}
+		for _, field := range append(test.want, "API-Version: 1.0.0", "X-Content-Type-Options: nosniff", "Access-Control-Allow-Origin: *",
+			"Access-Control-Expose-Headers: "+exposedHeaders, "X-Request-Id", "Date") {
+			name, value, told := strings.Cut(field, ": ")
+			if !told {
+				value = test.answer.header.Get(name)
+			}
+			want.Add(name, value)
+			if value == "" {
+				t.Errorf("%s: %d without %s", test.answer.what, test.status, name)
 			}
 		}
-		if len(answer.header.Values("X-Request-Id")) != 1 {
-			t.Errorf("%s: no X-Request-Id", answer.what)
+		got := test.answer.want(test.status).header.Clone()
+		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // which have tests of their own
+			got.Del(name)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %d: header (-want +got):\n%s", test.answer.what, test.status, diff)
 		}
 	}
+}
+
+// closedPool is a pool of connections that gives none.
+func (p *petstore) closedPool() *postgres.DB {
+	p.t.Helper()
+	pool, err := postgres.Open(p.t.Context(), p.dbURL, 1)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	pool.Close()
+	return pool
 }
 
 func TestRequestID(t *testing.T) {
@@ -187,6 +298,7 @@ type logLine struct {
 	Status                                int
 	DurationMS                            *float64 `json:"duration_ms"`
 	RequestID                             string   `json:"request_id"`
+	TraceID                               string   `json:"trace_id"`
 }
 
 // logged gives the log lines of the request with this id.
@@ -269,4 +381,64 @@ func TestPanic(t *testing.T) {
 		t.Errorf("the log lines do not say what happened: %+v", lines)
 	}
 	broken.get("/livez").want(200)
+}
+
+// TestTraceparent: a request that belongs to a trace is logged with the trace's id.
+func TestTraceparent(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	tests := map[string]string{
+		"":                                                                       "",
+		"00-" + trace + "-" + parent + "-01":                                     trace,
+		"00-" + trace + "-" + parent + "-00":                                     trace,
+		"00-" + trace + "-" + parent + "-ff":                                     trace,
+		" 00-" + trace + "-" + parent + "-01":                                    trace, // white space is not of the value
+		"00-" + trace + "-" + parent + "-01-":                                    "",
+		"00-" + trace + "-" + parent + "-01-what-comes-later":                    "",
+		"01-" + trace + "-" + parent + "-01":                                     trace,
+		"fe-" + trace + "-" + parent + "-01-what-comes-later":                    trace,
+		"cc-" + trace + "-" + parent + "-01-":                                    trace,
+		"01-" + trace + "-" + parent + "-01.what":                                "",
+		"01-" + trace + "-" + parent + "-011":                                    "",
+		"ff-" + trace + "-" + parent + "-01":                                     "",
+		"ff-" + trace + "-" + parent + "-01-later":                               "",
+		"00-" + strings.Repeat("0", 32) + "-" + parent + "-01":                   "",
+		"00-" + trace + "-" + strings.Repeat("0", 16) + "-01":                    "",
+		"00-" + strings.ToUpper(trace) + "-" + parent + "-01":                    "",
+		"00-" + trace[1:] + "-" + parent + "-01":                                 "",
+		"00-" + trace + "0-" + parent + "-01":                                    "",
+		"00-" + trace + "-" + parent + "-1":                                      "",
+		"00-" + trace + "-" + parent + "-0g":                                     "",
+		"00-" + trace + "-" + parent:                                             "",
+		"00_" + trace + "_" + parent + "_01":                                     "",
+		"0x-" + trace + "-" + parent + "-01":                                     "",
+		"0-" + trace + "-" + parent + "-01":                                      "",
+		strings.Repeat("0", 55):                                                  "",
+		"00-" + trace + "-" + parent + "-01, 00-" + trace + "-" + parent + "-01": "",
+	}
+	for sent, want := range tests {
+		answer := p.do("GET", "/livez", nil, "traceparent", sent).want(200)
+		if lines := p.logged(answer.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != want {
+			t.Errorf("%q is logged as %+v, want the trace id %q", sent, lines, want)
+		}
+	}
+	// two of them name no trace
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header["Traceparent"] = []string{"00-" + trace + "-" + parent + "-01", "00-" + trace + "-" + parent + "-01"}
+	answer, err := p.send(request, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := p.logged(answer.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
+		t.Errorf("two are logged as %+v", lines)
+	}
+	// errors are logged with it too
+	failed := p.do("GET", "/pets", nil, "traceparent", "00-"+trace+"-"+parent+"-01").wantError(401, "missing_api_key")
+	if lines := p.logged(failed.error().RequestID); len(lines) != 1 || lines[0].TraceID != trace {
+		t.Errorf("a 401 is logged as %+v", lines)
+	}
 }
