@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 )
 
 const accountEnsure = `-- name: AccountEnsure :one
@@ -22,6 +23,53 @@ func (q *Queries) AccountEnsure(ctx context.Context, name string) (Account, erro
 	row := q.db.QueryRow(ctx, accountEnsure, name)
 	var i Account
 	err := row.Scan(&i.ID, &i.Name, &i.CreatedAt)
+	return i, err
+}
+
+const accountGet = `-- name: AccountGet :one
+SELECT accounts.id, accounts.name, accounts.created_at,
+       api_keys.id         AS key_id,
+       api_keys.name       AS key_name,
+       api_keys.scope      AS key_scope,
+       api_keys.prefix     AS key_prefix,
+       api_keys.created_at AS key_created_at,
+       api_keys.expires_at, api_keys.last_used_at, api_keys.revoked_at
+FROM accounts
+JOIN api_keys ON api_keys.account_id = accounts.id
+WHERE api_keys.id = $1
+`
+
+type AccountGetRow struct {
+	ID           int64
+	Name         string
+	CreatedAt    time.Time
+	KeyID        int64
+	KeyName      string
+	KeyScope     string
+	KeyPrefix    string
+	KeyCreatedAt time.Time
+	ExpiresAt    *time.Time
+	LastUsedAt   *time.Time
+	RevokedAt    *time.Time
+}
+
+// The account of a key, and the key.
+func (q *Queries) AccountGet(ctx context.Context, apiKeyID int64) (AccountGetRow, error) {
+	row := q.db.QueryRow(ctx, accountGet, apiKeyID)
+	var i AccountGetRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.CreatedAt,
+		&i.KeyID,
+		&i.KeyName,
+		&i.KeyScope,
+		&i.KeyPrefix,
+		&i.KeyCreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.RevokedAt,
+	)
 	return i, err
 }
 

@@ -13,7 +13,7 @@ import (
 const aPIKeyCreate = `-- name: APIKeyCreate :one
 INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)
-RETURNING id
+RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 `
 
 type APIKeyCreateParams struct {
@@ -25,7 +25,18 @@ type APIKeyCreateParams struct {
 	ExpiresAt    *time.Time
 }
 
-func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (int64, error) {
+type APIKeyCreateRow struct {
+	ID         int64
+	Name       string
+	Scope      string
+	Prefix     string
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time
+	LastUsedAt *time.Time
+	RevokedAt  *time.Time
+}
+
+func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (APIKeyCreateRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyCreate,
 		arg.AccountID,
 		arg.Name,
@@ -34,9 +45,64 @@ func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (int
 		arg.SecretSha256,
 		arg.ExpiresAt,
 	)
-	var id int64
-	err := row.Scan(&id)
-	return id, err
+	var i APIKeyCreateRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Scope,
+		&i.Prefix,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.RevokedAt,
+	)
+	return i, err
+}
+
+const aPIKeyFind = `-- name: APIKeyFind :many
+SELECT id, account_id, name, prefix
+FROM api_keys
+WHERE id = $1 OR prefix = $2
+ORDER BY id
+LIMIT 100
+`
+
+type APIKeyFindParams struct {
+	ID     *int64
+	Prefix *string
+}
+
+type APIKeyFindRow struct {
+	ID        int64
+	AccountID int64
+	Name      string
+	Prefix    string
+}
+
+// By id or by prefix, which few keys share.
+func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKeyFindRow, error) {
+	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []APIKeyFindRow{}
+	for rows.Next() {
+		var i APIKeyFindRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AccountID,
+			&i.Name,
+			&i.Prefix,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const aPIKeyList = `-- name: APIKeyList :many
@@ -63,6 +129,7 @@ type APIKeyListRow struct {
 	RevokedAt  *time.Time
 }
 
+// All that an account has had, for its operator.
 func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKeyListRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.PageSize)
 	if err != nil {
@@ -90,6 +157,94 @@ func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKe
 		return nil, err
 	}
 	return items, nil
+}
+
+const aPIKeyListRecent = `-- name: APIKeyListRecent :many
+SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+FROM api_keys
+WHERE account_id = $1
+  AND id > $2
+  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
+ORDER BY id
+LIMIT $3
+`
+
+type APIKeyListRecentParams struct {
+	AccountID int64
+	AfterID   int64
+	PageSize  int32
+}
+
+type APIKeyListRecentRow struct {
+	ID         int64
+	Name       string
+	Scope      string
+	Prefix     string
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time
+	LastUsedAt *time.Time
+	RevokedAt  *time.Time
+}
+
+// As the account sees them: revoked ones for 30 days.
+func (q *Queries) APIKeyListRecent(ctx context.Context, arg APIKeyListRecentParams) ([]APIKeyListRecentRow, error) {
+	rows, err := q.db.Query(ctx, aPIKeyListRecent, arg.AccountID, arg.AfterID, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []APIKeyListRecentRow{}
+	for rows.Next() {
+		var i APIKeyListRecentRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Scope,
+			&i.Prefix,
+			&i.CreatedAt,
+			&i.ExpiresAt,
+			&i.LastUsedAt,
+			&i.RevokedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const aPIKeyMarkUsed = `-- name: APIKeyMarkUsed :exec
+WITH used AS (
+    SELECT unnest($1::bigint[]) AS id, unnest($2::timestamptz[]) AS used_at
+), due AS (
+    SELECT api_keys.id, used.used_at
+    FROM used
+    JOIN api_keys ON api_keys.id = used.id
+    WHERE api_keys.last_used_at IS NULL
+       OR api_keys.last_used_at <= used.used_at - interval '1 minute'
+    ORDER BY api_keys.id
+    FOR NO KEY UPDATE OF api_keys
+)
+UPDATE api_keys
+SET last_used_at = due.used_at
+FROM due
+WHERE api_keys.id = due.id
+`
+
+type APIKeyMarkUsedParams struct {
+	Ids    []int64
+	UsedAt []time.Time
+}
+
+// Keys and when each was used. What is less than a minute after the use that is
+// known is not written, so that the processes together write once a minute. The
+// rows are locked in the order of ids: two processes never wait for each other.
+func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) error {
+	_, err := q.db.Exec(ctx, aPIKeyMarkUsed, arg.Ids, arg.UsedAt)
+	return err
 }
 
 const aPIKeyRevoke = `-- name: APIKeyRevoke :many
@@ -144,22 +299,116 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]A
 	return items, nil
 }
 
+const aPIKeyRevokeOwn = `-- name: APIKeyRevokeOwn :one
+WITH revoked AS (
+    UPDATE api_keys
+    SET revoked_at = coalesce(revoked_at, now())
+    WHERE id = $1
+      AND account_id = $2
+    RETURNING id
+)
+SELECT pg_notify('api_keys', id::text)::text AS notified
+FROM revoked
+`
+
+type APIKeyRevokeOwnParams struct {
+	ID        int64
+	AccountID int64
+}
+
+// The same for a key of one account. No row: the account has no such key.
+func (q *Queries) APIKeyRevokeOwn(ctx context.Context, arg APIKeyRevokeOwnParams) (string, error) {
+	row := q.db.QueryRow(ctx, aPIKeyRevokeOwn, arg.ID, arg.AccountID)
+	var notified string
+	err := row.Scan(&notified)
+	return notified, err
+}
+
+const aPIKeyRotate = `-- name: APIKeyRotate :one
+WITH rotated AS (
+    UPDATE api_keys
+    SET prefix          = $1,
+        secret_sha256   = $2,
+        previous_sha256 = CASE WHEN $3::bigint > 0 THEN secret_sha256 END,
+        -- the time of the change, which may have waited for another
+        previous_until  = CASE WHEN $3 > 0 THEN clock_timestamp() + make_interval(secs => $3) END
+    WHERE id = $4
+      AND account_id = $5
+      AND revoked_at IS NULL
+    RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+)
+SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at,
+       pg_notify('api_keys', id::text)::text AS notified
+FROM rotated
+`
+
+type APIKeyRotateParams struct {
+	Prefix       string
+	SecretSha256 []byte
+	GraceSeconds int64
+	ID           int64
+	AccountID    int64
+}
+
+type APIKeyRotateRow struct {
+	ID         int64
+	Name       string
+	Scope      string
+	Prefix     string
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time
+	LastUsedAt *time.Time
+	RevokedAt  *time.Time
+	Notified   string
+}
+
+// Puts a new secret in the place of the present one, which works for the grace; the
+// one before that ends. Of two at once the second finds the secret of the first as
+// the present one. No row: the account has no such key, or it is revoked.
+func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (APIKeyRotateRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyRotate,
+		arg.Prefix,
+		arg.SecretSha256,
+		arg.GraceSeconds,
+		arg.ID,
+		arg.AccountID,
+	)
+	var i APIKeyRotateRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Scope,
+		&i.Prefix,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.RevokedAt,
+		&i.Notified,
+	)
+	return i, err
+}
+
 const aPIKeyVerify = `-- name: APIKeyVerify :one
-SELECT id, account_id, scope, prefix, expires_at
+SELECT id, account_id, scope, prefix, expires_at, last_used_at, previous_until,
+       (secret_sha256 <> $1)::boolean AS superseded
 FROM api_keys
-WHERE secret_sha256 = $1
+WHERE (secret_sha256 = $1 OR previous_sha256 = $1)
   AND revoked_at IS NULL
 `
 
 type APIKeyVerifyRow struct {
-	ID        int64
-	AccountID int64
-	Scope     string
-	Prefix    string
-	ExpiresAt *time.Time
+	ID            int64
+	AccountID     int64
+	Scope         string
+	Prefix        string
+	ExpiresAt     *time.Time
+	LastUsedAt    *time.Time
+	PreviousUntil *time.Time
+	Superseded    bool
 }
 
-// Revoked keys are not found; whether a key has expired is asked at each use.
+// By its secret, or by the one before, which is then superseded. Revoked keys are
+// not found; whether a key or the grace of a secret has ended is asked at each use.
 func (q *Queries) APIKeyVerify(ctx context.Context, secretSha256 []byte) (APIKeyVerifyRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyVerify, secretSha256)
 	var i APIKeyVerifyRow
@@ -169,6 +418,9 @@ func (q *Queries) APIKeyVerify(ctx context.Context, secretSha256 []byte) (APIKey
 		&i.Scope,
 		&i.Prefix,
 		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.PreviousUntil,
+		&i.Superseded,
 	)
 	return i, err
 }

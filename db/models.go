@@ -26,6 +26,10 @@ type APIKey struct {
 	LastUsedAt *time.Time
 	// Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).
 	RevokedAt *time.Time
+	// SHA-256 of the secret before this one, when it was rotated with a grace; NULL when it ended at once.
+	PreviousSha256 []byte
+	// When the secret before this one ends.
+	PreviousUntil *time.Time
 }
 
 // Who uses the API. Only messages and API keys belong to an account; the shop is shared by all.

@@ -10,3 +10,16 @@ RETURNING id, name, created_at;
 SELECT id, name, created_at
 FROM accounts
 WHERE name = @name;
+
+-- name: AccountGet :one
+-- The account of a key, and the key.
+SELECT accounts.id, accounts.name, accounts.created_at,
+       api_keys.id         AS key_id,
+       api_keys.name       AS key_name,
+       api_keys.scope      AS key_scope,
+       api_keys.prefix     AS key_prefix,
+       api_keys.created_at AS key_created_at,
+       api_keys.expires_at, api_keys.last_used_at, api_keys.revoked_at
+FROM accounts
+JOIN api_keys ON api_keys.account_id = accounts.id
+WHERE api_keys.id = @api_key_id;

@@ -1,21 +1,62 @@
 -- name: APIKeyCreate :one
 INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
 VALUES (@account_id, @name, @scope, @prefix, @secret_sha256, sqlc.narg(expires_at))
-RETURNING id;
+RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at;
 
 -- name: APIKeyVerify :one
--- Revoked keys are not found; whether a key has expired is asked at each use.
-SELECT id, account_id, scope, prefix, expires_at
+-- By its secret, or by the one before, which is then superseded. Revoked keys are
+-- not found; whether a key or the grace of a secret has ended is asked at each use.
+SELECT id, account_id, scope, prefix, expires_at, last_used_at, previous_until,
+       (secret_sha256 <> @secret_sha256)::boolean AS superseded
 FROM api_keys
-WHERE secret_sha256 = @secret_sha256
+WHERE (secret_sha256 = @secret_sha256 OR previous_sha256 = @secret_sha256)
   AND revoked_at IS NULL;
 
 -- name: APIKeyList :many
+-- All that an account has had, for its operator.
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
 WHERE account_id = @account_id
 ORDER BY id
 LIMIT @page_size;
+
+-- name: APIKeyListRecent :many
+-- As the account sees them: revoked ones for 30 days.
+SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+FROM api_keys
+WHERE account_id = @account_id
+  AND id > @after_id
+  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
+ORDER BY id
+LIMIT @page_size;
+
+-- name: APIKeyFind :many
+-- By id or by prefix, which few keys share.
+SELECT id, account_id, name, prefix
+FROM api_keys
+WHERE id = sqlc.narg(id) OR prefix = sqlc.narg(prefix)
+ORDER BY id
+LIMIT 100;
+
+-- name: APIKeyRotate :one
+-- Puts a new secret in the place of the present one, which works for the grace; the
+-- one before that ends. Of two at once the second finds the secret of the first as
+-- the present one. No row: the account has no such key, or it is revoked.
+WITH rotated AS (
+    UPDATE api_keys
+    SET prefix          = @prefix,
+        secret_sha256   = @secret_sha256,
+        previous_sha256 = CASE WHEN @grace_seconds::bigint > 0 THEN secret_sha256 END,
+        -- the time of the change, which may have waited for another
+        previous_until  = CASE WHEN @grace_seconds > 0 THEN clock_timestamp() + make_interval(secs => @grace_seconds) END
+    WHERE id = @id
+      AND account_id = @account_id
+      AND revoked_at IS NULL
+    RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+)
+SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at,
+       pg_notify('api_keys', id::text)::text AS notified
+FROM rotated;
 
 -- name: APIKeyRevoke :many
 -- By id or by prefix; again is no error and moves nothing. Every process hears
@@ -30,3 +71,35 @@ SELECT id, name, prefix, pg_notify('api_keys', id::text)::text AS notified
 FROM revoked
 ORDER BY id
 LIMIT 100;
+
+-- name: APIKeyRevokeOwn :one
+-- The same for a key of one account. No row: the account has no such key.
+WITH revoked AS (
+    UPDATE api_keys
+    SET revoked_at = coalesce(revoked_at, now())
+    WHERE id = @id
+      AND account_id = @account_id
+    RETURNING id
+)
+SELECT pg_notify('api_keys', id::text)::text AS notified
+FROM revoked;
+
+-- name: APIKeyMarkUsed :exec
+-- Keys and when each was used. What is less than a minute after the use that is
+-- known is not written, so that the processes together write once a minute. The
+-- rows are locked in the order of ids: two processes never wait for each other.
+WITH used AS (
+    SELECT unnest(@ids::bigint[]) AS id, unnest(@used_at::timestamptz[]) AS used_at
+), due AS (
+    SELECT api_keys.id, used.used_at
+    FROM used
+    JOIN api_keys ON api_keys.id = used.id
+    WHERE api_keys.last_used_at IS NULL
+       OR api_keys.last_used_at <= used.used_at - interval '1 minute'
+    ORDER BY api_keys.id
+    FOR NO KEY UPDATE OF api_keys
+)
+UPDATE api_keys
+SET last_used_at = due.used_at
+FROM due
+WHERE api_keys.id = due.id;

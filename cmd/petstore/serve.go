@@ -102,6 +102,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 	var running sync.WaitGroup
 	running.Go(func() { _ = revocations.Run(background) }) // ends by being cancelled
 	running.Go(func() { handler.SweepIdempotencyKeys(background) })
+	running.Go(func() { verifier.RecordUses(background, log) })
 	defer func() {
 		stopBackground()
 		running.Wait()

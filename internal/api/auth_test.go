@@ -54,11 +54,11 @@ func (p *petstore) issue(scope auth.Scope, expiresAt *time.Time) (id int64, key 
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	id, secret, err := auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: account.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt})
+	made, secret, err := auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: account.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return id, secret.Reveal()
+	return made.ID, secret.Reveal()
 }
 
 // revoke revokes a key, as `petstore key revoke` does.

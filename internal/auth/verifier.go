@@ -53,12 +53,17 @@ type Verifier struct {
 	// database before then must not be remembered after.
 	generation   atomic.Uint64
 	trustedUntil atomic.Pointer[time.Time]
+	uses         uses
 }
 
+// cachedKey is the key that a secret is of.
 type cachedKey struct {
-	identity  Identity
-	expiresAt *time.Time
-	loadedAt  time.Time
+	identity Identity
+	// endsAt is when the key expires, or the grace of a secret that was replaced
+	// ends, whichever is first.
+	endsAt   *time.Time
+	loadedAt time.Time
+	noted    *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
 // NewVerifier returns a Verifier that reads keys with queries.
@@ -99,9 +104,10 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 			return Identity{}, err
 		}
 	}
-	if key.expiresAt != nil && !now.Before(*key.expiresAt) {
+	if key.endsAt != nil && !now.Before(*key.endsAt) {
 		return Identity{}, ErrInvalidKey
 	}
+	v.note(key, now)
 	return key.identity, nil
 }
 
@@ -125,9 +131,13 @@ func (v *Verifier) load(ctx context.Context, hash [sha256.Size]byte) (cachedKey,
 			return nil, err
 		}
 		key := cachedKey{
-			identity:  Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, Prefix: row.Prefix},
-			expiresAt: row.ExpiresAt,
-			loadedAt:  loadedAt,
+			identity: Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, Prefix: row.Prefix},
+			endsAt:   endsAt(row),
+			loadedAt: loadedAt,
+			noted:    new(atomic.Int64),
+		}
+		if row.LastUsedAt != nil {
+			key.noted.Store(row.LastUsedAt.UnixNano())
 		}
 		v.cache.Add(hash, key)
 		if v.generation.Load() != generation {
@@ -139,4 +149,12 @@ func (v *Verifier) load(ctx context.Context, hash [sha256.Size]byte) (cachedKey,
 		return cachedKey{}, err
 	}
 	return loaded.(cachedKey), nil //nolint:forcetypeassert // what the function above returns
+}
+
+// endsAt is when a secret ends; nil: never.
+func endsAt(row db.APIKeyVerifyRow) *time.Time {
+	if row.Superseded && (row.ExpiresAt == nil || row.PreviousUntil.Before(*row.ExpiresAt)) {
+		return row.PreviousUntil
+	}
+	return row.ExpiresAt
 }

@@ -1,0 +1,99 @@
+package auth
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"petstore/db"
+)
+
+const (
+	// noteInterval is how often a use of a key is noted. The database keeps the
+	// same distance (APIKeyMarkUsed).
+	noteInterval = time.Minute
+
+	// flushInterval is how often what was noted is written, within flushTimeout.
+	flushInterval = 10 * time.Second
+	flushTimeout  = 3 * time.Second
+)
+
+// uses holds when keys were used, until it is written. It has at most one entry
+// for each key that exists.
+type uses struct {
+	mu sync.Mutex
+	at map[int64]time.Time // by the key's id
+}
+
+func (u *uses) add(keyID int64, at time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.at == nil {
+		u.at = make(map[int64]time.Time)
+	}
+	if at.After(u.at[keyID]) {
+		u.at[keyID] = at
+	}
+}
+
+// take empties u and returns what it held.
+func (u *uses) take() map[int64]time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	taken := u.at
+	u.at = nil
+	return taken
+}
+
+// note notes that a key was used. But for once a minute it reads one number.
+func (v *Verifier) note(key cachedKey, now time.Time) {
+	noted, at := key.noted.Load(), now.UnixNano()
+	if at-noted >= int64(noteInterval) && key.noted.CompareAndSwap(noted, at) {
+		v.uses.add(key.identity.KeyID, now)
+	}
+}
+
+// FlushUses writes when keys were last used, in one statement. What an error
+// kept from being written is kept for the next time.
+func (v *Verifier) FlushUses(ctx context.Context) error {
+	taken := v.uses.take()
+	if len(taken) == 0 {
+		return nil
+	}
+	var used db.APIKeyMarkUsedParams
+	for id, at := range taken {
+		used.Ids = append(used.Ids, id)
+		used.UsedAt = append(used.UsedAt, at)
+	}
+	err := v.queries.APIKeyMarkUsed(ctx, used)
+	if err != nil {
+		for id, at := range taken {
+			v.uses.add(id, at)
+		}
+	}
+	return err
+}
+
+// RecordUses writes when keys were last used, again and again until the context
+// ends, and then what is left.
+func (v *Verifier) RecordUses(ctx context.Context, log *slog.Logger) {
+	ticker := time.NewTicker(flushInterval)
+	defer ticker.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-ticker.C:
+		}
+		v.flush(context.WithoutCancel(ctx), log)
+	}
+}
+
+func (v *Verifier) flush(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := v.FlushUses(ctx); err != nil {
+		log.LogAttrs(ctx, slog.LevelWarn, "could not write when API keys were last used", slog.Any("error", err))
+	}
+}

@@ -1,0 +1,425 @@
+package auth_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+)
+
+// account is an account on a database of the test's own, and the time there.
+type account struct {
+	t        testing.TB
+	database *pgtest.Database
+	queries  *db.Queries
+	id       int64
+	now      time.Time
+}
+
+func newAccount(t testing.TB) *account {
+	t.Helper()
+	database := pgtest.New(t)
+	queries := db.New(database.Pool)
+	owner, err := queries.AccountEnsure(t.Context(), "tester")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &account{t: t, database: database, queries: queries, id: owner.ID, now: time.Now()}
+}
+
+// verifier is a process that goes by the account's time.
+func (a *account) verifier() *auth.Verifier {
+	v := auth.NewVerifier(a.queries)
+	v.SetClock(func() time.Time { return a.now })
+	return v
+}
+
+func (a *account) issue(expiresAt *time.Time) (id int64, secret string) {
+	a.t.Helper()
+	row, made, err := auth.Issue(a.t.Context(), a.queries, auth.NewKey{AccountID: a.id, Name: "test", Scope: auth.Write, ExpiresAt: expiresAt})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return row.ID, made.Reveal()
+}
+
+// rotate gives a key a new secret, and says when the one it had ends.
+func (a *account) rotate(id int64, grace time.Duration) (secret string, until *time.Time) {
+	a.t.Helper()
+	_, made, err := auth.Rotate(a.t.Context(), a.queries, a.id, id, grace)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if err := a.database.Pool.QueryRow(a.t.Context(), "SELECT previous_until FROM api_keys WHERE id = $1", id).Scan(&until); err != nil {
+		a.t.Fatal(err)
+	}
+	return made.Reveal(), until
+}
+
+// works reports whether a secret is that of a key in force.
+func (a *account) works(v *auth.Verifier, secret string) bool {
+	a.t.Helper()
+	identity, err := v.Verify(a.t.Context(), secret)
+	switch {
+	case err == nil && identity.AccountID == a.id && identity.Scope == auth.Write:
+		return true
+	case errors.Is(err, auth.ErrInvalidKey) && identity == (auth.Identity{}):
+		return false
+	}
+	a.t.Fatalf("verified: %+v, %v", identity, err)
+	return false
+}
+
+// wantWork fails the test unless, at that time, exactly these secrets work for
+// every process.
+func (a *account) wantWork(at time.Time, verifiers []*auth.Verifier, want map[string]bool) {
+	a.t.Helper()
+	a.now = at
+	for i, v := range append(verifiers, a.verifier()) {
+		got := map[string]bool{}
+		for secret := range want {
+			got[secret] = a.works(v, secret)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			a.t.Errorf("verifier %d at %s: which work (-want +got):\n%s", i, at, diff)
+		}
+	}
+}
+
+// TestGrace: a secret that was rotated works to the moment its grace ends, for a
+// process that remembers it as for one that does not.
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	id, first := a.issue(nil)
+	warm := []*auth.Verifier{a.verifier()}
+	second, until := a.rotate(id, 10*time.Minute)
+	if grace := until.Sub(a.now); grace < 10*time.Minute || grace > 11*time.Minute {
+		t.Errorf("the grace is %s", grace)
+	}
+	both, one := map[string]bool{first: true, second: true}, map[string]bool{first: false, second: true}
+	a.wantWork(a.now, warm, both)
+	for range 3 { // remembered, though nobody says that nothing was missed
+		warm[0].Trust()
+		a.wantWork(a.now.Add(time.Millisecond), warm, both)
+	}
+	a.wantWork(until.Add(-time.Microsecond), warm, both)
+	warm[0].Trust()
+	a.wantWork(*until, warm, one)
+	a.wantWork(until.Add(time.Hour), warm, one)
+}
+
+// TestRotateAgain: a key has two secrets at most, and one without a grace.
+func TestRotateAgain(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	id, first := a.issue(nil)
+	second, _ := a.rotate(id, auth.MaxGrace)
+	third, _ := a.rotate(id, time.Hour)
+	a.wantWork(a.now, nil, map[string]bool{first: false, second: true, third: true})
+	fourth, until := a.rotate(id, 0)
+	if until != nil {
+		t.Errorf("without a grace, the secret ends at %s", until)
+	}
+	a.wantWork(a.now, nil, map[string]bool{first: false, second: false, third: false, fourth: true})
+}
+
+// TestGraceOfAKeyThatExpires: what ends first, ends the secret.
+func TestGraceOfAKeyThatExpires(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	expiresAt := a.now.Add(time.Hour).Truncate(time.Microsecond)
+	short, shortFirst := a.issue(&expiresAt)
+	shortSecond, until := a.rotate(short, time.Minute)
+	long, longFirst := a.issue(&expiresAt)
+	longSecond, _ := a.rotate(long, 2*time.Hour)
+	all := func(first, rest bool) map[string]bool {
+		return map[string]bool{shortFirst: first, shortSecond: rest, longFirst: rest, longSecond: rest}
+	}
+	a.wantWork(until.Add(-time.Microsecond), nil, all(true, true))
+	a.wantWork(*until, nil, all(false, true))
+	a.wantWork(expiresAt.Add(-time.Microsecond), nil, all(false, true))
+	a.wantWork(expiresAt, nil, all(false, false))
+
+	// who has expired stays so
+	third, _ := a.rotate(long, time.Hour)
+	a.wantWork(expiresAt, nil, map[string]bool{longSecond: false, third: false})
+}
+
+// TestRotateNoKey: one that is absent, revoked, or another account's.
+func TestRotateNoKey(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	id, secret := a.issue(nil)
+	other, err := a.queries.AccountEnsure(t.Context(), "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func(accountID, id int64) {
+		t.Helper()
+		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
+			t.Errorf("rotated %d of account %d: %v, %v", id, accountID, made, err)
+		}
+	}
+	none(other.ID, id)
+	none(a.id, id+1)
+	a.wantWork(a.now, nil, map[string]bool{secret: true})
+	second, _ := a.rotate(id, time.Hour)
+	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
+		t.Fatal(err)
+	}
+	none(a.id, id)
+	a.wantWork(a.now, nil, map[string]bool{secret: false, second: false})
+}
+
+// lastUsed reads when a key was last used, as it is stored.
+func (a *account) lastUsed(id int64) (at *time.Time) {
+	a.t.Helper()
+	if err := a.database.Pool.QueryRow(a.t.Context(), "SELECT last_used_at FROM api_keys WHERE id = $1", id).Scan(&at); err != nil {
+		a.t.Fatal(err)
+	}
+	return at
+}
+
+func (a *account) wantLastUsed(id int64, want time.Time) {
+	a.t.Helper()
+	if got := a.lastUsed(id); got == nil || !got.Equal(want.Truncate(time.Microsecond)) {
+		a.t.Errorf("key %d was last used at %v, want %s", id, got, want)
+	}
+}
+
+// use uses a secret, which must work, and writes what was noted.
+func (a *account) use(v *auth.Verifier, secret string, at time.Time) {
+	a.t.Helper()
+	a.now = at
+	if !a.works(v, secret) {
+		a.t.Fatalf("the secret does not work at %s", at)
+	}
+	if err := v.FlushUses(a.t.Context()); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// TestLastUsed: written at most once a minute, by however many processes, and
+// for uses alone.
+func TestLastUsed(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	began := a.now
+	id, secret := a.issue(nil)
+	unused, _ := a.issue(nil)
+	one, other := a.verifier(), a.verifier()
+
+	a.works(one, secret)
+	if got := a.lastUsed(id); got != nil {
+		t.Errorf("last used at %s, written while the request ran", got)
+	}
+	a.use(one, secret, began)
+	a.wantLastUsed(id, began)
+	minute := began.Add(time.Minute)
+	for _, v := range []*auth.Verifier{one, other} {
+		for _, at := range []time.Time{began, began.Add(time.Second), minute.Add(-time.Microsecond)} {
+			a.use(v, secret, at)
+			a.wantLastUsed(id, began)
+		}
+	}
+	one.Forget()
+	a.use(one, secret, minute.Add(-time.Microsecond))
+	a.wantLastUsed(id, began)
+
+	a.use(one, secret, minute)
+	a.wantLastUsed(id, minute)
+	a.use(other, secret, minute.Add(30*time.Second))
+	a.wantLastUsed(id, minute)
+	a.use(other, secret, minute.Add(time.Hour))
+	a.wantLastUsed(id, minute.Add(time.Hour))
+
+	// both secrets of a key are its uses
+	second, _ := a.rotate(id, auth.MaxGrace)
+	a.use(one, secret, minute.Add(2*time.Hour))
+	a.use(one, second, minute.Add(3*time.Hour))
+	a.wantLastUsed(id, minute.Add(3*time.Hour))
+	if got := a.lastUsed(unused); got != nil {
+		t.Errorf("a key that nobody used was last used at %s", got)
+	}
+}
+
+// TestRefusedIsNotUsed: neither by an expired key nor by a revoked one.
+func TestRefusedIsNotUsed(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	expiresAt := a.now.Add(time.Hour)
+	expired, expiredSecret := a.issue(&expiresAt)
+	revoked, revokedSecret := a.issue(nil)
+	v := a.verifier()
+	a.use(v, expiredSecret, a.now)
+	a.use(v, revokedSecret, a.now)
+	before := a.now
+	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &revoked}); err != nil {
+		t.Fatal(err)
+	}
+	v.Forget()
+	a.wantWork(expiresAt, []*auth.Verifier{v}, map[string]bool{expiredSecret: false, revokedSecret: false})
+	if err := v.FlushUses(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.wantLastUsed(expired, before)
+	a.wantLastUsed(revoked, before)
+}
+
+// TestFlushFails: what could not be written is written the next time, a later
+// use of the same key too.
+func TestFlushFails(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	v := a.verifier()
+	first, firstSecret := a.issue(nil)
+	second, secondSecret := a.issue(nil)
+	a.works(v, firstSecret)
+	a.works(v, secondSecret)
+	began := a.now
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if err := v.FlushUses(cancelled); !errors.Is(err, context.Canceled) {
+			t.Errorf("flushed: %v", err)
+		}
+	}
+	a.use(v, firstSecret, began.Add(time.Hour))
+	a.wantLastUsed(first, began.Add(time.Hour))
+	a.wantLastUsed(second, began)
+}
+
+// TestRecordUses: what is left is written at the end; what cannot be is logged.
+func TestRecordUses(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	v := a.verifier()
+	id, secret := a.issue(nil)
+	a.works(v, secret)
+	began := a.now
+	ended, end := context.WithCancel(t.Context())
+	end()
+	var log bytes.Buffer
+	v.RecordUses(ended, slog.New(slog.NewTextHandler(&log, nil)))
+	a.wantLastUsed(id, began)
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", &log)
+	}
+
+	a.now = began.Add(time.Hour)
+	a.works(v, secret)
+	a.database.Pool.Close()
+	v.RecordUses(ended, slog.New(slog.NewTextHandler(&log, nil)))
+	if line := log.String(); !strings.Contains(line, "level=WARN") || !strings.Contains(line, "last used") || strings.Contains(line, secret) {
+		t.Errorf("logged: %s", line)
+	}
+}
+
+// TestUsesAreNotAnnounced: rotations are, and a use is not.
+func TestUsesAreNotAnnounced(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	listener, err := pgx.Connect(t.Context(), a.database.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close(context.WithoutCancel(t.Context()))
+	if _, err := listener.Exec(t.Context(), "LISTEN "+auth.Channel); err != nil {
+		t.Fatal(err)
+	}
+	v := a.verifier()
+	id, secret := a.issue(nil)
+	a.use(v, secret, a.now)
+	a.rotate(id, time.Hour)
+	a.use(v, secret, a.now.Add(2*time.Minute))
+	if _, err := a.database.Pool.Exec(t.Context(), "SELECT pg_notify($1, 'end')", auth.Channel); err != nil {
+		t.Fatal(err)
+	}
+	var heard []string
+	for len(heard) == 0 || heard[len(heard)-1] != "end" {
+		notification, err := listener.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard = append(heard, notification.Payload)
+	}
+	if diff := cmp.Diff([]string{"1", "end"}, heard); diff != "" {
+		t.Errorf("announced (-want +got):\n%s", diff)
+	}
+}
+
+// TestFlushesAtOnce: processes that write the same uses, each in an order of its
+// own, do not deadlock, and one of them wins.
+func TestFlushesAtOnce(t *testing.T) {
+	t.Parallel()
+	const keys, processes, rounds = 400, 4, 5
+	a := newAccount(t)
+	secrets := make([]string, keys)
+	for i := range secrets {
+		_, secrets[i] = a.issue(nil)
+	}
+	verifiers := make([]*auth.Verifier, processes)
+	for i := range verifiers {
+		verifiers[i] = a.verifier()
+	}
+	for range rounds {
+		a.now = a.now.Add(time.Hour)
+		for _, v := range verifiers {
+			v.Trust()
+			for _, secret := range secrets {
+				a.works(v, secret)
+			}
+		}
+		var group sync.WaitGroup
+		for _, v := range verifiers {
+			group.Go(func() {
+				if err := v.FlushUses(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		var written int
+		if err := a.database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_keys WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)).Scan(&written); err != nil || written != keys {
+			t.Errorf("written for %d keys of %d: %v", written, keys, err)
+		}
+	}
+}
+
+// TestNotingCostsNoAllocation: to note a use of a key that is known takes no
+// memory, beside what reading the secret takes.
+func TestNotingCostsNoAllocation(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
+	a := newAccount(t)
+	_, text := a.issue(nil)
+	v := a.verifier()
+	a.works(v, text)
+	v.Trust()
+	ctx := t.Context()
+	const runs = 1000
+	reading := testing.AllocsPerRun(runs, func() {
+		secret, err := auth.ParseSecret(text)
+		if hash := secret.Hash(); err != nil || hash[0] == hash[1] && hash[1] == hash[2] && hash[2] == hash[3] {
+			t.Error("the secret is not read")
+		}
+	})
+	verifying := testing.AllocsPerRun(runs, func() {
+		if _, err := v.Verify(ctx, text); err != nil {
+			t.Error(err)
+		}
+	})
+	if verifying > reading {
+		t.Errorf("verifying allocates %.0f times, reading the secret %.0f times", verifying, reading)
+	}
+}

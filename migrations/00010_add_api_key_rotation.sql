@@ -1,0 +1,19 @@
+-- +goose Up
+SET LOCAL lock_timeout = '5s';
+
+ALTER TABLE api_keys
+    ADD COLUMN previous_sha256 bytea,
+    ADD COLUMN previous_until  timestamptz,
+    ADD CONSTRAINT api_keys_previous_sha256_key   UNIQUE (previous_sha256),
+    ADD CONSTRAINT api_keys_previous_sha256_check CHECK (octet_length(previous_sha256) = 32),
+    ADD CONSTRAINT api_keys_previous_check        CHECK ((previous_sha256 IS NULL) = (previous_until IS NULL));
+
+COMMENT ON COLUMN api_keys.previous_sha256 IS 'SHA-256 of the secret before this one, when it was rotated with a grace; NULL when it ended at once.';
+COMMENT ON COLUMN api_keys.previous_until  IS 'When the secret before this one ends.';
+
+-- +goose Down
+SET LOCAL lock_timeout = '5s';
+
+ALTER TABLE api_keys
+    DROP COLUMN previous_sha256,
+    DROP COLUMN previous_until;
