@@ -265,7 +265,7 @@ func (p *petstore) cutListeners(ctx context.Context) {
 }
 
 // TestRevokedKeyStops: within a second on every process, whether it hears of it
-// or not.
+// or not; and so does a secret that was rotated without a grace.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	for what, connect := range map[string]func(servers []*petstore){
@@ -287,12 +287,14 @@ func TestRevokedKeyStops(t *testing.T) {
 			database := pgtest.New(t)
 			servers := []*petstore{startOn(t, database), startOn(t, database)}
 			connect(servers)
-			for round := range 3 {
+			for round, end := range []func(*petstore, int64){
+				(*petstore).revoke, (*petstore).rotateAway, (*petstore).revokeOver, (*petstore).rotateOver, (*petstore).revoke,
+			} {
 				id, key := servers[0].issue(auth.Read, nil)
 				for _, server := range servers {
 					server.as(key).get("/pets").want(200)
 				}
-				servers[round%2].revoke(id)
+				end(servers[round%2], id)
 				revoked := time.Now()
 				atOnce(t, len(servers), func(i int) error { return servers[i].as(key).stops(revoked) })
 			}

@@ -26,6 +26,7 @@ const (
 	maxMessageLength     = 4000
 	maxOrderQuantity     = 1_000_000
 	maxStockQuantity     = 1_000_000_000
+	maxAPIKeyNameLength  = 100
 
 	maxDepth         = 32   // of a JSON value; the outermost is 1
 	maxPointerLength = 1000 // bytes of a member's name that is repeated in an error
@@ -67,8 +68,17 @@ func (r *request) body(readOnly ...string) *body {
 		return b
 	}
 	b.raw = text
+	if len(text) == 0 && r.bodyOptional {
+		return b
+	}
 	b.members, b.violations, b.failure = parseObject(text)
 	return b
+}
+
+// optionalBody reads a body that may be left out, which is the same as {}.
+func (r *request) optionalBody(readOnly ...string) *body {
+	r.bodyOptional = true
+	return r.body(readOnly...)
 }
 
 // parseObject reads one JSON value strictly: RFC 8259, with the UTF-8 and the
@@ -222,9 +232,12 @@ func (b *body) checkText(name string, value jsontext.Value, least, most int) *st
 }
 
 // name takes the name of a pet or a category.
-func (b *body) name() *string {
+func (b *body) name() *string { return b.nameUpTo(maxNameLength) }
+
+// nameUpTo takes a name of at most most code points.
+func (b *body) nameUpTo(most int) *string {
 	const name = "name"
-	text := b.text(name, 1, maxNameLength)
+	text := b.text(name, 1, most)
 	switch {
 	case text == nil:
 		return nil
@@ -299,6 +312,16 @@ func (b *body) time(name string) *time.Time {
 		return nil
 	}
 	return b.checkTime(name, value)
+}
+
+// futureTime takes an optional time that must be after now.
+func (b *body) futureTime(name string, now time.Time) *time.Time {
+	at := b.time(name)
+	if at != nil && !at.After(now) {
+		b.reject(name, "out_of_range", "The time is not in the future.")
+		return nil
+	}
+	return at
 }
 
 // nullableTime takes an optional time; a patch clears it with null.

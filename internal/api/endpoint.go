@@ -41,7 +41,7 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 
 		err := s.sunset(c, deprecated)
 		if err == nil {
-			err = s.admit(c, r.scope)
+			err = s.admit(c, r)
 		}
 		if err == nil {
 			err = r.handle(c)
@@ -67,8 +67,8 @@ func (s *Server) sunset(c *gin.Context, d *deprecation) error {
 
 // admit makes the checks that come before any parameter is read, in the order of
 // section 3 of the contract.
-func (s *Server) admit(c *gin.Context, scope auth.Scope) error {
-	if scope == 0 {
+func (s *Server) admit(c *gin.Context, r route) error {
+	if r.scope == 0 {
 		return nil
 	}
 	identity, err := s.authenticate(c.Request)
@@ -77,11 +77,11 @@ func (s *Server) admit(c *gin.Context, scope auth.Scope) error {
 	}
 	c.Set(identityKey, identity)
 	switch {
-	case !identity.Scope.Includes(scope):
-		return errInsufficientScope.saying(fmt.Sprintf("This operation needs an API key of scope %s; this one's is %s.", scope, identity.Scope))
+	case !identity.Scope.Includes(r.scope):
+		return errInsufficientScope.saying(fmt.Sprintf("This operation needs an API key of scope %s; this one's is %s.", r.scope, identity.Scope))
 	case !acceptsJSON(c.Request.Header.Values("Accept")):
 		return errNotAcceptable
-	case methodHasBody(c.Request.Method) && !isJSONContent(c.Request):
+	case methodHasBody(c.Request.Method) && !isJSONContent(c.Request) && !(r.bodyOptional() && hasNoContent(c.Request)):
 		return errUnsupportedContent
 	default:
 		return nil
@@ -144,6 +144,11 @@ func isJSONContent(r *http.Request) bool {
 	mediaType, _, err := mime.ParseMediaType(types[0])
 	return err == nil && (mediaType == jsonContentType ||
 		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
+}
+
+// hasNoContent reports whether a request has no body and does not speak of one.
+func hasNoContent(r *http.Request) bool {
+	return r.ContentLength == 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
 }
 
 // requestIDPattern is what is taken over from a client as the id of a request.

@@ -25,6 +25,11 @@ func (r *request) idempotencyKey() (string, error) {
 	if len(fields) == 0 {
 		return "", nil
 	}
+	if r.secret {
+		return "", errInvalidIdempotencyKey.listing([]violation{{
+			Header: "Idempotency-Key", Code: "not_allowed", Message: "The answer holds a secret, so it is never stored, and the header is not taken.",
+		}})
+	}
 	key := fields[0]
 	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
@@ -33,6 +38,12 @@ func (r *request) idempotencyKey() (string, error) {
 		}})
 	}
 	return key, nil
+}
+
+// secretly marks a request whose answer holds a secret. It has no Idempotency-Key.
+func (r *request) secretly() *request {
+	r.secret = true
+	return r
 }
 
 // created is what a POST made, and its answer.

@@ -54,6 +54,7 @@ var (
 	errOrderNotFound     = &problem{status: 404, code: "order_not_found", message: "There is no order with this id."}
 	errInventoryNotFound = &problem{status: 404, code: "inventory_not_found", message: "There is no inventory entry for this pet."}
 	errMessageNotFound   = &problem{status: 404, code: "message_not_found", message: "This account has no message with this id."}
+	errAPIKeyNotFound    = &problem{status: 404, code: "api_key_not_found", message: "This account has no API key with this id, or it is revoked."}
 	errMethodNotAllowed  = &problem{status: 405, code: "method_not_allowed", message: "This path does not take this method; see Allow."}
 	errNotAcceptable     = &problem{status: 406, code: "not_acceptable", message: "The answer is application/json, which Accept excludes."}
 

@@ -33,6 +33,10 @@ type request struct {
 	query      url.Values
 	asked      map[string]bool
 	violations []violation
+	// bodyOptional says that an empty body stands for {}.
+	bodyOptional bool
+	// secret says that the answer holds a secret, and so cannot be stored.
+	secret bool
 }
 
 // read begins to read a request.

@@ -19,6 +19,11 @@ type route struct {
 	handle func(*gin.Context) error
 }
 
+const rotatePath = "/account/api-keys/{apiKeyId}/rotate"
+
+// bodyOptional reports whether the body of the operation may be left out.
+func (r route) bodyOptional() bool { return r.path == rotatePath }
+
 // routes lists every operation, in the order of the description.
 func (s *Server) routes() []route {
 	return []route{
@@ -48,6 +53,12 @@ func (s *Server) routes() []route {
 		{"GET", "/messages", auth.Read, s.listMessages},
 		{"POST", "/messages", auth.Write, s.queueMessage},
 		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
+
+		{"GET", "/account", auth.Read, s.getAccount},
+		{"GET", "/account/api-keys", auth.Admin, s.listAPIKeys},
+		{"POST", "/account/api-keys", auth.Admin, s.createAPIKey},
+		{"DELETE", "/account/api-keys/{apiKeyId}", auth.Admin, s.revokeAPIKey},
+		{"POST", rotatePath, auth.Admin, s.rotateAPIKey},
 
 		{"GET", "/openapi.json", 0, s.getOpenAPIJSON},
 		{"GET", "/openapi.yaml", 0, s.getOpenAPIYAML},

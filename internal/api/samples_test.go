@@ -162,7 +162,11 @@ func TestCodeSamples(t *testing.T) {
 		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
 			t.Parallel()
 			p := startShop(t)
-			output, err := sample.run(t, p.url, p.newKey("customer", auth.Write))
+			scope := auth.Write
+			if strings.HasPrefix(sample.path, "/account/api-keys") {
+				scope = auth.Admin
+			}
+			output, err := sample.run(t, p.url, p.newKey("customer", scope))
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}

@@ -123,7 +123,7 @@ func TestHead(t *testing.T) {
 	}
 	p.post("/categories", object{"name": "long", "description": strings.Repeat("x", 1000)}).want(201)
 	for _, target := range []string{
-		"/pets", "/categories", "/categories?limit=2&sort=-name", "/store/orders", "/store/inventory", "/store/inventory/summary", "/messages",
+		"/pets", "/categories", "/categories?limit=2&sort=-name", "/store/orders", "/store/inventory", "/store/inventory/summary", "/messages", "/account", "/account/api-keys",
 		fmt.Sprintf("/pets/%d", petID), "/categories/1", fmt.Sprintf("/store/orders/%d", orderID), fmt.Sprintf("/store/inventory/%d", petID), "/messages/" + messageID,
 		"/openapi.json", "/openapi.yaml", "/livez", "/readyz", "/",
 		"/nothing", "/pets/9999", "/pets/0", "/pets?x", "/pets?cursor=x",
@@ -203,6 +203,11 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 		{p.do("POST", "/store/orders", order, once...), 201, []string{isJSON, private, "ETag", "Location: /store/orders/1", "Idempotent-Replayed: true"}},
 		{p.post("/messages", object{"message": "hello"}), 202, []string{isJSON, private, "Location"}},
 		{p.del("/pets/2"), 204, nil},
+		{p.get("/account"), 200, []string{isJSON, list}},
+		{p.get("/account/api-keys"), 200, []string{isJSON, list, varies, first("/account/api-keys")}},
+		{p.post("/account/api-keys", object{"name": "x", "scope": "read"}), 201, []string{isJSON, noStore, "Location: /account/api-keys/3"}},
+		{p.post("/account/api-keys/3/rotate", nil), 201, []string{isJSON, noStore, "Location: /account/api-keys/3"}},
+		{p.del("/account/api-keys/3"), 204, nil},
 		{p.get("/openapi.json"), 200, []string{isJSON, publicText, "ETag", varies}},
 		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
 		{p.do("HEAD", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},

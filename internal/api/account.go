@@ -1,0 +1,165 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+// apiKey is the ApiKey of the description.
+type apiKey struct {
+	ID         int64      `json:"id"`
+	Name       string     `json:"name"`
+	Scope      string     `json:"scope"`
+	Prefix     string     `json:"prefix"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
+	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
+}
+
+// apiKeyWithSecret is the ApiKeyWithSecret of the description.
+type apiKeyWithSecret struct {
+	apiKey
+
+	Secret string `json:"secret"`
+}
+
+func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
+	return apiKey{
+		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt.UTC(),
+		ExpiresAt: inUTC(row.ExpiresAt), LastUsedAt: inUTC(row.LastUsedAt), RevokedAt: inUTC(row.RevokedAt),
+	}
+}
+
+// getAccount answers whose key the request carries, and the key.
+func (s *Server) getAccount(c *gin.Context) error {
+	if err := s.read(c).err(); err != nil {
+		return err
+	}
+	row, err := s.queries.AccountGet(c.Request.Context(), caller(c).KeyID)
+	if err != nil {
+		return orNotFound(err, errInvalidAPIKey)
+	}
+	c.Header("Cache-Control", "private, no-store")
+	return answer(c, struct {
+		ID        int64     `json:"id"`
+		Name      string    `json:"name"`
+		CreatedAt time.Time `json:"createdAt"`
+		APIKey    apiKey    `json:"apiKey"`
+	}{row.ID, row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
+		ID: row.KeyID, Name: row.KeyName, Scope: row.KeyScope, Prefix: row.KeyPrefix, CreatedAt: row.KeyCreatedAt,
+		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
+	})})
+}
+
+// listAPIKeys lists the keys of the caller's account by id.
+func (s *Server) listAPIKeys(c *gin.Context) error {
+	r := s.read(c)
+	p := r.page(defaultLimit, "id")
+	if err := r.err(); err != nil {
+		return err
+	}
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	rows, err := s.queries.APIKeyListRecent(c.Request.Context(), db.APIKeyListRecentParams{
+		AccountID: caller(c).AccountID,
+		AfterID:   p.after.id,
+		PageSize:  p.size(),
+	})
+	if err != nil {
+		return err
+	}
+	return answerPage(s, c, p, rows, apiKeyFrom, func(row db.APIKeyListRecentRow) position { return position{id: row.ID} })
+}
+
+func (s *Server) createAPIKey(c *gin.Context) error {
+	in := s.read(c).secretly().body("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret")
+	name := in.nameUpTo(maxAPIKeyNameLength)
+	scopeName := in.enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
+	expiresAt := in.futureTime("expiresAt", s.now())
+	if err := in.err("name", "scope"); err != nil {
+		return err
+	}
+	scope, err := auth.ParseScope(*scopeName)
+	if err != nil {
+		return err
+	}
+	key := auth.NewKey{AccountID: caller(c).AccountID, Name: *name, Scope: scope, ExpiresAt: expiresAt}
+	var secret auth.Secret
+	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, key auth.NewKey) (row db.APIKeyCreateRow, err error) {
+		row, secret, err = auth.Issue(ctx, s.queries, key)
+		return row, err
+	}, key)
+	if err != nil {
+		return err
+	}
+	return answerSecret(c, db.APIKeyListRecentRow(row), secret)
+}
+
+// rotateAPIKey gives a key a new secret. All processes hear of it; this one
+// forgets the old secret before it answers.
+func (s *Server) rotateAPIKey(c *gin.Context) error {
+	r := s.read(c)
+	id := r.pathID("apiKeyId")
+	in := r.secretly().optionalBody()
+	seconds := in.integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
+	if err := in.err(); err != nil {
+		return err
+	}
+	var grace time.Duration
+	if seconds != nil {
+		grace = time.Duration(*seconds) * time.Second
+	}
+	var secret auth.Secret
+	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, id int64) (row db.APIKeyRotateRow, err error) {
+		row, secret, err = auth.Rotate(ctx, s.queries, caller(c).AccountID, id, grace)
+		return row, err
+	}, id)
+	if errors.Is(err, auth.ErrNoKey) {
+		return errAPIKeyNotFound
+	}
+	if err != nil {
+		return err
+	}
+	s.verifier.Forget()
+	return answerSecret(c, db.APIKeyListRecentRow{
+		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
+		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
+	}, secret)
+}
+
+// revokeAPIKey ends every secret of a key, that of the request itself too.
+func (s *Server) revokeAPIKey(c *gin.Context) error {
+	r := s.read(c)
+	params := db.APIKeyRevokeOwnParams{ID: r.pathID("apiKeyId"), AccountID: caller(c).AccountID}
+	if err := r.err(); err != nil {
+		return err
+	}
+	if _, err := postgres.Retry(c.Request.Context(), s.queries.APIKeyRevokeOwn, params); err != nil {
+		return orNotFound(err, errAPIKeyNotFound)
+	}
+	s.verifier.Forget()
+	return answerNothing(c)
+}
+
+// answerSecret is the one answer that holds a secret. It has no tag, since no GET
+// gives this representation, and nobody may store it.
+func answerSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret) error {
+	representation, err := encode(apiKeyWithSecret{apiKeyFrom(row), secret.Reveal()})
+	if err != nil {
+		return err
+	}
+	c.Header("Location", itemPath("/account/api-keys", row.ID))
+	c.Header("Cache-Control", "no-store")
+	c.Data(http.StatusCreated, jsonContentType, representation)
+	return nil
+}

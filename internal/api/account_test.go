@@ -1,0 +1,654 @@
+package api_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+)
+
+// apiKey is an API key, as a client sees it.
+type apiKey struct {
+	ID                               int64
+	Name, Scope, Prefix              string
+	CreatedAt                        time.Time
+	ExpiresAt, LastUsedAt, RevokedAt *time.Time
+	Secret                           string
+}
+
+const keysPath = "/account/api-keys"
+
+func keyPath(id int64) string    { return fmt.Sprintf("%s/%d", keysPath, id) }
+func rotatePath(id int64) string { return keyPath(id) + "/rotate" }
+
+// wantSecret fails the test unless the answer is one that holds a secret, and
+// gives the key in it.
+func (r *response) wantSecret() apiKey {
+	r.t.Helper()
+	made := decode[apiKey](r.want(201))
+	if cache := r.header.Get("Cache-Control"); cache != "no-store" || r.header.Get("ETag") != "" {
+		r.t.Errorf("%s: a secret with Cache-Control %q and ETag %q", r.what, cache, r.header.Get("ETag"))
+	}
+	if location := r.header.Get("Location"); location != keyPath(made.ID) {
+		r.t.Errorf("%s: key %d at the Location %q", r.what, made.ID, location)
+	}
+	secret, err := auth.ParseSecret(made.Secret)
+	if err != nil || secret.Prefix() != made.Prefix {
+		r.t.Errorf("%s: a secret that is none, or not with the prefix %s: %v", r.what, made.Prefix, err)
+	}
+	return made
+}
+
+// makeKey makes an API key of the client's account.
+func (p *petstore) makeKey(name, scope string) apiKey {
+	p.t.Helper()
+	return p.post(keysPath, object{"name": name, "scope": scope}).wantSecret()
+}
+
+// works reports whether a secret is good for requests.
+func (p *petstore) works(secret string) bool {
+	p.t.Helper()
+	answer := p.as(secret).get("/account")
+	if answer.status != 200 {
+		answer.wantChallenge(401, "invalid_api_key", challengeInvalid)
+	}
+	return answer.status == 200
+}
+
+// wantWork fails the test unless exactly these secrets work.
+func (p *petstore) wantWork(want map[string]bool) {
+	p.t.Helper()
+	got := map[string]bool{}
+	for secret := range want {
+		got[secret] = p.works(secret)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		p.t.Errorf("which secrets work (-want +got):\n%s", diff)
+	}
+}
+
+// keys reads the keys of the client's account.
+func (p *petstore) keys() map[int64]apiKey {
+	p.t.Helper()
+	byID := map[int64]apiKey{}
+	for _, one := range walk[apiKey](p, keysPath+"?limit=200") {
+		byID[one.ID] = one
+	}
+	return byID
+}
+
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	began := time.Now().Add(-time.Minute)
+	for _, scope := range []auth.Scope{auth.Read, auth.Write, auth.Admin} {
+		secret := p.newKey("acme", scope)
+		answer := p.as(secret).get("/account").want(200)
+		got := decode[struct {
+			ID        int64
+			Name      string
+			CreatedAt time.Time
+			APIKey    apiKey
+		}](answer)
+		if got.ID == 0 || got.Name != "acme" || got.CreatedAt.Before(began) {
+			t.Errorf("the account: %s", answer.body)
+		}
+		key := got.APIKey
+		if key.ID == 0 || key.Name != "test" || key.Scope != scope.String() || key.Prefix != secret[:len("petstore_")+8] ||
+			key.CreatedAt.Before(began) || key.ExpiresAt != nil || key.LastUsedAt != nil || key.RevokedAt != nil {
+			t.Errorf("the key: %s", answer.body)
+		}
+		if cache := answer.header.Get("Cache-Control"); cache != "private, no-store" {
+			t.Errorf("Cache-Control %q", cache)
+		}
+	}
+}
+
+func TestCreateAPIKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	began := time.Now().Add(-time.Minute)
+	for _, scope := range []string{"read", "write", "admin"} {
+		made := p.makeKey("for "+scope, scope)
+		if made.Name != "for "+scope || made.Scope != scope || made.CreatedAt.Before(began) || made.ExpiresAt != nil || made.LastUsedAt != nil || made.RevokedAt != nil {
+			t.Errorf("made: %+v", made)
+		}
+		client := p.as(made.Secret)
+		for needs, answer := range map[string]*response{
+			"read":  client.get("/pets"),
+			"write": client.post("/messages", object{"message": "x"}),
+			"admin": client.get(keysPath),
+		} {
+			may, _ := auth.ParseScope(scope)
+			need, _ := auth.ParseScope(needs)
+			if may.Includes(need) == (answer.status == 403) || answer.status == 401 {
+				t.Errorf("scope %s, %s: %d", scope, answer.what, answer.status)
+			}
+		}
+	}
+	names := append([]string{"x", "ci / é 漢 🐶", "\u3000a\u00A0", strings.Repeat("🐶", 100)}, naughty...)
+	for _, name := range names {
+		if len([]rune(name)) > 100 || strings.TrimSpace(name) == "" || strings.ContainsAny(name, "\t\r\n") {
+			continue
+		}
+		if got := p.makeKey(name, "read").Name; got != name {
+			t.Errorf("the name %q came back as %q", name, got)
+		}
+	}
+}
+
+func TestAPIKeyExpiry(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	expiring := func(at string) *response {
+		t.Helper()
+		return p.post(keysPath, object{"name": "x", "scope": "read", "expiresAt": at})
+	}
+	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	for sent, want := range map[string]time.Time{
+		soon.Format(time.RFC3339Nano):                               soon,
+		soon.In(time.FixedZone("", 19800)).Format(time.RFC3339Nano): soon,
+		soon.Format("2006-01-02T15:04:05.000000") + "999Z":          soon,
+		"9999-12-31T23:59:59.999999Z":                               time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC),
+	} {
+		made := expiring(sent).wantSecret()
+		if made.ExpiresAt == nil || !made.ExpiresAt.Equal(want) || !p.works(made.Secret) {
+			t.Errorf("expiresAt %s came back as %v", sent, made.ExpiresAt)
+		}
+	}
+	for _, sent := range []string{
+		time.Now().Add(-time.Second).UTC().Format(time.RFC3339Nano),
+		time.Now().UTC().Format(time.RFC3339Nano), // is over when it arrives
+		"0001-01-01T00:00:00Z",
+		"2026-01-01T00:00:00+23:59",
+	} {
+		expiring(sent).wantViolations("validation_failed", "/expiresAt out_of_range")
+	}
+	for _, sent := range []string{"", "tomorrow", "2099-01-01", "2099-01-01T00:00:00", "2099-02-30T00:00:00Z", "10000-01-01T00:00:00Z", "2099-01-01t00:00:00z"} {
+		expiring(sent).wantViolations("validation_failed", "/expiresAt invalid_format")
+	}
+}
+
+func TestAPIKeyBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	rotation := rotatePath(p.makeKey("x", "read").ID)
+	before := len(p.keys())
+	for _, test := range []struct {
+		what, target string
+		body         any
+		want         []string
+	}{
+		{"nothing", keysPath, `{}`, []string{"/name required", "/scope required"}},
+		{"nulls", keysPath, `{"name":null,"scope":null,"expiresAt":null}`, []string{"/name null_not_allowed", "/scope null_not_allowed", "/expiresAt null_not_allowed"}},
+		{"numbers", keysPath, `{"name":1,"scope":3,"expiresAt":1798761600}`, []string{"/name wrong_type", "/scope wrong_type", "/expiresAt wrong_type"}},
+		{"an empty name", keysPath, `{"name":"","scope":"read"}`, []string{"/name too_short"}},
+		{"a blank name", keysPath, object{"name": whiteSpace[5:6] + "\u3000", "scope": "read"}, []string{"/name blank"}},
+		{"a long name", keysPath, object{"name": strings.Repeat("n", 101), "scope": "read"}, []string{"/name too_long"}},
+		{"control characters", keysPath, `{"name":"a\u009Fb","scope":"read"}`, []string{"/name invalid_characters"}},
+		{"U+0000", keysPath, `{"name":"a\u0000b","scope":"read\u0000"}`, []string{"/name invalid_characters", "/scope invalid_characters"}},
+		{"an unknown scope", keysPath, `{"name":"x","scope":"root"}`, []string{"/scope not_in_enum"}},
+		{"a scope in another case", keysPath, `{"name":"x","scope":"Admin"}`, []string{"/scope not_in_enum"}},
+		{"two scopes", keysPath, `{"name":"x","scope":["read","write"]}`, []string{"/scope wrong_type"}},
+		{
+			"what the server sets", keysPath, `{"name":"x","scope":"read","id":1,"prefix":"petstore_00000000","createdAt":"2026-01-01T00:00:00Z","lastUsedAt":null,"revokedAt":null,"secret":"x"}`,
+			[]string{"/id read_only", "/prefix read_only", "/createdAt read_only", "/lastUsedAt read_only", "/revokedAt read_only", "/secret read_only"},
+		},
+		{"another account", keysPath, `{"name":"x","scope":"read","accountId":1,"account":"x"}`, []string{"/accountId unknown_member", "/account unknown_member"}},
+		{"negative grace", rotation, `{"graceSeconds":-1}`, []string{"/graceSeconds out_of_range"}},
+		{"too much grace", rotation, `{"graceSeconds":86401}`, []string{"/graceSeconds out_of_range"}},
+		{"endless grace", rotation, `{"graceSeconds":18446744073709551617}`, []string{"/graceSeconds out_of_range"}},
+		{"a fraction", rotation, `{"graceSeconds":1.5}`, []string{"/graceSeconds wrong_type"}},
+		{"an exponent", rotation, `{"graceSeconds":1e2}`, []string{"/graceSeconds wrong_type"}},
+		{"a string", rotation, `{"graceSeconds":"60"}`, []string{"/graceSeconds wrong_type"}},
+		{"null", rotation, `{"graceSeconds":null}`, []string{"/graceSeconds null_not_allowed"}},
+		{"no object", rotation, `null`, []string{" wrong_type"}},
+		{"another name", rotation, `{"grace":60,"name":"x"}`, []string{"/grace unknown_member", "/name unknown_member"}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			p.in(t).post(test.target, test.body).wantViolations("validation_failed", test.want...)
+		})
+	}
+	p.post(rotation, " ").wantError(400, "invalid_json")
+	p.post(rotation, "{}{}").wantError(400, "invalid_json")
+	p.post(rotation, strings.Repeat(" ", maxBodyBytes+1)).wantError(413, "body_too_large")
+	if after := len(p.keys()); after != before {
+		t.Errorf("%d keys, and %d before", after, before)
+	}
+}
+
+// TestRotationWithoutABody: no body needs no Content-Type, and is the same as {}.
+func TestRotationWithoutABody(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	made := p.makeKey("x", "read")
+	rotation := rotatePath(made.ID)
+	for _, body := range []any{nil, "", "{}", object{"graceSeconds": 0}} {
+		rotated := p.post(rotation, body).wantSecret()
+		p.wantWork(map[string]bool{made.Secret: false, rotated.Secret: true})
+		made = rotated
+	}
+	for _, answer := range []*response{
+		p.do("POST", rotation, "", "Content-Type", "text/plain"),
+		p.do("POST", rotation, "{}", "Content-Type", ""),
+		p.do("POST", rotation, "{}", "Content-Type", "text/plain"),
+		p.do("POST", rotation, nil, "Content-Encoding", "gzip"),
+		p.do("POST", keysPath, nil),
+		p.do("POST", "/messages", nil),
+	} {
+		answer.wantError(400, "unsupported_content_type")
+	}
+	p.wantWork(map[string]bool{made.Secret: true})
+}
+
+// TestSecretsRefuseAnIdempotencyKey: whatever it is, after the parameters and
+// before the body.
+func TestSecretsRefuseAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	made := p.makeKey("x", "read")
+	for _, target := range []string{keysPath, rotatePath(made.ID)} {
+		for _, values := range [][]string{{"x"}, {""}, {"a b"}, {"x", "y"}, {strings.Repeat("x", 256)}} {
+			p.withHeader("Idempotency-Key", values, "POST", target, []byte(`{}`)).
+				wantViolations("invalid_idempotency_key", "Idempotency-Key not_allowed")
+		}
+		p.under("x", target, "{").wantError(400, "invalid_idempotency_key")
+		p.under("x", target, strings.Repeat(" ", maxBodyBytes+1)).wantError(400, "invalid_idempotency_key")
+		p.under("x", target+"?x", "{").wantError(400, "invalid_parameter")
+	}
+	p.do("POST", rotatePath(made.ID), nil, "Idempotency-Key", "x").wantError(400, "invalid_idempotency_key")
+	p.under("x", rotatePath(0), "{").wantError(400, "invalid_parameter")
+	p.under("x", rotatePath(made.ID+1), "{}").wantError(400, "invalid_idempotency_key")
+	p.wantWork(map[string]bool{made.Secret: true})
+	if kept := p.count("idempotency_keys"); kept > 0 || len(p.keys()) != 2 {
+		t.Errorf("%d answers were kept, and there are the keys %v", kept, p.keys())
+	}
+	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // which ignores it, as everywhere
+}
+
+// TestOrderOfChecksOfAKey: as in TestOrderOfChecks, for an operation whose body
+// may be left out.
+func TestOrderOfChecksOfAKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	writer := p.newKey("tester", auth.Write)
+	id := p.makeKey("x", "read").ID
+	tooLarge := strings.Repeat(" ", maxBodyBytes+1)
+	wrong := "/account/api-keys/0/rotate?x"
+	for _, step := range []struct {
+		target, key, accept, contentType string
+		body                             any
+		status                           int
+		code                             string
+	}{
+		{wrong, "", "text/html", "text/plain", tooLarge, 401, "missing_api_key"},
+		{wrong, writer, "text/html", "text/plain", tooLarge, 403, "insufficient_scope"},
+		{wrong, p.key, "text/html", "text/plain", tooLarge, 406, "not_acceptable"},
+		{wrong, p.key, "", "text/plain", tooLarge, 400, "unsupported_content_type"},
+		{wrong, p.key, "", "application/json", tooLarge, 400, "invalid_parameter"},
+		{wrong, p.key, "", "", nil, 400, "invalid_parameter"},
+		{rotatePath(id + 1), p.key, "", "application/json", tooLarge, 413, "body_too_large"},
+		{rotatePath(id + 1), p.key, "", "application/json", "{", 400, "invalid_json"},
+		{rotatePath(id + 1), p.key, "", "application/json", "[]", 400, "validation_failed"},
+		{rotatePath(id + 1), p.key, "", "application/json", "{}", 404, "api_key_not_found"},
+		{rotatePath(id + 1), p.key, "", "", nil, 404, "api_key_not_found"},
+	} {
+		p.as(step.key).do("POST", step.target, step.body, "Accept", step.accept, "Content-Type", step.contentType).wantError(step.status, step.code)
+	}
+	for _, method := range []string{"GET", "HEAD", "PUT", "PATCH"} {
+		if got := p.as("").do(method, keyPath(id), nil).want(405).header.Get("Allow"); got != "DELETE, OPTIONS" {
+			t.Errorf("%s: Allow %q", method, got)
+		}
+	}
+	for segment, code := range map[string]string{"0": "out_of_range", "9223372036854775808": "out_of_range", "x": "invalid_format", "01": "invalid_format", "1%00": "invalid_format", "%201": "invalid_format", "": ""} {
+		if segment == "" {
+			p.do("DELETE", keysPath+"/", nil).wantError(404, "route_not_found")
+			continue
+		}
+		p.del(keysPath+"/"+segment).wantViolations("invalid_parameter", "apiKeyId "+code)
+		p.post(keysPath+"/"+segment+"/rotate", nil).wantViolations("invalid_parameter", "apiKeyId "+code)
+	}
+	for _, absent := range []int64{id + 1, 1 << 53, 1<<63 - 1} {
+		p.del(keyPath(absent)).wantError(404, "api_key_not_found")
+		p.post(rotatePath(absent), nil).wantError(404, "api_key_not_found")
+	}
+}
+
+// TestListAPIKeys: those of the account by id, page by page, revoked ones for 30 days.
+func TestListAPIKeys(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	other := p.as(p.newKey("another", auth.Admin))
+	for i := range 11 {
+		p.makeKey(fmt.Sprintf("key %d", i), "read")
+		other.makeKey("another's", "write")
+	}
+	revoked := func(id int64, age string) {
+		t.Helper()
+		if _, err := p.db.Exec(t.Context(), "UPDATE api_keys SET revoked_at = now() - $2::interval WHERE id = $1", id, age); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := slices.Sorted(maps.Keys(p.keys()))
+	if len(all) != 12 {
+		t.Fatalf("%d keys", len(all))
+	}
+	revoked(all[3], "1 second")
+	revoked(all[5], "29 days 23:59")
+	revoked(all[7], "30 days 00:01")
+	revoked(all[8], "1 year")
+	var want []apiKey
+	for _, id := range slices.Delete(slices.Clone(all), 7, 9) {
+		one := p.keys()[id]
+		if (one.RevokedAt != nil) != (id == all[3] || id == all[5]) {
+			t.Errorf("key %d was revoked at %v", id, one.RevokedAt)
+		}
+		want = append(want, one)
+	}
+	walkAll(p, keysPath, nil, want)
+	if got := len(other.keys()); got != 12 {
+		t.Errorf("the other account has %d keys", got)
+	}
+	for _, target := range []string{"?sort=id", "?name=key", "?scope=read"} {
+		p.get(keysPath+target).wantViolations("invalid_parameter", target[1:strings.Index(target, "=")]+" unknown")
+	}
+	// a cursor of one account shows another its own keys only
+	next := p.get(keysPath + "?limit=1").want(200).link("next")
+	for _, stolen := range decode[[]apiKey](other.get(next).want(200)) {
+		if slices.Contains(all, stolen.ID) {
+			t.Errorf("another account reads %+v", stolen)
+		}
+	}
+	p.get("/messages?cursor="+next[strings.Index(next, "cursor=")+len("cursor="):strings.LastIndex(next, "&")]).wantError(400, "invalid_cursor")
+
+	p.copy("api_keys", []string{"account_id", "name", "scope", "prefix", "secret_sha256"}, 200, func(i int) []any {
+		hash := auth.NewSecret().Hash()
+		return []any{1, fmt.Sprint(i), "read", "petstore_00000000", hash[:]}
+	})
+	for target, want := range map[string]int{"": 50, "?limit=200": 200} {
+		if got := len(decode[[]json.RawMessage](p.get(keysPath + target).want(200))); got != want {
+			t.Errorf("%q: %d keys, want %d", target, got, want)
+		}
+	}
+}
+
+func TestRotate(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	expiresAt := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	first := p.post(keysPath, object{"name": "x", "scope": "write", "expiresAt": expiresAt}).wantSecret()
+	p.wantWork(map[string]bool{first.Secret: true})
+
+	second := p.post(rotatePath(first.ID), object{"graceSeconds": 86400}).wantSecret()
+	want := first
+	want.Secret, want.Prefix = second.Secret, second.Prefix
+	if diff := cmp.Diff(want, second); diff != "" || second.Secret == first.Secret || second.Prefix == first.Prefix {
+		t.Errorf("the key, rotated (-want +got):\n%s", diff)
+	}
+	want.Secret = ""
+	if diff := cmp.Diff(want, p.keys()[first.ID]); diff != "" {
+		t.Errorf("the key in the list (-want +got):\n%s", diff)
+	}
+	p.wantWork(map[string]bool{first.Secret: true, second.Secret: true})
+
+	// again: the one before the last ends, grace or not
+	third := p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantSecret()
+	p.wantWork(map[string]bool{first.Secret: false, second.Secret: true, third.Secret: true})
+	fourth := p.post(rotatePath(first.ID), nil).wantSecret()
+	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false, third.Secret: false, fourth.Secret: true})
+
+	// the key of the request itself
+	admin := p.makeKey("admin", "admin")
+	renewed := p.as(admin.Secret).post(rotatePath(admin.ID), nil).wantSecret()
+	p.wantWork(map[string]bool{admin.Secret: false, renewed.Secret: true})
+}
+
+// TestGraceEnds to the moment, also on a server that remembers the secret.
+func TestGraceEnds(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	first := p.makeKey("x", "read")
+	second := p.post(rotatePath(first.ID), object{"graceSeconds": 1}).wantSecret()
+	var until time.Time
+	if err := p.db.QueryRow(t.Context(), "SELECT previous_until FROM api_keys WHERE id = $1", first.ID).Scan(&until); err != nil {
+		t.Fatal(err)
+	}
+	old := p.as(first.Secret)
+	eventually(t, 5*time.Second, func() bool {
+		p.verifier.Trust()
+		began := time.Now()
+		answer := old.get("/pets")
+		if answer.status == 200 && !began.Before(until) {
+			t.Fatalf("the secret worked %s after its grace", began.Sub(until))
+		}
+		if answer.status == 401 && time.Now().Before(until) {
+			t.Fatalf("the secret ended %s before its grace", time.Until(until))
+		}
+		return answer.status == 401
+	})
+	p.wantWork(map[string]bool{first.Secret: false, second.Secret: true})
+}
+
+// TestRotateExpired: an expired key can be given a new secret, but no new life.
+func TestRotateExpired(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	past := time.Now().Add(-time.Minute).UTC().Truncate(time.Microsecond)
+	id, secret := p.issue(auth.Read, &past)
+	rotated := p.post(rotatePath(id), object{"graceSeconds": 60}).wantSecret()
+	if rotated.ExpiresAt == nil || !rotated.ExpiresAt.Equal(past) {
+		t.Errorf("the key expires at %v", rotated.ExpiresAt)
+	}
+	p.wantWork(map[string]bool{secret: false, rotated.Secret: false})
+}
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	first := p.makeKey("x", "read")
+	second := p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantSecret()
+	p.wantWork(map[string]bool{first.Secret: true, second.Secret: true})
+	began := time.Now().Add(-time.Minute)
+	p.del(keyPath(first.ID)).want(204)
+	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
+	at := p.keys()[first.ID].RevokedAt
+	if at == nil || at.Before(began) {
+		t.Errorf("revoked at %v", at)
+	}
+	p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
+	p.del(keyPath(first.ID)).want(204)
+	if again := p.keys()[first.ID].RevokedAt; again == nil || !again.Equal(*at) {
+		t.Errorf("revoked again, at %v and not at %v", again, at)
+	}
+	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
+
+	// the last admin key may end itself
+	self := p.makeKey("self", "admin")
+	p.as(self.Secret).del(keyPath(self.ID)).want(204)
+	p.wantWork(map[string]bool{self.Secret: false})
+	p.del(keyPath(p.keyID())).want(204)
+	p.get(keysPath).wantError(401, "invalid_api_key")
+}
+
+// TestKeysBelongToAnAccount: another account's can be neither seen nor changed.
+func TestKeysBelongToAnAccount(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	bob := p.as(p.newKey("bob", auth.Admin))
+	mine := p.makeKey("mine", "admin")
+	if _, seen := bob.keys()[mine.ID]; seen || len(bob.keys()) != 1 {
+		t.Errorf("bob sees the keys %+v", bob.keys())
+	}
+	before := p.keys()
+	bob.post(rotatePath(mine.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
+	bob.del(keyPath(mine.ID)).wantError(404, "api_key_not_found")
+	if diff := cmp.Diff(before, p.keys()); diff != "" {
+		t.Errorf("bob changed (-before +after):\n%s", diff)
+	}
+	p.wantWork(map[string]bool{mine.Secret: true})
+	if made := bob.makeKey("bob's", "read"); len(p.keys()) != len(before) || !strings.Contains(string(p.as(made.Secret).get("/account").body), `"bob"`) {
+		t.Errorf("bob's key %d is another's", made.ID)
+	}
+}
+
+// TestLastUsedAt is shown once it was written.
+func TestLastUsedAt(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	made := p.makeKey("x", "read")
+	began := time.Now().Add(-time.Millisecond)
+	p.as(made.Secret).get("/pets").want(200)
+	p.as(made.Secret).post("/pets", object{}).wantError(403, "insufficient_scope")
+	ended := time.Now()
+	if at := p.keys()[made.ID].LastUsedAt; at != nil {
+		t.Errorf("last used at %s, written while a request ran", at)
+	}
+	if err := p.verifier.FlushUses(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at := p.keys()[made.ID].LastUsedAt
+	if at == nil || at.Before(began) || at.After(ended) {
+		t.Errorf("last used at %v, and not between %s and %s", at, began, ended)
+	}
+	if got := string(p.as(made.Secret).get("/account").body); !strings.Contains(got, `"lastUsedAt"`) {
+		t.Errorf("the account: %s", got)
+	}
+}
+
+// TestSecretsAreNowhere but in the answer that makes them: not in another
+// answer, not in the log, not in the database.
+func TestSecretsAreNowhere(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	made := p.makeKey("x", "admin")
+	rotated := p.post(rotatePath(made.ID), object{"graceSeconds": 60}).wantSecret()
+	seen := map[string]string{}
+	for _, client := range []*petstore{p, p.as(made.Secret), p.as(rotated.Secret)} {
+		for _, answer := range []*response{
+			client.get("/account"), client.get(keysPath), client.get(keysPath + "?secret=" + made.Secret), client.get("/" + made.Secret),
+			client.post(keysPath, object{"name": made.Secret[:20], "scope": made.Secret}), client.del(keyPath(1 << 40)),
+			client.do("GET", "/pets", nil, "Accept", made.Secret), client.do("POST", "/pets", made.Secret),
+		} {
+			seen[answer.what] += string(answer.body) + fmt.Sprint(answer.header)
+		}
+	}
+	p.del(keyPath(made.ID)).want(204)
+	p.as(rotated.Secret).get("/account").wantError(401, "invalid_api_key")
+	seen["the log"] = p.log.String()
+	for table, rows := range p.contents([]string{"accounts", "api_keys", "messages", "idempotency_keys"}) {
+		seen["the table "+table] = strings.Join(rows, "\n")
+	}
+	for where, text := range seen {
+		for _, secret := range []string{made.Secret, rotated.Secret} {
+			if hidden := secret[len("petstore_")+8:]; strings.Contains(text, hidden) && !strings.Contains(where, secret) {
+				t.Errorf("%s holds a secret: %s", where, text)
+			}
+			hash := secretHash(secret)
+			if strings.Contains(text, hash) != (where == "the table api_keys") {
+				t.Errorf("%s: whether it holds the hash %s", where, hash)
+			}
+		}
+	}
+}
+
+// secretHash is what is stored of a secret, as Postgres prints it.
+func secretHash(text string) string {
+	secret, _ := auth.ParseSecret(text)
+	return fmt.Sprintf("%x", secret.Hash())
+}
+
+// TestRaceOfRotations: of many at once each is answered a secret, and the last
+// one wins. The secret of the one before it has its grace; the others end.
+func TestRaceOfRotations(t *testing.T) {
+	t.Parallel()
+	const clients = 12
+	database := pgtest.New(t)
+	p := startOn(t, database)
+	servers := []*petstore{p, startOn(t, database).as(p.key)}
+	for grace, left := range map[int]int{0: 1, 60: 2} {
+		first := p.makeKey("x", "read")
+		answers := make([]*response, clients)
+		atOnce(t, clients, func(i int) (err error) {
+			answers[i], err = servers[i%2].try("POST", rotatePath(first.ID), object{"graceSeconds": grace})
+			return err
+		})
+		prefix := p.keys()[first.ID].Prefix
+		for _, server := range servers {
+			server.verifier.Forget() // which the other server would hear of
+			var working []string
+			for _, answer := range answers {
+				if made := answer.wantSecret(); server.works(made.Secret) {
+					working = append(working, made.Prefix)
+				}
+			}
+			if len(working) != left || !slices.Contains(working, prefix) || server.works(first.Secret) {
+				t.Errorf("grace %d: %v work, the key is %s", grace, working, prefix)
+			}
+		}
+	}
+}
+
+// TestRaceOfRotateAndRevoke: whoever is first, in the end nothing works.
+func TestRaceOfRotateAndRevoke(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	ends := map[int]int{}
+	for range 20 {
+		first := p.makeKey("x", "read")
+		var answer *response
+		atOnce(t, 2, func(i int) (err error) {
+			if i == 0 {
+				answer, err = p.try("POST", rotatePath(first.ID), object{"graceSeconds": 60})
+				return err
+			}
+			gone, err := p.try("DELETE", keyPath(first.ID), nil)
+			if err == nil && gone.status != 204 {
+				err = errors.New(string(gone.body))
+			}
+			return err
+		})
+		ends[answer.status]++
+		secrets := map[string]bool{first.Secret: false}
+		if answer.status == 201 {
+			secrets[answer.wantSecret().Secret] = false
+		} else {
+			answer.wantError(404, "api_key_not_found")
+		}
+		p.wantWork(secrets)
+	}
+	t.Log(ends)
+}
+
+// rotateAway rotates a key without a grace, as `petstore key rotate` does.
+func (p *petstore) rotateAway(id int64) {
+	p.t.Helper()
+	found, err := db.New(p.db).APIKeyFind(p.t.Context(), db.APIKeyFindParams{ID: &id})
+	if err != nil || len(found) != 1 {
+		p.t.Fatalf("found %+v: %v", found, err)
+	}
+	if _, _, err := auth.Rotate(p.t.Context(), db.New(p.db), found[0].AccountID, id, 0); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// revokeOver revokes a key over HTTP.
+func (p *petstore) revokeOver(id int64) {
+	p.t.Helper()
+	p.del(keyPath(id)).want(204)
+}
+
+// rotateOver rotates a key over HTTP, without a grace.
+func (p *petstore) rotateOver(id int64) {
+	p.t.Helper()
+	p.post(rotatePath(id), nil).wantSecret()
+}
