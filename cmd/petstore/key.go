@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -31,12 +32,12 @@ const (
 func (p *program) keyCommand() *cobra.Command {
 	key := &cobra.Command{
 		Use:     "key",
-		Short:   "Create, list and revoke API keys",
+		Short:   "Create, list, rotate and revoke API keys",
 		Example: "  petstore key create --account acme --scope write",
 		Args:    usage(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	key.AddCommand(p.keyCreateCommand(), p.keyListCommand(), p.keyRevokeCommand())
+	key.AddCommand(p.keyCreateCommand(), p.keyListCommand(), p.keyRotateCommand(), p.keyRevokeCommand())
 	return key
 }
 
@@ -81,8 +82,8 @@ the database keeps only its hash.`,
 				return &usageError{err}
 			}
 			for flag, value := range map[string]string{"account": account, "name": name} {
-				if length := utf8.RuneCountInString(value); strings.TrimSpace(value) == "" || length > maxAccountName || !utf8.ValidString(value) {
-					return &usageError{fmt.Errorf("--%s must have 1 to %d characters", flag, maxAccountName)}
+				if !isName(value) {
+					return &usageError{fmt.Errorf("--%s must have 1 to %d characters, not all white space and no control characters", flag, maxAccountName)}
 				}
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
@@ -101,6 +102,12 @@ the database keeps only its hash.`,
 	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
 	flags.StringVar(&expiresIn, "expires-in", "", "for how long the key works, such as 90d or 12h (default: for ever)")
 	return command
+}
+
+// isName reports whether accounts and keys can have this name, as the API does.
+func isName(name string) bool {
+	return utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxAccountName &&
+		strings.TrimSpace(name) != "" && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
 // createKey makes a key of the account with this name, both or neither.
@@ -170,10 +177,13 @@ func (p *program) listKeys(ctx context.Context, queries *db.Queries, account str
 		return err
 	}
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tEXPIRES\tSTATUS")
+	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS")
 	now := time.Now()
 	for _, key := range keys {
-		status, expires := keyStatusInUse, "never"
+		status, lastUsed, expires := keyStatusInUse, "never", "never"
+		if key.LastUsedAt != nil {
+			lastUsed = key.LastUsedAt.UTC().Format(time.RFC3339)
+		}
 		if key.ExpiresAt != nil {
 			expires = key.ExpiresAt.UTC().Format(time.RFC3339)
 			if !now.Before(*key.ExpiresAt) {
@@ -183,10 +193,68 @@ func (p *program) listKeys(ctx context.Context, queries *db.Queries, account str
 		if key.RevokedAt != nil {
 			status = keyStatusEnded
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			key.ID, key.Prefix, key.Name, key.Scope, key.CreatedAt.UTC().Format(time.RFC3339), expires, status)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			key.ID, key.Prefix, key.Name, key.Scope, key.CreatedAt.UTC().Format(time.RFC3339), lastUsed, expires, status)
 	}
 	return table.Flush()
+}
+
+func (p *program) keyRotateCommand() *cobra.Command {
+	var grace time.Duration
+	command := &cobra.Command{
+		Use:   "rotate ID|PREFIX",
+		Short: "Give an API key a new secret",
+		Long: `Rotate gives an API key, named by its id or its display prefix, a new secret and
+prints it, alone, on stdout. It is shown this once. The secret that the key had
+works for the grace; without one it ends within a second on every server.`,
+		Example: "  petstore key rotate petstore_4fTq2LxZ --grace 10m",
+		Args:    usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
+				return &usageError{fmt.Errorf("--grace is %s, but takes 0s to %s in whole seconds", grace, auth.MaxGrace)}
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				return p.rotateKey(ctx, db.New(database), args[0], grace)
+			})
+		},
+	}
+	command.Flags().DurationVar(&grace, "grace", 0, "for how much longer the old secret works, such as 10m")
+	return command
+}
+
+func (p *program) rotateKey(ctx context.Context, queries *db.Queries, name string, grace time.Duration) error {
+	id, prefix := idOrPrefix(name)
+	keys, err := queries.APIKeyFind(ctx, db.APIKeyFindParams{ID: id, Prefix: prefix})
+	switch {
+	case err != nil:
+		return err
+	case len(keys) == 0:
+		return noKey(name)
+	case len(keys) > 1:
+		return fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), name)
+	}
+	key := keys[0]
+	_, secret, err := auth.Rotate(ctx, queries, key.AccountID, key.ID, grace)
+	if errors.Is(err, auth.ErrNoKey) {
+		return fmt.Errorf("the API key %d %s (%s) is revoked", key.ID, key.Prefix, key.Name)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(p.stdout, secret.Reveal())
+	return err
+}
+
+// idOrPrefix reads how a key is named on the command line; one of both is nil.
+func idOrPrefix(name string) (id *int64, prefix *string) {
+	if id, err := strconv.ParseInt(name, 10, 64); err == nil {
+		return &id, nil
+	}
+	return nil, &name
+}
+
+func noKey(name string) error {
+	return fmt.Errorf("there is no API key with the id or prefix %q", name)
 }
 
 func (p *program) keyRevokeCommand() *cobra.Command {
@@ -199,18 +267,14 @@ every server. Revoking it again changes nothing.`,
 		Args:    usage(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var params db.APIKeyRevokeParams
-			if id, err := strconv.ParseInt(args[0], 10, 64); err == nil {
-				params.ID = &id
-			} else {
-				params.Prefix = &args[0]
-			}
+			params.ID, params.Prefix = idOrPrefix(args[0])
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				revoked, err := db.New(database).APIKeyRevoke(ctx, params)
 				if err != nil {
 					return err
 				}
 				if len(revoked) == 0 {
-					return fmt.Errorf("there is no API key with the id or prefix %q", args[0])
+					return noKey(args[0])
 				}
 				for _, key := range revoked {
 					fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"petstore/db"
+	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 )
 
@@ -57,7 +59,7 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate status", "migrate version",
-		"key", "key create", "key list", "key revoke", "seed", "openapi", "healthcheck", "version",
+		"key", "key create", "key list", "key rotate", "key revoke", "seed", "openapi", "healthcheck", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
@@ -75,8 +77,10 @@ func TestWrongUsage(t *testing.T) {
 		"nonsense", "serve now", "serve --nonsense", "migrate sideways", "openapi --format xml", "seed --pets 0", "seed --pets many",
 		"key create", "key create --account a --scope root", "key create --account a --expires-in soon",
 		"key create --account a --expires-in 0d", "key list", "key revoke",
+		"key create --account \t", "key create --account a\u0085b", "key create --account a --name \x7F", "key create --account " + strings.Repeat("a", 101),
+		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {
-		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Fields(args)...)
+		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Split(args, " ")...)
 		if _, ok := errors.AsType[*usageError](err); !ok {
 			t.Errorf("petstore %s: %v, want an error of usage", args, err)
 		}
@@ -198,6 +202,52 @@ func TestKeys(t *testing.T) {
 			t.Errorf("petstore %s succeeds", strings.Join(args, " "))
 		}
 	}
+}
+
+// TestRotateKey: the new secret is printed alone; the old one works for its grace.
+func TestRotateKey(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL}
+	first := must(t, environ, "key", "create", "--account", "acme", "--name", "ci")
+	prefix := func(secret string) string { return secret[:len("petstore_")+8] }
+	works := func(secrets ...string) {
+		t.Helper()
+		for i, secret := range secrets {
+			_, err := auth.NewVerifier(db.New(database.Pool)).Verify(t.Context(), strings.TrimSpace(secret))
+			if last := i == len(secrets)-1; (err == nil) != last {
+				t.Errorf("secret %d of %d: %v", i+1, len(secrets), err)
+			}
+		}
+	}
+	second := must(t, environ, "key", "rotate", prefix(first), "--grace", "10m")
+	if !regexp.MustCompile(`^`+keyPattern.String()+"\n$").MatchString(second) || second == first {
+		t.Fatalf("key rotate prints %q, want the new secret alone", second)
+	}
+	works(first)
+	works(second)
+	third := must(t, environ, "key", "rotate", "1")
+	works(first, second, third)
+	list := must(t, environ, "key", "list", "--account", "acme")
+	if !strings.Contains(list, prefix(third)) || strings.Contains(list, prefix(first)) || strings.Count(list, "in force") != 1 {
+		t.Errorf("key list:\n%s", list)
+	}
+	refused := func(sentence string, args ...string) {
+		t.Helper()
+		if stdout, _, err := execute(t, environ, args...); err == nil || !strings.Contains(err.Error(), sentence) || stdout != "" {
+			t.Errorf("petstore %s: %v, printed %q", strings.Join(args, " "), err, stdout)
+		}
+	}
+	refused("there is no API key", "key", "rotate", prefix(first))
+	refused("there is no API key", "key", "rotate", "2")
+	must(t, environ, "key", "create", "--account", "acme")
+	if _, err := database.Pool.Exec(t.Context(), "UPDATE api_keys SET prefix = $1", prefix(third)); err != nil {
+		t.Fatal(err)
+	}
+	refused("2 API keys have the prefix", "key", "rotate", prefix(third))
+	works(third)
+	must(t, environ, "key", "revoke", "1")
+	refused("is revoked", "key", "rotate", "1")
 }
 
 func TestSeed(t *testing.T) {
@@ -331,6 +381,9 @@ func TestServe(t *testing.T) {
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "never") != 1 { // expires never
+		t.Errorf("the last use was not written at the end:\n%s", list)
 	}
 	if _, _, err := execute(t, healthcheck, "healthcheck"); err == nil {
 		t.Error("healthcheck succeeds without a server")
