@@ -1,0 +1,81 @@
+package api_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestSecurityChecklist: docs/security.md has all ten, each with tests, and the
+// tests that it names are there.
+func TestSecurityChecklist(t *testing.T) {
+	t.Parallel()
+	const docs = "../../docs"
+	text, err := os.ReadFile(filepath.Join(docs, "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`\[(Test\w+)\]\(([\w./]+_test\.go)\)`)
+	sections := strings.Split(string(text), "\n## ")[1:]
+	for i := range 10 {
+		heading := "API" + strconv.Itoa(i+1) + ":2023 "
+		if len(sections) <= i || !strings.HasPrefix(sections[i], heading) {
+			t.Fatalf("section %d is not %s", i+1, heading)
+		}
+		tests := named.FindAllStringSubmatch(sections[i], -1)
+		if len(tests) == 0 || len(tests) != strings.Count(sections[i], "[Test") {
+			t.Errorf("%s names %d tests", heading, len(tests))
+		}
+		for _, test := range tests {
+			source, err := os.ReadFile(filepath.Join(docs, test[2]))
+			if err != nil {
+				t.Errorf("%s: %v", heading, err)
+			} else if !strings.Contains(string(source), "\nfunc "+test[1]+"(t *testing.T) {") {
+				t.Errorf("%s: %s is not in %s", heading, test[1], test[2])
+			}
+		}
+	}
+}
+
+// TestServerAsksNobody: the packages that answer requests use nothing of Go's that
+// sends one. Only PostgreSQL is asked, by pgx.
+func TestServerAsksNobody(t *testing.T) {
+	t.Parallel()
+	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)
+	files := 0
+	for _, directory := range []string{".", "../auth", "../docs", "../namekey", "../../db"} {
+		sources, err := filepath.Glob(filepath.Join(directory, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range sources {
+			if strings.HasSuffix(source, "_test.go") {
+				continue
+			}
+			files++
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, source, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for node := range ast.Preorder(file) {
+				selector, ok := node.(*ast.SelectorExpr)
+				if !ok {
+					continue
+				}
+				if from, ok := selector.X.(*ast.Ident); ok && sends.MatchString(from.Name+"."+selector.Sel.Name) {
+					t.Errorf("%s: %s.%s", set.Position(selector.Pos()), from.Name, selector.Sel.Name)
+				}
+			}
+		}
+	}
+	if least := 20; files < least {
+		t.Errorf("%d files were read", files)
+	}
+}
