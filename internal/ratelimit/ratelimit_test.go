@@ -1,0 +1,202 @@
+package ratelimit_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/ratelimit"
+)
+
+// clock stands still until it is moved.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func (c *clock) move(by time.Duration) { c.at = c.at.Add(by) }
+
+func startClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+// TestBucket: three at once, then one each ten seconds.
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	clock := startClock()
+	limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 6, Burst: 3}, clock.now)
+	if got := limiter.Capacity(); got != 30*time.Second {
+		t.Errorf("an empty bucket fills up in %s", got)
+	}
+	const s = time.Second
+	for i, step := range []struct {
+		after time.Duration
+		want  ratelimit.Bucket
+	}{
+		{0, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}},
+		{0, ratelimit.Bucket{Taken: true, Left: 1, Full: 20 * s}},
+		{0, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
+		{0, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},
+		{4 * s, ratelimit.Bucket{Full: 26 * s, Wait: 6 * s}}, // being refused costs nothing
+		{6*s - 1, ratelimit.Bucket{Full: 20*s + 1, Wait: 1}},
+		{1, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
+		{15 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 25 * s}}, // and half a token
+		{5 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
+		{time.Hour, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}}, // no fuller than full
+		{-time.Hour, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},        // a clock set back gives nothing
+	} {
+		clock.move(step.after)
+		if diff := cmp.Diff(step.want, limiter.Take("a")); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+	if !limiter.Take("b").Taken {
+		t.Error("another key is refused")
+	}
+}
+
+func TestNoLimit(t *testing.T) {
+	t.Parallel()
+	limiter := ratelimit.New[int](ratelimit.Limit{}, time.Now)
+	for range 10_000 {
+		if !limiter.Take(1).Taken {
+			t.Fatal("refused, without a limit")
+		}
+	}
+	if !ratelimit.New[int](ratelimit.Limit{PerMinute: 1}, time.Now).Take(1).Taken {
+		t.Error("a bucket holds less than one token")
+	}
+}
+
+// TestRaceForTokens: of many who ask at once, as many get a token as there are.
+func TestRaceForTokens(t *testing.T) {
+	t.Parallel()
+	const burst, askers, times = 500, 8, 250
+	limiter := ratelimit.New[int](ratelimit.Limit{PerMinute: 1, Burst: burst}, startClock().now)
+	var group sync.WaitGroup
+	var taken [2]atomic.Int64
+	for range askers {
+		group.Go(func() {
+			for i := range times * len(taken) {
+				if key := i % len(taken); limiter.Take(key).Taken {
+					taken[key].Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for key := range taken {
+		if got := taken[key].Load(); got != burst {
+			t.Errorf("%d tokens were taken of bucket %d, want %d", got, key, burst)
+		}
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"192.0.2.1":               "192.0.2.1",
+		"::ffff:192.0.2.1":        "192.0.2.1",
+		"2001:db8:1:2:3:4:5:6":    "2001:db8:1:2::",
+		"2001:db8:1:2::":          "2001:db8:1:2::",
+		"2001:db8:1:3::1":         "2001:db8:1:3::",
+		"fe80::1%eth0":            "fe80::",
+		"::1":                     "::",
+		"2001:db8:1:2:ffff::%lo0": "2001:db8:1:2::",
+	} {
+		if got := ratelimit.Network(netip.MustParseAddr(text)); got != netip.MustParseAddr(want) {
+			t.Errorf("%s is known by %s, want %s", text, got, want)
+		}
+	}
+	if got := ratelimit.Network(netip.Addr{}); got.IsValid() {
+		t.Errorf("no address is known by %s", got)
+	}
+}
+
+// address is the i-th of 2^32 addresses in networks of their own.
+func address(i uint32) netip.Addr {
+	var bytes [16]byte
+	bytes[0] = 0x20
+	binary.BigEndian.PutUint32(bytes[4:], i)
+	return ratelimit.Network(netip.AddrFrom16(bytes))
+}
+
+// TestMemoryIsBounded under a million addresses; the latest of them are known still.
+func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // it measures the heap, which all tests share
+	const addresses, megabyte, limit = 1_000_000, 1 << 20, 24
+	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 1, Burst: 1}, startClock().now)
+	before := heap()
+	for i := range uint32(addresses) {
+		if !limiter.Take(address(i)).Taken {
+			t.Fatalf("address %d is refused at its first time", i)
+		}
+	}
+	grown := (heap() - before) / megabyte
+	t.Logf("the heap grew by %d MB", grown)
+	if grown > limit {
+		t.Errorf("the heap grew by %d MB, want at most %d", grown, limit)
+	}
+	const known = 65_536
+	for i := uint32(addresses - known); i < addresses; i++ {
+		if limiter.Take(address(i)).Taken {
+			t.Fatalf("address %d of %d is forgotten", i, addresses)
+		}
+	}
+	if !limiter.Take(address(addresses - known - 1)).Taken {
+		t.Error("more addresses are known than there is room for")
+	}
+}
+
+// heap is the size of what is in use.
+func heap() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+// TestTakingAllocatesNothing, whether there is a token or not.
+func TestTakingAllocatesNothing(t *testing.T) { //nolint:paralleltest // it counts the allocations of all tests
+	for what, limit := range map[string]ratelimit.Limit{
+		"there is a token": {PerMinute: 1, Burst: 1 << 20},
+		"there is none":    {PerMinute: 1, Burst: 1},
+	} {
+		limiter := ratelimit.New[int64](limit, time.Now)
+		limiter.Take(1)
+		if got := testing.AllocsPerRun(1000, func() { limiter.Take(1) }); got > 0 {
+			t.Errorf("where %s, taking it allocates %v times", what, got)
+		}
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	limiter := ratelimit.New[int64](ratelimit.Limit{PerMinute: 600, Burst: 100}, time.Now)
+	b.ReportAllocs()
+	for i := int64(0); b.Loop(); i++ {
+		limiter.Take(i % 1000)
+	}
+}
+
+// BenchmarkTakeAtOnce has every processor ask at once.
+func BenchmarkTakeAtOnce(b *testing.B) {
+	limiter := ratelimit.New[int64](ratelimit.Limit{PerMinute: 600, Burst: 100}, time.Now)
+	var askers atomic.Int64
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := askers.Add(1) * 500; pb.Next(); i++ {
+			limiter.Take(i % 1000)
+		}
+	})
+}
+
+// BenchmarkTakeOfStrangers asks with an address that was never seen, each time.
+func BenchmarkTakeOfStrangers(b *testing.B) {
+	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 20, Burst: 20}, time.Now)
+	b.ReportAllocs()
+	for i := uint32(0); b.Loop(); i++ {
+		limiter.Take(address(i))
+	}
+}
