@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"reflect"
@@ -33,8 +34,14 @@ type config struct {
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
 	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
 	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
-	LogLevel       slog.Level    `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
-	LogFormat      string        `env:"PETSTORE_LOG_FORMAT"`
+
+	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
+	RateBurst        int      `env:"PETSTORE_RATE_BURST"` // by default a sixth of RateLimit
+	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
+	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
+
+	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
+	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
 	// PGBin is where the server binaries are that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
 }
@@ -44,6 +51,7 @@ const (
 	leastMaxConns   = 8
 	maxConnsPerCore = 4
 	mostMaxConns    = 10_000
+	mostRateLimit   = 1_000_000
 )
 
 // loadConfig reads and checks the whole configuration; the error names every
@@ -58,6 +66,9 @@ func (p *program) loadConfig(database bool) (config, error) {
 	}
 	if parsed.DBMaxConns == 0 && len(mistakes) == 0 {
 		parsed.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
+	}
+	if parsed.RateBurst == 0 {
+		parsed.RateBurst = max(1, parsed.RateLimit/6) // what comes back in ten seconds
 	}
 	if parsed.LogFormat == "" {
 		parsed.LogFormat = telemetry.JSON
@@ -81,6 +92,13 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
+	wrong(parsed.RateLimit < 0 || parsed.RateLimit > mostRateLimit, "PETSTORE_RATE_LIMIT %d is not between 0 and %d", parsed.RateLimit, mostRateLimit)
+	wrong(parsed.RateBurst < 0 || parsed.RateBurst > mostRateLimit, "PETSTORE_RATE_BURST %d is not between 1 and %d", parsed.RateBurst, mostRateLimit)
+	wrong(parsed.AuthFailureLimit < 0 || parsed.AuthFailureLimit > mostRateLimit, "PETSTORE_AUTH_FAILURE_LIMIT %d is not between 0 and %d", parsed.AuthFailureLimit, mostRateLimit)
+	for i, proxy := range parsed.TrustedProxies {
+		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
+		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES %q is neither an IP address nor a network such as 10.0.0.0/8", proxy)
+	}
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT %q is neither json nor text", parsed.LogFormat)
 	if len(mistakes) > 0 {
 		return config{}, fmt.Errorf("the configuration is wrong: %s", strings.Join(mistakes, "; "))
@@ -139,6 +157,15 @@ func isOrigin(text string) bool {
 	}
 	scheme, port := parts[1], parts[3]
 	return scheme+port != "http:80" && scheme+port != "https:443" // which browsers leave out
+}
+
+// isAddress reports whether text is an IP address or a network.
+func isAddress(text string) bool {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		return network == network.Masked() // 10.1.2.3/8 is more likely a slip
+	}
+	address, err := netip.ParseAddr(text)
+	return err == nil && address.Zone() == ""
 }
 
 func isTerminal(w io.Writer) bool {

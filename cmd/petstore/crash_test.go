@@ -32,7 +32,7 @@ type shop struct {
 func openShop(t *testing.T) *shop {
 	t.Helper()
 	database := pgtest.New(t)
-	s := &shop{t: t, database: database, environ: []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0"}}
+	s := &shop{t: t, database: database, environ: []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}}
 	s.key = strings.TrimSpace(must(t, s.environ, "key", "create", "--account", "acme", "--scope", "write"))
 	s.begin()
 	post(t, s.base+"/categories", s.key, `{"name": "dogs"}`)

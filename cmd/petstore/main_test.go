@@ -95,6 +95,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
 		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
+		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
 	}, "serve")
 	if err == nil {
 		t.Fatal("serve takes a configuration that is all wrong")
@@ -103,6 +104,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
 		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
+		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES "proxy.example"`,
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name %s: %v", name, err)

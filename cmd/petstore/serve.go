@@ -17,6 +17,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
+	"petstore/internal/ratelimit"
 )
 
 // The limits of a connection. Those of a request begin when its header is read.
@@ -26,6 +27,11 @@ const (
 	writeTimeout      = 20 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 64 << 10
+
+	// maxInFlight is what a pool of connections can be expected to work off before
+	// its waiters give up. One API key of the default limit cannot hold all of it
+	// with bodies that do not come: in readTimeout it has 200 requests.
+	maxInFlight = 256
 
 	// How long new connections are taken after readiness has begun to fail, each
 	// for one request: what was on its way when the end began is still answered.
@@ -86,6 +92,10 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 		RequestTimeout: c.RequestTimeout,
 		CORSOrigins:    c.CORSOrigins,
 		EnforceSunset:  c.EnforceSunset,
+		KeyLimit:       ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst},
+		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
+		TrustedProxies: c.TrustedProxies,
+		MaxInFlight:    maxInFlight,
 	})
 	if err != nil {
 		return err

@@ -40,6 +40,11 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		c.Request = c.Request.WithContext(ctx)
 
 		err := s.sunset(c, deprecated)
+		if err == nil && r.scope != 0 { // what takes no key asks nothing that could run short
+			if err = s.limits.enter(); err == nil {
+				defer s.limits.leave()
+			}
+		}
 		if err == nil {
 			err = s.admit(c, r)
 		}
@@ -72,10 +77,16 @@ func (s *Server) admit(c *gin.Context, r route) error {
 		return nil
 	}
 	identity, err := s.authenticate(c.Request)
+	if failure, ok := errors.AsType[*problem](err); ok {
+		return s.limits.countFailure(c, failure)
+	}
 	if err != nil {
 		return err
 	}
 	c.Set(identityKey, identity)
+	if err := s.limits.count(c.Writer.Header(), identity); err != nil {
+		return err
+	}
 	switch {
 	case !identity.Scope.Includes(r.scope):
 		return errInsufficientScope.saying(fmt.Sprintf("This operation needs an API key of scope %s; this one's is %s.", r.scope, identity.Scope))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -76,8 +78,12 @@ var (
 	errIdempotencyKeyReused = &problem{status: 422, code: "idempotency_key_reused", message: "This Idempotency-Key was used for another path or body."}
 	errUnknownPet           = &problem{status: 422, code: "unknown_pet", message: "There is no pet with the id in petId."}
 
+	errRateLimited     = &problem{status: 429, code: "rate_limited", message: "This API key has sent too many requests; see Retry-After."}
+	errTooManyFailures = &problem{status: 429, code: "rate_limited", message: "Too many requests from this address had no valid API key; see Retry-After."}
+
 	errInternal    = &problem{status: 500, code: "internal_error", message: "The server failed. Quote the request id when you report it."}
 	errUnavailable = &problem{status: 503, code: "unavailable", message: "The service cannot answer at the moment. Try again shortly.", header: [2]string{"Retry-After", "1"}}
+	errOverloaded  = errUnavailable.saying("The service is answering as many requests as it can. Try again shortly.")
 )
 
 // Error is the problem's code.
@@ -87,6 +93,13 @@ func (p *problem) Error() string { return p.code }
 func (p *problem) saying(message string) *problem {
 	q := *p
 	q.message = message
+	return &q
+}
+
+// after returns the problem with the time to wait before trying again.
+func (p *problem) after(wait time.Duration) *problem {
+	q := *p
+	q.header = [2]string{"Retry-After", strconv.Itoa(wholeSeconds(wait))}
 	return &q
 }
 

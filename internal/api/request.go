@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	maxFilterValues  = 100 // of one repeatable parameter
-	maxParameterName = 200 // bytes of a name that is repeated in an error
-	maxViolations    = 100 // that are listed in one answer
+	maxParameters    = 1000 // of one query; repeated ones count each time
+	maxFilterValues  = 100  // of one repeatable parameter
+	maxParameterName = 200  // bytes of a name that is repeated in an error
+	maxViolations    = 100  // that are listed in one answer
 	maxPrefixLength  = maxNameLength
 )
 
@@ -49,11 +50,16 @@ func (s *Server) read(c *gin.Context) *request {
 // parseQuery is url.ParseQuery, but names the parameter that is ill-formed.
 func (r *request) parseQuery(raw string) {
 	r.query = url.Values{}
+	parameters := 0
 	for pair := range strings.SplitSeq(raw, "&") {
 		if pair == "" {
 			continue
 		}
 		rawName, rawValue, _ := strings.Cut(pair, "=")
+		if parameters++; parameters > maxParameters { // a header full of them would cost 200 times its size
+			r.reject(rawName, "too_many", fmt.Sprintf("A query has at most %d parameters; what follows was not read.", maxParameters))
+			return
+		}
 		name, err := url.QueryUnescape(rawName)
 		if err != nil || !isText(name) {
 			r.reject(rawName, "invalid_format", "The name is not percent-encoded UTF-8.")

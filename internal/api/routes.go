@@ -81,6 +81,7 @@ func (s *Server) newEngine() *gin.Engine {
 	// gin's own search for other methods panics on some paths (v1.12.0: it walks
 	// several trees with the stack of one), so refuse tells 405 from 404.
 	engine.HandleMethodNotAllowed = false
+	engine.RemoteIPHeaders = []string{"X-Forwarded-For"} // from trusted proxies; anybody may send X-Real-IP
 	engine.Use(s.observe)
 	engine.NoRoute(s.endpoint(route{handle: s.refuse}))
 

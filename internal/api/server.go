@@ -4,6 +4,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
+	"petstore/internal/ratelimit"
 )
 
 // Version is the version of the API, info.version of the description.
@@ -38,6 +40,17 @@ type Options struct {
 	CORSOrigins []string
 	// EnforceSunset ends deprecated operations when their sunset is over.
 	EnforceSunset bool
+
+	// KeyLimit bounds the requests of each API key, and FailureLimit the failed
+	// authentications from each address. Zero: no limit.
+	KeyLimit, FailureLimit ratelimit.Limit
+	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
+	// is believed.
+	TrustedProxies []string
+	// MaxInFlight bounds the requests with an API key that are answered at the
+	// same time; more are unavailable at once. Zero: no limit.
+	MaxInFlight int
+
 	// Now tells the time; nil: time.Now.
 	Now func() time.Time
 }
@@ -57,6 +70,7 @@ type Server struct {
 	now            func() time.Time
 	compressor     *compressor
 	cursorKey      sharedKey
+	limits         limits
 	base           string
 	maxBodyBytes   int64
 	requestTimeout time.Duration
@@ -73,8 +87,12 @@ type Server struct {
 	varyEncoding []string
 }
 
-// New returns a Server. The error is a mistake in the description that is built in.
+// New returns a Server. The error is a mistake in the description that is built
+// in, or a trusted proxy that is none.
 func New(options Options) (*Server, error) {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
 	s := &Server{
 		db:             options.DB,
 		queries:        db.New(options.DB),
@@ -87,9 +105,7 @@ func New(options Options) (*Server, error) {
 		enforceSunset:  options.EnforceSunset,
 		now:            options.Now,
 		compressor:     newCompressor(),
-	}
-	if s.now == nil {
-		s.now = time.Now
+		limits:         newLimits(options),
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
@@ -109,6 +125,9 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s.engine = s.newEngine()
+	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("api: the trusted proxies: %w", err)
+	}
 	return s, nil
 }
 

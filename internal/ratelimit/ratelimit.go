@@ -47,7 +47,7 @@ func New[K comparable](limit Limit, now func() time.Time) *Limiter[K] {
 	interval := time.Minute / time.Duration(limit.PerMinute)
 	return &Limiter[K]{
 		interval: interval,
-		capacity: interval * time.Duration(max(limit.Burst, 1)),
+		capacity: interval * time.Duration(limit.Burst),
 		now:      now,
 		began:    now(),
 		fullAt:   fullAt,

@@ -66,9 +66,6 @@ func TestNoLimit(t *testing.T) {
 			t.Fatal("refused, without a limit")
 		}
 	}
-	if !ratelimit.New[int](ratelimit.Limit{PerMinute: 1}, time.Now).Take(1).Taken {
-		t.Error("a bucket holds less than one token")
-	}
 }
 
 // TestRaceForTokens: of many who ask at once, as many get a token as there are.

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// TestTrustedProxies: addresses and networks are taken, in any number, and
+// nothing else is.
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	for value, right := range map[string]bool{
+		"": true, "127.0.0.1": true, "10.0.0.0/8": true, "::1": true, "2001:db8::/32": true, "10.0.0.0/8, 192.0.2.1 ,::1": true,
+		"localhost": false, "10.0.0.1/8": false, "10.0.0.0/33": false, "10.0.0": false, "fe80::1%eth0": false, "127.0.0.1:80": false,
+		"10.0.0.0/8,,::1": false, "10.0.0.0/8;::1": false, "*": false,
+	} {
+		_, _, err := execute(t, []string{"PETSTORE_TRUSTED_PROXIES=" + value}, "serve") // which lacks a database
+		if err == nil || strings.Contains(err.Error(), "PETSTORE_TRUSTED_PROXIES") == right {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
+// TestServeLimitsKeys: the limits that are set are those that clients are told,
+// and those by default are the contract's.
+func TestServeLimitsKeys(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		environ []string
+		policy  string
+	}{
+		{nil, `"key";q=100;w=10`},
+		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10`},
+		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60`},
+		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5`},
+		{[]string{"PETSTORE_RATE_LIMIT=0"}, ""},
+	} {
+		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
+			t.Parallel()
+			environ := append([]string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}, test.environ...)
+			key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+			p := begin(t, t.TempDir(), environ, "serve")
+			base := p.address()
+			answer := ask(t, base, key)
+			if got := answer.Header.Get("RateLimit-Policy"); got != test.policy {
+				t.Errorf("RateLimit-Policy %q, want %q", got, test.policy)
+			}
+			statuses := map[int]int{}
+			for range 25 {
+				statuses[ask(t, base, "x").StatusCode]++
+			}
+			const atOnce = 20 // and one more each three seconds
+			if statuses[http.StatusUnauthorized] < atOnce || statuses[http.StatusTooManyRequests] == 0 {
+				t.Errorf("25 failed authentications: %v", statuses)
+			}
+			if answer := ask(t, base, key); answer.StatusCode != http.StatusOK && test.policy != `"key";q=1;w=60` {
+				t.Errorf("a valid key from there: %d", answer.StatusCode)
+			}
+			p.end(syscall.SIGTERM)
+		})
+	}
+}
+
+// ask sends a GET of nothing but itself and returns the answer, without its body.
+func ask(t *testing.T, base, key string) *http.Response {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/pets", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer
+}
+
+// TestServeLimitsRequests: what is too large, or too slow to come, is answered
+// or cut off in time.
+func TestServeLimitsRequests(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	base := begin(t, t.TempDir(), environ, "serve").address()
+	common := " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key + "\r\n"
+
+	for what, test := range map[string]struct {
+		sent   string
+		within time.Duration
+		want   []string // what the answer holds; nil: none comes
+	}{
+		"a header of 60 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 60<<10) + "\r\n\r\n", patience, []string{" 200 OK", "application/json"}},
+		"a query of 60 KiB":  {"GET /pets?" + strings.Repeat("a&", 30<<10) + common + "\r\n", patience, []string{" 400 Bad Request", "too_many"}},
+		"a header of 70 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 70<<10) + "\r\n\r\n", patience, []string{" 431 ", "text/plain"}},
+		"a query of 70 KiB":  {"GET /pets?" + strings.Repeat("a", 70<<10) + common + "\r\n", patience, []string{" 431 ", "text/plain"}},
+		"half a header":      {"GET /pets" + common, readHeaderTimeout + 5*time.Second, nil},
+		"half a body": {
+			"POST /messages" + common + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{", readTimeout + 5*time.Second,
+			[]string{" 400 Bad Request", "invalid_json"},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			answer, err := exchange(t, strings.TrimPrefix(base, "http://"), test.sent, test.within)
+			if err != nil {
+				t.Fatalf("the connection was not closed: %v", err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(answer, want) {
+					t.Errorf("no %q in the answer:\n%s", want, answer)
+				}
+			}
+			if test.want == nil && answer != "" {
+				t.Errorf("answered:\n%s", answer)
+			}
+		})
+	}
+}
+
+// exchange sends text, and returns all that comes until the server closes the
+// connection, or a whole answer; the error is that neither came in time.
+func exchange(t *testing.T, address, text string, within time.Duration) (string, error) {
+	t.Helper()
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.WriteString(connection, text) }() // of which the server may have heard enough
+	answer, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	return fmt.Sprintf("%s %s\n%v\n%s", answer.Proto, answer.Status, answer.Header, body), err
+}

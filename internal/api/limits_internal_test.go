@@ -1,0 +1,85 @@
+package api
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"petstore/internal/auth"
+	"petstore/internal/ratelimit"
+)
+
+// TestToldLimit: of every state of a bucket the header tells what is so, though
+// fields are made once.
+func TestToldLimit(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []ratelimit.Limit{
+		{PerMinute: 600, Burst: 100}, {PerMinute: 1, Burst: 1}, {PerMinute: 7, Burst: 3}, {PerMinute: 3, Burst: 50}, {PerMinute: 60, Burst: 1},
+		{PerMinute: 100_000, Burst: 17}, {PerMinute: 5, Burst: 2 * maxToldStates},
+	} {
+		now := time.Now()
+		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }})
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			bucket := l.keys.Take(1)
+			header := http.Header{}
+			l.told.write(header, bucket)
+			full := int((bucket.Full + time.Second - time.Nanosecond).Seconds())
+			if got, want := header.Get("RateLimit"), fmt.Sprintf(`"key";r=%d;t=%d`, bucket.Left, full); got != want {
+				t.Fatalf("%+v, %+v: RateLimit %s, want %s", limit, bucket, got, want)
+			}
+			now = now.Add(time.Duration(random.Float64() * 2 * float64(time.Minute) / float64(limit.PerMinute)))
+		}
+		// And from full to empty.
+		now = now.Add(l.keys.Capacity())
+		for i := range limit.Burst {
+			header := http.Header{}
+			l.told.write(header, l.keys.Take(1))
+			left, full := 0, 0
+			if _, err := fmt.Sscanf(header.Get("RateLimit"), `"key";r=%d;t=%d`, &left, &full); err != nil || left != limit.Burst-i-1 || full < (i+1)*60/limit.PerMinute {
+				t.Fatalf("%+v, request %d: RateLimit %s (%v)", limit, i, header.Get("RateLimit"), err)
+			}
+		}
+	}
+}
+
+// steady is a clock by which a token is regained between two readings.
+func steady() func() time.Time {
+	at := time.Now()
+	return func() time.Time {
+		at = at.Add(time.Second)
+		return at
+	}
+}
+
+// TestLimitsAllocateNothing on the way of a request that is let through.
+func TestLimitsAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts the allocations of all tests
+	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, MaxInFlight: 1, Now: steady()})
+	header := http.Header{}
+	if got := testing.AllocsPerRun(1000, func() { pass(t, &l, header) }); got > 0 {
+		t.Errorf("%v allocations a request", got)
+	}
+}
+
+// pass passes the limits as a request does.
+func pass(t testing.TB, l *limits, header http.Header) {
+	t.Helper()
+	if err := l.enter(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.count(header, auth.Identity{KeyID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.leave()
+}
+
+func BenchmarkLimits(b *testing.B) {
+	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, MaxInFlight: 1, Now: steady()})
+	header := http.Header{}
+	b.ReportAllocs()
+	for b.Loop() {
+		pass(b, &l, header)
+	}
+}

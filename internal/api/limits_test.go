@@ -1,0 +1,516 @@
+package api_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+	"petstore/internal/ratelimit"
+)
+
+// stoppedClock is a clock that the test moves.
+type stoppedClock struct{ nanoseconds atomic.Int64 }
+
+func (c *stoppedClock) now() time.Time { return time.Unix(0, c.nanoseconds.Load()) }
+
+func (c *stoppedClock) move(by time.Duration) { c.nanoseconds.Add(int64(by)) }
+
+// limited starts a server with limits by a clock that stands still.
+func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.Options)) (*petstore, *stoppedClock) {
+	p.t.Helper()
+	clock := &stoppedClock{}
+	return p.with(func(o *api.Options) {
+		o.KeyLimit, o.FailureLimit, o.Now = keys, failures, clock.now
+		for _, one := range change {
+			one(o)
+		}
+	}), clock
+}
+
+// wantLimit fails the test unless the answer tells this limit and what is left of it.
+func (r *response) wantLimit(policy, state string) *response {
+	r.t.Helper()
+	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
+	if diff := cmp.Diff([][]string{{policy}, {state}}, got); diff != "" {
+		r.t.Errorf("%s: RateLimit-Policy and RateLimit (-want +got):\n%s", r.what, diff)
+	}
+	return r
+}
+
+// wantNoLimit fails the test if the answer tells of a limit.
+func (r *response) wantNoLimit() *response {
+	r.t.Helper()
+	for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
+		if got := r.header.Values(name); len(got) > 0 {
+			r.t.Errorf("%s: %s %q", r.what, name, got)
+		}
+	}
+	return r
+}
+
+// wantLimited fails the test unless the answer is 429 and says how long to wait.
+func (r *response) wantLimited(seconds string) *response {
+	r.t.Helper()
+	r.wantError(429, "rate_limited")
+	if got := r.header.Values("Retry-After"); len(got) != 1 || got[0] != seconds {
+		r.t.Errorf("%s: Retry-After %q, want %s", r.what, got, seconds)
+	}
+	if got := r.header.Values("WWW-Authenticate"); len(got) > 0 {
+		r.t.Errorf("%s: WWW-Authenticate %q with 429", r.what, got)
+	}
+	return r
+}
+
+// TestKeyLimit: three at once and one each ten seconds, told on every answer.
+func TestKeyLimit(t *testing.T) {
+	t.Parallel()
+	const policy = `"key";q=3;w=30`
+	p, clock := start(t).limited(ratelimit.Limit{PerMinute: 6, Burst: 3}, ratelimit.Limit{})
+	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
+	p.get("/pets/1").want(404).wantLimit(policy, `"key";r=1;t=20`)
+	clock.move(100 * time.Millisecond)
+	p.do("HEAD", "/pets", nil).want(200).wantLimit(policy, `"key";r=0;t=30`)
+	p.get("/pets").wantLimited("10").wantLimit(policy, `"key";r=0;t=30`)
+	clock.move(9800 * time.Millisecond)
+	p.get("/pets").wantLimited("1").wantLimit(policy, `"key";r=0;t=21`)
+	if head := p.do("HEAD", "/pets", nil).want(429); head.header.Get("Retry-After") != "1" || len(head.body) > 0 {
+		t.Errorf("HEAD: Retry-After %q and the body %q", head.header.Get("Retry-After"), head.body)
+	}
+	clock.move(100 * time.Millisecond)
+	p.get("/pets").want(200).wantLimit(policy, `"key";r=0;t=30`)
+	clock.move(time.Hour)
+	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
+}
+
+// TestLimitIsToldOnEveryAnswer to a known key, and on no other.
+func TestLimitIsToldOnEveryAnswer(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	tag := p.get("/categories/1").etag()
+	reader := p.newKey("tester", auth.Read)
+	known, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 5}, ratelimit.Limit{})
+	for _, answer := range []func() *response{
+		func() *response { return known.get("/categories").want(200) },
+		func() *response { return known.post("/categories", object{"name": "new"}).want(201) },
+		func() *response { return known.post("/messages", object{"message": "new"}).want(202) },
+		func() *response { return known.del("/categories/2").want(204) },
+		func() *response { return known.do("GET", "/categories/1", nil, "If-None-Match", tag).want(304) },
+		func() *response { return known.do("HEAD", "/categories/1", nil).want(200) },
+		func() *response { return known.post("/categories", "{").want(400) },
+		func() *response { return known.do("POST", "/categories", "{}", "Content-Type", "text/plain").want(400) },
+		func() *response { return known.as(reader).post("/categories", object{}).want(403) },
+		func() *response { return known.get("/categories/999").want(404) },
+		func() *response { return known.do("GET", "/categories", nil, "Accept", "text/html").want(406) },
+		func() *response { return known.del("/categories/1").want(409) },
+		func() *response { return known.do("DELETE", "/categories/1", nil, "If-Match", otherTag).want(412) },
+		func() *response { return known.post("/categories", padded("large", maxBodyBytes+1)).want(413) },
+		func() *response { return known.post("/store/orders", object{"petId": 999}).want(422) },
+		func() *response {
+			return known.do("POST", "/messages", object{"message": "x"}, "Idempotency-Key", "x").want(202)
+		},
+		func() *response {
+			return known.do("POST", "/messages", object{"message": "x"}, "Idempotency-Key", "x").want(202)
+		},
+	} {
+		answer().wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
+		clock.move(time.Second)
+	}
+	p.pool.Close()
+	p.verifier.Trust()
+	known.get("/categories").want(503).wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
+
+	known.as("").get("/pets").want(401).wantNoLimit()
+	known.as("x").get("/pets").want(401).wantNoLimit()
+	known.get("/nothing").want(404).wantNoLimit()
+	known.put("/pets", nil).want(405).wantNoLimit()
+	known.get("/livez").want(200).wantNoLimit()
+	known.get("/openapi.json").want(200).wantNoLimit()
+	known.do("OPTIONS", "/pets", nil).want(204).wantNoLimit()
+	p.get("/pets").want(503).wantNoLimit() // a server without a limit
+}
+
+// TestEveryOperationIsLimited, and does nothing then.
+func TestEveryOperationIsLimited(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
+	before := p.contents(tables)
+	p, _ = p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 2, Burst: 1})
+	p.get("/pets").want(200)
+	p.as("").get("/pets").want(401)
+	eachOperation(t, func(t *testing.T, o operation) {
+		t.Helper()
+		p := p.in(t)
+		p.ask(o, "Idempotency-Key", "x").wantLimited("60").wantLimit(`"key";q=1;w=60`, `"key";r=0;t=60`)
+		p.as("").ask(o).wantLimited("30").wantNoLimit()
+		p.as("x").ask(o).wantLimited("30").wantNoLimit()
+	})
+	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
+		t.Errorf("requests that were refused changed the data (-before +after):\n%s", diff)
+	}
+	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
+		p.get(target).want(200)
+		p.as("").get(target).want(200)
+	}
+	p.do("OPTIONS", "/pets", nil).want(204)
+}
+
+// TestBucketsOfKeys: each key has a bucket, whosever it is and on whatever operation.
+func TestBucketsOfKeys(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	same, another := p.newKey("tester", auth.Admin), p.newKey("another", auth.Read)
+	p, _ = p.limited(ratelimit.Limit{PerMinute: 1, Burst: 2}, ratelimit.Limit{})
+	p.get("/pets").want(200)
+	p.get("/messages").want(200)
+	p.get("/categories").wantLimited("60")
+	p.as(same).get("/pets").want(200).wantLimit(`"key";q=2;w=120`, `"key";r=1;t=60`)
+	p.as(another).get("/pets").want(200).wantLimit(`"key";q=2;w=120`, `"key";r=1;t=60`)
+}
+
+// TestRaceForTokens: of many requests at once, as many are answered as the key may send.
+func TestRaceForTokens(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).limited(ratelimit.Limit{PerMinute: 1, Burst: 10}, ratelimit.Limit{})
+	var answered atomic.Int64
+	atOnce(t, 40, func(int) error {
+		answer, err := p.try("GET", "/pets", nil)
+		if err == nil && answer.status == 200 {
+			answered.Add(1)
+		} else if err == nil && answer.status != 429 {
+			err = fmt.Errorf("%d: %s", answer.status, answer.body)
+		}
+		return err
+	})
+	if got := answered.Load(); got != 10 {
+		t.Errorf("%d requests were answered, want 10", got)
+	}
+}
+
+// TestFailureLimit: whoever fails too often is not even told why; a key that
+// works is never refused for it.
+func TestFailureLimit(t *testing.T) {
+	t.Parallel()
+	p, clock := start(t).limited(ratelimit.Limit{}, ratelimit.Limit{PerMinute: 3, Burst: 3})
+	for range 10 {
+		p.get("/pets").want(200) // which no failure is
+	}
+	p.as("").get("/pets").wantChallenge(401, "missing_api_key", challenge)
+	p.as("x").get("/pets").wantChallenge(401, "invalid_api_key", challengeInvalid)
+	p.as(auth.NewSecret().Reveal()).get("/pets").wantChallenge(401, "invalid_api_key", challengeInvalid)
+	for _, key := range []string{"", "x", auth.NewSecret().Reveal()} {
+		p.as(key).get("/pets").wantLimited("20")
+	}
+	p.as("").get("/nothing").wantError(404, "route_not_found")
+	p.as("").get("/livez").want(200)
+	p.get("/pets").want(200)
+	p.as(p.newKey("tester", auth.Read)).post("/pets", object{}).wantError(403, "insufficient_scope") // a key that works, for something else
+	clock.move(19 * time.Second)
+	p.as("").get("/pets").wantLimited("1")
+	clock.move(time.Second)
+	p.as("").get("/pets").want(401)
+	p.as("").get("/pets").wantLimited("20")
+}
+
+// TestAddressOfAClient: what is counted as the same address, by whom it says it is.
+func TestAddressOfAClient(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	none, local := []string{}, []string{"127.0.0.0/8", "::1"}
+	nested := []string{"127.0.0.1", "10.0.0.0/8", "2001:db8:ffff::/48"}
+	type fields map[string][]string
+	via := func(values ...string) fields { return fields{"X-Forwarded-For": values} }
+	for what, test := range map[string]struct {
+		trusted       []string
+		first, second fields
+		same          bool
+	}{
+		"the peer alone":                           {local, nil, nil, true},
+		"nobody is trusted":                        {none, via("192.0.2.1"), via("192.0.2.2"), true},
+		"the peer is not trusted":                  {[]string{"10.0.0.0/8", "::1"}, via("192.0.2.1"), via("192.0.2.2"), true},
+		"two clients of a proxy":                   {local, via("192.0.2.1"), via("192.0.2.2"), false},
+		"one client of a proxy":                    {local, via("192.0.2.1"), via("192.0.2.1"), true},
+		"a client and the proxy itself":            {local, via("192.0.2.1"), nil, false},
+		"a client that tells of others":            {local, via("192.0.2.7, 192.0.2.1"), via("192.0.2.8, 192.0.2.1"), true},
+		"a client that tells of us":                {local, via("127.0.0.1, 192.0.2.1"), via("192.0.2.1"), true},
+		"through two proxies":                      {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.2, 10.1.2.3"), false},
+		"through another second proxy":             {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.1, 2001:db8:ffff::1"), true},
+		"two fields":                               {nested, via("192.0.2.1", "10.1.2.3"), via("192.0.2.2", "10.1.2.3"), false},
+		"two fields are one list":                  {nested, via("192.0.2.7", "192.0.2.1, 10.1.2.3"), via("192.0.2.1, 10.1.2.3"), true},
+		"two fields of a client":                   {local, via("192.0.2.7", "192.0.2.1"), via("192.0.2.8", "192.0.2.1"), true},
+		"two clients of one IPv6 network":          {local, via("2001:db8::1"), via("2001:db8::ffff:ffff:ffff:ffff"), true},
+		"two IPv6 networks":                        {local, via("2001:db8::1"), via("2001:db8:0:1::1"), false},
+		"IPv4 written as IPv6":                     {local, via("::ffff:192.0.2.1"), via("192.0.2.1"), true},
+		"two of them":                              {local, via("::ffff:192.0.2.1"), via("::ffff:192.0.2.2"), false},
+		"what is no address is the proxy's":        {local, via("unknown"), via("192.0.2.1, x"), true},
+		"an empty field is the proxy's":            {local, via(""), nil, true},
+		"X-Real-IP is not believed":                {local, fields{"X-Real-Ip": {"192.0.2.1"}}, fields{"X-Real-Ip": {"192.0.2.2"}}, true},
+		"Forwarded is not believed":                {local, fields{"Forwarded": {"for=192.0.2.1"}}, fields{"Forwarded": {"for=192.0.2.2"}}, true},
+		"neither are those of single platforms":    {local, fields{"Cf-Connecting-Ip": {"192.0.2.1"}, "X-Appengine-Remote-Addr": {"192.0.2.1"}}, nil, true},
+		"a long list is read from its end":         {local, via(strings.Repeat("192.0.2.7, ", 4000) + "192.0.2.1"), via("192.0.2.1"), true},
+		"all are proxies: the first is the client": {nested, via("10.0.0.1, 10.0.0.2"), via("10.0.0.3, 10.0.0.2"), false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p, _ := p.in(t).limited(ratelimit.Limit{}, ratelimit.Limit{PerMinute: 1, Burst: 1}, func(o *api.Options) { o.TrustedProxies = test.trusted })
+			statuses := make([]int, 0, 2)
+			for _, header := range []fields{test.first, test.second} {
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/pets", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				request.Header = http.Header(header)
+				if header == nil {
+					request.Header = http.Header{}
+				}
+				answer, err := p.send(request, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				statuses = append(statuses, answer.status)
+			}
+			want := []int{401, 401}
+			if test.same {
+				want = []int{401, 429}
+			}
+			if diff := cmp.Diff(want, statuses); diff != "" {
+				t.Errorf("statuses (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := api.New(api.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}); err == nil {
+		t.Error("a proxy is trusted that has no address")
+	}
+}
+
+// TestLimitsInTheOrderOfChecks: after 404 and 405, before all that the key or the request has wrong.
+func TestLimitsInTheOrderOfChecks(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	reader := p.newKey("tester", auth.Read)
+	p, _ = p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
+	const large = maxBodyBytes + 1
+	wrong := func(p *petstore) *response {
+		return p.do("PATCH", "/pets/0?x", padded("x", large), "Accept", "text/html", "Content-Type", "text/plain")
+	}
+	wrong(p.as("")).wantError(401, "missing_api_key")
+	wrong(p.as("")).wantLimited("60")
+	wrong(p.as("petstore_")).wantLimited("60")
+	wrong(p.as(reader)).wantError(403, "insufficient_scope") // although the address has failed too often
+	wrong(p.as(reader)).wantLimited("60")
+	wrong(p).wantError(406, "not_acceptable")
+	for _, one := range []struct {
+		body   any
+		header []string
+	}{
+		{padded("x", large), []string{"Accept", "text/html"}},
+		{padded("x", large), []string{"Content-Type", "text/plain"}},
+		{padded("x", large), []string{"Idempotency-Key", "ä"}},
+		{padded("x", large), nil},
+		{"{", nil},
+		{object{}, nil},
+		{object{"petId": 999}, []string{"If-Match", otherTag}},
+	} {
+		p.do("POST", "/store/orders", one.body, one.header...).wantLimited("60")
+	}
+	for _, key := range []string{"", "x", reader, p.key} {
+		p.as(key).get("/nothing").wantError(404, "route_not_found")
+		p.as(key).put("/pets", "{").wantError(405, "method_not_allowed")
+	}
+}
+
+// TestLimitedRequestsAreLogged like any other, and not as errors.
+func TestLimitedRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
+	p.get("/pets").want(200)
+	p.as("").get("/pets").want(401)
+	for key, prefix := range map[string]string{p.key: p.key[:len("petstore_")+8], "": ""} {
+		id := "limited-" + prefix
+		p.as(key).do("GET", "/pets", nil, "X-Request-Id", id).want(429)
+		lines := p.logged(id)
+		if len(lines) != 1 || lines[0].Level != "INFO" || lines[0].Status != 429 || lines[0].Key != prefix || lines[0].Error != "" {
+			t.Errorf("log lines: %+v", lines)
+		}
+	}
+}
+
+// slowly begins to send a message, and returns what sends the rest of it and
+// gives the status of the answer.
+func (p *petstore) slowly() (finish func() int) {
+	p.t.Helper()
+	read, write := io.Pipe()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url+"/messages", read)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("Content-Type", "application/json")
+	status := make(chan int, 1)
+	go func() {
+		defer close(status)
+		answer, err := client.Do(request)
+		if err == nil {
+			answer.Body.Close()
+			status <- answer.StatusCode
+		}
+	}()
+	if _, err := io.WriteString(write, `{"message":`); err != nil {
+		p.t.Fatal(err)
+	}
+	return func() int {
+		_, _ = io.WriteString(write, `"hello"}`)
+		write.Close()
+		return <-status
+	}
+}
+
+// TestOverload: with all places taken, a request more is refused at once, while
+// what needs no key is answered; places are given back.
+func TestOverload(t *testing.T) {
+	t.Parallel()
+	const places = 3
+	p := start(t)
+	p.get("/pets").want(200)
+	p = p.with(func(o *api.Options) { o.MaxInFlight = places })
+	for range 2 {
+		finish := make([]func() int, places)
+		for i := range finish {
+			finish[i] = p.slowly()
+		}
+		eventually(t, 5*time.Second, func() bool { return p.get("/pets").status == 503 })
+		eachOperation(t, func(t *testing.T, o operation) {
+			t.Helper()
+			for _, key := range []string{p.key, "", "x"} { // which it does not look at
+				answer := p.in(t).as(key).ask(o).wantError(503, "unavailable").wantNoLimit()
+				if got := answer.header.Get("Retry-After"); got != "1" {
+					t.Errorf("Retry-After %q", got)
+				}
+			}
+		})
+		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
+			p.get(target).want(200)
+		}
+		p.do("OPTIONS", "/pets", nil).want(204)
+		p.get("/nothing").want(404)
+		p.put("/pets", object{}).want(405)
+		for _, one := range finish {
+			if status := one(); status != 202 {
+				t.Errorf("a request that had its place: %d", status)
+			}
+			eventually(t, 5*time.Second, func() bool { return p.get("/pets").status == 200 })
+		}
+	}
+}
+
+// TestPlacesAreGivenBack by a request that fails, whether we or its client are to blame.
+func TestPlacesAreGivenBack(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := func(o *api.Options) { o.MaxInFlight = 1 }
+	broken := p.with(func(o *api.Options) { one(o); o.Verifier = nil })
+	narrow := p.with(one)
+	for range 3 {
+		broken.get("/pets").wantError(500, "internal_error")
+		narrow.post("/pets", "{").wantError(400, "invalid_json")
+		narrow.as("").get("/pets").want(401)
+		narrow.get("/pets").want(200)
+	}
+}
+
+// manyParameters is a query of n parameters, none like another.
+func manyParameters(n int) string {
+	var query strings.Builder
+	for i := range n {
+		fmt.Fprintf(&query, "x%d&", i)
+	}
+	return query.String()
+}
+
+// TestLongQuery: however many parameters a query has, what is told and done
+// about them is bounded.
+func TestLongQuery(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const parameters = 20_000
+	p.get("/pets?" + strings.Repeat("id=1&", 100)).want(200)
+	for what, query := range map[string]string{
+		"one repeated": strings.Repeat("x&", parameters),
+		"many":         manyParameters(8000),
+		"malformed":    strings.Repeat("%&", parameters),
+		"ids":          strings.Repeat("id=1&", 10_000),
+	} {
+		t.Run(what, func(t *testing.T) {
+			answer := p.in(t).get("/pets?"+query).wantError(400, "invalid_parameter")
+			if len(answer.body) > 20_000 {
+				t.Errorf("an answer of %d bytes", len(answer.body))
+			}
+		})
+	}
+	violations := p.get("/pets?" + strings.Repeat("id=1&", 1000) + "name=x").violations()
+	if diff := cmp.Diff([]string{"name too_many", "id too_many"}, violations); diff != "" {
+		t.Errorf("violations of 1001 parameters (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"id too_many"}, p.get("/pets?"+strings.Repeat("id=1&", 999)+"name=x").violations()); diff != "" {
+		t.Errorf("violations of 1000 parameters (-want +got):\n%s", diff)
+	}
+}
+
+// withSession starts another server that has another setting on its connections.
+func (p *petstore) withSession(name, value string) *petstore {
+	p.t.Helper()
+	target, err := url.Parse(p.dbURL)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	parameters := target.Query()
+	parameters.Set(name, value)
+	target.RawQuery = parameters.Encode()
+	pool, err := postgres.Open(p.t.Context(), target.String(), 1)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(pool.Close)
+	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool)) })
+}
+
+// TestTimeLimits of a request and of its statements, each far shorter than the other.
+func TestTimeLimits(t *testing.T) {
+	t.Parallel()
+	const short = 100 * time.Millisecond
+	p := start(t)
+	shortRequest := p.with(func(o *api.Options) { o.RequestTimeout = short })
+	shortStatement := p.withSession("statement_timeout", short.String())
+	shortLock := p.withSession("lock_timeout", short.String())
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(t.Context()) }()
+	if _, err := lock.Exec(t.Context(), "LOCK pets"); err != nil {
+		t.Fatal(err)
+	}
+	for what, p := range map[string]*petstore{"request": shortRequest, "statement": shortStatement, "lock": shortLock} {
+		t.Run(what, func(t *testing.T) {
+			const limitOfLocks = 2 * time.Second
+			began := time.Now()
+			p.in(t).get("/pets").wantUnavailable()
+			if took := time.Since(began); took < short || took >= limitOfLocks {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
