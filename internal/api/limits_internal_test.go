@@ -16,8 +16,13 @@ import (
 func TestToldLimit(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []ratelimit.Limit{
-		{PerMinute: 600, Burst: 100}, {PerMinute: 1, Burst: 1}, {PerMinute: 7, Burst: 3}, {PerMinute: 3, Burst: 50}, {PerMinute: 60, Burst: 1},
-		{PerMinute: 100_000, Burst: 17}, {PerMinute: 5, Burst: 2 * maxToldStates},
+		{PerMinute: 600, Burst: 100},
+		{PerMinute: 1, Burst: 1},
+		{PerMinute: 7, Burst: 3},
+		{PerMinute: 3, Burst: 50},
+		{PerMinute: 60, Burst: 1},
+		{PerMinute: 100_000, Burst: 17},
+		{PerMinute: 5, Burst: 2 * maxToldStates},
 	} {
 		now := time.Now()
 		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }})

@@ -39,13 +39,12 @@ func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.O
 }
 
 // wantLimit fails the test unless the answer tells this limit and what is left of it.
-func (r *response) wantLimit(policy, state string) *response {
+func (r *response) wantLimit(policy, state string) {
 	r.t.Helper()
 	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
 	if diff := cmp.Diff([][]string{{policy}, {state}}, got); diff != "" {
 		r.t.Errorf("%s: RateLimit-Policy and RateLimit (-want +got):\n%s", r.what, diff)
 	}
-	return r
 }
 
 // wantNoLimit fails the test if the answer tells of a limit.
