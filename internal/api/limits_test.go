@@ -295,12 +295,13 @@ func TestAddressOfAClient(t *testing.T) {
 	}
 }
 
-// TestLimitsInTheOrderOfChecks: after 404 and 405, before all that the key or the request has wrong.
+// TestLimitsInTheOrderOfChecks: after 404, 405 and 410, before all that the key
+// or the request has wrong.
 func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	reader := p.newKey("tester", auth.Read)
-	p, _ = p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
+	p, clock := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1}, func(o *api.Options) { o.EnforceSunset = true })
 	const large = maxBodyBytes + 1
 	wrong := func(p *petstore) *response {
 		return p.do("PATCH", "/pets/0?x", padded("x", large), "Accept", "text/html", "Content-Type", "text/plain")
@@ -328,6 +329,13 @@ func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	for _, key := range []string{"", "x", reader, p.key} {
 		p.as(key).get("/nothing").wantError(404, "route_not_found")
 		p.as(key).put("/pets", "{").wantError(405, "method_not_allowed")
+	}
+	clock.move(time.Duration(time.Date(2028, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()))
+	p.get("/pets").want(200)
+	p.as("").get("/pets").want(401)
+	for _, key := range []string{"", "x", p.key} {
+		p.as(key).get("/pets").wantLimited("60")
+		p.as(key).get("/pets/1").wantError(410, "operation_sunset").wantNoLimit()
 	}
 }
 
@@ -400,6 +408,9 @@ func TestOverload(t *testing.T) {
 				}
 			}
 		})
+		if got := p.get("/pets/1").want(503).header.Get("Deprecation"); got == "" {
+			t.Error("a deprecated operation does not say so")
+		}
 		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
 			p.get(target).want(200)
 		}
