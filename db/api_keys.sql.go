@@ -10,6 +10,21 @@ import (
 	"time"
 )
 
+const aPIKeyCountRecent = `-- name: APIKeyCountRecent :one
+SELECT count(*)
+FROM api_keys
+WHERE account_id = $1
+  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
+`
+
+// For Prefer: count=exact.
+func (q *Queries) APIKeyCountRecent(ctx context.Context, accountID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, aPIKeyCountRecent, accountID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const aPIKeyCreate = `-- name: APIKeyCreate :one
 INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)

@@ -9,6 +9,26 @@ import (
 	"context"
 )
 
+const categoryCount = `-- name: CategoryCount :one
+SELECT count(*)
+FROM categories
+WHERE name_key >= $1
+  AND name_key < $2
+`
+
+type CategoryCountParams struct {
+	FromKey  string
+	UntilKey string
+}
+
+// For Prefer: count=exact.
+func (q *Queries) CategoryCount(ctx context.Context, arg CategoryCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, categoryCount, arg.FromKey, arg.UntilKey)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const categoryCreate = `-- name: CategoryCreate :one
 INSERT INTO categories (name, name_key, description)
 VALUES ($1, $2, $3)
@@ -239,31 +259,39 @@ func (q *Queries) CategoryListByNameDesc(ctx context.Context, arg CategoryListBy
 
 const categoryListPrefixByID = `-- name: CategoryListPrefixByID :many
 
+WITH prefixed AS MATERIALIZED (
+    SELECT categories.id
+    FROM categories
+    WHERE categories.name_key >= $2
+      AND categories.name_key < $3
+      AND categories.id > $4
+)
 SELECT id, name, name_key, description
 FROM categories
-WHERE name_key >= $1
-  AND name_key < $2
-  AND id > $3
+WHERE id = ANY (ARRAY(
+    SELECT prefixed.id
+    FROM prefixed
+    ORDER BY prefixed.id
+    LIMIT $1
+))
 ORDER BY id
-LIMIT $4
 `
 
 type CategoryListPrefixByIDParams struct {
+	PageSize int32
 	FromKey  string
 	UntilKey string
 	AfterID  int64
-	PageSize int32
 }
 
 // A prefix of the name and the order of ids are two dimensions, which no one
-// index holds: these are planned with their values (postgres.PlanEach), so
-// that Postgres weighs how common the prefix is.
+// index holds. Categories are not many, so all that have the prefix are sorted.
 func (q *Queries) CategoryListPrefixByID(ctx context.Context, arg CategoryListPrefixByIDParams) ([]Category, error) {
 	rows, err := q.db.Query(ctx, categoryListPrefixByID,
+		arg.PageSize,
 		arg.FromKey,
 		arg.UntilKey,
 		arg.AfterID,
-		arg.PageSize,
 	)
 	if err != nil {
 		return nil, err
@@ -289,28 +317,37 @@ func (q *Queries) CategoryListPrefixByID(ctx context.Context, arg CategoryListPr
 }
 
 const categoryListPrefixByIDDesc = `-- name: CategoryListPrefixByIDDesc :many
+WITH prefixed AS MATERIALIZED (
+    SELECT categories.id
+    FROM categories
+    WHERE categories.name_key >= $2
+      AND categories.name_key < $3
+      AND categories.id < $4
+)
 SELECT id, name, name_key, description
 FROM categories
-WHERE name_key >= $1
-  AND name_key < $2
-  AND id < $3
+WHERE id = ANY (ARRAY(
+    SELECT prefixed.id
+    FROM prefixed
+    ORDER BY prefixed.id DESC
+    LIMIT $1
+))
 ORDER BY id DESC
-LIMIT $4
 `
 
 type CategoryListPrefixByIDDescParams struct {
+	PageSize int32
 	FromKey  string
 	UntilKey string
 	BeforeID int64
-	PageSize int32
 }
 
 func (q *Queries) CategoryListPrefixByIDDesc(ctx context.Context, arg CategoryListPrefixByIDDescParams) ([]Category, error) {
 	rows, err := q.db.Query(ctx, categoryListPrefixByIDDesc,
+		arg.PageSize,
 		arg.FromKey,
 		arg.UntilKey,
 		arg.BeforeID,
-		arg.PageSize,
 	)
 	if err != nil {
 		return nil, err

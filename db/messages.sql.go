@@ -9,6 +9,20 @@ import (
 	"context"
 )
 
+const messageCount = `-- name: MessageCount :one
+SELECT count(*)
+FROM messages
+WHERE account_id = $1
+`
+
+// For Prefer: count=exact.
+func (q *Queries) MessageCount(ctx context.Context, accountID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, messageCount, accountID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const messageCreate = `-- name: MessageCreate :one
 INSERT INTO messages (account_id, id, message)
 VALUES ($1, $2, $3)

@@ -65,6 +65,89 @@ func (q *Queries) OrderCancel(ctx context.Context, arg OrderCancelParams) (bool,
 	return complete, err
 }
 
+const orderCount = `-- name: OrderCount :one
+
+SELECT count(*)
+FROM orders
+WHERE complete = ANY ($1::boolean[])
+`
+
+// The counts, for Prefer: count=exact. They walk the indexes of the lists.
+func (q *Queries) OrderCount(ctx context.Context, completes []bool) (int64, error) {
+	row := q.db.QueryRow(ctx, orderCount, completes)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const orderCountOfPet = `-- name: OrderCountOfPet :one
+SELECT count(*)
+FROM orders
+WHERE pet_id = $1
+  AND complete = ANY ($2::boolean[])
+`
+
+type OrderCountOfPetParams struct {
+	PetID     int64
+	Completes []bool
+}
+
+func (q *Queries) OrderCountOfPet(ctx context.Context, arg OrderCountOfPetParams) (int64, error) {
+	row := q.db.QueryRow(ctx, orderCountOfPet, arg.PetID, arg.Completes)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const orderCountOfPetShipping = `-- name: OrderCountOfPetShipping :one
+SELECT count(*)
+FROM orders
+WHERE pet_id = $1
+  AND complete = ANY ($2::boolean[])
+  AND ship_date >= $3
+  AND ship_date < $4
+`
+
+type OrderCountOfPetShippingParams struct {
+	PetID        int64
+	Completes    []bool
+	ShipDateFrom *time.Time
+	ShipDateTo   *time.Time
+}
+
+func (q *Queries) OrderCountOfPetShipping(ctx context.Context, arg OrderCountOfPetShippingParams) (int64, error) {
+	row := q.db.QueryRow(ctx, orderCountOfPetShipping,
+		arg.PetID,
+		arg.Completes,
+		arg.ShipDateFrom,
+		arg.ShipDateTo,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const orderCountShipping = `-- name: OrderCountShipping :one
+SELECT count(*)
+FROM orders
+WHERE ship_date >= $1
+  AND ship_date < $2
+  AND complete = ANY ($3::boolean[])
+`
+
+type OrderCountShippingParams struct {
+	ShipDateFrom *time.Time
+	ShipDateTo   *time.Time
+	Completes    []bool
+}
+
+func (q *Queries) OrderCountShipping(ctx context.Context, arg OrderCountShippingParams) (int64, error) {
+	row := q.db.QueryRow(ctx, orderCountShipping, arg.ShipDateFrom, arg.ShipDateTo, arg.Completes)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const orderGet = `-- name: OrderGet :one
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
@@ -424,38 +507,35 @@ func (q *Queries) OrderListOfPetCompleteByIDDesc(ctx context.Context, arg OrderL
 	return items, nil
 }
 
-const orderListShippingByID = `-- name: OrderListShippingByID :many
-
+const orderListOfPetShippingByID = `-- name: OrderListOfPetShippingByID :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE ship_date >= $1
-  AND ship_date < $2
-  AND id > $3
-  AND ($4::bigint IS NULL OR pet_id = $4)
-  AND ($5::boolean IS NULL OR complete = $5)
+WHERE pet_id = $1
+  AND id > $2
+  AND ship_date >= $3
+  AND ship_date < $4
+  AND complete = ANY ($5::boolean[])
 ORDER BY id
 LIMIT $6
 `
 
-type OrderListShippingByIDParams struct {
+type OrderListOfPetShippingByIDParams struct {
+	PetID        int64
+	AfterID      int64
 	ShipDateFrom *time.Time
 	ShipDateTo   *time.Time
-	AfterID      int64
-	PetID        *int64
-	Complete     *bool
+	Completes    []bool
 	PageSize     int32
 }
 
-// A range of ship dates and the order of ids are two dimensions, which no one
-// index holds: these are planned with their values (postgres.PlanEach), so that
-// Postgres weighs how wide the range is. NULL filters nothing.
-func (q *Queries) OrderListShippingByID(ctx context.Context, arg OrderListShippingByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListShippingByID,
+// Walks the orders of the pet, which are not many.
+func (q *Queries) OrderListOfPetShippingByID(ctx context.Context, arg OrderListOfPetShippingByIDParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListOfPetShippingByID,
+		arg.PetID,
+		arg.AfterID,
 		arg.ShipDateFrom,
 		arg.ShipDateTo,
-		arg.AfterID,
-		arg.PetID,
-		arg.Complete,
+		arg.Completes,
 		arg.PageSize,
 	)
 	if err != nil {
@@ -482,35 +562,228 @@ func (q *Queries) OrderListShippingByID(ctx context.Context, arg OrderListShippi
 	return items, nil
 }
 
-const orderListShippingByIDDesc = `-- name: OrderListShippingByIDDesc :many
+const orderListOfPetShippingByIDDesc = `-- name: OrderListOfPetShippingByIDDesc :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE ship_date >= $1
-  AND ship_date < $2
-  AND id < $3
-  AND ($4::bigint IS NULL OR pet_id = $4)
-  AND ($5::boolean IS NULL OR complete = $5)
+WHERE pet_id = $1
+  AND id < $2
+  AND ship_date >= $3
+  AND ship_date < $4
+  AND complete = ANY ($5::boolean[])
 ORDER BY id DESC
 LIMIT $6
 `
 
+type OrderListOfPetShippingByIDDescParams struct {
+	PetID        int64
+	BeforeID     int64
+	ShipDateFrom *time.Time
+	ShipDateTo   *time.Time
+	Completes    []bool
+	PageSize     int32
+}
+
+func (q *Queries) OrderListOfPetShippingByIDDesc(ctx context.Context, arg OrderListOfPetShippingByIDDescParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListOfPetShippingByIDDesc,
+		arg.PetID,
+		arg.BeforeID,
+		arg.ShipDateFrom,
+		arg.ShipDateTo,
+		arg.Completes,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Order{}
+	for rows.Next() {
+		var i Order
+		if err := rows.Scan(
+			&i.ID,
+			&i.PetID,
+			&i.Quantity,
+			&i.ShipDate,
+			&i.Complete,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const orderListShippingByID = `-- name: OrderListShippingByID :many
+
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT orders.id, orders.complete
+    FROM orders
+    WHERE orders.ship_date >= $2 AND orders.ship_date < $3
+    ORDER BY orders.ship_date
+    LIMIT 1001
+), walk (after, ids, found) AS (
+    SELECT $4::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 | 4095 AS edge,
+               ARRAY(
+                   SELECT orders.id
+                   FROM orders
+                   WHERE orders.id >> 12 = next.block
+                     AND orders.complete = ANY ($5::boolean[])
+                     AND orders.ship_date >= $2
+                     AND orders.ship_date < $3
+                     AND orders.id > walk.after
+               ) AS ids
+        FROM (
+            SELECT orders.id >> 12 AS block
+            FROM orders
+            WHERE orders.id > walk.after
+            ORDER BY orders.id
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < $1::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id > $4
+      AND few.complete = ANY ($5)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id
+    LIMIT $1::integer
+))
+ORDER BY id
+`
+
+type OrderListShippingByIDParams struct {
+	PageSize     int32
+	ShipDateFrom *time.Time
+	ShipDateTo   *time.Time
+	AfterID      int64
+	Completes    []bool
+}
+
+// A range of ship dates and the order of ids are two dimensions: few orders are
+// sorted, many are walked in blocks; see queries/pets.sql.
+func (q *Queries) OrderListShippingByID(ctx context.Context, arg OrderListShippingByIDParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListShippingByID,
+		arg.PageSize,
+		arg.ShipDateFrom,
+		arg.ShipDateTo,
+		arg.AfterID,
+		arg.Completes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Order{}
+	for rows.Next() {
+		var i Order
+		if err := rows.Scan(
+			&i.ID,
+			&i.PetID,
+			&i.Quantity,
+			&i.ShipDate,
+			&i.Complete,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const orderListShippingByIDDesc = `-- name: OrderListShippingByIDDesc :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT orders.id, orders.complete
+    FROM orders
+    WHERE orders.ship_date >= $2 AND orders.ship_date < $3
+    ORDER BY orders.ship_date
+    LIMIT 1001
+), walk (before, ids, found) AS (
+    SELECT $4::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 AS edge,
+               ARRAY(
+                   SELECT orders.id
+                   FROM orders
+                   WHERE orders.id >> 12 = next.block
+                     AND orders.complete = ANY ($5::boolean[])
+                     AND orders.ship_date >= $2
+                     AND orders.ship_date < $3
+                     AND orders.id < walk.before
+               ) AS ids
+        FROM (
+            SELECT orders.id >> 12 AS block
+            FROM orders
+            WHERE orders.id < walk.before
+            ORDER BY orders.id DESC
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < $1::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id < $4
+      AND few.complete = ANY ($5)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id DESC
+    LIMIT $1::integer
+))
+ORDER BY id DESC
+`
+
 type OrderListShippingByIDDescParams struct {
+	PageSize     int32
 	ShipDateFrom *time.Time
 	ShipDateTo   *time.Time
 	BeforeID     int64
-	PetID        *int64
-	Complete     *bool
-	PageSize     int32
+	Completes    []bool
 }
 
 func (q *Queries) OrderListShippingByIDDesc(ctx context.Context, arg OrderListShippingByIDDescParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderListShippingByIDDesc,
+		arg.PageSize,
 		arg.ShipDateFrom,
 		arg.ShipDateTo,
 		arg.BeforeID,
-		arg.PetID,
-		arg.Complete,
-		arg.PageSize,
+		arg.Completes,
 	)
 	if err != nil {
 		return nil, err

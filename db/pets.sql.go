@@ -9,6 +9,69 @@ import (
 	"context"
 )
 
+const petCount = `-- name: PetCount :one
+
+SELECT count(*)
+FROM pets
+`
+
+// The counts, for Prefer: count=exact. They walk the indexes of the lists.
+func (q *Queries) PetCount(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, petCount)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const petCountOfCategory = `-- name: PetCountOfCategory :one
+SELECT count(*)
+FROM pets
+WHERE category_id = ANY ($1::bigint[])
+  AND status = ANY ($2::text[])
+  AND name_key >= $3
+  AND name_key < $4
+`
+
+type PetCountOfCategoryParams struct {
+	CategoryIds []int64
+	Statuses    []string
+	FromKey     string
+	UntilKey    string
+}
+
+func (q *Queries) PetCountOfCategory(ctx context.Context, arg PetCountOfCategoryParams) (int64, error) {
+	row := q.db.QueryRow(ctx, petCountOfCategory,
+		arg.CategoryIds,
+		arg.Statuses,
+		arg.FromKey,
+		arg.UntilKey,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const petCountOfStatus = `-- name: PetCountOfStatus :one
+SELECT count(*)
+FROM pets
+WHERE status = ANY ($1::text[])
+  AND name_key >= $2
+  AND name_key < $3
+`
+
+type PetCountOfStatusParams struct {
+	Statuses []string
+	FromKey  string
+	UntilKey string
+}
+
+func (q *Queries) PetCountOfStatus(ctx context.Context, arg PetCountOfStatusParams) (int64, error) {
+	row := q.db.QueryRow(ctx, petCountOfStatus, arg.Statuses, arg.FromKey, arg.UntilKey)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const petCreate = `-- name: PetCreate :one
 WITH pet AS (
     INSERT INTO pets (category_id, name, name_key, status)
@@ -547,6 +610,139 @@ func (q *Queries) PetListOfCategoryByNameDesc(ctx context.Context, arg PetListOf
 	return items, nil
 }
 
+const petListOfCategoryPrefixByID = `-- name: PetListOfCategoryPrefixByID :many
+SELECT id, category_id, name, name_key, status
+FROM pets
+WHERE id = ANY (ARRAY(
+    SELECT stretch.id
+    FROM unnest($1::bigint[]) AS category (id)
+    CROSS JOIN unnest($2::text[]) AS wanted (status)
+    CROSS JOIN LATERAL (
+        SELECT pets.id
+        FROM pets
+        WHERE pets.category_id = category.id
+          AND pets.status = wanted.status
+          AND pets.name_key >= $3
+          AND pets.name_key < $4
+          AND pets.id > $5::bigint
+        OFFSET 0
+    ) AS stretch
+    ORDER BY stretch.id
+    LIMIT $6
+))
+ORDER BY id
+`
+
+type PetListOfCategoryPrefixByIDParams struct {
+	CategoryIds []int64
+	Statuses    []string
+	FromKey     string
+	UntilKey    string
+	AfterID     int64
+	PageSize    int32
+}
+
+// All pets of these categories that have the prefix are gathered from the index
+// and sorted: no row is read that does not match. OFFSET 0 keeps the planner from
+// walking the ids instead.
+func (q *Queries) PetListOfCategoryPrefixByID(ctx context.Context, arg PetListOfCategoryPrefixByIDParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petListOfCategoryPrefixByID,
+		arg.CategoryIds,
+		arg.Statuses,
+		arg.FromKey,
+		arg.UntilKey,
+		arg.AfterID,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Pet{}
+	for rows.Next() {
+		var i Pet
+		if err := rows.Scan(
+			&i.ID,
+			&i.CategoryID,
+			&i.Name,
+			&i.NameKey,
+			&i.Status,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const petListOfCategoryPrefixByIDDesc = `-- name: PetListOfCategoryPrefixByIDDesc :many
+SELECT id, category_id, name, name_key, status
+FROM pets
+WHERE id = ANY (ARRAY(
+    SELECT stretch.id
+    FROM unnest($1::bigint[]) AS category (id)
+    CROSS JOIN unnest($2::text[]) AS wanted (status)
+    CROSS JOIN LATERAL (
+        SELECT pets.id
+        FROM pets
+        WHERE pets.category_id = category.id
+          AND pets.status = wanted.status
+          AND pets.name_key >= $3
+          AND pets.name_key < $4
+          AND pets.id < $5::bigint
+        OFFSET 0
+    ) AS stretch
+    ORDER BY stretch.id DESC
+    LIMIT $6
+))
+ORDER BY id DESC
+`
+
+type PetListOfCategoryPrefixByIDDescParams struct {
+	CategoryIds []int64
+	Statuses    []string
+	FromKey     string
+	UntilKey    string
+	BeforeID    int64
+	PageSize    int32
+}
+
+func (q *Queries) PetListOfCategoryPrefixByIDDesc(ctx context.Context, arg PetListOfCategoryPrefixByIDDescParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petListOfCategoryPrefixByIDDesc,
+		arg.CategoryIds,
+		arg.Statuses,
+		arg.FromKey,
+		arg.UntilKey,
+		arg.BeforeID,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Pet{}
+	for rows.Next() {
+		var i Pet
+		if err := rows.Scan(
+			&i.ID,
+			&i.CategoryID,
+			&i.Name,
+			&i.NameKey,
+			&i.Status,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const petListOfStatusByID = `-- name: PetListOfStatusByID :many
 SELECT id, category_id, name, name_key, status
 FROM pets
@@ -775,37 +971,83 @@ func (q *Queries) PetListOfStatusByNameDesc(ctx context.Context, arg PetListOfSt
 
 const petListPrefixByID = `-- name: PetListPrefixByID :many
 
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT pets.id, pets.status
+    FROM pets
+    WHERE pets.name_key >= $2 AND pets.name_key < $3
+    ORDER BY pets.name_key
+    LIMIT 1001
+), walk (after, ids, found) AS (
+    SELECT $4::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 | 4095 AS edge,
+               ARRAY(
+                   SELECT pets.id
+                   FROM pets
+                   WHERE pets.id >> 12 = next.block
+                     AND pets.status = ANY ($5::text[])
+                     AND pets.name_key >= $2
+                     AND pets.name_key < $3
+                     AND pets.id > walk.after
+               ) AS ids
+        FROM (
+            SELECT pets.id >> 12 AS block
+            FROM pets
+            WHERE pets.id > walk.after
+            ORDER BY pets.id
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < $1::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id > $4
+      AND few.status = ANY ($5)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
 SELECT id, category_id, name, name_key, status
 FROM pets
-WHERE name_key >= $1
-  AND name_key < $2
-  AND id > $3
-  AND (coalesce(cardinality($4::text[]), 0) = 0 OR status = ANY ($4))
-  AND (coalesce(cardinality($5::bigint[]), 0) = 0 OR category_id = ANY ($5))
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id
+    LIMIT $1::integer
+))
 ORDER BY id
-LIMIT $6
 `
 
 type PetListPrefixByIDParams struct {
-	FromKey     string
-	UntilKey    string
-	AfterID     int64
-	Statuses    []string
-	CategoryIds []int64
-	PageSize    int32
+	PageSize int32
+	FromKey  string
+	UntilKey string
+	AfterID  int64
+	Statuses []string
 }
 
-// A prefix of the name and the order of ids are two dimensions, which no one
-// index holds: these are planned with their values (postgres.PlanEach), so
-// that Postgres weighs how common the prefix is. An empty array filters nothing.
+// A prefix of the name and the order of ids are two dimensions. Where at most
+// 1000 names have the prefix, they are few enough to be sorted. Where more have
+// it, the ids are walked in blocks of 4096, each of which is a stretch of its own
+// of pets_block_name_idx, until the page is full: no row is read that does not
+// match, wherever the matches lie. Three things are there for the planner: few
+// is materialized and asks for the prefix alone, so that its limit bounds it;
+// OFFSET 0 keeps a stretch from being read twice; and a block has no limit of its
+// own, for which the planner might walk the ids instead.
 func (q *Queries) PetListPrefixByID(ctx context.Context, arg PetListPrefixByIDParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petListPrefixByID,
+		arg.PageSize,
 		arg.FromKey,
 		arg.UntilKey,
 		arg.AfterID,
 		arg.Statuses,
-		arg.CategoryIds,
-		arg.PageSize,
 	)
 	if err != nil {
 		return nil, err
@@ -832,34 +1074,75 @@ func (q *Queries) PetListPrefixByID(ctx context.Context, arg PetListPrefixByIDPa
 }
 
 const petListPrefixByIDDesc = `-- name: PetListPrefixByIDDesc :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT pets.id, pets.status
+    FROM pets
+    WHERE pets.name_key >= $2 AND pets.name_key < $3
+    ORDER BY pets.name_key
+    LIMIT 1001
+), walk (before, ids, found) AS (
+    SELECT $4::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 AS edge,
+               ARRAY(
+                   SELECT pets.id
+                   FROM pets
+                   WHERE pets.id >> 12 = next.block
+                     AND pets.status = ANY ($5::text[])
+                     AND pets.name_key >= $2
+                     AND pets.name_key < $3
+                     AND pets.id < walk.before
+               ) AS ids
+        FROM (
+            SELECT pets.id >> 12 AS block
+            FROM pets
+            WHERE pets.id < walk.before
+            ORDER BY pets.id DESC
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < $1::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id < $4
+      AND few.status = ANY ($5)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
 SELECT id, category_id, name, name_key, status
 FROM pets
-WHERE name_key >= $1
-  AND name_key < $2
-  AND id < $3
-  AND (coalesce(cardinality($4::text[]), 0) = 0 OR status = ANY ($4))
-  AND (coalesce(cardinality($5::bigint[]), 0) = 0 OR category_id = ANY ($5))
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id DESC
+    LIMIT $1::integer
+))
 ORDER BY id DESC
-LIMIT $6
 `
 
 type PetListPrefixByIDDescParams struct {
-	FromKey     string
-	UntilKey    string
-	BeforeID    int64
-	Statuses    []string
-	CategoryIds []int64
-	PageSize    int32
+	PageSize int32
+	FromKey  string
+	UntilKey string
+	BeforeID int64
+	Statuses []string
 }
 
 func (q *Queries) PetListPrefixByIDDesc(ctx context.Context, arg PetListPrefixByIDDescParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petListPrefixByIDDesc,
+		arg.PageSize,
 		arg.FromKey,
 		arg.UntilKey,
 		arg.BeforeID,
 		arg.Statuses,
-		arg.CategoryIds,
-		arg.PageSize,
 	)
 	if err != nil {
 		return nil, err

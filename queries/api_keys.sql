@@ -30,6 +30,13 @@ WHERE account_id = @account_id
 ORDER BY id
 LIMIT @page_size;
 
+-- name: APIKeyCountRecent :one
+-- For Prefer: count=exact.
+SELECT count(*)
+FROM api_keys
+WHERE account_id = @account_id
+  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days');
+
 -- name: APIKeyFind :many
 -- By id or by prefix, which few keys share.
 SELECT id, account_id, name, prefix

@@ -64,23 +64,47 @@ ORDER BY name_key DESC, id DESC
 LIMIT @page_size;
 
 -- A prefix of the name and the order of ids are two dimensions, which no one
--- index holds: these are planned with their values (postgres.PlanEach), so
--- that Postgres weighs how common the prefix is.
+-- index holds. Categories are not many, so all that have the prefix are sorted.
 
 -- name: CategoryListPrefixByID :many
+WITH prefixed AS MATERIALIZED (
+    SELECT categories.id
+    FROM categories
+    WHERE categories.name_key >= @from_key
+      AND categories.name_key < @until_key
+      AND categories.id > @after_id
+)
 SELECT id, name, name_key, description
 FROM categories
-WHERE name_key >= @from_key
-  AND name_key < @until_key
-  AND id > @after_id
-ORDER BY id
-LIMIT @page_size;
+WHERE id = ANY (ARRAY(
+    SELECT prefixed.id
+    FROM prefixed
+    ORDER BY prefixed.id
+    LIMIT @page_size
+))
+ORDER BY id;
 
 -- name: CategoryListPrefixByIDDesc :many
+WITH prefixed AS MATERIALIZED (
+    SELECT categories.id
+    FROM categories
+    WHERE categories.name_key >= @from_key
+      AND categories.name_key < @until_key
+      AND categories.id < @before_id
+)
 SELECT id, name, name_key, description
 FROM categories
+WHERE id = ANY (ARRAY(
+    SELECT prefixed.id
+    FROM prefixed
+    ORDER BY prefixed.id DESC
+    LIMIT @page_size
+))
+ORDER BY id DESC;
+
+-- name: CategoryCount :one
+-- For Prefer: count=exact.
+SELECT count(*)
+FROM categories
 WHERE name_key >= @from_key
-  AND name_key < @until_key
-  AND id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
+  AND name_key < @until_key;

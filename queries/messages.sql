@@ -17,3 +17,9 @@ WHERE account_id = @account_id
   AND id < @before_id
 ORDER BY id DESC
 LIMIT @page_size;
+
+-- name: MessageCount :one
+-- For Prefer: count=exact.
+SELECT count(*)
+FROM messages
+WHERE account_id = @account_id;

@@ -234,28 +234,164 @@ WHERE pet_id = @pet_id
 ORDER BY id DESC
 LIMIT @page_size;
 
--- A range of ship dates and the order of ids are two dimensions, which no one
--- index holds: these are planned with their values (postgres.PlanEach), so that
--- Postgres weighs how wide the range is. NULL filters nothing.
+-- A range of ship dates and the order of ids are two dimensions: few orders are
+-- sorted, many are walked in blocks; see queries/pets.sql.
 
 -- name: OrderListShippingByID :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT orders.id, orders.complete
+    FROM orders
+    WHERE orders.ship_date >= @ship_date_from AND orders.ship_date < @ship_date_to
+    ORDER BY orders.ship_date
+    LIMIT 1001
+), walk (after, ids, found) AS (
+    SELECT @after_id::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 | 4095 AS edge,
+               ARRAY(
+                   SELECT orders.id
+                   FROM orders
+                   WHERE orders.id >> 12 = next.block
+                     AND orders.complete = ANY (@completes::boolean[])
+                     AND orders.ship_date >= @ship_date_from
+                     AND orders.ship_date < @ship_date_to
+                     AND orders.id > walk.after
+               ) AS ids
+        FROM (
+            SELECT orders.id >> 12 AS block
+            FROM orders
+            WHERE orders.id > walk.after
+            ORDER BY orders.id
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < @page_size::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id > @after_id
+      AND few.complete = ANY (@completes)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE ship_date >= @ship_date_from
-  AND ship_date < @ship_date_to
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id
+    LIMIT @page_size::integer
+))
+ORDER BY id;
+
+-- name: OrderListShippingByIDDesc :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT orders.id, orders.complete
+    FROM orders
+    WHERE orders.ship_date >= @ship_date_from AND orders.ship_date < @ship_date_to
+    ORDER BY orders.ship_date
+    LIMIT 1001
+), walk (before, ids, found) AS (
+    SELECT @before_id::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 AS edge,
+               ARRAY(
+                   SELECT orders.id
+                   FROM orders
+                   WHERE orders.id >> 12 = next.block
+                     AND orders.complete = ANY (@completes::boolean[])
+                     AND orders.ship_date >= @ship_date_from
+                     AND orders.ship_date < @ship_date_to
+                     AND orders.id < walk.before
+               ) AS ids
+        FROM (
+            SELECT orders.id >> 12 AS block
+            FROM orders
+            WHERE orders.id < walk.before
+            ORDER BY orders.id DESC
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < @page_size::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id < @before_id
+      AND few.complete = ANY (@completes)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id DESC
+    LIMIT @page_size::integer
+))
+ORDER BY id DESC;
+
+-- name: OrderListOfPetShippingByID :many
+-- Walks the orders of the pet, which are not many.
+SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
   AND id > @after_id
-  AND (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
-  AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
+  AND ship_date >= @ship_date_from
+  AND ship_date < @ship_date_to
+  AND complete = ANY (@completes::boolean[])
 ORDER BY id
 LIMIT @page_size;
 
--- name: OrderListShippingByIDDesc :many
+-- name: OrderListOfPetShippingByIDDesc :many
 SELECT id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE pet_id = @pet_id
+  AND id < @before_id
+  AND ship_date >= @ship_date_from
+  AND ship_date < @ship_date_to
+  AND complete = ANY (@completes::boolean[])
+ORDER BY id DESC
+LIMIT @page_size;
+
+-- The counts, for Prefer: count=exact. They walk the indexes of the lists.
+
+-- name: OrderCount :one
+SELECT count(*)
+FROM orders
+WHERE complete = ANY (@completes::boolean[]);
+
+-- name: OrderCountShipping :one
+SELECT count(*)
 FROM orders
 WHERE ship_date >= @ship_date_from
   AND ship_date < @ship_date_to
-  AND id < @before_id
-  AND (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
-  AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
-ORDER BY id DESC
-LIMIT @page_size;
+  AND complete = ANY (@completes::boolean[]);
+
+-- name: OrderCountOfPet :one
+SELECT count(*)
+FROM orders
+WHERE pet_id = @pet_id
+  AND complete = ANY (@completes::boolean[]);
+
+-- name: OrderCountOfPetShipping :one
+SELECT count(*)
+FROM orders
+WHERE pet_id = @pet_id
+  AND complete = ANY (@completes::boolean[])
+  AND ship_date >= @ship_date_from
+  AND ship_date < @ship_date_to;

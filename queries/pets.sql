@@ -290,28 +290,187 @@ WHERE id = ANY (ARRAY(
 ))
 ORDER BY name_key DESC, id DESC;
 
--- A prefix of the name and the order of ids are two dimensions, which no one
--- index holds: these are planned with their values (postgres.PlanEach), so
--- that Postgres weighs how common the prefix is. An empty array filters nothing.
+-- A prefix of the name and the order of ids are two dimensions. Where at most
+-- 1000 names have the prefix, they are few enough to be sorted. Where more have
+-- it, the ids are walked in blocks of 4096, each of which is a stretch of its own
+-- of pets_block_name_idx, until the page is full: no row is read that does not
+-- match, wherever the matches lie. Three things are there for the planner: few
+-- is materialized and asks for the prefix alone, so that its limit bounds it;
+-- OFFSET 0 keeps a stretch from being read twice; and a block has no limit of its
+-- own, for which the planner might walk the ids instead.
 
 -- name: PetListPrefixByID :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT pets.id, pets.status
+    FROM pets
+    WHERE pets.name_key >= @from_key AND pets.name_key < @until_key
+    ORDER BY pets.name_key
+    LIMIT 1001
+), walk (after, ids, found) AS (
+    SELECT @after_id::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 | 4095 AS edge,
+               ARRAY(
+                   SELECT pets.id
+                   FROM pets
+                   WHERE pets.id >> 12 = next.block
+                     AND pets.status = ANY (@statuses::text[])
+                     AND pets.name_key >= @from_key
+                     AND pets.name_key < @until_key
+                     AND pets.id > walk.after
+               ) AS ids
+        FROM (
+            SELECT pets.id >> 12 AS block
+            FROM pets
+            WHERE pets.id > walk.after
+            ORDER BY pets.id
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < @page_size::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id > @after_id
+      AND few.status = ANY (@statuses)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
 SELECT id, category_id, name, name_key, status
 FROM pets
-WHERE name_key >= @from_key
-  AND name_key < @until_key
-  AND id > @after_id
-  AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR status = ANY (@statuses))
-  AND (coalesce(cardinality(@category_ids::bigint[]), 0) = 0 OR category_id = ANY (@category_ids))
-ORDER BY id
-LIMIT @page_size;
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id
+    LIMIT @page_size::integer
+))
+ORDER BY id;
 
 -- name: PetListPrefixByIDDesc :many
+WITH RECURSIVE few AS MATERIALIZED (
+    SELECT pets.id, pets.status
+    FROM pets
+    WHERE pets.name_key >= @from_key AND pets.name_key < @until_key
+    ORDER BY pets.name_key
+    LIMIT 1001
+), walk (before, ids, found) AS (
+    SELECT @before_id::bigint, '{}'::bigint[], 0
+    WHERE (SELECT count(*) FROM few) > 1000
+    UNION ALL
+    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
+    FROM walk
+    CROSS JOIN LATERAL (
+        SELECT next.block << 12 AS edge,
+               ARRAY(
+                   SELECT pets.id
+                   FROM pets
+                   WHERE pets.id >> 12 = next.block
+                     AND pets.status = ANY (@statuses::text[])
+                     AND pets.name_key >= @from_key
+                     AND pets.name_key < @until_key
+                     AND pets.id < walk.before
+               ) AS ids
+        FROM (
+            SELECT pets.id >> 12 AS block
+            FROM pets
+            WHERE pets.id < walk.before
+            ORDER BY pets.id DESC
+            LIMIT 1
+        ) AS next
+        OFFSET 0
+    ) AS stretch
+    WHERE walk.found < @page_size::integer
+), matching (id) AS (
+    SELECT few.id
+    FROM few
+    WHERE (SELECT count(*) FROM few) <= 1000
+      AND few.id < @before_id
+      AND few.status = ANY (@statuses)
+    UNION ALL
+    SELECT unnest(walk.ids)
+    FROM walk
+)
 SELECT id, category_id, name, name_key, status
 FROM pets
-WHERE name_key >= @from_key
-  AND name_key < @until_key
-  AND id < @before_id
-  AND (coalesce(cardinality(@statuses::text[]), 0) = 0 OR status = ANY (@statuses))
-  AND (coalesce(cardinality(@category_ids::bigint[]), 0) = 0 OR category_id = ANY (@category_ids))
-ORDER BY id DESC
-LIMIT @page_size;
+WHERE id = ANY (ARRAY(
+    SELECT matching.id
+    FROM matching
+    ORDER BY matching.id DESC
+    LIMIT @page_size::integer
+))
+ORDER BY id DESC;
+
+-- name: PetListOfCategoryPrefixByID :many
+-- All pets of these categories that have the prefix are gathered from the index
+-- and sorted: no row is read that does not match. OFFSET 0 keeps the planner from
+-- walking the ids instead.
+SELECT id, category_id, name, name_key, status
+FROM pets
+WHERE id = ANY (ARRAY(
+    SELECT stretch.id
+    FROM unnest(@category_ids::bigint[]) AS category (id)
+    CROSS JOIN unnest(@statuses::text[]) AS wanted (status)
+    CROSS JOIN LATERAL (
+        SELECT pets.id
+        FROM pets
+        WHERE pets.category_id = category.id
+          AND pets.status = wanted.status
+          AND pets.name_key >= @from_key
+          AND pets.name_key < @until_key
+          AND pets.id > @after_id::bigint
+        OFFSET 0
+    ) AS stretch
+    ORDER BY stretch.id
+    LIMIT @page_size
+))
+ORDER BY id;
+
+-- name: PetListOfCategoryPrefixByIDDesc :many
+SELECT id, category_id, name, name_key, status
+FROM pets
+WHERE id = ANY (ARRAY(
+    SELECT stretch.id
+    FROM unnest(@category_ids::bigint[]) AS category (id)
+    CROSS JOIN unnest(@statuses::text[]) AS wanted (status)
+    CROSS JOIN LATERAL (
+        SELECT pets.id
+        FROM pets
+        WHERE pets.category_id = category.id
+          AND pets.status = wanted.status
+          AND pets.name_key >= @from_key
+          AND pets.name_key < @until_key
+          AND pets.id < @before_id::bigint
+        OFFSET 0
+    ) AS stretch
+    ORDER BY stretch.id DESC
+    LIMIT @page_size
+))
+ORDER BY id DESC;
+
+-- The counts, for Prefer: count=exact. They walk the indexes of the lists.
+
+-- name: PetCount :one
+SELECT count(*)
+FROM pets;
+
+-- name: PetCountOfStatus :one
+SELECT count(*)
+FROM pets
+WHERE status = ANY (@statuses::text[])
+  AND name_key >= @from_key
+  AND name_key < @until_key;
+
+-- name: PetCountOfCategory :one
+SELECT count(*)
+FROM pets
+WHERE category_id = ANY (@category_ids::bigint[])
+  AND status = ANY (@statuses::text[])
+  AND name_key >= @from_key
+  AND name_key < @until_key;

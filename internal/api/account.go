@@ -64,6 +64,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 func (s *Server) listAPIKeys(c *gin.Context) error {
 	r := s.read(c)
 	p := r.page(defaultLimit, "id")
+	p.account = caller(c).AccountID
 	if err := r.err(); err != nil {
 		return err
 	}
@@ -71,10 +72,13 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 		return err
 	}
 	rows, err := s.queries.APIKeyListRecent(c.Request.Context(), db.APIKeyListRecentParams{
-		AccountID: caller(c).AccountID,
+		AccountID: p.account,
 		AfterID:   p.after.id,
 		PageSize:  p.size(),
 	})
+	if err == nil && p.counted {
+		p.total, err = s.queries.APIKeyCountRecent(c.Request.Context(), p.account)
+	}
 	if err != nil {
 		return err
 	}

@@ -122,6 +122,9 @@ func (s *Server) listCategories(c *gin.Context) error {
 		return err
 	}
 	rows, err := s.findCategories(c.Request.Context(), prefix != "", from, until, p)
+	if err == nil && p.counted {
+		p.total, err = s.queries.CategoryCount(c.Request.Context(), db.CategoryCountParams{FromKey: from, UntilKey: until})
+	}
 	if err != nil {
 		return err
 	}
@@ -137,9 +140,9 @@ func (s *Server) findCategories(ctx context.Context, prefixed bool, from, until 
 	case p.sort == "-name":
 		return s.queries.CategoryListByNameDesc(ctx, db.CategoryListByNameDescParams{BeforeKey: key, BeforeID: id, FromKey: from, PageSize: size})
 	case prefixed && p.sort == "id":
-		return s.planned.CategoryListPrefixByID(ctx, db.CategoryListPrefixByIDParams{FromKey: from, UntilKey: until, AfterID: id, PageSize: size})
+		return s.queries.CategoryListPrefixByID(ctx, db.CategoryListPrefixByIDParams{FromKey: from, UntilKey: until, AfterID: id, PageSize: size})
 	case prefixed && p.sort == "-id":
-		return s.planned.CategoryListPrefixByIDDesc(ctx, db.CategoryListPrefixByIDDescParams{FromKey: from, UntilKey: until, BeforeID: id, PageSize: size})
+		return s.queries.CategoryListPrefixByIDDesc(ctx, db.CategoryListPrefixByIDDescParams{FromKey: from, UntilKey: until, BeforeID: id, PageSize: size})
 	case p.sort == "-id":
 		return s.queries.CategoryListByIDDesc(ctx, db.CategoryListByIDDescParams{BeforeID: id, PageSize: size})
 	default:

@@ -93,6 +93,9 @@ func (s *Server) listInventory(c *gin.Context) error {
 		return err
 	}
 	items, err := s.findInventory(c.Request.Context(), statuses, maxQuantity, p)
+	if err == nil && p.counted {
+		p.total, err = s.countInventory(c.Request.Context(), statuses, maxQuantity)
+	}
 	if err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 func (s *Server) findInventory(ctx context.Context, statuses []string, maxQuantity *int64, p *page) ([]inventoryItem, error) {
 	switch {
 	case maxQuantity != nil:
-		rows, err := s.planned.InventoryListLow(ctx, db.InventoryListLowParams{MaxQuantity: *maxQuantity, Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
+		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{MaxQuantity: *maxQuantity, Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
 		return inventoryItems(rows), err
 	case len(statuses) > 0:
 		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
@@ -113,6 +116,20 @@ func (s *Server) findInventory(ctx context.Context, statuses []string, maxQuanti
 	default:
 		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{AfterID: p.after.id, PageSize: p.size()})
 		return inventoryItems(rows), err
+	}
+}
+
+// countInventory counts the entries of all pages.
+func (s *Server) countInventory(ctx context.Context, statuses []string, maxQuantity *int64) (int64, error) {
+	switch {
+	case maxQuantity != nil && len(statuses) > 0:
+		return s.queries.InventoryCountLowOfStatus(ctx, db.InventoryCountLowOfStatusParams{MaxQuantity: *maxQuantity, Statuses: statuses})
+	case maxQuantity != nil:
+		return s.queries.InventoryCountLow(ctx, *maxQuantity)
+	case len(statuses) > 0:
+		return s.queries.InventoryCountOfStatus(ctx, statuses)
+	default:
+		return s.queries.InventoryCount(ctx)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/api"
+	"petstore/internal/auth"
 	"petstore/internal/namekey"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -80,19 +82,32 @@ func (p *petstore) copy(table string, columns []string, size int, row func(int) 
 }
 
 // walkAll walks a list to its end with pages of several sizes, and fails the
-// test unless it gives what is wanted, page by page.
+// test unless it gives what is wanted, page by page, and with those of counted
+// items the number of all.
 func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	p.t.Helper()
-	limits := []int{1, 3, 50}
+	const counted = 3
+	limits := []int{1, counted, 50}
 	if len(want) > 20 {
 		limits = limits[1:]
+	}
+	if len(want) > 200 {
+		limits = []int{50, 200}
 	}
 	for _, limit := range limits {
 		asked := url.Values{"limit": {fmt.Sprint(limit)}}
 		maps.Copy(asked, filter)
 		rest := want
 		for target := path + "?" + asked.Encode(); target != ""; {
-			page := p.get(target).want(200)
+			prefer, total, applied := "", "", ""
+			if limit == counted {
+				prefer, total, applied = "count=exact", fmt.Sprint(len(want)), "count=exact"
+			}
+			page := p.do("GET", target, nil, "Prefer", prefer).want(200)
+			if page.header.Get("X-Total-Count") != total || page.header.Get("Preference-Applied") != applied {
+				p.t.Fatalf("GET %s, Prefer: %s: X-Total-Count %q, Preference-Applied %q; want %q, %q",
+					target, prefer, page.header.Get("X-Total-Count"), page.header.Get("Preference-Applied"), total, applied)
+			}
 			got := decode[[]T](page)
 			expected := rest[:min(limit, len(rest))]
 			if diff := gocmp.Diff(expected, got); diff != "" && len(expected)+len(got) > 0 {
@@ -316,7 +331,124 @@ func TestListMessages(t *testing.T) {
 		want = append(want, decode[message](p.post("/messages", object{"message": fmt.Sprint(i)}).want(202)))
 	}
 	slices.Reverse(want)
+	other := p.as(p.newKey("another", auth.Write))
+	other.post("/messages", object{"message": "of another"}).want(202)
+	other.post("/messages", object{"message": "of another"}).want(202)
 	walkAll(p, "/messages", nil, want)
+}
+
+// TestListBlocks: the filters that are answered by walking blocks of 4096 ids,
+// which takes more than a thousand matches, some of them in the last block alone.
+func TestListBlocks(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	s := p.fill(5000)
+	id := func(p pet) int64 { return p.ID }
+	for _, filter := range []url.Values{
+		{"name": {"re"}},
+		{"name": {"re"}, "status": {"sold"}},
+		{"name": {"re"}, "status": {"available", "pending"}},
+		{"name": {"re"}, "categoryId": {"1"}},
+		{"name": {"z"}, "categoryId": {"1", "4", "13"}, "status": {"available", "sold"}},
+	} {
+		for _, sort := range []string{"id", "-id"} {
+			filter["sort"] = []string{sort}
+			walkAll(p, "/pets", filter, selected(s.pets, func(p pet) bool {
+				return oneOf(filter["status"], p.Status) && oneOf(filter["categoryId"], p.CategoryID) && hasPrefix(filter["name"], p.Name)
+			}, sorts(nil, id)[sort]))
+		}
+	}
+	// Ship dates that follow the ids, so that a range is a stretch of them.
+	newYear := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = $1::timestamptz + id * interval '1 hour'", newYear); err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.orders {
+		at := newYear.Add(time.Duration(s.orders[i].ID) * time.Hour)
+		s.orders[i].ShipDate = &at
+	}
+	from := *s.orders[3600].ShipDate
+	for _, filter := range []url.Values{
+		{"shipDateFrom": {from.Format(time.RFC3339)}},
+		{"shipDateFrom": {from.Format(time.RFC3339)}, "complete": {"true"}},
+		{"shipDateFrom": {from.Format(time.RFC3339)}, "petId": {"1"}, "complete": {"false"}},
+	} {
+		for _, sort := range []string{"id", "-id"} {
+			filter["sort"] = []string{sort}
+			walkAll(p, "/store/orders", filter, selected(s.orders, func(o order) bool {
+				return oneOf(filter["petId"], o.PetID) && oneOf(filter["complete"], o.Complete) && !o.ShipDate.Before(from)
+			}, sorts(nil, func(o order) int64 { return o.ID })[sort]))
+		}
+	}
+	for _, filter := range []url.Values{{"maxQuantity": {"1"}}, {"maxQuantity": {"1"}, "status": {"sold", "pending"}}} {
+		walkAll(p, "/store/inventory", filter, selected(s.inventory, func(i inventoryItem) bool {
+			return oneOf(filter["status"], i.Status) && i.Quantity <= 1
+		}, func(a, b inventoryItem) int { return cmp.Compare(a.PetID, b.PetID) }))
+	}
+}
+
+// TestCountIsPreferred: what Prefer asks for, by RFC 7240, on GET and on HEAD.
+func TestCountIsPreferred(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.fill(5)
+	for _, test := range []struct {
+		prefer  []string
+		counted bool
+	}{
+		{[]string{"count=exact"}, true},
+		{[]string{`count="exact"`}, true},
+		{[]string{"Count=exact"}, true},
+		{[]string{" COUNT = exact "}, true},
+		{[]string{"count=exact; foo=bar"}, true},
+		{[]string{"respond-async, count=exact, wait=10"}, true},
+		{[]string{"respond-async", "count=exact"}, true},
+		{[]string{",, count=exact ,"}, true},
+		{[]string{`foo="a\", b", count=exact`}, true},
+		{[]string{"count=exact, count=planned"}, true},
+		{[]string{"count=planned, count=exact"}, false}, // the first one counts
+		{[]string{"count=planned", "count=exact"}, false},
+		{nil, false},
+		{[]string{"count"}, false},
+		{[]string{"count="}, false},
+		{[]string{"count=exactly"}, false},
+		{[]string{"count=EXACT"}, false},
+		{[]string{"account=exact"}, false},
+		{[]string{"exact"}, false},
+		{[]string{"exact=count"}, false},
+		{[]string{"foo; count=exact"}, false}, // a parameter of another
+		{[]string{`foo="count=exact"`}, false},
+		{[]string{`foo="a, count=exact"`}, false},
+		{[]string{`foo="a\", count=exact`}, false}, // has no end
+		{[]string{"count=exact x"}, false},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			request, err := http.NewRequestWithContext(t.Context(), method, p.url+"/pets?limit=2", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+p.key)
+			for _, field := range test.prefer {
+				request.Header.Add("Prefer", field)
+			}
+			answer, err := p.send(request, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total, applied := "", ""
+			if test.counted {
+				total, applied = "5", "count=exact"
+			}
+			if got := answer.want(200).header; got.Get("X-Total-Count") != total || got.Get("Preference-Applied") != applied {
+				t.Errorf("%s, Prefer %q: X-Total-Count %q, Preference-Applied %q", method, test.prefer, got.Get("X-Total-Count"), got.Get("Preference-Applied"))
+			}
+		}
+	}
+	// it is the last thing: what is refused is not counted
+	refused := p.do("GET", "/pets?cursor=x", nil, "Prefer", "count=exact").wantError(400, "invalid_cursor")
+	if refused.header.Get("Preference-Applied") != "" || refused.header.Get("X-Total-Count") != "" {
+		t.Errorf("an error has the header %v", refused.header)
+	}
 }
 
 // TestListLimits: 50 items where nothing is said, 100 in a batch of ids, at most 200.
@@ -373,6 +505,8 @@ func TestCursorIsBound(t *testing.T) {
 		"/pets?status=available&status=sold&sort=name&limit=2",
 		"/pets?limit=200&sort=name&status=available&status=sold",
 		"/pets?sort=name&status=sold&status=available",
+		"/pets?sort=name&status=sold&status=available&status=sold",
+		"/pets?%73ort=n%61me&status=%73old&status=a%76ailable",
 	} {
 		p.get(target + cursor).want(200)
 	}
@@ -401,6 +535,14 @@ func TestCursorIsBound(t *testing.T) {
 		p.get(path+"?limit=1"+byID).wantError(400, "invalid_cursor")
 	}
 	p.get("/pets?sort=id" + byID).want(200) // which is the default
+	byText := "&cursor=" + cursorOf("/pets?name=%7A&limit=1")
+	p.get("/pets?name=z" + byText).want(200)
+	p.get("/pets?name=zo"+byText).wantError(400, "invalid_cursor")
+	p.get("/pets?sort=-id&name=z"+byText).wantError(400, "invalid_cursor")
+	since := "&cursor=" + cursorOf("/store/orders?shipDateFrom=2026-12-24T00:00:00Z&limit=1")
+	p.get("/store/orders?shipDateFrom=2026-12-24T00%3A00%3A00Z" + since).want(200)
+	p.get("/store/orders?shipDateFrom=2026-12-25T00:00:00Z"+since).wantError(400, "invalid_cursor")
+	p.get("/store/orders?shipDateTo=2026-12-24T00:00:00Z"+since).wantError(400, "invalid_cursor")
 	// another process of the same database knows them, another database does not
 	twin := p.with(func(*api.Options) {})
 	twin.get("/pets?limit=1" + byID).want(200)
@@ -458,62 +600,135 @@ func TestTamperedCursor(t *testing.T) {
 	p.get(next.String()).want(200)
 }
 
-// TestWalkAmongWriters: while others insert and delete, a walk sees each row that
-// stays exactly once, in order.
+// TestWalkAmongWriters: while others insert, delete and change what does not
+// matter to the list, a walk sees each row that stays exactly once, in order. So
+// it is for every list, sort and kind of filter.
 func TestWalkAmongWriters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	stayed := map[int64]bool{}
+	const stays, writers, atATime = 24, 3, 5
+	name := func(i int, what string) string { return string(rune('a'+i*11%3)) + " " + what }
+	shipping := func(i int) time.Time { return time.Date(2027, 1, 1+i%7, 0, 0, 0, 0, time.UTC) }
 	home := p.newCategory("home")
-	for i := range 40 {
-		name := string(rune('a'+i*11%26)) + " stays"
-		stayed[decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201)).ID] = true
+
+	// What stays: pets and categories, and an order and a message for each.
+	petIDs, categoryIDs, orderIDs := map[int64]pet{}, map[int64]category{}, map[int64]order{}
+	messageIDs := map[string]message{}
+	var staying []int64
+	for i := range stays {
+		one := decode[pet](p.post("/pets", object{"name": name(i, "stays"), "categoryId": home}).want(201))
+		p.put(fmt.Sprintf("/store/inventory/%d", one.ID), object{"quantity": 1000}).want(200)
+		staying = append(staying, one.ID)
+		petIDs[one.ID] = one
+		kind := decode[category](p.post("/categories", object{"name": name(i, fmt.Sprint("stays ", i))}).want(201))
+		categoryIDs[kind.ID] = kind
+		placed := decode[order](p.post("/store/orders", object{"petId": one.ID, "quantity": 1 + i%5, "shipDate": shipping(i)}).want(201))
+		orderIDs[placed.ID] = placed
+		sent := decode[message](p.post("/messages", object{"message": fmt.Sprint(i)}).want(202))
+		messageIDs[sent.ID] = sent
 	}
-	const writers, atATime = 3, 5
+
 	for writer := range writers {
 		p.run(func(ctx context.Context) {
-			var mine []string // the paths of its pets
-			for i := writer; ctx.Err() == nil; i++ {
-				name := string(rune('a'+i*7%26)) + " comes and goes"
-				created, err := p.try("POST", "/pets", object{"name": name, "categoryId": home})
+			do := func(method, target string, body any, status int) string {
+				answer, err := p.try(method, target, body)
 				if err != nil {
-					return // the test is over
+					return "" // the test is over
 				}
-				mine = append(mine, created.want(201).header.Get("Location"))
-				if len(mine) < atATime {
-					continue
+				return answer.want(status).header.Get("Location")
+			}
+			var mine []string // the paths of what it made, of which the older half goes
+			for i := writer; ctx.Err() == nil; i++ {
+				host := staying[i%len(staying)]
+				mine = append(mine,
+					do("POST", "/pets", object{"name": name(i, "comes and goes"), "categoryId": home}, 201),
+					do("POST", "/categories", object{"name": name(i, fmt.Sprint("comes and goes ", writer, " ", i))}, 201),
+					do("POST", "/store/orders", object{"petId": host, "quantity": 1, "shipDate": shipping(i)}, 201))
+				do("POST", "/messages", object{"message": "of a writer"}, 202)
+				do("PATCH", petPath(host), object{"name": petIDs[host].Name}, 200)
+				do("PUT", fmt.Sprintf("/store/inventory/%d", host), object{"quantity": 1000 + i%7}, 200)
+				for len(mine) > atATime && ctx.Err() == nil {
+					do("DELETE", mine[0], nil, 204)
+					mine = mine[1:]
 				}
-				if _, err := p.try("DELETE", mine[0], nil); err != nil {
-					return
-				}
-				mine = mine[1:]
 			}
 		})
 	}
-	orders := sorts(func(p pet) string { return p.Name }, func(p pet) int64 { return p.ID })
-	for _, target := range []string{"/pets?sort=id&limit=3", "/pets?sort=-id&limit=3", "/pets?sort=name&limit=3", "/pets?sort=-name&limit=2", "/pets?status=available&limit=4", "/pets?name=a&sort=-id&limit=1"} {
-		seen := walk[pet](p, target)
-		asked, err := url.Parse(target)
-		if err != nil {
-			t.Fatal(err)
+
+	petID, petName := func(p pet) int64 { return p.ID }, func(p pet) string { return p.Name }
+	for sort, inOrder := range sorts(petName, petID) {
+		for _, filter := range []string{"", "&status=available", "&status=available&status=pending", fmt.Sprint("&categoryId=", home), fmt.Sprintf("&categoryId=%d&status=available", home), "&name=a", "&name=b&status=available", fmt.Sprint("&name=c&categoryId=", home)} {
+			seenOnce(p, "/pets?limit=7&sort="+cmp.Or(sort, "id")+filter, petIDs, petID, inOrder)
 		}
-		if !slices.IsSortedFunc(seen, orders[asked.Query().Get("sort")]) {
-			t.Errorf("GET %s: not in order", target)
+	}
+	categoryID, categoryName := func(c category) int64 { return c.ID }, func(c category) string { return c.Name }
+	for sort, inOrder := range sorts(categoryName, categoryID) {
+		for _, filter := range []string{"", "&name=a"} {
+			seenOnce(p, "/categories?limit=7&sort="+cmp.Or(sort, "id")+filter, categoryIDs, categoryID, inOrder)
 		}
-		times := map[int64]int{}
-		for _, one := range seen {
-			times[one.ID]++
-			if times[one.ID] > 1 {
-				t.Errorf("GET %s: pet %d twice", target, one.ID)
-			}
+	}
+	orderID := func(o order) int64 { return o.ID }
+	for sort, inOrder := range sorts(nil, orderID) {
+		for _, filter := range []string{
+			"", "&complete=false", fmt.Sprint("&petId=", staying[0]), fmt.Sprintf("&petId=%d&complete=false", staying[0]),
+			"&shipDateFrom=2027-01-03T00:00:00Z", "&shipDateTo=2027-01-06T00:00:00Z&complete=false", fmt.Sprintf("&shipDateFrom=2027-01-01T00:00:00Z&petId=%d", staying[0]),
+		} {
+			seenOnce(p, "/store/orders?limit=7&sort="+cmp.Or(sort, "id")+filter, orderIDs, orderID, inOrder)
 		}
-		for id := range stayed {
-			if asked.Query().Has("name") && !hasPrefix([]string{"a"}, decode[pet](p.get(petPath(id)).want(200)).Name) {
+	}
+	entryID := func(i inventoryItem) int64 { return i.PetID }
+	entries := map[int64]inventoryItem{}
+	for _, id := range staying {
+		entries[id] = inventoryItem{PetID: id}
+	}
+	for _, filter := range []string{"", "&status=available", "&status=available&status=sold", "&maxQuantity=2000", "&maxQuantity=2000&status=available"} {
+		seenOnce(p, "/store/inventory?limit=7"+filter, entries, entryID, func(a, b inventoryItem) int { return cmp.Compare(a.PetID, b.PetID) })
+	}
+	seenOnce(p, "/messages?limit=7", messageIDs, func(m message) string { return m.ID }, func(a, b message) int { return cmp.Compare(b.ID, a.ID) })
+}
+
+// seenOnce walks a list and fails the test unless its rows are in order, none of
+// them twice, and all that stay and match are among them.
+func seenOnce[ID comparable, T any](p *petstore, target string, stay map[ID]T, id func(T) ID, inOrder func(a, b T) int) {
+	p.t.Helper()
+	asked, err := url.Parse(target)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	filter := asked.Query()
+	seen := walk[T](p, target)
+	if !slices.IsSortedFunc(seen, inOrder) {
+		p.t.Errorf("GET %s: not in order", target)
+	}
+	times := map[ID]int{}
+	for _, one := range seen {
+		if times[id(one)]++; times[id(one)] > 1 {
+			p.t.Errorf("GET %s: %v twice", target, id(one))
+		}
+	}
+	missing, matching := 0, 0
+	for key, one := range stay {
+		switch one := any(one).(type) {
+		case pet:
+			if !hasPrefix(filter["name"], one.Name) {
 				continue
 			}
-			if times[id] != 1 {
-				t.Errorf("GET %s: pet %d %d times", target, id, times[id])
+		case category:
+			if !hasPrefix(filter["name"], one.Name) {
+				continue
+			}
+		case order:
+			at := one.ShipDate.Format(time.RFC3339)
+			if !oneOf(filter["petId"], one.PetID) || at < filter.Get("shipDateFrom") || (filter.Has("shipDateTo") && at >= filter.Get("shipDateTo")) {
+				continue
 			}
 		}
+		matching++
+		if times[key] == 0 {
+			missing++
+		}
+	}
+	if missing > 0 || matching == 0 {
+		p.t.Errorf("GET %s: %d of %d that stay are missing", target, missing, matching)
 	}
 }

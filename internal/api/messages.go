@@ -73,6 +73,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 func (s *Server) listMessages(c *gin.Context) error {
 	r := s.read(c)
 	p := r.page(defaultLimit, "-id")
+	p.account = caller(c).AccountID
 	if err := r.err(); err != nil {
 		return err
 	}
@@ -80,10 +81,13 @@ func (s *Server) listMessages(c *gin.Context) error {
 		return err
 	}
 	rows, err := s.queries.MessageList(c.Request.Context(), db.MessageListParams{
-		AccountID: caller(c).AccountID,
+		AccountID: p.account,
 		BeforeID:  p.after.key,
 		PageSize:  p.size(),
 	})
+	if err == nil && p.counted {
+		p.total, err = s.queries.MessageCount(c.Request.Context(), p.account)
+	}
 	if err != nil {
 		return err
 	}

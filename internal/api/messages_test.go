@@ -83,9 +83,8 @@ func TestMessagesBelongToAnAccount(t *testing.T) {
 	alice.get("/messages/"+bobs).wantError(404, "message_not_found")
 	aliceReads.post("/messages", object{"message": "x"}).wantError(403, "insufficient_scope")
 
-	// a cursor of one account shows another none of its messages
+	// a cursor is good for the account that got it, whatever key it uses
 	next := alice.get("/messages?limit=1").want(200).link("next")
-	if stolen := decode[[]message](bob.get(next).want(200)); slices.ContainsFunc(stolen, func(m message) bool { return m.ID != bobs }) {
-		t.Errorf("bob reads %+v", stolen)
-	}
+	aliceReads.get(next).want(200)
+	bob.get(next).wantError(400, "invalid_cursor")
 }

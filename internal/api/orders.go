@@ -151,6 +151,29 @@ var (
 	beyondShipDates  = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
+// shipping reports whether the filter asks for ship dates at all.
+func (f orderFilter) shipping() bool { return f.shipFrom != nil || f.shipTo != nil }
+
+// shipDates is the range of ship dates; where an end is open, that of all dates.
+func (f orderFilter) shipDates() (from, to time.Time) {
+	from, to = earliestShipDate, beyondShipDates
+	if f.shipFrom != nil {
+		from = *f.shipFrom
+	}
+	if f.shipTo != nil {
+		to = *f.shipTo
+	}
+	return from, to
+}
+
+// completes is what the orders may say of being complete.
+func (f orderFilter) completes() []bool {
+	if f.complete == nil {
+		return []bool{false, true}
+	}
+	return []bool{*f.complete}
+}
+
 func (s *Server) listOrders(c *gin.Context) error {
 	r := s.read(c)
 	filter := orderFilter{
@@ -167,6 +190,9 @@ func (s *Server) listOrders(c *gin.Context) error {
 		return err
 	}
 	rows, err := s.findOrders(c.Request.Context(), filter, p)
+	if err == nil && p.counted {
+		p.total, err = s.countOrders(c.Request.Context(), filter)
+	}
 	if err != nil {
 		return err
 	}
@@ -177,7 +203,7 @@ func (s *Server) listOrders(c *gin.Context) error {
 func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
 	id, size, descending := p.after.id, p.size(), p.descending()
 	switch {
-	case f.shipFrom != nil || f.shipTo != nil:
+	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
 	case f.petID != nil && f.complete != nil && descending:
 		return s.queries.OrderListOfPetCompleteByIDDesc(ctx, db.OrderListOfPetCompleteByIDDescParams{PetID: *f.petID, Complete: *f.complete, BeforeID: id, PageSize: size})
@@ -198,16 +224,33 @@ func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.O
 	}
 }
 
+// findOrdersShipping orders by id the orders that ship within a range of dates.
 func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
-	from, to := earliestShipDate, beyondShipDates
-	if f.shipFrom != nil {
-		from = *f.shipFrom
+	from, to := f.shipDates()
+	id, size, completes, descending := p.after.id, p.size(), f.completes(), p.descending()
+	switch {
+	case f.petID != nil && descending:
+		return s.queries.OrderListOfPetShippingByIDDesc(ctx, db.OrderListOfPetShippingByIDDescParams{PetID: *f.petID, ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, BeforeID: id, PageSize: size})
+	case f.petID != nil:
+		return s.queries.OrderListOfPetShippingByID(ctx, db.OrderListOfPetShippingByIDParams{PetID: *f.petID, ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, AfterID: id, PageSize: size})
+	case descending:
+		return s.queries.OrderListShippingByIDDesc(ctx, db.OrderListShippingByIDDescParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, BeforeID: id, PageSize: size})
+	default:
+		return s.queries.OrderListShippingByID(ctx, db.OrderListShippingByIDParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, AfterID: id, PageSize: size})
 	}
-	if f.shipTo != nil {
-		to = *f.shipTo
+}
+
+// countOrders counts the orders of all pages.
+func (s *Server) countOrders(ctx context.Context, f orderFilter) (int64, error) {
+	from, to := f.shipDates()
+	switch {
+	case f.petID != nil && f.shipping():
+		return s.queries.OrderCountOfPetShipping(ctx, db.OrderCountOfPetShippingParams{PetID: *f.petID, Completes: f.completes(), ShipDateFrom: &from, ShipDateTo: &to})
+	case f.petID != nil:
+		return s.queries.OrderCountOfPet(ctx, db.OrderCountOfPetParams{PetID: *f.petID, Completes: f.completes()})
+	case f.shipping():
+		return s.queries.OrderCountShipping(ctx, db.OrderCountShippingParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: f.completes()})
+	default:
+		return s.queries.OrderCount(ctx, f.completes())
 	}
-	if p.descending() {
-		return s.planned.OrderListShippingByIDDesc(ctx, db.OrderListShippingByIDDescParams{ShipDateFrom: &from, ShipDateTo: &to, PetID: f.petID, Complete: f.complete, BeforeID: p.after.id, PageSize: p.size()})
-	}
-	return s.planned.OrderListShippingByID(ctx, db.OrderListShippingByIDParams{ShipDateFrom: &from, ShipDateTo: &to, PetID: f.petID, Complete: f.complete, AfterID: p.after.id, PageSize: p.size()})
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -40,12 +41,18 @@ type page struct {
 	// after is the place where the page before this one ended, or the end from
 	// which the order begins.
 	after position
+	// account is whose list it is; 0: the list is the same for all.
+	account int64
+	// counted is whether the client prefers to be told the total, which is how
+	// many items all pages hold together.
+	counted bool
+	total   int64
 }
 
-// page reads limit, cursor and sort; the first of sorts is the default, and
-// where it is the only one, sort is no parameter.
+// page reads limit, cursor and sort, and whether to count; the first of sorts is
+// the default, and where it is the only one, sort is no parameter.
 func (r *request) page(defaultLimit int, sorts ...string) *page {
-	p := &page{limit: defaultLimit, sort: sorts[0]}
+	p := &page{limit: defaultLimit, sort: sorts[0], counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
 	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -92,7 +99,7 @@ func (s *Server) turn(c *gin.Context, p *page) error {
 	if err != nil {
 		return err
 	}
-	after, ok := openCursor(key, listing(c, p), p.cursor)
+	after, ok := openCursor(key, p.listing(c.FullPath(), c.Request.URL.Query()), p.cursor)
 	if !ok {
 		return errInvalidCursor
 	}
@@ -109,8 +116,12 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, i
 		if err != nil {
 			return err
 		}
-		cursor := sealCursor(key, listing(c, p), place(rows[len(rows)-1]))
+		cursor := sealCursor(key, p.listing(c.FullPath(), c.Request.URL.Query()), place(rows[len(rows)-1]))
 		links = s.link(c, "next", cursor) + ", " + links
+	}
+	if p.counted {
+		c.Header("X-Total-Count", strconv.FormatInt(p.total, 10))
+		c.Header("Preference-Applied", "count=exact")
 	}
 	items := make([]Item, len(rows))
 	for i, row := range rows {
@@ -130,17 +141,16 @@ func (s *Server) link(c *gin.Context, rel, cursor string) string {
 	return fmt.Sprintf(`<%s%s>; rel=%q`, s.baseURL(c.Request), target.RequestURI(), rel)
 }
 
-// listing names the list, its filters and its sort, to which a cursor is bound.
-// The limit may change from page to page.
-func listing(c *gin.Context, p *page) string {
-	query := c.Request.URL.Query()
+// listing names the list at a path and whose it is, its filters and its sort, to
+// which a cursor is bound. The limit may change from page to page.
+func (p *page) listing(path string, query url.Values) string {
 	query.Del("cursor")
 	query.Del("limit")
 	query.Set("sort", p.sort)
-	for _, values := range query {
-		slices.Sort(values)
+	for name, values := range query {
+		query[name] = slices.Compact(slices.Sorted(slices.Values(values)))
 	}
-	return c.FullPath() + "?" + query.Encode()
+	return fmt.Sprintf("%d %s?%s", p.account, path, query.Encode())
 }
 
 // A cursor is a position and its HMAC-SHA-256 together with the listing, in

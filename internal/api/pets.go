@@ -165,11 +165,17 @@ func (s *Server) listPets(c *gin.Context) error {
 		return err
 	}
 	rows, err := s.findPets(c.Request.Context(), filter, p)
+	if err == nil && p.counted {
+		p.total, err = s.countPets(c.Request.Context(), filter)
+	}
 	if err != nil {
 		return err
 	}
-	return answerPage(s, c, p, rows, petFrom, func(row db.Pet) position { return position{row.NameKey, row.ID} })
+	return answerPage(s, c, p, rows, petFrom, petPlace)
 }
+
+// petPlace is the place of a pet in any order.
+func petPlace(row db.Pet) position { return position{row.NameKey, row.ID} }
 
 // findPets picks the query that walks the index of the filter and the order.
 func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
@@ -177,10 +183,8 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, 
 	switch {
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
-	case f.prefixed && p.sort == "id":
-		return s.planned.PetListPrefixByID(ctx, db.PetListPrefixByIDParams{FromKey: f.from, UntilKey: f.until, AfterID: id, Statuses: f.statuses, CategoryIds: f.categoryIDs, PageSize: size})
-	case f.prefixed && p.sort == "-id":
-		return s.planned.PetListPrefixByIDDesc(ctx, db.PetListPrefixByIDDescParams{FromKey: f.from, UntilKey: f.until, BeforeID: id, Statuses: f.statuses, CategoryIds: f.categoryIDs, PageSize: size})
+	case f.prefixed && !p.byName():
+		return s.findPetsWithPrefix(ctx, f, p)
 	case len(f.categoryIDs) > 0:
 		return s.findPetsOfCategory(ctx, f, p)
 	case len(f.statuses) > 0:
@@ -212,14 +216,32 @@ func (s *Server) findPetsOfStatus(ctx context.Context, f petFilter, p *page) ([]
 	}
 }
 
-// findPetsOfCategory walks an index by category and status, so all statuses are
-// named where the client named none.
-func (s *Server) findPetsOfCategory(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	key, id, size := p.after.key, p.after.id, p.size()
-	statuses := f.statuses
-	if len(statuses) == 0 {
-		statuses = petStatuses
+// findPetsWithPrefix orders by id the pets whose names begin alike.
+func (s *Server) findPetsWithPrefix(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	id, size, statuses, ofCategory := p.after.id, p.size(), orAllStatuses(f.statuses), len(f.categoryIDs) > 0
+	switch {
+	case ofCategory && p.descending():
+		return s.queries.PetListOfCategoryPrefixByIDDesc(ctx, db.PetListOfCategoryPrefixByIDDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, FromKey: f.from, UntilKey: f.until, BeforeID: id, PageSize: size})
+	case ofCategory:
+		return s.queries.PetListOfCategoryPrefixByID(ctx, db.PetListOfCategoryPrefixByIDParams{CategoryIds: f.categoryIDs, Statuses: statuses, FromKey: f.from, UntilKey: f.until, AfterID: id, PageSize: size})
+	case p.descending():
+		return s.queries.PetListPrefixByIDDesc(ctx, db.PetListPrefixByIDDescParams{Statuses: statuses, FromKey: f.from, UntilKey: f.until, BeforeID: id, PageSize: size})
+	default:
+		return s.queries.PetListPrefixByID(ctx, db.PetListPrefixByIDParams{Statuses: statuses, FromKey: f.from, UntilKey: f.until, AfterID: id, PageSize: size})
 	}
+}
+
+// orAllStatuses names all statuses where a client names none: an index that
+// begins with the status is then walked all the same.
+func orAllStatuses(statuses []string) []string {
+	if len(statuses) == 0 {
+		return petStatuses
+	}
+	return statuses
+}
+
+func (s *Server) findPetsOfCategory(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+	key, id, size, statuses := p.after.key, p.after.id, p.size(), orAllStatuses(f.statuses)
 	switch p.sort {
 	case "-id":
 		return s.queries.PetListOfCategoryByIDDesc(ctx, db.PetListOfCategoryByIDDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, BeforeID: id, PageSize: size})
@@ -232,10 +254,9 @@ func (s *Server) findPetsOfCategory(ctx context.Context, f petFilter, p *page) (
 	}
 }
 
-// findPetsAmong reads the pets of a batch, at most a hundred, and filters and
-// orders them here.
+// findPetsAmong reads the pets of a batch, at most a hundred, and orders them here.
 func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	pets, err := s.queries.PetGetMany(ctx, f.ids)
+	pets, err := s.petsAmong(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -249,15 +270,34 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 		}
 		return c
 	}
-	place := func(row db.Pet) position { return position{row.NameKey, row.ID} }
-	pets = slices.DeleteFunc(pets, func(row db.Pet) bool {
-		return order(place(row), p.after) <= 0 ||
-			row.NameKey < f.from || row.NameKey >= f.until ||
+	pets = slices.DeleteFunc(pets, func(row db.Pet) bool { return order(petPlace(row), p.after) <= 0 })
+	slices.SortFunc(pets, func(a, b db.Pet) int { return order(petPlace(a), petPlace(b)) })
+	return pets[:min(len(pets), int(p.size()))], nil
+}
+
+// petsAmong reads the pets of a batch that the filter lets through.
+func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
+	pets, err := s.queries.PetGetMany(ctx, f.ids)
+	return slices.DeleteFunc(pets, func(row db.Pet) bool {
+		return row.NameKey < f.from || row.NameKey >= f.until ||
 			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
 			(len(f.categoryIDs) > 0 && !slices.Contains(f.categoryIDs, row.CategoryID))
-	})
-	slices.SortFunc(pets, func(a, b db.Pet) int { return order(place(a), place(b)) })
-	return pets[:min(len(pets), int(p.size()))], nil
+	}), err
+}
+
+// countPets counts the pets of all pages.
+func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
+	switch {
+	case len(f.ids) > 0:
+		pets, err := s.petsAmong(ctx, f)
+		return int64(len(pets)), err
+	case len(f.categoryIDs) > 0:
+		return s.queries.PetCountOfCategory(ctx, db.PetCountOfCategoryParams{CategoryIds: f.categoryIDs, Statuses: orAllStatuses(f.statuses), FromKey: f.from, UntilKey: f.until})
+	case len(f.statuses) > 0 || f.prefixed:
+		return s.queries.PetCountOfStatus(ctx, db.PetCountOfStatusParams{Statuses: orAllStatuses(f.statuses), FromKey: f.from, UntilKey: f.until})
+	default:
+		return s.queries.PetCount(ctx)
+	}
 }
 
 // keyOf is the key of a name that may be absent.

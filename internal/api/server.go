@@ -59,7 +59,6 @@ type Options struct {
 type Server struct {
 	db       *postgres.DB
 	queries  *db.Queries
-	planned  *db.Queries // each statement is planned with its values
 	verifier *auth.Verifier
 	log      *slog.Logger
 
@@ -96,7 +95,6 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		db:             options.DB,
 		queries:        db.New(options.DB),
-		planned:        db.New(options.DB.PlanEach()),
 		verifier:       options.Verifier,
 		log:            options.Log,
 		base:           options.BaseURL,

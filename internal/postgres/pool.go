@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -32,16 +33,12 @@ var sessionParameters = map[string]string{
 // DB runs statements on a pool of connections. It waits for a connection for a
 // second at most, so that a pool that is exhausted is an error that [Unavailable]
 // knows, and not a queue. It implements db.DBTX.
-type DB struct {
-	pool *pgxpool.Pool
-	// mode is how pgx runs a statement; zero is a prepared one.
-	mode pgx.QueryExecMode
-}
+type DB struct{ pool *pgxpool.Pool }
 
 // Open makes a pool of at most maxConns connections for a libpq URL, which may
 // name several hosts. It connects to none yet: the only error is a URL that
-// cannot be read.
-func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
+// cannot be read. Every statement is shown to the tracers.
+func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTracer) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -50,6 +47,9 @@ func Open(ctx context.Context, url string, maxConns int) (*DB, error) {
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime
 	config.MaxConnLifetimeJitter = maxConnLifetime / 10
+	if len(tracers) > 0 {
+		config.ConnConfig.Tracer = multitracer.New(tracers...)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -75,14 +75,6 @@ func (d *DB) Close() { d.pool.Close() }
 // Pool is the pool itself, for what needs a connection of its own.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// PlanEach returns a DB on the same pool that has Postgres plan each statement
-// with its values, at the cost of planning every time. It is for queries whose
-// best plan depends on how common the values are; a prepared statement soon
-// gets one plan for all values.
-func (d *DB) PlanEach() *DB {
-	return &DB{pool: d.pool, mode: pgx.QueryExecModeCacheDescribe}
-}
-
 // Exec runs a statement that returns no rows.
 func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	conn, err := d.acquire(ctx)
@@ -90,7 +82,7 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 		return pgconn.CommandTag{}, err
 	}
 	defer conn.Release()
-	return conn.Exec(ctx, sql, d.arguments(args)...)
+	return conn.Exec(ctx, sql, args...)
 }
 
 // Query runs a statement; its connection is given back when the rows are closed.
@@ -99,7 +91,7 @@ func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conn.Query(ctx, sql, d.arguments(args)...)
+	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		conn.Release()
 		return nil, err
@@ -121,13 +113,6 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		return nil, &acquireError{err}
 	}
 	return conn, nil
-}
-
-func (d *DB) arguments(args []any) []any {
-	if d.mode == 0 {
-		return args
-	}
-	return append([]any{d.mode}, args...)
 }
 
 // pooledRows gives its connection back when it is closed.

@@ -107,48 +107,46 @@ func TestSessionLimits(t *testing.T) {
 // the pool, one that is kept makes the next statement fail.
 func TestConnectionsAreGivenBack(t *testing.T) {
 	t.Parallel()
-	prepared := open(t, pgtest.NewEmpty(t).URL, 1)
-	for name, pool := range map[string]*postgres.DB{"prepared": prepared, "planned each": prepared.PlanEach()} {
-		ctx := t.Context()
-		var number int
-		for range 3 {
-			if err := pool.QueryRow(ctx, "SELECT $1::int", 7).Scan(&number); err != nil || number != 7 {
-				t.Errorf("%s: a row: %d, %v", name, number, err)
-			}
-			if err := pool.QueryRow(ctx, "SELECT 1 WHERE $1::int > 7", 7).Scan(&number); !errors.Is(err, pgx.ErrNoRows) {
-				t.Errorf("%s: no row: %v", name, err)
-			}
-			if err := pool.QueryRow(ctx, "SELECT 'x' || $1::text", "y").Scan(&number); err == nil {
-				t.Errorf("%s: a text was read as a number", name)
-			}
-			if err := pool.QueryRow(ctx, "SELEC").Scan(&number); err == nil {
-				t.Errorf("%s: no SQL, and no error", name)
-			}
-			if err := pool.QueryRow(ctx, "SELECT 1 / $1::int", 0).Scan(&number); err == nil {
-				t.Errorf("%s: a division by zero, and no error", name)
-			}
-			if err := pool.QueryRow(ctx, "SELECT generate_series(1, $1::int)", 1000).Scan(&number); err != nil || number != 1 {
-				t.Errorf("%s: the first of many rows: %d, %v", name, number, err)
-			}
-			rows, err := pool.Query(ctx, "SELECT generate_series(1, $1::int)", 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rows.Next()
-			rows.Close() // before the end
-			rows.Close()
-			if tag, err := pool.Exec(ctx, "SELECT $1::int", 1); err != nil || tag.RowsAffected() != 1 {
-				t.Errorf("%s: %v, %v", name, tag, err)
-			}
-			if _, err := pool.Exec(ctx, "SELEC"); err == nil {
-				t.Errorf("%s: no SQL, and no error", name)
-			}
-			if err := pool.Ping(ctx); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	ctx := t.Context()
+	var number int
+	for range 3 {
+		if err := pool.QueryRow(ctx, "SELECT $1::int", 7).Scan(&number); err != nil || number != 7 {
+			t.Errorf("a row: %d, %v", number, err)
+		}
+		if err := pool.QueryRow(ctx, "SELECT 1 WHERE $1::int > 7", 7).Scan(&number); !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("no row: %v", err)
+		}
+		if err := pool.QueryRow(ctx, "SELECT 'x' || $1::text", "y").Scan(&number); err == nil {
+			t.Errorf("a text was read as a number")
+		}
+		if err := pool.QueryRow(ctx, "SELEC").Scan(&number); err == nil {
+			t.Errorf("no SQL, and no error")
+		}
+		if err := pool.QueryRow(ctx, "SELECT 1 / $1::int", 0).Scan(&number); err == nil {
+			t.Errorf("a division by zero, and no error")
+		}
+		if err := pool.QueryRow(ctx, "SELECT generate_series(1, $1::int)", 1000).Scan(&number); err != nil || number != 1 {
+			t.Errorf("the first of many rows: %d, %v", number, err)
+		}
+		rows, err := pool.Query(ctx, "SELECT generate_series(1, $1::int)", 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows.Next()
+		rows.Close() // before the end
+		rows.Close()
+		if tag, err := pool.Exec(ctx, "SELECT $1::int", 1); err != nil || tag.RowsAffected() != 1 {
+			t.Errorf("%v, %v", tag, err)
+		}
+		if _, err := pool.Exec(ctx, "SELEC"); err == nil {
+			t.Errorf("no SQL, and no error")
+		}
+		if err := pool.Ping(ctx); err != nil {
+			t.Errorf("%v", err)
 		}
 	}
-	if acquired := prepared.Pool().Stat().AcquiredConns(); acquired != 0 {
+	if acquired := pool.Pool().Stat().AcquiredConns(); acquired != 0 {
 		t.Errorf("%d connections were not given back", acquired)
 	}
 }

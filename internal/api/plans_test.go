@@ -1,0 +1,371 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// scale is how many pets, orders and messages TestListPlans plans for.
+var scale = flag.Int("scale", 100_000, "pets, orders and messages of TestListPlans")
+
+// What a page may cost, however many rows there are. A block (see
+// queries/pets.sql) has 4096 rows, which may be looked up in a second table; the
+// probe before it has 1001.
+const (
+	mostSorted  = 4096 + 200
+	mostTouched = 1001 + 2*4096 + 3*200
+	// In pages of 8 KiB, of which a list may read some for its rows, and some for
+	// each block of ids that it passes. A deep page may read as many times what the
+	// first does, and some more: its rows lie elsewhere.
+	somePages, pagesEach, mostTimes = 4000, 12, 2
+)
+
+// TestListPlans holds every list, with each kind of filter and each sort, to what
+// docs/decisions/0005-lists.md promises, by the plans of the very statements that
+// the server sends: no table is scanned or sorted, and a page in the middle of the
+// list reads no more than the first one.
+func TestListPlans(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	recorder := &recorder{}
+	pool, err := postgres.Open(t.Context(), database.URL, 2, recorder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p := startOn(t, database).with(func(options *api.Options) { options.DB = pool })
+	seed(t, database.Pool, *scale)
+	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	planner := newPlanner(t, database.Pool)
+
+	for _, list := range plannedLists(*scale) {
+		for _, sort := range list.sorts {
+			filter := list.filter
+			if len(list.sorts) > 1 {
+				filter += "&sort=" + sort
+			}
+			query, err := url.ParseQuery(filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := middle(t, database.Pool, list.path, sort, query)
+			cursor := api.SealCursor(secret, list.account(), list.path, query, sort, at.key, at.id)
+			for _, mode := range []string{"force_generic_plan", "force_custom_plan"} {
+				what := fmt.Sprintf("GET %s?%s, %s", list.path, strings.TrimPrefix(filter, "&"), mode)
+				first := planner.cost(what, mode, recorder.during(func() { p.get(list.path + "?" + filter).want(200) }))
+				deep := planner.cost(what+", deep", mode, recorder.during(func() { p.get(list.path + "?" + filter + "&cursor=" + cursor).want(200) }))
+				if deep.pages > mostTimes*first.pages+100 {
+					t.Errorf("%s: a deep page reads %d pages, the first one %d", what, deep.pages, first.pages)
+				}
+			}
+			counted := recorder.during(func() { p.do("GET", list.path+"?"+filter, nil, "Prefer", "count=exact").want(200) })
+			if !strings.Contains(list.filter, "&id=") && len(counted) != 2 {
+				t.Errorf("GET %s?%s: %d statements where a count is preferred, want 2", list.path, filter, len(counted))
+			}
+		}
+	}
+}
+
+// plannedList is a list with one kind of filter.
+type plannedList struct {
+	path   string
+	filter string // &name=value…
+	sorts  []string
+}
+
+// account is that of the lists that belong to one.
+func (l plannedList) account() int64 {
+	if l.path == "/messages" {
+		return 1
+	}
+	return 0
+}
+
+// plannedLists is every list with every kind of filter: those that let many rows
+// through and those that let few, near the beginning and far from it.
+func plannedLists(size int) []plannedList {
+	ship := func(percent int) string { return shipDate(percent * size / 100).Format(time.RFC3339) }
+	var lists []plannedList
+	add := func(path string, sorts []string, filters ...string) {
+		for _, filter := range filters {
+			lists = append(lists, plannedList{path, filter, sorts})
+		}
+	}
+	var batch strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&batch, "&id=%d", 1+i*size/100)
+	}
+	byName := []string{"id", "-id", "name", "-name"}
+	add("/pets", byName,
+		"", "&status=sold", "&status=sold&status=available", "&status=available&status=pending&status=sold",
+		"&categoryId=7", "&categoryId=7&categoryId=8&categoryId=9", "&categoryId=7&status=sold", "&categoryId=7&categoryId=8&status=sold&status=pending",
+		"&name=a", "&name=ab", "&name=late", "&name=nobody",
+		"&name=a&status=sold", "&name=a&status=sold&status=pending", "&name=late&status=sold",
+		"&name=a&categoryId=7", "&name=a&categoryId=7&categoryId=8&status=sold",
+		batch.String(), batch.String()+"&status=sold&name=a")
+	add("/categories", byName, "", "&name=a", "&name=ab", "&name=nobody")
+	add("/store/orders", byName[:2],
+		"", "&complete=true", "&complete=false", "&petId=1", "&petId=7", "&petId=1&complete=true",
+		"&shipDateFrom="+ship(0), "&shipDateFrom="+ship(97), "&shipDateTo="+ship(3), "&shipDateFrom="+ship(50)+"&shipDateTo="+ship(51),
+		"&shipDateFrom=2100-01-01T00:00:00Z", "&shipDateFrom="+ship(97)+"&complete=true", "&shipDateTo="+ship(3)+"&complete=false",
+		"&shipDateFrom="+ship(0)+"&petId=1", "&shipDateFrom="+ship(97)+"&petId=7&complete=true")
+	add("/store/inventory", []string{"petId"},
+		"", "&status=sold", "&status=sold&status=pending", "&maxQuantity=0", "&maxQuantity=5", "&maxQuantity=1000",
+		"&maxQuantity=5&status=sold", "&maxQuantity=1000&status=sold&status=available")
+	add("/messages", []string{"-id"}, "")
+	return lists
+}
+
+// seed fills the database with this many pets, entries, orders and messages. The
+// names of the last three in a hundred pets begin with late, and ship dates are in
+// the order of ids: both lie far from one end of the lists.
+func seed(t *testing.T, pool *pgxpool.Pool, size int) {
+	t.Helper()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	list := func(sql string) []string {
+		t.Helper()
+		rows, err := pool.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	// Indexes and foreign keys are made when the rows are there, which takes less time.
+	const bare = ` FROM pg_index WHERE indrelid IN ('pets'::regclass, 'inventory'::regclass, 'orders'::regclass) AND NOT indisunique`
+	const keys = ` FROM pg_constraint WHERE contype = 'f' AND conrelid IN ('pets'::regclass, 'inventory'::regclass, 'orders'::regclass)`
+	again := append(list("SELECT pg_get_indexdef(indexrelid)"+bare),
+		list("SELECT format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid))"+keys)...)
+	for _, drop := range append(list("SELECT format('DROP INDEX %s', indexrelid::regclass)"+bare),
+		list("SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)"+keys)...) {
+		exec(drop)
+	}
+	exec(`INSERT INTO categories (name, name_key)
+		SELECT key, key FROM generate_series(1, $1::int / 100) AS i, LATERAL (SELECT chr(97 + i % 26) || chr(97 + i / 26 % 26) || i) AS made (key)`, size)
+	exec(`INSERT INTO pets (category_id, name, name_key, status)
+		SELECT 1 + i % 100, key, key, (ARRAY['available', 'pending', 'sold'])[1 + i / 7 % 3]
+		FROM generate_series(1, $1::int) AS i, LATERAL (
+			SELECT CASE WHEN i > $1 / 100 * 97 THEN 'late' ELSE chr(97 + i % 26) || chr(97 + i / 26 % 26) END || i % 5000) AS made (key)`, size)
+	exec(`INSERT INTO inventory (pet_id, quantity) SELECT i, i::bigint * 37 % 101 FROM generate_series(1, $1::int) AS i`, size)
+	exec(`INSERT INTO orders (pet_id, quantity, ship_date, complete)
+		SELECT CASE WHEN i % 10 = 0 THEN 1 ELSE 1 + i::bigint * 7 % $1 END, 1, $2::timestamptz + i * interval '1 hour', i / 3 % 2 = 0
+		FROM generate_series(1, $1::int) AS i`, size, shipDate(0))
+	exec(`INSERT INTO messages (account_id, id, message) SELECT 1, 'msg_' || lpad(to_hex(i), 32, '0'), 'x' FROM generate_series(1, $1::int) AS i`, size)
+	for _, create := range again {
+		exec(create)
+	}
+	exec("VACUUM (ANALYZE) categories, pets, inventory, orders, messages")
+}
+
+// shipDate is that of the order with this id.
+func shipDate(id int) time.Time {
+	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
+}
+
+// place is where a page ended: at this id, or at this key and then this id.
+type place struct {
+	key string
+	id  int64
+}
+
+// middle is a place in the middle of what a list holds, if it holds anything.
+func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Values) place {
+	t.Helper()
+	if path == "/messages" {
+		var at place
+		if err := pool.QueryRow(t.Context(), "SELECT id FROM messages ORDER BY id OFFSET (SELECT count(*) / 2 FROM messages) LIMIT 1").Scan(&at.key); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	key := "''::text"
+	if strings.HasSuffix(sort, "name") {
+		key = "name_key"
+	}
+	matching, args := "SELECT name_key, id FROM pets WHERE starts_with(name_key, $1)", []any{filter.Get("name")}
+	switch path {
+	case "/categories":
+		matching = strings.ReplaceAll(matching, "pets", "categories")
+	case "/store/orders":
+		matching = "SELECT id FROM orders WHERE ship_date >= coalesce(nullif($1, ''), '-infinity')::timestamptz AND ship_date < coalesce(nullif($2, ''), 'infinity')::timestamptz"
+		args = []any{filter.Get("shipDateFrom"), filter.Get("shipDateTo")}
+	}
+	sql := fmt.Sprintf("WITH matching AS (%s) SELECT %[2]s, id FROM matching ORDER BY %[2]s, id OFFSET (SELECT count(*) / 2 FROM matching) LIMIT 1", matching, key)
+	var at place
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&at.key, &at.id); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// recorder keeps the statements about lists that a server sends.
+type recorder struct {
+	mu   sync.Mutex
+	sent []statement
+}
+
+type statement struct {
+	sql  string
+	args []any
+}
+
+var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Message)(List|GetMany|Count)`)
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if aboutLists.MatchString(data.SQL) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sent = append(r.sent, statement{data.SQL, slices.Clone(data.Args)})
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (r *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// during gives the statements that were sent while do ran.
+func (r *recorder) during(do func()) []statement {
+	r.mu.Lock()
+	r.sent = nil
+	r.mu.Unlock()
+	do()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent
+}
+
+// planner runs statements again to see their plans.
+type planner struct {
+	t    *testing.T
+	conn *pgx.Conn
+}
+
+func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return planner{t, conn}
+}
+
+// cost is what a statement read.
+type cost struct{ pages, rows int }
+
+// cost fails the test unless one statement was sent and its plan is one of a list.
+func (p planner) cost(what, mode string, sent []statement) cost {
+	p.t.Helper()
+	if len(sent) != 1 {
+		p.t.Fatalf("%s: %d statements, want 1: %v", what, len(sent), sent)
+	}
+	ctx := p.t.Context()
+	exec := func(sql string) {
+		p.t.Helper()
+		if _, err := p.conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			p.t.Fatalf("%s: %v", what, err)
+		}
+	}
+	exec("SET plan_cache_mode = " + mode)
+	exec("PREPARE list AS " + sent[0].sql)
+	defer exec("DEALLOCATE list")
+	places := make([]string, len(sent[0].args))
+	for i := range places {
+		places[i] = "$" + strconv.Itoa(i+1)
+	}
+	// EXECUTE takes no parameters but literals, which this protocol makes of them.
+	explain := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE list (%s)", strings.Join(places, ", "))
+	var text []byte
+	if err := p.conn.QueryRow(ctx, explain, append([]any{pgx.QueryExecModeSimpleProtocol}, sent[0].args...)...).Scan(&text); err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal(text, &plans); err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+	root := plans[0].Plan
+	total := cost{pages: root.Hit + root.Read}
+	for _, fault := range root.faults(&total.rows) {
+		p.t.Errorf("%s: %s\n%s", what, fault, root.outline(""))
+	}
+	if total.rows > mostTouched {
+		p.t.Errorf("%s: %d rows are read, at most %d may be\n%s", what, total.rows, mostTouched, root.outline(""))
+	}
+	if most := somePages + pagesEach**scale/4096; total.pages > most {
+		p.t.Errorf("%s: %d pages are read, at most %d may be\n%s", what, total.pages, most, root.outline(""))
+	}
+	return total
+}
+
+// node is a node of a plan.
+type node struct {
+	Type     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
+	Filtered float64 `json:"Rows Removed by Filter"`
+	Lossy    float64 `json:"Rows Removed by Index Recheck"`
+	Hit      int     `json:"Shared Hit Blocks"`
+	Read     int     `json:"Shared Read Blocks"`
+	Plans    []node
+}
+
+// faults tells what no list may do, and adds the rows that were read of tables.
+func (n node) faults(read *int) []string {
+	var all []string
+	if n.Relation != "" || n.Type == "Bitmap Index Scan" {
+		*read += int(math.Ceil((n.Rows + n.Filtered + n.Lossy) * n.Loops))
+	}
+	if n.Type == "Seq Scan" || n.Type == "Parallel Seq Scan" {
+		all = append(all, "a scan of the table "+n.Relation)
+	}
+	for _, child := range n.Plans {
+		if rows := child.Rows * child.Loops; strings.Contains(n.Type, "Sort") && rows > mostSorted {
+			all = append(all, fmt.Sprintf("a sort of %.0f rows", rows))
+		}
+		all = append(all, child.faults(read)...)
+	}
+	return all
+}
+
+// outline shows a plan to a person.
+func (n node) outline(indent string) string {
+	text := fmt.Sprintf("%s%s %s %s: %v rows, %v removed, %v times\n", indent, n.Type, n.Relation, n.Index, n.Rows, n.Filtered+n.Lossy, n.Loops)
+	for _, child := range n.Plans {
+		text += child.outline(indent + "  ")
+	}
+	return text
+}
