@@ -75,6 +75,10 @@ description: ## Lint of the API description (needs Node.js)
 race: ## Every test under the race detector
 	go test -race ./...
 
+.PHONY: plans
+plans: ## The plans of all lists, with a million pets, orders and messages
+	go test -count 1 -timeout 10m -run '^TestListPlans$$' ./internal/api -scale 1000000
+
 .PHONY: bench-once
 bench-once: ## Every benchmark once, to see that it runs
 	go test -run '^$$' -bench . -benchtime 1x ./...
