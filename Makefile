@@ -3,6 +3,12 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SQLC          := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
+OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
+
+TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22.20.5
+GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
+GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-codegen/nullable@v1.1.0 \
+                     github.com/google/uuid@v1.6.0 go.yaml.in/yaml/v3@v3.0.6
 
 DESCRIPTION := internal/api/openapi.yaml
 
@@ -70,6 +76,13 @@ tidy: ## go.mod and go.sum name what is used, and that alone
 description: ## Lint of the API description (needs Node.js)
 	npx --yes $(REDOCLY) lint --config .redocly.yaml $(DESCRIPTION)
 	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(DESCRIPTION)
+
+.PHONY: clients
+clients: export TYPESCRIPT_CLIENT := $(TYPESCRIPT_CLIENT)
+clients: export GO_GENERATOR := $(GO_GENERATOR)
+clients: export GO_CLIENT := $(GO_CLIENT)
+clients: ## Clients generated from the description tell a story to a live server (needs Node.js)
+	.ci/clients
 
 .PHONY: race
 race: ## Every test under the race detector
