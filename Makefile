@@ -34,7 +34,7 @@ generate: ## Write db/ from queries/ and migrations/
 	go run $(SQLC) generate
 
 .PHONY: check
-check: fmt vet lint generated tidy description test race ## What CI runs, but for the containers: see .ci/run
+check: fmt vet lint generated tidy description breaking test race ## What CI runs, but for the containers: see .ci/run
 
 .PHONY: bench
 bench: ## Every benchmark
@@ -76,6 +76,11 @@ tidy: ## go.mod and go.sum name what is used, and that alone
 description: ## Lint of the API description (needs Node.js)
 	npx --yes $(REDOCLY) lint --config .redocly.yaml $(DESCRIPTION)
 	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(DESCRIPTION)
+
+.PHONY: breaking
+breaking: export OASDIFF := $(OASDIFF)
+breaking: ## The API description breaks no client of the last release
+	.ci/breaking
 
 .PHONY: clients
 clients: export TYPESCRIPT_CLIENT := $(TYPESCRIPT_CLIENT)
