@@ -5,6 +5,9 @@ REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
 OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
 
+KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
+KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
+
 TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22.20.5
 GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-codegen/nullable@v1.1.0 \
@@ -88,6 +91,12 @@ clients: export GO_GENERATOR := $(GO_GENERATOR)
 clients: export GO_CLIENT := $(GO_CLIENT)
 clients: ## Clients generated from the description tell a story to a live server (needs Node.js)
 	.ci/clients
+
+.PHONY: manifests
+manifests: export KUSTOMIZE := $(KUSTOMIZE)
+manifests: export KUBERNETES_VALIDATE := $(KUBERNETES_VALIDATE)
+manifests: ## The Kubernetes manifests are valid and fit together (needs Python)
+	.ci/manifests
 
 .PHONY: race
 race: ## Every test under the race detector
