@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/localpg"
+	"petstore/internal/postgres"
+	"petstore/internal/sampledata"
+)
+
+const (
+	apiKeys     = 16
+	plentiful   = 1_000_000_000 // units in stock: no order is refused
+	readyWithin = 30 * time.Second
+)
+
+// petstoreEnv is everything on, and limits that are never met.
+var petstoreEnv = []string{
+	"PETSTORE_RATE_LIMIT=1000000000", "PETSTORE_RATE_BURST=100000000", "PETSTORE_AUTH_FAILURE_LIMIT=1000000",
+	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json",
+}
+
+// startPostgres starts a cluster that keeps what it has acknowledged, as the ones
+// in production do.
+func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.Binaries, error) {
+	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN"), Progress: os.Stderr})
+	if err != nil {
+		return nil, binaries, err
+	}
+	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir, Settings: map[string]string{
+		"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "200", "autovacuum": "off",
+	}})
+	return cluster, binaries, err
+}
+
+// fill migrates a database, loads the data and makes keys. Every pet is
+// available and in stock.
+func fill(ctx context.Context, url string, pets int) (keys []string, err error) {
+	m, err := postgres.OpenMigrations(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	_, err = m.Up(ctx)
+	if err := errors.Join(err, m.Close()); err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	if err := sampledata.Load(ctx, pool, pets, nil); err != nil {
+		return nil, err
+	}
+	for _, statement := range []string{
+		"UPDATE inventory SET quantity = " + strconv.Itoa(plentiful),
+		"UPDATE pets SET status = 'available' WHERE status <> 'available'",
+		"VACUUM (ANALYZE) pets, inventory", "CHECKPOINT",
+	} {
+		if _, err := pool.Exec(ctx, statement); err != nil {
+			return nil, err
+		}
+	}
+	queries := db.New(pool)
+	owner, err := queries.AccountEnsure(ctx, "bench")
+	if err != nil {
+		return nil, err
+	}
+	for range apiKeys {
+		_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: owner.ID, Name: "bench", Scope: auth.Write})
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, secret.Reveal())
+	}
+	return keys, nil
+}
+
+// process is a server that runs.
+type process struct {
+	cmd *exec.Cmd
+	url string
+}
+
+// build compiles the two programs that are compared.
+func build(ctx context.Context, dir string) error {
+	_, err := output(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/bench/plain")
+	return err
+}
+
+// startPetstore returns once /readyz answers 200, and how long that took.
+func startPetstore(ctx context.Context, dir, databaseURL string) (*process, time.Duration, error) {
+	addr, err := freeAddress(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "petstore.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "petstore"), "serve")
+	cmd.Env = append(append(os.Environ(), petstoreEnv...), "DATABASE_URL="+databaseURL, "PETSTORE_ADDR="+addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0")
+	cmd.Stdout, cmd.Stderr = log, log
+	return start(ctx, cmd, "http://"+addr, "/readyz")
+}
+
+func startPlain(ctx context.Context, dir, databaseURL string, maxConns int) (*process, error) {
+	addr, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "plain"), addr, databaseURL, strconv.Itoa(maxConns))
+	cmd.Stderr = os.Stderr
+	p, _, err := start(ctx, cmd, "http://"+addr, "/pets/1")
+	return p, err
+}
+
+// start runs a server until it answers a GET of path with 200.
+func start(ctx context.Context, cmd *exec.Cmd, url, path string) (*process, time.Duration, error) {
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, 0, err
+	}
+	p := &process{cmd, url}
+	for {
+		if isOK(ctx, url+path) {
+			return p, time.Since(began), nil
+		}
+		if time.Since(began) > readyWithin {
+			p.stop()
+			return nil, 0, fmt.Errorf("%s does not answer", cmd.Path)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func isOK(ctx context.Context, url string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// stop ends the server as an operator would.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Wait()
+}
+
+// memory is what the process holds in RAM, in bytes: VmRSS of Linux.
+func (p *process) memory() (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kilobytes, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	return kilobytes << 10, err
+}
+
+// startConstant answers constant bytes with a bare handler of net/http.
+func startConstant(ctx context.Context) (url string, stop func(), err error) {
+	body := []byte(`{"id":123456,"name":"Bella the Brave","categoryId":3,"status":"available"}`)
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(body) // a client that left is no matter
+		}),
+	}
+	go func() { _ = server.Serve(listener) }() // ends by being closed
+	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
+}
+
+// freeAddress is an address on loopback on which nobody listens.
+func freeAddress(ctx context.Context) (string, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
