@@ -927,6 +927,125 @@ func (q *Queries) OrderPlace(ctx context.Context, arg OrderPlaceParams) (OrderPl
 	return i, err
 }
 
+const orderPlaceMany = `-- name: OrderPlaceMany :many
+WITH RECURSIVE entry AS (
+    SELECT inventory.pet_id, inventory.quantity, inventory.held
+    FROM inventory
+    WHERE inventory.pet_id = $1
+    FOR NO KEY UPDATE
+), pet AS (
+    SELECT pets.id, pets.status, entry.quantity, entry.held
+    FROM entry
+    JOIN pets ON pets.id = entry.pet_id
+    FOR NO KEY UPDATE OF pets
+), wanted AS (
+    SELECT place::bigint                                                        AS place,
+           ($2::bigint[])[place]                                       AS quantity,
+           nullif(($3::timestamptz[])[place], $4::timestamptz) AS ship_date
+    FROM generate_subscripts($2::bigint[], 1) AS place
+), decided AS (
+    SELECT 0::bigint AS place, pet.status, pet.status AS status_before, pet.quantity AS stock, false AS fits
+    FROM pet
+    UNION ALL
+    SELECT wanted.place,
+           CASE WHEN fits.fits AND fits.stock = 0 THEN 'pending' ELSE decided.status END,
+           decided.status,
+           CASE WHEN fits.fits THEN fits.stock ELSE decided.stock END,
+           fits.fits
+    FROM decided
+    JOIN wanted ON wanted.place = decided.place + 1
+    CROSS JOIN LATERAL (
+        SELECT decided.stock - wanted.quantity AS stock,
+               decided.status = 'available' AND decided.stock >= wanted.quantity AS fits
+    ) AS fits
+), outcome AS (
+    SELECT decided.status, decided.stock
+    FROM decided
+    ORDER BY decided.place DESC
+    LIMIT 1
+), taken AS (
+    UPDATE inventory
+    SET quantity = outcome.stock,
+        held     = pet.held + pet.quantity - outcome.stock
+    FROM pet, outcome
+    WHERE inventory.pet_id = $1
+      AND outcome.stock <> pet.quantity
+), emptied AS (
+    UPDATE pets
+    SET status = outcome.status
+    FROM pet, outcome
+    WHERE pets.id = $1
+      AND outcome.status <> pet.status
+), placed AS (
+    INSERT INTO orders (pet_id, quantity, ship_date)
+    SELECT $1, wanted.quantity, wanted.ship_date
+    FROM decided
+    JOIN wanted ON wanted.place = decided.place
+    WHERE decided.fits
+    ORDER BY wanted.place
+    RETURNING id, ship_date
+), numbered AS (
+    -- Ids are given out in the order of the insert.
+    SELECT placed.id, placed.ship_date, row_number() OVER (ORDER BY placed.id) AS number
+    FROM placed
+), successes AS (
+    SELECT decided.place, row_number() OVER (ORDER BY decided.place) AS number
+    FROM decided
+    WHERE decided.fits
+)
+SELECT coalesce(numbered.id, 0)::bigint   AS id,
+       numbered.ship_date,
+       decided.status_before::text        AS pet_status
+FROM decided
+LEFT JOIN successes ON successes.place = decided.place
+LEFT JOIN numbered ON numbered.number = successes.number
+WHERE decided.place > 0
+ORDER BY decided.place
+`
+
+type OrderPlaceManyParams struct {
+	PetID      int64
+	Quantities []int64
+	ShipDates  []time.Time
+	NoShipDate time.Time
+}
+
+type OrderPlaceManyRow struct {
+	ID        int64
+	ShipDate  *time.Time
+	PetStatus string
+}
+
+// Places several orders of one pet, one after the other as if each were alone:
+// those that the stock does not suffice for are left out, and those behind them
+// are not. One row for each, in the order of the arrays; none when there is no
+// such pet. An element of ship_dates that is no_ship_date stands for NULL, which
+// arrays of this driver do not hold.
+func (q *Queries) OrderPlaceMany(ctx context.Context, arg OrderPlaceManyParams) ([]OrderPlaceManyRow, error) {
+	rows, err := q.db.Query(ctx, orderPlaceMany,
+		arg.PetID,
+		arg.Quantities,
+		arg.ShipDates,
+		arg.NoShipDate,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OrderPlaceManyRow{}
+	for rows.Next() {
+		var i OrderPlaceManyRow
+		if err := rows.Scan(&i.ID, &i.ShipDate, &i.PetStatus); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const orderUpdate = `-- name: OrderUpdate :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held

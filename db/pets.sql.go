@@ -127,25 +127,6 @@ func (q *Queries) PetDelete(ctx context.Context, id int64) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
-const petGet = `-- name: PetGet :one
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = $1
-`
-
-func (q *Queries) PetGet(ctx context.Context, id int64) (Pet, error) {
-	row := q.db.QueryRow(ctx, petGet, id)
-	var i Pet
-	err := row.Scan(
-		&i.ID,
-		&i.CategoryID,
-		&i.Name,
-		&i.NameKey,
-		&i.Status,
-	)
-	return i, err
-}
-
 const petGetMany = `-- name: PetGetMany :many
 SELECT id, category_id, name, name_key, status
 FROM pets

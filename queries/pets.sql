@@ -1,8 +1,3 @@
--- name: PetGet :one
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = @id;
-
 -- name: PetLock :one
 -- For If-Match: the pet as it is until the transaction ends. Inventory is
 -- locked before pets, as everywhere.

@@ -43,7 +43,7 @@ func (s *Server) placeOrder(c *gin.Context) error {
 		placed.Quantity = *quantity
 	}
 	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
-		row, err := queries.OrderPlace(ctx, db.OrderPlaceParams{
+		row, err := s.place(ctx, queries, db.OrderPlaceParams{
 			PetID:    placed.PetID,
 			Quantity: placed.Quantity,
 			ShipDate: shipDate,
@@ -61,6 +61,15 @@ func (s *Server) placeOrder(c *gin.Context) error {
 		placed.ID, placed.ShipDate = row.ID, inUTC(row.ShipDate)
 		return created{http.StatusCreated, itemPath("/store/orders", placed.ID), placed}, nil
 	})
+}
+
+// place places an order: in the transaction of queries, if that is what they
+// run in, and else together with the orders of the same pet that wait.
+func (s *Server) place(ctx context.Context, queries *db.Queries, order db.OrderPlaceParams) (db.OrderPlaceRow, error) {
+	if queries != s.queries {
+		return queries.OrderPlace(ctx, order)
+	}
+	return s.orders.Do(ctx, order.PetID, order)
 }
 
 func (s *Server) getOrder(c *gin.Context) error {

@@ -68,11 +68,14 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	row, err := s.queries.PetGet(c.Request.Context(), id)
-	if err != nil {
-		return orNotFound(err, errPetNotFound)
+	row, err := s.pets.Do(c.Request.Context(), struct{}{}, id)
+	switch {
+	case err != nil:
+		return err
+	case row == nil:
+		return errPetNotFound
 	}
-	return answerResource(c, petFrom(row))
+	return answerResource(c, petFrom(*row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {
@@ -277,7 +280,7 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 
 // petsAmong reads the pets of a batch that the filter lets through.
 func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
-	pets, err := s.queries.PetGetMany(ctx, f.ids)
+	pets, err := s.getPets(ctx, f.ids)
 	return slices.DeleteFunc(pets, func(row db.Pet) bool {
 		return row.NameKey < f.from || row.NameKey >= f.until ||
 			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
@@ -298,6 +301,18 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 	default:
 		return s.queries.PetCount(ctx)
 	}
+}
+
+// getPets reads the pets of a batch; a batch of one as GET /pets/{petId} does.
+func (s *Server) getPets(ctx context.Context, ids []int64) ([]db.Pet, error) {
+	if len(ids) > 1 {
+		return s.queries.PetGetMany(ctx, ids)
+	}
+	row, err := s.pets.Do(ctx, struct{}{}, ids[0])
+	if err != nil || row == nil {
+		return nil, err
+	}
+	return []db.Pet{*row}, nil
 }
 
 // keyOf is the key of a name that may be absent.

@@ -15,6 +15,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/batch"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 )
@@ -61,6 +62,8 @@ type Server struct {
 	queries  *db.Queries
 	verifier *auth.Verifier
 	log      *slog.Logger
+	pets     *batch.Batcher[struct{}, int64, *db.Pet]
+	orders   *batch.Batcher[int64, db.OrderPlaceParams, db.OrderPlaceRow]
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -105,6 +108,8 @@ func New(options Options) (*Server, error) {
 		compressor:     newCompressor(),
 		limits:         newLimits(options),
 	}
+	s.pets = newPetReader(s.queries, options.RequestTimeout)
+	s.orders = newOrderPlacer(s.queries, options.RequestTimeout)
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
 	s.allowed = allowedByPath(s.routed)

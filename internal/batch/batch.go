@@ -1,0 +1,128 @@
+// Package batch lets calls that come at the same time share one run. Nobody is
+// made to wait for company: a call that finds nothing under way runs at once and
+// alone, and those that arrive meanwhile go together in the next run.
+package batch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Batcher runs calls, together where they have the same key and would wait
+// anyway. It is safe for concurrent use.
+type Batcher[Key comparable, In, Out any] struct {
+	run      func(context.Context, Key, []In) ([]Out, error)
+	parallel int
+	timeout  time.Duration
+
+	mu    sync.Mutex
+	lanes map[Key]*lane[In, Out] // of the keys that have a run under way
+}
+
+// New returns a Batcher of a function that answers each input by the output at
+// the same index, or all of them by an error. At most parallel runs of one key
+// are under way at once, each for no longer than the timeout.
+func New[Key comparable, In, Out any](parallel int, timeout time.Duration, run func(context.Context, Key, []In) ([]Out, error)) *Batcher[Key, In, Out] {
+	return &Batcher[Key, In, Out]{run: run, parallel: parallel, timeout: timeout, lanes: map[Key]*lane[In, Out]{}}
+}
+
+// lane is what happens to one key.
+type lane[In, Out any] struct {
+	running int
+	waiting *group[In, Out] // nil: nobody
+}
+
+// group is the calls of one run.
+type group[In, Out any] struct {
+	ins  []In
+	done chan struct{} // closed when outs or err are there
+	outs []Out
+	err  error
+}
+
+// Do returns what the run answered to in, which began after Do was called. The
+// error is that of the run, or the context's when that ends first: the call
+// leaves without harm to the others, and its part of a run that has begun is done
+// all the same.
+func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
+	b.mu.Lock()
+	l := b.lanes[key]
+	if l == nil {
+		l = &lane[In, Out]{}
+		b.lanes[key] = l
+	}
+	if l.running < b.parallel {
+		l.running++
+		b.mu.Unlock()
+		defer b.next(key, l)
+		g := group[In, Out]{ins: []In{in}}
+		if b.answer(ctx, key, &g); g.err != nil {
+			return out, g.err
+		}
+		return g.outs[0], nil
+	}
+	if l.waiting == nil {
+		l.waiting = &group[In, Out]{done: make(chan struct{})}
+	}
+	g, i := l.waiting, len(l.waiting.ins)
+	g.ins = append(g.ins, in)
+	b.mu.Unlock()
+
+	select {
+	case <-g.done:
+	case <-ctx.Done():
+		return out, ctx.Err()
+	}
+	if g.err != nil {
+		return out, g.err
+	}
+	return g.outs[i], nil
+}
+
+// next has those who wait run, when a run of their key has ended.
+func (b *Batcher[Key, In, Out]) next(key Key, l *lane[In, Out]) {
+	if g := b.take(key, l); g != nil {
+		go b.drain(key, l, g)
+	}
+}
+
+// drain runs group after group until nobody waits.
+func (b *Batcher[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
+	for ; g != nil; g = b.take(key, l) {
+		// A context of its own: none of those who wait can end it for the others.
+		b.answer(context.Background(), key, g)
+		close(g.done)
+	}
+}
+
+// answer runs a group; a panic is its error, for there may be nobody else to
+// recover it.
+func (b *Batcher[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			g.err = fmt.Errorf("batch: panic: %v", panicked)
+		}
+	}()
+	g.outs, g.err = b.run(ctx, key, g.ins)
+	if g.err == nil && len(g.outs) != len(g.ins) {
+		g.err = fmt.Errorf("batch: %d answers to %d calls", len(g.outs), len(g.ins))
+	}
+}
+
+// take gives the next group, or ends the run and, with the last one, the lane.
+func (b *Batcher[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := l.waiting
+	l.waiting = nil
+	if g == nil {
+		if l.running--; l.running == 0 {
+			delete(b.lanes, key)
+		}
+	}
+	return g
+}

@@ -1,0 +1,215 @@
+package batch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"petstore/internal/batch"
+)
+
+const timeout = 10 * time.Second
+
+// gate lets a test hold runs and see what they were given.
+type gate struct {
+	runs chan []int    // the inputs of each run, as it begins
+	open chan struct{} // each receive lets one run end
+}
+
+func newGate() *gate { return &gate{runs: make(chan []int, 100), open: make(chan struct{})} }
+
+// double answers twice each input, once it is let.
+func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
+	g.runs <- append([]int(nil), ins...)
+	<-g.open
+	outs := make([]int, len(ins))
+	for i, in := range ins {
+		outs[i] = 2 * in
+	}
+	return outs, nil
+}
+
+// TestCallsThatWaitGoTogether: the first call runs alone and at once; all that
+// come meanwhile are one run, each answered for itself.
+func TestCallsThatWaitGoTogether(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	b := batch.New(1, timeout, g.double)
+	var calls sync.WaitGroup
+	call := func(in int) {
+		calls.Go(func() {
+			if out, err := b.Do(t.Context(), "key", in); err != nil || out != 2*in {
+				t.Errorf("Do(%d) = %d, %v", in, out, err)
+			}
+		})
+	}
+	call(1)
+	if first := <-g.runs; len(first) != 1 {
+		t.Fatalf("the first run had %v", first)
+	}
+	const others = 50
+	for i := range others {
+		call(10 + i)
+	}
+	seen := 0
+	for seen < others { // those that came too late for one run are in the next
+		g.open <- struct{}{}
+		seen += len(<-g.runs)
+	}
+	g.open <- struct{}{}
+	calls.Wait()
+	if seen != others {
+		t.Errorf("%d calls ran", seen)
+	}
+}
+
+// TestKeysDoNotWaitForEachOther.
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	b := batch.New(1, timeout, g.double)
+	var calls sync.WaitGroup
+	for i, key := range []string{"a", "b", "c"} {
+		calls.Go(func() {
+			if out, err := b.Do(t.Context(), key, i); err != nil || out != 2*i {
+				t.Errorf("Do(%s) = %d, %v", key, out, err)
+			}
+		})
+	}
+	for range 3 {
+		<-g.runs // all have begun, and none has ended
+	}
+	close(g.open)
+	calls.Wait()
+}
+
+// TestParallelRuns: as many as allowed and no more.
+func TestParallelRuns(t *testing.T) {
+	t.Parallel()
+	var running, most atomic.Int64
+	b := batch.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) {
+		now := running.Add(1)
+		for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+		}
+		defer running.Add(-1)
+		return ins, nil
+	})
+	var calls sync.WaitGroup
+	for i := range 64 {
+		calls.Go(func() {
+			for j := range 200 {
+				if out, err := b.Do(t.Context(), struct{}{}, i*1000+j); err != nil || out != i*1000+j {
+					t.Errorf("%d, %v", out, err)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	if most.Load() > 2 {
+		t.Errorf("%d runs at once", most.Load())
+	}
+}
+
+// TestLeaving: a call whose context ends leaves, and the others are answered.
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	b := batch.New(1, timeout, g.double)
+	var calls sync.WaitGroup
+	calls.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
+	<-g.runs
+	leaving, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := b.Do(leaving, "key", 2)
+		left <- err
+	}()
+	calls.Go(func() {
+		if out, err := b.Do(t.Context(), "key", 3); err != nil || out != 6 {
+			t.Errorf("%d, %v", out, err)
+		}
+	})
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(g.open)
+	calls.Wait()
+}
+
+// TestFailures: an error is that of all in the run, a panic and a wrong number
+// of answers are errors, and the next run is not touched by them.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	failure := errors.New("no")
+	b := batch.New(1, timeout, func(_ context.Context, _ string, ins []string) ([]string, error) {
+		switch ins[0] {
+		case "fail":
+			return nil, failure
+		case "panic":
+			panic("oh")
+		case "lose":
+			return nil, nil
+		}
+		return ins, nil
+	})
+	if _, err := b.Do(t.Context(), "k", "fail"); !errors.Is(err, failure) {
+		t.Errorf("%v", err)
+	}
+	for in, want := range map[string]string{"panic": "panic: oh", "lose": "0 answers to 1 calls"} {
+		if _, err := b.Do(t.Context(), "k", in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+	if out, err := b.Do(t.Context(), "k", "well"); err != nil || out != "well" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestTimeLimit: a run that no caller bounds is bounded all the same.
+func TestTimeLimit(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	begun := make(chan struct{}, 1)
+	b := batch.New(1, time.Millisecond, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+		if ins[0] == 0 {
+			begun <- struct{}{}
+			<-release
+			return ins, nil
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	var calls sync.WaitGroup
+	calls.Go(func() { _, _ = b.Do(t.Context(), "k", 0) })
+	<-begun
+	calls.Go(func() {
+		if _, err := b.Do(t.Context(), "k", 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
+	close(release)
+	calls.Wait()
+}
+
+func BenchmarkDo(b *testing.B) {
+	for _, callers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetParallelism(callers)
+			batcher := batch.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := batcher.Do(b.Context(), struct{}{}, 1); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}
