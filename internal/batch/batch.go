@@ -23,7 +23,8 @@ type Batcher[Key comparable, In, Out any] struct {
 
 // New returns a Batcher of a function that answers each input by the output at
 // the same index, or all of them by an error. At most parallel runs of one key
-// are under way at once, each for no longer than the timeout.
+// are under way at once. A run of calls that waited lasts no longer than the
+// timeout, and one of a call alone no longer than that call's context.
 func New[Key comparable, In, Out any](parallel int, timeout time.Duration, run func(context.Context, Key, []In) ([]Out, error)) *Batcher[Key, In, Out] {
 	return &Batcher[Key, In, Out]{run: run, parallel: parallel, timeout: timeout, lanes: map[Key]*lane[In, Out]{}}
 }
@@ -91,17 +92,22 @@ func (b *Batcher[Key, In, Out]) next(key Key, l *lane[In, Out]) {
 // drain runs group after group until nobody waits.
 func (b *Batcher[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
 	for ; g != nil; g = b.take(key, l) {
-		// A context of its own: none of those who wait can end it for the others.
-		b.answer(context.Background(), key, g)
-		close(g.done)
+		b.runGroup(key, g)
 	}
+}
+
+// runGroup runs a group in a context of its own: none of those who wait can end
+// it for the others.
+func (b *Batcher[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
+	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	defer cancel()
+	defer close(g.done)
+	b.answer(ctx, key, g)
 }
 
 // answer runs a group; a panic is its error, for there may be nobody else to
 // recover it.
 func (b *Batcher[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			g.err = fmt.Errorf("batch: panic: %v", panicked)
