@@ -42,6 +42,8 @@ type config struct {
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
+	// GOGC is read by Go itself; serve has another default than Go.
+	GOGC string `env:"GOGC"`
 	// PGBin is where the server binaries are that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
 }

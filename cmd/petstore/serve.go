@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -36,6 +37,12 @@ const (
 	// How long new connections are taken after readiness has begun to fail, each
 	// for one request: what was on its way when the end began is still answered.
 	drainDelay = 200 * time.Millisecond
+
+	// The heap of a server that keeps next to nothing is a few megabytes, which
+	// Go by default collects a hundred times a second under load. Five times as
+	// much took a fifth off the processor time of a list and a tenth off that of a
+	// read.
+	gcPercent = 400
 
 	startupInterval = 250 * time.Millisecond
 )
@@ -76,6 +83,9 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 // ends; then it finishes those under way.
 func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listener) error {
 	defer listener.Close()
+	if c.GOGC == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	database, err := openDatabase(ctx, c, log)
 	if err != nil {
 		return err
