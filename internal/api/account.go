@@ -164,6 +164,6 @@ func answerSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret
 	}
 	c.Header("Location", itemPath("/account/api-keys", row.ID))
 	c.Header("Cache-Control", "no-store")
-	c.Data(http.StatusCreated, jsonContentType, representation)
+	send(c, http.StatusCreated, asJSON, representation)
 	return nil
 }

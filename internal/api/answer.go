@@ -27,8 +27,26 @@ func answer(c *gin.Context, value any) error {
 	if err != nil {
 		return err
 	}
-	c.Data(http.StatusOK, jsonContentType, encoded)
+	send(c, http.StatusOK, asJSON, encoded)
 	return nil
+}
+
+// Values of header fields that never change. They are shared by all answers:
+// making one for each would be an allocation.
+var (
+	asJSON       = []string{jsonContentType}
+	noStore      = []string{"no-store"}
+	revalidated  = []string{"private, no-cache"}
+	privateStore = []string{"private, no-store"}
+)
+
+// send sends a body that is known in whole, so that its length is too.
+func send(c *gin.Context, status int, contentType []string, body []byte) {
+	header := c.Writer.Header()
+	header["Content-Type"] = contentType
+	header["Content-Length"] = []string{strconv.Itoa(len(body))}
+	c.Status(status)
+	_, _ = c.Writer.Write(body) // fails when the client has left, which is no matter
 }
 
 // answerNothing sends 204.

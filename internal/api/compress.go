@@ -90,20 +90,20 @@ func (s *Server) answerList(c *gin.Context, links string, items any) error {
 	}
 	header := c.Writer.Header()
 	header.Add("Link", links)
-	header.Set("Cache-Control", "private, no-store")
+	header["Cache-Control"] = privateStore
 	header["Vary"] = s.varyEncoding
 	if len(encoded) >= compressFrom && prefersGzip(c.Request.Header.Values("Accept-Encoding")) {
 		header.Set("Content-Encoding", "gzip")
 		encoded = s.compressor.compress(encoded)
 	}
-	c.Data(http.StatusOK, jsonContentType, encoded)
+	send(c, http.StatusOK, asJSON, encoded)
 	return nil
 }
 
 // document is a text that everybody gets alike, in either coding, each with a
 // tag of its own, as strong tags are of bytes (RFC 9110, 8.8.3).
 type document struct {
-	contentType   string
+	contentType   []string
 	plain, zipped coded
 }
 
@@ -122,7 +122,7 @@ func newDocument(contentType string, text []byte, vary []string) document {
 	code := func(text []byte, etag string) coded {
 		return coded{text, etag, http.Header{"Etag": {etag}, "Cache-Control": {"public, no-cache"}, "Vary": vary}}
 	}
-	return document{contentType, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
+	return document{[]string{contentType}, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
 }
 
 // answer sends the document, or nothing when the client has it already.
@@ -140,5 +140,5 @@ func (d document) answer(c *gin.Context) {
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
-	c.Data(http.StatusOK, d.contentType, form.text)
+	send(c, http.StatusOK, d.contentType, form.text)
 }

@@ -19,7 +19,10 @@ import (
 // of its bytes, so it changes exactly when they do.
 func etagOf(representation []byte) string {
 	sum := sha256.Sum256(representation)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+	var tag [24]byte
+	tag[0], tag[23] = '"', '"'
+	base64.RawURLEncoding.Encode(tag[1:23], sum[:16])
+	return string(tag[:])
 }
 
 // tagList is the value of If-Match or If-None-Match.
@@ -111,13 +114,13 @@ func answerResource(c *gin.Context, value any) error {
 func sendResource(c *gin.Context, status int, representation []byte) {
 	etag := etagOf(representation)
 	header := c.Writer.Header()
-	header.Set("ETag", etag)
-	header.Set("Cache-Control", "private, no-cache")
+	header["Etag"] = []string{etag}
+	header["Cache-Control"] = revalidated
 	if hasAlready(c.Request, etag) {
 		answerNotModified(c)
 		return
 	}
-	c.Data(status, jsonContentType, representation)
+	send(c, status, asJSON, representation)
 }
 
 // hasAlready reports whether a request is to read what the client has already,

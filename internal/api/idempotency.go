@@ -148,8 +148,8 @@ func sendCreated(c *gin.Context, status int, location string, representation []b
 		sendResource(c, status, representation)
 		return
 	}
-	c.Header("Cache-Control", "private, no-cache")
-	c.Data(status, jsonContentType, representation)
+	c.Writer.Header()["Cache-Control"] = revalidated
+	send(c, status, asJSON, representation)
 }
 
 const (

@@ -133,7 +133,7 @@ func (s *Server) fail(c *gin.Context, err error) {
 	if p.header[0] != "" {
 		header.Set(p.header[0], p.header[1])
 	}
-	header.Set("Cache-Control", "no-store")
+	header["Cache-Control"] = noStore
 	encoded, encodeErr := encode(errorBody{
 		Code:      p.code,
 		Message:   p.message,
@@ -145,7 +145,7 @@ func (s *Server) fail(c *gin.Context, err error) {
 	if encodeErr != nil {
 		panic(fmt.Errorf("api: encoding an error: %w", encodeErr))
 	}
-	c.Data(p.status, jsonContentType, encoded)
+	send(c, p.status, asJSON, encoded)
 }
 
 // errorBody is the Error object on the wire.

@@ -32,7 +32,7 @@ type request struct {
 	c          *gin.Context
 	server     *Server
 	query      url.Values
-	asked      map[string]bool
+	asked      []string
 	violations []violation
 	// bodyOptional says that an empty body stands for {}.
 	bodyOptional bool
@@ -42,13 +42,16 @@ type request struct {
 
 // read begins to read a request.
 func (s *Server) read(c *gin.Context) *request {
-	r := &request{c: c, server: s, asked: map[string]bool{}}
+	r := &request{c: c, server: s}
 	r.parseQuery(c.Request.URL.RawQuery)
 	return r
 }
 
 // parseQuery is url.ParseQuery, but names the parameter that is ill-formed.
 func (r *request) parseQuery(raw string) {
+	if raw == "" {
+		return
+	}
 	r.query = url.Values{}
 	parameters := 0
 	for pair := range strings.SplitSeq(raw, "&") {
@@ -67,7 +70,7 @@ func (r *request) parseQuery(raw string) {
 		}
 		value, err := url.QueryUnescape(rawValue)
 		if err != nil || !isText(value) || strings.Contains(pair, ";") {
-			r.asked[name] = true
+			r.asked = append(r.asked, name)
 			r.reject(name, "invalid_format", "The value is not percent-encoded UTF-8.")
 			continue
 		}
@@ -88,9 +91,9 @@ func (r *request) reject(parameter, code, message string) {
 
 // err reports all that is wrong with the parameters, as one problem.
 func (r *request) err() error {
-	unknown := make([]string, 0)
+	var unknown []string
 	for name := range r.query {
-		if !r.asked[name] {
+		if !slices.Contains(r.asked, name) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -111,7 +114,7 @@ func (r *request) pathID(name string) int64 {
 
 // values reads a repeatable parameter, and gives each value once.
 func (r *request) values(name string) []string {
-	r.asked[name] = true
+	r.asked = append(r.asked, name)
 	switch values := r.query[name]; {
 	case len(values) > maxFilterValues:
 		r.reject(name, "too_many", fmt.Sprintf("At most %d values are taken.", maxFilterValues))
@@ -126,7 +129,7 @@ func (r *request) values(name string) []string {
 
 // value reads a parameter that may stand there once.
 func (r *request) value(name string) (value string, given bool) {
-	r.asked[name] = true
+	r.asked = append(r.asked, name)
 	switch values := r.query[name]; {
 	case len(values) == 0:
 		return "", false
