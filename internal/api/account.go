@@ -68,21 +68,16 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	rows, err := s.queries.APIKeyListRecent(c.Request.Context(), db.APIKeyListRecentParams{
-		AccountID: p.account,
-		AfterID:   p.after.id,
-		PageSize:  p.size(),
+	return answerPage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
+		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
+			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.id, PageSize: p.size()})
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.queries.APIKeyCountRecent(ctx, p.account)
+		},
+		item:  apiKeyFrom,
+		place: func(row db.APIKeyListRecentRow) position { return position{id: row.ID} },
 	})
-	if err == nil && p.counted {
-		p.total, err = s.queries.APIKeyCountRecent(c.Request.Context(), p.account)
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, rows, apiKeyFrom, func(row db.APIKeyListRecentRow) position { return position{id: row.ID} })
 }
 
 func (s *Server) createAPIKey(c *gin.Context) error {

@@ -118,17 +118,16 @@ func (s *Server) listCategories(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	rows, err := s.findCategories(c.Request.Context(), prefix != "", from, until, p)
-	if err == nil && p.counted {
-		p.total, err = s.queries.CategoryCount(c.Request.Context(), db.CategoryCountParams{FromKey: from, UntilKey: until})
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, rows, categoryFrom, func(row db.Category) position { return position{row.NameKey, row.ID} })
+	return answerPage(s, c, p, list[db.Category, category]{
+		find: func(ctx context.Context) ([]db.Category, error) {
+			return s.findCategories(ctx, prefix != "", from, until, p)
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.queries.CategoryCount(ctx, db.CategoryCountParams{FromKey: from, UntilKey: until})
+		},
+		item:  categoryFrom,
+		place: func(row db.Category) position { return position{row.NameKey, row.ID} },
+	})
 }
 
 // findCategories picks the query that walks the index of the filter and the order.

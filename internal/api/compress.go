@@ -83,11 +83,7 @@ func weightOf(parameter string) float64 {
 }
 
 // answerList sends a page of a list, with these links.
-func (s *Server) answerList(c *gin.Context, links string, items any) error {
-	encoded, err := encode(items)
-	if err != nil {
-		return err
-	}
+func (s *Server) answerList(c *gin.Context, links string, encoded []byte) {
 	header := c.Writer.Header()
 	header.Add("Link", links)
 	header["Cache-Control"] = privateStore
@@ -97,7 +93,6 @@ func (s *Server) answerList(c *gin.Context, links string, items any) error {
 		encoded = s.compressor.compress(encoded)
 	}
 	send(c, http.StatusOK, asJSON, encoded)
-	return nil
 }
 
 // document is a text that everybody gets alike, in either coding, each with a

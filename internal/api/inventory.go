@@ -89,19 +89,16 @@ func (s *Server) listInventory(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	items, err := s.findInventory(c.Request.Context(), statuses, maxQuantity, p)
-	if err == nil && p.counted {
-		p.total, err = s.countInventory(c.Request.Context(), statuses, maxQuantity)
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, items,
-		func(item inventoryItem) inventoryItem { return item },
-		func(item inventoryItem) position { return position{id: item.PetID} })
+	return answerPage(s, c, p, list[inventoryItem, inventoryItem]{
+		find: func(ctx context.Context) ([]inventoryItem, error) {
+			return s.findInventory(ctx, statuses, maxQuantity, p)
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.countInventory(ctx, statuses, maxQuantity)
+		},
+		item:  func(item inventoryItem) inventoryItem { return item },
+		place: func(item inventoryItem) position { return position{id: item.PetID} },
+	})
 }
 
 // findInventory picks the query that walks the index of the filter.

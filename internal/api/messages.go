@@ -77,19 +77,14 @@ func (s *Server) listMessages(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	rows, err := s.queries.MessageList(c.Request.Context(), db.MessageListParams{
-		AccountID: p.account,
-		BeforeID:  p.after.key,
-		PageSize:  p.size(),
+	return answerPage(s, c, p, list[db.Message, message]{
+		find: func(ctx context.Context) ([]db.Message, error) {
+			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.key, PageSize: p.size()})
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.queries.MessageCount(ctx, p.account)
+		},
+		item:  messageFrom,
+		place: func(row db.Message) position { return position{key: row.ID} },
 	})
-	if err == nil && p.counted {
-		p.total, err = s.queries.MessageCount(c.Request.Context(), p.account)
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, rows, messageFrom, func(row db.Message) position { return position{key: row.ID} })
 }

@@ -195,17 +195,16 @@ func (s *Server) listOrders(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	rows, err := s.findOrders(c.Request.Context(), filter, p)
-	if err == nil && p.counted {
-		p.total, err = s.countOrders(c.Request.Context(), filter)
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, rows, orderFrom, func(row db.Order) position { return position{id: row.ID} })
+	return answerPage(s, c, p, list[db.Order, order]{
+		find: func(ctx context.Context) ([]db.Order, error) {
+			return s.findOrders(ctx, filter, p)
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.countOrders(ctx, filter)
+		},
+		item:  orderFrom,
+		place: func(row db.Order) position { return position{id: row.ID} },
+	})
 }
 
 // findOrders picks the query that walks the index of the filter and the order.

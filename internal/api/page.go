@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -43,10 +44,9 @@ type page struct {
 	after position
 	// account is whose list it is; 0: the list is the same for all.
 	account int64
-	// counted is whether the client prefers to be told the total, which is how
-	// many items all pages hold together.
+	// counted is whether the client prefers to be told how many items all pages
+	// hold together.
 	counted bool
-	total   int64
 }
 
 // page reads limit, cursor and sort, and whether to count; the first of sorts is
@@ -107,38 +107,84 @@ func (s *Server) turn(c *gin.Context, p *page) error {
 	return nil
 }
 
-// answerPage sends the rows of a page and links to the next one, if there is one.
-func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, rows []Row, item func(Row) Item, place func(Row) position) error {
-	links := s.link(c, "first", "")
-	if len(rows) > p.limit {
-		rows = rows[:p.limit]
-		key, err := s.cursorKey.get(c.Request.Context())
-		if err != nil {
-			return err
-		}
-		cursor := sealCursor(key, p.listing(c.FullPath(), c.Request.URL.Query()), place(rows[len(rows)-1]))
-		links = s.link(c, "next", cursor) + ", " + links
+// list is a list, as far as lists differ.
+type list[Row, Item any] struct {
+	// find gives the rows of a page and, if there is one, the row after it.
+	find func(context.Context) ([]Row, error)
+	// count counts the rows of all pages.
+	count func(context.Context) (int64, error)
+	item  func(Row) Item
+	place func(Row) position
+}
+
+// answerPage sends a page of a list. Requests for the same page that would wait
+// for each other share one.
+func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, Item]) error {
+	if err := s.turn(c, p); err != nil {
+		return err
+	}
+	// The context of gin is another request's when this one has left.
+	request, pattern := c.Request, c.FullPath()
+	key := fmt.Sprintf("%d %t %s%s", p.account, p.counted, s.baseURL(request), request.URL.RequestURI())
+	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (madePage, error) {
+		return makePage(ctx, s, request, pattern, p, l)
+	})
+	if err != nil {
+		return err
 	}
 	if p.counted {
-		c.Header("X-Total-Count", strconv.FormatInt(p.total, 10))
+		c.Header("X-Total-Count", strconv.FormatInt(made.total, 10))
 		c.Header("Preference-Applied", "count=exact")
+	}
+	s.answerList(c, made.links, made.items)
+	return nil
+}
+
+// madePage is a page as it is sent.
+type madePage struct {
+	items []byte
+	links string
+	total int64 // where it is asked for
+}
+
+// makePage reads a page and links to the next one, if there is one.
+func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Request, pattern string, p *page, l list[Row, Item]) (made madePage, err error) {
+	rows, err := l.find(ctx)
+	if err != nil {
+		return made, err
+	}
+	if p.counted {
+		if made.total, err = l.count(ctx); err != nil {
+			return made, err
+		}
+	}
+	made.links = s.link(request, "first", "")
+	if len(rows) > p.limit {
+		rows = rows[:p.limit]
+		key, err := s.cursorKey.get(ctx)
+		if err != nil {
+			return made, err
+		}
+		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[len(rows)-1]))
+		made.links = s.link(request, "next", cursor) + ", " + made.links
 	}
 	items := make([]Item, len(rows))
 	for i, row := range rows {
-		items[i] = item(row)
+		items[i] = l.item(row)
 	}
-	return s.answerList(c, links, items)
+	made.items, err = encode(items)
+	return made, err
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.
-func (s *Server) link(c *gin.Context, rel, cursor string) string {
-	query := c.Request.URL.Query()
+func (s *Server) link(request *http.Request, rel, cursor string) string {
+	query := request.URL.Query()
 	query.Del("cursor")
 	if cursor != "" {
 		query.Set("cursor", cursor)
 	}
-	target := url.URL{Path: c.Request.URL.Path, RawQuery: query.Encode()}
-	return fmt.Sprintf(`<%s%s>; rel=%q`, s.baseURL(c.Request), target.RequestURI(), rel)
+	target := url.URL{Path: request.URL.Path, RawQuery: query.Encode()}
+	return fmt.Sprintf(`<%s%s>; rel=%q`, s.baseURL(request), target.RequestURI(), rel)
 }
 
 // listing names the list at a path and whose it is, its filters and its sort, to

@@ -164,17 +164,16 @@ func (s *Server) listPets(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := s.turn(c, p); err != nil {
-		return err
-	}
-	rows, err := s.findPets(c.Request.Context(), filter, p)
-	if err == nil && p.counted {
-		p.total, err = s.countPets(c.Request.Context(), filter)
-	}
-	if err != nil {
-		return err
-	}
-	return answerPage(s, c, p, rows, petFrom, petPlace)
+	return answerPage(s, c, p, list[db.Pet, pet]{
+		find: func(ctx context.Context) ([]db.Pet, error) {
+			return s.findPets(ctx, filter, p)
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.countPets(ctx, filter)
+		},
+		item:  petFrom,
+		place: petPlace,
+	})
 }
 
 // petPlace is the place of a pet in any order.

@@ -64,6 +64,7 @@ type Server struct {
 	log      *slog.Logger
 	pets     *batch.Batcher[struct{}, int64, *db.Pet]
 	orders   *batch.Batcher[int64, db.OrderPlaceParams, db.OrderPlaceRow]
+	pages    *batch.Batcher[string, func(context.Context) (madePage, error), madePage]
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -110,6 +111,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.pets = newPetReader(s.queries, options.RequestTimeout)
 	s.orders = newOrderPlacer(s.queries, options.RequestTimeout)
+	s.pages = newPageMaker(options.RequestTimeout)
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
 	s.allowed = allowedByPath(s.routed)

@@ -62,3 +62,12 @@ func newOrderPlacer(queries *db.Queries, timeout time.Duration) *batch.Batcher[i
 		return rows, nil
 	})
 }
+
+// newPageMaker joins requests for the same page of the same list: any of them
+// can make it for all. The key must say all that the page depends on.
+func newPageMaker(timeout time.Duration) *batch.Batcher[string, func(context.Context) (madePage, error), madePage] {
+	return batch.New(parallelReads, timeout, func(ctx context.Context, _ string, makers []func(context.Context) (madePage, error)) ([]madePage, error) {
+		made, err := makers[0](ctx)
+		return slices.Repeat([]madePage{made}, len(makers)), err
+	})
+}

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	"petstore/internal/auth"
 )
 
 // Orders of one pet that go to the database together end as they would one after
@@ -128,6 +130,49 @@ func TestEachReadOfACrowdIsItsOwn(t *testing.T) {
 			}
 			if answer.status == 200 && decode[pet](answer).Name != fmt.Sprint("Pet ", n) {
 				return fmt.Errorf("%s: %s", path, answer.body)
+			}
+		}
+		return nil
+	})
+}
+
+// Many reads of lists at once, of two accounts: each gets the page that it asked
+// for, and its own account's messages.
+func TestEachPageOfACrowdIsItsOwn(t *testing.T) {
+	t.Parallel()
+	const readers, rounds = 60, 10
+	p := start(t)
+	for i := range 5 {
+		p.newPet(fmt.Sprint("Pet ", i), int64(i))
+	}
+	accounts := []*petstore{p.as(p.newKey("one", auth.Write)), p.as(p.newKey("two", auth.Write))}
+	for i, account := range accounts {
+		account.post("/messages", object{"message": fmt.Sprint("of account ", i)}).want(202)
+	}
+	targets := []string{"/messages", "/messages?limit=1", "/pets?limit=2", "/pets?limit=2&sort=-id", "/pets?sort=-id&limit=2", "/store/inventory?maxQuantity=1", "/categories", "/store/orders"}
+	type question struct {
+		account         int
+		target, counted string
+	}
+	alone := map[question]*response{}
+	for account := range accounts {
+		for _, target := range targets {
+			for _, counted := range []string{"", "count=exact"} {
+				alone[question{account, target, counted}] = accounts[account].do("GET", target, nil, "Prefer", counted).want(200)
+			}
+		}
+	}
+	atOnce(t, readers, func(i int) error {
+		for j := range rounds {
+			q := question{i % 2, targets[(i/2+j)%len(targets)], []string{"", "count=exact"}[(i/8+j)%2]}
+			answer, err := accounts[q.account].try("GET", q.target, nil, "Prefer", q.counted)
+			if err != nil {
+				return err
+			}
+			want := alone[q]
+			if !bytes.Equal(answer.body, want.body) || answer.header.Get("Link") != want.header.Get("Link") ||
+				answer.header.Get("X-Total-Count") != want.header.Get("X-Total-Count") {
+				return fmt.Errorf("%v: %v %s, want %v %s", q, answer.header, answer.body, want.header, want.body)
 			}
 		}
 		return nil
