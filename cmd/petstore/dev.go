@@ -174,6 +174,7 @@ func devURL(addr net.Addr) string {
 func (p *program) printDevWelcome(url string, secret auth.Secret) {
 	fmt.Fprintf(p.stdout, `
   Petstore      %[1]s
+  Reference     %[1]s/docs
   API key       %[2]s
   Description   %[1]s/openapi.yaml
 

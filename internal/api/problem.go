@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/docs"
 	"petstore/internal/postgres"
 )
 
@@ -85,6 +86,63 @@ var (
 	errUnavailable = &problem{status: 503, code: "unavailable", message: "The service cannot answer at the moment. Try again shortly.", header: [2]string{"Retry-After", "1"}}
 	errOverloaded  = errUnavailable.saying("The service is answering as many requests as it can. Try again shortly.")
 )
+
+// explained lists every problem with what a client can do about it, in the order
+// of section 8: /docs/errors shows it.
+func explained() []docs.Problem {
+	var list []docs.Problem
+	for _, one := range []struct {
+		*problem
+		remedy string
+	}{
+		{errInvalidJSON, "Check the body with a JSON parser. It must be UTF-8 without a byte order mark, hold one value, give no member twice and nest at most 32 levels deep."},
+		{errValidationFailed, "Correct every member that `errors` lists: `pointer` names it, and `code` and `message` say what is wrong. A required member that is missing is listed too."},
+		{errUnsupportedContent, "Set the header `Content-Type: application/json`. With PATCH, `application/merge-patch+json` works too."},
+		{errInvalidParameter, "Correct every parameter that `errors` lists. An unknown or empty parameter counts as wrong; in a query, write the `+` of a time's offset as `%2B`."},
+		{errInvalidIdempotencyKey, "Send 1 to 255 visible ASCII characters, best a random UUID, and the header only once."},
+		{errInvalidCursor, "Follow the `Link` header as it is instead of building URLs. Begin again without `cursor` when you change filters or sort."},
+
+		{errMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},
+		{errInvalidAPIKey, "Compare the key with the one you were given: `petstore_` and 36 letters and digits, without quotes or line breaks. If it is the same, it was revoked or has expired: get a new one."},
+		{errInsufficientScope, "Use a key of a larger scope: `read` is enough for GET, `write` for changes, `admin` for API keys."},
+
+		{errRouteNotFound, "Check the path for mistyped words, capitals, and a trailing or doubled slash."},
+		{errPetNotFound, "Check the id with `GET /pets`. Somebody else may have deleted the pet."},
+		{errCategoryNotFound, "Check the id with `GET /categories`. Somebody else may have deleted the category."},
+		{errOrderNotFound, "Check the id with `GET /store/orders`. A cancelled order is gone."},
+		{errInventoryNotFound, "Check the pet's id with `GET /pets`: every pet has an inventory entry, from its creation to its deletion."},
+		{errMessageNotFound, "Use the id that the answer to `POST /messages` gave, with a key of the same account."},
+		{errAPIKeyNotFound, "Check the id with `GET /account/api-keys`, with a key of the same account. A revoked key cannot be rotated: make a new one."},
+		{errMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
+		{errNotAcceptable, "Send `Accept: application/json`, or no `Accept` at all."},
+
+		{errCategoryExists, "Use the category that is there (`GET /categories?name=`), or choose another name."},
+		{errCategoryInUse, "Move its pets to another category with `PATCH /pets/{petId}`, or delete them, and try again."},
+		{errPetInUse, "Keep the pet and set its status to `sold`. A pet that was ever ordered stays as long as its orders do."},
+		{errPetNotAvailable, "Order another pet, or wait until this one is available: setting its stock makes it so."},
+		{errInsufficientStock, "Order fewer units, or raise the stock with `PUT /store/inventory/{petId}`."},
+		{errInvalidTransition, "Read the resource again and choose a change that its state allows; the reference has the rules under Stock and states."},
+		{errOrderComplete, "Leave the order as it is: its units have left for good."},
+
+		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says, and send the same request again to get its answer."},
+
+		{errOperationSunset, "Use the successor that the header `Link` names as `successor-version`; the reference tells how they differ."},
+		{errPreconditionFailed, "Read the resource again, decide anew, and send the change with the new tag."},
+		{errBodyTooLarge, "Send a smaller body. Unless the server was set up otherwise, 1 MiB is the limit."},
+		{errUnknownCategory, "Create the category first, or use the id of one that `GET /categories` lists."},
+		{errUnknownPet, "Create the pet first, or use the id of one that `GET /pets` lists."},
+		{errIdempotencyKeyReused, "Make a new `Idempotency-Key` for every new request, and repeat a key only with exactly the same request."},
+
+		// errTooManyFailures has the same code.
+		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send less at once: the header `RateLimit` tells how many requests are left. An address from which too many requests had no valid key gets the same answer: correct the key."},
+
+		{errInternal, "Try again later. If it goes on, report it with the `requestId`, which the server's log has too."},
+		{errUnavailable, "Wait as many seconds as `Retry-After` says and try again. A POST that carries an `Idempotency-Key` is safe to repeat."},
+	} {
+		list = append(list, docs.Problem{Status: one.status, Code: one.code, Meaning: one.message, Remedy: one.remedy})
+	}
+	return list
+}
 
 // Error is the problem's code.
 func (p *problem) Error() string { return p.code }

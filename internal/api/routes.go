@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/docs"
 )
 
 // route is one operation of openapi.yaml.
@@ -109,8 +110,13 @@ func (s *Server) newEngine() *gin.Engine {
 			}
 		}
 	}
+	for path, file := range s.docs {
+		page := s.endpoint(route{handle: func(c *gin.Context) error { return s.answerFile(c, file) }})
+		engine.GET(path, page)
+		engine.HEAD(path, page)
+	}
 	root := s.endpoint(route{handle: func(c *gin.Context) error {
-		c.Redirect(http.StatusFound, "/openapi.json")
+		c.Redirect(http.StatusFound, s.base+docs.ReferencePath)
 		return nil
 	}})
 	engine.GET("/", root)
@@ -138,8 +144,11 @@ func (s *Server) refuse(c *gin.Context) error {
 }
 
 // allowedByPath gives the Allow field (RFC 9110, 10.2.1) of each path.
-func allowedByPath(routes []route) map[string]string {
+func allowedByPath(routes []route, pages map[string]*docs.File) map[string]string {
 	byPath := map[string][]string{"/": {http.MethodGet}} // which is no operation of the description
+	for path := range pages {
+		byPath[path] = []string{http.MethodGet}
+	}
 	for _, r := range routes {
 		byPath[r.path] = append(byPath[r.path], r.method)
 	}

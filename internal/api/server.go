@@ -16,6 +16,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/batch"
+	"petstore/internal/docs"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 )
@@ -80,7 +81,8 @@ type Server struct {
 	shuttingDown   atomic.Bool
 	engine         *gin.Engine
 	routed         []route
-	allowed        map[string]string // the Allow field of each path
+	docs           map[string]*docs.File // the reference page, by path
+	allowed        map[string]string     // the Allow field of each path
 
 	// Header fields, made once: of every answer, of those to an origin beside
 	// them, and the Vary of those that come in two codings. They are shared, so
@@ -90,8 +92,8 @@ type Server struct {
 	varyEncoding []string
 }
 
-// New returns a Server. The error is a mistake in the description that is built
-// in, or a trusted proxy that is none.
+// New returns a Server. The error is a mistake in the description or its pages,
+// which are built in, or a trusted proxy that is none.
 func New(options Options) (*Server, error) {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -114,7 +116,11 @@ func New(options Options) (*Server, error) {
 	s.pages = newPageMaker(options.RequestTimeout)
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
-	s.allowed = allowedByPath(s.routed)
+	var err error
+	if s.docs, err = docsFiles(); err != nil {
+		return nil, err
+	}
+	s.allowed = allowedByPath(s.routed, s.docs)
 	s.everyAnswer, s.answerTo = corsFields(options.CORSOrigins)
 	s.varyEncoding = []string{strings.Join(append(s.everyAnswer["Vary"], "Accept-Encoding"), ", ")}
 	s.everyAnswer.Set("API-Version", Version)

@@ -105,9 +105,13 @@ func TestRoot(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	for _, method := range []string{"GET", "HEAD"} {
-		if got := p.do(method, "/", nil).want(302).header.Get("Location"); got != "/openapi.json" {
+		if got := p.do(method, "/", nil).want(302).header.Get("Location"); got != "/docs" {
 			t.Errorf("%s / redirects to %q", method, got)
 		}
+	}
+	p = p.with(func(o *api.Options) { o.BaseURL = "https://petstore.example/v1" })
+	if got := p.get("/").want(302).header.Get("Location"); got != "https://petstore.example/v1/docs" {
+		t.Errorf("GET / behind a prefix redirects to %q", got)
 	}
 }
 

@@ -1,0 +1,151 @@
+package api_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var docsPages = []string{"/docs", "/docs/quickstart", "/docs/errors"}
+
+// TestDocs: the pages and what they load need no key, whatever is asked for.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	asset := regexp.MustCompile(`docs/assets/[^"]+`).FindString(string(p.get("/docs").want(200).body))
+	for _, path := range append(slices.Clone(docsPages), "/"+asset) {
+		tags := map[string]string{}
+		for _, coding := range []string{"gzip", ""} {
+			get := p.do("GET", path+"?x=1", nil, "Accept", "image/png", "Accept-Encoding", "br, "+coding).want(200).wantCoding(coding)
+			head := p.do("HEAD", path, nil, "Accept-Encoding", "br, "+coding).want(200).wantCoding(coding)
+			for _, field := range []string{"Content-Type", "Content-Length", "Content-Security-Policy", "Cache-Control", "ETag"} {
+				if got, want := head.header.Get(field), get.header.Get(field); got != want {
+					t.Errorf("HEAD %s: %s %q, GET has %q", path, field, got, want)
+				}
+			}
+			tags[coding] = get.header.Get("ETag")
+		}
+		for coding, tag := range tags {
+			p.do("GET", path, nil, "If-None-Match", `"x", `+tag, "Accept-Encoding", "br, "+coding).want(304)
+		}
+		p.do("GET", path, nil, "If-None-Match", tags[""], "Accept-Encoding", "gzip").want(200)
+		if got := p.do("OPTIONS", path, nil).want(204).header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
+			t.Errorf("OPTIONS %s: Allow %q", path, got)
+		}
+		for _, method := range []string{"POST", "DELETE", "FOO"} {
+			if got := p.do(method, path, nil).wantError(405, "method_not_allowed").header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
+				t.Errorf("%s %s: Allow %q", method, path, got)
+			}
+		}
+	}
+	for _, path := range []string{"/docs/", "/docs/index.html", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
+		p.get(path).wantError(404, "route_not_found")
+	}
+}
+
+// TestEveryErrorIsExplained: the page, the program's text and the description
+// know the same codes.
+func TestEveryErrorIsExplained(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	var explained []string
+	page := string(p.get("/docs/errors").want(200).body)
+	for _, match := range regexp.MustCompile(`<section class="problem" id="(\w+)".*?\n.*>(\d+)</span>`).FindAllStringSubmatch(page, -1) {
+		explained = append(explained, match[2]+" "+match[1])
+	}
+	slices.Sort(explained)
+	if diff := cmp.Diff(problemsInSource(t), explained); diff != "" {
+		t.Errorf("problems (-program +page):\n%s", diff)
+	}
+	if silent := strings.Count(page, "What to do</strong> </p>"); silent > 0 {
+		t.Errorf("%d errors are without a word on what to do", silent)
+	}
+
+	var described []string
+	codes := theContract().document.Components.Schemas["Error"].Value.Properties["code"].Value.Description
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| (.*) \|$`).FindAllStringSubmatch(codes, -1) {
+		for _, code := range regexp.MustCompile(`\w+`).FindAllString(row[2], -1) {
+			described = append(described, row[1]+" "+code)
+		}
+	}
+	slices.Sort(described)
+	if diff := cmp.Diff(described, explained); diff != "" {
+		t.Errorf("problems (-openapi.yaml +page):\n%s", diff)
+	}
+}
+
+// problemsInSource finds the status and code of every problem in this package's files.
+func problemsInSource(t *testing.T) []string {
+	t.Helper()
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			literal, isLiteral := node.(*ast.CompositeLit)
+			if !isLiteral {
+				return true
+			}
+			if name, isName := literal.Type.(*ast.Ident); !isName || name.Name != "problem" {
+				return true
+			}
+			fields := map[string]string{}
+			for _, element := range literal.Elts {
+				field := element.(*ast.KeyValueExpr)
+				if value, isBasic := field.Value.(*ast.BasicLit); isBasic {
+					fields[field.Key.(*ast.Ident).Name] = value.Value
+				}
+			}
+			code, err := strconv.Unquote(fields["code"])
+			if err != nil || fields["status"] == "" {
+				t.Fatalf("%s: a problem without status and code", source)
+			}
+			found = append(found, fields["status"]+" "+code)
+			return true
+		})
+	}
+	slices.Sort(found)
+	return slices.Compact(found) // some say the same in other words
+}
+
+// TestQuickstart runs the commands of the quickstart in one shell, as a reader does.
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	page := string(p.get("/docs/quickstart").want(200).body)
+	script := "set -eu -o pipefail\n"
+	for _, match := range regexp.MustCompile(`(?s)<code data-run>(.*?)</code>`).FindAllStringSubmatch(page, -1) {
+		script += html.UnescapeString(match[1]) + "\necho\n"
+	}
+	command := exec.CommandContext(t.Context(), "bash", "-c", script)
+	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, output)
+	}
+	for _, want := range []string{`"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`, `"quantity":3,"status":"available"`, `"quantity":2,"complete":false`} {
+		if !strings.Contains(string(output), want) {
+			t.Errorf("the answers do not hold %s:\n%s", want, output)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+// Code on dark panels: with colours, and a button that copies it.
+import { copy } from "./clipboard.js";
+import { pieces } from "./highlight.js";
+import { h, useEffect, useMemo, useRef, useState } from "./ui.js";
+
+/** The code as React nodes, coloured where its language is known. */
+function coloured(code, language) {
+  return pieces(code, language).map(([kind, text], i) => (kind ? h("span", { key: i, className: `code-${kind}` }, text) : text));
+}
+
+export function Code({ code, language, label }) {
+  const nodes = useMemo(() => coloured(code, language), [code, language]);
+  return h("pre", { tabIndex: 0, role: "group", "aria-label": label }, h("code", null, ...nodes));
+}
+
+export function CopyButton({ code, what }) {
+  const [copied, setCopied] = useState(false);
+  const timer = useRef(0);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const onClick = async () => {
+    await copy(code);
+    setCopied(true);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setCopied(false), 2000);
+  };
+  return h(
+    "button",
+    { type: "button", className: "copy", onClick },
+    h("span", { "aria-live": "polite" }, copied ? "Copied" : "Copy"),
+    h("span", { className: "unseen" }, ` ${what}`),
+  );
+}
+
+/** A value as a person reads it: text as it is, anything else as JSON. */
+export function printed(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+}

@@ -1,0 +1,33 @@
+// Colours for code, by rules that are just good enough for what these pages show.
+// The first alternative that matches wins.
+const text = `(?<text>"(?:\\\\.|[^"\\\\])*"|'[^']*'|\`[^\`]*\`)`;
+const number = "(?<number>\\b-?\\d+(?:\\.\\d+)?\\b)";
+const words = (list) => `(?<word>\\b(?:${list.join("|")})\\b)`;
+const grammars = {
+  curl: new RegExp(`(?<note>(?<=^|\\s)#.*)|${text}|(?<word>\\bcurl\\b|(?<=\\s)--?[a-zA-Z][\\w-]*)`, "gm"),
+  javascript: new RegExp(
+    `(?<note>//.*)|${text}|${words(["const", "let", "await", "async", "function", "return", "if", "throw", "new", "null", "true", "false"])}|${number}`,
+    "gm",
+  ),
+  python: new RegExp(
+    `(?<note>#.*)|(?<text>f?"(?:\\\\.|[^"\\\\])*"|f?'[^']*')|${words(["import", "from", "def", "return", "with", "as", "if", "else", "for", "in", "not", "None", "True", "False", "print"])}|${number}`,
+    "gm",
+  ),
+  json: new RegExp(`(?<name>"(?:\\\\.|[^"\\\\])*"(?=\\s*:))|${text}|${words(["true", "false", "null"])}|${number}`, "gm"),
+};
+
+/** Takes code apart: [kind, text] for each piece; a piece without colour has no kind. */
+export function pieces(code, language) {
+  const grammar = grammars[language.toLowerCase()];
+  if (!grammar) return [["", code]];
+  const found = [];
+  let end = 0;
+  for (const match of code.matchAll(grammar)) {
+    const [kind] = Object.entries(match.groups).find(([, text]) => text !== undefined);
+    if (match.index > end) found.push(["", code.slice(end, match.index)]);
+    found.push([kind, match[0]]);
+    end = match.index + match[0].length;
+  }
+  if (end < code.length) found.push(["", code.slice(end)]);
+  return found;
+}

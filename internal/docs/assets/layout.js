@@ -1,0 +1,121 @@
+// The page: the sidebar, and beside it the chapters, the operations and the models.
+import { KeyDialog } from "./key.js";
+import { Operation } from "./operation.js";
+import { Schema, Stability } from "./schema.js";
+import { Sidebar } from "./sidebar.js";
+import { Reference, Text, h, use, useEffect, useMemo, useState } from "./ui.js";
+
+/** The plugin of Swagger UI that draws a description. */
+export function reference(description) {
+  return (system) => {
+    use(system.React);
+    return { components: { PetstoreLayout: ({ getComponent, fn }) => h(Layout, { getComponent, fn, description }) } };
+  };
+}
+
+function Layout({ getComponent, fn, description }) {
+  const [asking, setAsking] = useState(false);
+  const current = useCurrent();
+  const shared = useMemo(
+    () => ({ Markdown: getComponent("Markdown"), fn, description, openKeyDialog: () => setAsking(true) }),
+    [description],
+  );
+  const content = useMemo(() => h(Content, { description }), [description]);
+  useDeepLinks(description);
+  return h(
+    Reference.Provider,
+    { value: shared },
+    h(Sidebar, { current }),
+    content,
+    h(KeyDialog, { open: asking, onClose: () => setAsking(false) }),
+  );
+}
+
+function Content({ description }) {
+  const { info } = description.document;
+  const [introduction, ...chapters] = description.chapters;
+  return h(
+    "main",
+    { id: "content", className: "content", tabIndex: -1 },
+    h(
+      "section",
+      { id: introduction.id, "data-nav": introduction.id, className: "chapter", "aria-labelledby": "title" },
+      h("h1", { id: "title" }, info.title),
+      h(Text, { source: introduction.text }),
+    ),
+    ...chapters.map(({ id, title, text }) =>
+      h(
+        "section",
+        { key: id, id, "data-nav": id, className: "chapter", "aria-labelledby": `${id}-title` },
+        h("h2", { id: `${id}-title` }, title),
+        h(Text, { source: text }),
+      ),
+    ),
+    ...description.tags.map((tag) => h(Tag, { key: tag.id, tag, level: 2 })),
+    h(Models, { description }),
+  );
+}
+
+function Tag({ tag, level }) {
+  return h(
+    "section",
+    { className: `tag tag-level-${level}` },
+    h(`h${level}`, { id: tag.id }, tag.name),
+    h(Text, { source: tag.description }),
+    ...tag.operations.map((operation) => h(Operation, { key: operation.id, operation, level: level + 1 })),
+    ...tag.children.map((child) => h(Tag, { key: child.id, tag: child, level: level + 1 })),
+  );
+}
+
+function Models({ description }) {
+  return h(
+    "section",
+    { className: "tag", "aria-labelledby": "models" },
+    h("h2", { id: "models" }, "Models"),
+    ...description.schemas.map(({ id, name, schema }) =>
+      h(
+        "section",
+        { key: id, id, "data-nav": id, className: "model", "aria-labelledby": `${id}-title` },
+        h("h3", { id: `${id}-title` }, name, h(Stability, { label: schema["x-stability"] })),
+        h(Text, { source: schema.description }),
+        h(Schema, { schema }),
+      ),
+    ),
+  );
+}
+
+/** The id of what the reader is at: the first part below the top of the window. */
+function useCurrent() {
+  const [current, setCurrent] = useState("");
+  useEffect(() => {
+    const parts = [...document.querySelectorAll("[data-nav]")];
+    const seen = new Set();
+    const observer = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) {
+          if (isIntersecting) seen.add(target);
+          else seen.delete(target);
+        }
+        const first = parts.find((part) => seen.has(part));
+        if (first) setCurrent(first.dataset.nav);
+      },
+      { rootMargin: "-15% 0px -75% 0px" },
+    );
+    for (const part of parts) observer.observe(part);
+    return () => observer.disconnect();
+  }, []);
+  return current;
+}
+
+/** Goes where the address points, which the browser cannot while the page is being made. */
+function useDeepLinks(description) {
+  useEffect(() => {
+    const go = () => {
+      const fragment = decodeURIComponent(location.hash);
+      document.getElementById(description.idOf(fragment))?.scrollIntoView();
+    };
+    go();
+    addEventListener("hashchange", go);
+    return () => removeEventListener("hashchange", go);
+  }, [description]);
+}

@@ -1,0 +1,176 @@
+// One operation: what it does and takes on the left, how to call it on the right.
+import { Code, CopyButton, printed } from "./code.js";
+import { longDate } from "./description.js";
+import { Samples } from "./samples.js";
+import { Member, SchemaUse, Stability } from "./schema.js";
+import { TryIt } from "./tryit.js";
+import { Reference, Text, h, useContext, useState } from "./ui.js";
+
+const places = { path: "Path", query: "Query", header: "Headers", cookie: "Cookies" };
+
+export function Operation({ operation, level }) {
+  const title = `${operation.id}-title`;
+  return h(
+    "article",
+    { id: operation.id, className: "operation", "aria-labelledby": title, "data-nav": operation.id },
+    h(
+      "div",
+      { className: "facts" },
+      h(
+        `h${level}`,
+        { id: title, className: operation.deprecated ? "deprecated" : undefined },
+        operation.summary,
+        h(Stability, { label: operation.stability }),
+        h("a", { className: "anchor", href: `#${operation.id}`, "aria-label": `Link to ${operation.summary}` }, "#"),
+      ),
+      h("p", { className: "endpoint" }, h(Method, { method: operation.method }), h("code", null, operation.path)),
+      operation.deprecated && h(Deprecation, { operation }),
+      h(Text, { source: operation.description }),
+      ...Object.entries(places).map(([place, heading]) => h(Parameters, { key: place, operation, place, heading, level })),
+      operation.body && h(Body, { operation, level }),
+      h(Responses, { operation, level }),
+    ),
+    h(
+      "div",
+      { className: "calls" },
+      h(Samples, { operation }),
+      operation.sendable && h(TryIt, { operation }),
+      h(Answer, { operation }),
+    ),
+  );
+}
+
+export function Method({ method }) {
+  return h("span", { className: `method method-${method}` }, method.toUpperCase());
+}
+
+function Deprecation({ operation }) {
+  const { description } = useContext(Reference);
+  const { sunset, successor } = operation;
+  const next = successor && description.find("get", successor);
+  return h(
+    "div",
+    { className: "warning", role: "note" },
+    h(
+      "p",
+      null,
+      h("strong", null, "This operation is deprecated", sunset && ` and will be sunset on ${longDate(sunset)}`),
+    ),
+    successor &&
+      h("p", null, "Use ", h("a", { href: next ? `#${next.id}` : undefined }, h("code", null, `GET ${successor}`)), " instead."),
+  );
+}
+
+function Parameters({ operation, place, heading, level }) {
+  const those = operation.parameters.filter((parameter) => parameter.in === place);
+  if (those.length === 0) return null;
+  return h(
+    "section",
+    { className: "part" },
+    h(`h${level + 1}`, null, heading),
+    h(
+      "ul",
+      { className: "members" },
+      ...those.map((parameter) => h(Member, { key: parameter.name, ...parameter, text: parameter.description })),
+    ),
+  );
+}
+
+function Body({ operation, level }) {
+  const types = Object.entries(operation.body.content);
+  return h(
+    "section",
+    { className: "part" },
+    h(`h${level + 1}`, null, "Body", operation.body.required && h("span", { className: "required" }, "required")),
+    h("p", { className: "bounds" }, types.map(([type]) => type).join(", ")),
+    h(Text, { source: operation.body.description }),
+    h(SchemaUse, { schema: types[0][1].schema }),
+  );
+}
+
+function Responses({ operation, level }) {
+  return h(
+    "section",
+    { className: "part" },
+    h(`h${level + 1}`, null, "Answers"),
+    ...operation.responses.map((response) => h(Response, { key: response.status, response })),
+  );
+}
+
+function Response({ response }) {
+  // Drawn when it is opened: all of them together are nine tenths of the page.
+  const [opened, setOpened] = useState(false);
+  return h(
+    "details",
+    { className: "response", onToggle: () => setOpened(true) },
+    h(
+      "summary",
+      null,
+      h("span", { className: `status status-${response.status[0]}xx` }, response.status),
+      h(
+        "span",
+        { className: "response-what" },
+        response.codes.length > 0
+          ? response.codes.map((code) => h("code", { key: code }, code))
+          : h("span", null, response.description),
+      ),
+    ),
+    opened && h(ResponseMore, { response }),
+  );
+}
+
+function ResponseMore({ response }) {
+  return h(
+    "div",
+    { className: "response-more" },
+    response.codes.length > 0 && h(Text, { source: response.description }),
+    response.codes.length > 0 &&
+      h(
+        "p",
+        { className: "bounds" },
+        "What to do: ",
+        ...response.codes.flatMap((code, i) => [i > 0 && ", ", h("a", { key: code, href: errorPage(code) }, code)]),
+      ),
+    ...response.content.flatMap(({ type, schema, examples }) => [
+      h("p", { key: type, className: "label" }, "Body ", h("span", { className: "type" }, type)),
+      h(SchemaUse, { key: `${type} schema`, schema, brief: response.codes.length > 0 }),
+      ...examples.map((example) =>
+        h(
+          "div",
+          { key: `${type} ${example.name}`, className: "panel" },
+          h("div", { className: "panel-title" }, example.summary ?? example.name),
+          h(Code, { code: printed(example.value), language: "json", label: `Example: ${example.name}` }),
+        ),
+      ),
+    ]),
+    h("p", { className: "label" }, "Headers"),
+    h(
+      "ul",
+      { className: "members" },
+      ...response.headers.map((header) => h(Member, { key: header.name, ...header, required: false, text: header.description })),
+    ),
+  );
+}
+
+function errorPage(code) {
+  return `${document.querySelector("#swagger-ui").dataset.root}docs/errors#${code}`;
+}
+
+/** The first answer that is a success, as an example. */
+function Answer({ operation }) {
+  const response = operation.responses.find(({ status }) => status.startsWith("2"));
+  const example = response?.content[0]?.examples[0];
+  if (!example) return null;
+  const code = printed(example.value);
+  return h(
+    "div",
+    { className: "panel" },
+    h(
+      "div",
+      { className: "panel-bar" },
+      h("div", { className: "panel-title" }, h("span", { className: "status" }, response.status), " Answer"),
+      h(CopyButton, { code, what: `the answer: ${operation.summary}` }),
+    ),
+    h(Code, { code, language: "json", label: `Answer: ${operation.summary}` }),
+  );
+}
