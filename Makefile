@@ -4,6 +4,7 @@ SQLC          := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
 OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
+AXE           := axe-core@4.14.1
 
 KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
@@ -39,7 +40,7 @@ generate: ## Write db/ from queries/ and migrations/
 	go run $(SQLC) generate
 
 .PHONY: check
-check: fmt vet lint generated tidy description breaking test race ## What CI runs, but for the containers: see .ci/run
+check: fmt vet lint generated tidy description breaking test race browser ## What CI runs, but for the containers: see .ci/run
 
 .PHONY: bench
 bench: ## Compare Petstore with what limits it and with a plain handler, 4 minutes (SCALE=200000)
@@ -61,7 +62,7 @@ fmt: ## Go files that gofmt would change, none
 
 .PHONY: vet
 vet: ## Mistakes that go vet finds
-	go vet ./...
+	go vet -tags browser ./...
 
 .PHONY: platforms
 platforms: ## It compiles for the other platforms too
@@ -103,6 +104,14 @@ manifests: export KUSTOMIZE := $(KUSTOMIZE)
 manifests: export KUBERNETES_VALIDATE := $(KUBERNETES_VALIDATE)
 manifests: ## The Kubernetes manifests are valid and fit together (needs Python)
 	.ci/manifests
+
+.PHONY: browser
+browser: ## The reference page in a browser (needs Chromium and Node.js)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	npm pack --silent --pack-destination "$$dir" $(AXE) >"$$dir/name" && \
+	tar -xzf "$$dir/$$(cat "$$dir/name")" -C "$$dir" package/axe.min.js && \
+	go test -tags browser -count 1 -timeout 20m -v -run '^TestBrowser$$' ./internal/docs \
+		-args -axe "$$dir/package/axe.min.js" -screenshots "$(CURDIR)/.ci/output/screenshots"
 
 .PHONY: race
 race: ## Every test under the race detector
