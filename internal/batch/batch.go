@@ -6,6 +6,7 @@ package batch
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -37,16 +38,25 @@ type lane[In, Out any] struct {
 
 // group is the calls of one run.
 type group[In, Out any] struct {
-	ins  []In
-	done chan struct{} // closed when outs or err are there
+	calls []call[In] // while they wait
+	ins   []In       // of those that are still there when the run begins
+	done  chan struct{}
+	// These are there when done is closed.
 	outs []Out
 	err  error
 }
 
+// call is a call that waits.
+type call[In any] struct {
+	in   In
+	left bool
+	at   int // where its input is among those of the run
+}
+
 // Do returns what the run answered to in, which began after Do was called. The
-// error is that of the run, or the context's when that ends first: the call
-// leaves without harm to the others, and its part of a run that has begun is done
-// all the same.
+// error is that of the run, or the context's when that ends first: the call then
+// leaves without harm to the others, and nothing is done for it unless its run
+// has begun.
 func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
 	b.mu.Lock()
 	l := b.lanes[key]
@@ -67,19 +77,22 @@ func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out
 	if l.waiting == nil {
 		l.waiting = &group[In, Out]{done: make(chan struct{})}
 	}
-	g, i := l.waiting, len(l.waiting.ins)
-	g.ins = append(g.ins, in)
+	g, i := l.waiting, len(l.waiting.calls)
+	g.calls = append(g.calls, call[In]{in: in})
 	b.mu.Unlock()
 
 	select {
 	case <-g.done:
 	case <-ctx.Done():
+		b.mu.Lock()
+		g.calls[i].left = true
+		b.mu.Unlock()
 		return out, ctx.Err()
 	}
 	if g.err != nil {
 		return out, g.err
 	}
-	return g.outs[i], nil
+	return g.outs[g.calls[i].at], nil
 }
 
 // next has those who wait run, when a run of their key has ended.
@@ -110,7 +123,7 @@ func (b *Batcher[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
 func (b *Batcher[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			g.err = fmt.Errorf("batch: panic: %v", panicked)
+			g.err = fmt.Errorf("batch: panic: %v\n%s", panicked, debug.Stack())
 		}
 	}()
 	g.outs, g.err = b.run(ctx, key, g.ins)
@@ -119,16 +132,30 @@ func (b *Batcher[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In
 	}
 }
 
-// take gives the next group, or ends the run and, with the last one, the lane.
+// take gives the next group, if anybody is left in it, or ends the run and, with
+// the last one, the lane.
 func (b *Batcher[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := l.waiting
 	l.waiting = nil
-	if g == nil {
-		if l.running--; l.running == 0 {
-			delete(b.lanes, key)
+	if g != nil && g.gather() {
+		return g
+	}
+	if l.running--; l.running == 0 {
+		delete(b.lanes, key)
+	}
+	return nil
+}
+
+// gather collects the inputs of those that have not left, and reports whether
+// there are any.
+func (g *group[In, Out]) gather() bool {
+	for i := range g.calls {
+		if c := &g.calls[i]; !c.left {
+			c.at = len(g.ins)
+			g.ins = append(g.ins, c.in)
 		}
 	}
-	return g
+	return len(g.ins) > 0
 }

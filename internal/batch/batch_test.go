@@ -115,31 +115,53 @@ func TestParallelRuns(t *testing.T) {
 	}
 }
 
-// TestLeaving: a call whose context ends leaves, and the others are answered.
+// TestLeaving: a call whose context ends leaves. Nothing is done for it when its
+// run begins later, and the others are answered, each for itself.
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	g := newGate()
 	b := batch.New(1, timeout, g.double)
-	var calls sync.WaitGroup
-	calls.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
+	var first, others sync.WaitGroup
+	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
 	<-g.runs
-	leaving, leave := context.WithCancel(t.Context())
-	left := make(chan error)
-	go func() {
-		_, err := b.Do(leaving, "key", 2)
-		left <- err
-	}()
-	calls.Go(func() {
-		if out, err := b.Do(t.Context(), "key", 3); err != nil || out != 6 {
-			t.Errorf("%d, %v", out, err)
+	// Whoever comes with a context that has ended waits for nothing, and by then
+	// has taken a place.
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for in := 100; in < 105; in++ {
+		others.Go(func() {
+			if out, err := b.Do(t.Context(), "key", in); err != nil || out != 2*in {
+				t.Errorf("Do(%d) = %d, %v", in, out, err)
+			}
+		})
+		if _, err := b.Do(ended, "key", -in); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
 		}
-	})
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
+	}
+	g.open <- struct{}{}
+	first.Wait()
+	var seen []int
+	for len(seen) < 5 { // those that came too late for one run are in the next
+		seen = append(seen, <-g.runs...)
+		g.open <- struct{}{}
+	}
+	others.Wait()
+	for _, in := range seen {
+		if in < 0 {
+			t.Errorf("a call that had left was run: %v", seen)
+		}
+	}
+	// When all have left, the key is as new.
+	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
+	<-g.runs
+	if _, err := b.Do(ended, "key", -1); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	close(g.open)
-	calls.Wait()
+	first.Wait()
+	if out, err := b.Do(t.Context(), "key", 7); err != nil || out != 14 {
+		t.Errorf("%d, %v", out, err)
+	}
 }
 
 // TestFailures: an error is that of all in the run, a panic and a wrong number
