@@ -82,17 +82,31 @@ func weightOf(parameter string) float64 {
 	return 0
 }
 
-// answerList sends a page of a list, with these links.
-func (s *Server) answerList(c *gin.Context, links string, encoded []byte) {
-	header := c.Writer.Header()
-	header.Add("Link", links)
-	header["Cache-Control"] = privateStore
-	header["Vary"] = s.varyEncoding
-	if len(encoded) >= compressFrom && prefersGzip(c.Request.Header.Values("Accept-Encoding")) {
-		header.Set("Content-Encoding", "gzip")
+// answerList sends a page of a list. What follows the last error sets its header
+// fields, so that none is on an error.
+func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
+	encoded := page.items
+	zip := len(encoded) >= compressFrom && prefersGzip(c.Request.Header.Values("Accept-Encoding"))
+	if zip {
 		encoded = s.compressor.compress(encoded)
 	}
+	if err := s.limits.send(len(encoded)); err != nil {
+		return err
+	}
+	defer s.limits.sent(len(encoded))
+	header := c.Writer.Header()
+	header.Add("Link", page.links)
+	header["Cache-Control"] = privateStore
+	header["Vary"] = s.varyEncoding
+	if zip {
+		header.Set("Content-Encoding", "gzip")
+	}
+	if counted {
+		header.Set("X-Total-Count", strconv.FormatInt(page.total, 10))
+		header.Set("Preference-Applied", "count=exact")
+	}
 	send(c, http.StatusOK, asJSON, encoded)
+	return nil
 }
 
 // document is a text that everybody gets alike, in either coding, each with a

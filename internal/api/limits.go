@@ -18,13 +18,14 @@ import (
 // 7 of the contract).
 type limits struct {
 	inFlight chan struct{} // nil: as many as come
+	sending  atomic.Int64  // bytes of pages that are being sent
 	keys     *ratelimit.Limiter[int64]
 	failures *ratelimit.Limiter[netip.Addr]
 	told     *toldLimit // of keys; nil when they have none
 }
 
-func newLimits(options Options) limits {
-	l := limits{
+func newLimits(options Options) *limits {
+	l := &limits{
 		keys:     ratelimit.New[int64](options.KeyLimit, options.Now),
 		failures: ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
 	}
@@ -56,6 +57,22 @@ func (l *limits) leave() {
 		<-l.inFlight
 	}
 }
+
+// maxSending bounds the bytes of pages that are being sent. A client that reads
+// slowly or not at all holds its page in memory, and a page may have 3 MB.
+const maxSending = 64 << 20
+
+// send makes room for a page that is to be sent, which sent gives back, or says
+// that there is none.
+func (l *limits) send(bytes int) error {
+	if l.sending.Add(int64(bytes)) > maxSending {
+		l.sent(bytes)
+		return errOverloaded
+	}
+	return nil
+}
+
+func (l *limits) sent(bytes int) { l.sending.Add(-int64(bytes)) }
 
 // count counts a request of a key, and tells in the header how many more it may send.
 func (l *limits) count(header http.Header, key auth.Identity) error {

@@ -63,7 +63,7 @@ func steady() func() time.Time {
 func TestLimitsAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts the allocations of all tests
 	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, MaxInFlight: 1, Now: steady()})
 	header := http.Header{}
-	if got := testing.AllocsPerRun(1000, func() { pass(t, &l, header) }); got > 0 {
+	if got := testing.AllocsPerRun(1000, func() { pass(t, l, header) }); got > 0 {
 		t.Errorf("%v allocations a request", got)
 	}
 }
@@ -85,6 +85,6 @@ func BenchmarkLimits(b *testing.B) {
 	header := http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {
-		pass(b, &l, header)
+		pass(b, l, header)
 	}
 }

@@ -1,13 +1,16 @@
 package api_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -534,5 +537,62 @@ func TestTimeLimits(t *testing.T) {
 				t.Errorf("it took %s", took)
 			}
 		})
+	}
+}
+
+// TestSlowReaders: clients that ask for great pages and do not read them cannot
+// fill the memory; small answers go on, and all do when those clients are gone.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	const most = 100 // which would be 300 MB
+	p := start(t)
+	_, err := p.db.Exec(t.Context(), `
+		INSERT INTO messages (account_id, id, message)
+		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
+		FROM accounts, generate_series(1, 200) AS number`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = "/messages?limit=200"
+	var slow []net.Conn
+	// A small buffer from the start, so that the window never opens.
+	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
+		})
+		return errors.Join(err, failed)
+	}}
+	refused := func() bool {
+		answer := p.get(page)
+		if answer.status == 200 {
+			return false
+		}
+		answer.wantError(503, "unavailable")
+		if answer.header.Get("Retry-After") == "" || answer.header.Get("Link") != "" {
+			t.Errorf("a refusal with the header %v", answer.header)
+		}
+		return true
+	}
+	for !refused() && len(slow) < most {
+		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", page, p.key)
+		slow = append(slow, conn)
+	}
+	if len(slow) == most {
+		t.Fatalf("%d pages of 3 MB are being sent", most)
+	}
+	p.get("/messages?limit=1").want(200)
+	for _, conn := range slow {
+		conn.Close()
+	}
+	for deadline := time.Now().Add(30 * time.Second); refused(); {
+		if time.Now().After(deadline) {
+			t.Fatal("the clients are gone, and there is no room")
+		}
 	}
 }

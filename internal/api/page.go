@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -132,12 +131,7 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 	if err != nil {
 		return err
 	}
-	if p.counted {
-		c.Header("X-Total-Count", strconv.FormatInt(made.total, 10))
-		c.Header("Preference-Applied", "count=exact")
-	}
-	s.answerList(c, made.links, made.items)
-	return nil
+	return s.answerList(c, made, p.counted)
 }
 
 // madePage is a page as it is sent.

@@ -74,7 +74,7 @@ type Server struct {
 	now            func() time.Time
 	compressor     *compressor
 	cursorKey      sharedKey
-	limits         limits
+	limits         *limits
 	base           string
 	maxBodyBytes   int64
 	requestTimeout time.Duration
