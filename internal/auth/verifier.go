@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +20,11 @@ const (
 	// keys that exist are, so nobody fills it with guesses.
 	cacheSize = 10_000
 
-	// A remembered key is good for trustFor after the latest proof that every
+	// A remembered key is good for trustFor after the latest proof, which may be
+	// 0.3 s old when it comes (postgres.Listener waits no longer), that every
 	// revocation so far was heard, and without such proof for timeToLive after
 	// it was read. Both are under the second in which a revoked key must stop.
-	trustFor   = 800 * time.Millisecond
+	trustFor   = 650 * time.Millisecond
 	timeToLive = 500 * time.Millisecond
 
 	// loadTimeout bounds the reading of a key.
@@ -103,6 +105,7 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 		if key, err = v.load(ctx, hash); err != nil {
 			return Identity{}, err
 		}
+		now = v.now()
 	}
 	if key.endsAt != nil && !now.Before(*key.endsAt) {
 		return Identity{}, ErrInvalidKey
@@ -111,10 +114,12 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 	return key.identity, nil
 }
 
-// load reads a key, once for all who ask for it at the same time.
+// load reads a key, once for all who ask for it at the same time and since the
+// same change of a key: what was read before it may be wrong after.
 func (v *Verifier) load(ctx context.Context, hash [sha256.Size]byte) (cachedKey, error) {
-	loaded, err, _ := v.loads.Do(string(hash[:]), func() (any, error) {
-		generation, loadedAt := v.generation.Load(), v.now()
+	generation := v.generation.Load()
+	loaded, err, _ := v.loads.Do(fmt.Sprintf("%x %d", hash, generation), func() (any, error) {
+		loadedAt := v.now()
 		// The first who asks may leave; the others wait for this.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 		defer cancel()
