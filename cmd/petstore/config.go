@@ -26,6 +26,7 @@ import (
 type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
+	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
 	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
@@ -42,6 +43,7 @@ type config struct {
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
+	Tracing   tracingConfig
 	// GOGC is read by Go itself; serve has another default than Go.
 	GOGC string `env:"GOGC"`
 	// PGBin is where the server binaries are that dev starts.
@@ -86,6 +88,10 @@ func (p *program) loadConfig(database bool) (config, error) {
 	}
 	_, _, err = net.SplitHostPort(parsed.Addr)
 	wrong(err != nil, "PETSTORE_ADDR %q is not host:port or :port", parsed.Addr)
+	if parsed.AdminAddr != adminOff {
+		_, _, err = net.SplitHostPort(parsed.AdminAddr)
+		wrong(err != nil, "PETSTORE_ADMIN_ADDR %q is not host:port, :port or off", parsed.AdminAddr)
+	}
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, without a slash at the end", parsed.BaseURL)
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
@@ -101,6 +107,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES %q is neither an IP address nor a network such as 10.0.0.0/8", proxy)
 	}
+	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT %q is neither json nor text", parsed.LogFormat)
 	if len(mistakes) > 0 {
 		return config{}, fmt.Errorf("the configuration is wrong: %s", strings.Join(mistakes, "; "))
@@ -168,6 +175,62 @@ func isAddress(text string) bool {
 	}
 	address, err := netip.ParseAddr(text)
 	return err == nil && address.Zone() == ""
+}
+
+// tracingConfig are the standard variables of OpenTelemetry that say whether
+// there are traces. The other ones are read by its SDK, from the process.
+type tracingConfig struct {
+	Disabled       string `env:"OTEL_SDK_DISABLED"`
+	Exporter       string `env:"OTEL_TRACES_EXPORTER"`
+	Endpoint       string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
+	Protocol       string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
+	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
+}
+
+const (
+	otlpExporter = "otlp"
+	noExporter   = "none"
+	otlpProtocol = "http/protobuf"
+)
+
+// on reports whether spans are to be made. Where no variable names an exporter
+// or an endpoint there are none, although the default of the standard is otlp.
+func (c tracingConfig) on() bool {
+	switch {
+	case strings.EqualFold(c.Disabled, "true") || c.Exporter == noExporter:
+		return false
+	case c.Exporter == "":
+		return c.Endpoint != "" || c.TracesEndpoint != ""
+	default:
+		return true
+	}
+}
+
+// mistakes names what is asked for and not there.
+func (c tracingConfig) mistakes() []string {
+	if !c.on() {
+		return nil
+	}
+	var mistakes []string
+	if c.Exporter != "" && c.Exporter != otlpExporter {
+		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER %q is neither otlp nor none", c.Exporter))
+	}
+	if protocol := c.protocol(); protocol != otlpProtocol {
+		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL %q is not http/protobuf", protocol))
+	}
+	return mistakes
+}
+
+func (c tracingConfig) protocol() string {
+	switch {
+	case c.TracesProtocol != "":
+		return c.TracesProtocol
+	case c.Protocol != "":
+		return c.Protocol
+	default:
+		return otlpProtocol
+	}
 }
 
 func isTerminal(w io.Writer) bool {

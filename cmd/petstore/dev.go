@@ -73,7 +73,7 @@ func (p *program) dev(ctx context.Context) (err error) {
 	} else {
 		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}
-	listener, err := listen(ctx, c.Addr)
+	listener, err := listen(ctx, c.Addr, "PETSTORE_ADDR")
 	if err != nil {
 		return err
 	}
@@ -82,8 +82,13 @@ func (p *program) dev(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	log := p.logger(c)
+	admin, err := listenAdmin(ctx, c)
+	if err != nil { // metrics and profiles are not what a developer came for
+		log.Warn("there are no metrics and profiles", "error", err)
+	}
 	p.printDevWelcome(devURL(listener.Addr()), secret)
-	err = serve(ctx, c, p.logger(c), listener)
+	err = serve(ctx, c, log, listener, admin)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

@@ -91,20 +91,22 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 	t.Parallel()
 	_, _, err := execute(t, []string{
 		"DATABASE_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
-		"PETSTORE_ADDR=8080", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
+		"PETSTORE_ADDR=8080", "PETSTORE_ADMIN_ADDR=9090", "PETSTORE_BASE_URL=ftp://example.com/", "PETSTORE_DB_MAX_CONNS=many",
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
 		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
+		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {
 		t.Fatal("serve takes a configuration that is all wrong")
 	}
 	for _, name := range []string{
-		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
+		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
 		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
 		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES "proxy.example"`,
+		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name %s: %v", name, err)
@@ -290,7 +292,7 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
-	cmd.Env = append([]string{asProgram + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
+	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
 	if err := cmd.Start(); err != nil {

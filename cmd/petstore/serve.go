@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"petstore/db"
@@ -19,6 +20,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
+	"petstore/internal/telemetry"
 )
 
 // The limits of a connection. Those of a request begin when its header is read.
@@ -45,6 +47,12 @@ const (
 	gcPercent = 400
 
 	startupInterval = 250 * time.Millisecond
+
+	// slowStatement is how long a statement takes that is logged.
+	slowStatement = 500 * time.Millisecond
+
+	// spansTimeout bounds the sending of the last spans, at the end.
+	spansTimeout = 3 * time.Second
 )
 
 func (p *program) serveCommand() *cobra.Command {
@@ -61,42 +69,60 @@ while the schema is behind, it is not ready.`,
 			if err != nil {
 				return err
 			}
-			listener, err := listen(cmd.Context(), c.Addr)
+			listener, err := listen(cmd.Context(), c.Addr, "PETSTORE_ADDR")
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c, p.logger(c), listener)
+			admin, err := listenAdmin(cmd.Context(), c)
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
+			return serve(cmd.Context(), c, p.logger(c), listener, admin)
 		},
 	}
 }
 
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+// listen listens on an address that this variable names.
+func listen(ctx context.Context, addr, variable string) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("another program listens on %s; set PETSTORE_ADDR to another address", addr)
+		return nil, fmt.Errorf("another program listens on %s; set %s to another address", addr, variable)
 	}
 	return listener, err
 }
 
-// serve answers requests on the listener, which it closes, until the context
-// ends; then it finishes those under way.
-func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listener) error {
+// serve answers requests on the listener, and operators on that of the admin
+// address, which may be nil, until the context ends; then it finishes the requests
+// under way. It closes both.
+func serve(ctx context.Context, c config, log *slog.Logger, listener, admin net.Listener) error {
 	defer listener.Close()
 	if c.GOGC == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	database, err := openDatabase(ctx, c, log)
+	metrics := telemetry.NewMetrics()
+	metrics.SetVersion(version())
+	defer startAdmin(admin, metrics, log)()
+	tracer, stopTracer, err := startTracer(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracer()
+	database, err := openDatabase(ctx, c, log, &telemetry.Statements{Log: log, Slow: slowStatement, Tracer: tracer})
 	if err != nil {
 		return err
 	}
 	defer database.Close()
+	metrics.WatchPool(database.Pool())
 
 	verifier := auth.NewVerifier(db.New(database))
+	metrics.WatchKeys(verifier.Lookups)
 	handler, err := api.New(api.Options{
 		DB:             database,
 		Verifier:       verifier,
 		Log:            log,
+		Metrics:        metrics,
+		Tracer:         tracer,
 		BaseURL:        c.BaseURL,
 		MaxBodyBytes:   c.MaxBodyBytes,
 		RequestTimeout: c.RequestTimeout,
@@ -139,7 +165,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	log.Info("listening", "address", listener.Addr().String(), "version", version())
+	log.Info("listening", "address", listener.Addr().String(), "admin_address", addressOf(admin), "version", version())
 	select {
 	case err := <-failed:
 		return err
@@ -162,10 +188,29 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener net.Listene
 	return nil
 }
 
+// startTracer makes the tracer of requests, nil unless the configuration asks for
+// one. The function returned sends the spans that are left.
+func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telemetry.Tracer, stop func(), err error) {
+	if !c.Tracing.on() {
+		return nil, func() {}, nil
+	}
+	tracer, err = telemetry.NewTracer(ctx, version(), log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return tracer, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spansTimeout)
+		defer cancel()
+		if err := tracer.ShutDown(ctx); err != nil {
+			log.Warn("the last spans could not be sent", "error", err)
+		}
+	}, nil
+}
+
 // openDatabase connects to the database. While the server cannot be reached or
 // is starting up, it waits as long as PETSTORE_STARTUP_WAIT says.
-func openDatabase(ctx context.Context, c config, log *slog.Logger) (*postgres.DB, error) {
-	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns)
+func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
+	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {
 		return nil, err
 	}

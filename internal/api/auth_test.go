@@ -360,3 +360,23 @@ func TestWarmServerAsksNothing(t *testing.T) {
 		t.Errorf("%d connections were taken", got)
 	}
 }
+
+// TestKeyLookups: what the metrics say of the memory of keys.
+func TestKeyLookups(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	verifier := auth.NewVerifier(db.New(p.pool))
+	verify := func(key string) {
+		verifier.Trust()
+		_, _ = verifier.Verify(t.Context(), key) // other tests say whose it is
+	}
+	for range 3 {
+		verify(p.key)
+	}
+	verify("malformed")
+	verifier.Forget()
+	verify(p.key)
+	if hits, misses := verifier.Lookups(); hits != 2 || misses != 2 {
+		t.Errorf("%d hits and %d misses, want 2 and 2", hits, misses)
+	}
+}

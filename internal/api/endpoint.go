@@ -18,6 +18,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/telemetry"
 )
 
 // Keys of values in a gin.Context.
@@ -169,6 +170,10 @@ var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 // into a 500, and writes the request's one log line.
 func (s *Server) observe(c *gin.Context) {
 	began := time.Now()
+	asked := s.operation(c)
+	asked.Began()
+	var span *telemetry.Span
+	c.Request, span = s.tracer.Request(c.Request, asked)
 	id := c.GetHeader("X-Request-Id")
 	if !requestIDPattern.MatchString(id) {
 		id = rand.Text()
@@ -183,7 +188,10 @@ func (s *Server) observe(c *gin.Context) {
 		if panicked != nil && !c.Writer.Written() {
 			s.fail(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
 		}
-		s.logRequest(c, id, time.Since(began))
+		took := time.Since(began)
+		s.count(c, asked, took)
+		span.End(c.Writer.Status())
+		s.logRequest(c, id, span.TraceID(), took)
 		if panicked != nil && c.Writer.Status() < http.StatusInternalServerError {
 			panic(http.ErrAbortHandler) // part of another answer is out: cut it
 		}
@@ -191,7 +199,7 @@ func (s *Server) observe(c *gin.Context) {
 	c.Next()
 }
 
-func (s *Server) logRequest(c *gin.Context, id string, took time.Duration) {
+func (s *Server) logRequest(c *gin.Context, id, trace string, took time.Duration) {
 	level := slog.LevelInfo
 	attributes := []slog.Attr{
 		slog.String("method", c.Request.Method),
@@ -200,7 +208,10 @@ func (s *Server) logRequest(c *gin.Context, id string, took time.Duration) {
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", id),
 	}
-	if trace := traceID(c.Request.Header.Values("Traceparent")); trace != "" {
+	if trace == "" {
+		trace = traceID(c.Request.Header.Values("Traceparent"))
+	}
+	if trace != "" {
 		attributes = append(attributes, slog.String("trace_id", trace))
 	}
 	if identity, known := c.Get(identityKey); known {

@@ -79,6 +79,7 @@ func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *
 	}
 	if answer.replayed {
 		c.Header("Idempotent-Replayed", "true")
+		s.metrics.Replayed()
 	}
 	sendCreated(c, answer.status, answer.location, answer.representation)
 	return nil

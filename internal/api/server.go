@@ -19,6 +19,7 @@ import (
 	"petstore/internal/docs"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
+	"petstore/internal/telemetry"
 )
 
 // Version is the version of the API, info.version of the description.
@@ -29,6 +30,10 @@ type Options struct {
 	DB       *postgres.DB
 	Verifier *auth.Verifier
 	Log      *slog.Logger
+	// Metrics count the requests; nil: they are counted for nobody.
+	Metrics *telemetry.Metrics
+	// Tracer makes a span of each request; nil: there are none.
+	Tracer *telemetry.Tracer
 
 	// BaseURL begins absolute links; empty: the scheme and host of the request.
 	BaseURL string
@@ -66,6 +71,8 @@ type Server struct {
 	pets     *batch.Batcher[struct{}, int64, *db.Pet]
 	orders   *batch.Batcher[int64, db.OrderPlaceParams, db.OrderPlaceRow]
 	pages    *batch.Batcher[string, func(context.Context) (madePage, error), madePage]
+	metrics  *telemetry.Metrics
+	tracer   *telemetry.Tracer
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -83,6 +90,7 @@ type Server struct {
 	routed         []route
 	docs           map[string]*docs.File // the reference page, by path
 	allowed        map[string]string     // the Allow field of each path
+	operations     map[operation]*telemetry.Operation
 
 	// Header fields, made once: of every answer, of those to an origin beside
 	// them, and the Vary of those that come in two codings. They are shared, so
@@ -103,6 +111,8 @@ func New(options Options) (*Server, error) {
 		queries:        db.New(options.DB),
 		verifier:       options.Verifier,
 		log:            options.Log,
+		metrics:        options.Metrics,
+		tracer:         options.Tracer,
 		base:           options.BaseURL,
 		maxBodyBytes:   options.MaxBodyBytes,
 		requestTimeout: options.RequestTimeout,
@@ -114,6 +124,9 @@ func New(options Options) (*Server, error) {
 	s.pets = newPetReader(s.queries, options.RequestTimeout)
 	s.orders = newOrderPlacer(s.queries, options.RequestTimeout)
 	s.pages = newPageMaker(options.RequestTimeout)
+	if s.metrics == nil {
+		s.metrics = telemetry.NewMetrics()
+	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.routed = s.routes()
 	var err error
@@ -139,6 +152,7 @@ func New(options Options) (*Server, error) {
 	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("api: the trusted proxies: %w", err)
 	}
+	s.operations = operations(s.engine, s.metrics)
 	return s, nil
 }
 

@@ -56,6 +56,7 @@ type Verifier struct {
 	generation   atomic.Uint64
 	trustedUntil atomic.Pointer[time.Time]
 	uses         uses
+	hits, misses atomic.Uint64
 }
 
 // cachedKey is the key that a secret is of.
@@ -91,6 +92,10 @@ func (v *Verifier) Trust() {
 	v.trustedUntil.Store(&until)
 }
 
+// Lookups says how many well-formed secrets were found in memory so far, and for
+// how many the database had to be asked.
+func (v *Verifier) Lookups() (hits, misses uint64) { return v.hits.Load(), v.misses.Load() }
+
 // Verify returns whose secret it is. The error is [ErrInvalidKey] or one of the
 // database.
 func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
@@ -102,10 +107,13 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 	now := v.now()
 	key, found := v.cache.Get(hash)
 	if !found || (now.After(*v.trustedUntil.Load()) && now.Sub(key.loadedAt) > timeToLive) {
+		v.misses.Add(1)
 		if key, err = v.load(ctx, hash); err != nil {
 			return Identity{}, err
 		}
 		now = v.now()
+	} else {
+		v.hits.Add(1)
 	}
 	if key.endsAt != nil && !now.Before(*key.endsAt) {
 		return Identity{}, ErrInvalidKey

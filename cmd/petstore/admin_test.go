@@ -1,0 +1,173 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"petstore/internal/pgtest"
+)
+
+// addresses reads where the program answers clients and operators.
+func (p *process) addresses() (base, admin string) {
+	p.t.Helper()
+	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(p.expect("listening"), 2)
+	if len(found) != 2 {
+		p.t.Fatalf("the program does not say where it listens, but:\n%s", strings.Join(p.output, "\n"))
+	}
+	return "http://" + found[0], "http://" + found[1]
+}
+
+// read sends a GET that must succeed and returns the body of the answer.
+func read(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s %v", url, response.Status, err)
+	}
+	return string(body)
+}
+
+// TestAdmin: the admin address tells operators what clients are not told, and no
+// secret.
+func TestAdmin(t *testing.T) {
+	t.Parallel()
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
+		"PETSTORE_RATE_LIMIT=1", "PETSTORE_RATE_BURST=5", "PETSTORE_AUTH_FAILURE_LIMIT=1",
+	}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base, admin := p.addresses()
+	for range 2 {
+		status(t, base+"/pets", key)
+	}
+	status(t, base+"/pets/77?x=hidden-query", key)
+	status(t, base+"/hidden/"+key, key)
+	ask(t, "BREW", base+"/pets", key, "")
+	ask(t, http.MethodPut, base+"/nowhere", key, "")
+	ask(t, http.MethodDelete, base+"/pets", key, "")
+	for range 2 {
+		ask(t, http.MethodPost, base+"/messages", key, `{"message":"hidden message"}`, "Idempotency-Key", "hidden-retry")
+	}
+	status(t, base+"/pets", key) // the sixth that the key's limit counts
+	status(t, base+"/pets", "hidden-key")
+	status(t, base+"/pets", "hidden-key")
+
+	metrics := read(t, admin+"/metrics")
+	for _, line := range []string{
+		`petstore_http_requests_total{method="GET",route="/pets",status="200"} 2`,
+		`petstore_http_requests_total{method="GET",route="/pets/{petId}",status="400"} 1`,
+		`petstore_http_requests_total{method="GET",route="unmatched",status="404"} 1`,
+		`petstore_http_requests_total{method="_OTHER",route="unmatched",status="405"} 1`,
+		`petstore_http_requests_total{method="PUT",route="unmatched",status="404"} 1`,
+		`petstore_http_requests_total{method="DELETE",route="/pets",status="405"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="401"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="429"} 2`,
+		`petstore_http_request_duration_seconds_count{method="GET",route="/pets"} 5`,
+		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="10"} 5`,
+		`petstore_http_requests_in_flight 0`,
+		`petstore_http_rate_limited_total{limit="key"} 1`,
+		`petstore_http_rate_limited_total{limit="address"} 1`,
+		`petstore_idempotent_replays_total 1`,
+		`petstore_db_pool_acquired_connections 0`,
+	} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("no line %s in the metrics", line)
+		}
+	}
+	for _, name := range []string{
+		"petstore_db_pool_max_connections ", "petstore_db_pool_acquires_total ", `petstore_build_info{go_version="go`,
+		`petstore_key_cache_lookups_total{result="hit"} `, `petstore_key_cache_lookups_total{result="miss"} `,
+		"go_goroutines ", "process_resident_memory_bytes ",
+	} {
+		if !strings.Contains(metrics, "\n"+name) {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer", "BREW"} {
+		if strings.Contains(metrics, secret) {
+			t.Errorf("%q is in the metrics", secret)
+		}
+	}
+	if profiles := read(t, admin+"/debug/pprof/"); !strings.Contains(profiles, "goroutine") {
+		t.Errorf("GET /debug/pprof/: %s", profiles)
+	}
+	if profile := read(t, admin+"/debug/pprof/profile?seconds=1"); len(profile) == 0 {
+		t.Error("GET /debug/pprof/profile: empty")
+	}
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
+		if got := status(t, base+path, key); got != http.StatusNotFound {
+			t.Errorf("GET %s on the address of the API: %d", path, got)
+		}
+	}
+	if got := status(t, admin+"/pets", key); got != http.StatusNotFound {
+		t.Errorf("GET /pets on the admin address: %d", got)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+// ask sends a request with an API key, a body of JSON, and these header fields,
+// names and values.
+func ask(t *testing.T, method, url, key, body string, header ...string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+}
+
+// TestAdminAddress: serve does not run without the metrics that it was asked for,
+// and dev does.
+func TestAdminAddress(t *testing.T) {
+	t.Parallel()
+	database := "DATABASE_URL=" + pgtest.New(t).URL
+	first := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}, "serve")
+	_, admin := first.addresses()
+	taken := "PETSTORE_ADMIN_ADDR=" + strings.TrimPrefix(admin, "http://")
+
+	second := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "serve")
+	second.expect("set PETSTORE_ADMIN_ADDR to another address")
+	if code := second.wait(); code != exitFailure {
+		t.Errorf("serve on a busy admin address ends with %d", code)
+	}
+	third := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off"}, "serve")
+	if line := third.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
+		t.Errorf("serve without an admin address says %s", line)
+	}
+	fourth := begin(t, openDir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
+	fourth.expect("no metrics")
+	if line := fourth.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
+		t.Errorf("dev on a busy admin address says %s", line)
+	}
+	for _, p := range []*process{first, third, fourth} {
+		if code := p.end(os.Interrupt); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"petstore/internal/pgtest"
+)
+
+// spanCollector takes spans by OTLP over HTTP.
+type spanCollector struct {
+	url      string
+	mu       sync.Mutex
+	received []byte
+	spans    []*tracepb.Span
+	mistakes []error
+	service  string
+}
+
+func startCollector(t *testing.T) *spanCollector {
+	t.Helper()
+	c := &spanCollector{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var sent collector.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &sent)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err != nil {
+			c.mistakes = append(c.mistakes, err)
+		}
+		c.received = append(c.received, body...)
+		for _, resource := range sent.ResourceSpans {
+			for _, attribute := range resource.Resource.Attributes {
+				if attribute.Key == "service.name" {
+					c.service = attribute.Value.GetStringValue()
+				}
+			}
+			for _, scope := range resource.ScopeSpans {
+				c.spans = append(c.spans, scope.Spans...)
+			}
+		}
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	}))
+	t.Cleanup(server.Close)
+	c.url = server.URL
+	return c
+}
+
+// span is what a test wants of one.
+type span struct {
+	Name, Parent string // by name; "remote" is what the client sent
+	Attributes   map[string]string
+	Failed       bool
+}
+
+// trace gives the spans of a trace in the order in which they began.
+func (c *spanCollector) trace(id, remoteParent string) []span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := map[string]string{remoteParent: "remote"}
+	var mine []*tracepb.Span
+	for _, s := range c.spans {
+		if hex.EncodeToString(s.TraceId) == id {
+			names[hex.EncodeToString(s.SpanId)] = s.Name
+			mine = append(mine, s)
+		}
+	}
+	slices.SortFunc(mine, func(a, b *tracepb.Span) int { return int(a.StartTimeUnixNano) - int(b.StartTimeUnixNano) })
+	var all []span
+	for _, s := range mine {
+		one := span{Name: s.Name, Parent: names[hex.EncodeToString(s.ParentSpanId)], Attributes: map[string]string{}, Failed: s.Status.GetCode() == tracepb.Status_STATUS_CODE_ERROR}
+		for _, attribute := range s.Attributes {
+			value := attribute.Value.GetStringValue()
+			if value == "" {
+				value = strconv.FormatInt(attribute.Value.GetIntValue(), 10)
+			}
+			one.Attributes[attribute.Key] = value
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// TestTraces: with the variables of OpenTelemetry set, the spans of a request and
+// of its statements arrive at the collector, below the client's own, and no secret.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	spans := startCollector(t)
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_LOG_FORMAT=json",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url, "OTEL_SERVICE_NAME=shop",
+	}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base := p.address()
+	const (
+		parent   = "00f067aa0ba902b7"
+		listing  = "4bf92f3577b34da6a3ce929d0e0e4736"
+		creating = "4bf92f3577b34da6a3ce929d0e0e4737"
+		refused  = "4bf92f3577b34da6a3ce929d0e0e4738"
+		unwanted = "4bf92f3577b34da6a3ce929d0e0e4739"
+		failing  = "4bf92f3577b34da6a3ce929d0e0e4740"
+	)
+	send := func(method, target, body, trace, flags string, header ...string) {
+		ask(t, method, base+target, key, body, append(header, "Traceparent", "00-"+trace+"-"+parent+"-"+flags, "User-Agent", "hidden-agent")...)
+	}
+	const category = `{"name":"hidden category"}`
+	post(t, base+"/categories", key, category)
+	p.expect(`"msg":"request"`)
+	send(http.MethodGet, "/categories?name=hidden-name", "", listing, "01")
+	send(http.MethodPost, "/messages", `{"message":"hidden message"}`, creating, "01", "Idempotency-Key", "hidden-retry")
+	send(http.MethodPost, "/categories", category, failing, "01")
+	send(http.MethodGet, "/hidden/path", "", refused, "01")
+	send(http.MethodGet, "/pets", "", unwanted, "00")
+	ask(t, http.MethodGet, base+"/livez", key, "")
+	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
+		t.Errorf("the log lines carry the trace ids %q", got)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+
+	request := func(method, route, status string) map[string]string {
+		all := map[string]string{"http.request.method": method, "http.response.status_code": status, "url.scheme": "http"}
+		if route != "" {
+			all["http.route"] = route
+		}
+		return all
+	}
+	statement := func(name, parent string) span {
+		return span{Name: name, Parent: parent, Attributes: map[string]string{"db.system.name": "postgresql", "db.query.summary": name}}
+	}
+	conflict := statement("CategoryCreate", "POST /categories")
+	conflict.Attributes["error.type"], conflict.Failed = "23505", true
+	for trace, want := range map[string][]span{
+		listing: {
+			{Name: "GET /categories", Parent: "remote", Attributes: request("GET", "/categories", "200")},
+			statement("CategoryListPrefixByID", "GET /categories"),
+		},
+		creating: {
+			{Name: "POST /messages", Parent: "remote", Attributes: request("POST", "/messages", "202")},
+			statement("BEGIN", "POST /messages"),
+			statement("IdempotencyKeyLock", "POST /messages"),
+			statement("IdempotencyKeyGet", "POST /messages"),
+			statement("MessageCreate", "POST /messages"),
+			statement("IdempotencyKeyKeep", "POST /messages"),
+			statement("COMMIT", "POST /messages"),
+		},
+		failing: {
+			{Name: "POST /categories", Parent: "remote", Attributes: request("POST", "/categories", "409")},
+			conflict,
+		},
+		refused:  {{Name: "GET", Parent: "remote", Attributes: request("GET", "", "404")}},
+		unwanted: nil, // the client's trace is not recorded
+	} {
+		// A key is looked up in the database whenever the memory of it was emptied.
+		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyVerify" })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("trace %s (-want +got):\n%s", trace, diff)
+		}
+	}
+	if spans.service != "shop" || len(spans.mistakes) > 0 {
+		t.Errorf("the spans are of the service %q, and sent with the mistakes %v", spans.service, spans.mistakes)
+	}
+	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer"} {
+		if strings.Contains(string(spans.received), secret) {
+			t.Errorf("%q is in the spans", secret)
+		}
+	}
+}
+
+// traceIDs reads the trace ids of the log lines of the next requests.
+func traceIDs(p *process, requests int) []string {
+	p.t.Helper()
+	ids := make([]string, requests)
+	for i := range ids {
+		var line struct {
+			TraceID string `json:"trace_id"`
+		}
+		if err := json.Unmarshal([]byte(p.expect(`"msg":"request"`)), &line); err != nil {
+			p.t.Fatal(err)
+		}
+		ids[i] = line.TraceID
+	}
+	return ids
+}
+
+// TestNoTraces: a collector is contacted only where the variables say so, and one
+// that is away stops nothing.
+func TestNoTraces(t *testing.T) {
+	t.Parallel()
+	spans := startCollector(t)
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + spans.url}
+	for _, off := range []string{"OTEL_SDK_DISABLED=TRUE", "OTEL_TRACES_EXPORTER=none"} {
+		p := begin(t, t.TempDir(), append(slices.Clone(environ), off), "serve")
+		status(t, p.address()+"/readyz", "")
+		if code := p.end(os.Interrupt); code != 0 {
+			t.Errorf("%s: exit code %d", off, code)
+		}
+	}
+	if len(spans.received) > 0 {
+		t.Errorf("%d bytes of spans were sent", len(spans.received))
+	}
+	away := begin(t, t.TempDir(), append(slices.Clone(environ), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"), "serve")
+	if got := status(t, away.address()+"/readyz", ""); got != http.StatusOK {
+		t.Errorf("GET /readyz without the collector: %d", got)
+	}
+	if code := away.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d without the collector", code)
+	}
+	away.expect("tracing failed")
+}

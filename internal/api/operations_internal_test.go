@@ -1,0 +1,46 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/telemetry"
+)
+
+// TestCountingAllocatesNothing is not parallel: what other tests allocate would
+// count.
+func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
+	metrics := telemetry.NewMetrics()
+	engine := gin.New()
+	s := &Server{metrics: metrics}
+	const runs = 100
+	engine.Use(func(c *gin.Context) {
+		c.Status(http.StatusNotFound)
+		request := c.Request
+		if allocated := testing.AllocsPerRun(runs, func() {
+			asked := s.operation(c)
+			asked.Began()
+			var span *telemetry.Span
+			c.Request, span = s.tracer.Request(c.Request, asked)
+			s.count(c, asked, time.Millisecond)
+			span.End(c.Writer.Status())
+		}); allocated != 0 {
+			t.Errorf("%s %s: counting a request allocates %v times", request.Method, request.URL, allocated)
+		}
+	})
+	engine.GET("/pets/:petId", func(*gin.Context) {})
+	s.operations = operations(engine, metrics)
+	for _, test := range []struct{ target, path, want string }{
+		{"/pets/1", "/pets/:petId", "/pets/{petId}"},
+		{"/nowhere", "", telemetry.UnmatchedRoute},
+	} {
+		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.target, nil))
+		if got := s.operations[operation{http.MethodGet, test.path}].Route; got != test.want {
+			t.Errorf("%s is told as %s, want %s", test.target, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package telemetry_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/telemetry"
+)
+
+// exposed is what Prometheus is told.
+func exposed(t *testing.T, m *telemetry.Metrics) string {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	m.Handler().ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if recorder.Code != http.StatusOK {
+		t.Fatalf("GET /metrics: %d: %s", recorder.Code, recorder.Body)
+	}
+	return recorder.Body.String()
+}
+
+func TestMetricsOfOperations(t *testing.T) {
+	t.Parallel()
+	m := telemetry.NewMetrics()
+	m.SetVersion("v1.2.3")
+	m.WatchKeys(func() (hits, misses uint64) { return 7, 3 })
+	list, other := m.Operation("GET", "/pets"), m.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute)
+	for _, status := range []int{200, 200, 503, 451, 599, 0, 1000} { // a class has more than are looked up once
+		list.Began()
+		list.Answered(status, 3*time.Millisecond)
+	}
+	other.Began()
+	m.RateLimited(true)
+	m.RateLimited(false)
+	m.RateLimited(false)
+	m.Replayed()
+
+	told := exposed(t, m)
+	for _, line := range []string{
+		`petstore_http_requests_total{method="GET",route="/pets",status="200"} 2`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="503"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="451"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="599"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="0"} 1`,
+		`petstore_http_requests_total{method="GET",route="/pets",status="1000"} 1`,
+		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="0.0025"} 0`,
+		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="0.005"} 7`,
+		`petstore_http_requests_in_flight 1`,
+		`petstore_http_rate_limited_total{limit="key"} 1`,
+		`petstore_http_rate_limited_total{limit="address"} 2`,
+		`petstore_idempotent_replays_total 1`,
+		`petstore_key_cache_lookups_total{result="hit"} 7`,
+		`petstore_key_cache_lookups_total{result="miss"} 3`,
+	} {
+		if !strings.Contains(told, line+"\n") {
+			t.Errorf("no line %s in:\n%s", line, told)
+		}
+	}
+	if !strings.Contains(told, `version="v1.2.3"`) {
+		t.Error("the version is not told")
+	}
+	if strings.Contains(told, telemetry.OtherMethod) {
+		t.Error("an operation is told of before its first answer")
+	}
+}
+
+func BenchmarkOperation(b *testing.B) {
+	operation := telemetry.NewMetrics().Operation("GET", "/pets")
+	b.ReportAllocs()
+	for b.Loop() {
+		operation.Began()
+		operation.Answered(200, time.Millisecond)
+	}
+}

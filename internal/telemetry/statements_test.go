@@ -1,0 +1,73 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+)
+
+// TestSlowStatements: what takes long is logged by its name, and nothing that it
+// was asked or that it found.
+func TestSlowStatements(t *testing.T) {
+	t.Parallel()
+	const slow = 200 * time.Millisecond
+	var log bytes.Buffer
+	statements := &telemetry.Statements{Log: slog.New(slog.NewJSONHandler(&log, nil)), Slow: slow}
+	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 1, statements)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+
+	const nap = "-- name: Nap :one\nSELECT 'hidden text', $1::text FROM pg_sleep($2)"
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(nap, "hidden argument", 0.0)
+	run(nap, "hidden argument", slow.Seconds())
+	run("select/**/pg_sleep($1)", slow.Seconds())
+	run("SET statement_timeout = '200ms'")
+	if _, err := pool.Exec(t.Context(), nap, "hidden argument", 10.0); err == nil {
+		t.Fatal("a statement outlives statement_timeout")
+	}
+
+	type line struct {
+		Level, Msg, Statement, Failure string
+		Took                           float64 `json:"duration_ms"`
+	}
+	var got []line
+	for text := range strings.Lines(log.String()) {
+		var one line
+		if err := json.Unmarshal([]byte(text), &one); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if least := float64(slow.Milliseconds()); one.Took < least {
+			t.Errorf("%s is slow after %v ms", one.Statement, one.Took)
+		}
+		one.Took = 0
+		got = append(got, one)
+	}
+	want := []line{
+		{Level: "WARN", Msg: "slow statement", Statement: "Nap"},
+		{Level: "WARN", Msg: "slow statement", Statement: "SELECT"},
+		{Level: "WARN", Msg: "slow statement", Statement: "Nap", Failure: "57014"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the log (-want +got):\n%s", diff)
+	}
+	if strings.Contains(log.String(), "hidden") {
+		t.Errorf("the log says what was asked:\n%s", &log)
+	}
+}
