@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"petstore/internal/pgtest"
+)
+
+const observability = "../../deploy/observability/"
+
+// TestDashboardAndAlerts has Prometheus' own engine evaluate every query of the
+// dashboard and every alert on what serve really exposes: each must find values,
+// and every label that it names must be there.
+func TestDashboardAndAlerts(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base, admin := p.addresses()
+	scraped := newSeries(time.Now())
+	for range 3 {
+		for _, path := range []string{"/pets", "/pets/1", "/nowhere", "/readyz"} {
+			status(t, base+path, key)
+		}
+		status(t, base+"/pets", "")
+		scraped.add(t, read(t, admin+"/metrics"))
+	}
+
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: patience})
+	queries := append(dashboardQueries(t), alertQueries(t)...)
+	if len(queries) < 20 {
+		t.Fatalf("only %d queries were found", len(queries))
+	}
+	for _, q := range queries {
+		expr, err := parser.ParseExpr(q.expr)
+		if err != nil {
+			t.Errorf("%s: %q: %v", q.where, q.expr, err)
+			continue
+		}
+		if condition, ok := expr.(*parser.BinaryExpr); ok && condition.Op.IsComparisonOperator() {
+			expr = condition.LHS // whether there are values to compare
+		}
+		for _, missing := range scraped.missing(expr) {
+			t.Errorf("%s: %q: nothing exposed is %s", q.where, q.expr, missing)
+		}
+		query, err := engine.NewInstantQuery(t.Context(), scraped, nil, expr.String(), scraped.now)
+		if err != nil {
+			t.Errorf("%s: %q: %v", q.where, q.expr, err)
+			continue
+		}
+		found, err := query.Exec(t.Context()).Vector()
+		if err != nil || len(found) == 0 {
+			t.Errorf("%s: %q finds nothing: %v", q.where, q.expr, err)
+		}
+		for _, sample := range found {
+			for _, name := range q.labels {
+				if !sample.Metric.Has(name) {
+					t.Errorf("%s: %q: %s has no label %s", q.where, q.expr, sample.Metric, name)
+				}
+			}
+		}
+		if !slices.ContainsFunc(found, func(s promql.Sample) bool { return !math.IsNaN(s.F) }) {
+			t.Errorf("%s: %q finds no number", q.where, q.expr)
+		}
+		query.Close()
+	}
+}
+
+// query is one of the dashboard or of an alert, and the labels that are told of
+// what it finds.
+type query struct {
+	where, expr string
+	labels      []string
+}
+
+func dashboardQueries(t *testing.T) []query {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []struct{ Expr, LegendFormat string }
+		}
+	}
+	decodeFile(t, json.Unmarshal, "grafana/petstore.json", &dashboard)
+	legendLabel := regexp.MustCompile(`{{(\w+)}}`)
+	var all []query
+	for _, panel := range dashboard.Panels {
+		if panel.Type != "row" && len(panel.Targets) == 0 {
+			t.Errorf("the panel %q asks nothing", panel.Title)
+		}
+		for _, target := range panel.Targets {
+			q := query{where: "panel " + panel.Title, expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")}
+			for _, match := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
+				q.labels = append(q.labels, match[1])
+			}
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+func alertQueries(t *testing.T) []query {
+	t.Helper()
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations struct{ Summary string }
+			}
+		}
+	}
+	decodeFile(t, yaml.Unmarshal, "alerts.yml", &rules)
+	toldLabel := regexp.MustCompile(`\$labels\.(\w+)`)
+	var all []query
+	for _, group := range rules.Groups {
+		for _, rule := range group.Rules {
+			// No 5xx is what one hopes for, and is no value here.
+			q := query{where: "alert " + rule.Alert, expr: strings.ReplaceAll(rule.Expr, `{status=~"5.."}`, `{status=~"4.."}`)}
+			for _, match := range toldLabel.FindAllStringSubmatch(rule.Annotations.Summary, -1) {
+				q.labels = append(q.labels, match[1])
+			}
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+func decodeFile[F ~func([]byte, any) error](t *testing.T, decode F, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(observability + name)
+	if err == nil {
+		err = decode(text, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// scrapeInterval is that of prometheus.yml, as time goes in this test.
+const scrapeInterval = 5 * time.Second
+
+// series is what Prometheus would have stored after some scrapes, one interval
+// apart.
+type series struct {
+	now     time.Time
+	samples map[string]*stored
+}
+
+// stored is one series.
+type stored struct {
+	labels  labels.Labels
+	samples []chunks.Sample
+}
+
+// number is a sample.
+type number struct {
+	chunks.Sample // what histograms have
+	at            time.Time
+	value         float64
+}
+
+func (n number) T() int64                 { return n.at.UnixMilli() }
+func (n number) ST() int64                { return 0 }
+func (n number) F() float64               { return n.value }
+func (n number) Type() chunkenc.ValueType { return chunkenc.ValFloat }
+
+func newSeries(began time.Time) *series { return &series{now: began, samples: map[string]*stored{}} }
+
+// add stores a scrape.
+func (s *series) add(t *testing.T, exposed string) {
+	t.Helper()
+	s.now = s.now.Add(scrapeInterval)
+	text := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := text.TextToMetricFamilies(strings.NewReader(exposed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scrape := model.Vector{{Metric: model.Metric{"__name__": "up"}, Value: 1}} // which Prometheus adds
+	for _, family := range families {
+		samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scrape = append(scrape, samples...)
+	}
+	for _, sample := range scrape {
+		builder := labels.NewBuilder(labels.FromStrings("job", "petstore", "instance", "api:9090"))
+		for name, value := range sample.Metric {
+			builder.Set(string(name), string(value))
+		}
+		all := builder.Labels()
+		one := s.samples[all.String()]
+		if one == nil {
+			one = &stored{labels: all}
+			s.samples[all.String()] = one
+		}
+		one.samples = append(one.samples, number{at: s.now, value: float64(sample.Value)})
+	}
+}
+
+// missing names the metrics and labels of an expression that nothing has.
+func (s *series) missing(expr parser.Expr) []string {
+	var missing []string
+	has := func(metric, label string) bool {
+		for _, one := range s.samples {
+			if (metric == "" || one.labels.Get(model.MetricNameLabel) == metric) && one.labels.Has(label) {
+				return true
+			}
+		}
+		return false
+	}
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		switch node := node.(type) {
+		case *parser.VectorSelector:
+			for _, matcher := range node.LabelMatchers {
+				if !has(node.Name, matcher.Name) {
+					missing = append(missing, node.Name+" with "+matcher.Name)
+				}
+			}
+		case *parser.AggregateExpr:
+			for _, label := range node.Grouping {
+				if !has("", label) {
+					missing = append(missing, "labelled "+label)
+				}
+			}
+		}
+		return nil
+	})
+	return missing
+}
+
+// Querier makes series the storage of the engine.
+func (s *series) Querier(int64, int64) (storage.Querier, error) {
+	return querier{storage.NoopQuerier(), s}, nil
+}
+
+type querier struct {
+	storage.Querier
+	series *series
+}
+
+func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	set := &seriesSet{at: -1}
+	for _, one := range q.series.samples {
+		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.labels.Get(m.Name)) }) {
+			set.all = append(set.all, storage.NewListSeries(one.labels, one.samples))
+		}
+	}
+	return set
+}
+
+// seriesSet is what a query selects.
+type seriesSet struct {
+	storage.SeriesSet
+	all []storage.Series
+	at  int
+}
+
+func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.all) }
+func (s *seriesSet) At() storage.Series                { return s.all[s.at] }
+func (s *seriesSet) Err() error                        { return nil }
+func (s *seriesSet) Warnings() annotations.Annotations { return nil }
