@@ -38,8 +38,9 @@ type lane[In, Out any] struct {
 
 // group is the calls of one run.
 type group[In, Out any] struct {
-	calls []call[In] // while they wait
-	ins   []In       // of those that are still there when the run begins
+	ctx   context.Context // of the first call, without its end
+	calls []call[In]      // while they wait
+	ins   []In            // of those that are still there when the run begins
 	done  chan struct{}
 	// These are there when done is closed.
 	outs []Out
@@ -75,7 +76,7 @@ func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out
 		return g.outs[0], nil
 	}
 	if l.waiting == nil {
-		l.waiting = &group[In, Out]{done: make(chan struct{})}
+		l.waiting = &group[In, Out]{ctx: context.WithoutCancel(ctx), done: make(chan struct{})}
 	}
 	g, i := l.waiting, len(l.waiting.calls)
 	g.calls = append(g.calls, call[In]{in: in})
@@ -109,10 +110,10 @@ func (b *Batcher[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Ou
 	}
 }
 
-// runGroup runs a group in a context of its own: none of those who wait can end
-// it for the others.
+// runGroup runs a group in a context of its own, which has the values of its first
+// call's: none of those who wait can end it for the others.
 func (b *Batcher[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
-	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	ctx, cancel := context.WithTimeout(g.ctx, b.timeout)
 	defer cancel()
 	defer close(g.done)
 	b.answer(ctx, key, g)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"petstore/internal/batch"
@@ -238,4 +240,39 @@ func BenchmarkDo(b *testing.B) {
 			})
 		})
 	}
+}
+
+// TestAGroupHasItsFirstCallsValues: what waited runs with the values of the
+// context that came first, such as the span that it belongs to, and not its end.
+func TestAGroupHasItsFirstCallsValues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type caller struct{}
+		var ran []any
+		open := make(chan struct{})
+		b := batch.New(1, timeout, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+			ran = append(ran, ctx.Value(caller{}))
+			<-open
+			return ins, ctx.Err()
+		})
+		call := func(ctx context.Context, name string, want error) {
+			go func() {
+				if _, err := b.Do(context.WithValue(ctx, caller{}, name), "key", 0); !errors.Is(err, want) {
+					t.Errorf("the call of %s: %v, want %v", name, err, want)
+				}
+			}()
+			synctest.Wait()
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		call(t.Context(), "alone", nil)
+		call(leaving, "first", context.Canceled)
+		call(t.Context(), "second", nil)
+		leave()
+		synctest.Wait()
+		close(open)
+		synctest.Wait()
+		if want := []any{"alone", "first"}; !slices.Equal(ran, want) {
+			t.Errorf("the runs have the values of %v, want %v", ran, want)
+		}
+	})
 }
