@@ -21,7 +21,7 @@ SCALE ?= 200000
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## The API with a Postgres of its own on http://localhost:8080
@@ -49,6 +49,14 @@ bench: ## Compare Petstore with what limits it and with a plain handler, 4 minut
 .PHONY: microbench
 microbench: ## Every benchmark of the Go code
 	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: reliability
+reliability: ## What the service promises about faults, shown from outside (see docs/reliability.md)
+	go run ./internal/reliability
+
+.PHONY: reliability-faults
+reliability-faults: ## Each row of reliability notices a mistake planted in the program
+	go run ./internal/reliability -faults
 
 .PHONY: image
 image: ## The container image petstore:dev

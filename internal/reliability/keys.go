@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Row 20. No operation lets anybody in without a key in force, and each says how
+// to come in. The exchanges are judged against the description.
+func wrongCredentials(ctx context.Context, b *bench) (string, error) {
+	s, err := b.openJudged(ctx)
+	if err != nil {
+		return "", err
+	}
+	revoked, err := b.petstore(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin")
+	if err != nil {
+		return "", err
+	}
+	revoked = strings.TrimSpace(revoked)
+	if _, err := b.petstore(ctx, s.db.url(), "key", "revoke", revoked[:17]); err != nil {
+		return "", err
+	}
+	expired, err := b.petstore(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin", "--expires-in", "1ms")
+	if err != nil {
+		return "", err
+	}
+	const unknown = "petstore_0000000000000000000000000000000n1WfS" // well-formed, for what that is worth
+	credentials := []string{
+		"",                               // none
+		"Bearer",                         // no key
+		"Bearer " + s.key[:len(s.key)-1], // one character short
+		"Bearer " + s.key + "0",          // one too many
+		"Bearer " + strings.ToUpper(s.key),
+		"Bearer " + unknown,
+		"Bearer " + revoked,
+		"Bearer " + strings.TrimSpace(expired),
+		"Basic " + s.key,
+		"Bearer petstore_' OR 1=1 --",
+	}
+	operations := s.client.judge.operations()
+	anybody := s.as("")
+	for _, o := range operations {
+		for i, credential := range credentials {
+			body := ""
+			if o.method == "POST" || o.method == "PUT" || o.method == "PATCH" {
+				body = `{"name": "x", "categoryId": 1, "quantity": 1, "petId": 1, "message": "x"}`
+			}
+			a, err := anybody.want(ctx, http.StatusUnauthorized, o.method, o.target, body, "Authorization", credential)
+			if err == nil && !strings.HasPrefix(a.header.Get("WWW-Authenticate"), `Bearer realm="petstore"`) {
+				err = fmt.Errorf("%s %s: WWW-Authenticate is %q", o.method, o.target, a.header.Get("WWW-Authenticate"))
+			}
+			if err != nil {
+				return "", fmt.Errorf("wrong credential %d: %w", i+1, err)
+			}
+		}
+	}
+	if _, err := s.want(ctx, http.StatusOK, "GET", "/pets", ""); err != nil {
+		return "", fmt.Errorf("the right key: %w", err)
+	}
+	return fmt.Sprintf("%d operations × %d credentials: always 401 with WWW-Authenticate; %d exchanges judged",
+		len(operations), len(credentials), s.client.judge.judged.Load()), nil
+}
+
+// Row 21. A revoked key stops within a second on every process, also on one that
+// cannot listen for revocations.
+func revokedKey(ctx context.Context, b *bench) (string, error) {
+	s, err := b.open(ctx)
+	if err != nil {
+		return "", err
+	}
+	heard, err := s.revoke(ctx)
+	if err != nil {
+		return "", err
+	}
+	// The connection that listens is cut again as soon as it is back.
+	cutting, stop := context.WithCancel(ctx)
+	defer stop()
+	cuts := make(chan error, 1)
+	go func() {
+		for cutting.Err() == nil {
+			if err := s.db.exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore listen'"); err != nil {
+				cuts <- err
+				return
+			}
+			wait(cutting, 10*time.Millisecond)
+		}
+		cuts <- nil
+	}()
+	unheard, err := s.revoke(ctx)
+	stop()
+	return fmt.Sprintf("401 after %s; while LISTEN is cut after %s", round(heard), round(unheard)), errors.Join(err, <-cuts)
+}
+
+// revoke makes a key, uses it until the service knows it well, has another
+// process revoke it, and returns how long it goes on working.
+func (s *shop) revoke(ctx context.Context) (time.Duration, error) {
+	const limit = time.Second
+	created, err := s.petstore(ctx, s.db.url(), "key", "create", "--account", "leaving", "--scope", "read")
+	if err != nil {
+		return 0, err
+	}
+	key := strings.TrimSpace(created)
+	const display = len("petstore_") + 8
+	using, stop := context.WithCancel(ctx)
+	defer stop()
+	type use struct {
+		asked  time.Time
+		status int
+	}
+	uses, failed := make(chan use, 10_000), make(chan error, 1)
+	go func() {
+		defer close(uses)
+		for using.Err() == nil {
+			asked := time.Now()
+			a, err := s.as(key).do(ctx, "GET", "/store/inventory/1", "")
+			if err != nil {
+				failed <- err
+				return
+			}
+			uses <- use{asked, a.status}
+			wait(using, 5*time.Millisecond)
+		}
+	}()
+	wait(ctx, 700*time.Millisecond)
+	if _, err := s.petstore(ctx, s.db.url(), "key", "revoke", key[:display]); err != nil {
+		return 0, err
+	}
+	revoked := time.Now()
+	wait(ctx, limit+500*time.Millisecond)
+	stop()
+	var last time.Time // that it worked
+	refused := false
+	for u := range uses {
+		switch u.status {
+		case http.StatusOK:
+			last = u.asked
+		case http.StatusUnauthorized:
+			refused = true
+		default:
+			return 0, fmt.Errorf("a key answered %d", u.status)
+		}
+	}
+	select {
+	case err := <-failed:
+		return 0, err
+	default:
+	}
+	worked := max(0, last.Sub(revoked))
+	if !refused || worked > limit {
+		return 0, fmt.Errorf("the key still worked %s after it was revoked (refused at all: %t)", round(worked), refused)
+	}
+	return worked, nil
+}

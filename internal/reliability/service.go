@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// service is the program under test, serving.
+type service struct {
+	bench *bench
+	addr  string
+	dbURL string
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended
+}
+
+// environment is what the program is configured with: nothing of ours, and no
+// limits to the rate, since every client here has the same key and address.
+func environment(dbURL, addr string) []string {
+	return []string{
+		"DATABASE_URL=" + dbURL, "PETSTORE_ADDR=" + addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
+		"PETSTORE_DB_MAX_CONNS=" + strconv.Itoa(poolSize),
+		"PETSTORE_RATE_LIMIT=0", "PETSTORE_AUTH_FAILURE_LIMIT=0",
+	}
+}
+
+// petstore runs a command of the program and returns what it printed.
+func (b *bench) petstore(ctx context.Context, dbURL string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, b.binary, args...)
+	cmd.Env = environment(dbURL, "127.0.0.1:0")
+	output, err := cmd.Output()
+	if failure, ok := errors.AsType[*exec.ExitError](err); ok {
+		return "", fmt.Errorf("petstore %s: %w: %s", strings.Join(args, " "), err, failure.Stderr)
+	}
+	return string(output), err
+}
+
+// serve starts the program on a port of its own and returns when it is ready.
+func (b *bench) serve(ctx context.Context, dbURL string) (*service, error) {
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{bench: b, addr: addr, dbURL: dbURL}
+	b.atEnd(s.kill)
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	if _, err := s.ready(ctx, 10*time.Second); err != nil {
+		return nil, fmt.Errorf("the service is not ready: %w", err)
+	}
+	return s, nil
+}
+
+// freeAddr finds a port below those that the kernel gives out by itself.
+func freeAddr(ctx context.Context) (string, error) {
+	const lowest, beyond = 30000, 32768
+	var config net.ListenConfig
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.N(beyond-lowest))
+		if listener, err := config.Listen(ctx, "tcp", addr); err == nil {
+			return addr, listener.Close()
+		}
+	}
+	return "", errors.New("no port is free")
+}
+
+// start starts the process, again if it has ended.
+func (s *service) start() error {
+	log, err := os.OpenFile(filepath.Join(s.bench.dir, "petstore-"+s.port()+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.cmd = exec.Command(s.bench.binary, "serve") //nolint:noctx // it ends with the row
+	s.cmd.Env = environment(s.dbURL, s.addr)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	s.ended = ended
+	go func(cmd *exec.Cmd) {
+		_ = cmd.Wait() // the state of the process tells
+		close(ended)
+	}(s.cmd)
+	return nil
+}
+
+func (s *service) url() string { return "http://" + s.addr }
+
+func (s *service) port() string {
+	_, port, _ := strings.Cut(s.addr, ":")
+	return port
+}
+
+// ready waits until the service says that it is ready, and returns how long that took.
+func (s *service) ready(ctx context.Context, within time.Duration) (time.Duration, error) {
+	c := &client{base: s.url()}
+	return eventually(ctx, within, func() error {
+		_, err := c.want(ctx, http.StatusOK, "GET", "/readyz", "")
+		return err
+	})
+}
+
+// kill ends the process as a power failure would.
+func (s *service) kill() {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill() // it may have ended
+	<-s.ended
+}
+
+// terminate sends SIGTERM and waits for the end; the result is the exit code.
+func (s *service) terminate(ctx context.Context) (int, error) {
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return 0, err
+	}
+	return s.exitCode(ctx)
+}
+
+// exitCode waits for the end of the process.
+func (s *service) exitCode(ctx context.Context) (int, error) {
+	select {
+	case <-s.ended:
+		return s.cmd.ProcessState.ExitCode(), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("the service does not end: %w", context.Cause(ctx))
+	}
+}
+
+// descriptors counts the files and sockets that the process has open.
+func (s *service) descriptors() (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
+	return len(entries), err
+}
+
+// descriptorsBack waits until the process has no more open than before, but for
+// a few of its own, such as connections of its pool.
+func (s *service) descriptorsBack(ctx context.Context, before int, within time.Duration) (time.Duration, error) {
+	return eventually(ctx, within, func() error {
+		const own = poolSize + 4
+		now, err := s.descriptors()
+		if err == nil && now > before+own {
+			err = fmt.Errorf("%d descriptors are open, %d before", now, before)
+		}
+		return err
+	})
+}
+
+// memory reads a field of the process's status, such as VmHWM, in bytes.
+func (s *service) memory(field string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, found := strings.CutPrefix(line, field+":"); found {
+			kilobytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			return kilobytes << 10, err
+		}
+	}
+	return 0, fmt.Errorf("the kernel does not tell %s", field)
+}
