@@ -36,8 +36,9 @@ const (
 	// with bodies that do not come: in readTimeout it has 200 requests.
 	maxInFlight = 256
 
-	// How long new connections are taken after readiness has begun to fail, each
-	// for one request: what was on its way when the end began is still answered.
+	// How long connections are taken and kept after readiness has begun to fail,
+	// each for one more request: what is on its way when the end begins is still
+	// answered.
 	drainDelay = 200 * time.Millisecond
 
 	// The heap of a server that keeps next to nothing is a few megabytes, which
@@ -173,8 +174,10 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener, admin net.
 	}
 
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
+	// Not SetKeepAlivesEnabled, which closes the connections that seem idle, also
+	// those on which a request is on its way. The handler ends each with its next
+	// answer.
 	handler.ShutDown()
-	server.SetKeepAlivesEnabled(false)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownGrace)
 	defer cancel()
 	select {

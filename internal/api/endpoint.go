@@ -182,6 +182,10 @@ func (s *Server) observe(c *gin.Context) {
 	header.Set("X-Request-Id", id)
 	maps.Copy(header, s.everyAnswer)
 	maps.Copy(header, s.answerTo[c.GetHeader("Origin")])
+	// net/http lets PRI * HTTP/2.0 pass, and what follows that is no request.
+	if s.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
+		header.Set("Connection", "close")
+	}
 
 	defer func() {
 		panicked := recover()

@@ -160,7 +160,7 @@ func New(options Options) (*Server, error) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.ServeHTTP(w, r) }
 
 // ShutDown makes the server not ready from now on, so that load balancers send
-// nothing new; requests are answered as before.
+// nothing new; requests are answered as before, each as the last of its connection.
 func (s *Server) ShutDown() { s.shuttingDown.Store(true) }
 
 // Routes lists the method and path pattern of every operation.
