@@ -27,7 +27,7 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
-	writeTimeout      = 20 * time.Second
+	writeTimeout      = 12 * time.Second // longer than reading and handling a request may take
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 64 << 10
 
