@@ -50,6 +50,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	if len(tracers) > 0 {
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
 	}
+	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)

@@ -197,3 +197,83 @@ func TestMuteServer(t *testing.T) {
 		t.Errorf("it was told after %s", took)
 	}
 }
+
+// TestBackendsTerminated: no statement is sent on a connection that the server has
+// closed, so none fails.
+func TestBackendsTerminated(t *testing.T) {
+	t.Parallel()
+	const conns = 3
+	database := pgtest.New(t)
+	pool := open(t, database.URL, conns)
+	for range 3 {
+		var held []func()
+		for range conns {
+			conn, err := pool.Pool().Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, conn.Release)
+		}
+		for _, release := range held {
+			release()
+		}
+		// It waits until they are gone.
+		var terminated int
+		err := database.Pool.QueryRow(t.Context(), `
+			SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore'`).Scan(&terminated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if terminated != conns {
+			t.Errorf("%d connections terminated, want %d", terminated, conns)
+		}
+		for range conns {
+			if err := pool.Ping(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestAcquireWhileReading: pgx may leave a read behind on a connection that it
+// gives back, which a look at the connection must not wait for.
+func TestAcquireWhileReading(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.New(t).URL, 1)
+	conn, err := pool.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	under := conn.Conn().PgConn().Conn()
+	conn.Release()
+	ended := make(chan struct{})
+	go func() {
+		_, _ = under.Read(make([]byte, 1)) // until the connection is closed
+		close(ended)
+	}()
+	acquired := make(chan error, 1)
+	go func() {
+		for range 100 { // by then the read is under way
+			again, err := pool.Pool().Acquire(t.Context())
+			if err != nil {
+				acquired <- err
+				return
+			}
+			again.Release()
+		}
+		acquired <- nil
+	}()
+	select {
+	case err := <-acquired:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("an idle connection is not to be had")
+	}
+	if err := under.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
