@@ -51,11 +51,20 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
+	d := &DB{}
+	// A server that has become a standby keeps its connections. None of them takes
+	// a write any more; new ones find the server that does.
+	inherited := config.ConnConfig.OnPgError
+	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if err.Code == readOnlySQLTransaction {
+			d.pool.Reset()
+		}
+		return inherited(conn, err)
+	}
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	return &DB{pool: pool}, nil
+	return d, nil
 }
 
 // limitSession sets our limits where the URL does not say otherwise.

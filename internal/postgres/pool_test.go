@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -276,4 +277,38 @@ func TestAcquireWhileReading(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
+}
+
+// TestReadOnlyServer: when a server takes no writes any more, all connections to it
+// are given up at the first that fails.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	const conns = 3
+	pool := open(t, pgtest.New(t).URL, conns)
+	var held []*pgxpool.Conn
+	for range conns {
+		conn, err := pool.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		conn.Release()
+	}
+	write := func() error {
+		_, err := pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES (gen_random_uuid()::text)")
+		return err
+	}
+	if err := write(); !postgres.Unavailable(err) {
+		t.Errorf("a write on a standby: %v, want one that is unavailable", err)
+	}
+	for range 2 * conns {
+		if err := write(); err != nil {
+			t.Errorf("a write after that: %v", err)
+		}
+	}
 }
