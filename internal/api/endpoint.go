@@ -18,6 +18,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
 
@@ -33,7 +34,8 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 	deprecated := s.deprecated[r.method+" "+r.path]
 	return func(c *gin.Context) {
 		ctx := c.Request.Context()
-		if methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete {
+		writes := methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete
+		if writes {
 			ctx = context.WithoutCancel(ctx) // a write is not undone by a client that leaves
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
@@ -49,8 +51,12 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		if err == nil {
 			err = s.admit(c, r)
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case writes:
 			err = r.handle(c)
+		default: // a read, which answers nothing when it fails
+			err = postgres.RetryRead(ctx, func() error { return r.handle(c) })
 		}
 		if err != nil {
 			s.fail(c, err)
@@ -115,7 +121,11 @@ func (s *Server) authenticate(r *http.Request) (auth.Identity, error) {
 	case len(fields) > 1: // which of them would be meant?
 		return auth.Identity{}, errInvalidAPIKey
 	}
-	identity, err := s.verifier.Verify(r.Context(), strings.Trim(credentials, " "))
+	var identity auth.Identity
+	err := postgres.RetryRead(r.Context(), func() (err error) {
+		identity, err = s.verifier.Verify(r.Context(), strings.Trim(credentials, " "))
+		return err
+	})
 	if errors.Is(err, auth.ErrInvalidKey) {
 		return auth.Identity{}, errInvalidAPIKey
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -221,6 +222,55 @@ func TestConnectionsCut(t *testing.T) {
 			return answer.status == 202
 		})
 	}
+}
+
+// hold locks a table and returns once so many statements of the server wait for
+// it, when those of begin run; release lets go.
+func (p *petstore) hold(table string, waiting int, begin func()) (release func()) {
+	p.t.Helper()
+	lock, err := p.db.Begin(p.t.Context())
+	if err == nil {
+		_, err = lock.Exec(p.t.Context(), "LOCK "+table)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	begin()
+	eventually(p.t, 8*time.Second, func() bool { return p.waiting() == waiting })
+	return func() { _ = lock.Rollback(p.t.Context()) } // again is no error that matters
+}
+
+// waiting counts the statements of the server that wait for a lock.
+func (p *petstore) waiting() (count int) {
+	p.t.Helper()
+	if err := p.db.QueryRow(p.t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`).Scan(&count); err != nil {
+		p.t.Fatal(err)
+	}
+	return count
+}
+
+// TestConnectionLost: a read whose connection is lost is done again; of a write it
+// is not known whether it was done.
+func TestConnectionLost(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	var read, write *response
+	var group sync.WaitGroup
+	release := p.hold("orders", 2, func() {
+		group.Go(func() { read = p.get("/store/orders/1") })
+		group.Go(func() { write = p.post("/store/orders", object{"petId": 1}) })
+	})
+	defer release()
+	if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	group.Wait()
+	read.want(200)
+	write.wantUnavailable()
 }
 
 // TestDatabaseErrorsAreHidden: what the database says of a statement goes to the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -188,4 +189,16 @@ func TestShutDown(t *testing.T) {
 	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "shutdown": "in progress"})
 	p.get("/pets").want(200)
 	p.post("/messages", object{"message": "x"}).want(202)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if !answer.Close {
+		t.Error("the connection may be used again")
+	}
 }

@@ -70,6 +70,17 @@ func Unavailable(err error) bool {
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || isBroken(err)
 }
 
+// ConnectionLost reports whether a statement failed because its connection
+// ended, and not for want of time. Whether a write was done is then not known.
+func ConnectionLost(err error) bool {
+	if _, never := errors.AsType[*acquireError](err); never || pgconn.Timeout(err) {
+		return false
+	}
+	state := sqlState(err)
+	return hasClass(state, classConnection) || hasClass(state, classOperatorIntervention) ||
+		state == idleInTransactionTimeout || (state == "" && isBroken(err))
+}
+
 // StartingUp reports whether a server that is about to run would fail so: it
 // cannot be reached yet, or says that it is not ready for connections.
 func StartingUp(err error) bool {
@@ -103,16 +114,35 @@ const (
 // Retry runs a query, which must be a whole transaction, and runs it again, at
 // most three times, when it lost to another transaction (a serialization
 // failure or a deadlock), since then nothing of it was done.
-func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg) (Result, error), arg Arg) (Result, error) {
+func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg) (Result, error), arg Arg) (result Result, err error) {
+	err = retry(ctx, lostToAnother, func() error {
+		result, err = query(ctx, arg)
+		return err
+	})
+	return result, err
+}
+
+// RetryRead runs what changes nothing, and runs it again, at most three times,
+// when its connection was lost.
+func RetryRead(ctx context.Context, read func() error) error { return retry(ctx, ConnectionLost, read) }
+
+// lostToAnother reports whether a transaction was undone for another's sake.
+func lostToAnother(err error) bool {
+	state := sqlState(err)
+	return state == serializationFailure || state == deadlockDetected
+}
+
+// retry repeats an action while its error says so, and returns the last one.
+func retry(ctx context.Context, worthwhile func(error) bool, action func() error) error {
 	delay := retryDelay
 	for attempt := 0; ; attempt++ {
-		result, err := query(ctx, arg)
-		if state := sqlState(err); attempt == retries || (state != serializationFailure && state != deadlockDetected) {
-			return result, err
+		err := action()
+		if attempt == retries || !worthwhile(err) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return result, err
+			return err
 		case <-time.After(delay + rand.N(delay)): //nolint:gosec // jitter need not be secret
 		}
 		delay *= 2

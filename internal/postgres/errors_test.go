@@ -43,6 +43,7 @@ func TestUnavailable(t *testing.T) {
 		fail      func(t *testing.T) error
 		state     string
 		available bool
+		lost      bool // the connection
 	}{
 		"a lock that is not to be had": {state: "55P03", fail: func(t *testing.T) error {
 			t.Helper()
@@ -64,23 +65,24 @@ func TestUnavailable(t *testing.T) {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
 		}},
-		"a connection that was terminated": {state: "57P01", fail: func(t *testing.T) error {
+		"a connection that was terminated": {lost: true, state: "57P01", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)")
 		}},
-		"a connection that was terminated before": {state: anyState, fail: func(t *testing.T) error {
+		"a connection that was terminated before": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
-			pool := open(t, database.URL, 1)
-			var pid int
-			if err := pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			conn, err := open(t, database.URL, 1).Pool().Acquire(t.Context())
+			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid); err != nil {
+			defer conn.Release()
+			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", conn.Conn().PgConn().PID()); err != nil {
 				t.Fatal(err)
 			}
-			return exec(pool, "SELECT")
+			_, err = conn.Exec(t.Context(), "SELECT")
+			return err
 		}},
-		"a transaction that was idle": {state: anyState, fail: func(t *testing.T) error {
+		"a transaction that was idle": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
 			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
 			idle, err := pool.Pool().Begin(t.Context())
@@ -156,6 +158,9 @@ func TestUnavailable(t *testing.T) {
 			}
 			if got := postgres.Unavailable(err); got == test.available {
 				t.Errorf("Unavailable(%v) = %t", err, got)
+			}
+			if got := postgres.ConnectionLost(err); got != test.lost {
+				t.Errorf("ConnectionLost(%v) = %t", err, got)
 			}
 			if err == nil {
 				return

@@ -109,7 +109,7 @@ func (s *shop) fsyncFails(ctx context.Context, strace string) (string, error) {
 
 // recovered has the server running, as an operator would who finds it ended, and
 // judges what the writers went through.
-func (s *shop) recovered(ctx context.Context, w *writers, what string) (string, error) {
+func (s *shop) recovered(ctx context.Context, w *load, what string) (string, error) {
 	restarted := ""
 	back, err := eventually(ctx, recovery, func() error {
 		select {

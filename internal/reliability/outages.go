@@ -44,25 +44,28 @@ func (s *shop) settle(ctx context.Context, l *ledger, more string) (string, erro
 	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %s", l.count(), round(l.slowest), len(l.placed), more), err
 }
 
-// Row 6. Lost connections cost at most the requests that were under way on them;
-// a database that refuses connections is 503.
+// Row 6. Lost connections cost at most the writes that were under way on them,
+// and no reads, which are done again; a database that refuses connections is 503.
 func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 	const terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'"
 	s, err := b.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	w := s.startWriters(ctx, 16)
+	w, r := s.startWriters(ctx, 16), s.startReaders(ctx, 4)
 	for range 20 {
 		wait(ctx, 200*time.Millisecond)
 		if err := s.db.exec(ctx, terminate); err != nil {
 			return "", err
 		}
 	}
-	l := w.finish()
+	l, reads := w.finish(), r.finish()
 	succeeded := float64(l.statuses[http.StatusCreated]) / float64(l.total())
 	if succeeded < 0.9 {
 		return "", fmt.Errorf("%s: only %.1f%% succeed", l.count(), 100*succeeded)
+	}
+	if failed := reads.total() - reads.statuses[http.StatusOK]; 1000*failed > reads.total() {
+		return "", fmt.Errorf("reads: %s, though each can be done again", reads.count())
 	}
 
 	// From another database, since this one lets nobody in.
@@ -84,7 +87,7 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.working(ctx, 3*time.Second); err != nil {
 		return "", err
 	}
-	return s.settle(ctx, l, fmt.Sprintf("%.1f%% succeed; refused: %s", 100*succeeded, refused.count()))
+	return s.settle(ctx, l, fmt.Sprintf("%.1f%% succeed; reads: %s; refused: %s", 100*succeeded, reads.count(), refused.count()))
 }
 
 // Row 7. A database that holds its connections open and does not answer is 503

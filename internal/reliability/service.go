@@ -76,9 +76,18 @@ func freeAddr(ctx context.Context) (string, error) {
 	return "", errors.New("no port is free")
 }
 
+// log is the file with everything that the process says.
+func (s *service) log() string { return filepath.Join(s.bench.dir, "petstore-"+s.port()+".log") }
+
+// errorsLogged counts the lines that call an operator.
+func (s *service) errorsLogged() (int, error) {
+	text, err := os.ReadFile(s.log())
+	return strings.Count(string(text), `"level":"ERROR"`), err
+}
+
 // start starts the process, again if it has ended.
 func (s *service) start() error {
-	log, err := os.OpenFile(filepath.Join(s.bench.dir, "petstore-"+s.port()+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

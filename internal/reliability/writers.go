@@ -115,41 +115,53 @@ func (s *shop) audit(ctx context.Context, l *ledger) error {
 	return nil
 }
 
-// writers are clients that place orders, each one after the other. They do not
-// wait as Retry-After asks, only long enough not to spin.
-type writers struct {
+// load is clients that each ask for one thing after the other, until they are
+// stopped. They do not wait as Retry-After asks, only long enough not to spin.
+type load struct {
 	ledger
 
 	stop  context.CancelFunc
 	group sync.WaitGroup
 }
 
-// writerPause follows an answer that is not a success.
-const writerPause = 20 * time.Millisecond
+// loadPause follows an answer that is not a success.
+const loadPause = 20 * time.Millisecond
 
-// startWriters has clients place orders until they are stopped.
-func (s *shop) startWriters(ctx context.Context, clients int) *writers {
+// startLoad has clients, which are numbered, ask until they are stopped.
+func startLoad(ctx context.Context, clients int, ask func(client int) (answer, error)) *load {
 	stopping, stop := context.WithCancel(ctx)
-	w := &writers{stop: stop}
-	for writer := range clients {
-		w.group.Go(func() {
+	l := &load{stop: stop}
+	for number := range clients {
+		l.group.Go(func() {
 			for stopping.Err() == nil {
-				a, err := s.order(ctx, 1+writer%pets)
-				w.note(a, err)
-				if a.status != http.StatusCreated {
-					wait(stopping, writerPause)
+				a, err := ask(number)
+				l.note(a, err)
+				if err != nil || a.status >= http.StatusBadRequest {
+					wait(stopping, loadPause)
 				}
 			}
 		})
 	}
-	return w
+	return l
 }
 
-// finish lets each writer get its last answer, and returns what all remember.
-func (w *writers) finish() *ledger {
-	w.stop()
-	w.group.Wait()
-	return &w.ledger
+// startWriters has clients place orders.
+func (s *shop) startWriters(ctx context.Context, clients int) *load {
+	return startLoad(ctx, clients, func(number int) (answer, error) { return s.order(ctx, 1+number%pets) })
+}
+
+// startReaders has clients read pets.
+func (s *shop) startReaders(ctx context.Context, clients int) *load {
+	return startLoad(ctx, clients, func(number int) (answer, error) {
+		return s.do(ctx, "GET", fmt.Sprintf("/pets/%d", 1+number%pets), "")
+	})
+}
+
+// finish lets each client get its last answer, and returns what all remember.
+func (l *load) finish() *ledger {
+	l.stop()
+	l.group.Wait()
+	return &l.ledger
 }
 
 // works is an error unless the service is ready and an order succeeds.
