@@ -28,6 +28,10 @@ const (
 	causeKey    = "cause"
 )
 
+// statusClientGone is what the log says of a client that left before the answer;
+// nginx uses the same number.
+const statusClientGone = 499
+
 // endpoint is the way of every request: who asks, may they, can they read the
 // answer, is there a body to read; then the operation's handler.
 func (s *Server) endpoint(r route) gin.HandlerFunc {
@@ -58,7 +62,11 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		default: // a read, which answers nothing when it fails
 			err = postgres.RetryRead(ctx, func() error { return r.handle(c) })
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(ctx.Err(), context.Canceled):
+			c.Status(statusClientGone) // nobody is there to be told
+		default:
 			s.fail(c, err)
 		}
 	}

@@ -2,7 +2,10 @@ package api_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -271,6 +274,38 @@ func TestConnectionLost(t *testing.T) {
 	group.Wait()
 	read.want(200)
 	write.wantUnavailable()
+}
+
+// TestClientLeaves: a read ends with its client, and that is no error of ours.
+func TestClientLeaves(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	const id = "left-alone"
+	leaving, leave := context.WithCancel(t.Context())
+	defer leave()
+	request, err := http.NewRequestWithContext(leaving, http.MethodGet, p.url+"/store/orders/1", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("X-Request-Id", id)
+	left := make(chan error, 1)
+	release := p.hold("orders", 1, func() {
+		go func() {
+			_, err := p.send(request, nil)
+			left <- err
+		}()
+	})
+	defer release()
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client was told %v", err)
+	}
+	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 && len(p.logged(id)) == 1 })
+	if line := p.logged(id)[0]; line.Level != "INFO" || line.Status != 499 || line.Error != "" {
+		t.Errorf("the log says %+v", line)
+	}
 }
 
 // TestDatabaseErrorsAreHidden: what the database says of a statement goes to the

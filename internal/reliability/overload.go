@@ -179,6 +179,13 @@ func hangUps(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.api.descriptorsBack(ctx, before, 2*limit); err != nil {
 		return "", err
 	}
+	logged, err := s.api.errorsLogged()
+	if err == nil && logged > 0 {
+		err = fmt.Errorf("%d errors are in the log, for clients that have gone", logged)
+	}
+	if err != nil {
+		return "", err
+	}
 	left := l.statuses[noAnswer]
-	return fmt.Sprintf("%d hang up; another request took %s; no backend waits after %s; no descriptor is left", left, round(a.took), round(gone)), nil
+	return fmt.Sprintf("%d hang up; another request took %s; no backend waits after %s; no descriptor is left, no error in the log", left, round(a.took), round(gone)), nil
 }
