@@ -47,7 +47,7 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 	if s.postgres, err = localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")}); err != nil {
 		return nil, err
 	}
-	if s.binary, err = build(ctx, ".", filepath.Join(dir, "petstore")); err != nil {
+	if s.binary, err = build(ctx, filepath.Join(dir, "petstore")); err != nil {
 		return nil, err
 	}
 	return s, s.furnish(ctx)
@@ -55,15 +55,15 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 
 // close removes everything but the logs of rows that failed.
 func (s *suite) close() error {
-	err := errors.Join(os.RemoveAll(s.shop()), os.RemoveAll(filepath.Join(s.dir, "petstore")))
+	err := errors.Join(os.RemoveAll(s.shop()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(filepath.Join(s.dir, "petstore")))
 	_ = os.Remove(s.dir) // there are logs in it when it is not empty
 	return err
 }
 
-// build compiles the program from the sources in a folder.
-func build(ctx context.Context, sources, binary string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/petstore")
-	cmd.Dir = sources
+// build compiles the program from the sources in the current folder.
+func build(ctx context.Context, binary string, flags ...string) (string, error) {
+	args := append([]string{"build", "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/petstore")...)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, output)
 	}
@@ -122,11 +122,11 @@ type bench struct {
 }
 
 func (s *suite) bench(binary string, r row) (*bench, error) {
-	b := &bench{suite: s, binary: binary, dir: filepath.Join(s.dir, fmt.Sprintf("row%02d", r.number))}
-	if err := os.RemoveAll(b.dir); err != nil {
+	dir, err := os.MkdirTemp(s.dir, fmt.Sprintf("row%02d-", r.number))
+	if err != nil {
 		return nil, err
 	}
-	return b, os.Mkdir(b.dir, 0o711)
+	return &bench{suite: s, binary: binary, dir: dir}, os.Chmod(dir, 0o711)
 }
 
 // atEnd has something done when the row ends, the latest first.

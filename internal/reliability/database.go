@@ -137,9 +137,9 @@ func (d *database) read(ctx context.Context, sql string, arguments []any, into .
 	return conn.QueryRow(ctx, sql, arguments...).Scan(into...)
 }
 
-// hold runs a statement that takes a lock, and keeps it until release.
-func (d *database) hold(ctx context.Context, sql string) (release func(), err error) {
-	conn, err := pgx.Connect(ctx, d.url())
+// hold runs a statement that takes a lock in a database, and keeps it until release.
+func (d *database) hold(ctx context.Context, name, sql string) (release func(), err error) {
+	conn, err := pgx.Connect(ctx, d.URL(name))
 	if err != nil {
 		return nil, err
 	}

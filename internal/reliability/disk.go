@@ -127,11 +127,11 @@ func (s *shop) recovered(ctx context.Context, w *load, what string) (string, err
 	}
 	wait(ctx, 300*time.Millisecond)
 	l := w.finish()
-	if l.statuses[http.StatusServiceUnavailable] == 0 {
-		return "", fmt.Errorf("%s: no order failed, so nothing is shown", l.count())
-	}
 	if _, err := s.settle(ctx, l, ""); err != nil {
 		return "", err
+	}
+	if l.statuses[http.StatusServiceUnavailable] == 0 {
+		return "", fmt.Errorf("%s: no order failed, so nothing is shown", l.count())
 	}
 	return fmt.Sprintf("%s: %s, slowest %s, 0 lost, orders again after %s%s", what, l.count(), round(l.slowest), round(back), restarted), nil
 }

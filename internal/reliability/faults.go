@@ -1,5 +1,160 @@
 package main
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
 
-func (s *suite) plantFaults(context.Context, []row) error { return nil }
+// fault is a mistake that the program does not make. A row that does not notice
+// it promises nothing.
+type fault struct {
+	row  int
+	what string
+	file string
+	// before stands in the file once, and is replaced by after.
+	before, after string
+}
+
+// faults has at least one mistake for each row.
+var faults = []fault{
+	{
+		1, "an order does not lock the stock that it looks at", "db/orders.sql.go",
+		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity",
+		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity",
+	},
+	{
+		2, "an order is decided on rows that it did not lock", "db/orders.sql.go",
+		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
+		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n",
+	},
+	{3, "twins do not wait for each other", "internal/api/idempotency.go", "if !locked {", "if !locked && key == \"\" {"},
+	{4, "the Idempotency-Key is ignored", "internal/api/idempotency.go", `if in.idempotencyKey == "" {`, `if len(in.idempotencyKey) >= 0 {`},
+	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
+	{6, "a terminated backend is taken for a mistake of ours", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
+	{6, "reads are not done again", "internal/api/endpoint.go", "err = postgres.RetryRead(ctx, func() error { return r.handle(c) })", "err = r.handle(c)"},
+	{6, "connections that the server has closed are used", "internal/postgres/pool.go", "return isAlive(conn), nil", "return isAlive(conn) || true, nil"},
+	{6, "a refused connection is taken for a mistake of ours", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
+	{7, "a request has no deadline", "internal/api/endpoint.go", "context.WithTimeout(ctx, s.requestTimeout)", "context.WithCancel(ctx)"},
+	{8, "a request waits long for a connection", "internal/postgres/pool.go", "acquireTimeout  = time.Second", "acquireTimeout  = time.Minute"},
+	{8, "a connection is taken before the request is looked at", "internal/api/endpoint.go", "err = s.admit(c, r)\n", "if err = s.db.Ping(ctx); err == nil {\nerr = s.admit(c, r)\n}\n"},
+	{8, "a 503 does not say when to come back", "internal/api/problem.go", `Try again shortly.", header: [2]string{"Retry-After", "1"}}`, `Try again shortly."}`},
+	{9, "a full disk is taken for a mistake of ours", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
+	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
+	{
+		10, "an order is answered before it is committed", "internal/api/idempotency.go",
+		"made, err := postgres.Retry(ctx, effect, s.queries)",
+		`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		made, err := effect(ctx, db.New(tx))
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			_ = tx.Commit(context.WithoutCancel(ctx))
+		}()`,
+	},
+	{10, "the service takes long to start", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
+	{11, "SIGTERM ends the requests that are running", "cmd/petstore/serve.go", "server.Shutdown(grace)", "server.Close()"},
+	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
+	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
+	{12, "an answer may be read for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
+	{13, "the pool grows with the load", "internal/postgres/pool.go", "config.MaxConns = int32(maxConns)", "config.MaxConns = 100 * int32(maxConns)"},
+	{14, "U+0000 reaches the database", "internal/api/body.go", "case strings.ContainsRune(text, 0):", "case strings.ContainsRune(text, 0) && length > most:"},
+	{15, "text is stored without the space around it", "internal/api/body.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},
+	{16, "a body is read whole, however long it is", "internal/api/body.go", "http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes)", "io.Reader(r.c.Request.Body)"},
+	{16, "a connection goes on after what is no request", "internal/api/endpoint.go", "s.shuttingDown.Load() || c.Request.ProtoMajor != 1", "s.shuttingDown.Load()"},
+	{17, "a read goes on when its client has gone", "internal/api/endpoint.go", "\t\tif writes {\n", "\t\tif writes || true {\n"},
+	{17, "a client that leaves is logged as an error", "internal/api/endpoint.go", "errors.Is(ctx.Err(), context.Canceled)", "errors.Is(ctx.Err(), http.ErrServerClosed)"},
+	{18, "a page begins with the last of the one before", "internal/api/page.go", "place(rows[len(rows)-1])", "place(rows[max(0, len(rows)-2)])"},
+	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
+	{20, "an operation forgets to ask for a key", "internal/api/routes.go", `"/store/inventory/summary", auth.Read`, `"/store/inventory/summary", 0`},
+	{20, "a revoked key is let in", "db/api_keys.sql.go", "\n  AND revoked_at IS NULL", ""},
+	{20, "an answer has a member that is not described", "internal/api/problem.go", "`json:\"requestId\"`", "`json:\"requestID\"`"},
+	{21, "nobody hears of revocations", "cmd/petstore/serve.go", "Heard:     func(string) { verifier.Forget() },", "Heard:     func(string) {},"},
+	{21, "a key is trusted while nobody listens", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},
+	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
+	{22, "only the first host is asked", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
+}
+
+// plantFaults plants each fault of the rows in a build of its own, and runs its
+// row on it. The error says which were not noticed.
+func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
+	var unnoticed []string
+	for _, f := range faults {
+		i := slices.IndexFunc(chosen, func(r row) bool { return r.number == f.row })
+		if i < 0 {
+			continue
+		}
+		binary, err := s.buildWith(ctx, f)
+		if err != nil {
+			return err
+		}
+		figures, logs, err := s.try(ctx, binary, chosen[i])
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		verdict, told := "noticed", figures
+		if why, ok := errors.AsType[notHereError](err); ok {
+			verdict, told = "-", "not run here: "+why.Error()
+		} else if err != nil {
+			told, _, _ = strings.Cut(err.Error(), "\n")
+			if err := os.RemoveAll(logs); err != nil { // nothing to find out
+				return err
+			}
+		} else {
+			verdict = "MISSED"
+			unnoticed = append(unnoticed, fmt.Sprintf("%d (%s)", f.row, f.what))
+		}
+		fmt.Fprintf(s.stdout, "%2d  %-55s %-8s %.150s\n", f.row, f.what, verdict, told)
+	}
+	if len(unnoticed) > 0 {
+		return fmt.Errorf("not noticed: %s", strings.Join(unnoticed, ", "))
+	}
+	return nil
+}
+
+// plant gives the file that a fault changes and its text with the fault.
+func (f fault) plant(root string) (file, text string, err error) {
+	if file, err = filepath.Abs(filepath.Join(root, f.file)); err != nil {
+		return "", "", err
+	}
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", err
+	}
+	if count := strings.Count(string(source), f.before); count != 1 {
+		return "", "", fmt.Errorf("the fault %q: %s holds %q %d times; mend the fault", f.what, f.file, f.before, count)
+	}
+	return file, strings.Replace(string(source), f.before, f.after, 1), nil
+}
+
+// buildWith compiles the program with a fault in it; the sources stay as they are.
+func (s *suite) buildWith(ctx context.Context, f fault) (string, error) {
+	source, text, err := f.plant(".")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(s.dir, "fault")
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
+		return "", err
+	}
+	planted := filepath.Join(dir, filepath.Base(f.file))
+	if err := os.WriteFile(planted, []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: planted}})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		return "", err
+	}
+	return build(ctx, filepath.Join(dir, "petstore"), "-overlay", list)
+}

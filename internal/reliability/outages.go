@@ -54,10 +54,10 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 	}
 	w, r := s.startWriters(ctx, 16), s.startReaders(ctx, 4)
 	for range 20 {
-		wait(ctx, 200*time.Millisecond)
 		if err := s.db.exec(ctx, terminate); err != nil {
 			return "", err
 		}
+		wait(ctx, 200*time.Millisecond)
 	}
 	l, reads := w.finish(), r.finish()
 	succeeded := float64(l.statuses[http.StatusCreated]) / float64(l.total())
@@ -66,6 +66,29 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 	}
 	if failed := reads.total() - reads.statuses[http.StatusOK]; 1000*failed > reads.total() {
 		return "", fmt.Errorf("reads: %s, though each can be done again", reads.count())
+	}
+	// Nothing is under way, so nothing may be lost.
+	if err := s.db.exec(ctx, terminate); err != nil {
+		return "", err
+	}
+	if _, err := eventually(ctx, time.Second, func() error {
+		var left int
+		err := s.db.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'", nil, &left)
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%d backends are left", left)
+		}
+		return err
+	}); err != nil {
+		return "", err
+	}
+	var idle ledger
+	var group sync.WaitGroup
+	for pet := range poolSize {
+		group.Go(func() { idle.note(s.order(ctx, 1+pet)) })
+	}
+	group.Wait()
+	if err := idle.only(http.StatusCreated); err != nil {
+		return "", fmt.Errorf("after idle connections were terminated: %w", err)
 	}
 
 	// From another database, since this one lets nobody in.
@@ -141,7 +164,7 @@ func tablesLocked(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.stock(ctx, 1); err != nil { // the key is known from now on
 		return "", err
 	}
-	release, err := s.db.hold(ctx, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
+	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return "", err
 	}

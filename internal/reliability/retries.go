@@ -23,20 +23,20 @@ func twins(ctx context.Context, b *bench) (string, error) {
 	results := make([]orderResult, keys*each)
 	var group sync.WaitGroup
 	for i := range results {
-		group.Go(func() { results[i] = s.orderUntilPlaced(ctx, i%keys+1, fmt.Sprint("key-", i%keys)) })
+		group.Go(func() { results[i] = s.orderUntilPlaced(ctx, i/each+1, fmt.Sprint("key-", i/each)) })
 	}
 	group.Wait()
 	ids, asked := map[int]int64{}, 0
 	for i, result := range results {
 		asked += result.attempts
-		first, seen := ids[i%keys]
+		first, seen := ids[i/each]
 		switch {
 		case result.err != nil:
 			return "", result.err
 		case seen && first != result.id:
-			return "", fmt.Errorf("key %d was answered with orders %d and %d", i%keys, first, result.id)
+			return "", fmt.Errorf("key %d was answered with orders %d and %d", i/each, first, result.id)
 		}
-		ids[i%keys] = result.id
+		ids[i/each] = result.id
 	}
 	var placed int
 	if err := s.db.read(ctx, "SELECT count(*) FROM orders", nil, &placed); err != nil {

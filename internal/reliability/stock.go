@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -34,8 +35,8 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	if l.statuses[http.StatusCreated] != stock || l.statuses[http.StatusConflict] != buyers-stock || left.Quantity != 0 {
-		return "", fmt.Errorf("%s; want %d × 201, %d × 409 and none in stock; one that is neither: %w",
-			figures, stock, buyers-stock, l.only(http.StatusCreated, http.StatusConflict))
+		return "", errors.Join(fmt.Errorf("%s; want %d × 201, %d × 409 and none in stock", figures, stock, buyers-stock),
+			l.only(http.StatusCreated, http.StatusConflict))
 	}
 	return figures, nil
 }
