@@ -555,6 +555,12 @@ func TestSlowReaders(t *testing.T) {
 	}
 	const page = "/messages?limit=200"
 	var slow []net.Conn
+	leave := func() {
+		for _, conn := range slow {
+			conn.Close()
+		}
+	}
+	defer leave()
 	// A small buffer from the start, so that the window never opens.
 	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
@@ -579,17 +585,14 @@ func TestSlowReaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", page, p.key)
 		slow = append(slow, conn)
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", page, p.key)
 	}
 	if len(slow) == most {
 		t.Fatalf("%d pages of 3 MB are being sent", most)
 	}
 	p.get("/messages?limit=1").want(200)
-	for _, conn := range slow {
-		conn.Close()
-	}
+	leave()
 	for deadline := time.Now().Add(30 * time.Second); refused(); {
 		if time.Now().After(deadline) {
 			t.Fatal("the clients are gone, and there is no room")
