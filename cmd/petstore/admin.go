@@ -23,7 +23,11 @@ func listenAdmin(ctx context.Context, c config) (net.Listener, error) {
 	if c.AdminAddr == adminOff {
 		return nil, nil
 	}
-	return listen(ctx, c.AdminAddr, "PETSTORE_ADMIN_ADDR")
+	admin, err := listen(ctx, c.AdminAddr, "PETSTORE_ADMIN_ADDR")
+	if err != nil {
+		return nil, err
+	}
+	return admin, nil
 }
 
 // startAdmin answers operators on the listener, which may be nil: the metrics,

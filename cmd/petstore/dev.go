@@ -73,11 +73,11 @@ func (p *program) dev(ctx context.Context) (err error) {
 	} else {
 		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}
-	listener, err := listen(ctx, c.Addr, "PETSTORE_ADDR")
+	public, err := listen(ctx, c.Addr, "PETSTORE_ADDR")
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer public.Close()
 	secret, err := p.prepareDevDatabase(ctx, c)
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (p *program) dev(ctx context.Context) (err error) {
 	if err != nil { // metrics and profiles are not what a developer came for
 		log.Warn("there are no metrics and profiles", "error", err)
 	}
-	p.printDevWelcome(devURL(listener.Addr()), secret)
-	err = serve(ctx, c, log, listener, admin)
+	p.printDevWelcome(devURL(public.Addr()), secret)
+	err = serve(ctx, c, log, public, admin)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

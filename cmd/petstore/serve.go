@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,9 +35,8 @@ const (
 	// with bodies that do not come: in readTimeout it has 200 requests.
 	maxInFlight = 256
 
-	// How long connections are taken and kept after readiness has begun to fail,
-	// each for one more request: what is on its way when the end begins is still
-	// answered.
+	// drainDelay is how long connections are taken after readiness has begun to fail,
+	// and then how long those that were taken last have for their one request.
 	drainDelay = 200 * time.Millisecond
 
 	// The heap of a server that keeps next to nothing is a few megabytes, which
@@ -70,34 +68,24 @@ while the schema is behind, it is not ready.`,
 			if err != nil {
 				return err
 			}
-			listener, err := listen(cmd.Context(), c.Addr, "PETSTORE_ADDR")
+			public, err := listen(cmd.Context(), c.Addr, "PETSTORE_ADDR")
 			if err != nil {
 				return err
 			}
 			admin, err := listenAdmin(cmd.Context(), c)
 			if err != nil {
-				return errors.Join(err, listener.Close())
+				return errors.Join(err, public.Close())
 			}
-			return serve(cmd.Context(), c, p.logger(c), listener, admin)
+			return serve(cmd.Context(), c, p.logger(c), public, admin)
 		},
 	}
 }
 
-// listen listens on an address that this variable names.
-func listen(ctx context.Context, addr, variable string) (net.Listener, error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("another program listens on %s; set %s to another address", addr, variable)
-	}
-	return listener, err
-}
-
-// serve answers requests on the listener, and operators on that of the admin
+// serve answers requests on the public address, and operators on the admin
 // address, which may be nil, until the context ends; then it finishes the requests
 // under way. It closes both.
-func serve(ctx context.Context, c config, log *slog.Logger, listener, admin net.Listener) error {
-	defer listener.Close()
+func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
+	defer public.Close()
 	if c.GOGC == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -165,8 +153,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener, admin net.
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	log.Info("listening", "address", listener.Addr().String(), "admin_address", addressOf(admin), "version", version())
+	go func() { failed <- server.Serve(public) }()
+	log.Info("listening", "address", public.Addr().String(), "admin_address", addressOf(admin), "version", version())
 	select {
 	case err := <-failed:
 		return err
@@ -176,19 +164,27 @@ func serve(ctx context.Context, c config, log *slog.Logger, listener, admin net.
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
 	// Not SetKeepAlivesEnabled, which closes the connections that seem idle, also
 	// those on which a request is on its way. The handler ends each with its next
-	// answer.
+	// answer. Shutdown cuts off requests that are read but have no handler yet, so it
+	// comes when there can be none.
 	handler.ShutDown()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownGrace)
 	defer cancel()
-	select {
-	case <-time.After(drainDelay):
-	case <-grace.Done():
-	}
+	pause(grace, drainDelay)
+	_ = public.drain() // fails where it is closed already
+	pause(grace, drainDelay)
 	if err := server.Shutdown(grace); err != nil {
 		return fmt.Errorf("requests were still running after %s and have been cut off", c.ShutdownGrace)
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// pause waits that long, or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // startTracer makes the tracer of requests, nil unless the configuration asks for

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// quiet is how long no connection comes before a listener that is drained closes.
+const quiet = time.Millisecond
+
+// listener listens on a TCP address, and can end without cutting off who has
+// connected already.
+type listener struct {
+	*net.TCPListener
+	draining atomic.Bool
+}
+
+// listen listens on an address that this variable names.
+func listen(ctx context.Context, addr, variable string) (*listener, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("another program listens on %s; set %s to another address", addr, variable)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+}
+
+// drain makes Accept close the listener as soon as there is nobody left to accept.
+// Close alone resets the connections that the kernel has made and nobody has
+// accepted yet, with the requests on them.
+func (l *listener) drain() error {
+	l.draining.Store(true)
+	return l.SetDeadline(time.Now().Add(quiet)) // for the Accept under way
+}
+
+// Accept is that of net.Listener. Once the listener is drained, it is closed and
+// Accept fails with net.ErrClosed.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		if l.draining.Load() {
+			if err := l.SetDeadline(time.Now().Add(quiet)); err != nil {
+				return nil, err
+			}
+		}
+		conn, err := l.TCPListener.Accept()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// Somebody may have come since the deadline.
+			if waits, err := l.waits(); err == nil && waits {
+				continue
+			}
+			return nil, errors.Join(net.ErrClosed, l.Close())
+		}
+		return conn, err
+	}
+}
+
+// waits reports whether there is a connection to accept now.
+func (l *listener) waits() (bool, error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var ready int
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		ready, failed = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor is an int32
+	})
+	return ready > 0, errors.Join(err, failed)
+}
