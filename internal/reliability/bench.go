@@ -169,6 +169,16 @@ func (b *bench) openOn(ctx context.Context, db *database) (*shop, error) {
 	return &shop{bench: b, db: db, api: api, client: &client{base: api.url(), key: b.key, judge: b.judge}}, nil
 }
 
+// another starts a second instance of the shop's service. Some promises hold
+// within one process by its own doing, and between two by the database's.
+func (s *shop) another(ctx context.Context) (*client, error) {
+	api, err := s.serve(ctx, s.db.url())
+	if err != nil {
+		return nil, err
+	}
+	return &client{base: api.url(), key: s.key, judge: s.client.judge}, nil
+}
+
 // notHereError says why a row cannot be run on this machine.
 type notHereError string
 

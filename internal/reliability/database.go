@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -153,6 +154,19 @@ func (d *database) hold(ctx context.Context, name, sql string) (release func(), 
 func (d *database) waiting(ctx context.Context) (count int, err error) {
 	err = d.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'", nil, &count)
 	return count, err
+}
+
+// untilAllWait returns when every connection of a service waits for a lock; the
+// error says that they do not soon.
+func (d *database) untilAllWait(ctx context.Context) error {
+	_, err := eventually(ctx, time.Second, func() error {
+		waiting, err := d.waiting(ctx)
+		if err == nil && waiting < poolSize {
+			err = fmt.Errorf("%d statements wait, not %d", waiting, poolSize)
+		}
+		return err
+	})
+	return err
 }
 
 // command runs a program of the system.

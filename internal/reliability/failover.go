@@ -34,6 +34,15 @@ func failover(ctx context.Context, b *bench) (string, error) {
 	w := s.startWriters(ctx, 16)
 	wait(ctx, 1500*time.Millisecond)
 
+	// The primary goes down when its standby is behind: what it acknowledged in this
+	// time would be lost.
+	if err := standby.exec(ctx, "ALTER SYSTEM SET primary_conninfo = ''"); err != nil {
+		return "", err
+	}
+	if err := standby.exec(ctx, "SELECT pg_reload_conf()"); err != nil {
+		return "", err
+	}
+	wait(ctx, 200*time.Millisecond)
 	killed := time.Now()
 	if err := primary.signal(syscall.SIGKILL); err != nil {
 		return "", err

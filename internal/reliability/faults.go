@@ -24,9 +24,9 @@ type fault struct {
 // faults has at least one mistake for each row.
 var faults = []fault{
 	{
-		1, "an order does not lock the stock that it looks at", "db/orders.sql.go",
-		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity",
-		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity",
+		1, "orders do not lock the stock that they look at", "db/orders.sql.go",
+		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
+		"), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n",
 	},
 	{
 		2, "an order is decided on rows that it did not lock", "db/orders.sql.go",
@@ -64,7 +64,8 @@ var faults = []fault{
 	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
 	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
 	{12, "an answer may be read for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
-	{13, "the pool grows with the load", "internal/postgres/pool.go", "config.MaxConns = int32(maxConns)", "config.MaxConns = 100 * int32(maxConns)"},
+	{13, "what is too much is taken for a mistake of ours", "internal/api/problem.go", "errOverloaded  = errUnavailable.saying(", "errOverloaded  = errInternal.saying("},
+	{13, "a request in flight keeps its place when it ends", "internal/api/limits.go", "<-l.inFlight\n", "_ = len(l.inFlight)\n"},
 	{14, "U+0000 reaches the database", "internal/api/body.go", "case strings.ContainsRune(text, 0):", "case strings.ContainsRune(text, 0) && length > most:"},
 	{15, "text is stored without the space around it", "internal/api/body.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},
 	{16, "a body is read whole, however long it is", "internal/api/body.go", "http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes)", "io.Reader(r.c.Request.Body)"},

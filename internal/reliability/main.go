@@ -36,8 +36,8 @@ type row struct {
 
 // rows are the experiments, in the order of the scorecard.
 var rows = []row{
-	{1, "200 buyers of 100 units, all at once", oversell},
-	{2, "buyers, readers and restockers of one pet", linearizable},
+	{1, "200 buyers of 100 units at two instances", oversell},
+	{2, "buyers, readers, restockers of one pet", linearizable},
 	{3, "20 idempotency keys, 30 twins each", twins},
 	{4, "half of the answers are cut off", cutAnswers},
 	{5, "PostgreSQL is killed during writes", databaseKilled},

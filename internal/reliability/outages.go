@@ -67,28 +67,8 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 	if failed := reads.total() - reads.statuses[http.StatusOK]; 1000*failed > reads.total() {
 		return "", fmt.Errorf("reads: %s, though each can be done again", reads.count())
 	}
-	// Nothing is under way, so nothing may be lost.
-	if err := s.db.exec(ctx, terminate); err != nil {
+	if err := s.idleTerminated(ctx, terminate); err != nil {
 		return "", err
-	}
-	if _, err := eventually(ctx, time.Second, func() error {
-		var left int
-		err := s.db.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'", nil, &left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%d backends are left", left)
-		}
-		return err
-	}); err != nil {
-		return "", err
-	}
-	var idle ledger
-	var group sync.WaitGroup
-	for pet := range poolSize {
-		group.Go(func() { idle.note(s.order(ctx, 1+pet)) })
-	}
-	group.Wait()
-	if err := idle.only(http.StatusCreated); err != nil {
-		return "", fmt.Errorf("after idle connections were terminated: %w", err)
 	}
 
 	// From another database, since this one lets nobody in.
@@ -111,6 +91,50 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	return s.settle(ctx, l, fmt.Sprintf("%.1f%% succeed; reads: %s; refused: %s", 100*succeeded, reads.count(), refused.count()))
+}
+
+// idleTerminated terminates the backends of a whole pool on which nothing is under
+// way, so that nothing may be lost: the next orders find other connections.
+func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
+	orders := func() error {
+		var l ledger
+		var group sync.WaitGroup
+		for pet := range poolSize {
+			group.Go(func() { l.note(s.order(ctx, 1+pet)) })
+		}
+		group.Wait()
+		return l.only(http.StatusCreated)
+	}
+	// Orders that wait for a lock at the same time take a connection each.
+	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
+	if err != nil {
+		return err
+	}
+	defer release()
+	filled := make(chan error, 1)
+	go func() { filled <- orders() }()
+	err = s.db.untilAllWait(ctx)
+	release()
+	if err := errors.Join(err, <-filled); err != nil {
+		return err
+	}
+	if err := s.db.exec(ctx, terminate); err != nil {
+		return err
+	}
+	if _, err := eventually(ctx, time.Second, func() error {
+		var left int
+		err := s.db.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'", nil, &left)
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%d backends are left", left)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := orders(); err != nil {
+		return fmt.Errorf("after idle connections were terminated: %w", err)
+	}
+	return nil
 }
 
 // Row 7. A database that holds its connections open and does not answer is 503
@@ -188,13 +212,7 @@ func tablesLocked(ctx context.Context, b *bench) (string, error) {
 		})
 	}
 	// Until they all wait, and then while they do.
-	if _, err := eventually(ctx, time.Second, func() error {
-		waiting, err := s.db.waiting(ctx)
-		if err == nil && waiting < poolSize {
-			err = fmt.Errorf("%d statements wait", waiting)
-		}
-		return err
-	}); err != nil {
+	if err := s.db.untilAllWait(ctx); err != nil {
 		return "", err
 	}
 	var slowest time.Duration

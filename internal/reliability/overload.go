@@ -150,13 +150,7 @@ func hangUps(ctx context.Context, b *bench) (string, error) {
 	for number := range clients { // each asks something else: equal questions would be one statement
 		group.Go(func() { l.note(s.do(impatient, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")) })
 	}
-	if _, err := eventually(ctx, patient, func() error {
-		waiting, err := s.db.waiting(ctx)
-		if err == nil && waiting < poolSize {
-			err = fmt.Errorf("%d statements wait", waiting)
-		}
-		return err
-	}); err != nil {
+	if err := s.db.untilAllWait(ctx); err != nil {
 		return "", err
 	}
 	group.Wait()

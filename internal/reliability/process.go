@@ -70,13 +70,7 @@ func (s *shop) terminatedSlow(ctx context.Context) (string, error) {
 	for pet := range orders { // of different pets, which are placed each by a statement of its own
 		group.Go(func() { l.note(s.order(ctx, 1+pet)) })
 	}
-	if _, err := eventually(ctx, time.Second, func() error {
-		waiting, err := s.db.waiting(ctx)
-		if err == nil && waiting < orders {
-			err = fmt.Errorf("%d orders wait", waiting)
-		}
-		return err
-	}); err != nil {
+	if err := s.db.untilAllWait(ctx); err != nil {
 		return "", err
 	}
 	if err := s.api.cmd.Process.Signal(syscall.SIGTERM); err != nil {

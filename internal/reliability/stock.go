@@ -13,7 +13,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Row 1. However many want to buy at once, exactly what is in stock is sold.
+// Row 1. However many want to buy at once, and at however many instances, exactly
+// what is in stock is sold.
 func oversell(ctx context.Context, b *bench) (string, error) {
 	const buyers, stock, pet = 200, 100, 1
 	s, err := b.openJudged(ctx)
@@ -23,10 +24,14 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.setStock(ctx, pet, stock); err != nil {
 		return "", err
 	}
+	other, err := s.another(ctx)
+	if err != nil {
+		return "", err
+	}
 	var group sync.WaitGroup
 	var l ledger
-	for range buyers {
-		group.Go(func() { l.note(s.order(ctx, pet)) })
+	for buyer := range buyers {
+		group.Go(func() { l.note([]*client{s.client, other}[buyer%2].order(ctx, pet)) })
 	}
 	group.Wait()
 	left, err := s.stock(ctx, pet)
@@ -41,7 +46,7 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 	return figures, nil
 }
 
-// Row 2. The history of one pet, as its clients saw it, is one that could have
+// Row 2. The history of one pet, as the clients of two instances saw it, is one that could have
 // happened one step after the other (linearizable; the checker is porcupine).
 func linearizable(ctx context.Context, b *bench) (string, error) {
 	const clients, steps, pet, stock = 8, 60, 1, 5
@@ -52,6 +57,10 @@ func linearizable(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.setStock(ctx, pet, stock); err != nil {
 		return "", err
 	}
+	other, err := s.another(ctx)
+	if err != nil {
+		return "", err
+	}
 	began := time.Now()
 	histories, failures := make([][]porcupine.Operation, clients), make([]error, clients)
 	var group sync.WaitGroup
@@ -60,7 +69,7 @@ func linearizable(ctx context.Context, b *bench) (string, error) {
 			for range steps {
 				did := petStep{kind: stepKinds[rand.N(len(stepKinds))], quantity: rand.N(4)}
 				called := time.Since(began)
-				saw, err := s.step(ctx, pet, did)
+				saw, err := []*client{s.client, other}[id%2].step(ctx, pet, did)
 				returned := time.Since(began)
 				if err != nil {
 					failures[id] = err
@@ -107,15 +116,15 @@ type (
 var stepKinds = []string{"buy", "buy", "read", "set"}
 
 // step does one thing to the pet.
-func (s *shop) step(ctx context.Context, pet int, did petStep) (saw petView, err error) {
+func (c *client) step(ctx context.Context, pet int, did petStep) (saw petView, err error) {
 	switch did.kind {
 	case "read":
-		saw.item, err = s.stock(ctx, pet)
+		saw.item, err = c.stock(ctx, pet)
 	case "set":
-		saw.item, err = s.setStock(ctx, pet, did.quantity)
+		saw.item, err = c.setStock(ctx, pet, did.quantity)
 	default:
 		var a answer
-		a, err = s.order(ctx, pet)
+		a, err = c.order(ctx, pet)
 		saw.bought, saw.refusal = a.status == http.StatusCreated, a.code()
 		if err == nil && !saw.bought && a.status != http.StatusConflict {
 			err = fmt.Errorf("an order: %s", a)
