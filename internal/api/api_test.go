@@ -272,7 +272,7 @@ type errorBody struct {
 
 type violation struct {
 	Pointer   *string
-	Parameter string
+	Parameter *string
 	Header    string
 	Code      string
 	Message   string
@@ -288,9 +288,12 @@ func (r *response) violations() []string {
 	r.t.Helper()
 	var all []string
 	for _, v := range r.error().Errors {
-		where := v.Parameter + v.Header
+		where := v.Header
 		if v.Pointer != nil {
 			where = *v.Pointer
+		}
+		if v.Parameter != nil {
+			where = *v.Parameter
 		}
 		all = append(all, where+" "+v.Code)
 	}

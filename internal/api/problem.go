@@ -32,7 +32,7 @@ type problem struct {
 // into the body), Parameter and Header says where.
 type violation struct {
 	Pointer   *string `json:"pointer,omitzero"`
-	Parameter string  `json:"parameter,omitzero"`
+	Parameter *string `json:"parameter,omitzero"` // may be empty, as in ?=1
 	Header    string  `json:"header,omitzero"`
 	Code      string  `json:"code"`
 	Message   string  `json:"message"`

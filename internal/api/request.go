@@ -63,30 +63,44 @@ func (r *request) parseQuery(raw string) {
 			r.reject(rawName, "too_many", fmt.Sprintf("A query has at most %d parameters; what follows was not read.", maxParameters))
 			return
 		}
-		name, err := url.QueryUnescape(rawName)
-		if err != nil || !isText(name) {
-			r.reject(rawName, "invalid_format", "The name is not percent-encoded UTF-8.")
+		name, code, fault := unescape(rawName)
+		if code != "" {
+			r.reject(rawName, code, "The name "+fault+".")
 			continue
 		}
-		value, err := url.QueryUnescape(rawValue)
-		if err != nil || !isText(value) || strings.Contains(pair, ";") {
+		value, code, fault := unescape(rawValue)
+		if code != "" {
 			r.asked = append(r.asked, name)
-			r.reject(name, "invalid_format", "The value is not percent-encoded UTF-8.")
+			r.reject(name, code, "The value "+fault+".")
 			continue
 		}
 		r.query[name] = append(r.query[name], value)
 	}
 }
 
-// isText reports whether Postgres can take s as text.
-func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+// unescape decodes the name or the value of a parameter into what Postgres takes
+// as text; where it cannot, code is that of the violation, and fault says what
+// the name or the value does wrong.
+func unescape(raw string) (text, code, fault string) {
+	text, err := url.QueryUnescape(raw)
+	switch {
+	case strings.Contains(raw, ";"): // once a separator, and so refused by url.ParseQuery
+		return "", "invalid_format", "holds a semicolon, which must be written as %3B"
+	case err != nil || !utf8.ValidString(text):
+		return "", "invalid_format", "is not percent-encoded UTF-8"
+	case strings.ContainsRune(text, 0):
+		return "", "invalid_characters", "holds U+0000"
+	default:
+		return text, "", ""
+	}
+}
 
 func (r *request) reject(parameter, code, message string) {
 	if len(parameter) > maxParameterName {
 		parameter = parameter[:maxParameterName]
 	}
 	parameter = strings.ToValidUTF8(parameter, "\uFFFD")
-	r.violations = append(r.violations, violation{Parameter: parameter, Code: code, Message: message})
+	r.violations = append(r.violations, violation{Parameter: &parameter, Code: code, Message: message})
 }
 
 // err reports all that is wrong with the parameters, as one problem.
@@ -235,7 +249,7 @@ func (r *request) queryPrefix(name string) string {
 	case utf8.RuneCountInString(prefix) > maxPrefixLength:
 		r.reject(name, "too_long", fmt.Sprintf("The value is longer than %d characters.", maxPrefixLength))
 	case strings.ContainsFunc(prefix, unicode.IsControl):
-		r.reject(name, "invalid_format", "The value holds a control character.")
+		r.reject(name, "invalid_characters", "The value holds a control character.")
 	}
 	return prefix
 }

@@ -351,7 +351,7 @@ func TestControlCharacters(t *testing.T) {
 		}
 		text := "a" + string(control) + "b"
 		p.post("/categories", object{"name": text}).wantViolations("validation_failed", "/name invalid_characters")
-		p.get("/categories"+query("name", text)).wantViolations("invalid_parameter", "name invalid_format")
+		p.get("/categories"+query("name", text)).wantViolations("invalid_parameter", "name invalid_characters")
 	}
 	// elsewhere they are text like any other
 	p.post("/messages", object{"message": "a\tb\r\nc\u001B[31m\u007F\u0085"}).want(202)
@@ -603,16 +603,31 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?name=%FF", []string{"name invalid_format"}},
 		{"/pets?name=%C0%80", []string{"name invalid_format"}},
 		{"/pets?name=%ED%A0%80", []string{"name invalid_format"}},
-		{"/pets?name=%00", []string{"name invalid_format"}},
+		{"/pets?name=%00", []string{"name invalid_characters"}},
 		{"/pets?%FF=1", []string{"%FF invalid_format"}},
 		{"/pets?name=a;limit=1", []string{"name invalid_format"}},
 		{"/pets?limit=1;sort=id", []string{"limit invalid_format"}},
+		{"/pets?%00=1", []string{"%00 invalid_characters"}},
+		{"/pets?a;b=1", []string{"a;b invalid_format"}},
 		{"/pets?colour=%FF", []string{"colour invalid_format"}},
+		{"/pets?=1", []string{" unknown"}}, // the contract asks for a parameter, be it empty
+		{"/pets?=", []string{" unknown"}},
+		{"/pets?=%FF", []string{" invalid_format"}},
 	}
 	for _, test := range tests {
 		t.Run(test.target, func(t *testing.T) {
 			p.in(t).get(test.target).wantViolations("invalid_parameter", test.want...)
 		})
+	}
+	for target, want := range map[string]string{
+		"/pets?name=%FF": "The value is not percent-encoded UTF-8.",
+		"/pets?name=%00": "The value holds U+0000.",
+		"/pets?name=a;b": "The value holds a semicolon, which must be written as %3B.",
+		"/pets?a;b=1":    "The name holds a semicolon, which must be written as %3B.",
+	} {
+		if got := p.get(target).want(400).error().Errors[0].Message; got != want {
+			t.Errorf("GET %s: %q, want %q", target, got, want)
+		}
 	}
 	for _, target := range []string{"/pets?", "/pets?&&limit=1&", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi.yaml?a&a"} {
 		p.get(target).want(200)
