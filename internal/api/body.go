@@ -58,6 +58,7 @@ func (r *request) body(readOnly ...string) *body {
 			return b
 		}
 	}
+	began := time.Now()
 	text, err := io.ReadAll(http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes))
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -67,6 +68,7 @@ func (r *request) body(readOnly ...string) *body {
 		}
 		return b
 	}
+	r.server.prolong(r.c, time.Since(began))
 	b.raw = text
 	if len(text) == 0 && r.bodyOptional {
 		return b

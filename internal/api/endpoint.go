@@ -26,6 +26,7 @@ import (
 const (
 	identityKey = "identity"
 	causeKey    = "cause"
+	cancelKey   = "cancel"
 )
 
 // statusClientGone is what the log says of a client that left before the answer;
@@ -44,6 +45,7 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
 		defer cancel()
+		defer cancelProlonged(c)
 		c.Request = c.Request.WithContext(ctx)
 
 		err := s.sunset(c, deprecated)
@@ -69,6 +71,28 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		default:
 			s.fail(c, err)
 		}
+	}
+}
+
+// prolong gives the request the time again in which its body came: how long that
+// takes is up to the client, and bounded by the HTTP server. The server's time to
+// write begins anew, or it would cut off an answer that is late for that reason.
+func (s *Server) prolong(c *gin.Context, took time.Duration) {
+	ctx := c.Request.Context()
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(took))
+	c.Set(cancelKey, cancel)
+	c.Request = c.Request.WithContext(ctx)
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && server.WriteTimeout > 0 {
+		// Where this fails, so does the answer.
+		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(server.WriteTimeout))
+	}
+}
+
+// cancelProlonged frees what prolong took, if it was called.
+func cancelProlonged(c *gin.Context) {
+	if cancel, ok := c.Value(cancelKey).(context.CancelFunc); ok {
+		cancel()
 	}
 }
 

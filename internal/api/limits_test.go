@@ -1,11 +1,13 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/url"
 	"strings"
@@ -510,6 +512,56 @@ func (p *petstore) withSession(name, value string) *petstore {
 	}
 	p.t.Cleanup(pool.Close)
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool)) })
+}
+
+// TestSlowBody: a body that takes longer to come than the handling of a request
+// may is taken, when it is whole; and what the handling has to say then is
+// answered, although it is later than the server writes after the header.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Second
+	p := start(t).with(func(o *api.Options) { o.RequestTimeout = timeout })
+	server := httptest.NewUnstartedServer(p.server)
+	server.Config.WriteTimeout = timeout * 3 / 2
+	server.Start()
+	t.Cleanup(server.Close)
+	post := func() *response {
+		text := []byte(`{"message":"slow, but whole"}`)
+		// The server asks for the body when the time of the request has begun.
+		asked := make(chan struct{})
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(asked) }})
+		body, writer := io.Pipe()
+		go func() {
+			_, _ = writer.Write(text[:10])
+			<-asked
+			late, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			<-late.Done()
+			_, _ = writer.Write(text[10:])
+			writer.Close()
+		}()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/messages", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}, "Expect": {"100-continue"}}
+		answer, err := p.send(request, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	post().want(202)
+
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(t.Context()) }()
+	if _, err := lock.Exec(t.Context(), "LOCK messages"); err != nil {
+		t.Fatal(err)
+	}
+	post().wantUnavailable()
 }
 
 // TestTimeLimits of a request and of its statements, each far shorter than the other.

@@ -39,7 +39,8 @@ type Options struct {
 	BaseURL string
 	// MaxBodyBytes bounds the body of a request.
 	MaxBodyBytes int64
-	// RequestTimeout bounds the time that the handling of a request may take.
+	// RequestTimeout bounds the time that the handling of a request may take, without
+	// that in which its body comes.
 	RequestTimeout time.Duration
 
 	// CORSOrigins are the origins whose pages may call the API, as browsers write
