@@ -92,7 +92,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 		_, _, err = net.SplitHostPort(parsed.AdminAddr)
 		wrong(err != nil, "PETSTORE_ADMIN_ADDR %q is not host:port, :port or off", parsed.AdminAddr)
 	}
-	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, without a slash at the end", parsed.BaseURL)
+	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, with nothing after it but a port", parsed.BaseURL)
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
 	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
@@ -130,13 +130,14 @@ func parseMistakes(err error) []string {
 	return mistakes
 }
 
+// isBaseURL reports whether text is a scheme and a host. Location and redirects
+// are paths from the root of a host, so that it cannot have a path.
 func isBaseURL(text string) bool {
 	if text == "" {
 		return true
 	}
 	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
-		u.RawQuery == "" && u.Fragment == "" && !strings.HasSuffix(text, "/")
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
 }
 
 // parseOrigins reads the origins whose pages may call the API; none are left of

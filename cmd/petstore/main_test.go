@@ -117,6 +117,22 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 	}
 }
 
+// TestBaseURL: it is a scheme and a host. Paths from the root, such as Location's,
+// would not be below a path of its own.
+func TestBaseURL(t *testing.T) {
+	t.Parallel()
+	for value, right := range map[string]bool{
+		"": true, "http://localhost:8080": true, "https://petstore.example": true, "https://[::1]:8443": true,
+		"https://petstore.example/": false, "https://petstore.example/v1": false, "https://petstore.example?": false, "https://petstore.example#": false,
+		"https://user@petstore.example": false, "https://": false, "https://:8080": false, "petstore.example": false, "ftp://petstore.example": false,
+	} {
+		_, _, err := execute(t, []string{"PETSTORE_BASE_URL=" + value}, "serve") // which lacks a database
+		if err == nil || strings.Contains(err.Error(), "PETSTORE_BASE_URL") == right {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 func TestServeWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	t.Run("no URL", func(t *testing.T) {

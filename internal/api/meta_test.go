@@ -62,7 +62,7 @@ func document(t *testing.T, text []byte) any {
 // and links begin with it.
 func TestBaseURL(t *testing.T) {
 	t.Parallel()
-	const base = "https://petstore.example/v1"
+	const base = "https://petstore.example"
 	p := start(t)
 	if first := p.get("/pets?limit=1").want(200).link("first"); first != p.url+"/pets?limit=1" {
 		t.Errorf("without a base URL, the link is %q", first)

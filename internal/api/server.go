@@ -35,7 +35,7 @@ type Options struct {
 	// Tracer makes a span of each request; nil: there are none.
 	Tracer *telemetry.Tracer
 
-	// BaseURL begins absolute links; empty: the scheme and host of the request.
+	// BaseURL, a scheme and a host, begins absolute links; empty: those of the request.
 	BaseURL string
 	// MaxBodyBytes bounds the body of a request.
 	MaxBodyBytes int64
