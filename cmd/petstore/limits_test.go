@@ -87,7 +87,7 @@ func policyOf(t *testing.T, base, key string) string {
 }
 
 // TestServeLimitsRequests: what is too large, or too slow to come, is answered
-// or cut off in time.
+// or cut off in time, and what asks about the server as a whole is answered too.
 func TestServeLimitsRequests(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
@@ -100,10 +100,12 @@ func TestServeLimitsRequests(t *testing.T) {
 		within time.Duration
 		want   []string // what the answer holds; nil: none comes
 	}{
-		"a header of 60 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 60<<10) + "\r\n\r\n", patience, []string{" 200 OK", "application/json"}},
-		"a query of 60 KiB":  {"GET /pets?" + strings.Repeat("a&", 30<<10) + common + "\r\n", patience, []string{" 400 Bad Request", "too_many"}},
-		"a header of 70 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 70<<10) + "\r\n\r\n", patience, []string{" 431 ", "text/plain"}},
-		"a query of 70 KiB":  {"GET /pets?" + strings.Repeat("a", 70<<10) + common + "\r\n", patience, []string{" 431 ", "text/plain"}},
+		"a header of 63 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 63<<10) + "\r\n\r\n", patience, []string{" 200 OK", "application/json"}},
+		"a query of 63 KiB":  {"GET /pets?" + strings.Repeat("a&", 63<<9) + common + "\r\n", patience, []string{" 400 Bad Request", "too_many"}},
+		"a header of 65 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 65<<10) + "\r\n\r\n", patience, []string{" 431 ", "text/plain"}},
+		"a query of 65 KiB":  {"GET /pets?" + strings.Repeat("a", 65<<10) + common + "\r\n", patience, []string{" 431 ", "text/plain"}},
+		"OPTIONS *":          {"OPTIONS *" + common + "\r\n", patience, []string{" 204 No Content", "Allow:[DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT]", "X-Request-Id:"}},
+		"GET *":              {"GET *" + common + "\r\n", patience, []string{" 404 Not Found", "route_not_found"}},
 		"half a header":      {"GET /pets" + common, readHeaderTimeout + 5*time.Second, nil},
 		"half a body": {
 			"POST /messages" + common + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{", readTimeout + 5*time.Second,

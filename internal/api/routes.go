@@ -127,6 +127,10 @@ func (s *Server) newEngine() *gin.Engine {
 // refuse answers what no route does: a method that the path does not take, or a
 // path that is not there.
 func (s *Server) refuse(c *gin.Context) error {
+	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // about the server as a whole (RFC 9110, 9.3.7)
+		c.Header("Allow", strings.Join(slices.Sorted(slices.Values(methods)), ", "))
+		return answerNothing(c)
+	}
 	allow := ""
 	for path, methods := range s.allowed {
 		if matches(path, c.Request.URL.EscapedPath()) {
