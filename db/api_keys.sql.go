@@ -124,12 +124,14 @@ const aPIKeyList = `-- name: APIKeyList :many
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
 WHERE account_id = $1
+  AND id > $2
 ORDER BY id
-LIMIT $2
+LIMIT $3
 `
 
 type APIKeyListParams struct {
 	AccountID int64
+	AfterID   int64
 	PageSize  int32
 }
 
@@ -146,7 +148,7 @@ type APIKeyListRow struct {
 
 // All that an account has had, for its operator.
 func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKeyListRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.PageSize)
+	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}

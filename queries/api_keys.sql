@@ -17,6 +17,7 @@ WHERE (secret_sha256 = @secret_sha256 OR previous_sha256 = @secret_sha256)
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
 WHERE account_id = @account_id
+  AND id > @after_id
 ORDER BY id
 LIMIT @page_size;
 

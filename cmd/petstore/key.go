@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -20,7 +21,7 @@ import (
 )
 
 const (
-	maxKeysListed   = 1000
+	keysPerPage     = 1000 // that are read at once
 	maxAccountName  = 100
 	maxKeyExpiry    = 100 * 365 * day
 	day             = 24 * time.Hour
@@ -172,12 +173,22 @@ func (p *program) listKeys(ctx context.Context, queries *db.Queries, account str
 	if err != nil {
 		return err
 	}
-	keys, err := queries.APIKeyList(ctx, db.APIKeyListParams{AccountID: owner.ID, PageSize: maxKeysListed})
-	if err != nil {
-		return err
-	}
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS")
+	for page := (db.APIKeyListParams{AccountID: owner.ID, PageSize: keysPerPage}); ; {
+		keys, err := queries.APIKeyList(ctx, page)
+		if err != nil {
+			return err
+		}
+		writeKeys(table, keys)
+		if len(keys) < keysPerPage {
+			return table.Flush()
+		}
+		page.AfterID = keys[len(keys)-1].ID
+	}
+}
+
+func writeKeys(table io.Writer, keys []db.APIKeyListRow) {
 	now := time.Now()
 	for _, key := range keys {
 		status, lastUsed, expires := keyStatusInUse, "never", "never"
@@ -196,7 +207,6 @@ func (p *program) listKeys(ctx context.Context, queries *db.Queries, account str
 		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			key.ID, key.Prefix, key.Name, key.Scope, key.CreatedAt.UTC().Format(time.RFC3339), lastUsed, expires, status)
 	}
-	return table.Flush()
 }
 
 func (p *program) keyRotateCommand() *cobra.Command {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -220,6 +221,29 @@ func TestKeys(t *testing.T) {
 	for _, args := range [][]string{{"key", "revoke", "petstore_00000000"}, {"key", "list", "--account", "nobody"}} {
 		if _, _, err := execute(t, environ, args...); err == nil {
 			t.Errorf("petstore %s succeeds", strings.Join(args, " "))
+		}
+	}
+}
+
+// TestListManyKeys: all are listed, in order, however many there are.
+func TestListManyKeys(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL}
+	must(t, environ, "key", "create", "--account", "acme")
+	const many = 2*keysPerPage - 1 // beside that one, so that the second page is full
+	if _, err := database.Pool.Exec(t.Context(), `
+		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
+		SELECT account_id, name, scope, prefix, sha256(n::text::bytea) FROM api_keys, generate_series(1, $1) n`, many); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(must(t, environ, "key", "list", "--account", "acme")), "\n")[1:]
+	if len(lines) != many+1 {
+		t.Fatalf("%d keys are listed, want %d", len(lines), many+1)
+	}
+	for i, line := range lines {
+		if id := strings.Fields(line)[0]; id != strconv.Itoa(i+1) {
+			t.Fatalf("line %d has the key %s", i+1, id)
 		}
 	}
 }
