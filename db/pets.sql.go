@@ -134,7 +134,9 @@ WHERE id = ANY ($1::bigint[])
 ORDER BY id
 `
 
-// The rows of at most 100 ids; ids that do not exist are left out.
+// Ids that do not exist are left out. The ids bound the rows: they are the filter
+// of a list, at most 100, or those of single pets whose reads share a statement,
+// of which there are at most as many as requests in flight.
 func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petGetMany, ids)
 	if err != nil {

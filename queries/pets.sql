@@ -13,7 +13,9 @@ JOIN pets ON pets.id = entry.pet_id
 FOR UPDATE OF pets;
 
 -- name: PetGetMany :many
--- The rows of at most 100 ids; ids that do not exist are left out.
+-- Ids that do not exist are left out. The ids bound the rows: they are the filter
+-- of a list, at most 100, or those of single pets whose reads share a statement,
+-- of which there are at most as many as requests in flight.
 SELECT id, category_id, name, name_key, status
 FROM pets
 WHERE id = ANY (@ids::bigint[])
