@@ -3,11 +3,13 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
 )
@@ -26,12 +29,14 @@ import (
 //   - an answer must have a status, headers and a body that the document describes,
 //     and no member that it does not;
 //   - a request that the document forbids must not succeed;
-//   - when all tests have run, each status of each operation must have been seen.
+//   - when all tests have run, each status of each operation must have been seen,
+//     and of the codes of errors and violations those in the tables, no more.
 type contract struct {
 	document *openapi3.T // its schemas closed
 
-	mu   sync.Mutex
-	seen map[string]bool // "GET /pets 200"
+	mu    sync.Mutex
+	seen  map[string]bool // "GET /pets 200"
+	codes map[string]bool // "429 rate_limited", "body required"
 }
 
 // theContract is read once.
@@ -50,7 +55,7 @@ var theContract = sync.OnceValue(func() *contract {
 	for _, schema := range document.Components.Schemas {
 		closeSchema(schema.Value)
 	}
-	return &contract{document: document, seen: map[string]bool{}}
+	return &contract{document: document, seen: map[string]bool{}, codes: map[string]bool{}}
 })
 
 // closeSchema forbids members that an object's schema does not name.
@@ -68,6 +73,10 @@ func TestMain(m *testing.M) {
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
 		if missing := theContract().unseen(); len(missing) > 0 {
 			fmt.Fprintf(os.Stderr, "openapi.yaml describes what no test has seen:\n\t%s\n", strings.Join(missing, "\n\t"))
+			code = 1
+		}
+		if diff := cmp.Diff(theContract().describedCodes(), theContract().codes); diff != "" {
+			fmt.Fprintf(os.Stderr, "the codes in the tables of openapi.yaml (-) are not those that the tests have seen (+):\n%s", diff)
 			code = 1
 		}
 	}
@@ -116,10 +125,91 @@ func (c *contract) unseen() []string {
 	return missing
 }
 
+// tableCell is a cell of a table in Markdown, with what ends the one before.
+var tableCell = regexp.MustCompile(`\| ([^|]+) `)
+
+// describedCodes reads the tables of the codes, as contract.codes has them.
+func (c *contract) describedCodes() map[string]bool {
+	described := map[string]bool{}
+	rows := func(schema string) (rows [][]string) {
+		for line := range strings.Lines(c.document.Components.Schemas[schema].Value.Properties["code"].Value.Description) {
+			if strings.Contains(line, "`") && strings.HasPrefix(line, "|") {
+				var row []string
+				for _, cell := range tableCell.FindAllStringSubmatch(line, -1) {
+					row = append(row, strings.ReplaceAll(cell[1], "`", ""))
+				}
+				rows = append(rows, row)
+			}
+		}
+		return rows
+	}
+	for _, row := range rows("Error") {
+		for code := range strings.FieldsSeq(row[1]) {
+			described[row[0]+" "+code] = true
+		}
+	}
+	for _, row := range rows("Violation") {
+		for place := range strings.SplitSeq(row[1], ", ") {
+			described[place+" "+row[0]] = true
+		}
+	}
+	return described
+}
+
+// recordCodes keeps the codes of an Error.
+func (c *contract) recordCodes(t testing.TB, text []byte) {
+	t.Helper()
+	var body errorBody
+	if err := json.Unmarshal(text, &body); err != nil {
+		t.Errorf("%v: %s", err, text)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.codes[fmt.Sprintf("%d %s", body.Status, body.Code)] = true
+	for _, v := range body.Errors {
+		switch {
+		case v.Pointer != nil:
+			c.codes["body "+v.Code] = true
+		case v.Parameter != nil:
+			c.codes["parameter "+v.Code] = true
+		default:
+			c.codes["header "+v.Code] = true
+		}
+	}
+}
+
+// ofHTTP are the header fields of answers that the description leaves to HTTP, to
+// browsers and to its prose.
+var ofHTTP = []string{"Date", "Content-Length", "Content-Type", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers", "X-Content-Type-Options"}
+
+// undescribed lists the header fields of an answer that the description does not name.
+func undescribed(operation *openapi3.Operation, response *http.Response) []string {
+	described := operation.Responses.Status(response.StatusCode)
+	if described == nil {
+		return nil // which is reported as such
+	}
+	var names []string
+	for name := range described.Value.Headers {
+		names = append(names, http.CanonicalHeaderKey(name))
+	}
+	var fields []string
+	for name, values := range response.Header {
+		// Vary: Origin says on every answer that some origins alone are allowed.
+		if !slices.Contains(names, name) && !slices.Contains(ofHTTP, name) && !(name == "Vary" && slices.Equal(values, []string{"Origin"})) {
+			fields = append(fields, name)
+		}
+	}
+	return fields
+}
+
 // hold checks one exchange against the document; requestBody and responseBody
 // are what was sent and received.
 func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte, response *http.Response, responseBody []byte) {
 	t.Helper()
+	if response.StatusCode >= 400 && request.Method != http.MethodHead {
+		c.recordCodes(t, responseBody)
+	}
 	route, pathParams := c.find(request)
 	if route == nil {
 		return // not an operation: 404, 405, HEAD or OPTIONS
@@ -142,6 +232,9 @@ func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte,
 		if err := openapi3filter.ValidateRequest(t.Context(), input); err != nil {
 			t.Errorf("%s %s: %d for a request that openapi.yaml forbids: %v", request.Method, request.URL, response.StatusCode, err)
 		}
+	}
+	for _, name := range undescribed(route.Operation, response) {
+		t.Errorf("%s %s: %d with the header %s, which openapi.yaml does not describe", request.Method, request.URL, response.StatusCode, name)
 	}
 	output := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: input,
