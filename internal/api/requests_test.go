@@ -659,7 +659,10 @@ func TestRepeatedIDs(t *testing.T) {
 }
 
 // TestOrderOfChecks: a request that is wrong in every way is told what section
-// 3 of the contract names first; each step mends that and leaves the rest.
+// 3 of the contract names first; each step mends that and leaves the rest. What
+// needs another server or a header stands in tests of its own: 410 in TestSunset,
+// 429 in TestLimitsInTheOrderOfChecks, 412 in TestIfMatchInTheOrderOfChecks, and
+// Idempotency-Key in TestReplayInTheOrderOfChecks.
 func TestOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
