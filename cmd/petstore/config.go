@@ -96,7 +96,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
 	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
-	wrong(parsed.RequestTimeout <= 0, "PETSTORE_REQUEST_TIMEOUT %s is not positive", parsed.RequestTimeout)
+	wrong(parsed.RequestTimeout <= 0 || parsed.RequestTimeout > maxRequestTimeout, "PETSTORE_REQUEST_TIMEOUT %s is not above 0s and at most %s", parsed.RequestTimeout, maxRequestTimeout)
 	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)

@@ -134,6 +134,17 @@ func TestBaseURL(t *testing.T) {
 	}
 }
 
+// TestLongestRequestTimeout: of a longer one nobody could be told that it is over.
+func TestLongestRequestTimeout(t *testing.T) {
+	t.Parallel()
+	for value, right := range map[string]bool{"1ms": true, "10s": true, "10001ms": false, "1m": false, "-1s": false} {
+		_, _, err := execute(t, []string{"PETSTORE_REQUEST_TIMEOUT=" + value}, "serve") // which lacks a database
+		if err == nil || strings.Contains(err.Error(), "PETSTORE_REQUEST_TIMEOUT") == right {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}
+
 func TestServeWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	t.Run("no URL", func(t *testing.T) {

@@ -26,9 +26,12 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
-	writeTimeout      = 12 * time.Second // longer than reading and handling a request may take
+	writeTimeout      = 12 * time.Second // begins anew when a body is there
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 60 << 10 // and net/http takes 4 KiB more: 64 KiB, as the description says
+
+	// maxRequestTimeout leaves writeTimeout enough to say that the time is over.
+	maxRequestTimeout = writeTimeout - 2*time.Second
 
 	// maxInFlight is what a pool of connections can be expected to work off before
 	// its waiters give up. One API key of the default limit cannot hold all of it
