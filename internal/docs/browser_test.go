@@ -409,6 +409,15 @@ func (s *shop) everyOperation(t *testing.T) {
 	if got := p.text("#createPet"); !strings.Contains(got, "1 to 9223372036854775807") {
 		t.Error("2^63-1 was rounded")
 	}
+	// What every operation takes is told once.
+	for _, name := range []string{"X-Request-Id", "traceparent"} {
+		if !strings.Contains(p.text("#about-answers"), name) {
+			t.Errorf("the introduction does not tell of %s", name)
+		}
+	}
+	if diff := cmp.Diff([]string{"Answers"}, p.texts("#getLiveness .part > :first-child")); diff != "" {
+		t.Errorf("the parts of an operation that takes nothing of its own (-want +got):\n%s", diff)
+	}
 }
 
 func (s *shop) navigation(t *testing.T) {
