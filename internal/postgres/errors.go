@@ -137,7 +137,7 @@ func retry(ctx context.Context, worthwhile func(error) bool, action func() error
 	delay := retryDelay
 	for attempt := 0; ; attempt++ {
 		err := action()
-		if attempt == retries || !worthwhile(err) {
+		if err == nil || attempt == retries || !worthwhile(err) {
 			return err
 		}
 		select {
