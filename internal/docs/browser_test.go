@@ -762,7 +762,7 @@ func (s *shop) keyboard(t *testing.T) {
 		}
 	}
 	p.press(kb.Enter)
-	p.wait(`location.hash === "#createPet"`)
+	p.wait(`location.hash === "#createPet" && document.activeElement.id === "createPet"`)
 	// From here, the next stops are the operation's own.
 	path := []string{}
 	for range 12 {

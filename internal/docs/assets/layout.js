@@ -107,12 +107,18 @@ function useCurrent() {
   return current;
 }
 
-/** Goes where the address points, which the browser cannot while the page is being made. */
+/**
+ * Goes where the address points, which the browser cannot while the page is being made, and takes
+ * the focus along: who follows a link goes on from there, by keyboard and screen reader too.
+ */
 function useDeepLinks(description) {
   useEffect(() => {
     const go = () => {
-      const fragment = decodeURIComponent(location.hash);
-      document.getElementById(description.idOf(fragment))?.scrollIntoView();
+      const target = document.getElementById(description.idOf(decodeURIComponent(location.hash)));
+      if (!target) return;
+      target.tabIndex = -1;
+      target.focus({ preventScroll: true });
+      target.scrollIntoView();
     };
     go();
     addEventListener("hashchange", go);
