@@ -146,7 +146,7 @@ func ask(t *testing.T, method, url, key, body string, header ...string) {
 // and dev does.
 func TestAdminAddress(t *testing.T) {
 	t.Parallel()
-	database := "DATABASE_URL=" + pgtest.New(t).URL
+	database := "DATABASE_URL=" + pgtest.New(t).OwnerURL // for dev, which migrates and fills it
 	first := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}, "serve")
 	_, admin := first.addresses()
 	taken := "PETSTORE_ADMIN_ADDR=" + strings.TrimPrefix(admin, "http://")

@@ -25,6 +25,7 @@ import (
 // config is the configuration from the environment; nothing else reads it.
 type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
+	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`

@@ -194,6 +194,9 @@ func TestMigrate(t *testing.T) {
 	if again := must(t, environ, "migrate", "up"); again != "the schema is current\n" {
 		t.Errorf("migrate up, again: %q", again)
 	}
+	if _, _, err := execute(t, append(environ, "PETSTORE_SERVING_ROLE=nobody_at_all"), "migrate", "up"); err == nil || !strings.Contains(err.Error(), "CREATE ROLE") {
+		t.Errorf("migrate up for a role that is not there: %v", err)
+	}
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00004_create_orders.sql") {
 		t.Errorf("migrate status:\n%s", status)
 	}
@@ -202,6 +205,43 @@ func TestMigrate(t *testing.T) {
 	}
 	if status := must(t, environ, "migrate", "status"); !strings.Contains(status, "pending") {
 		t.Errorf("migrate status after down:\n%s", status)
+	}
+}
+
+// TestServingRole: migrate up gives the role that serves all that it needs.
+func TestServingRole(t *testing.T) {
+	t.Parallel()
+	role, err := url.Parse(pgtest.New(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := pgtest.NewEmpty(t)
+	owner, err := url.Parse(database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving := *role
+	serving.Path = owner.Path
+	environ := []string{"DATABASE_URL=" + serving.String(), "PETSTORE_ADDR=127.0.0.1:0"}
+	p := begin(t, t.TempDir(), environ, "serve")
+	p.expect("petstore migrate up")
+	base := p.address()
+	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
+	for range 2 {
+		if said := must(t, up, "migrate", "up"); !strings.Contains(said, role.User.Username()+" may serve\n") {
+			t.Errorf("migrate up says %q", said)
+		}
+	}
+	if got := status(t, base+"/readyz", ""); got != http.StatusOK {
+		t.Errorf("GET /readyz after that: %d", got)
+	}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	post(t, base+"/categories", key, `{"name": "dogs"}`)
+	if _, _, err := execute(t, environ, "migrate", "down"); err == nil || !strings.Contains(err.Error(), "42501") {
+		t.Errorf("the role that serves migrates: %v", err)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
 	}
 }
 
@@ -307,7 +347,7 @@ func TestRotateKey(t *testing.T) {
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL} // the ids are the owner's to give
 	if out := must(t, environ, "seed", "--pets", "50"); !strings.Contains(out, "50 pets") {
 		t.Errorf("seed: %q", out)
 	}

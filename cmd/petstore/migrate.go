@@ -17,12 +17,16 @@ func (p *program) migrateCommand() *cobra.Command {
 		Use:   "migrate",
 		Short: "Move the database schema, at deploy time",
 		Long: `Migrate moves the schema of the database that DATABASE_URL names. It is safe to
-start from several places at once: one works while the others wait.`,
+start from several places at once: one works while the others wait.
+
+Where PETSTORE_SERVING_ROLE names a role of the database, up gives it what serve
+and key need, on rows alone, and nothing else: serve as that role, and what
+answers the network cannot change the schema.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore migrate up",
 		Args:    usage(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	add := func(name, short string, action func(context.Context, *postgres.Migrations) error) {
+	add := func(name, short string, action func(context.Context, config, *postgres.Migrations) error) {
 		migrate.AddCommand(&cobra.Command{
 			Use:     name,
 			Short:   short,
@@ -40,7 +44,7 @@ start from several places at once: one works while the others wait.`,
 	return migrate
 }
 
-func (p *program) withMigrations(ctx context.Context, action func(context.Context, *postgres.Migrations) error) (err error) {
+func (p *program) withMigrations(ctx context.Context, action func(context.Context, config, *postgres.Migrations) error) (err error) {
 	c, err := p.loadConfig(true)
 	if err != nil {
 		return err
@@ -50,10 +54,10 @@ func (p *program) withMigrations(ctx context.Context, action func(context.Contex
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	return action(ctx, m)
+	return action(ctx, c, m)
 }
 
-func (p *program) migrateUp(ctx context.Context, m *postgres.Migrations) error {
+func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migrations) error {
 	applied, err := m.Up(ctx)
 	for _, migration := range applied {
 		fmt.Fprintf(p.stdout, "applied %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
@@ -61,10 +65,17 @@ func (p *program) migrateUp(ctx context.Context, m *postgres.Migrations) error {
 	if err == nil && len(applied) == 0 {
 		fmt.Fprintln(p.stdout, "the schema is current")
 	}
-	return err
+	if err != nil || c.ServingRole == "" {
+		return err
+	}
+	if err := m.GrantServing(ctx, c.ServingRole); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.stdout, "%s may serve\n", c.ServingRole)
+	return nil
 }
 
-func (p *program) migrateDown(ctx context.Context, m *postgres.Migrations) error {
+func (p *program) migrateDown(ctx context.Context, _ config, m *postgres.Migrations) error {
 	reverted, err := m.Down(ctx)
 	for _, migration := range reverted {
 		fmt.Fprintf(p.stdout, "took back %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
@@ -75,7 +86,7 @@ func (p *program) migrateDown(ctx context.Context, m *postgres.Migrations) error
 	return err
 }
 
-func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations) error {
+func (p *program) migrateStatus(ctx context.Context, _ config, m *postgres.Migrations) error {
 	all, err := m.Status(ctx)
 	if err != nil {
 		return err
@@ -92,7 +103,7 @@ func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations) err
 	return table.Flush()
 }
 
-func (p *program) migrateVersion(ctx context.Context, m *postgres.Migrations) error {
+func (p *program) migrateVersion(ctx context.Context, _ config, m *postgres.Migrations) error {
 	version, err := m.Version(ctx)
 	if err != nil {
 		return err

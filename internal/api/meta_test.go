@@ -156,9 +156,10 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 
 func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	database := pgtest.New(t)
+	p := startOn(t, database)
 	p.get("/readyz").want(200)
-	migrations, err := postgres.OpenMigrations(t.Context(), p.dbURL)
+	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
 	if err != nil {
 		t.Fatal(err)
 	}

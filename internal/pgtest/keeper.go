@@ -192,5 +192,5 @@ func findServer(ctx context.Context, r run, abandoned []string, lines io.Writer)
 	return keptServer{}, fmt.Errorf(`there is no PostgreSQL to test on; one of these helps:
 - start Docker (%w)
 - give the machine a server (%w)
-- set PETSTORE_TEST_DATABASE_URL to a postgres:// URL whose user may create databases`, containerErr, err)
+- set PETSTORE_TEST_DATABASE_URL to a postgres:// URL whose user may create databases and roles`, containerErr, err)
 }

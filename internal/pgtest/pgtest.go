@@ -9,7 +9,10 @@ package pgtest
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/url"
 	"os"
@@ -31,14 +34,18 @@ const (
 	maxNameLength = 63
 )
 
-// Database is a database of one test.
+// Database is a database of one test. A server under test connects with URL, as
+// the role that serves, so that a privilege that is missing is noticed; what the
+// test does past the server is done by the owner.
 type Database struct {
-	URL  string        // libpq URL
-	Pool *pgxpool.Pool // closed when the test ends
+	URL      string        // libpq URL of the role that serves, with a password
+	OwnerURL string        // libpq URL of the role that migrated
+	Pool     *pgxpool.Pool // of the owner; closed when the test ends
 }
 
-// New returns a database with all migrations applied. A test that fails logs
-// its URL.
+// New returns a database with all migrations applied, and the role that serves
+// granted what [postgres.Migrations.GrantServing] says. A test that fails logs
+// the URL of the owner.
 func New(t testing.TB) *Database {
 	t.Helper()
 	server := mustFind(t)
@@ -47,10 +54,12 @@ func New(t testing.TB) *Database {
 		t.Fatalf("pgtest: %v", err)
 	}
 	// copying files is faster than the default, which is meant for large templates
-	return create(t, server, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(template)))
+	database := create(t, server, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(template)))
+	database.URL = server.servingURL(database.OwnerURL)
+	return database
 }
 
-// NewEmpty returns a database without any table.
+// NewEmpty returns a database without any table; both its URLs are the owner's.
 func NewEmpty(t testing.TB) *Database {
 	t.Helper()
 	return create(t, mustFind(t), "")
@@ -85,8 +94,9 @@ func create(t testing.TB, server server, options string) *Database {
 	if err := server.exec(t.Context(), fmt.Sprintf("CREATE DATABASE %s %s", quote(name), options)); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	database := &Database{URL: server.databaseURL(name)}
-	config, err := pgxpool.ParseConfig(database.URL)
+	address := server.databaseURL(name)
+	database := &Database{URL: address, OwnerURL: address}
+	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -100,7 +110,7 @@ func create(t testing.TB, server server, options string) *Database {
 		database.Pool.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		if err := server.leave(ctx, t, name, database.URL); err != nil {
+		if err := server.leave(ctx, t, name, address); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
@@ -168,6 +178,43 @@ func (s server) databaseURL(name string) string {
 	}
 	parsed.Path = "/" + name
 	return parsed.String()
+}
+
+// servingRole is the role that serves in all databases of the run.
+func (s server) servingRole() string { return s.Prefix + "serving" }
+
+// servingPassword is the same in every process of the run, and on a server that
+// outlives it nobody else can know it who cannot be the owner.
+func (s server) servingPassword() string {
+	mac := hmac.New(sha256.New, []byte(s.URL))
+	mac.Write([]byte(s.Prefix))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// servingURL is the URL of a database for the role that serves.
+func (s server) servingURL(owner string) string {
+	parsed, err := url.Parse(owner)
+	if err != nil {
+		panic(err) // databaseURL made it
+	}
+	query := parsed.Query()
+	query.Del("user")
+	query.Del("password")
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes a plus for a plus
+	parsed.User = url.UserPassword(s.servingRole(), s.servingPassword())
+	return parsed.String()
+}
+
+// ensureServingRole makes the role, or leaves the one that is there: its
+// password does not change during a run.
+func (s server) ensureServingRole(ctx context.Context, conn *pgx.Conn) error {
+	var there bool
+	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", s.servingRole()).Scan(&there)
+	if err != nil || there {
+		return err
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quote(s.servingRole()), s.servingPassword()))
+	return err
 }
 
 // say tells the person who runs the tests, and not the log of one test.

@@ -45,9 +45,9 @@ func TestMain(m *testing.M) {
 func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
 	one, other := pgtest.New(t), pgtest.New(t)
-	t.Logf("url=%s", one.URL)
-	if one.URL == other.URL {
-		t.Fatalf("both are %s", one.URL)
+	t.Logf("url=%s", one.OwnerURL)
+	if one.URL == other.URL || one.OwnerURL == other.OwnerURL {
+		t.Fatalf("both are %s", one.OwnerURL)
 	}
 	var migrated bool
 	if err := one.Pool.QueryRow(t.Context(), "SELECT max(version_id) > 0 FROM goose_db_version").Scan(&migrated); err != nil || !migrated {
@@ -62,6 +62,33 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	}
 	if os.Getenv(failEnv) != "" {
 		t.Error("as asked")
+	}
+}
+
+// TestServerDoesNotOwn: a server under test is another role than the test, on the
+// same database.
+func TestServerDoesNotOwn(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	server, err := pgxpool.New(t.Context(), database.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	who := func(pool *pgxpool.Pool) (name, role string) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), "SELECT current_database(), session_user::text").Scan(&name, &role); err != nil {
+			t.Fatal(err)
+		}
+		return name, role
+	}
+	served, serving := who(server)
+	owned, owner := who(database.Pool)
+	if served != owned || serving == owner || !strings.HasSuffix(serving, "_serving") {
+		t.Errorf("the server is %s in %s, the test %s in %s", serving, served, owner, owned)
+	}
+	if _, err := server.Exec(t.Context(), "CREATE TABLE mine (id int)"); err == nil {
+		t.Error("the server can make a table")
 	}
 }
 
@@ -144,6 +171,10 @@ func TestForeignServer(t *testing.T) {
 		if _, err := server.Pool.Exec(t.Context(), "DROP DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
 			t.Error(err)
 		}
+	}
+	// the role stayed for them
+	if _, err := server.Pool.Exec(t.Context(), "DROP ROLE "+prefix+"serving"); err != nil {
+		t.Error(err)
 	}
 }
 

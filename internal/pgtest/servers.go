@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/localpg"
 )
@@ -24,6 +25,9 @@ const (
 
 	// keptComment marks the database of a failed test.
 	keptComment = "kept: its test failed"
+
+	// dependentObjects is the SQLSTATE for a role that has privileges somewhere.
+	dependentObjects = "2BP01"
 )
 
 // startPrivate runs a cluster from the machine's own binaries, or fetched ones.
@@ -106,7 +110,8 @@ func (s server) version(ctx context.Context) (string, error) {
 }
 
 // dropAll drops what the run has left on the server: the template, and the
-// databases of tests that were killed. Those of failed tests stay.
+// databases of tests that were killed. Those of failed tests stay, and with them
+// the role that may read and write them.
 func (s server) dropAll(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL)
 	if err != nil {
@@ -134,6 +139,10 @@ func (s server) dropAll(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 		_, err := conn.Exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(d.Name)))
+		errs = append(errs, err)
+	}
+	_, err = conn.Exec(ctx, "DROP ROLE IF EXISTS "+quote(s.servingRole()))
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != dependentObjects {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

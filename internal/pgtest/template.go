@@ -48,7 +48,10 @@ func (s server) template(ctx context.Context) (string, error) {
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+quote(name)); err != nil {
 		return "", err
 	}
-	if err := migrate(ctx, s.databaseURL(name)); err != nil {
+	if err := s.ensureServingRole(ctx, conn); err != nil {
+		return "", err
+	}
+	if err := migrate(ctx, s.databaseURL(name), s.servingRole()); err != nil {
 		return "", err
 	}
 	// a connection to a template would keep it from being cloned
@@ -56,12 +59,14 @@ func (s server) template(ctx context.Context) (string, error) {
 	return name, err
 }
 
-func migrate(ctx context.Context, url string) error {
+func migrate(ctx context.Context, url, servingRole string) error {
 	migrations, err := postgres.OpenMigrations(ctx, url)
 	if err != nil {
 		return err
 	}
-	_, err = migrations.Up(ctx)
+	if _, err = migrations.Up(ctx); err == nil {
+		err = migrations.GrantServing(ctx, servingRole)
+	}
 	return errors.Join(err, migrations.Close())
 }
 

@@ -118,8 +118,12 @@ func wrapMigration(err error) error {
 	return nil
 }
 
-// undefinedTable is the SQLSTATE of a database that was never migrated.
-const undefinedTable = "42P01"
+// SQLSTATE codes of a database that was never migrated, and of one on its way
+// from there, whose tables the role may not read yet (see GrantServing).
+const (
+	undefinedTable        = "42P01"
+	insufficientPrivilege = "42501"
+)
 
 // SchemaIsCurrent reports whether the database has every migration that this
 // program knows. One that is ahead is current too: during a deployment the
@@ -127,7 +131,7 @@ const undefinedTable = "42P01"
 func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
 	var version int64
 	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == undefinedTable || pgErr.Code == insufficientPrivilege) {
 		return false, nil
 	}
 	return version >= latestVersion, err

@@ -1,0 +1,95 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// servingPrivileges are what the statements in queries/ do to each table, and no
+// more; a test compares the two. A row that is locked is one that may be updated.
+// Sequences are not here: an identity column gives out ids in its own right.
+var servingPrivileges = []struct{ table, privileges string }{
+	{"accounts", "SELECT, INSERT, UPDATE"},
+	{"api_keys", "SELECT, INSERT, UPDATE"},
+	{"categories", "SELECT, INSERT, UPDATE, DELETE"},
+	{"goose_db_version", "SELECT"},
+	{"idempotency_keys", "SELECT, INSERT, UPDATE, DELETE"},
+	{"inventory", "SELECT, INSERT, UPDATE, DELETE"},
+	{"messages", "SELECT, INSERT"},
+	{"orders", "SELECT, INSERT, UPDATE, DELETE"},
+	{"pets", "SELECT, INSERT, UPDATE, DELETE"},
+	{"signing_keys", "SELECT"},
+}
+
+// grantLock is the advisory lock of a transaction that grants: two at once would
+// change the same rows of the catalog, and one of them would fail.
+const grantLock = 0x70657473746f7265 // "petstore"
+
+// GrantServing gives a role what serving and making keys take, and takes from it
+// every other privilege on tables, sequences and the schema. It takes from all
+// roles the right to make anything in the schema and temporary tables. The role
+// must be there, and must not be one that can change the schema anyway: a
+// superuser, or a member of the role that migrates.
+//
+// A schema that is ahead of this program keeps its privileges: those of a later
+// release are not known here.
+func (m *Migrations) GrantServing(ctx context.Context, role string) error {
+	version, err := m.Version(ctx)
+	if err != nil || version > latestVersion {
+		return err
+	}
+	tx, err := m.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("postgres: granting: %w", err)
+	}
+	if err := grantServing(ctx, tx, role); err != nil {
+		return errors.Join(fmt.Errorf("postgres: granting to the role %q: %w", role, err), tx.Rollback())
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("postgres: granting: %w", err)
+	}
+	return nil
+}
+
+func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
+	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", grantLock); err != nil {
+		return err
+	}
+	var database, schema string
+	var powerful bool
+	err := tx.QueryRowContext(ctx, `
+		SELECT current_database(), current_schema(), rolsuper OR pg_has_role(oid, current_user, 'MEMBER')
+		FROM pg_roles
+		WHERE rolname = $1`, role).Scan(&database, &schema, &powerful)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return errors.New("it is not there; make it with CREATE ROLE")
+	case err != nil:
+		return err
+	case powerful:
+		return errors.New("it could change the schema all the same: it is a superuser, or has the rights of the role that migrates")
+	}
+	database, schema, role = quote(database), quote(schema), quote(role)
+	statements := []string{
+		"REVOKE TEMPORARY ON DATABASE " + database + " FROM PUBLIC, " + role,
+		"REVOKE CREATE ON SCHEMA " + schema + " FROM PUBLIC, " + role,
+		"REVOKE ALL ON ALL TABLES IN SCHEMA " + schema + " FROM " + role,
+		"REVOKE ALL ON ALL SEQUENCES IN SCHEMA " + schema + " FROM " + role,
+		"GRANT USAGE ON SCHEMA " + schema + " TO " + role,
+	}
+	for _, on := range servingPrivileges {
+		statements = append(statements, "GRANT "+on.privileges+" ON "+schema+"."+on.table+" TO "+role)
+	}
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
