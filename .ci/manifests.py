@@ -56,6 +56,10 @@ for name, template in {"api": api, "migrate": migrate}.items():
     check(container["securityContext"]["readOnlyRootFilesystem"], f"{name}: may write to its root")
     check("value" not in container["env"][0], f"{name}: DATABASE_URL is not from a Secret")
 
+urls = [template["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] for template in (api, migrate)]
+check(urls[0] != urls[1], "what serves and what migrates have the same role")
+check("PETSTORE_SERVING_ROLE" in [variable["name"] for variable in migrate["spec"]["containers"][0]["env"]], "the Job grants nothing to the role that serves")
+
 target = the("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
 check(target["name"] == deployment["metadata"]["name"], "the HorizontalPodAutoscaler scales something else")
 check("replicas" not in deployment["spec"], "the Deployment and the HorizontalPodAutoscaler both set replicas")
