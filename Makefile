@@ -5,6 +5,8 @@ REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
 OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
 AXE           := axe-core@4.14.1
+GO_LICENSES   := github.com/google/go-licenses@v1.6.0
+GOVULNCHECK   := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
@@ -17,6 +19,8 @@ GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-code
 DESCRIPTION := internal/api/openapi.yaml
 
 SCALE ?= 200000
+# The database of known vulnerabilities, or a copy of it.
+GOVULNDB ?= https://vuln.go.dev
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -106,6 +110,15 @@ clients: export GO_GENERATOR := $(GO_GENERATOR)
 clients: export GO_CLIENT := $(GO_CLIENT)
 clients: ## Clients generated from the description tell a story to a live server (needs Node.js)
 	.ci/clients
+
+.PHONY: licences
+licences: export GO_LICENSES := $(GO_LICENSES)
+licences: ## The licences of all modules in the program, which must be known and allowed
+	.ci/licences
+
+.PHONY: vulnerabilities
+vulnerabilities: ## No known vulnerability is reached from the code (needs vuln.go.dev)
+	go run $(GOVULNCHECK) -db $(GOVULNDB) ./...
 
 .PHONY: manifests
 manifests: export KUSTOMIZE := $(KUSTOMIZE)
