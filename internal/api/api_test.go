@@ -21,6 +21,7 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/leaks"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -58,6 +59,7 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Cleanup(pool.Close)
 	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool)), log: &logBuffer{}}
 	p.key = p.newKey("tester", auth.Admin)
+	p.watchLog()
 	return p.with(func(*api.Options) {})
 }
 
@@ -81,6 +83,41 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	other := *p
 	other.server, other.url, other.pool, other.verifier = server, listening.URL, options.DB, options.Verifier
 	return &other
+}
+
+// theSecrets are those of the tests so far: no server may say one, but for the
+// answer that makes it.
+var theSecrets = sync.OnceValue(func() *leaks.Secrets { return new(leaks.Secrets) })
+
+// watchLog searches what the servers have logged, when the test is over, for every
+// key that was made or sent, the key of cursors and the password of the database.
+func (p *petstore) watchLog() {
+	p.t.Helper()
+	theSecrets().LearnKeys(p.key)
+	signing, err := db.New(p.db).SigningKeyGet(p.t.Context(), "cursor")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	theSecrets().Learn("the key of cursors", string(signing))
+	password := p.pool.Pool().Config().ConnConfig.Password
+	theSecrets().Learn("the password of the database", password)
+	p.t.Cleanup(func() {
+		if found := theSecrets().In(p.log.String()); len(found) > 0 {
+			p.t.Errorf("the log holds %q:\n%s", found, p.log)
+		}
+	})
+}
+
+// watchAnswer searches an answer, too.
+func watchAnswer(t testing.TB, request *http.Request, received *http.Response, text []byte) {
+	t.Helper()
+	theSecrets().LearnKeys(request.Header.Get("Authorization"))
+	if found := theSecrets().In(fmt.Sprintf("%v\n%s", received.Header, text)); len(found) > 0 {
+		t.Errorf("%s %s: %d: the answer holds %q: %v\n%s", request.Method, request.URL, received.StatusCode, found, received.Header, text)
+	}
+	if received.StatusCode < http.StatusMultipleChoices && request.Method == http.MethodPost && strings.HasPrefix(request.URL.Path, keysPath) {
+		theSecrets().LearnKeys(string(text)) // which are told this once
+	}
 }
 
 // newKey makes an API key of the account with this name.
@@ -190,6 +227,7 @@ func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 			return nil, err
 		}
 	}
+	watchAnswer(p.t, request, received, text)
 	theContract().hold(p.t, request, sent, received, text)
 	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
 }

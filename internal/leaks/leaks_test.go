@@ -1,0 +1,51 @@
+package leaks_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+	"petstore/internal/leaks"
+)
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	const password = "correct horse/battery:staple?" //nolint:gosec // the test's own
+	key := auth.NewSecret()
+	var secrets leaks.Secrets
+	secrets.Learn("the password", password)
+	secrets.LearnKeys("Bearer " + key.Reveal() + "\n")
+	keyName := "the API key " + key.Prefix()
+	hidden := key.Reveal()[len(key.Prefix()):]
+
+	for text, want := range map[string][]string{
+		"":                                       nil,
+		key.Prefix():                             nil,
+		"petstore_":                              nil,
+		password[:15]:                            nil,
+		"x" + password:                           {"the password"},
+		password[3:19]:                           {"the password"},
+		hidden[12:]:                              {keyName},
+		"=" + key.Reveal() + password + password: {keyName, "the password"},
+		"postgres://u:" + url.PathEscape(password) + "@h/d":                              {"the password"},
+		"?password=" + url.QueryEscape(password):                                         {"the password"},
+		fmt.Sprintf("%x", "\x00"+password):                                               {"the password"},
+		fmt.Sprintf("%X", password):                                                      {"the password"},
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("a:"+password)):              {"the password"},
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("ab:"+password)):             {"the password"},
+		"Basic " + base64.URLEncoding.EncodeToString([]byte("abc:"+key.Reveal()+"more")): {keyName},
+		strings.ToUpper(password):                                                        nil,
+	} {
+		if diff := cmp.Diff(want, secrets.In(text)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", text, diff)
+		}
+	}
+	if found := new(leaks.Secrets).In(password); found != nil {
+		t.Errorf("of no secrets %v are found", found)
+	}
+}
