@@ -22,7 +22,8 @@ func (p *process) addresses() (base, admin string) {
 	return "http://" + found[0], "http://" + found[1]
 }
 
-// read sends a GET that must succeed and returns the body of the answer.
+// read sends a GET that must succeed and returns the body of the answer, which
+// holds no secret.
 func read(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -38,6 +39,7 @@ func read(t *testing.T, url string) string {
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("GET %s: %s %v", url, response.Status, err)
 	}
+	watch(t, "GET "+url, string(body))
 	return string(body)
 }
 

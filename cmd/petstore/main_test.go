@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -36,13 +37,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// execute runs a command in this process.
+// execute runs a command in this process, and searches what it says for secrets.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	learnEnviron(environ)
 	err = run(ctx, args, environ, &out, &errs)
+	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
 }
 
@@ -378,14 +381,17 @@ type process struct {
 	output []string    // those read so far
 }
 
-// begin starts the program in a directory; it is killed when the test ends.
+// begin starts the program in a directory; it is killed when the test ends, and
+// what it has said is searched for secrets.
 func begin(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
 	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
+	learnEnviron(environ)
 	read, write := io.Pipe()
-	cmd.Stdout, cmd.Stderr = write, write
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, write), io.MultiWriter(&stderr, write)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +402,12 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 			p.lines <- scanner.Text()
 		}
 	}()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		read.Close()
+		_ = cmd.Wait() // which the test may have done
+		watchOutput(t, args, stdout.String(), stderr.String())
+	})
 	return p
 }
 
@@ -421,6 +432,7 @@ func (p *process) expect(text string) string {
 // end sends a signal, waits for the end and returns the exit code.
 func (p *process) end(signal os.Signal) int {
 	p.t.Helper()
+	watchArguments(p.t)
 	if err := p.cmd.Process.Signal(signal); err != nil {
 		p.t.Fatal(err)
 	}

@@ -180,6 +180,7 @@ func TestTraces(t *testing.T) {
 	if spans.service != "shop" || len(spans.mistakes) > 0 {
 		t.Errorf("the spans are of the service %q, and sent with the mistakes %v", spans.service, spans.mistakes)
 	}
+	watch(t, "the spans", string(spans.received))
 	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer"} {
 		if strings.Contains(string(spans.received), secret) {
 			t.Errorf("%q is in the spans", secret)

@@ -15,7 +15,7 @@ import (
 
 func TestSecrets(t *testing.T) {
 	t.Parallel()
-	const password = "correct horse/battery:staple?" //nolint:gosec // the test's own
+	const password = "correct horse/battery:staple?"
 	key := auth.NewSecret()
 	var secrets leaks.Secrets
 	secrets.Learn("the password", password)

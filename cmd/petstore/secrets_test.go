@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"petstore/internal/leaks"
+	"petstore/internal/pgtest"
+)
+
+// theSecrets are those of the tests so far: the passwords of databases, and the
+// keys that were printed. Whatever a program says, in any test, is searched for
+// them, but for the one place that shows a key.
+var theSecrets = sync.OnceValue(func() *leaks.Secrets { return new(leaks.Secrets) })
+
+// showsKeys reports whether a command prints an API key, on stdout.
+func showsKeys(args []string) bool {
+	command := strings.Join(args[:min(2, len(args))], " ")
+	return command == "key create" || command == "key rotate" || command == "dev"
+}
+
+// learnEnviron adds the passwords of an environment.
+func learnEnviron(environ []string) {
+	for _, variable := range environ {
+		switch name, value, _ := strings.Cut(variable, "="); name {
+		case "PGPASSWORD":
+			theSecrets().Learn(name, value)
+		case "DATABASE_URL":
+			if parsed, err := pgx.ParseConfig(value); err == nil {
+				theSecrets().Learn("the password of "+name, parsed.Password)
+			}
+		}
+	}
+}
+
+// watch fails the test when one of these texts, given after what it is, holds a
+// secret.
+func watch(t *testing.T, said ...string) {
+	t.Helper()
+	for i := 0; i+1 < len(said); i += 2 {
+		if found := theSecrets().In(said[i+1]); len(found) > 0 {
+			t.Errorf("%s: holds %q:\n%s", said[i], found, said[i+1])
+		}
+	}
+}
+
+// watchOutput searches what a command said. What it printed on stdout may be the
+// first sight of a key.
+func watchOutput(t *testing.T, args []string, stdout, stderr string) {
+	t.Helper()
+	what := "petstore " + strings.Join(args, " ")
+	if showsKeys(args) {
+		theSecrets().LearnKeys(stdout)
+	} else {
+		watch(t, what+": stdout", stdout)
+	}
+	watch(t, what+": stderr", stderr)
+}
+
+// watchArguments searches the arguments of every process of this machine, which
+// any of its users can read. Systems without /proc show nothing.
+func watchArguments(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if arguments, err := os.ReadFile(file); err == nil { // else it has ended
+			watch(t, "arguments of a process", strings.ReplaceAll(string(arguments), "\x00", " "))
+		}
+	}
+}
+
+// TestPasswordIsNowhere: whatever is wrong with the database, neither the error
+// nor the log says the password. execute searches both, and this test makes sure
+// that there was something to find.
+func TestPasswordIsNowhere(t *testing.T) {
+	t.Parallel()
+	const password = "a password, & with/all:of@them?#%"
+	user := url.UserPassword("petstore", password).String()
+	database, err := url.Parse(pgtest.New(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := *database
+	unknown.User = url.UserPassword("nobody_at_all", password)
+	refusing := refusePasswords(t)
+	for what, address := range map[string]string{
+		"a port that is none":   "postgres://" + user + "@localhost:port/petstore",
+		"a mode that is none":   "postgres://" + user + "@localhost/petstore?sslmode=perhaps",
+		"a host that is none":   "postgres://" + user + "@host.invalid/petstore",
+		"words instead":         "host=localhost port=many password='" + password + "'",
+		"not encoded":           "postgres://petstore:" + password + "@localhost/petstore",
+		"nobody listens":        "postgres://" + user + "@127.0.0.1:1/petstore?sslmode=disable",
+		"of several nobody":     "postgres://" + user + "@127.0.0.1:1,127.0.0.1:2/petstore?sslmode=disable",
+		"in the query":          "postgres://127.0.0.1:1/petstore?sslmode=disable&user=petstore&password=" + url.QueryEscape(password),
+		"there is no such role": unknown.String(),
+		"refused":               "postgres://" + user + "@" + refusing + "/petstore?sslmode=disable",
+	} {
+		for _, command := range []string{"serve", "migrate up", "key list --account acme", "seed"} {
+			t.Run(what+", "+command, func(t *testing.T) {
+				t.Parallel()
+				theSecrets().Learn("the password", password)
+				theSecrets().Learn("the password, encoded", url.UserPassword("", password).String()[1:])
+				_, _, err := execute(t, []string{
+					"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off", "PETSTORE_STARTUP_WAIT=1ms", "PETSTORE_LOG_LEVEL=debug",
+				}, strings.Fields(command)...)
+				if err == nil {
+					t.Error("it found a database")
+				}
+			})
+		}
+	}
+}
+
+// refusePasswords is the address of a server that asks for a password and wants
+// another one.
+func refusePasswords(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	refuse := func(conn net.Conn) error {
+		defer conn.Close()
+		server := pgproto3.NewBackend(conn, conn)
+		if _, err := server.ReceiveStartupMessage(); err != nil {
+			return err
+		}
+		server.Send(&pgproto3.AuthenticationCleartextPassword{})
+		if err := server.Flush(); err != nil {
+			return err
+		}
+		if _, err := server.Receive(); err != nil {
+			return err
+		}
+		server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
+		return server.Flush()
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go func() { _ = refuse(conn) }() // a client that leaves has its own reason
+		}
+	}()
+	return fmt.Sprint(listener.Addr())
+}
