@@ -53,8 +53,8 @@ type config struct {
 
 const (
 	defaultAddr     = ":8080"
-	leastMaxConns   = 8
-	maxConnsPerCore = 4
+	leastMaxConns   = 12
+	maxConnsPerCore = 6
 	mostMaxConns    = 10_000
 	mostRateLimit   = 1_000_000
 )

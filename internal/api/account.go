@@ -95,7 +95,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	key := auth.NewKey{AccountID: caller(c).AccountID, Name: *name, Scope: scope, ExpiresAt: expiresAt}
 	var secret auth.Secret
 	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, key auth.NewKey) (row db.APIKeyCreateRow, err error) {
-		row, secret, err = auth.Issue(ctx, s.queries, key)
+		row, secret, err = auth.Issue(ctx, s.writes, key)
 		return row, err
 	}, key)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	var secret auth.Secret
 	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, id int64) (row db.APIKeyRotateRow, err error) {
-		row, secret, err = auth.Rotate(ctx, s.queries, caller(c).AccountID, id, grace)
+		row, secret, err = auth.Rotate(ctx, s.writes, caller(c).AccountID, id, grace)
 		return row, err
 	}, id)
 	if errors.Is(err, auth.ErrNoKey) {
@@ -143,7 +143,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if _, err := postgres.Retry(c.Request.Context(), s.queries.APIKeyRevokeOwn, params); err != nil {
+	if _, err := postgres.Retry(c.Request.Context(), s.writes.APIKeyRevokeOwn, params); err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
 	s.verifier.Forget()

@@ -80,7 +80,7 @@ func change[Result any](s *Server, c *gin.Context,
 	ctx := c.Request.Context()
 	fields := c.Request.Header.Values("If-Match")
 	if len(fields) == 0 {
-		return postgres.Retry(ctx, write, s.queries)
+		return postgres.Retry(ctx, write, s.writes)
 	}
 	wanted := parseTags(fields)
 	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {

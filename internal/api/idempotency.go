@@ -60,7 +60,7 @@ type created struct {
 func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *db.Queries) (created, error)) error {
 	ctx := c.Request.Context()
 	if in.idempotencyKey == "" {
-		made, err := postgres.Retry(ctx, effect, s.queries)
+		made, err := postgres.Retry(ctx, effect, s.writes)
 		if err != nil {
 			return err
 		}

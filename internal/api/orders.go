@@ -66,7 +66,7 @@ func (s *Server) placeOrder(c *gin.Context) error {
 // place places an order: in the transaction of queries, if that is what they
 // run in, and else together with the orders of the same pet that wait.
 func (s *Server) place(ctx context.Context, queries *db.Queries, order db.OrderPlaceParams) (db.OrderPlaceRow, error) {
-	if queries != s.queries {
+	if queries != s.writes {
 		return queries.OrderPlace(ctx, order)
 	}
 	return s.orders.Do(ctx, order.PetID, order)

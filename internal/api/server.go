@@ -67,6 +67,7 @@ type Options struct {
 type Server struct {
 	db       *postgres.DB
 	queries  *db.Queries
+	writes   *db.Queries // for statements that write
 	verifier *auth.Verifier
 	log      *slog.Logger
 	pets     *batch.Batcher[struct{}, int64, *db.Pet]
@@ -110,6 +111,7 @@ func New(options Options) (*Server, error) {
 	s := &Server{
 		db:             options.DB,
 		queries:        db.New(options.DB),
+		writes:         db.New(options.DB.Writing()),
 		verifier:       options.Verifier,
 		log:            options.Log,
 		metrics:        options.Metrics,
@@ -123,7 +125,7 @@ func New(options Options) (*Server, error) {
 		limits:         newLimits(options),
 	}
 	s.pets = newPetReader(s.queries, options.RequestTimeout)
-	s.orders = newOrderPlacer(s.queries, options.RequestTimeout)
+	s.orders = newOrderPlacer(s.writes, options.RequestTimeout)
 	s.pages = newPageMaker(options.RequestTimeout)
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()

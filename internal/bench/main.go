@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	maxConns = 8 // of each server's pool: what petstore takes by default on two cores
+	maxConns = 8 // of the plain server, which is slower with more; petstore has its default
 	hotPet   = 1
 	starts   = 5
 )

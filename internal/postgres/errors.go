@@ -163,5 +163,5 @@ func Transact[Result any](ctx context.Context, d *DB, action func(context.Contex
 			return err
 		})
 		return result, err
-	}, d)
+	}, d.Writing())
 }

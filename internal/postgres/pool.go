@@ -17,6 +17,10 @@ const (
 	connectTimeout  = 2 * time.Second
 	acquireTimeout  = time.Second // a longer wait makes every waiter slow
 	maxConnLifetime = time.Hour
+
+	// keptForReads is how many connections writes leave: they hold theirs until the
+	// disk has their commit, and while they wait for locks.
+	keptForReads = 2
 )
 
 // sessionParameters are set on every connection of a pool. A statement that
@@ -33,7 +37,11 @@ var sessionParameters = map[string]string{
 // DB runs statements on a pool of connections. It waits for a connection for a
 // second at most, so that a pool that is exhausted is an error that [Unavailable]
 // knows, and not a queue. It implements db.DBTX.
-type DB struct{ pool *pgxpool.Pool }
+type DB struct {
+	pool    *pgxpool.Pool
+	writers chan struct{} // has a value for each connection that writes
+	writing bool
+}
 
 // Open makes a pool of at most maxConns connections for a libpq URL, which may
 // name several hosts. It connects to none yet: the only error is a URL that
@@ -51,7 +59,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
-	d := &DB{}
+	d := &DB{writers: make(chan struct{}, max(1, maxConns-keptForReads))}
 	// A server that has become a standby keeps its connections. None of them takes
 	// a write any more; new ones find the server that does.
 	inherited := config.ConnConfig.OnPgError
@@ -85,6 +93,10 @@ func (d *DB) Close() { d.pool.Close() }
 // Pool is the pool itself, for what needs a connection of its own.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
+// Writing is the same database for statements that write. They leave a few of the
+// connections to those that do not, which would else wait behind them.
+func (d *DB) Writing() *DB { return &DB{pool: d.pool, writers: d.writers, writing: true} }
+
 // Exec runs a statement that returns no rows.
 func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	conn, err := d.acquire(ctx)
@@ -115,20 +127,47 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return pooledRow{rows, err}
 }
 
-func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolExhausted)
 	defer cancel()
+	if d.writing {
+		select {
+		case d.writers <- struct{}{}:
+		case <-ctx.Done():
+			return nil, &acquireError{context.Cause(ctx)}
+		}
+	}
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
+		d.written()
 		return nil, &acquireError{err}
 	}
-	return conn, nil
+	return &connection{conn, d}, nil
+}
+
+// written lets another write have a connection.
+func (d *DB) written() {
+	if d.writing {
+		<-d.writers
+	}
+}
+
+// connection is one of the pool, until it is released.
+type connection struct {
+	*pgxpool.Conn
+	db *DB
+}
+
+// Release gives the connection back.
+func (c *connection) Release() {
+	c.Conn.Release()
+	c.db.written()
 }
 
 // pooledRows gives its connection back when it is closed.
 type pooledRows struct {
 	pgx.Rows
-	conn *pgxpool.Conn
+	conn *connection
 }
 
 // Close ends the statement and gives its connection back.

@@ -312,3 +312,38 @@ func TestReadOnlyServer(t *testing.T) {
 		}
 	}
 }
+
+// TestWritesLeaveConnections: statements that write hold all but two connections
+// at most, and one that ends lets the next have its own.
+func TestWritesLeaveConnections(t *testing.T) {
+	t.Parallel()
+	const size, writers = 5, 3
+	pool := open(t, pgtest.NewEmpty(t).URL, size)
+	hold := func(d *postgres.DB) (release func()) {
+		t.Helper()
+		rows, err := d.Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end, which is what is tested
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(rows.Close)
+		return rows.Close
+	}
+	fails := func() {
+		t.Helper()
+		if _, err := pool.Writing().Exec(t.Context(), "SELECT"); !postgres.Unavailable(err) {
+			t.Errorf("one more write: %v", err)
+		}
+	}
+	release := hold(pool.Writing())
+	for range writers - 1 {
+		hold(pool.Writing())
+	}
+	fails()
+	for range size - writers {
+		hold(pool)
+	}
+	release()
+	release() // which is allowed, and lets no second one in
+	hold(pool.Writing())
+	fails()
+}

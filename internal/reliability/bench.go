@@ -19,7 +19,8 @@ const (
 	pets         = 64            // in stock of every shop
 	stockOfPet   = 1_000_000_000 // units, so that nobody buys out one by accident
 	databaseName = "petstore"
-	poolSize     = 8 // connections of a service, whatever the machine
+	poolSize     = 10 // connections of a service, whatever the machine
+	writers      = 8  // of them that write at once
 )
 
 // suite is what all rows share: the built program, the PostgreSQL of this

@@ -156,13 +156,13 @@ func (d *database) waiting(ctx context.Context) (count int, err error) {
 	return count, err
 }
 
-// untilAllWait returns when every connection of a service waits for a lock; the
+// untilWait returns when that many connections of a service wait for a lock; the
 // error says that they do not soon.
-func (d *database) untilAllWait(ctx context.Context) error {
+func (d *database) untilWait(ctx context.Context, connections int) error {
 	_, err := eventually(ctx, time.Second, func() error {
 		waiting, err := d.waiting(ctx)
-		if err == nil && waiting < poolSize {
-			err = fmt.Errorf("%d statements wait, not %d", waiting, poolSize)
+		if err == nil && waiting < connections {
+			err = fmt.Errorf("%d statements wait, not %d", waiting, connections)
 		}
 		return err
 	})

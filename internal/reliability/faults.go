@@ -48,7 +48,7 @@ var faults = []fault{
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{
 		10, "an order is answered before it is committed", "internal/api/idempotency.go",
-		"made, err := postgres.Retry(ctx, effect, s.queries)",
+		"made, err := postgres.Retry(ctx, effect, s.writes)",
 		`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
 		if err != nil {
 			return err

@@ -99,7 +99,7 @@ func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
 	orders := func() error {
 		var l ledger
 		var group sync.WaitGroup
-		for pet := range poolSize {
+		for pet := range writers {
 			group.Go(func() { l.note(s.order(ctx, 1+pet)) })
 		}
 		group.Wait()
@@ -113,7 +113,7 @@ func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
 	defer release()
 	filled := make(chan error, 1)
 	go func() { filled <- orders() }()
-	err = s.db.untilAllWait(ctx)
+	err = s.db.untilWait(ctx, writers)
 	release()
 	if err := errors.Join(err, <-filled); err != nil {
 		return err
@@ -212,7 +212,7 @@ func tablesLocked(ctx context.Context, b *bench) (string, error) {
 		})
 	}
 	// Until they all wait, and then while they do.
-	if err := s.db.untilAllWait(ctx); err != nil {
+	if err := s.db.untilWait(ctx, poolSize); err != nil {
 		return "", err
 	}
 	var slowest time.Duration

@@ -150,7 +150,7 @@ func hangUps(ctx context.Context, b *bench) (string, error) {
 	for number := range clients { // each asks something else: equal questions would be one statement
 		group.Go(func() { l.note(s.do(impatient, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")) })
 	}
-	if err := s.db.untilAllWait(ctx); err != nil {
+	if err := s.db.untilWait(ctx, poolSize); err != nil {
 		return "", err
 	}
 	group.Wait()

@@ -59,7 +59,7 @@ func terminated(ctx context.Context, b *bench) (string, error) {
 // terminatedSlow ends a service that has eight orders in its hands, which wait
 // for a lock.
 func (s *shop) terminatedSlow(ctx context.Context) (string, error) {
-	const orders = poolSize
+	const orders = writers
 	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return "", err
@@ -70,7 +70,7 @@ func (s *shop) terminatedSlow(ctx context.Context) (string, error) {
 	for pet := range orders { // of different pets, which are placed each by a statement of its own
 		group.Go(func() { l.note(s.order(ctx, 1+pet)) })
 	}
-	if err := s.db.untilAllWait(ctx); err != nil {
+	if err := s.db.untilWait(ctx, orders); err != nil {
 		return "", err
 	}
 	if err := s.api.cmd.Process.Signal(syscall.SIGTERM); err != nil {
