@@ -211,8 +211,9 @@ func tablesLocked(ctx context.Context, b *bench) (string, error) {
 			stuck.note(a, err)
 		})
 	}
-	// Until they all wait, and then while they do.
-	if err := s.db.untilWait(ctx, poolSize); err != nil {
+	// Until they all wait (single pets are read by one statement at a time), and
+	// then while they do.
+	if err := s.db.untilWait(ctx, writers+1); err != nil {
 		return "", err
 	}
 	var slowest time.Duration
