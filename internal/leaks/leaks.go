@@ -44,9 +44,22 @@ func (s *Secrets) Learn(name, secret string) {
 	}
 	for _, form := range forms {
 		for i := 0; i+Shortest <= len(form); i++ {
-			s.pieces[[Shortest]byte([]byte(form[i:i+Shortest]))] = name
+			if piece := [Shortest]byte([]byte(form[i : i+Shortest])); isVaried(piece) {
+				s.pieces[piece] = name
+			}
 		}
 	}
+}
+
+// isVaried reports whether a piece has more than a few different bytes. What has
+// not, such as a row of zeros, is part of a made-up secret and of much else.
+func isVaried(piece [Shortest]byte) bool {
+	const few = 4
+	different := map[byte]bool{}
+	for _, b := range piece {
+		different[b] = true
+	}
+	return len(different) > few
 }
 
 // keyPattern is an API key: its display prefix, and what is secret of it.

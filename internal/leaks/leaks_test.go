@@ -20,6 +20,7 @@ func TestSecrets(t *testing.T) {
 	var secrets leaks.Secrets
 	secrets.Learn("the password", password)
 	secrets.LearnKeys("Bearer " + key.Reveal() + "\n")
+	secrets.LearnKeys("petstore_" + strings.Repeat("0", 36)) // an example of a key
 	keyName := "the API key " + key.Prefix()
 	hidden := key.Reveal()[len(key.Prefix()):]
 
@@ -39,6 +40,7 @@ func TestSecrets(t *testing.T) {
 		"Basic " + base64.StdEncoding.EncodeToString([]byte("a:"+password)):              {"the password"},
 		"Basic " + base64.StdEncoding.EncodeToString([]byte("ab:"+password)):             {"the password"},
 		"Basic " + base64.URLEncoding.EncodeToString([]byte("abc:"+key.Reveal()+"more")): {keyName},
+		"msg_" + strings.Repeat("0", 32):                                                 nil,
 		strings.ToUpper(password):                                                        nil,
 	} {
 		if diff := cmp.Diff(want, secrets.In(text)); diff != "" {
