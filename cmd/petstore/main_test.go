@@ -37,14 +37,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// execute runs a command in this process, and searches what it says for secrets.
+// execute runs a command in this process, without an admin address unless environ
+// names one, and searches what it says for secrets.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	learnEnviron(environ)
-	err = run(ctx, args, environ, &out, &errs)
+	err = run(ctx, args, append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...), &out, &errs)
 	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
 }
