@@ -129,19 +129,26 @@ func newDocument(contentType string, text []byte, vary []string) document {
 	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails for an unknown level alone
 	hash := strings.Trim(etagOf(text), `"`)
 	code := func(text []byte, etag string) coded {
-		return coded{text, etag, http.Header{"Etag": {etag}, "Cache-Control": {"public, no-cache"}, "Vary": vary}}
+		return coded{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": vary}}
 	}
 	return document{[]string{contentType}, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
 }
 
 // answer sends the document, or nothing when the client has it already.
 func (d document) answer(c *gin.Context) {
-	header := c.Writer.Header()
 	form, zip := d.plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
 		form = d.zipped
 	}
+	form.answer(c, d.contentType, zip)
+}
+
+// answer sends a text in the coding that was chosen, or nothing when the client
+// has it already.
+func (form coded) answer(c *gin.Context, contentType []string, zip bool) {
+	header := c.Writer.Header()
 	maps.Copy(header, form.fields)
+	header.Set("ETag", form.etag)
 	if hasAlready(c.Request, form.etag) {
 		answerNotModified(c)
 		return
@@ -149,5 +156,5 @@ func (d document) answer(c *gin.Context) {
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
-	send(c, http.StatusOK, d.contentType, form.text)
+	send(c, http.StatusOK, contentType, form.text)
 }

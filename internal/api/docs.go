@@ -1,8 +1,6 @@
 package api
 
 import (
-	"maps"
-	"net/http"
 	"sync"
 
 	"github.com/gin-gonic/gin"
@@ -16,22 +14,12 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return d
 
 // answerFile sends a page or what it loads, or nothing when the client has it already.
 func (s *Server) answerFile(c *gin.Context, file *docs.File) error {
-	header := c.Writer.Header()
 	form, zip := file.Plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
 		form = file.Compressed
 	}
-	coded := form()
-	maps.Copy(header, file.Fields)
-	header["Vary"] = s.varyEncoding
-	header.Set("ETag", coded.ETag)
-	if hasAlready(c.Request, coded.ETag) {
-		answerNotModified(c)
-		return nil
-	}
-	if zip {
-		header.Set("Content-Encoding", "gzip")
-	}
-	c.Data(http.StatusOK, file.ContentType, coded.Text)
+	chosen := form()
+	c.Writer.Header()["Vary"] = s.varyEncoding
+	coded{chosen.Text, chosen.ETag, file.Fields}.answer(c, []string{file.ContentType}, zip)
 	return nil
 }
