@@ -21,17 +21,14 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.setStock(ctx, pet, stock); err != nil {
-		return "", err
-	}
-	other, err := s.another(ctx)
+	instances, err := s.sellAtTwo(ctx, pet, stock)
 	if err != nil {
 		return "", err
 	}
 	var group sync.WaitGroup
 	var l ledger
 	for buyer := range buyers {
-		group.Go(func() { l.note([]*client{s.client, other}[buyer%2].order(ctx, pet)) })
+		group.Go(func() { l.note(instances[buyer%len(instances)].order(ctx, pet)) })
 	}
 	group.Wait()
 	left, err := s.stock(ctx, pet)
@@ -46,6 +43,15 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 	return figures, nil
 }
 
+// sellAtTwo puts units of a pet in stock, and starts a second instance.
+func (s *shop) sellAtTwo(ctx context.Context, pet, units int) (instances [2]*client, err error) {
+	if _, err := s.setStock(ctx, pet, units); err != nil {
+		return instances, err
+	}
+	other, err := s.another(ctx)
+	return [2]*client{s.client, other}, err
+}
+
 // Row 2. The history of one pet, as the clients of two instances saw it, is one that could have
 // happened one step after the other (linearizable; the checker is porcupine).
 func linearizable(ctx context.Context, b *bench) (string, error) {
@@ -54,10 +60,7 @@ func linearizable(ctx context.Context, b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.setStock(ctx, pet, stock); err != nil {
-		return "", err
-	}
-	other, err := s.another(ctx)
+	instances, err := s.sellAtTwo(ctx, pet, stock)
 	if err != nil {
 		return "", err
 	}
@@ -69,7 +72,7 @@ func linearizable(ctx context.Context, b *bench) (string, error) {
 			for range steps {
 				did := petStep{kind: stepKinds[rand.N(len(stepKinds))], quantity: rand.N(4)}
 				called := time.Since(began)
-				saw, err := []*client{s.client, other}[id%2].step(ctx, pet, did)
+				saw, err := instances[id%len(instances)].step(ctx, pet, did)
 				returned := time.Since(began)
 				if err != nil {
 					failures[id] = err
