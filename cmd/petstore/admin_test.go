@@ -82,6 +82,7 @@ func TestAdmin(t *testing.T) {
 		`petstore_http_request_duration_seconds_count{method="GET",route="/pets"} 5`,
 		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="10"} 5`,
 		`petstore_http_requests_in_flight 0`,
+		`petstore_db_canceled_writes_total 0`,
 		`petstore_http_rate_limited_total{limit="key"} 1`,
 		`petstore_http_rate_limited_total{limit="address"} 1`,
 		`petstore_idempotent_replays_total 1`,

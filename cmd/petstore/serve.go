@@ -106,6 +106,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	defer database.Close()
 	metrics.WatchPool(database.Pool())
+	metrics.WatchWrites(database.CanceledWrites)
 
 	verifier := auth.NewVerifier(db.New(database))
 	metrics.WatchKeys(verifier.Lookups)

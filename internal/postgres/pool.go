@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,8 +40,14 @@ var sessionParameters = map[string]string{
 // knows, and not a queue. It implements db.DBTX.
 type DB struct {
 	pool    *pgxpool.Pool
-	writers chan struct{} // has a value for each connection that writes
+	writers *writers
 	writing bool
+}
+
+// writers are the statements that write.
+type writers struct {
+	connections chan struct{} // has a value for each that has a connection
+	canceled    atomic.Uint64
 }
 
 // Open makes a pool of at most maxConns connections for a libpq URL, which may
@@ -59,7 +66,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
-	d := &DB{writers: make(chan struct{}, max(1, maxConns-keptForReads))}
+	d := &DB{writers: &writers{connections: make(chan struct{}, max(1, maxConns-keptForReads))}}
 	// A server that has become a standby keeps its connections. None of them takes
 	// a write any more; new ones find the server that does.
 	inherited := config.ConnConfig.OnPgError
@@ -97,6 +104,10 @@ func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 // connections to those that do not, which would else wait behind them.
 func (d *DB) Writing() *DB { return &DB{pool: d.pool, writers: d.writers, writing: true} }
 
+// CanceledWrites counts the writes that got no connection in time because as many
+// as may were writing; the pool does not know of them.
+func (d *DB) CanceledWrites() uint64 { return d.writers.canceled.Load() }
+
 // Exec runs a statement that returns no rows.
 func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	conn, err := d.acquire(ctx)
@@ -132,8 +143,9 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	defer cancel()
 	if d.writing {
 		select {
-		case d.writers <- struct{}{}:
+		case d.writers.connections <- struct{}{}:
 		case <-ctx.Done():
+			d.writers.canceled.Add(1)
 			return nil, &acquireError{context.Cause(ctx)}
 		}
 	}
@@ -148,7 +160,7 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 // written lets another write have a connection.
 func (d *DB) written() {
 	if d.writing {
-		<-d.writers
+		<-d.writers.connections
 	}
 }
 

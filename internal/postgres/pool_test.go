@@ -346,4 +346,7 @@ func TestWritesLeaveConnections(t *testing.T) {
 	release() // which is allowed, and lets no second one in
 	hold(pool.Writing())
 	fails()
+	if got := pool.CanceledWrites(); got != 2 {
+		t.Errorf("%d canceled writes", got)
+	}
 }

@@ -87,8 +87,17 @@ func (m *Metrics) SetVersion(version string) {
 }
 
 // WatchPool tells of a pool of connections whenever the metrics are asked for. It
-// is called once at most, as is WatchKeys.
+// is called once at most, as are WatchWrites and WatchKeys.
 func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
+
+// WatchWrites tells how many writes got no connection, whenever the metrics are
+// asked for.
+func (m *Metrics) WatchWrites(canceled func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "petstore_db_canceled_writes_total",
+		Help: "Writes that got no connection in time, because as many as may were writing.",
+	}, func() float64 { return float64(canceled()) }))
+}
 
 // WatchKeys tells how many API keys were verified from memory, and how many with
 // the database, whenever the metrics are asked for.
