@@ -15,7 +15,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
-	"petstore/internal/batch"
+	"petstore/internal/coalesce"
 	"petstore/internal/docs"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
@@ -70,9 +70,9 @@ type Server struct {
 	writes   *db.Queries // for statements that write
 	verifier *auth.Verifier
 	log      *slog.Logger
-	pets     *batch.Batcher[struct{}, int64, *db.Pet]
-	orders   *batch.Batcher[int64, db.OrderPlaceParams, db.OrderPlaceRow]
-	pages    *batch.Batcher[string, func(context.Context) (madePage, error), madePage]
+	pets     *coalesce.Coalescer[struct{}, int64, *db.Pet]
+	orders   *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow]
+	pages    *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage]
 	metrics  *telemetry.Metrics
 	tracer   *telemetry.Tracer
 

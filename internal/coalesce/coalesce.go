@@ -1,7 +1,7 @@
-// Package batch lets calls that come at the same time share one run. Nobody is
+// Package coalesce lets calls that come at the same time share one run. Nobody is
 // made to wait for company: a call that finds nothing under way runs at once and
 // alone, and those that arrive meanwhile go together in the next run.
-package batch
+package coalesce
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Batcher runs calls, together where they have the same key and would wait
+// Coalescer runs calls, together where they have the same key and would wait
 // anyway. It is safe for concurrent use.
-type Batcher[Key comparable, In, Out any] struct {
+type Coalescer[Key comparable, In, Out any] struct {
 	run      func(context.Context, Key, []In) ([]Out, error)
 	parallel int
 	timeout  time.Duration
@@ -22,12 +22,12 @@ type Batcher[Key comparable, In, Out any] struct {
 	lanes map[Key]*lane[In, Out] // of the keys that have a run under way
 }
 
-// New returns a Batcher of a function that answers each input by the output at
+// New returns a Coalescer of a function that answers each input by the output at
 // the same index, or all of them by an error. At most parallel runs of one key
 // are under way at once. A run of calls that waited lasts no longer than the
 // timeout, and one of a call alone no longer than that call's context.
-func New[Key comparable, In, Out any](parallel int, timeout time.Duration, run func(context.Context, Key, []In) ([]Out, error)) *Batcher[Key, In, Out] {
-	return &Batcher[Key, In, Out]{run: run, parallel: parallel, timeout: timeout, lanes: map[Key]*lane[In, Out]{}}
+func New[Key comparable, In, Out any](parallel int, timeout time.Duration, run func(context.Context, Key, []In) ([]Out, error)) *Coalescer[Key, In, Out] {
+	return &Coalescer[Key, In, Out]{run: run, parallel: parallel, timeout: timeout, lanes: map[Key]*lane[In, Out]{}}
 }
 
 // lane is what happens to one key.
@@ -58,7 +58,7 @@ type call[In any] struct {
 // error is that of the run, or the context's when that ends first: the call then
 // leaves without harm to the others, and nothing is done for it unless its run
 // has begun.
-func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
+func (b *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
 	b.mu.Lock()
 	l := b.lanes[key]
 	if l == nil {
@@ -97,14 +97,14 @@ func (b *Batcher[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out
 }
 
 // next has those who wait run, when a run of their key has ended.
-func (b *Batcher[Key, In, Out]) next(key Key, l *lane[In, Out]) {
+func (b *Coalescer[Key, In, Out]) next(key Key, l *lane[In, Out]) {
 	if g := b.take(key, l); g != nil {
 		go b.drain(key, l, g)
 	}
 }
 
 // drain runs group after group until nobody waits.
-func (b *Batcher[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
+func (b *Coalescer[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
 	for ; g != nil; g = b.take(key, l) {
 		b.runGroup(key, g)
 	}
@@ -112,7 +112,7 @@ func (b *Batcher[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Ou
 
 // runGroup runs a group in a context of its own, which has the values of its first
 // call's: none of those who wait can end it for the others.
-func (b *Batcher[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
+func (b *Coalescer[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
 	ctx, cancel := context.WithTimeout(g.ctx, b.timeout)
 	defer cancel()
 	defer close(g.done)
@@ -121,21 +121,21 @@ func (b *Batcher[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
 
 // answer runs a group; a panic is its error, for there may be nobody else to
 // recover it.
-func (b *Batcher[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
+func (b *Coalescer[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			g.err = fmt.Errorf("batch: panic: %v\n%s", panicked, debug.Stack())
+			g.err = fmt.Errorf("coalesce: panic: %v\n%s", panicked, debug.Stack())
 		}
 	}()
 	g.outs, g.err = b.run(ctx, key, g.ins)
 	if g.err == nil && len(g.outs) != len(g.ins) {
-		g.err = fmt.Errorf("batch: %d answers to %d calls", len(g.outs), len(g.ins))
+		g.err = fmt.Errorf("coalesce: %d answers to %d calls", len(g.outs), len(g.ins))
 	}
 }
 
 // take gives the next group, if anybody is left in it, or ends the run and, with
 // the last one, the lane.
-func (b *Batcher[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
+func (b *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := l.waiting

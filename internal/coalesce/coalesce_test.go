@@ -1,4 +1,4 @@
-package batch_test
+package coalesce_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"petstore/internal/batch"
+	"petstore/internal/coalesce"
 )
 
 const timeout = 10 * time.Second
@@ -41,7 +41,7 @@ func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 func TestCallsThatWaitGoTogether(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := batch.New(1, timeout, g.double)
+	b := coalesce.New(1, timeout, g.double)
 	var calls sync.WaitGroup
 	call := func(in int) {
 		calls.Go(func() {
@@ -74,7 +74,7 @@ func TestCallsThatWaitGoTogether(t *testing.T) {
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := batch.New(1, timeout, g.double)
+	b := coalesce.New(1, timeout, g.double)
 	var calls sync.WaitGroup
 	for i, key := range []string{"a", "b", "c"} {
 		calls.Go(func() {
@@ -94,7 +94,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 func TestParallelRuns(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64
-	b := batch.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) {
+	b := coalesce.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) {
 		now := running.Add(1)
 		for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
 		}
@@ -122,7 +122,7 @@ func TestParallelRuns(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := batch.New(1, timeout, g.double)
+	b := coalesce.New(1, timeout, g.double)
 	var first, others sync.WaitGroup
 	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
 	<-g.runs
@@ -171,7 +171,7 @@ func TestLeaving(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no")
-	b := batch.New(1, timeout, func(_ context.Context, _ string, ins []string) ([]string, error) {
+	b := coalesce.New(1, timeout, func(_ context.Context, _ string, ins []string) ([]string, error) {
 		switch ins[0] {
 		case "fail":
 			return nil, failure
@@ -200,7 +200,7 @@ func TestFailures(t *testing.T) {
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	begun, release := make(chan struct{}), make(chan struct{})
-	b := batch.New(1, time.Millisecond, func(ctx context.Context, _ string, ins []string) (bounded []bool, err error) {
+	b := coalesce.New(1, time.Millisecond, func(ctx context.Context, _ string, ins []string) (bounded []bool, err error) {
 		if ins[0] == "first" {
 			begun <- struct{}{}
 			<-release
@@ -230,10 +230,10 @@ func BenchmarkDo(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(callers)
-			batcher := batch.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
+			coalescer := coalesce.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := batcher.Do(b.Context(), struct{}{}, 1); err != nil {
+					if _, err := coalescer.Do(b.Context(), struct{}{}, 1); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -250,7 +250,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		type caller struct{}
 		var ran []any
 		open := make(chan struct{})
-		b := batch.New(1, timeout, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+		b := coalesce.New(1, timeout, func(ctx context.Context, _ string, ins []int) ([]int, error) {
 			ran = append(ran, ctx.Value(caller{}))
 			<-open
 			return ins, ctx.Err()

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"petstore/db"
-	"petstore/internal/batch"
+	"petstore/internal/coalesce"
 	"petstore/internal/postgres"
 )
 
@@ -19,8 +19,8 @@ import (
 const parallelReads = 1
 
 // newPetReader joins the reads of single pets. A pet that is not there is nil.
-func newPetReader(queries *db.Queries, timeout time.Duration) *batch.Batcher[struct{}, int64, *db.Pet] {
-	return batch.New(parallelReads, timeout, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
+func newPetReader(queries *db.Queries, timeout time.Duration) *coalesce.Coalescer[struct{}, int64, *db.Pet] {
+	return coalesce.New(parallelReads, timeout, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
 		rows, err := queries.PetGetMany(ctx, ids)
 		if err != nil {
 			return nil, err
@@ -38,8 +38,8 @@ func newPetReader(queries *db.Queries, timeout time.Duration) *batch.Batcher[str
 // newOrderPlacer joins the orders of one pet: each holds the lock on its stock
 // until its commit is on disk, so that they cannot but follow each other. They
 // are decided in the order in which they came, each for itself.
-func newOrderPlacer(queries *db.Queries, timeout time.Duration) *batch.Batcher[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
-	return batch.New(1, timeout, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
+func newOrderPlacer(queries *db.Queries, timeout time.Duration) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
+	return coalesce.New(1, timeout, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
 		if len(orders) == 1 {
 			row, err := postgres.Retry(ctx, queries.OrderPlace, orders[0])
 			return []db.OrderPlaceRow{row}, err
@@ -66,8 +66,8 @@ func newOrderPlacer(queries *db.Queries, timeout time.Duration) *batch.Batcher[i
 
 // newPageMaker joins requests for the same page of the same list: any of them
 // can make it for all. The key must say all that the page depends on.
-func newPageMaker(timeout time.Duration) *batch.Batcher[string, func(context.Context) (madePage, error), madePage] {
-	return batch.New(parallelReads, timeout, func(ctx context.Context, _ string, makers []func(context.Context) (madePage, error)) ([]madePage, error) {
+func newPageMaker(timeout time.Duration) *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage] {
+	return coalesce.New(parallelReads, timeout, func(ctx context.Context, _ string, makers []func(context.Context) (madePage, error)) ([]madePage, error) {
 		made, err := makers[0](ctx)
 		return slices.Repeat([]madePage{made}, len(makers)), err
 	})
