@@ -124,7 +124,7 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 	}
 	// The context of gin is another request's when this one has left.
 	request, pattern := c.Request, c.FullPath()
-	key := fmt.Sprintf("%d %t %s%s", p.account, p.counted, s.baseURL(request), request.URL.RequestURI())
+	key := fmt.Sprintf("%d %t %s", p.account, p.counted, request.URL.RequestURI())
 	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (madePage, error) {
 		return makePage(ctx, s, request, pattern, p, l)
 	})
@@ -171,6 +171,7 @@ func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.
+// Without a base URL the target is a relative reference (RFC 3986, section 4.2).
 func (s *Server) link(request *http.Request, rel, cursor string) string {
 	query := request.URL.Query()
 	query.Del("cursor")
@@ -178,7 +179,7 @@ func (s *Server) link(request *http.Request, rel, cursor string) string {
 		query.Set("cursor", cursor)
 	}
 	target := url.URL{Path: request.URL.Path, RawQuery: query.Encode()}
-	return fmt.Sprintf(`<%s%s>; rel=%q`, s.baseURL(request), target.RequestURI(), rel)
+	return fmt.Sprintf(`<%s%s>; rel=%q`, s.base, target.RequestURI(), rel)
 }
 
 // listing names the list at a path and whose it is, its filters and its sort, to

@@ -35,7 +35,9 @@ type Options struct {
 	// Tracer makes a span of each request; nil: there are none.
 	Tracer *telemetry.Tracer
 
-	// BaseURL, a scheme and a host, begins absolute links; empty: those of the request.
+	// BaseURL is the scheme and host at the start of absolute links. If it is empty,
+	// links are relative to the URL of the request: the server cannot know the scheme
+	// that the client used in front of a proxy.
 	BaseURL string
 	// MaxBodyBytes bounds the body of a request.
 	MaxBodyBytes int64
@@ -178,18 +180,3 @@ func (s *Server) Routes() []Route {
 // Route is the method and the path pattern of an operation; {name} stands for
 // one segment.
 type Route struct{ Method, Path string }
-
-// baseURL is what absolute links begin with.
-func (s *Server) baseURL(r *http.Request) string {
-	if s.base != "" {
-		return s.base
-	}
-	if r.Host == "" {
-		return ""
-	}
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + r.Host
-}

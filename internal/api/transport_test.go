@@ -187,7 +187,7 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 		petMethods  = "DELETE, GET, HEAD, OPTIONS, PATCH"
 		listMethods = "GET, HEAD, OPTIONS, POST"
 	)
-	first := func(target string) string { return fmt.Sprintf(`Link: <%s%s>; rel="first"`, p.url, target) }
+	first := func(target string) string { return fmt.Sprintf(`Link: <%s>; rel="first"`, target) }
 	for _, test := range []struct {
 		answer *response
 		status int

@@ -171,7 +171,7 @@ func (b *bench) walk(ctx context.Context, path string, page int) (string, error)
 		if !found {
 			return "", fmt.Errorf("%s ends at page %d", path, number)
 		}
-		path = strings.TrimPrefix(link, "<"+b.petstore.url)
+		path = strings.TrimPrefix(link, "<")
 	}
 	return path, nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // nextLink finds where a list goes on (RFC 8288).
-var nextLink = regexp.MustCompile(`<https?://[^/]+([^>]*)>; rel="next"`)
+var nextLink = regexp.MustCompile(`<([^>]*)>; rel="next"`)
 
 // Row 18. Who walks the pages of a list sees everything that stays exactly once
 // and in order, whatever is added and deleted meanwhile.
