@@ -46,7 +46,7 @@ type Category struct {
 	ID int64
 	// As the client sent it.
 	Name string
-	// The name without case, made by the program (internal/namekey): unique, ordered, searched by prefix.
+	// The name without case, made by the program (internal/casefold): unique, ordered, searched by prefix.
 	NameKey string
 	// Free text; NULL when there is none.
 	Description *string
@@ -110,7 +110,7 @@ type Pet struct {
 	CategoryID int64
 	// As the client sent it.
 	Name string
-	// The name without case, made by the program (internal/namekey): ordered, searched by prefix.
+	// The name without case, made by the program (internal/casefold): ordered, searched by prefix.
 	NameKey string
 	// Moved by clients and by orders; lock the row of inventory before this one.
 	Status string

@@ -15,7 +15,7 @@ CREATE TABLE categories (
 COMMENT ON TABLE  categories             IS 'Kinds of pets. Small and read often: a reference table on a sharded cluster.';
 COMMENT ON COLUMN categories.id          IS 'Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.';
 COMMENT ON COLUMN categories.name        IS 'As the client sent it.';
-COMMENT ON COLUMN categories.name_key    IS 'The name without case, made by the program (internal/namekey): unique, ordered, searched by prefix.';
+COMMENT ON COLUMN categories.name_key    IS 'The name without case, made by the program (internal/casefold): unique, ordered, searched by prefix.';
 COMMENT ON COLUMN categories.description IS 'Free text; NULL when there is none.';
 
 -- +goose Down

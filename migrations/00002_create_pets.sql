@@ -26,7 +26,7 @@ COMMENT ON TABLE  pets             IS 'What the shop offers. Each pet has one ro
 COMMENT ON COLUMN pets.id          IS 'Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.';
 COMMENT ON COLUMN pets.category_id IS 'A category with pets cannot be deleted.';
 COMMENT ON COLUMN pets.name        IS 'As the client sent it.';
-COMMENT ON COLUMN pets.name_key    IS 'The name without case, made by the program (internal/namekey): ordered, searched by prefix.';
+COMMENT ON COLUMN pets.name_key    IS 'The name without case, made by the program (internal/casefold): ordered, searched by prefix.';
 COMMENT ON COLUMN pets.status      IS 'Moved by clients and by orders; lock the row of inventory before this one.';
 
 -- +goose Down

@@ -7,7 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 	"petstore/internal/postgres"
 )
 
@@ -31,7 +31,7 @@ func (s *Server) createCategory(c *gin.Context) error {
 	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
 		row, err := queries.CategoryCreate(ctx, db.CategoryCreateParams{
 			Name:        *name,
-			NameKey:     namekey.Of(*name),
+			NameKey:     casefold.Key(*name),
 			Description: description,
 		})
 		if postgres.IsUniqueViolation(err) {
@@ -112,7 +112,7 @@ func lockCategory(id int64) func(context.Context, *db.Queries) (any, error) {
 func (s *Server) listCategories(c *gin.Context) error {
 	r := s.read(c)
 	prefix := r.queryPrefix("name")
-	from, until := namekey.Range(prefix)
+	from, until := casefold.Range(prefix)
 	p := r.page(defaultLimit, "id", "-id", "name", "-name")
 	p.within(from, until)
 	if err := r.err(); err != nil {

@@ -88,7 +88,8 @@ func TestCategoryNamesAreComparedWithoutCase(t *testing.T) {
 		{"ﬁsh", "FISH"},
 		{"한", "\u1112\u1161\u11AB"},
 		{"ПСЫ", "псы"},
-		{"𐐀", "𐐨"}, // DESERET
+		{"𐐀", "𐐨"},                                       // DESERET
+		{"\u13A0\u13F5", "\uAB70\u13FD", "\u13A0\u13FD"}, // Cherokee
 	} {
 		id := p.newCategory(same[0])
 		for _, other := range same {

@@ -19,7 +19,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -55,10 +55,10 @@ func (p *petstore) fill(size int) catalogue {
 		s.orders = append(s.orders, one)
 	}
 	p.copy("categories", []string{"id", "name", "name_key"}, size, func(i int) []any {
-		return []any{s.categories[i].ID, s.categories[i].Name, namekey.Of(s.categories[i].Name)}
+		return []any{s.categories[i].ID, s.categories[i].Name, casefold.Key(s.categories[i].Name)}
 	})
 	p.copy("pets", []string{"id", "category_id", "name", "name_key", "status"}, size, func(i int) []any {
-		return []any{s.pets[i].ID, s.pets[i].CategoryID, s.pets[i].Name, namekey.Of(s.pets[i].Name), s.pets[i].Status}
+		return []any{s.pets[i].ID, s.pets[i].CategoryID, s.pets[i].Name, casefold.Key(s.pets[i].Name), s.pets[i].Status}
 	})
 	p.copy("inventory", []string{"pet_id", "quantity"}, size, func(i int) []any {
 		return []any{s.inventory[i].PetID, s.inventory[i].Quantity}
@@ -155,7 +155,7 @@ func selected[T any](items []T, keep func(T) bool, order func(a, b T) int) []T {
 // byName orders items as sort=name does.
 func byName[T any](name func(T) string, id func(T) int64) func(a, b T) int {
 	return func(a, b T) int {
-		return cmp.Or(cmp.Compare(namekey.Of(name(a)), namekey.Of(name(b))), cmp.Compare(id(a), id(b)))
+		return cmp.Or(cmp.Compare(casefold.Key(name(a)), casefold.Key(name(b))), cmp.Compare(id(a), id(b)))
 	}
 }
 
@@ -177,7 +177,7 @@ func oneOf(filter []string, value any) bool {
 
 // hasPrefix reports whether a filter by name lets a name through.
 func hasPrefix(filter []string, name string) bool {
-	return len(filter) == 0 || strings.HasPrefix(namekey.Of(name), namekey.Of(filter[0]))
+	return len(filter) == 0 || strings.HasPrefix(casefold.Key(name), casefold.Key(filter[0]))
 }
 
 func TestListPets(t *testing.T) {

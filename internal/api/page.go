@@ -16,7 +16,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 )
 
 const (
@@ -31,7 +31,7 @@ type position struct {
 }
 
 // last is where every descending order begins; the zero position is its end.
-var last = position{key: namekey.Beyond, id: math.MaxInt64}
+var last = position{key: casefold.Beyond, id: math.MaxInt64}
 
 // page is the part of a list that is asked for.
 type page struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 	"petstore/internal/postgres"
 )
 
@@ -51,7 +51,7 @@ func (s *Server) createPet(c *gin.Context) error {
 		id, err := queries.PetCreate(ctx, db.PetCreateParams{
 			CategoryID: made.CategoryID,
 			Name:       made.Name,
-			NameKey:    namekey.Of(made.Name),
+			NameKey:    casefold.Key(made.Name),
 			Status:     made.Status,
 		})
 		if postgres.IsForeignKeyViolation(err) {
@@ -154,7 +154,7 @@ func (s *Server) listPets(c *gin.Context) error {
 		statuses:    r.queryEnums("status", petStatuses...),
 		prefixed:    prefix != "",
 	}
-	filter.from, filter.until = namekey.Range(prefix)
+	filter.from, filter.until = casefold.Range(prefix)
 	limit := defaultLimit
 	if len(filter.ids) > 0 {
 		limit = maxFilterValues // a batch comes whole
@@ -319,7 +319,7 @@ func keyOf(name *string) *string {
 	if name == nil {
 		return nil
 	}
-	key := namekey.Of(*name)
+	key := casefold.Key(*name)
 	return &key
 }
 

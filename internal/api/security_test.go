@@ -53,7 +53,7 @@ func TestServerAsksNobody(t *testing.T) {
 	t.Parallel()
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)
 	files := 0
-	for _, directory := range []string{".", "../auth", "../docs", "../namekey", "../../db"} {
+	for _, directory := range []string{".", "../auth", "../docs", "../casefold", "../../db"} {
 		sources, err := filepath.Glob(filepath.Join(directory, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
 	"petstore/internal/sampledata"
 )
@@ -143,8 +143,8 @@ func TestLoadMakesNamesThatTheAPIWouldTake(t *testing.T) {
 	pool := loaded(t, 2000)
 	type named struct{ Name, NameKey string }
 	for _, n := range query(t, pool, "SELECT name, name_key FROM pets UNION SELECT name, name_key FROM categories", pgx.RowToStructByName[named]) {
-		if n.NameKey != namekey.Of(n.Name) {
-			t.Errorf("the key of %q is %q, want %q", n.Name, n.NameKey, namekey.Of(n.Name))
+		if n.NameKey != casefold.Key(n.Name) {
+			t.Errorf("the key of %q is %q, want %q", n.Name, n.NameKey, casefold.Key(n.Name))
 		}
 		for _, r := range n.Name {
 			if unicode.IsControl(r) || r == unicode.ReplacementChar {

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 )
 
 // A generator of its own for each kind, so that each can be walked alone, and
@@ -33,7 +33,7 @@ type pet struct {
 }
 
 func (p pet) row() []any {
-	return []any{p.id, p.categoryID, p.name, namekey.Of(p.name), p.status}
+	return []any{p.id, p.categoryID, p.name, casefold.Key(p.name), p.status}
 }
 
 func (p pet) inventoryRow() []any { return []any{p.id, p.stock, p.held} }

@@ -3,7 +3,7 @@ package sampledata
 import (
 	"iter"
 
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 )
 
 // category is a row of categories, and how many pets of a hundred belong to it.
@@ -14,7 +14,7 @@ type category struct {
 	share       int
 }
 
-func (c category) row() []any { return []any{c.id, c.name, namekey.Of(c.name), c.description} }
+func (c category) row() []any { return []any{c.id, c.name, casefold.Key(c.name), c.description} }
 
 // allCategories yields the categories with their ids, which count from 1.
 func allCategories() iter.Seq[category] {

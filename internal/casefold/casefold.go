@@ -1,10 +1,10 @@
-// Package namekey makes the key by which names are compared: without regard
+// Package casefold makes the key by which names are compared: without regard
 // to case, and the same on every database whatever its locale.
 //
 // The key is stored in its own column, COLLATE "C", so that Postgres compares
 // it byte by byte. It makes category names unique, answers prefix filters and
 // gives the order of sort=name (section 1 of the contract).
-package namekey
+package casefold
 
 import (
 	"strings"
@@ -22,19 +22,35 @@ const maxNameLength = 200
 // hold it at most 200 times, so one more is beyond them all.
 var Beyond = strings.Repeat("\U0010FFFF", maxNameLength+1)
 
-// Of returns the key of a name, or of a prefix of one: Unicode default case
+// Key returns the key of a name, or of a prefix of one: Unicode default case
 // folding between two normalizations to NFC, because folding can leave a
 // string that is not normalized (Unicode 3.13, D146).
-func Of(name string) string {
+func Key(name string) string {
 	// A Caser keeps state while it works, so it is not shared.
-	return norm.NFC.String(cases.Fold().String(norm.NFC.String(name)))
+	folded := cases.Fold().String(norm.NFC.String(name))
+	return norm.NFC.String(strings.Map(foldCherokee, folded))
+}
+
+// foldCherokee maps a lower-case Cherokee letter to its upper-case letter, which
+// is its case folding (CaseFolding.txt of Unicode). [cases.Fold] swaps the case of
+// these letters instead, so that both letters of a pair would keep different keys.
+// Other runes stay as they are.
+func foldCherokee(r rune) rune {
+	switch {
+	case r >= '\uAB70' && r <= '\uABBF':
+		return r - '\uAB70' + '\u13A0'
+	case r >= '\u13F8' && r <= '\u13FD':
+		return r - '\u13F8' + '\u13F0'
+	default:
+		return r
+	}
 }
 
 // Range returns the bounds, from inclusive and until exclusive, between which
 // lie exactly the keys that begin with the key of prefix. For an empty prefix
 // that is every key.
 func Range(prefix string) (from, until string) {
-	from = Of(prefix)
+	from = Key(prefix)
 	return from, successor(from)
 }
 

@@ -1,13 +1,14 @@
-package namekey_test
+package casefold_test
 
 import (
 	"strings"
 	"testing"
+	"unicode"
 
-	"petstore/internal/namekey"
+	"petstore/internal/casefold"
 )
 
-func TestOf(t *testing.T) {
+func TestKey(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, a, b string }{
 		{"case", "Rex", "rEX"},
@@ -16,17 +17,37 @@ func TestOf(t *testing.T) {
 		{"final sigma", "ΟΔΟΣ", "οδος"},
 		{"dotted capital I", "\u0130", "i\u0307"},
 		{"fold then compose", "\u0390", "\u03b9\u0308\u0301"},
+		{"Cherokee", "\u13a0\u13f5", "\uab70\u13fd"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if a, b := namekey.Of(tt.a), namekey.Of(tt.b); a != b {
-				t.Errorf("Of(%q) = %q, Of(%q) = %q; want the same", tt.a, a, tt.b, b)
+			if a, b := casefold.Key(tt.a), casefold.Key(tt.b); a != b {
+				t.Errorf("Key(%q) = %q, Key(%q) = %q; want the same", tt.a, a, tt.b, b)
 			}
 		})
 	}
-	if namekey.Of("Rex") == namekey.Of("Rey") {
+	if casefold.Key("Rex") == casefold.Key("Rey") {
 		t.Error("two different names have one key")
+	}
+}
+
+// TestKeyOfEveryLetter: letters that differ by case alone have one key, and a key
+// is its own key. SimpleFold of the standard library says which letters these are.
+func TestKeyOfEveryLetter(t *testing.T) {
+	t.Parallel()
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		other := unicode.SimpleFold(r)
+		if !unicode.IsLetter(r) && other == r {
+			continue
+		}
+		key := casefold.Key(string(r))
+		if casefold.Key(string(other)) != key {
+			t.Errorf("%U and %U differ by case alone and have the keys %+q and %+q", r, other, key, casefold.Key(string(other)))
+		}
+		if again := casefold.Key(key); again != key {
+			t.Errorf("the key of %U is %+q, whose key is %+q", r, key, again)
+		}
 	}
 }
 
@@ -53,8 +74,8 @@ func TestRange(t *testing.T) {
 		{"_", "ab", false},
 	}
 	for _, tt := range tests {
-		from, until := namekey.Range(tt.prefix)
-		key := namekey.Of(tt.key)
+		from, until := casefold.Range(tt.prefix)
+		key := casefold.Key(tt.key)
 		if got := from <= key && key < until; got != tt.want {
 			t.Errorf("Range(%q) = %q, %q; holds %q: %v, want %v", tt.prefix, from, until, key, got, tt.want)
 		}
