@@ -47,8 +47,8 @@ generate: ## Write db/ from queries/ and migrations/
 check: fmt vet lint generated tidy description breaking test race browser ## What CI runs, but for the containers: see .ci/run
 
 .PHONY: bench
-bench: ## Compare Petstore with what limits it and with a plain handler, 4 minutes (SCALE=200000)
-	go run ./internal/bench -pets $(SCALE)
+bench: ## Compare Petstore with what limits it and with a plain handler, or with another commit (BASE=v1.0.0)
+	go run ./internal/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(TURNS),-rounds $(TURNS)) $(if $(SECONDS),-seconds $(SECONDS))
 
 .PHONY: microbench
 microbench: ## Every benchmark of the Go code

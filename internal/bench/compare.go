@@ -159,12 +159,12 @@ func rate(m measured) float64 { return m.perSecond }
 
 func p99Milliseconds(m measured) float64 { return float64(m.p99) / float64(time.Millisecond) }
 
-// medianOf gives the middle value of a quantity over the rounds.
-func medianOf(all []measured, quantity func(measured) float64) float64 {
+// medianOf returns the median of a quantity over the rounds.
+func medianOf[T any](all []T, quantity func(T) float64) float64 {
 	values := make([]float64, len(all))
 	for i, m := range all {
 		values[i] = quantity(m)
 	}
 	slices.Sort(values)
-	return values[len(values)/2]
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }

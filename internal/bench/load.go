@@ -21,7 +21,7 @@ var wrkScript []byte
 // load is what one measurement sends.
 type load struct {
 	kind        string // of load.lua
-	path        string // of the kind "path"
+	path        string // of the kind "path"; @FILE for a random line of a file
 	connections int
 }
 
@@ -35,23 +35,29 @@ type measured struct {
 type generator struct {
 	script   string // load.lua
 	keys     []string
-	pets     int
+	pets     int    // clients ask for pets 1 to pets
+	ids      string // a file with an id in each line; empty: see pets
 	hotPet   int64
+	category int64 // of new pets
 	duration time.Duration
 }
 
 func newGenerator(dir string, keys []string, pets int, hotPet int64, duration time.Duration) (*generator, error) {
 	script := filepath.Join(dir, "load.lua")
-	return &generator{script: script, keys: keys, pets: pets, hotPet: hotPet, duration: duration}, os.WriteFile(script, wrkScript, 0o600)
+	return &generator{script: script, keys: keys, pets: pets, hotPet: hotPet, category: 1, duration: duration}, os.WriteFile(script, wrkScript, 0o600)
 }
 
 // wrk loads a server. An answer that is not a success is an error.
 func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measured, error) {
 	threads := min(2, l.connections)
+	pets := strconv.Itoa(g.pets)
+	if g.ids != "" {
+		pets = "@" + g.ids
+	}
 	args := []string{
 		"--threads", strconv.Itoa(threads), "--connections", strconv.Itoa(l.connections),
 		"--duration", fmt.Sprintf("%ds", int(g.duration.Seconds())), "--timeout", "10s", "--script", g.script, baseURL,
-		"--", l.kind, strconv.Itoa(g.pets), strconv.FormatInt(g.hotPet, 10), l.path,
+		"--", l.kind, pets, strconv.FormatInt(g.hotPet, 10), strconv.FormatInt(g.category, 10), l.path,
 	}
 	out, err := output(ctx, "wrk", append(args, g.keys...)...)
 	if err != nil {
@@ -106,7 +112,13 @@ func orderStatement(queries []byte) (string, error) {
 // output runs a program and returns what it printed; the error holds what it
 // printed when it failed.
 func output(ctx context.Context, program string, args ...string) ([]byte, error) {
+	return outputEnv(ctx, nil, program, args...)
+}
+
+// outputEnv is output with an environment, by default our own.
+func outputEnv(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = env
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

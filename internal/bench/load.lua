@@ -1,31 +1,49 @@
--- What wrk sends: load.lua KIND PETS HOT_PET PATH KEY...
--- Ids and keys are random; each thread has a seed of its own.
-local kind, pets, hot, path, keys, threads = nil, 0, 0, "", {}, 0
+-- What wrk sends: load.lua KIND PETS HOT_PET CATEGORY PATH KEY...
+-- PETS is the greatest id of a pet, or @FILE with an id in each line; PATH is a path, or @FILE with a path in each line.
+-- Ids, paths and keys are random; each thread has a seed of its own.
+local kind, pets, hot, category, path, keys, threads = nil, nil, 0, 0, nil, {}, 0
+local began, sent = os.time(), 0
 
 function setup(thread)
   threads = threads + 1
   thread:set("number", threads)
 end
 
+-- choice returns a function that draws a line of @FILE, or a number up to a number, or else returns the text.
+local function choice(text)
+  if text:sub(1, 1) == "@" then
+    local lines = {}
+    for line in io.lines(text:sub(2)) do lines[#lines + 1] = line end
+    return function() return lines[math.random(#lines)] end
+  end
+  local most = tonumber(text)
+  if most then return function() return math.random(most) end end
+  return function() return text end
+end
+
 function init(args)
-  kind, pets, hot, path = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
-  for i = 5, #args do keys[#keys + 1] = args[i] end
+  kind, pets, hot, category, path = args[1], choice(args[2]), args[3], args[4], choice(args[5])
+  for i = 6, #args do keys[#keys + 1] = args[i] end
   math.randomseed(os.time() * 1000 + number)
 end
 
-local function send(method, target, body)
-  local headers = { Authorization = "Bearer " .. keys[math.random(#keys)] }
+local function send(method, target, body, idempotencyKey)
+  local headers = { Authorization = "Bearer " .. keys[math.random(#keys)], ["Idempotency-Key"] = idempotencyKey }
   if body then headers["Content-Type"] = "application/json" end
   return wrk.format(method, target, headers, body)
 end
 
 local requests = {
-  pet = function() return send("GET", "/pets/" .. math.random(pets)) end,
-  batch = function() return send("GET", "/pets?id=" .. math.random(pets)) end,
-  path = function() return send("GET", path) end,
-  order = function() return send("POST", "/store/orders", '{"petId":' .. math.random(pets) .. ',"quantity":1}') end,
+  pet = function() return send("GET", "/pets/" .. pets()) end,
+  batch = function() return send("GET", "/pets?id=" .. pets()) end,
+  path = function() return send("GET", path()) end,
+  order = function() return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}') end,
+  keyed = function()
+    sent = sent + 1
+    return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}', began .. "-" .. number .. "-" .. sent)
+  end,
   sale = function() return send("POST", "/store/orders", '{"petId":' .. hot .. ',"quantity":1}') end,
-  create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":1}') end,
+  create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":' .. category .. '}') end,
 }
 
 function request() return requests[kind]() end

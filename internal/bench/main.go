@@ -3,6 +3,10 @@
 // docs/performance.md for how to read them.
 //
 //	go run ./internal/bench [-pets 200000] [-rounds 3] [-seconds 3]
+//	go run ./internal/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
+//
+// With -base it compares the program of the working directory with the one of
+// another commit instead.
 //
 // It runs from the project's root and needs wrk, and pgbench beside the
 // PostgreSQL server's programs.
@@ -15,13 +19,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -32,14 +34,34 @@ const (
 	starts   = 5
 )
 
+// options are the flags.
+type options struct {
+	pets, rounds int
+	duration     time.Duration
+	only, base   string
+}
+
+func parseOptions() options {
+	var o options
+	flag.IntVar(&o.pets, "pets", 200_000, "how many pets and orders there are")
+	flag.IntVar(&o.rounds, "rounds", 0, "how often each thing is measured; the medians count (default 3, with -base 5)")
+	seconds := flag.Int("seconds", 3, "for how long")
+	flag.StringVar(&o.only, "only", "", "measure only the work whose name contains this")
+	flag.StringVar(&o.base, "base", "", "compare the working directory with this commit")
+	flag.Parse()
+	o.duration = time.Duration(*seconds) * time.Second
+	if o.rounds == 0 {
+		o.rounds = 3
+		if o.base != "" {
+			o.rounds = 5
+		}
+	}
+	return o
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	pets := flag.Int("pets", 200_000, "how many pets and orders there are")
-	rounds := flag.Int("rounds", 3, "how often each thing is measured; the medians count")
-	seconds := flag.Int("seconds", 3, "for how long")
-	only := flag.String("only", "", "measure only the work whose name contains this")
-	flag.Parse()
-	err := run(ctx, *pets, *rounds, time.Duration(*seconds)*time.Second, *only)
+	err := run(ctx, parseOptions())
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -47,19 +69,47 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, pets, rounds int, duration time.Duration, only string) (err error) {
+func run(ctx context.Context, o options) error {
 	began := time.Now()
+	if o.pets < 1 || o.rounds < 1 || o.duration < time.Second {
+		return errors.New("-pets, -rounds and -seconds must be at least 1")
+	}
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return errors.New("wrk is missing; install it with `apt-get install wrk` (Debian, Ubuntu) or `brew install wrk` (macOS)")
 	}
-	dir, err := os.MkdirTemp("", "petstore-bench-")
+	compare := compareWithOthers
+	if o.base != "" {
+		compare = compareBuilds
+	}
+	if err := compare(ctx, o, os.Stdout); err != nil {
+		return err
+	}
+	fmt.Printf("%.0f s in all\n", time.Since(began).Seconds())
+	return nil
+}
+
+// makeDir makes a temporary directory that PostgreSQL can enter, which runs as
+// another user when we are root.
+func makeDir() (dir string, remove func() error, err error) {
+	dir, err = os.MkdirTemp("", "petstore-bench-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return dir, remove, nil
+}
+
+// compareWithOthers measures the program against what limits it and against a
+// plain handler, and prints the ratios.
+func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error) {
+	dir, removeDir, err := makeDir()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, removeDir()) }()
 	cluster, binaries, err := startPostgres(ctx, filepath.Join(dir, "postgres"))
 	if err != nil {
 		return err
@@ -69,23 +119,19 @@ func run(ctx context.Context, pets, rounds int, duration time.Duration, only str
 		return err
 	}
 	b := &bench{dir: dir, database: cluster.URL("petstore"), pgbench: filepath.Join(binaries.Dir, "pgbench")}
-	fmt.Printf("%s, %s, %d CPUs, %d pets, %d orders, %d rounds of %s\n", binaries, runtime.Version(), runtime.NumCPU(), pets, pets, rounds, duration)
-	keys, err := fill(ctx, b.database, pets)
+	fmt.Fprintf(out, "%s, %s, %d CPUs, %d pets, %d orders, %d rounds of %s\n", binaries, runtime.Version(), runtime.NumCPU(), o.pets, o.pets, o.rounds, o.duration)
+	keys, err := fill(ctx, b.database, o.pets)
 	if err != nil {
 		return err
 	}
-	if b.generator, err = newGenerator(dir, keys, pets, hotPet, duration); err != nil {
-		return err
-	}
-	if err := b.start(ctx); err != nil {
+	if b.generator, err = newGenerator(dir, keys, o.pets, hotPet, o.duration); err != nil {
 		return err
 	}
 	defer b.stop()
-	if err := b.compare(ctx, os.Stdout, rounds, only); err != nil {
+	if err := b.start(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%.0f s in all\n", time.Since(began).Seconds())
-	return nil
+	return b.compare(ctx, out, o.rounds, o.only)
 }
 
 // bench is all that runs.
@@ -101,11 +147,11 @@ type bench struct {
 }
 
 func (b *bench) start(ctx context.Context) error {
-	if err := build(ctx, b.dir); err != nil {
+	if err := buildPrograms(ctx, b.dir); err != nil {
 		return err
 	}
 	for i := range starts {
-		p, took, err := startPetstore(ctx, b.dir, b.database)
+		p, took, err := startPetstore(ctx, filepath.Join(b.dir, "petstore"), filepath.Join(b.dir, "petstore.log"), b.database)
 		if err != nil {
 			return err
 		}
@@ -151,27 +197,15 @@ func (b *bench) stop() {
 // walk follows the links of a list to its given page and returns that one's path.
 func (b *bench) walk(ctx context.Context, path string, page int) (string, error) {
 	for number := 1; number < page; number++ {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.petstore.url+path, nil)
-		if err != nil {
-			return "", err
-		}
-		request.Header.Set("Authorization", "Bearer "+b.keys[0])
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return "", err
-		}
 		var pets []json.RawMessage
-		err = json.NewDecoder(response.Body).Decode(&pets)
-		_, _ = io.Copy(io.Discard, response.Body) // so that the connection is used again
-		response.Body.Close()
+		next, err := getPage(ctx, b.petstore.url, path, b.keys[0], &pets)
 		if err != nil {
 			return "", err
 		}
-		link, _, found := strings.Cut(response.Header.Get("Link"), `>; rel="next"`)
-		if !found {
+		if next == "" {
 			return "", fmt.Errorf("%s ends at page %d", path, number)
 		}
-		path = strings.TrimPrefix(link, "<")
+		path = next
 	}
 	return path, nil
 }

@@ -97,24 +97,25 @@ type process struct {
 	url string
 }
 
-// build compiles the two programs that are compared.
-func build(ctx context.Context, dir string) error {
+// buildPrograms compiles the two programs that are compared.
+func buildPrograms(ctx context.Context, dir string) error {
 	_, err := output(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/bench/plain")
 	return err
 }
 
-// startPetstore returns once /readyz answers 200, and how long that took.
-func startPetstore(ctx context.Context, dir, databaseURL string) (*process, time.Duration, error) {
+// startPetstore starts the program, which logs to a file, and returns once GET
+// /readyz returns 200, and how long that took.
+func startPetstore(ctx context.Context, program, logFile, databaseURL string) (*process, time.Duration, error) {
 	addr, err := freeAddress(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "petstore.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "petstore"), "serve")
+	cmd := exec.CommandContext(ctx, program, "serve")
 	cmd.Env = append(append(os.Environ(), petstoreEnv...), "DATABASE_URL="+databaseURL, "PETSTORE_ADDR="+addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0")
 	cmd.Stdout, cmd.Stderr = log, log
 	return start(ctx, cmd, "http://"+addr, "/readyz")

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// TestRatiosArePresentToBase: each turn has a ratio of its own, so that drift of
+// the machine between turns is no difference between builds.
+func TestRatiosArePresentToBase(t *testing.T) {
+	t.Parallel()
+	turn := func(perSecond float64) measured { return measured{perSecond: perSecond, p99: time.Millisecond} }
+	for _, test := range []struct {
+		base, present           []float64
+		median, least, greatest float64
+		verdict                 string
+	}{
+		{[]float64{100, 200, 50}, []float64{100, 200, 50}, 1, 1, 1, "ok"},
+		{[]float64{100, 200, 50}, []float64{90, 180, 45}, 0.9, 0.9, 0.9, "SLOWER"},
+		{[]float64{100, 200, 50}, []float64{90, 180, 55}, 0.9, 0.9, 1.1, "slower?"},
+		{[]float64{100, 200, 50}, []float64{90, 220, 55}, 1.1, 0.9, 1.1, "ok?"},
+		{[]float64{100, 100}, []float64{100, 120}, 1.1, 1, 1.2, "ok"},
+	} {
+		var d duel
+		for i := range test.base {
+			d.measured[0] = append(d.measured[0], turn(test.base[i]))
+			d.measured[1] = append(d.measured[1], turn(test.present[i]))
+		}
+		median, least, greatest := d.ratios(rate)
+		near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+		if !near(median, test.median) || !near(least, test.least) || !near(greatest, test.greatest) || d.verdict() != test.verdict {
+			t.Errorf("base %v, present %v: %.2f, %.2f to %.2f, %s; want %.2f, %.2f to %.2f, %s", test.base, test.present,
+				median, least, greatest, d.verdict(), test.median, test.least, test.greatest, test.verdict)
+		}
+	}
+}
+
+func TestNextPage(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"": "",
+		`<http://127.0.0.1:1/pets?after=x&limit=50>; rel="next"`: "/pets?after=x&limit=50",
+		`</pets?after=x>; rel="next"`:                            "/pets?after=x",
+		`</docs>; rel="deprecation", </pets?a=b>; rel="next"`:    "/pets?a=b",
+		`</pets>; rel="first"`:                                   "",
+	} {
+		if got, err := nextPage(header); got != want || err != nil {
+			t.Errorf("nextPage(%q) = %q, %v; want %q", header, got, err, want)
+		}
+	}
+}
+
+func TestCPUTimes(t *testing.T) {
+	t.Parallel()
+	before, err := parseCPUTimes("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1 2 3\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseCPUTimes("cpu  40 0 20 120 10 0 0 10 0 0\ncpu0 1 2 3\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busy, stolen := after.since(before); busy != 0.5 || stolen != 0.1 {
+		t.Errorf("busy %.2f, stolen %.2f; want 0.5 and 0.1", busy, stolen)
+	}
+	if busy, stolen := after.since(after); busy != 0 || stolen != 0 {
+		t.Errorf("in no time: busy %.2f, stolen %.2f; want none", busy, stolen)
+	}
+	if _, err := parseCPUTimes("intr 1 2 3"); err == nil {
+		t.Error("no error for a file without the times")
+	}
+}

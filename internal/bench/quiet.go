@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// quietLoad is the load average for each CPU above which other programs disturb
+	// a measurement.
+	quietLoad = 0.25
+	// quietShare is the share of the CPU time above which other programs, or other
+	// virtual machines on the same host, disturb a measurement.
+	quietShare = 0.03
+	// quietSample is how long cpuBusy looks at a machine that should be idle.
+	quietSample = 500 * time.Millisecond
+)
+
+// cpuTimes are the totals of the first line of /proc/stat, in clock ticks.
+type cpuTimes struct{ total, idle, stolen int64 }
+
+// readCPUTimes reads /proc/stat, which only Linux has.
+func readCPUTimes() (cpuTimes, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return cpuTimes{}, err
+	}
+	return parseCPUTimes(string(text))
+}
+
+// parseCPUTimes reads the first line of /proc/stat (proc_stat(5)): user, nice,
+// system, idle, iowait, irq, softirq, steal. The fields behind them are counted in
+// user already.
+func parseCPUTimes(stat string) (t cpuTimes, err error) {
+	const idle, iowait, steal = 3, 4, 7
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < steal+2 || fields[0] != "cpu" {
+		return t, fmt.Errorf("/proc/stat begins with %q, not with the times of all CPUs", line)
+	}
+	for i, field := range fields[1 : steal+2] {
+		ticks, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return t, fmt.Errorf("/proc/stat: %w", err)
+		}
+		t.total += ticks
+		switch i {
+		case idle, iowait:
+			t.idle += ticks
+		case steal:
+			t.stolen = ticks
+		}
+	}
+	return t, nil
+}
+
+// since returns the shares of the CPU time since earlier in which the machine was
+// busy (stolen time included) and in which its host ran something else.
+func (t cpuTimes) since(earlier cpuTimes) (busy, stolen float64) {
+	total := t.total - earlier.total
+	if total <= 0 {
+		return 0, 0
+	}
+	return 1 - float64(t.idle-earlier.idle)/float64(total), float64(t.stolen-earlier.stolen) / float64(total)
+}
+
+// loadAverage returns the load average of the last minute for each CPU.
+func loadAverage() (float64, error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	minute, _, _ := strings.Cut(string(text), " ")
+	load, err := strconv.ParseFloat(minute, 64)
+	return load / float64(runtime.NumCPU()), err
+}
+
+// warnOfLoad warns when other programs ran during the last minute.
+func warnOfLoad(out io.Writer) error {
+	load, err := loadAverage()
+	if errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(out, "note: this system has no /proc/loadavg, so bench cannot check whether the machine is quiet")
+		return nil
+	}
+	if err == nil && load > quietLoad {
+		fmt.Fprintf(out, "WARNING: the machine is not quiet: the load average is %.2f for each CPU. Stop other programs, wait a minute and run this again.\n", load)
+	}
+	return err
+}
+
+// quiet notes how much other programs and other virtual machines disturbed a
+// comparison. On a system without /proc/stat it notes nothing.
+type quiet struct {
+	began  cpuTimes
+	others []float64 // the busy share before each turn, when none of our load ran
+}
+
+func startQuiet() (*quiet, error) {
+	began, err := readCPUTimes()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // there is nothing to watch
+	}
+	return &quiet{began: began}, err
+}
+
+// sample notes how busy the machine is while it should be idle.
+func (q *quiet) sample(ctx context.Context) error {
+	if q == nil {
+		return nil
+	}
+	before, err := readCPUTimes()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(quietSample):
+	}
+	after, err := readCPUTimes()
+	busy, _ := after.since(before)
+	q.others = append(q.others, busy)
+	return err
+}
+
+// warn prints what disturbed the comparison.
+func (q *quiet) warn(out io.Writer) error {
+	if q == nil {
+		return nil
+	}
+	now, err := readCPUTimes()
+	if err != nil {
+		return err
+	}
+	if _, stolen := now.since(q.began); stolen > quietShare {
+		fmt.Fprintf(out, "WARNING: the host ran other virtual machines in %.0f %% of the CPU time (steal). Do not trust differences; run this again.\n", 100*stolen)
+	}
+	if len(q.others) > 0 && slices.Max(q.others) > quietShare {
+		fmt.Fprintf(out, "WARNING: other programs used up to %.0f %% of the CPU time between turns. Stop them and run this again.\n", 100*slices.Max(q.others))
+	}
+	return nil
+}
