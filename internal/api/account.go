@@ -49,7 +49,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 		return orNotFound(err, errInvalidAPIKey)
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return answer(c, struct {
+	return answerUntagged(c, struct {
 		ID        int64     `json:"id"`
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
@@ -88,6 +88,9 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err := in.err("name", "scope"); err != nil {
 		return err
 	}
+	if err := untagged(c.Request); err != nil {
+		return err
+	}
 	scope, err := auth.ParseScope(*scopeName)
 	if err != nil {
 		return err
@@ -112,6 +115,9 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	in := r.secretly().optionalBody()
 	seconds := in.integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
 	if err := in.err(); err != nil {
+		return err
+	}
+	if err := untagged(c.Request); err != nil {
 		return err
 	}
 	var grace time.Duration
@@ -141,6 +147,9 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	r := s.read(c)
 	params := db.APIKeyRevokeOwnParams{ID: r.pathID("apiKeyId"), AccountID: caller(c).AccountID}
 	if err := r.err(); err != nil {
+		return err
+	}
+	if err := untagged(c.Request); err != nil {
 		return err
 	}
 	if _, err := postgres.Retry(c.Request.Context(), s.writes.APIKeyRevokeOwn, params); err != nil {

@@ -20,8 +20,23 @@ func encode(value any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// answer sends what is no resource, and so has no tag; the caller says who may
-// store it (Cache-Control).
+// answerUntagged sends a resource that has no tag, in response to a read; the caller
+// sets Cache-Control.
+func answerUntagged(c *gin.Context, value any) error {
+	unmodified, err := preconditions(c.Request, noTag)
+	switch {
+	case err != nil:
+		return err
+	case unmodified:
+		sendNotModified(c)
+		return nil
+	default:
+		return answer(c, value)
+	}
+}
+
+// answer sends a value without a tag and without regard to preconditions; the caller
+// sets Cache-Control.
 func answer(c *gin.Context, value any) error {
 	encoded, err := encode(value)
 	if err != nil {

@@ -85,6 +85,16 @@ func weightOf(parameter string) float64 {
 // answerList sends a page of a list. What follows the last error sets its header
 // fields, so that none is on an error.
 func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
+	unmodified, err := preconditions(c.Request, noTag)
+	if err != nil {
+		return err
+	}
+	if unmodified {
+		header := c.Writer.Header()
+		header["Cache-Control"], header["Vary"] = privateStore, s.varyEncoding
+		sendNotModified(c)
+		return nil
+	}
 	encoded := page.items
 	zip := len(encoded) >= compressFrom && prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
@@ -135,26 +145,31 @@ func newDocument(contentType string, text []byte, vary []string) document {
 }
 
 // answer sends the document, or nothing when the client has it already.
-func (d document) answer(c *gin.Context) {
+func (d document) answer(c *gin.Context) error {
 	form, zip := d.plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
 		form = d.zipped
 	}
-	form.answer(c, d.contentType, zip)
+	return form.answer(c, d.contentType, zip)
 }
 
-// answer sends a text in the coding that was chosen, or nothing when the client
-// has it already.
-func (form coded) answer(c *gin.Context, contentType []string, zip bool) {
+// answer sends a text in the coding that was chosen, or 304 if the client has it
+// already. The error is [errPreconditionFailed].
+func (form coded) answer(c *gin.Context, contentType []string, zip bool) error {
+	unmodified, err := preconditions(c.Request, form.etag)
+	if err != nil {
+		return err
+	}
 	header := c.Writer.Header()
 	maps.Copy(header, form.fields)
 	header.Set("ETag", form.etag)
-	if hasAlready(c.Request, form.etag) {
-		answerNotModified(c)
-		return
+	if unmodified {
+		sendNotModified(c)
+		return nil
 	}
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
 	send(c, http.StatusOK, contentType, form.text)
+	return nil
 }

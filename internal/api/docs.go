@@ -20,6 +20,5 @@ func (s *Server) answerFile(c *gin.Context, file *docs.File) error {
 	}
 	chosen := form()
 	c.Writer.Header()["Vary"] = s.varyEncoding
-	coded{chosen.Text, chosen.ETag, file.Fields}.answer(c, []string{file.ContentType}, zip)
-	return nil
+	return coded{chosen.Text, chosen.ETag, file.Fields}.answer(c, []string{file.ContentType}, zip)
 }

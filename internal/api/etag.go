@@ -69,20 +69,53 @@ func (l tagList) matchesWeakly(etag string) bool {
 	return l.any || slices.ContainsFunc(l.tags, func(tag string) bool { return strings.TrimPrefix(tag, "W/") == etag })
 }
 
-// change runs a write, a single statement. Where the client sent If-Match, lock
+// noTag stands for the tag of a resource that has none. Only "*" matches it.
+const noTag = ""
+
+// preconditions evaluates If-Match and then If-None-Match (RFC 9110, section 13.2.2)
+// against the tag of a resource that exists. It reports whether the response to a read
+// is 304; the error is [errPreconditionFailed]. The conditions on dates and ranges do
+// not apply: no resource has a modification date, and the server ignores Range.
+func preconditions(r *http.Request, etag string) (unmodified bool, err error) {
+	if fields := r.Header.Values("If-Match"); len(fields) > 0 && !parseTags(fields).matchesStrongly(etag) {
+		return false, errPreconditionFailed
+	}
+	fields := r.Header.Values("If-None-Match")
+	switch {
+	case len(fields) == 0 || !parseTags(fields).matchesWeakly(etag):
+		return false, nil
+	case isRead(r):
+		return true, nil
+	default:
+		return false, errPreconditionFailed
+	}
+}
+
+// isConditional reports whether a request has a precondition.
+func isConditional(r *http.Request) bool {
+	return len(r.Header.Values("If-Match")) > 0 || len(r.Header.Values("If-None-Match")) > 0
+}
+
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// untagged evaluates the preconditions of a write to a resource without a tag.
+func untagged(r *http.Request) error {
+	_, err := preconditions(r, noTag)
+	return err
+}
+
+// change runs a write, a single statement. If the request has preconditions, lock
 // reads and locks what the write changes, and the write follows in the same
-// transaction if the client's tag is that of what is there. The error is that of
-// lock or write, or [errPreconditionFailed].
+// transaction if they hold for what is there. The error is that of lock or write,
+// or [errPreconditionFailed].
 func change[Result any](s *Server, c *gin.Context,
 	lock func(context.Context, *db.Queries) (present any, err error),
 	write func(context.Context, *db.Queries) (Result, error),
 ) (Result, error) {
 	ctx := c.Request.Context()
-	fields := c.Request.Header.Values("If-Match")
-	if len(fields) == 0 {
+	if !isConditional(c.Request) {
 		return postgres.Retry(ctx, write, s.writes)
 	}
-	wanted := parseTags(fields)
 	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
 		present, err := lock(ctx, queries)
@@ -93,44 +126,50 @@ func change[Result any](s *Server, c *gin.Context,
 		if err != nil {
 			return result, err
 		}
-		if !wanted.matchesStrongly(etagOf(representation)) {
-			return result, errPreconditionFailed
+		if _, err := preconditions(c.Request, etagOf(representation)); err != nil {
+			return result, err
 		}
 		return write(ctx, queries)
 	})
 }
 
-// answerResource sends the representation of one resource with its tag, or, on
-// GET, nothing when the client has it already.
+// answerResource sends the representation of one resource with its tag. A read
+// evaluates its preconditions here; a write did so under its lock.
 func answerResource(c *gin.Context, value any) error {
 	representation, err := encode(value)
 	if err != nil {
 		return err
 	}
-	sendResource(c, http.StatusOK, representation)
+	etag := etagOf(representation)
+	if !isRead(c.Request) {
+		sendTagged(c, http.StatusOK, etag, representation)
+		return nil
+	}
+	unmodified, err := preconditions(c.Request, etag)
+	switch {
+	case err != nil:
+		return err
+	case unmodified:
+		setTag(c, etag)
+		sendNotModified(c)
+	default:
+		sendTagged(c, http.StatusOK, etag, representation)
+	}
 	return nil
 }
 
-func sendResource(c *gin.Context, status int, representation []byte) {
-	etag := etagOf(representation)
-	header := c.Writer.Header()
-	header["Etag"] = []string{etag}
-	header["Cache-Control"] = revalidated
-	if hasAlready(c.Request, etag) {
-		answerNotModified(c)
-		return
-	}
+func sendTagged(c *gin.Context, status int, etag string, representation []byte) {
+	setTag(c, etag)
 	send(c, status, asJSON, representation)
 }
 
-// hasAlready reports whether a request is to read what the client has already,
-// by its If-None-Match.
-func hasAlready(r *http.Request, etag string) bool {
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-	return reads && parseTags(r.Header.Values("If-None-Match")).matchesWeakly(etag)
+func setTag(c *gin.Context, etag string) {
+	header := c.Writer.Header()
+	header["Etag"] = []string{etag}
+	header["Cache-Control"] = revalidated
 }
 
-func answerNotModified(c *gin.Context) {
+func sendNotModified(c *gin.Context) {
 	c.Status(http.StatusNotModified)
 	c.Writer.WriteHeaderNow()
 }

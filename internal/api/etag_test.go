@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -149,10 +150,10 @@ func TestNoETagElsewhere(t *testing.T) {
 		"/pets", "/pets?id=1", "/categories", "/store/orders", "/store/inventory", "/store/inventory/summary", "/messages",
 		"/account", "/account/api-keys", "/pets/9999", "/pets/0", "/livez",
 	} {
-		for _, field := range []string{"", "*"} {
+		for _, field := range []string{"", otherTag, "*"} {
 			answer := p.do("GET", target, nil, "If-None-Match", field)
-			if tag := answer.header.Get("ETag"); tag != "" || answer.status == 304 {
-				t.Errorf("GET %s: %d with the tag %q", target, answer.status, tag)
+			if tag := answer.header.Get("ETag"); tag != "" || answer.status == 304 && field != "*" {
+				t.Errorf("GET %s, If-None-Match %s: %d with the tag %q", target, field, answer.status, tag)
 			}
 		}
 	}
@@ -252,11 +253,146 @@ func TestIfNoneMatch(t *testing.T) {
 		p.withHeader("If-None-Match", []string{""}, "GET", target, nil).want(200)
 		p.withHeader("If-None-Match", []string{otherTag, whole.etag()}, "GET", target, nil).want(304)
 		p.withHeader("If-None-Match", []string{otherTag, "*"}, "GET", target, nil).want(200)
-		p.do("GET", target, nil, "If-Match", otherTag).want(200)
 	}
 	p.do("GET", "/pets/9999", nil, "If-None-Match", "*").wantError(404, "pet_not_found")
 	p.do("GET", "/pets/1?x", nil, "If-None-Match", "*").wantError(400, "invalid_parameter")
-	p.do("PATCH", "/pets/1", object{}, "If-None-Match", "*").want(200)
+}
+
+// conditionalRequest is a request that succeeds without preconditions.
+type conditionalRequest struct {
+	route, target string
+	body          any
+	success       int
+}
+
+// everyOperation has resources made for one request of each operation, but health.
+func (p *petstore) everyOperation() []conditionalRequest {
+	p.t.Helper()
+	s, unordered := p.stage(on("available", 5, 1, 2)), p.stage(on("available", 0))
+	newKey := func() string {
+		return p.post(keysPath, object{"name": "x", "scope": "read"}).want(201).header.Get("Location")
+	}
+	category := fmt.Sprintf("/categories/%d", s.category())
+	return []conditionalRequest{
+		{"GET /pets", "/pets", nil, 200},
+		{"POST /pets", "/pets", object{"name": "Rex", "categoryId": s.category()}, 201},
+		{"GET /pets/{petId}", s.petPath(), nil, 200},
+		{"PATCH /pets/{petId}", s.petPath(), object{"name": rand.Text()}, 200},
+		{"DELETE /pets/{petId}", unordered.petPath(), nil, 204},
+		{"GET /categories", "/categories", nil, 200},
+		{"POST /categories", "/categories", object{"name": rand.Text()}, 201},
+		{"GET /categories/{categoryId}", category, nil, 200},
+		{"PATCH /categories/{categoryId}", category, object{"description": rand.Text()}, 200},
+		{"DELETE /categories/{categoryId}", fmt.Sprintf("/categories/%d", p.newCategory(rand.Text())), nil, 204},
+		{"GET /store/orders", "/store/orders", nil, 200},
+		{"POST /store/orders", "/store/orders", object{"petId": s.pet}, 201},
+		{"GET /store/orders/{orderId}", s.orderPath(0), nil, 200},
+		{"PATCH /store/orders/{orderId}", s.orderPath(0), object{"complete": true}, 200},
+		{"DELETE /store/orders/{orderId}", s.orderPath(1), nil, 204},
+		{"GET /store/inventory", "/store/inventory", nil, 200},
+		{"GET /store/inventory/summary", "/store/inventory/summary", nil, 200},
+		{"GET /store/inventory/{petId}", s.inventoryPath(), nil, 200},
+		{"PUT /store/inventory/{petId}", s.inventoryPath(), object{"quantity": 50}, 200},
+		{"GET /messages", "/messages", nil, 200},
+		{"POST /messages", "/messages", object{"message": "hello"}, 202},
+		{"GET /messages/{messageId}", p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location"), nil, 200},
+		{"GET /account", "/account", nil, 200},
+		{"GET /account/api-keys", keysPath, nil, 200},
+		{"POST /account/api-keys", keysPath, object{"name": "x", "scope": "read"}, 201},
+		{"DELETE /account/api-keys/{apiKeyId}", newKey(), nil, 204},
+		{"POST /account/api-keys/{apiKeyId}/rotate", newKey() + "/rotate", object{"graceSeconds": 0}, 201},
+		{"GET /openapi.json", "/openapi.json", nil, 200},
+		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},
+	}
+}
+
+// TestPreconditionsOfEveryOperation: RFC 9110, section 13.2.2. If-Match comes first,
+// on a read too, and "*" alone matches what has no tag.
+func TestPreconditionsOfEveryOperation(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	var covered, routed []string
+	for _, operation := range p.everyOperation() {
+		covered = append(covered, operation.route)
+	}
+	for _, route := range p.server.Routes() {
+		if route.Path != "/livez" && route.Path != "/readyz" {
+			routed = append(routed, route.Method+" "+route.Path)
+		}
+	}
+	if diff := cmp.Diff(routed, covered); diff != "" {
+		t.Errorf("operations (-routed +tested):\n%s", diff)
+	}
+	const unmodified, failed, holds = 304, 412, 0
+	for _, test := range []struct {
+		match, noneMatch string
+		read, write      int
+	}{
+		{otherTag, "", failed, failed},
+		{"W/" + otherTag + `, ""`, "", failed, failed},
+		{"*", "", holds, holds},
+		{"", otherTag, holds, holds},
+		{"", "*", unmodified, failed},
+		{otherTag, "*", failed, failed},
+		{"*", "*", unmodified, failed},
+		{"*", otherTag, holds, holds},
+	} {
+		operations := p.everyOperation()
+		before := p.everything()
+		for _, o := range operations {
+			method, _, _ := strings.Cut(o.route, " ")
+			want, methods := test.write, []string{method}
+			if method == "GET" {
+				want, methods = test.read, []string{"GET", "HEAD"}
+			}
+			for _, method := range methods {
+				answer := p.do(method, o.target, o.body, "If-Match", test.match, "If-None-Match", test.noneMatch)
+				switch {
+				case want == holds:
+					answer.want(o.success)
+				case want == failed && method != "HEAD":
+					answer.wantError(412, "precondition_failed")
+				default:
+					answer.want(want)
+				}
+				if want == unmodified && len(answer.body) > 0 {
+					t.Errorf("%s: 304 with a body: %s", answer.what, answer.body)
+				}
+			}
+		}
+		if diff := cmp.Diff(before, p.everything()); test.write == failed && diff != "" {
+			t.Errorf("If-Match %s, If-None-Match %s: something changed:\n%s", test.match, test.noneMatch, diff)
+		}
+	}
+	for _, target := range []string{"/livez", "/readyz"} {
+		p.do("GET", target, nil, "If-Match", otherTag, "If-None-Match", "*").want(200)
+	}
+}
+
+// TestErrorsComeBeforePreconditions: a request that fails anyway fails in the same way.
+func TestErrorsComeBeforePreconditions(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for field, value := range map[string]string{"If-Match": otherTag, "If-None-Match": "*"} {
+		p.do("GET", "/pets/9999", nil, field, value).wantError(404, "pet_not_found")
+		p.do("PATCH", "/pets/9999", object{}, field, value).wantError(404, "pet_not_found")
+		p.do("PATCH", "/pets/1", object{"id": 1}, field, value).wantError(400, "validation_failed")
+		p.do("POST", "/pets", object{}, field, value).wantError(400, "validation_failed")
+		p.do("POST", "/nowhere", object{}, field, value).wantError(404, "route_not_found")
+		p.do("GET", "/pets?cursor=x", nil, field, value).wantError(400, "invalid_cursor")
+	}
+}
+
+// TestIfNoneMatchOnAWrite: a write that must not touch one version of a resource.
+func TestIfNoneMatchOnAWrite(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, write := range p.conditionalWrites() {
+		tag := p.get(write.target).want(200).etag()
+		p.do(write.method, write.target, write.body, "If-None-Match", tag).wantError(412, "precondition_failed")
+		p.do(write.method, write.target, write.body, "If-None-Match", "W/"+tag).wantError(412, "precondition_failed")
+		p.do(write.method, write.target, write.body, "If-Match", tag, "If-None-Match", otherTag).want(write.success)
+	}
 }
 
 // withHeader sends a request with a field as many times as there are values,
@@ -303,7 +439,7 @@ func (p *petstore) conditionalWrites() []conditionalWrite {
 	}
 }
 
-// everything is what the database holds of pets.
+// everything is what the API can change in the database.
 func (p *petstore) everything() (dump string) {
 	p.t.Helper()
 	err := p.db.QueryRow(p.t.Context(), `
@@ -311,7 +447,9 @@ func (p *petstore) everything() (dump string) {
 			(SELECT string_agg(pets::text, E'\n' ORDER BY id) FROM pets),
 			(SELECT string_agg(categories::text, E'\n' ORDER BY id) FROM categories),
 			(SELECT string_agg(orders::text, E'\n' ORDER BY id) FROM orders),
-			(SELECT string_agg(inventory::text, E'\n' ORDER BY pet_id) FROM inventory))`).Scan(&dump)
+			(SELECT string_agg(inventory::text, E'\n' ORDER BY pet_id) FROM inventory),
+			(SELECT string_agg(messages::text, E'\n' ORDER BY id) FROM messages),
+			(SELECT string_agg(concat_ws(' ', id, prefix, revoked_at), E'\n' ORDER BY id) FROM api_keys))`).Scan(&dump)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -56,8 +56,12 @@ type created struct {
 // create runs what a POST does, a single statement, and answers. Under an
 // Idempotency-Key the statement and its answer are stored in one transaction, so
 // that after a crash there are both or neither, and the next request under the
-// key gets the same answer. An error frees the key.
+// key gets the same answer. An error frees the key. The preconditions are those of
+// the path, a list without a tag.
 func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *db.Queries) (created, error)) error {
+	if err := untagged(c.Request); err != nil {
+		return err
+	}
 	ctx := c.Request.Context()
 	if in.idempotencyKey == "" {
 		made, err := postgres.Retry(ctx, effect, s.writes)
@@ -146,7 +150,7 @@ func fingerprint(r *http.Request, body []byte) []byte {
 func sendCreated(c *gin.Context, status int, location string, representation []byte) {
 	c.Header("Location", location)
 	if status == http.StatusCreated {
-		sendResource(c, status, representation)
+		sendTagged(c, status, etagOf(representation), representation)
 		return
 	}
 	c.Writer.Header()["Cache-Control"] = revalidated

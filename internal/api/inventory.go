@@ -78,7 +78,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		}
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return answer(c, summary)
+	return answerUntagged(c, summary)
 }
 
 func (s *Server) listInventory(c *gin.Context) error {

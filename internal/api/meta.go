@@ -59,13 +59,11 @@ func describe(baseURL string) (description, error) {
 }
 
 func (s *Server) getOpenAPIJSON(c *gin.Context) error {
-	s.openAPIJSON.answer(c)
-	return nil
+	return s.openAPIJSON.answer(c)
 }
 
 func (s *Server) getOpenAPIYAML(c *gin.Context) error {
-	s.openAPIYAML.answer(c)
-	return nil
+	return s.openAPIYAML.answer(c)
 }
 
 // readinessTimeout bounds how long /readyz waits for the database, well within

@@ -73,7 +73,7 @@ var (
 
 	errOperationSunset = &problem{status: 410, code: "operation_sunset", message: "This operation has ended; Link names its successor."}
 
-	errPreconditionFailed   = &problem{status: 412, code: "precondition_failed", message: "If-Match names no tag of the resource as it is now; nothing was changed."}
+	errPreconditionFailed   = &problem{status: 412, code: "precondition_failed", message: "The resource as it is now does not meet the If-Match or If-None-Match header, so nothing was done. Read it again and send its current tag."}
 	errBodyTooLarge         = &problem{status: 413, code: "body_too_large", message: "The body is larger than this server takes."}
 	errUnknownCategory      = &problem{status: 422, code: "unknown_category", message: "There is no category with the id in categoryId."}
 	errIdempotencyKeyReused = &problem{status: 422, code: "idempotency_key_reused", message: "This Idempotency-Key was used for another path or body."}
@@ -127,7 +127,7 @@ func explained() []docs.Problem {
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says, and send the same request again to get its answer."},
 
 		{errOperationSunset, "Use the successor that the header `Link` names as `successor-version`; the reference tells how they differ."},
-		{errPreconditionFailed, "Read the resource again, decide anew, and send the change with the new tag."},
+		{errPreconditionFailed, "Read the resource again, decide anew, and send the change with the new tag. A list, the summary, the account and API keys have no tag: send neither `If-Match` nor `If-None-Match` there. `If-None-Match` with a write succeeds only if the resource does not have the tag."},
 		{errBodyTooLarge, "Send a smaller body. Unless the server was set up otherwise, 1 MiB is the limit."},
 		{errUnknownCategory, "Create the category first, or use the id of one that `GET /categories` lists."},
 		{errUnknownPet, "Create the pet first, or use the id of one that `GET /pets` lists."},

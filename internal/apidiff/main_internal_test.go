@@ -76,7 +76,7 @@ func TestBreaking(t *testing.T) {
 		},
 		{
 			"one operation that took none needs one",
-			change{"runs. It needs no key and ignores queries and `Accept`.\n      security: []\n", "runs.\n"},
+			change{"runs. It needs no key and ignores queries, `Accept` and preconditions.\n      security: []\n", "runs.\n"},
 			"GET /livez took no credential; now it takes http bearer",
 		},
 		{
