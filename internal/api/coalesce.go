@@ -7,7 +7,6 @@ import (
 
 	"petstore/db"
 	"petstore/internal/coalesce"
-	"petstore/internal/postgres"
 )
 
 // Requests that would wait for each other in the database anyway go to it
@@ -37,11 +36,11 @@ func newPetReader(queries *db.Queries, timeout time.Duration) *coalesce.Coalesce
 
 // newOrderPlacer joins the orders of one pet: each holds the lock on its stock
 // until its commit is on disk, so that they cannot but follow each other. They
-// are decided in the order in which they came, each for itself.
+// are decided in the order in which they came, each for itself. The caller retries.
 func newOrderPlacer(queries *db.Queries, timeout time.Duration) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
 	return coalesce.New(1, timeout, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
 		if len(orders) == 1 {
-			row, err := postgres.Retry(ctx, queries.OrderPlace, orders[0])
+			row, err := queries.OrderPlace(ctx, orders[0])
 			return []db.OrderPlaceRow{row}, err
 		}
 		all := db.OrderPlaceManyParams{PetID: petID, NoShipDate: beyondShipDates}
@@ -52,7 +51,7 @@ func newOrderPlacer(queries *db.Queries, timeout time.Duration) *coalesce.Coales
 			}
 			all.Quantities, all.ShipDates = append(all.Quantities, order.Quantity), append(all.ShipDates, shipDate)
 		}
-		placed, err := postgres.Retry(ctx, queries.OrderPlaceMany, all)
+		placed, err := queries.OrderPlaceMany(ctx, all)
 		if err != nil {
 			return nil, err
 		}
