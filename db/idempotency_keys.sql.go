@@ -9,6 +9,20 @@ import (
 	"context"
 )
 
+const awaitStandby = `-- name: AwaitStandby :exec
+SELECT pg_logical_emit_message(true, 'petstore', '')
+`
+
+// Makes the commit of this transaction wait for the synchronous standby, as a
+// commit that changes rows does. Without it, the commit of a transaction that only
+// reads returns at once. The message lies in the WAL behind all that the
+// transaction has read, so a standby that has the message has that too. Every role
+// may send it, and nobody reads it.
+func (q *Queries) AwaitStandby(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, awaitStandby)
+	return err
+}
+
 const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
 SELECT fingerprint, status, location, body
 FROM idempotency_keys

@@ -9,6 +9,14 @@ WHERE api_key_id = @api_key_id
   AND key = @key
   AND created_at > now() - interval '24 hours';
 
+-- name: AwaitStandby :exec
+-- Makes the commit of this transaction wait for the synchronous standby, as a
+-- commit that changes rows does. Without it, the commit of a transaction that only
+-- reads returns at once. The message lies in the WAL behind all that the
+-- transaction has read, so a standby that has the message has that too. Every role
+-- may send it, and nobody reads it.
+SELECT pg_logical_emit_message(true, 'petstore', '');
+
 -- name: IdempotencyKeyKeep :exec
 -- Replaces an answer that has expired, which the sweep may not have met yet.
 INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body)

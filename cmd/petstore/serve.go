@@ -108,7 +108,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	metrics.WatchPool(database.Pool())
 	metrics.WatchWrites(database.CanceledWrites)
 
-	verifier := auth.NewVerifier(db.New(database))
+	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	metrics.WatchKeys(verifier.Lookups)
 	handler, err := api.New(api.Options{
 		DB:             database,

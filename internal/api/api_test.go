@@ -57,7 +57,7 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool)), log: &logBuffer{}}
+	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool), db.New(pool.Writing())), log: &logBuffer{}}
 	p.key = p.newKey("tester", auth.Admin)
 	p.watchLog()
 	return p.with(func(*api.Options) {})

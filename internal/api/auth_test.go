@@ -365,7 +365,7 @@ func TestWarmServerAsksNothing(t *testing.T) {
 func TestKeyLookups(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	verifier := auth.NewVerifier(db.New(p.pool))
+	verifier := auth.NewVerifier(db.New(p.pool), db.New(p.pool.Writing()))
 	verify := func(key string) {
 		verifier.Trust()
 		_, _ = verifier.Verify(t.Context(), key) // other tests say whose it is

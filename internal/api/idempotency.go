@@ -115,7 +115,9 @@ func once(ctx context.Context, queries *db.Queries, apiKeyID int64, key string, 
 	case err == nil && !bytes.Equal(kept.Fingerprint, fingerprint):
 		return storedAnswer{}, errIdempotencyKeyReused
 	case err == nil:
-		return storedAnswer{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}, nil
+		// The first request may have committed without the standby having it.
+		replay := storedAnswer{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}
+		return replay, queries.AwaitStandby(ctx)
 	case !errors.Is(err, pgx.ErrNoRows):
 		return storedAnswer{}, err
 	}
@@ -166,20 +168,26 @@ const (
 // time, until the context ends.
 func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
 	for ticker := time.NewTicker(sweepInterval); ; {
-		for {
-			swept, err := s.queries.IdempotencyKeySweep(ctx, sweepBatch)
-			if err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
-			}
-			if err != nil || swept < sweepBatch {
-				break
-			}
-		}
+		s.sweep(ctx)
 		select {
 		case <-ctx.Done():
 			ticker.Stop()
 			return
 		case <-ticker.C:
+		}
+	}
+}
+
+// sweep deletes the stored responses that have expired by now, and logs what
+// prevents it, unless that is a missing schema, of which serve warns.
+func (s *Server) sweep(ctx context.Context) {
+	for {
+		swept, err := s.writes.IdempotencyKeySweep(ctx, sweepBatch)
+		if err != nil && ctx.Err() == nil && !postgres.SchemaMissing(err) {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
+		}
+		if err != nil || swept < sweepBatch {
+			return
 		}
 	}
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // under sends a POST under an Idempotency-Key.
@@ -471,4 +473,49 @@ func TestSweepWithoutADatabase(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// TestSweepBeforeTheSchema: on an empty database the sweep logs nothing, because
+// serve has said that the schema is behind.
+func TestSweepBeforeTheSchema(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(empty.Close)
+	p = p.with(func(o *api.Options) { o.DB = empty })
+	p.server.Sweep(t.Context())
+	if strings.Contains(p.log.String(), "sweep") {
+		t.Errorf("the log: %s", p.log)
+	}
+}
+
+// withoutWriters returns the same server with a pool of its own, whose only
+// connection for writes is in use until the test ends.
+func (p *petstore) withoutWriters() *petstore {
+	p.t.Helper()
+	const conns = 3
+	pool, err := postgres.Open(p.t.Context(), p.dbURL, conns)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(pool.Close)
+	rows, err := pool.Writing().Query(p.t.Context(), "SELECT")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(rows.Close)
+	return p.with(func(o *api.Options) { o.DB = pool })
+}
+
+// TestSweepIsAWrite: it takes no connection that is kept for reads.
+func TestSweepIsAWrite(t *testing.T) {
+	t.Parallel()
+	p := start(t).withoutWriters()
+	p.server.Sweep(t.Context())
+	if got := p.pool.CanceledWrites(); got != 1 {
+		t.Errorf("%d writes got no connection, want the sweep", got)
+	}
 }

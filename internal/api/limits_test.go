@@ -511,7 +511,7 @@ func (p *petstore) withSession(name, value string) *petstore {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(pool.Close)
-	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool)) })
+	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
 
 // TestSlowBody: a body that takes longer to come than the handling of a request

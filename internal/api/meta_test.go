@@ -154,7 +154,7 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	p := start(t)
 	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
 
-	refused := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away)) })
+	refused := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
 	refused.wantNotReady("database", gone)
 	refused.get("/pets").wantError(503, "unavailable")
 

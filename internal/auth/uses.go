@@ -66,7 +66,7 @@ func (v *Verifier) FlushUses(ctx context.Context) error {
 		used.Ids = append(used.Ids, id)
 		used.UsedAt = append(used.UsedAt, at)
 	}
-	err := v.queries.APIKeyMarkUsed(ctx, used)
+	err := v.writes.APIKeyMarkUsed(ctx, used)
 	if err != nil {
 		for id, at := range taken {
 			v.uses.add(id, at)

@@ -48,6 +48,7 @@ type Identity struct {
 // when one changes, which is rare.
 type Verifier struct {
 	queries *db.Queries
+	writes  *db.Queries
 	now     func() time.Time
 	cache   *lru.Cache[[sha256.Size]byte, cachedKey]
 	loads   singleflight.Group
@@ -69,13 +70,14 @@ type cachedKey struct {
 	noted    *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
-// NewVerifier returns a Verifier that reads keys with queries.
-func NewVerifier(queries *db.Queries) *Verifier {
+// NewVerifier returns a Verifier that reads keys with queries, and stores with
+// writes when they were last used.
+func NewVerifier(queries, writes *db.Queries) *Verifier {
 	cache, err := lru.New[[sha256.Size]byte, cachedKey](cacheSize)
 	if err != nil {
 		panic(err) // the size is not positive
 	}
-	v := &Verifier{queries: queries, now: time.Now, cache: cache}
+	v := &Verifier{queries: queries, writes: writes, now: time.Now, cache: cache}
 	v.trustedUntil.Store(&time.Time{})
 	return v
 }

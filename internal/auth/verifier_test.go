@@ -16,6 +16,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // account is an account on a database of the test's own, and the time there.
@@ -40,7 +41,7 @@ func newAccount(t testing.TB) *account {
 
 // verifier is a process that goes by the account's time.
 func (a *account) verifier() *auth.Verifier {
-	v := auth.NewVerifier(a.queries)
+	v := auth.NewVerifier(a.queries, a.queries)
 	v.SetClock(func() time.Time { return a.now })
 	return v
 }
@@ -299,6 +300,29 @@ func TestFlushFails(t *testing.T) {
 	a.use(v, firstSecret, began.Add(time.Hour))
 	a.wantLastUsed(first, began.Add(time.Hour))
 	a.wantLastUsed(second, began)
+}
+
+// TestFlushIsAWrite: it takes no connection that is kept for reads.
+func TestFlushIsAWrite(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	const conns = 3 // one for writes, two kept for reads
+	pool, err := postgres.Open(t.Context(), a.database.URL, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	v := auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
+	_, secret := a.issue(nil)
+	a.works(v, secret)
+	rows, err := pool.Writing().Query(t.Context(), "SELECT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rows.Close)
+	if err := v.FlushUses(t.Context()); !postgres.Unavailable(err) || pool.CanceledWrites() != 1 {
+		t.Errorf("%v, and %d writes without a connection; want one", err, pool.CanceledWrites())
+	}
 }
 
 // TestRecordUses: what is left is written at the end; what cannot be is logged.

@@ -73,7 +73,7 @@ func open(t *testing.T) *shop {
 		t.Fatal(err)
 	}
 	server, err := api.New(api.Options{
-		DB: pool, Verifier: auth.NewVerifier(queries), Log: slog.New(slog.DiscardHandler),
+		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.DiscardHandler),
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,
 	})
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -125,13 +124,20 @@ const (
 	insufficientPrivilege = "42501"
 )
 
+// SchemaMissing reports whether a statement failed because the database was never
+// migrated, or because the migration has not yet granted the role its privileges.
+func SchemaMissing(err error) bool {
+	state := sqlState(err)
+	return state == undefinedTable || state == insufficientPrivilege
+}
+
 // SchemaIsCurrent reports whether the database has every migration that this
 // program knows. One that is ahead is current too: during a deployment the
 // schema moves before the programs do.
 func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
 	var version int64
 	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == undefinedTable || pgErr.Code == insufficientPrivilege) {
+	if SchemaMissing(err) {
 		return false, nil
 	}
 	return version >= latestVersion, err

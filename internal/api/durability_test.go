@@ -1,0 +1,167 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/localpg"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// ownCluster starts a PostgreSQL for one test, with a migrated database, for
+// settings that change a whole server.
+func ownCluster(t *testing.T) *pgtest.Database {
+	t.Helper()
+	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "petstore-api-") //nolint:usetesting // the server's user cannot enter t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // for the server's user
+		t.Fatal(err)
+	}
+	cluster, err := localpg.Start(t.Context(), localpg.Options{
+		Binaries: binaries, Dir: dir, Disposable: true, Settings: map[string]string{"synchronous_commit": "on"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cluster.Stop(context.WithoutCancel(t.Context())) })
+	const name = "petstore"
+	if err := cluster.EnsureDatabase(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	url := cluster.URL(name)
+	migrations, err := postgres.OpenMigrations(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &pgtest.Database{URL: url, OwnerURL: url, Pool: pool}
+}
+
+// withoutStandby makes commits wait for a standby that is not there, and returns
+// when the server has taken the setting. After back they do not wait any more.
+func (p *petstore) withoutStandby() (back func()) {
+	p.t.Helper()
+	set := func(standby string) {
+		p.t.Helper()
+		for _, sql := range []string{fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", standby), "SELECT pg_reload_conf()"} {
+			if _, err := p.db.Exec(p.t.Context(), sql); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+	}
+	set("away")
+	ending, ended := make(chan struct{}), make(chan error, 1)
+	go func() { // commits until a commit waits, and then until it returns
+		for {
+			if err := db.New(p.db).AwaitStandby(p.t.Context()); err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case <-ending:
+				ended <- nil
+				return
+			default:
+			}
+		}
+	}()
+	p.until("a commit waits for the standby", func() bool {
+		var waiting bool
+		if err := p.db.QueryRow(p.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')").Scan(&waiting); err != nil {
+			p.t.Fatal(err)
+		}
+		return waiting
+	})
+	return func() {
+		p.t.Helper()
+		close(ending)
+		set("")
+		if err := <-ended; err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// until returns when something is so, and fails the test when it is not within
+// ten seconds.
+func (p *petstore) until(what string, so func() bool) {
+	p.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !so(); {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+// TestReplayWaitsForTheStandby: while the synchronous standby is away, a request
+// that has committed on the primary alone is not acknowledged, at its first
+// attempt or at a retry. When the standby is back, the retry is.
+func TestReplayWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	const target, body = "/messages", `{"message": "hello"}`
+	back := p.withoutStandby()
+	p.under("key", target, body).wantError(503, "unavailable")
+	p.until("the cut-off transaction commits on the primary", func() bool { return p.count("messages") > 0 })
+	for range 2 {
+		p.under("key", target, body).wantError(503, "unavailable")
+	}
+	back()
+	retry := p.under("key", target, body).want(202)
+	if retry.header.Get("Idempotent-Replayed") != "true" {
+		t.Error("the retry is not a replay, so this test shows nothing")
+	}
+}
+
+// TestLostTransactionIsRetriedInOnePlace: an order that always loses to another
+// transaction is tried four times, with an Idempotency-Key and without.
+func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	pet := p.newPet("Rex", 10)
+	for _, sql := range []string{
+		"CREATE SEQUENCE attempts",
+		`CREATE FUNCTION lose() RETURNS trigger SECURITY DEFINER SET search_path FROM CURRENT LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM nextval('attempts'); RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$`,
+		"CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()",
+	} {
+		if _, err := p.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, key := range []string{"", "key"} {
+		p.do("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", key).wantError(503, "unavailable")
+		var attempts int
+		if err := p.db.QueryRow(t.Context(), "SELECT last_value FROM attempts").Scan(&attempts); err != nil {
+			t.Fatal(err)
+		}
+		if want := 4 * (i + 1); attempts != want {
+			t.Errorf("%d attempts after %d requests, want %d", attempts, i+1, want)
+		}
+	}
+}
