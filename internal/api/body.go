@@ -240,17 +240,21 @@ func (b *body) name() *string { return b.nameUpTo(maxNameLength) }
 func (b *body) nameUpTo(most int) *string {
 	const name = "name"
 	text := b.text(name, 1, most)
-	switch {
-	case text == nil:
+	if text == nil {
 		return nil
-	case strings.TrimSpace(*text) == "": // Unicode White_Space
-		b.reject(name, "blank", "The name is blank.")
-	case strings.ContainsFunc(*text, unicode.IsControl):
-		b.reject(name, "invalid_characters", "The name holds a control character.")
-	default:
-		return text
 	}
-	return nil
+	blank := strings.TrimSpace(*text) == "" // Unicode White_Space
+	control := strings.ContainsFunc(*text, unicode.IsControl)
+	if blank {
+		b.reject(name, "blank", "The name must hold a character that is not white space.")
+	}
+	if control {
+		b.reject(name, "invalid_characters", "The name must not hold control characters.")
+	}
+	if blank || control {
+		return nil
+	}
+	return text
 }
 
 // nullableText takes a string of at most most code points; a patch clears it with null.
@@ -342,7 +346,7 @@ func (b *body) checkTime(name string, value jsontext.Value) *time.Time {
 	}
 	parsed, err := parseTime(*text)
 	if err != nil {
-		b.reject(name, "invalid_format", "The string is not a time of RFC 3339 in the years 0001 to 9999, with at most nine digits of a second.")
+		b.reject(name, "invalid_format", "The field "+err.Error()+".")
 		return nil
 	}
 	return &parsed

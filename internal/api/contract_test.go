@@ -45,6 +45,8 @@ var theContract = sync.OnceValue(func() *contract {
 	if err != nil {
 		panic(err)
 	}
+	// RFC 3339, section 5.6, allows t and z in lower case; this library does not.
+	openapi3.DefineStringFormatValidator("date-time", openapi3.NewRegexpFormatValidator("(?i)"+openapi3.FormatOfStringDateTime))
 	document, err := openapi3.NewLoader().LoadFromData(yaml)
 	if err != nil {
 		panic(err)

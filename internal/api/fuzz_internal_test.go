@@ -182,13 +182,14 @@ func FuzzMembers(f *testing.F) {
 	})
 }
 
-// checkRead reads one member, which must give either a good value or a violation.
+// checkRead reads one member, which must give either a good value or violations,
+// each of another code: a name can be blank and hold a control character.
 func checkRead[T any](t *testing.T, members map[string]jsontext.Value, read func(*body) *T, good func(T) bool) {
 	t.Helper()
 	b := &body{members: members, taken: map[string]bool{}}
 	value := read(b)
 	switch {
-	case (value == nil) != (len(b.violations) == 1):
+	case (value == nil) != (len(b.violations) == 1 || len(b.violations) == 2 && b.violations[0].Code == "blank" && b.violations[1].Code == "invalid_characters"):
 		t.Fatalf("%s: the value %v and the violations %v", members["name"], value, b.violations)
 	case value != nil && !good(*value):
 		t.Fatalf("%s was read as %v", members["name"], *value)
@@ -208,10 +209,10 @@ func FuzzParseTime(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	form := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})\z`)
+	form := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?([Zz]|[-+][0-9]{2}:[0-9]{2})\z`)
 	f.Fuzz(func(t *testing.T, text string) {
 		at, err := parseTime(text)
-		theirs, theirErr := time.Parse(time.RFC3339Nano, text)
+		theirs, theirErr := time.Parse(time.RFC3339Nano, strings.ToUpper(text))
 		if err != nil {
 			// Offsets are the one thing of which time.Parse takes a little more.
 			if year := theirs.UTC().Year(); theirErr == nil && form.MatchString(text) && year >= 1 && year <= 9999 && !regexp.MustCompile(`(24:..|60)\z`).MatchString(text) {

@@ -473,7 +473,7 @@ func TestLongQuery(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	const parameters = 20_000
-	p.get("/pets?" + strings.Repeat("id=1&", 100)).want(200)
+	p.get("/pets?" + strings.Repeat("id=1&", 99) + "id=1").want(200)
 	for what, query := range map[string]string{
 		"one repeated": strings.Repeat("x&", parameters),
 		"many":         manyParameters(8000),

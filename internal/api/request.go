@@ -53,9 +53,13 @@ func (r *request) parseQuery(raw string) {
 		return
 	}
 	r.query = url.Values{}
-	parameters := 0
+	parameters, empty := 0, false
 	for pair := range strings.SplitSeq(raw, "&") {
 		if pair == "" {
+			if !empty {
+				r.reject("", "empty", "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.")
+			}
+			empty = true
 			continue
 		}
 		rawName, rawValue, _ := strings.Cut(pair, "=")
@@ -235,7 +239,7 @@ func (r *request) queryTime(name string) *time.Time {
 	}
 	at, err := parseTime(text)
 	if err != nil {
-		r.reject(name, "invalid_format", "The value is not a time of RFC 3339 in the years 0001 to 9999.")
+		r.reject(name, "invalid_format", "The value "+err.Error()+".")
 		return nil
 	}
 	return &at
@@ -254,25 +258,32 @@ func (r *request) queryPrefix(name string) string {
 	return prefix
 }
 
-// timePattern is the date-time of RFC 3339 in upper case (which section 5.6 lets
-// a specification ask for), with at most nine digits of a second.
-var timePattern = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+// timePattern is the date-time of RFC 3339, section 5.6, with T and Z in either case
+// and at most nine digits of a second. Its first group is the second.
+var timePattern = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:(\d\d)(?:\.\d{1,9})?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)$`)
 
-// parseTime reads a time of RFC 3339 strictly, in UTC and cut to the
-// microseconds that Postgres keeps.
+// Faults of a time. Each completes a sentence that begins with where the time is.
+var (
+	errNotATime   = errors.New("must be a time of RFC 3339 in the years 0001 to 9999, with at most nine digits of a second, such as 2026-12-24T09:30:00Z")
+	errLeapSecond = errors.New("must not have the second 60: leap seconds are not supported")
+)
+
+// parseTime reads a time of RFC 3339 strictly, in UTC and cut to the microseconds
+// that Postgres keeps. The error is errNotATime or errLeapSecond.
 func parseTime(text string) (time.Time, error) {
 	// time.Parse lets pass a comma before the fraction, more digits in it, an
 	// hour of one digit and an offset of a day.
-	if !timePattern.MatchString(text) {
-		return time.Time{}, errors.New("not a time of RFC 3339")
+	parts := timePattern.FindStringSubmatch(text)
+	if parts == nil {
+		return time.Time{}, errNotATime
 	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return time.Time{}, err
+	if parts[1] == "60" {
+		return time.Time{}, errLeapSecond
 	}
+	at, err := time.Parse(time.RFC3339, strings.ToUpper(text))
 	at = at.UTC().Truncate(time.Microsecond)
-	if at.Year() < 1 || at.Year() > 9999 {
-		return time.Time{}, fmt.Errorf("the year %d is out of range", at.Year())
+	if err != nil || at.Year() < 1 || at.Year() > 9999 {
+		return time.Time{}, errNotATime
 	}
 	return at, nil
 }
