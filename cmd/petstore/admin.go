@@ -16,6 +16,8 @@ const (
 
 	// adminWriteTimeout is longer than a CPU profile or a trace usually takes.
 	adminWriteTimeout = 2 * time.Minute
+
+	adminMaxHeaderBytes = 12 << 10
 )
 
 // listenAdmin listens on PETSTORE_ADMIN_ADDR; it returns nil where that is off.
@@ -50,7 +52,7 @@ func startAdmin(listener net.Listener, metrics *telemetry.Metrics, log *slog.Log
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      adminWriteTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    adminMaxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	go func() { _ = server.Serve(listener) }() // ends by being closed

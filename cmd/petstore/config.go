@@ -31,6 +31,8 @@ type config struct {
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
 	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
+	MaxHeaderBytes int           `env:"PETSTORE_MAX_HEADER_BYTES" envDefault:"16384"`
+	MaxConnections int           `env:"PETSTORE_MAX_CONNECTIONS" envDefault:"2000"`
 	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"1048576"`
 	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
@@ -57,6 +59,11 @@ const (
 	maxConnsPerCore = 6
 	mostMaxConns    = 10_000
 	mostRateLimit   = 1_000_000
+
+	// leastHeaderBytes leaves room for a URL, an API key and what proxies add.
+	leastHeaderBytes = 8 << 10
+	mostHeaderBytes  = 1 << 20
+	mostConnections  = 1_000_000
 )
 
 // loadConfig reads and checks the whole configuration; the error names every
@@ -96,6 +103,8 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, with nothing after it but a port", parsed.BaseURL)
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
+	wrong(parsed.MaxHeaderBytes < leastHeaderBytes || parsed.MaxHeaderBytes > mostHeaderBytes, "PETSTORE_MAX_HEADER_BYTES %d is not between %d and %d", parsed.MaxHeaderBytes, leastHeaderBytes, mostHeaderBytes)
+	wrong(parsed.MaxConnections < 1 || parsed.MaxConnections > mostConnections, "PETSTORE_MAX_CONNECTIONS %d is not between 1 and %d", parsed.MaxConnections, mostConnections)
 	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
 	wrong(parsed.RequestTimeout <= 0 || parsed.RequestTimeout > maxRequestTimeout, "PETSTORE_REQUEST_TIMEOUT %s is not above 0s and at most %s", parsed.RequestTimeout, maxRequestTimeout)
 	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)

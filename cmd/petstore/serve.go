@@ -28,7 +28,11 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 12 * time.Second // begins anew when a body is there
 	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 60 << 10 // and net/http takes 4 KiB more: 64 KiB, as the description says
+
+	// headerSlop is what net/http reads beyond its MaxHeaderBytes. On a connection that
+	// was kept alive, it does not count what it had read before the request began, which
+	// is as much again at most.
+	headerSlop = 4 << 10
 
 	// maxRequestTimeout leaves writeTimeout enough to say that the time is over.
 	maxRequestTimeout = writeTimeout - 2*time.Second
@@ -147,19 +151,23 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		running.Wait()
 	}()
 
+	limited := limitConnections(public, c.MaxConnections)
+	metrics.WatchConnections(limited.counts)
+	warnOfDescriptors(c, log)
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
+		ConnState:         limited.track,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 
 		DisableGeneralOptionsHandler: true, // ours answers OPTIONS *
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(public) }()
+	go func() { failed <- server.Serve(limited) }()
 	log.Info("listening", "address", public.Addr().String(), "admin_address", addressOf(admin), "version", version())
 	select {
 	case err := <-failed:

@@ -87,7 +87,7 @@ func (m *Metrics) SetVersion(version string) {
 }
 
 // WatchPool tells of a pool of connections whenever the metrics are asked for. It
-// is called once at most, as are WatchWrites and WatchKeys.
+// is called once at most, as are WatchWrites, WatchKeys and WatchConnections.
 func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
 
 // WatchWrites tells how many writes got no connection, whenever the metrics are
@@ -112,6 +112,21 @@ func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
 	m.registry.MustRegister(
 		lookup("hit", func() float64 { hits, _ := lookups(); return float64(hits) }),
 		lookup("miss", func() float64 { _, misses := lookups(); return float64(misses) }),
+	)
+}
+
+// WatchConnections reports the open connections of clients, and those that were
+// closed to make place for others, whenever the metrics are read.
+func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "petstore_http_connections",
+			Help: "Open connections of clients.",
+		}, func() float64 { open, _ := counts(); return float64(open) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "petstore_http_evicted_connections_total",
+			Help: "Connections without a request that were closed to make place for new ones.",
+		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
 	)
 }
 

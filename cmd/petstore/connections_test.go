@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// bounded is a server with a bound on its connections. Its handler sends the path
+// of each request to began and waits until the test sends to proceed.
+type bounded struct {
+	t       *testing.T
+	limited *connections
+	server  *http.Server
+	began   chan string
+	proceed chan struct{}
+	served  chan error
+}
+
+func startBounded(t *testing.T, most int) *bounded {
+	t.Helper()
+	inner, err := listen(t.Context(), "127.0.0.1:0", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bounded{t: t, limited: limitConnections(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
+	b.server = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b.began <- r.URL.Path
+			select {
+			case <-b.proceed:
+			case <-r.Context().Done():
+			}
+			_, _ = io.WriteString(w, r.URL.Path) // the client may have gone
+		}),
+		ConnState:         b.limited.track,
+		ReadHeaderTimeout: patience,
+		MaxHeaderBytes:    1, // and headerSlop
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
+	}
+	go func() { b.served <- b.server.Serve(b.limited) }()
+	t.Cleanup(func() { _ = b.server.Close() })
+	return b
+}
+
+// peer is a client's end of a connection.
+type peer struct {
+	t *testing.T
+	net.Conn
+	reader *bufio.Reader
+}
+
+// dial connects and sends text. It waits until the server has as many connections
+// as the test says.
+func (b *bounded) dial(text string, open int) *peer {
+	b.t.Helper()
+	p := dialPeer(b.t, b.limited.Addr().String())
+	p.send(text)
+	b.until(func(now int, _ uint64) bool { return now == open })
+	return p
+}
+
+func dialPeer(t *testing.T, address string) *peer {
+	t.Helper()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return &peer{t, conn, bufio.NewReader(conn)}
+}
+
+// until waits for a state of the connections.
+func (b *bounded) until(reached func(open int, evicted uint64) bool) {
+	b.t.Helper()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for deadline := time.After(patience); !reached(b.limited.counts()); {
+		select {
+		case <-again.C:
+		case <-deadline:
+			open, evicted := b.limited.counts()
+			b.t.Fatalf("%d connections are open and %d were evicted", open, evicted)
+		}
+	}
+}
+
+// wantEvicted fails the test unless so many connections were closed to make place.
+func (b *bounded) wantEvicted(want uint64) {
+	b.t.Helper()
+	if _, got := b.limited.counts(); got != want {
+		b.t.Errorf("%d connections were evicted, want %d", got, want)
+	}
+}
+
+// handled waits until the handler has begun with this path.
+func (b *bounded) handled(path string) {
+	b.t.Helper()
+	select {
+	case got := <-b.began:
+		if got != path {
+			b.t.Fatalf("the handler began with %s, want %s", got, path)
+		}
+	case <-time.After(patience):
+		b.t.Fatalf("the handler did not begin with %s", path)
+	}
+}
+
+// finish lets one request end.
+func (b *bounded) finish() {
+	b.t.Helper()
+	select {
+	case b.proceed <- struct{}{}:
+	case <-time.After(patience):
+		b.t.Fatal("no request is in progress")
+	}
+}
+
+func (p *peer) send(text string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p, text); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// want reads a response with this status and returns its body.
+func (p *peer) want(status int) string {
+	p.t.Helper()
+	response, err := http.ReadResponse(p.reader, nil)
+	if err != nil {
+		p.t.Fatalf("no response: %v", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != status {
+		p.t.Fatalf("status %d, body %q, %v; want %d", response.StatusCode, body, err, status)
+	}
+	return string(body)
+}
+
+// wantClosed fails the test unless the server closes the connection without a byte.
+func (p *peer) wantClosed() {
+	p.t.Helper()
+	read, err := p.reader.ReadByte()
+	if err == nil || errors.Is(err, syscall.EAGAIN) || isTimeout(err) {
+		p.t.Errorf("the connection is open: %q, %v", read, err)
+	}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
+}
+
+const (
+	halfHeader  = "GET /half HTTP/1.1\r\nHost: petstore\r\nX-"
+	restOfIt    = "Rest: x\r\n\r\n"
+	wholeHeader = "GET /whole HTTP/1.1\r\nHost: petstore\r\n\r\n"
+)
+
+func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 2)
+	oldest, second := b.dial(halfHeader, 1), b.dial("", 2)
+	third := dialPeer(t, b.limited.Addr().String())
+	third.send(wholeHeader)
+	b.handled("/whole")
+	oldest.wantClosed()
+	b.finish()
+	third.want(http.StatusOK)
+	second.send(wholeHeader)
+	b.handled("/whole")
+	b.finish()
+	second.want(http.StatusOK)
+	b.wantEvicted(1)
+}
+
+// TestConnectionsIdleOnesAgeFromTheirLastResponse covers connections that were
+// kept alive.
+func TestConnectionsIdleOnesAgeFromTheirLastResponse(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 2)
+	first, second := b.dial("", 1), b.dial("", 2)
+	first.send(wholeHeader)
+	b.handled("/whole")
+	b.finish()
+	first.want(http.StatusOK)
+	b.until(func(int, uint64) bool { // the response is there before its connection is idle
+		b.limited.mu.Lock()
+		defer b.limited.mu.Unlock()
+		return b.limited.waiting.prev.prev != &b.limited.waiting
+	})
+	third := dialPeer(t, b.limited.Addr().String())
+	third.send(wholeHeader)
+	b.handled("/whole")
+	second.wantClosed()
+	b.finish()
+	third.want(http.StatusOK)
+	first.send(wholeHeader)
+	b.handled("/whole")
+	b.finish()
+	first.want(http.StatusOK)
+	b.wantEvicted(1)
+}
+
+func TestConnectionsWithRequestsAreKept(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 2)
+	busy := []*peer{b.dial(wholeHeader, 1), b.dial(wholeHeader, 2)}
+	b.handled("/whole")
+	b.handled("/whole")
+	newcomer := dialPeer(t, b.limited.Addr().String())
+	newcomer.send("GET /newcomer HTTP/1.1\r\nHost: petstore\r\n\r\n")
+	b.wantEvicted(0)
+	b.finish()
+	b.handled("/newcomer") // in the place of the one that has ended
+	b.finish()
+	b.finish()
+	for _, p := range append(busy, newcomer) {
+		p.want(http.StatusOK)
+	}
+	b.wantEvicted(1)
+}
+
+// TestConnectionsWithLongHeadersFillNothing keeps a refused request from holding
+// its place while net/http waits for the client to read the response.
+func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	for range 20 { // the wait of 500 ms can be over before the next connection
+		long := dialPeer(t, b.limited.Addr().String())
+		long.send("GET / HTTP/1.1\r\nHost: petstore\r\nX-Long: " + strings.Repeat("x", 2*headerSlop))
+		long.want(http.StatusRequestHeaderFieldsTooLarge)
+		next := dialPeer(t, b.limited.Addr().String())
+		next.send("GET /next HTTP/1.1\r\nHost: petstore\r\nConnection: close\r\n\r\n")
+		b.handled("/next")
+		b.finish()
+		next.want(http.StatusOK)
+		if _, evicted := b.limited.counts(); evicted > 0 {
+			return
+		}
+	}
+	t.Error("no connection was evicted after its 431")
+}
+
+// TestConnectionsClose ends an Accept that waits for a place.
+func TestConnectionsClose(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	b.dial(wholeHeader, 1)
+	b.handled("/whole")
+	dialPeer(t, b.limited.Addr().String())
+	b.until(func(int, uint64) bool { // Accept has taken it from the kernel
+		inner, _ := b.limited.Listener.(*listener) //nolint:errcheck // startBounded made it
+		waits, err := inner.waits()
+		return err == nil && !waits
+	})
+	if err := b.limited.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-b.served:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve returned %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("Accept still waits")
+	}
+}
+
+// TestConnectionsAreCounted has many clients come and go at once.
+func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	const clients, each, most = 8, 25, 4
+	b := startBounded(t, most)
+	go func() {
+		for {
+			select {
+			case b.proceed <- struct{}{}:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	go func() {
+		for range b.began { // it is never closed
+		}
+	}()
+	var group sync.WaitGroup
+	for range clients {
+		group.Go(func() {
+			for range each {
+				var dialer net.Dialer
+				conn, err := dialer.DialContext(t.Context(), "tcp", b.limited.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.WriteString(conn, wholeHeader)
+				_, _ = http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // the connection is
+				conn.Close()
+				if open, _ := b.limited.counts(); open > most {
+					t.Errorf("%d connections are open", open)
+				}
+			}
+		})
+	}
+	group.Wait()
+	b.until(func(open int, _ uint64) bool { return open == 0 })
+}
+
+// TestServeLimitsConnections covers the two variables, the metrics, and a shutdown
+// at the bound.
+func TestServeLimitsConnections(t *testing.T) {
+	t.Parallel()
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
+		"PETSTORE_MAX_CONNECTIONS=2", "PETSTORE_MAX_HEADER_BYTES=8192",
+	}
+	program := begin(t, t.TempDir(), environ, "serve")
+	base, admin := program.addresses()
+	address := strings.TrimPrefix(base, "http://")
+	request := func(size int) string {
+		text := "GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Long: "
+		return text + strings.Repeat("x", size-len(text)-len("\r\n\r\n")) + "\r\n\r\n"
+	}
+	for _, test := range []struct{ size, status int }{
+		{8 << 10, http.StatusOK},
+		{9 << 10, http.StatusRequestHeaderFieldsTooLarge},
+	} {
+		p := dialPeer(t, address)
+		p.send(request(test.size))
+		p.want(test.status)
+		p.Close()
+	}
+
+	var slow []*peer
+	for range 5 {
+		p := dialPeer(t, address)
+		p.send(halfHeader)
+		slow = append(slow, p)
+	}
+	for _, p := range slow[:3] {
+		p.wantClosed()
+	}
+	p := dialPeer(t, address)
+	p.send("GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n")
+	p.want(http.StatusOK)
+	metrics := read(t, admin+"/metrics")
+	for _, want := range []string{"petstore_http_connections 2\n", "petstore_http_evicted_connections_total "} {
+		if !strings.Contains(metrics, "\n"+want) {
+			t.Errorf("the metrics have no %q", want)
+		}
+	}
+	if strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
+		t.Error("no connection was evicted")
+	}
+	if code := program.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
