@@ -2,11 +2,9 @@ package api
 
 import (
 	"bytes"
-	"context"
 	_ "embed"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/goccy/go-yaml"
@@ -66,10 +64,6 @@ func (s *Server) getOpenAPIYAML(c *gin.Context) error {
 	return s.openAPIYAML.answer(c)
 }
 
-// readinessTimeout bounds how long /readyz waits for the database, well within
-// the patience of those who ask.
-const readinessTimeout = 2 * time.Second
-
 // health is what /livez and /readyz answer when all is well.
 type health struct {
 	Status string            `json:"status"`
@@ -80,31 +74,4 @@ type health struct {
 func (s *Server) getLiveness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
 	return answer(c, health{Status: "ok"})
-}
-
-// getReadiness says that the database answers, the schema is current and no
-// shutdown has begun.
-func (s *Server) getReadiness(c *gin.Context) error {
-	c.Header("Cache-Control", "no-store")
-	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
-	unready := func(check, state, message string) error {
-		checks[check] = state
-		p := errUnavailable.saying(message)
-		p.checks = checks
-		return p
-	}
-	ctx, cancel := context.WithTimeout(c.Request.Context(), readinessTimeout)
-	defer cancel()
-	switch current, err := s.db.SchemaIsCurrent(ctx); {
-	case s.shuttingDown.Load():
-		return unready("shutdown", "in progress", "The service is shutting down.")
-	case err != nil:
-		c.Set(causeKey, err)
-		checks["schema"] = "unknown"
-		return unready("database", "unavailable", "The database does not answer.")
-	case !current:
-		return unready("schema", "behind", "The database schema is behind; run `petstore migrate up`.")
-	default:
-		return answer(c, health{Status: "ok", Checks: checks})
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
@@ -151,7 +152,8 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(away.Close)
-	p := start(t)
+	clock := &stoppedClock{}
+	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
 	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
 
 	refused := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
@@ -160,13 +162,15 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 
 	p.get("/readyz").want(200)
 	p.pool.Close()
+	clock.move(time.Second)
 	p.wantNotReady("database", gone)
 }
 
 func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	p := startOn(t, database)
+	clock := &stoppedClock{}
+	p := startOn(t, database).with(func(o *api.Options) { o.Now = clock.now })
 	p.get("/readyz").want(200)
 	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
 	if err != nil {
@@ -177,10 +181,12 @@ func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	if _, err := migrations.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	clock.move(time.Second)
 	p.wantNotReady("petstore migrate up", behind)
 	if _, err := migrations.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	clock.move(time.Second)
 	p.get("/readyz").want(200)
 
 	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 2)

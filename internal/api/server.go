@@ -90,6 +90,7 @@ type Server struct {
 	maxBodyBytes   int64
 	requestTimeout time.Duration
 	shuttingDown   atomic.Bool
+	schema         schemaChecks
 	engine         *gin.Engine
 	routed         []route
 	docs           map[string]*docs.File // the reference page, by path
@@ -133,6 +134,7 @@ func New(options Options) (*Server, error) {
 		s.metrics = telemetry.NewMetrics()
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
+	s.schema.ask, s.schema.now = s.db.SchemaIsCurrent, s.now
 	s.routed = s.routes()
 	var err error
 	if s.docs, err = docsFiles(); err != nil {

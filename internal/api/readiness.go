@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+const (
+	// readinessTimeout bounds how long /readyz waits for the database, well within
+	// the timeouts of probes.
+	readinessTimeout = 2 * time.Second
+
+	// readinessInterval is the shortest time between two checks of the database.
+	readinessInterval = time.Second
+)
+
+// getReadiness responds with 200 if the database responds, the schema is current
+// and no shutdown has begun. /readyz needs no key, so all probes share one check
+// of the database a second.
+func (s *Server) getReadiness(c *gin.Context) error {
+	c.Header("Cache-Control", "no-store")
+	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
+	unready := func(check, state, message string) error {
+		checks[check] = state
+		p := errUnavailable.saying(message)
+		p.checks = checks
+		return p
+	}
+	var current bool
+	var err error
+	if !s.shuttingDown.Load() {
+		current, err = s.schema.check(c.Request.Context())
+	}
+	switch {
+	case s.shuttingDown.Load():
+		return unready("shutdown", "in progress", "The service is shutting down.")
+	case err != nil:
+		c.Set(causeKey, err)
+		checks["schema"] = "unknown"
+		return unready("database", "unavailable", "The database does not respond.")
+	case !current:
+		return unready("schema", "behind", "The database schema is behind; run `petstore migrate up`.")
+	default:
+		return answer(c, health{Status: "ok", Checks: checks})
+	}
+}
+
+// schemaChecks asks the database whether its schema is current, once for all who
+// want to know within a readinessInterval.
+type schemaChecks struct {
+	ask func(context.Context) (bool, error)
+	now func() time.Time
+
+	mu     sync.Mutex
+	latest *schemaCheck // nil: there was none
+}
+
+// schemaCheck is one question to the database.
+type schemaCheck struct {
+	began   time.Time
+	done    chan struct{} // closed when the result is there
+	current bool
+	err     error
+}
+
+// check returns the result of a check that began at most a readinessInterval ago.
+// The error is the database's, or that of the context.
+func (s *schemaChecks) check(ctx context.Context) (current bool, err error) {
+	latest := s.join(ctx)
+	select {
+	case <-latest.done:
+		return latest.current, latest.err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// join returns the latest check, or begins one if that is too old. A check goes on
+// when the request that began it ends, since others may wait for it.
+func (s *schemaChecks) join(ctx context.Context) *schemaCheck {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.latest != nil && (!s.latest.isDone() || now.Sub(s.latest.began) < readinessInterval) {
+		return s.latest
+	}
+	started := &schemaCheck{began: now, done: make(chan struct{})}
+	s.latest = started
+	go func() {
+		defer close(started.done)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
+		defer cancel()
+		started.current, started.err = s.ask(ctx)
+	}()
+	return started
+}
+
+func (c *schemaCheck) isDone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
