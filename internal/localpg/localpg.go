@@ -44,7 +44,7 @@ const (
 type Options struct {
 	Binaries Binaries
 	// Dir holds the cluster, its lock and the log of its server. It is made
-	// when absent, and the cluster in it too.
+	// when absent, with [DirMode], and the cluster in it too.
 	Dir string
 	// Disposable gives up every promise about crashes for speed: for tests.
 	Disposable bool
@@ -64,6 +64,16 @@ type Cluster struct {
 	cleanup  sync.Once
 	done     chan struct{}
 	err      error // written before done is closed
+}
+
+// DirMode is the mode of a directory above the data of a cluster, which nobody
+// else can read. Under root the server runs as another user, which must get
+// through it; it can list nothing there either.
+func DirMode() os.FileMode {
+	if os.Geteuid() == 0 {
+		return 0o711
+	}
+	return 0o700
 }
 
 // InUseError says that another process has the directory.
@@ -93,7 +103,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, DirMode()); err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)
 	}
 	c := &Cluster{options: options, dir: dir}
@@ -403,7 +413,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 }
 
 func (c *Cluster) launchOnce(ctx context.Context) error {
-	log, err := os.Create(c.logFile())
+	log, err := os.OpenFile(c.logFile(), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}

@@ -27,7 +27,7 @@ type record struct {
 
 // lockDir takes the lock or returns an [*InUseError].
 func lockDir(dir string) (*dirLock, error) {
-	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)
 	}

@@ -34,7 +34,9 @@ func serverAccount(data string) (*account, error) {
 		switch {
 		case int(owner.Uid) == uid && uid != 0:
 			return nil, nil
-		case uid != 0 || owner.Uid == 0:
+		case owner.Uid == 0:
+			return nil, fmt.Errorf("localpg: the database in %s belongs to root, and PostgreSQL refuses to run as root; move the directory away to begin anew", data)
+		case uid != 0:
 			return nil, fmt.Errorf("localpg: the database in %s belongs to uid %d and cannot be used by uid %d", data, owner.Uid, uid)
 		default:
 			return &account{name: "uid " + strconv.Itoa(int(owner.Uid)), uid: owner.Uid, gid: owner.Gid}, nil
