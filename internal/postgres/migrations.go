@@ -15,6 +15,10 @@ import (
 	"petstore/migrations"
 )
 
+// migrationConnectTimeout bounds the wait for a server that takes connections
+// and says nothing.
+const migrationConnectTimeout = 10 * time.Second
+
 // How long one process waits while another migrates.
 const (
 	migrationLockInterval = 1   // seconds
@@ -46,6 +50,9 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	config.RuntimeParams["application_name"] = "petstore migrate"
+	if config.ConnectTimeout <= 0 || config.ConnectTimeout > migrationConnectTimeout {
+		config.ConnectTimeout = migrationConnectTimeout
+	}
 	db := stdlib.OpenDB(*config)
 	if err := db.PingContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())

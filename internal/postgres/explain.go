@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/pressly/goose/v3"
+)
+
+// SQLSTATE codes that refuse a connection.
+const (
+	invalidAuthorization = "28000"
+	invalidPassword      = "28P01"
+	invalidCatalogName   = "3D000"
+	tooManyConnections   = "53300"
+)
+
+// remedies say what to do about an SQLSTATE.
+var remedies = map[string]string{
+	invalidAuthorization:  "correct the user in DATABASE_URL, or let it in",
+	invalidPassword:       "correct the user in DATABASE_URL, or the password there or in PGPASSWORD",
+	invalidCatalogName:    "create it, or correct DATABASE_URL",
+	tooManyConnections:    "close other connections, or raise max_connections",
+	cannotConnectNow:      "try again in a moment",
+	insufficientPrivilege: "connect as the role that owns the schema",
+}
+
+// Explain returns one sentence for the operator of the program: why the database
+// cannot be reached or refuses a statement, and what to do. It holds no password
+// and nothing of the driver. It is empty when err has another cause.
+func Explain(err error) string {
+	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return explainConnect(connect)
+	}
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		subject := "PostgreSQL reports"
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
+			subject = "the migration " + path.Base(partial.Failed.Source.Path) + " failed"
+		}
+		return withRemedy(fmt.Sprintf("%s: %s (SQLSTATE %s)", subject, refused.Message, refused.Code), refused.Code)
+	}
+	_, acquiring := errors.AsType[*acquireError](err)
+	_, network := errors.AsType[*net.OpError](err)
+	switch {
+	case pgconn.Timeout(err), acquiring && errors.Is(err, context.DeadlineExceeded):
+		return "PostgreSQL did not respond in time; check that it runs where DATABASE_URL says"
+	case acquiring, network, errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, pgconn.ErrConnClosed):
+		return "the connection to PostgreSQL was lost; try again when it runs"
+	}
+	return ""
+}
+
+// explainConnect explains why no server of a URL could be connected to.
+func explainConnect(err *pgconn.ConnectError) string {
+	var reasons []string
+	refusedTLS := false
+	for _, cause := range causes(err.Unwrap()) {
+		if refused, ok := errors.AsType[*pgconn.PgError](cause); ok {
+			return withRemedy(fmt.Sprintf("PostgreSQL at %s refuses the connection: %s", servers(err.Config), refused.Message), refused.Code)
+		}
+		if strings.Contains(cause.Error(), "server refused TLS connection") {
+			refusedTLS = true // which a second attempt without TLS may follow
+			continue
+		}
+		if why := reason(cause); !slices.Contains(reasons, why) {
+			reasons = append(reasons, why)
+		}
+	}
+	if len(reasons) == 0 && refusedTLS {
+		return fmt.Sprintf("PostgreSQL at %s does not support TLS; turn it on there, or change sslmode in DATABASE_URL", servers(err.Config))
+	}
+	return fmt.Sprintf("cannot connect to PostgreSQL at %s: %s; check that it runs there, or correct DATABASE_URL",
+		servers(err.Config), strings.Join(reasons, ", "))
+}
+
+// withRemedy adds what to do about an SQLSTATE, where that is known.
+func withRemedy(sentence, code string) string {
+	if remedy := remedies[code]; remedy != "" {
+		return sentence + "; " + remedy
+	}
+	return sentence
+}
+
+// servers names the servers of a URL, each once.
+func servers(config *pgconn.Config) string {
+	var names []string
+	add := func(host string, port uint16) {
+		network, address := pgconn.NetworkAddress(host, port)
+		if network == "unix" {
+			address = "the socket " + address
+		}
+		if !slices.Contains(names, address) {
+			names = append(names, address)
+		}
+	}
+	add(config.Host, config.Port)
+	for _, fallback := range config.Fallbacks {
+		add(fallback.Host, fallback.Port)
+	}
+	return strings.Join(names, " or ")
+}
+
+// causes returns the innermost errors of a tree, those that [reason] knows whole.
+func causes(err error) []error {
+	switch err.(type) { //nolint:errorlint // it climbs down itself
+	case *pgconn.PgError, *net.DNSError, *tls.CertificateVerificationError:
+		return []error{err}
+	}
+	switch wrapper := err.(type) { //nolint:errorlint // see above
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range wrapper.Unwrap() {
+			all = append(all, causes(one)...)
+		}
+		return all
+	case interface{ Unwrap() error }:
+		if inner := wrapper.Unwrap(); inner != nil {
+			return causes(inner)
+		}
+	}
+	return []error{err}
+}
+
+// reason says in a few words why a connection failed.
+func reason(cause error) string {
+	var netErr net.Error
+	if lookup, ok := errors.AsType[*net.DNSError](cause); ok {
+		if lookup.IsNotFound {
+			return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+		}
+		return fmt.Sprintf("the host name %q cannot be looked up", lookup.Name)
+	}
+	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](cause); ok {
+		return "its TLS certificate is not valid (" + strings.TrimPrefix(certificate.Err.Error(), "x509: ") + ")"
+	}
+	_, tooLong := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](cause)
+	switch {
+	case tooLong, strings.HasPrefix(cause.Error(), "unknown message type"):
+		return "the server there is not PostgreSQL"
+	case errors.Is(cause, syscall.ENOENT):
+		return "there is no such socket"
+	case errors.Is(cause, syscall.ECONNRESET), errors.Is(cause, syscall.EPIPE), errors.Is(cause, io.EOF), errors.Is(cause, io.ErrUnexpectedEOF):
+		return "the server closes the connection"
+	case errors.As(cause, &netErr) && netErr.Timeout(), errors.Is(cause, context.DeadlineExceeded):
+		return "the server does not respond"
+	default: // such as "connection refused"
+		return strings.TrimPrefix(cause.Error(), "tls: ")
+	}
+}
+
+// Name is the database that a URL names and where it is, without user and
+// password. The URL must be one that [Open] takes.
+func Name(url string) string {
+	config, err := pgconn.ParseConfig(url)
+	if err != nil {
+		return "the database"
+	}
+	return fmt.Sprintf("the database %s at %s", config.Database, servers(config))
+}
