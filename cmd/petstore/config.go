@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -12,6 +11,8 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,9 +71,11 @@ const (
 // mistake. Database says whether the command cannot do without DATABASE_URL.
 func (p *program) loadConfig(database bool) (config, error) {
 	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
-	mistakes := parseMistakes(err)
+	unparsed := p.parseMistakes(err)
+	mistakes := slices.Clone(unparsed)
 	wrong := func(bad bool, format string, args ...any) {
-		if bad {
+		name, _, _ := strings.Cut(format, " ")
+		if bad && !slices.ContainsFunc(unparsed, func(m string) bool { return strings.HasPrefix(m, name+" ") }) {
 			mistakes = append(mistakes, fmt.Sprintf(format, args...))
 		}
 	}
@@ -88,18 +91,15 @@ func (p *program) loadConfig(database bool) (config, error) {
 			parsed.LogFormat = telemetry.Text
 		}
 	}
-	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL is not set: set it to the database, such as postgres://user:password@host:5432/petstore")
+	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL is not set; set it to the database, such as postgres://user:password@host:5432/petstore")
 	if parsed.DatabaseURL != "" {
 		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
 		// The driver's error may repeat the URL, and with it the password.
 		wrong(err != nil, "DATABASE_URL is not a URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	}
-	_, _, err = net.SplitHostPort(parsed.Addr)
-	wrong(err != nil, "PETSTORE_ADDR %q is not host:port or :port", parsed.Addr)
-	if parsed.AdminAddr != adminOff {
-		_, _, err = net.SplitHostPort(parsed.AdminAddr)
-		wrong(err != nil, "PETSTORE_ADMIN_ADDR %q is not host:port, :port or off", parsed.AdminAddr)
-	}
+	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR %q is not host:port or :port, with a port from 0 to 65535", parsed.Addr)
+	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
+		"PETSTORE_ADMIN_ADDR %q is not host:port, :port or off, with a port from 0 to 65535", parsed.AdminAddr)
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, with nothing after it but a port", parsed.BaseURL)
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
@@ -125,19 +125,45 @@ func (p *program) loadConfig(database bool) (config, error) {
 	return parsed, nil
 }
 
-// parseMistakes names the variables that could not be read.
-func parseMistakes(err error) []string {
+// parseMistakes names the variables that could not be parsed, and what they take.
+func (p *program) parseMistakes(err error) []string {
 	var mistakes []string
 	all, _ := errors.AsType[env.AggregateError](err)
 	for _, one := range all.Errors {
 		mistake := one.Error()
 		if parse, ok := errors.AsType[env.ParseError](one); ok {
 			field, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
-			mistake = fmt.Sprintf("%s cannot be read: %v", field.Tag.Get("env"), parse.Err)
+			name := field.Tag.Get("env")
+			mistake = fmt.Sprintf("%s %q is not %s", name, env.ToMap(p.environ)[name], describeType(field.Type))
 		}
 		mistakes = append(mistakes, mistake)
 	}
 	return mistakes
+}
+
+// describeType says what a variable of this type takes.
+func describeType(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[slog.Level]():
+		return "debug, info, warn or error"
+	case t == reflect.TypeFor[time.Duration]():
+		return "a duration such as 30s or 2m"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	default:
+		return "a whole number in range"
+	}
+}
+
+// isHostPort reports whether text is an address to listen on. The host may be
+// left out; port 0 is any free one.
+func isHostPort(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // isBaseURL reports whether text is a scheme and a host. Location and redirects
@@ -244,8 +270,9 @@ func (c tracingConfig) protocol() string {
 	}
 }
 
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
+// isTerminal reports whether a reader or a writer is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 

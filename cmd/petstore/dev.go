@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"math"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +19,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/docs"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
 	"petstore/internal/sampledata"
@@ -30,27 +36,44 @@ const (
 )
 
 func (p *program) devCommand() *cobra.Command {
-	return &cobra.Command{
+	var port int
+	var open bool
+	command := &cobra.Command{
 		Use:   "dev",
 		Short: "All in one on a developer's machine: database, sample data, key and API",
 		Long: `Dev runs the API with a PostgreSQL of its own, which it finds on this machine or
 fetches once, on sample data, and prints an API key. The data stays in .petstore/
 in the working directory; delete that folder to begin anew. Where DATABASE_URL is
 set, that database is used instead.`,
-		Example: "  petstore dev",
-		Args:    usage(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return p.dev(cmd.Context()) },
+		Example: "  petstore dev --port 8081 --open",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.loadConfig(false)
+			if err != nil {
+				return err
+			}
+			if c.Addr == defaultAddr {
+				c.Addr = devAddr // not open to the network
+			}
+			if cmd.Flags().Changed("port") {
+				if port < 0 || port > math.MaxUint16 {
+					return wrongUsage(cmd, "--port is %d, but takes a number from 0 to %d", port, math.MaxUint16)
+				}
+				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has checked it
+				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
+			}
+			return p.dev(cmd.Context(), c, open)
+		},
 	}
+	flags := command.Flags()
+	flags.IntVar(&port, "port", 0, "the port to listen on, instead of that of PETSTORE_ADDR or 8080; 0 is any free one")
+	flags.BoolVar(&open, "open", false, "open the reference page in the browser")
+	return command
 }
 
-func (p *program) dev(ctx context.Context) (err error) {
-	c, err := p.loadConfig(false)
-	if err != nil {
-		return err
-	}
-	if c.Addr == defaultAddr {
-		c.Addr = devAddr // not open to the network
-	}
+// dev runs the API with all that it needs; open says whether to show its
+// reference page in the browser.
+func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	if err := makeDevDir(); err != nil {
 		return err
 	}
@@ -73,7 +96,7 @@ func (p *program) dev(ctx context.Context) (err error) {
 	} else {
 		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}
-	public, err := listen(ctx, c.Addr, "PETSTORE_ADDR")
+	public, err := listen(ctx, c.Addr, "PETSTORE_ADDR or --port")
 	if err != nil {
 		return err
 	}
@@ -87,7 +110,13 @@ func (p *program) dev(ctx context.Context) (err error) {
 	if err != nil { // metrics and profiles are not what a developer came for
 		log.Warn("there are no metrics and profiles", "error", err)
 	}
-	p.printDevWelcome(devURL(public.Addr()), secret)
+	address := devURL(public.Addr())
+	p.printDevWelcome(address, secret)
+	if open {
+		if err := openBrowser(ctx, address+docs.ReferencePath); err != nil {
+			log.Warn("the browser cannot be opened; open the address yourself", "address", address+docs.ReferencePath, "error", err)
+		}
+	}
 	err = serve(ctx, c, log, public, admin)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -97,16 +126,43 @@ func (p *program) dev(ctx context.Context) (err error) {
 
 // makeDevDir makes the folder of dev's data, out of git's sight.
 func makeDevDir() error {
-	if err := os.MkdirAll(devDir, 0o755); err != nil { //nolint:gosec // postgres runs as another user when we are root
+	err := os.MkdirAll(devDir, localpg.DirMode())
+	if err == nil {
+		err = os.Chmod(devDir, localpg.DirMode()) // an older version left it open
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o600)
+	}
+	return notWritten(err)
+}
+
+// notWritten says which file or folder of dev could not be written, and why.
+func notWritten(err error) error {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("cannot write %s: %w; start petstore dev in a folder that you may write to", failed.Path, failed.Err)
+	}
+	return err
+}
+
+// openBrowser shows an address in the user's browser. It does not wait for it.
+func openBrowser(ctx context.Context, address string) error {
+	program := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		program = "open"
+	}
+	// The browser may live longer than this program.
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, address)
+	if err := command.Start(); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o600)
+	go func() { _ = command.Wait() }() // it reports its failures to the user itself
+	return nil
 }
 
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {
 	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: c.PGBin, Progress: p.stderr})
 	if err != nil {
-		return nil, fmt.Errorf("%w; or run `docker compose up` instead, or set DATABASE_URL to a database that runs", err)
+		return nil, fmt.Errorf("%s; or run `docker compose up`, or set DATABASE_URL to a database that runs", plainLocal(err))
 	}
 	dir, err := filepath.Abs(filepath.Join(devDir, "postgres"))
 	if err != nil {
@@ -117,10 +173,15 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 		return nil, fmt.Errorf("another petstore dev runs in this folder (%w); stop it first", inUse)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("PostgreSQL cannot run in %s: %s", filepath.Join(devDir, "postgres"), plainLocal(err))
 	}
 	fmt.Fprintf(p.stdout, "Database: %s, its data in %s\n", binaries, filepath.Join(devDir, "postgres"))
 	return cluster, cluster.EnsureDatabase(ctx, devDatabase)
+}
+
+// plainLocal is an error of localpg in one line, without the name of the package.
+func plainLocal(err error) string {
+	return oneLine(strings.ReplaceAll(err.Error(), "localpg: ", ""))
 }
 
 func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {
@@ -164,7 +225,7 @@ func devKey(ctx context.Context, database *postgres.DB) (auth.Secret, error) {
 	if err != nil {
 		return secret, err
 	}
-	return secret, os.WriteFile(file, []byte(secret.Reveal()+"\n"), 0o600)
+	return secret, notWritten(os.WriteFile(file, []byte(secret.Reveal()+"\n"), 0o600))
 }
 
 // devURL is the address that a person would type.

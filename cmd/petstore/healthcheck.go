@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +20,7 @@ func (p *program) healthcheckCommand() *cobra.Command {
 		Long: `Healthcheck asks /readyz of the server that listens on PETSTORE_ADDR on this
 machine, and fails when it is not ready. It is a container's HEALTHCHECK.`,
 		Example: "  petstore healthcheck",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.loadConfig(false)
 			if err != nil {
@@ -31,15 +33,32 @@ machine, and fails when it is not ready. It is a container's HEALTHCHECK.`,
 			}
 			response, err := (&http.Client{Timeout: healthcheckTimeout}).Do(request)
 			if err != nil {
-				return err
+				return fmt.Errorf("no server responds at %s: %s; start one with `petstore serve`, or set PETSTORE_ADDR to where it listens", url, whyNoResponse(err))
 			}
 			defer response.Body.Close()
 			if response.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s answers %s", url, response.Status)
+				return fmt.Errorf("the server at %s is not ready: it responds with %s; read its log", url, response.Status)
 			}
 			fmt.Fprintln(p.stdout, "ready")
 			return nil
 		},
+	}
+}
+
+// whyNoResponse says in a few words why a request failed.
+func whyNoResponse(err error) string {
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	number, isNumber := errors.AsType[syscall.Errno](err)
+	var netErr net.Error
+	switch {
+	case isLookup:
+		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+	case isNumber: // such as "connection refused"
+		return number.Error()
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return fmt.Sprintf("nothing came within %s", healthcheckTimeout)
+	default:
+		return "what listens there does not speak HTTP"
 	}
 }
 

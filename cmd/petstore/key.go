@@ -30,12 +30,15 @@ const (
 	keyStatusLapsed = "expired"
 )
 
+// scopes are the values of --scope.
+var scopes = []string{"read", "write", "admin"}
+
 func (p *program) keyCommand() *cobra.Command {
 	key := &cobra.Command{
 		Use:     "key",
 		Short:   "Create, list, rotate and revoke API keys",
 		Example: "  petstore key create --account acme --scope write",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	key.AddCommand(p.keyCreateCommand(), p.keyListCommand(), p.keyRotateCommand(), p.keyRevokeCommand())
@@ -72,19 +75,22 @@ func (p *program) keyCreateCommand() *cobra.Command {
 		Long: `Create makes an API key and prints it, alone, on stdout. It is shown this once:
 the database keeps only its hash.`,
 		Example: "  petstore key create --account acme --name ci --scope write --expires-in 90d",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if account == "" {
+				return wrongUsage(cmd, "--account is required: name the account that gets the key")
+			}
 			scope, err := auth.ParseScope(scopeName)
 			if err != nil {
-				return &usageError{err}
+				return wrongUsage(cmd, "--scope is %q, but takes %s", scopeName, orList(scopes))
 			}
 			expiresAt, err := parseExpiry(expiresIn, time.Now())
 			if err != nil {
-				return &usageError{err}
+				return wrongUsage(cmd, "%v", err)
 			}
-			for flag, value := range map[string]string{"account": account, "name": name} {
-				if !isName(value) {
-					return &usageError{fmt.Errorf("--%s must have 1 to %d characters, not all white space and no control characters", flag, maxAccountName)}
+			for _, flag := range []struct{ name, value string }{{"account", account}, {"name", name}} {
+				if !isName(flag.value) {
+					return wrongUsage(cmd, "--%s must have 1 to %d characters, not only white space and no control characters", flag.name, maxAccountName)
 				}
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
@@ -102,6 +108,8 @@ the database keeps only its hash.`,
 	flags.StringVar(&name, "name", "default", "a label by which people know the key")
 	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
 	flags.StringVar(&expiresIn, "expires-in", "", "for how long the key works, such as 90d or 12h (default: for ever)")
+	completeFlag(command, "scope", scopes...)
+	completeFlag(command, "expires-in", "30d", "90d", "365d")
 	return command
 }
 
@@ -139,7 +147,7 @@ func parseExpiry(text string, now time.Time) (*time.Time, error) {
 		duration = time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day
 	}
 	if err != nil || duration <= 0 || duration > maxKeyExpiry {
-		return nil, fmt.Errorf("--expires-in is %q, but takes a time such as 90d or 12h", text)
+		return nil, fmt.Errorf("--expires-in is %q, but takes a duration such as 90d or 12h, at most 100 years", text)
 	}
 	expiresAt := now.Add(duration)
 	return &expiresAt, nil
@@ -151,10 +159,10 @@ func (p *program) keyListCommand() *cobra.Command {
 		Use:     "list",
 		Short:   "List the API keys of an account",
 		Example: "  petstore key list --account acme",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if account == "" {
-				return &usageError{errors.New("--account is required")}
+				return wrongUsage(cmd, "--account is required: name the account whose keys to list")
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				return p.listKeys(ctx, db.New(database), account)
@@ -218,17 +226,18 @@ func (p *program) keyRotateCommand() *cobra.Command {
 prints it, alone, on stdout. It is shown this once. The secret that the key had
 works for the grace; without one it ends within a second on every server.`,
 		Example: "  petstore key rotate petstore_4fTq2LxZ --grace 10m",
-		Args:    usage(cobra.ExactArgs(1)),
+		Args:    oneKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
-				return &usageError{fmt.Errorf("--grace is %s, but takes 0s to %s in whole seconds", grace, auth.MaxGrace)}
+				return wrongUsage(cmd, "--grace is %s, but takes 0s to %.0fh in whole seconds", grace, auth.MaxGrace.Hours())
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				return p.rotateKey(ctx, db.New(database), args[0], grace)
 			})
 		},
 	}
-	command.Flags().DurationVar(&grace, "grace", 0, "for how much longer the old secret works, such as 10m")
+	command.Flags().DurationVar(&grace, "grace", 0, "for how much longer the old secret works, such as 10m; at most 24h")
+	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }
 
@@ -274,7 +283,7 @@ func (p *program) keyRevokeCommand() *cobra.Command {
 		Long: `Revoke ends an API key, named by its id or its display prefix, within a second on
 every server. Revoking it again changes nothing.`,
 		Example: "  petstore key revoke petstore_4fTq2LxZ",
-		Args:    usage(cobra.ExactArgs(1)),
+		Args:    oneKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var params db.APIKeyRevokeParams
 			params.ID, params.Prefix = idOrPrefix(args[0])

@@ -27,13 +27,28 @@ type listener struct {
 func listen(ctx context.Context, addr, variable string) (*listener, error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("another program listens on %s; set %s to another address", addr, variable)
-	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot listen on %s: %s; set %s to another address", addr, whyNotListening(err), variable)
 	}
 	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+}
+
+// whyNotListening says in a few words why an address cannot be listened on.
+func whyNotListening(err error) string {
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	number, isNumber := errors.AsType[syscall.Errno](err)
+	switch {
+	case isLookup:
+		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another program listens there"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "this machine does not have that address"
+	case isNumber: // such as "permission denied"
+		return number.Error()
+	default:
+		return err.Error()
+	}
 }
 
 // drain makes Accept close the listener as soon as there is nobody left to accept.

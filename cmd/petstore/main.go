@@ -7,13 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"petstore/internal/postgres"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	if err == nil {
 		return
@@ -37,8 +39,8 @@ func main() {
 
 // run is the program, without the process around it: it ends when ctx does. An
 // error is one sentence for stderr; a [usageError] is a mistake on the command line.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	p := &program{environ: environ, stdout: stdout, stderr: stderr}
+func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	p := &program{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
 	root := &cobra.Command{
 		Use:   "petstore",
 		Short: "An HTTP API for pets, categories, orders and inventory on PostgreSQL",
@@ -48,49 +50,51 @@ On a developer's machine, "petstore dev" is all in one: a database of its own,
 sample data and an API key. In production, "petstore migrate up" moves the schema
 at deploy time and "petstore serve" answers requests; both read DATABASE_URL.`,
 		Example:       "  petstore dev",
-		Args:          usage(cobra.NoArgs),
+		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
-	})
+	root.SetFlagErrorFunc(wrongFlag)
+	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
 		p.serveCommand(), p.devCommand(), p.migrateCommand(), p.keyCommand(),
 		p.seedCommand(), p.openAPICommand(), p.healthcheckCommand(), p.versionCommand(),
 	)
-	return root.ExecuteContext(ctx)
+	addHelpCommand(root)
+	addCompletionCommand(root)
+	return plain(root.ExecuteContext(ctx))
 }
 
 // program is what every command works with.
 type program struct {
 	environ        []string
+	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// usageError is a mistake on the command line, in contrast to one of the world.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
-// usage makes what a check of the arguments finds a [usageError].
-func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
-		}
-		return nil
+// plain is the error as one sentence for a person.
+func plain(err error) error {
+	if _, ok := errors.AsType[*usageError](err); ok || err == nil {
+		return err
 	}
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
+	if sentence := postgres.Explain(err); sentence != "" {
+		return errors.New(sentence)
+	}
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("cannot %s %s: %w", file.Op, file.Path, file.Err)
+	}
+	return errors.New(oneLine(err.Error()))
 }
 
-// oneOf is the check that a flag has one of the values known.
-func oneOf(flag, value string, known ...string) error {
-	if slices.Contains(known, value) {
-		return nil
-	}
-	return &usageError{fmt.Errorf("--%s is %q, but takes one of %s", flag, value, strings.Join(known, ", "))}
+// oneLine joins the lines of a text.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\t' }), "; ")
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
 )
 
@@ -45,7 +48,7 @@ func execute(t *testing.T, environ []string, args ...string) (stdout, stderr str
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	learnEnviron(environ)
-	err = run(ctx, args, append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...), &out, &errs)
+	err = run(ctx, args, append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...), strings.NewReader(""), &out, &errs)
 	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
 }
@@ -205,7 +208,13 @@ func TestMigrate(t *testing.T) {
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00004_create_orders.sql") {
 		t.Errorf("migrate status:\n%s", status)
 	}
-	if down := must(t, environ, "migrate", "down"); !strings.Contains(down, "took back") {
+	if _, _, err := execute(t, environ, "migrate", "down"); err == nil || !strings.HasSuffix(err.Error(), "; confirm it with --yes") {
+		t.Errorf("migrate down without a terminal: %v", err)
+	}
+	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") {
+		t.Errorf("migrate status after it was not confirmed:\n%s", status)
+	}
+	if down := must(t, environ, "migrate", "down", "--yes"); !strings.Contains(down, "took back") {
 		t.Errorf("migrate down: %q", down)
 	}
 	if status := must(t, environ, "migrate", "status"); !strings.Contains(status, "pending") {
@@ -242,7 +251,7 @@ func TestServingRole(t *testing.T) {
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	post(t, base+"/categories", key, `{"name": "dogs"}`)
-	if _, _, err := execute(t, environ, "migrate", "down"); err == nil || !strings.Contains(err.Error(), "42501") {
+	if _, _, err := execute(t, environ, "migrate", "down", "--yes"); err == nil || !strings.Contains(err.Error(), "42501") {
 		t.Errorf("the role that serves migrates: %v", err)
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
@@ -372,6 +381,37 @@ func TestOpenAPIAndVersion(t *testing.T) {
 	}
 	if version := must(t, nil, "version"); !strings.HasPrefix(version, "petstore ") || !strings.Contains(version, "API 1.0.0") {
 		t.Errorf("version: %q", version)
+	}
+	for _, flag := range []string{"--version", "-v"} {
+		if got, want := must(t, nil, flag), must(t, nil, "version"); got != want {
+			t.Errorf("%s prints %q, want %q", flag, got, want)
+		}
+	}
+}
+
+// TestCompletion: the shell completes the values of flags, and names no files
+// where none are taken.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"key create --scope ":      "read\nwrite\nadmin\n:4\n",
+		"key create --scope=":      "read\nwrite\nadmin\n:4\n",
+		"key create --expires-in ": "30d\n90d\n365d\n:4\n",
+		"key rotate 1 --grace ":    "10m\n1h\n24h\n:4\n",
+		"openapi --format ":        "yaml\njson\n:4\n",
+		"help mig":                 "migrate\tMove the database schema, at deploy time\n:4\n",
+		"help migrate u":           "up\tApply every pending migration\n:4\n",
+		"key revoke ":              ":4\n",
+		"serve ":                   ":4\n",
+		"seed --pets ":             ":4\n",
+		"key list --account ":      ":4\n",
+		"completion bash ":         ":4\n",
+		"migrate ver":              "version\tPrint the version of the schema\n:4\n",
+		"dev --po":                 "--port\tthe port to listen on, instead of that of PETSTORE_ADDR or 8080; 0 is any free one\n:4\n",
+	} {
+		if got := must(t, nil, append([]string{"__complete"}, strings.Split(line, " ")...)...); got != want {
+			t.Errorf("petstore %s<TAB>: %q, want %q", line, got, want)
+		}
 	}
 }
 
@@ -529,6 +569,7 @@ func TestDev(t *testing.T) {
 	first := begin(t, dir, environ, "dev")
 	key := keyPattern.FindString(first.expect("API key"))
 	base := first.address()
+	wantPrivate(t, filepath.Join(dir, devDir))
 	if got := status(t, base+"/pets/1", key); got != http.StatusOK {
 		t.Errorf("GET /pets/1 of the sample data: %d", got)
 	}
@@ -559,6 +600,82 @@ func TestDev(t *testing.T) {
 	if pids, _ := filepath.Glob(filepath.Join(dir, ".petstore", "postgres", "*", "postmaster.pid")); len(pids) != 0 {
 		t.Errorf("PostgreSQL still runs: %v", pids)
 	}
+}
+
+// wantPrivate checks that nobody else can read or list anything in a folder. Under
+// root, the server's user may pass through.
+func wantPrivate(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		allowed := fs.FileMode(0o600)
+		if entry.IsDir() {
+			allowed = localpg.DirMode()
+		}
+		if open := info.Mode().Perm() &^ allowed; open != 0 && info.Mode()&fs.ModeSocket == 0 {
+			t.Errorf("%s has mode %s", path, info.Mode())
+		}
+		if entry.Name() == "data" || entry.Name() == "socket" { // PostgreSQL's own, closed by their mode
+			if info.Mode().Perm() != 0o700 {
+				t.Errorf("%s has mode %s", path, info.Mode())
+			}
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDevClosesItsFolder: one that an older version left open is closed.
+func TestDevClosesItsFolder(t *testing.T) {
+	t.Parallel()
+	dir := openDir(t)
+	folder := filepath.Join(dir, devDir)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	p.expect("listening")
+	wantPrivate(t, folder)
+	if code := p.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestDevOpensTheReference: --port beats PETSTORE_ADDR, and --open shows the
+// page there. A browser that is not there is no reason to stop.
+func TestDevOpensTheReference(t *testing.T) {
+	t.Parallel()
+	dir := openDir(t)
+	opener, opened := "xdg-open", filepath.Join(dir, "opened")
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+	script := "#!/bin/sh\necho \"opened $*\" > '" + opened + ".new' && mv '" + opened + ".new' '" + opened + "'\n"
+	if err := os.WriteFile(filepath.Join(dir, opener), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:1"}
+	p := begin(t, dir, append(environ, "PATH="+dir+":"+os.Getenv("PATH")), "dev", "--port", "0", "--open")
+	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"
+	var got []byte
+	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); {
+		got, _ = os.ReadFile(opened) // it is there when the browser has been started
+	}
+	if string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	without := begin(t, openDir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
+	without.expect("the browser cannot be opened")
+	without.expect("listening")
 }
 
 func TestDevOnABusyPort(t *testing.T) {

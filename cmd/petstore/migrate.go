@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -23,24 +25,35 @@ Where PETSTORE_SERVING_ROLE names a role of the database, up gives it what serve
 and key need, on rows alone, and nothing else: serve as that role, and what
 answers the network cannot change the schema.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore migrate up",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	add := func(name, short string, action func(context.Context, config, *postgres.Migrations) error) {
-		migrate.AddCommand(&cobra.Command{
+	add := func(name, short, long string, action func(context.Context, config, *postgres.Migrations) error) *cobra.Command {
+		command := &cobra.Command{
 			Use:     name,
 			Short:   short,
+			Long:    long,
 			Example: "  petstore migrate " + name,
-			Args:    usage(cobra.NoArgs),
+			Args:    noArguments,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return p.withMigrations(cmd.Context(), action)
 			},
-		})
+		}
+		migrate.AddCommand(command)
+		return command
 	}
-	add("up", "Apply every pending migration", p.migrateUp)
-	add("down", "Take back the latest migration", p.migrateDown)
-	add("status", "List the migrations and when each was applied", p.migrateStatus)
-	add("version", "Print the version of the schema", p.migrateVersion)
+	var yes bool
+	add("up", "Apply every pending migration", "", p.migrateUp)
+	down := add("down", "Take back the latest migration",
+		`Down takes back the latest migration, with the data in what it drops. It asks
+before it does so; --yes is the reply for scripts, which have no terminal.`,
+		func(ctx context.Context, c config, m *postgres.Migrations) error {
+			return p.migrateDown(ctx, c, m, yes)
+		})
+	down.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	down.Example = "  petstore migrate down --yes"
+	add("status", "List the migrations and when each was applied", "", p.migrateStatus)
+	add("version", "Print the version of the schema", "", p.migrateVersion)
 	return migrate
 }
 
@@ -75,7 +88,12 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 	return nil
 }
 
-func (p *program) migrateDown(ctx context.Context, _ config, m *postgres.Migrations) error {
+func (p *program) migrateDown(ctx context.Context, c config, m *postgres.Migrations, yes bool) error {
+	if !yes {
+		if err := p.confirmDown(ctx, c, m); err != nil {
+			return err
+		}
+	}
 	reverted, err := m.Down(ctx)
 	for _, migration := range reverted {
 		fmt.Fprintf(p.stdout, "took back %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
@@ -84,6 +102,42 @@ func (p *program) migrateDown(ctx context.Context, _ config, m *postgres.Migrati
 		fmt.Fprintln(p.stdout, "there is nothing to take back")
 	}
 	return err
+}
+
+// confirmDown asks whether to take back the latest migration. It returns an
+// error unless the reply is yes; it does not ask when there is none.
+func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrations) error {
+	all, err := m.Status(ctx)
+	if err != nil {
+		return err
+	}
+	latest := ""
+	for _, migration := range all {
+		if !migration.AppliedAt.IsZero() {
+			latest = migration.Name
+		}
+	}
+	if latest == "" {
+		return nil
+	}
+	if !isTerminal(p.stdin) {
+		return fmt.Errorf("migrate down takes back %s, with the data in what it drops; confirm it with --yes", latest)
+	}
+	fmt.Fprintf(p.stderr, "Take back %s in %s, with the data in what it drops? [y/N] ", latest, postgres.Name(c.DatabaseURL))
+	reply := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // the end of input is no
+		reply <- line
+	}()
+	select {
+	case line := <-reply:
+		if line = strings.ToLower(strings.TrimSpace(line)); line != "y" && line != "yes" {
+			return errors.New("nothing was taken back, because the reply was not yes")
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (p *program) migrateStatus(ctx context.Context, _ config, m *postgres.Migrations) error {

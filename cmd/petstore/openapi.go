@@ -12,10 +12,10 @@ func (p *program) openAPICommand() *cobra.Command {
 		Use:     "openapi",
 		Short:   "Print the description of the API (OpenAPI 3.0.3)",
 		Example: "  petstore openapi --format json > openapi.json",
-		Args:    usage(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error {
-			if err := oneOf("format", format, "yaml", "json"); err != nil {
-				return err
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "yaml" && format != "json" {
+				return wrongUsage(cmd, "--format is %q, but takes yaml or json", format)
 			}
 			c, err := p.loadConfig(false)
 			if err != nil {
@@ -33,5 +33,6 @@ func (p *program) openAPICommand() *cobra.Command {
 		},
 	}
 	command.Flags().StringVar(&format, "format", "yaml", "yaml or json")
+	completeFlag(command, "format", "yaml", "json")
 	return command
 }

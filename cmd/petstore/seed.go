@@ -20,10 +20,10 @@ func (p *program) seedCommand() *cobra.Command {
 		Short:   "Fill an empty database with sample data",
 		Long:    `Seed writes categories, pets, their inventory and orders, the same ones each time.`,
 		Example: "  petstore seed --pets 200000",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if pets < 1 || pets > sampledata.MaxPets {
-				return &usageError{fmt.Errorf("--pets is %d, but takes a number from 1 to %d", pets, sampledata.MaxPets)}
+				return wrongUsage(cmd, "--pets is %d, but takes a number from 1 to %d", pets, sampledata.MaxPets)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				if err := sampledata.Load(ctx, database.Pool(), pets, p.progress()); err != nil {

@@ -69,7 +69,7 @@ func (p *program) serveCommand() *cobra.Command {
 fails, running requests finish, and the program ends with 0. It never migrates:
 while the schema is behind, it is not ready.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore serve",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.loadConfig(true)
 			if err != nil {
@@ -250,12 +250,12 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Durat
 		case err == nil:
 			return nil
 		case !postgres.StartingUp(err):
-			return fmt.Errorf("the database that DATABASE_URL names refuses us: %w", err)
+			return err
 		case !time.Now().Before(deadline):
-			return fmt.Errorf("the database that DATABASE_URL names cannot be reached (waited %s, see PETSTORE_STARTUP_WAIT): %w", wait, err)
+			return fmt.Errorf("%w (waited %s, see PETSTORE_STARTUP_WAIT)", plain(err), wait)
 		}
 		if !announced {
-			log.Info("waiting for the database", "at_most", wait.String(), "error", err)
+			log.Info("waiting for the database", "at_most", wait.String(), "error", plain(err))
 			announced = true
 		}
 		select {

@@ -19,13 +19,17 @@ func (p *program) versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version of the program and of the API",
 		Example: "  petstore version",
-		Args:    usage(cobra.NoArgs),
+		Args:    noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(p.stdout, "petstore %s (API %s, %s %s/%s)\n",
-				version(), api.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(p.stdout, versionLine())
 			return err
 		},
 	}
+}
+
+// versionLine is what version and --version print.
+func versionLine() string {
+	return fmt.Sprintf("petstore %s (API %s, %s %s/%s)\n", version(), api.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func version() string {

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"petstore/internal/pgtest"
+)
+
+// internals are words of Go, of the driver and of our packages that tell a user nothing.
+var internals = regexp.MustCompile(`\n|\t|strconv|slog:|time:|dial |SQLSTATE \)|arg\(s\)|failed to connect|context |(^|: )(postgres|localpg|auth): |read tcp|lookup |errors?\.|%!`)
+
+// wantSentence runs a command that must fail with this one sentence, and with an
+// error of usage or another one.
+func wantSentence(t *testing.T, environ []string, args []string, isUsage bool, want string) {
+	t.Helper()
+	_, _, err := execute(t, environ, args...)
+	if err == nil {
+		t.Errorf("petstore %q succeeds", args)
+		return
+	}
+	if err.Error() != want {
+		t.Errorf("petstore %q\n got %v\nwant %s", args, err, want)
+	}
+	if found := internals.FindString(err.Error()); found != "" {
+		t.Errorf("petstore %q: %q is in %v", args, found, err)
+	}
+	if _, ok := errors.AsType[*usageError](err); ok != isUsage {
+		t.Errorf("petstore %q: %v; an error of usage: %v, want %v", args, err, ok, isUsage)
+	}
+}
+
+// TestUsageSentences: a wrong command line is answered with what is wrong and
+// where to read on, in our words.
+func TestUsageSentences(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"nonsense":                            `there is no command "nonsense"; see petstore --help`,
+		"serv":                                `there is no command "serv" (did you mean serve?); see petstore --help`,
+		"help nonsense":                       `there is no command "nonsense"; see petstore --help`,
+		"help key nonsense":                   `there is no command "key nonsense"; see petstore --help`,
+		"migrate sideways":                    `migrate has no command "sideways"; see petstore migrate --help`,
+		"completion csh":                      `completion has no command "csh"; see petstore completion --help`,
+		"completion bash now":                 `completion bash takes no arguments, but got "now"; see petstore completion bash --help`,
+		"serve now":                           `serve takes no arguments, but got "now"; see petstore serve --help`,
+		"migrate up now":                      `migrate up takes no arguments, but got "now"; see petstore migrate up --help`,
+		"serve --nonsense":                    "there is no flag --nonsense; see petstore serve --help",
+		"serve -x":                            "there is no flag -x; see petstore serve --help",
+		"serve ---x":                          "---x is not a flag; see petstore serve --help",
+		"openapi --format":                    "--format needs a value; see petstore openapi --help",
+		"openapi --format xml":                `--format is "xml", but takes yaml or json; see petstore openapi --help`,
+		"seed --pets many":                    `--pets is "many", but takes a whole number; see petstore seed --help`,
+		"seed --pets 1.5":                     `--pets is "1.5", but takes a whole number; see petstore seed --help`,
+		"seed --pets 99999999999999999999":    `--pets is "99999999999999999999", but takes a smaller number; see petstore seed --help`,
+		"seed --pets 0":                       "--pets is 0, but takes a number from 1 to 10000000; see petstore seed --help",
+		"dev --port http":                     `--port is "http", but takes a whole number; see petstore dev --help`,
+		"dev --port 65536":                    "--port is 65536, but takes a number from 0 to 65535; see petstore dev --help",
+		"dev --open=perhaps":                  `--open is "perhaps", but takes true or false; see petstore dev --help`,
+		"migrate down --yes=perhaps":          `--yes is "perhaps", but takes true or false; see petstore migrate down --help`,
+		"key create":                          "--account is required: name the account that gets the key; see petstore key create --help",
+		"key create --account=":               "--account is required: name the account that gets the key; see petstore key create --help",
+		"key create --account=\t":             "--account must have 1 to 100 characters, not only white space and no control characters; see petstore key create --help",
+		"key create --account a --scope root": `--scope is "root", but takes read, write or admin; see petstore key create --help`,
+		"key create --account a --expires-in soon": `--expires-in is "soon", but takes a duration such as 90d or 12h, ` +
+			"at most 100 years; see petstore key create --help",
+		"key list":                 "--account is required: name the account whose keys to list; see petstore key list --help",
+		"key revoke":               "key revoke takes the id or the prefix of one API key, but got 0 arguments; see petstore key revoke --help",
+		"key rotate 1 2":           "key rotate takes the id or the prefix of one API key, but got 2 arguments; see petstore key rotate --help",
+		"key rotate 1 --grace x":   `--grace is "x", but takes a duration such as 10m or 90s; see petstore key rotate --help`,
+		"key rotate 1 --grace -1s": "--grace is -1s, but takes 0s to 24h in whole seconds; see petstore key rotate --help",
+	} {
+		wantSentence(t, nil, strings.Split(line, " "), true, want)
+	}
+}
+
+// TestConfigurationSentences: every variable that cannot be parsed is named once,
+// with what it takes.
+func TestConfigurationSentences(t *testing.T) {
+	t.Parallel()
+	const url = "DATABASE_URL=postgres://localhost/petstore"
+	for variable, want := range map[string]string{
+		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS "many" is not a whole number in range`,
+		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT "30" is not a duration such as 30s or 2m`,
+		"PETSTORE_ENFORCE_SUNSET=perhaps":  `PETSTORE_ENFORCE_SUNSET "perhaps" is not true or false`,
+		"PETSTORE_LOG_LEVEL=loud":          `PETSTORE_LOG_LEVEL "loud" is not debug, info, warn or error`,
+		"PETSTORE_REQUEST_TIMEOUT=6":       `PETSTORE_REQUEST_TIMEOUT "6" is not a duration such as 30s or 2m`,
+		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR "8080" is not host:port or :port, with a port from 0 to 65535`,
+		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR "localhost:http" is not host:port or :port, with a port from 0 to 65535`,
+		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR ":65536" is not host:port, :port or off, with a port from 0 to 65535`,
+		"DATABASE_URL=":                    "DATABASE_URL is not set; set it to the database, such as postgres://user:password@host:5432/petstore",
+		"DATABASE_URL=mysql://localhost/x": "DATABASE_URL is not a URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
+	} {
+		wantSentence(t, []string{url, variable}, []string{"serve"}, false, "the configuration is wrong: "+want)
+	}
+}
+
+// TestDatabaseSentences: whatever is wrong with the database, one sentence says
+// what, where, and what to do.
+func TestDatabaseSentences(t *testing.T) {
+	t.Parallel()
+	database, err := url.Parse(pgtest.NewEmpty(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := database.Host
+	if host := database.Query().Get("host"); host != "" {
+		address = "the socket " + host + "/.s.PGSQL.5432"
+	}
+	absent, stranger := *database, *database
+	absent.Path = "/is_not_there"
+	query := stranger.Query()
+	query.Set("user", "nobody_at_all")
+	stranger.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	web := serveTCP(t, func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 1000))
+		_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+	})
+	closing := serveTCP(t, func(net.Conn) {})
+	withoutTLS := serveTCP(t, func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 8))
+		_, _ = conn.Write([]byte("N"))
+	})
+	const check = "; check that it runs there, or correct DATABASE_URL"
+	for address, want := range map[string]string{
+		"postgres://localhost:1/x":                                              "cannot connect to PostgreSQL at localhost:1: connection refused" + check,
+		"postgres://127.0.0.1:1,127.0.0.1:2/x":                                  "cannot connect to PostgreSQL at 127.0.0.1:1 or 127.0.0.1:2: connection refused" + check,
+		"postgres://host.invalid/x":                                             `cannot connect to PostgreSQL at host.invalid:5432: the host name "host.invalid" is unknown` + check,
+		"postgres:///x?host=/nowhere":                                           "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket" + check,
+		"postgres://" + web + "/x":                                              "cannot connect to PostgreSQL at " + web + ": the server there is not PostgreSQL" + check,
+		"postgres://" + closing + "/x":                                          "cannot connect to PostgreSQL at " + closing + ": the server closes the connection" + check,
+		"postgres://" + withoutTLS + "/x?sslmode=require":                       "PostgreSQL at " + withoutTLS + " does not support TLS; turn it on there, or change sslmode in DATABASE_URL",
+		"postgres://" + refusePasswords(t) + "/x?sslmode=disable&user=petstore": "",
+		absent.String():                                                         "PostgreSQL at " + address + ` refuses the connection: database "is_not_there" does not exist; create it, or correct DATABASE_URL`,
+		stranger.String():                                                       "",
+	} {
+		for _, command := range []string{"serve", "migrate up", "migrate status", "key list --account acme", "seed"} {
+			t.Run(command+" "+address, func(t *testing.T) {
+				t.Parallel()
+				want := want
+				environ := []string{"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=1ms"}
+				if want == "" { // what a server says depends on how it was set up
+					_, _, err := execute(t, environ, strings.Fields(command)...)
+					if err == nil || !strings.Contains(err.Error(), "refuses the connection: ") || !strings.Contains(err.Error(), "; correct the user in DATABASE_URL, or ") || internals.MatchString(err.Error()) {
+						t.Errorf("petstore %s: %v", command, err)
+					}
+					return
+				}
+				if command == "serve" && strings.HasPrefix(want, "cannot connect") {
+					want += " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
+				}
+				if command == "serve" && strings.Contains(want, "TLS") {
+					want += " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
+				}
+				wantSentence(t, environ, strings.Fields(command), false, want)
+			})
+		}
+	}
+}
+
+// TestSilentDatabase: a server that takes connections and says nothing.
+func TestSilentDatabase(t *testing.T) {
+	t.Parallel()
+	silent := serveTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	environ := []string{"DATABASE_URL=postgres://" + silent + "/x?sslmode=disable&connect_timeout=1"}
+	wantSentence(t, environ, []string{"migrate", "up"}, false,
+		"cannot connect to PostgreSQL at "+silent+": the server does not respond; check that it runs there, or correct DATABASE_URL")
+	// The pool gives up first, or the connection does.
+	_, _, err := execute(t, environ, "key", "list", "--account", "acme")
+	if err == nil || !strings.Contains(err.Error(), " not respond") || internals.MatchString(err.Error()) {
+		t.Errorf("key list: %v", err)
+	}
+}
+
+// serveTCP listens on this machine, does this with every connection and closes
+// it. It returns the address.
+func serveTCP(t *testing.T, handle func(net.Conn)) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go func() {
+				defer conn.Close()
+				handle(conn)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestListenSentences: an address that cannot be listened on.
+func TestListenSentences(t *testing.T) {
+	t.Parallel()
+	taken := serveTCP(t, func(net.Conn) {})
+	environ := "DATABASE_URL=" + pgtest.New(t).URL
+	for address, why := range map[string]string{
+		taken:             "another program listens there",
+		"host.invalid:80": `the host name "host.invalid" is unknown`,
+		"192.0.2.1:80":    "this machine does not have that address",
+	} {
+		wantSentence(t, []string{environ, "PETSTORE_ADDR=" + address}, []string{"serve"}, false,
+			fmt.Sprintf("cannot listen on %s: %s; set PETSTORE_ADDR to another address", address, why))
+		wantSentence(t, []string{environ, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=" + address}, []string{"serve"}, false,
+			fmt.Sprintf("cannot listen on %s: %s; set PETSTORE_ADMIN_ADDR to another address", address, why))
+	}
+}
+
+// TestHealthcheckSentences: a server that is not there, is not ours, or is not ready.
+func TestHealthcheckSentences(t *testing.T) {
+	t.Parallel()
+	closing := serveTCP(t, func(net.Conn) {})
+	mail := serveTCP(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
+	busy := serveTCP(t, func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 1000))
+		_, _ = conn.Write([]byte("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+	})
+	const remedy = "; start one with `petstore serve`, or set PETSTORE_ADDR to where it listens"
+	for address, want := range map[string]string{
+		"127.0.0.1:1":    "no server responds at http://127.0.0.1:1/readyz: connection refused" + remedy,
+		"host.invalid:1": `no server responds at http://host.invalid:1/readyz: the host name "host.invalid" is unknown` + remedy,
+		mail:             "no server responds at http://" + mail + "/readyz: what listens there does not speak HTTP" + remedy,
+		busy:             "the server at http://" + busy + "/readyz is not ready: it responds with 503 Service Unavailable; read its log",
+	} {
+		wantSentence(t, []string{"PETSTORE_ADDR=" + address}, []string{"healthcheck"}, false, want)
+	}
+	// The kernel decides whether that is an end or a reset.
+	if _, _, err := execute(t, []string{"PETSTORE_ADDR=" + closing}, "healthcheck"); err == nil || internals.MatchString(err.Error()) {
+		t.Errorf("healthcheck of a server that closes: %v", err)
+	}
+}
+
+// TestDevSentences: a folder, a database or a port that dev cannot use.
+func TestDevSentences(t *testing.T) {
+	t.Parallel()
+	taken := serveTCP(t, func(net.Conn) {})
+	_, port, err := net.SplitHostPort(taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := "DATABASE_URL=" + pgtest.New(t).OwnerURL
+	for name, test := range map[string]struct {
+		prepare func(dir string) error
+		environ []string
+		args    []string
+		want    string
+	}{
+		"a file in its place": {
+			prepare: func(dir string) error { return os.WriteFile(filepath.Join(dir, devDir), nil, 0o600) },
+			want:    "cannot write .petstore: not a directory; start petstore dev in a folder that you may write to",
+		},
+		"a folder for the key": {
+			prepare: func(dir string) error { return os.MkdirAll(filepath.Join(dir, devDir, "api-key"), 0o700) },
+			environ: []string{database},
+			want:    "cannot write .petstore/api-key: is a directory; start petstore dev in a folder that you may write to",
+		},
+		"a database of another version": {
+			prepare: func(dir string) error {
+				data := filepath.Join(dir, devDir, "postgres", "data")
+				return errors.Join(os.MkdirAll(data, 0o755), os.Chown(data, notRoot(), -1), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("9\n"), 0o600))
+			},
+			want: "was made by PostgreSQL 9, and",
+		},
+		"no server binaries": {
+			environ: []string{"PETSTORE_PG_BIN=/nowhere"},
+			want:    "; or run `docker compose up`, or set DATABASE_URL to a database that runs",
+		},
+		"a port in use": {
+			environ: []string{database, "PETSTORE_ADDR=127.0.0.1:0"},
+			args:    []string{"--port", port},
+			want:    "cannot listen on " + taken + ": another program listens there; set PETSTORE_ADDR or --port to another address",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := openDir(t)
+			if test.prepare != nil {
+				if err := test.prepare(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := begin(t, dir, append([]string{"PETSTORE_ADDR=127.0.0.1:0"}, test.environ...), append([]string{"dev"}, test.args...)...)
+			line := p.expect("petstore: ")
+			if !strings.Contains(line, test.want) || internals.MatchString(line) {
+				t.Errorf("got %s\nwant %s", line, test.want)
+			}
+			if code := p.wait(); code != exitFailure {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// notRoot is a user who may own a database: us, unless we are root.
+func notRoot() int {
+	const nobody = 65534
+	if uid := os.Geteuid(); uid != 0 {
+		return uid
+	}
+	return nobody
+}
+
+// TestStatementSentences: what a statement fails with is PostgreSQL's own
+// sentence, and for a migration the name of its file.
+func TestStatementSentences(t *testing.T) {
+	t.Parallel()
+	taken := pgtest.NewEmpty(t)
+	if _, err := taken.Pool.Exec(t.Context(), "CREATE TABLE categories ()"); err != nil {
+		t.Fatal(err)
+	}
+	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
+		`the migration 00001_create_categories.sql failed: relation "categories" already exists (SQLSTATE 42P07)`)
+	serving := pgtest.New(t)
+	_, _, err := execute(t, []string{"DATABASE_URL=" + serving.URL}, "migrate", "down", "--yes")
+	if err == nil || !regexp.MustCompile(`^the migration \d{5}_\w+\.sql failed: .* \(SQLSTATE 42501\); connect as the role that owns the schema$`).MatchString(err.Error()) {
+		t.Errorf("the role that serves takes back a migration: %v", err)
+	}
+	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
+	if err := plain(context.Canceled); err.Error() != "interrupted" {
+		t.Errorf("Ctrl-C is %v", err)
+	}
+	if err := plain(&os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}); err.Error() != "cannot write /dev/stdout: no space left on device" {
+		t.Errorf("a full disk is %v", err)
+	}
+}

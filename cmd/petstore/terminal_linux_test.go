@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"petstore/internal/pgtest"
+)
+
+// openTerminal makes a terminal: what is written to the keyboard is read from
+// the screen end, as from a person.
+func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keyboard.Close() })
+	fd := int(keyboard.Fd()) //nolint:gosec // a descriptor is an int
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)); err != nil {
+		t.Fatal(err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { terminal.Close() })
+	return keyboard, terminal
+}
+
+// TestMigrateDownAsks: on a terminal, nothing but a yes takes a migration back.
+func TestMigrateDownAsks(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
+	before := must(t, environ, "migrate", "version")
+	for _, reply := range []string{"\n", "n\n", "what?\n", "y\n"} {
+		keyboard, terminal := openTerminal(t)
+		if _, err := keyboard.WriteString(reply); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), []string{"migrate", "down"}, environ, terminal, &stdout, &stderr)
+		if asked := stderr.String(); !strings.HasPrefix(asked, "Take back 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
+			t.Errorf("it asks %q", asked)
+		}
+		after := must(t, environ, "migrate", "version")
+		switch {
+		case reply == "y\n" && (err != nil || after == before):
+			t.Errorf("after a yes: %v, version %s", err, after)
+		case reply != "y\n" && (err == nil || err.Error() != "nothing was taken back, because the reply was not yes" || after != before):
+			t.Errorf("after %q: %v, version %s", reply, err, after)
+		}
+	}
+}

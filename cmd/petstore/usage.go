@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// usageError is a mistake on the command line, in contrast to one of the world.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// wrongUsage is a [usageError] that ends with where to read how it is done.
+func wrongUsage(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{fmt.Errorf("%s; see %s --help", fmt.Sprintf(format, args...), cmd.CommandPath())}
+}
+
+// nameOf is the command as a person calls it, without the program.
+func nameOf(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+}
+
+// noArguments is the check of a command without arguments. A command with
+// subcommands gets here with the name of one that does not exist.
+func noArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasAvailableSubCommands():
+		return wrongUsage(cmd, "%s takes no arguments, but got %q", nameOf(cmd), args[0])
+	}
+	hint := ""
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		hint = fmt.Sprintf(" (did you mean %s?)", orList(similar))
+	}
+	if cmd.HasParent() {
+		return wrongUsage(cmd, "%s has no command %q%s", nameOf(cmd), args[0], hint)
+	}
+	return wrongUsage(cmd, "there is no command %q%s", args[0], hint)
+}
+
+// oneKey is the check of a command whose one argument names an API key.
+func oneKey(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return wrongUsage(cmd, "%s takes the id or the prefix of one API key, but got %d arguments", nameOf(cmd), len(args))
+	}
+	return nil
+}
+
+// wrongFlag says which flag could not be parsed, and what it takes.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name := "--" + unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			name = "-" + unknown.GetSpecifiedName()
+		}
+		return wrongUsage(cmd, "there is no flag %s", name)
+	}
+	if lacking, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return wrongUsage(cmd, "--%s needs a value", lacking.GetFlag().Name)
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return wrongUsage(cmd, "--%s is %q, but takes %s", invalid.GetFlag().Name, invalid.GetValue(), takenBy(invalid))
+	}
+	if bad, ok := errors.AsType[*pflag.InvalidSyntaxError](err); ok {
+		return wrongUsage(cmd, "%s is not a flag", bad.GetSpecifiedFlag())
+	}
+	return wrongUsage(cmd, "%v", err)
+}
+
+// takenBy says what a flag of this type takes.
+func takenBy(invalid *pflag.InvalidValueError) string {
+	switch invalid.GetFlag().Value.Type() {
+	case "int":
+		if number := strings.TrimLeft(invalid.GetValue(), "+-"); number != "" && strings.Trim(number, "0123456789") == "" {
+			return "a smaller number"
+		}
+		return "a whole number"
+	case "duration":
+		return "a duration such as 10m or 90s"
+	default:
+		return "true or false"
+	}
+}
+
+// orList writes "a, b or c".
+func orList(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// completeFlag has the shell complete the values of a flag.
+func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag does not exist, or has completions already
+	}
+}
+
+// addHelpCommand replaces the one of cobra, which takes every word for a command.
+func addHelpCommand(root *cobra.Command) {
+	root.SetHelpCommand(&cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Show the help of a command",
+		Example: "  petstore help key create",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var names []cobra.Completion
+			if found, rest, err := root.Find(args); err == nil && len(rest) == 0 {
+				for _, command := range found.Commands() {
+					if command.IsAvailableCommand() && strings.HasPrefix(command.Name(), begun) {
+						names = append(names, cobra.CompletionWithDesc(command.Name(), command.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			found, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return wrongUsage(root, "there is no command %q", strings.Join(args, " "))
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	})
+}
+
+// addCompletionCommand adds the one of cobra, whose mistakes are ours to report.
+func addCompletionCommand(root *cobra.Command) {
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	root.InitDefaultCompletionCmd("completion")
+	for _, command := range root.Commands() {
+		if command.Name() != "completion" {
+			continue
+		}
+		command.Args = noArguments
+		command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		command.Example = "  source <(petstore completion bash)"
+		for _, shell := range command.Commands() {
+			shell.Args = noArguments
+		}
+	}
+}
