@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -32,7 +33,7 @@ import (
 //   - when all tests have run, each status of each operation must have been seen,
 //     and of the codes of errors and violations those in the tables, no more.
 type contract struct {
-	document *openapi3.T // its schemas closed
+	document *openapi3.T // its schemas made strict
 
 	mu    sync.Mutex
 	seen  map[string]bool // "GET /pets 200"
@@ -54,18 +55,116 @@ var theContract = sync.OnceValue(func() *contract {
 	if err := document.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
 		panic(err)
 	}
-	for _, schema := range document.Components.Schemas {
-		closeSchema(schema.Value)
-	}
+	makeStrict(document)
 	return &contract{document: document, seen: map[string]bool{}, codes: map[string]bool{}}
 })
 
-// closeSchema forbids members that an object's schema does not name.
-func closeSchema(schema *openapi3.Schema) {
-	additional := &schema.AdditionalProperties
-	if schema.Type.Is("object") && additional.Has == nil && additional.Schema == nil {
-		no := false
-		additional.Has = &no
+// makeStrict narrows what clients must tolerate to what this version of the server
+// sends: no field that a schema does not name, and times in UTC to the microsecond.
+func makeStrict(document *openapi3.T) {
+	for name, schema := range document.Components.Schemas {
+		additional := &schema.Value.AdditionalProperties
+		if schema.Value.Type.Is("object") && additional.Schema == nil && name != "OpenAPIDescription" {
+			no := false
+			additional.Has = &no
+		}
+	}
+	document.Components.Schemas["Time"].Value.Pattern = `^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$`
+}
+
+// TestResponseSchemas: clients accept a field that a later version adds to a response,
+// and the contract of these tests does not.
+func TestResponseSchemas(t *testing.T) {
+	t.Parallel()
+	yaml, _, err := api.Description("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := openapi3.NewLoader().LoadFromData(yaml)
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := 0
+	for path, item := range document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			for status, response := range operation.Responses.Map() {
+				for _, media := range response.Value.Content {
+					schema, name := media.Schema, ""
+					if schema.Value.Type.Is("array") {
+						schema = schema.Value.Items
+					}
+					if name = strings.TrimPrefix(schema.Ref, "#/components/schemas/"); name == "OpenAPIDescription" {
+						continue
+					}
+					all := slices.Collect(maps.Values(media.Examples))
+					if media.Example != nil {
+						all = append(all, &openapi3.ExampleRef{Value: &openapi3.Example{Value: media.Example}})
+					}
+					for _, example := range all {
+						value := example.Value.Value
+						if list, ok := value.([]any); ok {
+							value = list[0]
+						}
+						fields := maps.Clone(value.(map[string]any))
+						fields["fromALaterVersion"] = true
+						if err := schema.Value.VisitJSON(fields); err != nil {
+							t.Errorf("%s %s %s: a client refuses another field: %v", method, path, status, err)
+						}
+						if theContract().document.Components.Schemas[name].Value.VisitJSON(fields) == nil {
+							t.Errorf("%s %s %s: the contract does not notice another field", method, path, status)
+						}
+						examples++
+					}
+				}
+			}
+		}
+	}
+	if examples < 100 {
+		t.Errorf("%d examples were tried", examples)
+	}
+}
+
+// TestErrorsOfNoOperation: the description has an example of each error that no
+// operation returns, and it is what the server sends.
+func TestErrorsOfNoOperation(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	described := theContract().document.Info.Description
+	for _, answer := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
+		got := answer.error()
+		want := fmt.Sprintf("`{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}`", got.Code, got.Message, got.Status)
+		if !strings.Contains(described, want) {
+			t.Errorf("the description does not have the example %s", want)
+		}
+	}
+}
+
+// TestLinks: from each create a link leads to every operation on what was created.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	var linked, want []string
+	for path, item := range theContract().document.Paths.Map() {
+		if item.Post == nil || strings.Contains(path, "{") {
+			continue
+		}
+		for _, response := range item.Post.Responses.Map() {
+			for _, link := range response.Value.Links {
+				linked = append(linked, path+" "+link.Value.OperationID)
+			}
+		}
+		for other, item := range theContract().document.Paths.Map() {
+			if rest, below := strings.CutPrefix(other, path+"/{"); below && !strings.HasPrefix(rest, "}") {
+				for _, operation := range item.Operations() {
+					want = append(want, path+" "+operation.OperationID)
+				}
+			}
+		}
+	}
+	want = append(want, "/pets getInventoryItem", "/pets setInventory")
+	slices.Sort(linked)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, linked); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 
 // What pages of other origins may send and read (section 7 of the contract).
 const (
-	corsAllowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Prefer, X-Request-Id, traceparent, tracestate"
+	corsAllowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"
 	corsExposedHeaders = "ETag, Link, Location, X-Total-Count, Preference-Applied, Idempotent-Replayed, Retry-After, RateLimit, RateLimit-Policy, WWW-Authenticate, Allow, Deprecation, Sunset, API-Version, X-Request-Id"
 	corsMaxAge         = "7200" // seconds, as long as browsers go along with
 )

@@ -13,7 +13,7 @@ import (
 const (
 	exposedHeaders = "ETag, Link, Location, X-Total-Count, Preference-Applied, Idempotent-Replayed, Retry-After, RateLimit, RateLimit-Policy, " +
 		"WWW-Authenticate, Allow, Deprecation, Sunset, API-Version, X-Request-Id"
-	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Prefer, X-Request-Id, traceparent, tracestate"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"
 )
 
 // corsOf gives the fields of an answer that browsers go by.

@@ -409,7 +409,7 @@ func (s *shop) everyOperation(t *testing.T) {
 	if got := p.text("#createPet"); !strings.Contains(got, "1 to 9223372036854775807") {
 		t.Error("2^63-1 was rounded")
 	}
-	// What every operation takes is told once.
+	// The headers that every operation takes are in the introduction alone.
 	for _, name := range []string{"X-Request-Id", "traceparent"} {
 		if !strings.Contains(p.text("#about-answers"), name) {
 			t.Errorf("the introduction does not tell of %s", name)

@@ -21,9 +21,6 @@ export function parse(text) {
 export class Description {
   constructor(document) {
     this.document = document;
-    // What every path takes, the introduction tells: no operation repeats it.
-    const [first, ...others] = Object.values(document.paths).map((item) => (item.parameters ?? []).map((p) => p.$ref));
-    this.everywhere = first.filter((ref) => ref && others.every((refs) => refs.includes(ref)));
     this.operations = Object.entries(document.paths).flatMap(([path, item]) =>
       Object.keys(item)
         .filter((method) => methods.includes(method))
@@ -80,9 +77,7 @@ export class Description {
 
   #operation(method, path, item) {
     const operation = item[method];
-    const parameters = [...(item.parameters ?? []), ...(operation.parameters ?? [])]
-      .filter((p) => !this.everywhere.includes(p.$ref))
-      .map((p) => this.resolve(p));
+    const parameters = [...(item.parameters ?? []), ...(operation.parameters ?? [])].map((p) => this.resolve(p));
     return {
       id: operation.operationId,
       method,
