@@ -49,8 +49,26 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/docs/", "/docs/index.html", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
+	for _, path := range []string{"/docs//", "/docs/index.html", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
 		p.get(path).wantError(404, "route_not_found")
+	}
+}
+
+// TestDocsWithASlash: the path that people type leads to the page, and takes no
+// other methods.
+func TestDocsWithASlash(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	if got := p.get("/docs/?x=1").want(308).header.Get("Location"); got != "/docs" {
+		t.Errorf("it leads to %q", got)
+	}
+	for _, method := range []string{"POST", "PUT", "DELETE", "FOO"} {
+		if got := p.do(method, "/docs/", nil).wantError(405, "method_not_allowed").header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
+			t.Errorf("%s /docs/: Allow %q", method, got)
+		}
+	}
+	if got := p.do("OPTIONS", "/docs/", nil).want(204).header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
+		t.Errorf("OPTIONS /docs/: Allow %q", got)
 	}
 }
 

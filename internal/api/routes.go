@@ -71,6 +71,9 @@ func (s *Server) routes() []route {
 // methods are all that a literal path answers itself, so that no pattern does in its place.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
+// redirects are the paths that lead to the reference page, and the status of each.
+var redirects = map[string]int{"/": http.StatusFound, docs.ReferencePath + "/": http.StatusPermanentRedirect}
+
 // newEngine registers the routes: HEAD wherever there is GET, OPTIONS
 // everywhere, and what is left over as 404 and 405.
 func (s *Server) newEngine() *gin.Engine {
@@ -115,12 +118,14 @@ func (s *Server) newEngine() *gin.Engine {
 		engine.GET(path, page)
 		engine.HEAD(path, page)
 	}
-	root := s.endpoint(route{handle: func(c *gin.Context) error {
-		c.Redirect(http.StatusFound, s.base+docs.ReferencePath)
-		return nil
-	}})
-	engine.GET("/", root)
-	engine.HEAD("/", root)
+	for path, status := range redirects {
+		redirect := s.endpoint(route{handle: func(c *gin.Context) error {
+			c.Redirect(status, s.base+docs.ReferencePath)
+			return nil
+		}})
+		engine.GET(path, redirect)
+		engine.HEAD(path, redirect)
+	}
 	return engine
 }
 
@@ -149,7 +154,10 @@ func (s *Server) refuse(c *gin.Context) error {
 
 // allowedByPath gives the Allow field (RFC 9110, 10.2.1) of each path.
 func allowedByPath(routes []route, pages map[string]*docs.File) map[string]string {
-	byPath := map[string][]string{"/": {http.MethodGet}} // which is no operation of the description
+	byPath := map[string][]string{}
+	for path := range redirects { // which are no operations of the spec
+		byPath[path] = []string{http.MethodGet}
+	}
 	for path := range pages {
 		byPath[path] = []string{http.MethodGet}
 	}

@@ -105,11 +105,17 @@ func TestRoot(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	for _, method := range []string{"GET", "HEAD"} {
+		if got := p.do(method, "/docs/", nil).want(308).header.Get("Location"); got != "/docs" {
+			t.Errorf("%s /docs/ leads to %q", method, got)
+		}
 		if got := p.do(method, "/", nil).want(302).header.Get("Location"); got != "/docs" {
 			t.Errorf("%s / redirects to %q", method, got)
 		}
 	}
 	p = p.with(func(o *api.Options) { o.BaseURL = "https://petstore.example" })
+	if got := p.get("/docs/").want(308).header.Get("Location"); got != "https://petstore.example/docs" {
+		t.Errorf("/docs/ leads to %q", got)
+	}
 	if got := p.get("/").want(302).header.Get("Location"); got != "https://petstore.example/docs" {
 		t.Errorf("GET / with a base URL redirects to %q", got)
 	}
