@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -172,5 +173,74 @@ func TestAdminAddress(t *testing.T) {
 		if code := p.end(os.Interrupt); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
+	}
+}
+
+// TestAdminHosts: a page of a browser whose name was made to resolve to the admin
+// address reads neither metrics nor profiles.
+func TestAdminHosts(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_HOSTS=api, metrics.example"}
+	p := begin(t, t.TempDir(), environ, "serve")
+	_, admin := p.addresses()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(admin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{
+		"127.0.0.1": 200, "127.0.0.1:" + port: 200, "[::1]:" + port: 200, "10.1.2.3:9090": 200, "[fe80::1%eth0]:9090": 200,
+		"localhost": 200, "LocalHost:" + port: 200, "localhost.:80": 200, "api:9090": 200, "metrics.example": 200, "METRICS.example.": 200,
+		"evil.example": 421, "evil.example:" + port: 421, "127.0.0.1.evil.example": 421, "localhost.evil.example": 421, "xapi": 421, "api.evil.example": 421,
+		"metrics.example.evil": 421, "127.1": 421, "2130706433": 421, "localhost@evil.example": 421,
+	} {
+		for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, admin+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = host
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(response.Body)
+			response.Body.Close()
+			if err != nil || response.StatusCode != want && (host != "localhost@evil.example" || response.StatusCode != 400) {
+				t.Errorf("GET %s for Host %q: %s %v, want %d", path, host, response.Status, err, want)
+			}
+			if want == 421 && response.StatusCode == 421 && !strings.Contains(string(body), "PETSTORE_ADMIN_HOSTS") {
+				t.Errorf("the refusal is %q", body)
+			}
+		}
+	}
+	// HTTP/1.0 has no Host, and no browser speaks it.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(admin, "http://")) //nolint:noctx // it ends with the program
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(reply), "HTTP/1.0 421") {
+		t.Errorf("without a Host: %.80q, %v", reply, err)
+	}
+}
+
+// TestDeployedScrapersAreKnown: Prometheus of the compose file calls the admin
+// address by a name that the compose file lists.
+func TestDeployedScrapersAreKnown(t *testing.T) {
+	t.Parallel()
+	scraper, err := os.ReadFile("../../deploy/observability/prometheus.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compose, err := os.ReadFile("../../docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := regexp.MustCompile(`targets: \[([a-z]+):9090\]`).FindSubmatch(scraper)
+	if target == nil || !strings.Contains(string(compose), "\n      PETSTORE_ADMIN_HOSTS: "+string(target[1])+"\n") {
+		t.Errorf("prometheus.yml scrapes %q, which the compose file does not list in PETSTORE_ADMIN_HOSTS", target)
 	}
 }

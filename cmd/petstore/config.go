@@ -29,6 +29,7 @@ type config struct {
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
+	AdminHosts     []string      `env:"PETSTORE_ADMIN_HOSTS"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
 	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
@@ -100,6 +101,10 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR %q is not host:port or :port, with a port from 0 to 65535", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR %q is not host:port, :port or off, with a port from 0 to 65535", parsed.AdminAddr)
+	for i, name := range parsed.AdminHosts {
+		parsed.AdminHosts[i] = strings.TrimSpace(name)
+		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS %q is not a host name without a port, such as petstore or metrics.example", name)
+	}
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, with nothing after it but a port", parsed.BaseURL)
 	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
 	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
@@ -165,6 +170,9 @@ func isHostPort(text string) bool {
 	_, err = strconv.ParseUint(port, 10, 16)
 	return err == nil
 }
+
+// hostPattern is a host name, without a final dot.
+var hostPattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
 // isBaseURL reports whether text is a scheme and a host. Location and redirects
 // are paths from the root of a host, so that it cannot have a path.

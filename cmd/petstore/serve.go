@@ -98,7 +98,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	metrics := telemetry.NewMetrics()
 	metrics.SetVersion(version())
-	defer startAdmin(admin, metrics, log)()
+	defer startAdmin(admin, c.adminHosts(), metrics, log)()
 	tracer, stopTracer, err := startTracer(ctx, c, log)
 	if err != nil {
 		return err
