@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -151,6 +152,34 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 		operation := route.Method + " " + route.Path
 		if diff := cmp.Diff([]string{"cURL", "JavaScript", "Python"}, langs[operation]); diff != "" {
 			t.Errorf("%s: languages of the samples (-want +got):\n%s", operation, diff)
+		}
+	}
+}
+
+// A panel of the reference page shows lines of this many characters without
+// wrapping them, in windows from 1280 pixels on (internal/docs measures that in a
+// browser). The request of a cURL sample is a line of its own, with the method
+// before the path.
+func TestCodeSamplesAreReadable(t *testing.T) {
+	t.Parallel()
+	const limit = 58
+	for _, sample := range start(t).samples() {
+		for line := range strings.Lines(sample.Source) {
+			if line = strings.TrimSuffix(line, "\n"); len(line) > limit {
+				t.Errorf("%s in %s: a line is longer than %d characters: %s", sample.operationID, sample.Lang, limit, line)
+			}
+		}
+		if sample.Lang != "cURL" {
+			continue
+		}
+		option := "-X " + sample.method
+		if sample.method == "GET" {
+			option = "--get"
+		}
+		path := regexp.MustCompile(`\\\{\w+\\\}`).ReplaceAllString(regexp.QuoteMeta(sample.path), `[^/"]+`)
+		request := regexp.MustCompile(`(?m)^curl ` + option + ` "\$PETSTORE_URL` + path + `"`)
+		if !request.MatchString(sample.Source) {
+			t.Errorf("%s in cURL: no line begins with %s:\n%s", sample.operationID, request, sample.Source)
 		}
 	}
 }

@@ -311,6 +311,27 @@ func (p *tab) authorize(key, baseURL string) {
 	p.wait(`!document.querySelector("dialog").open && document.querySelector(".key-button").textContent === "Change key"`)
 }
 
+// allowClipboard lets the page and the test use the clipboard.
+func (p *tab) allowClipboard() {
+	p.t.Helper()
+	p.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		for _, name := range []string{"clipboard-read", "clipboard-write"} {
+			_, err := chromedp.CallBrowser(ctx, browser.SetPermission, browser.SetPermissionParams{
+				Permission:       &browser.PermissionDescriptor{Name: name},
+				Setting:          browser.PermissionSettingGranted,
+				BrowserContextID: chromedp.FromContext(ctx).BrowserContextID,
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// masked returns a key as the page shows it.
+func masked(key string) string { return key[:13] + "…••••" }
+
 func (s *shop) document(t *testing.T) map[string]any {
 	t.Helper()
 	recorder := httptest.NewRecorder()
@@ -348,6 +369,8 @@ func TestBrowser(t *testing.T) {
 	t.Run("an operation without a panel cannot be sent", s.hiddenPanel)
 	t.Run("authorize and create a pet", s.tryIt)
 	t.Run("samples: tabs, copy, the reader's values", s.samples)
+	t.Run("samples: method and path are in sight", s.samplesInSight)
+	t.Run("the key is masked and copied whole", s.maskedKey)
 	t.Run("samples: the choice outlives the page", s.choiceIsKept)
 	t.Run("deep links", s.deepLinks)
 	t.Run("the mark follows the reader", s.scrolling)
@@ -614,19 +637,7 @@ func (s *shop) tryIt(t *testing.T) {
 
 func (s *shop) samples(t *testing.T) {
 	p := s.visit(t, "/docs", look{})
-	p.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
-		for _, name := range []string{"clipboard-read", "clipboard-write"} {
-			_, err := chromedp.CallBrowser(ctx, browser.SetPermission, browser.SetPermissionParams{
-				Permission:       &browser.PermissionDescriptor{Name: name},
-				Setting:          browser.PermissionSettingGranted,
-				BrowserContextID: chromedp.FromContext(ctx).BrowserContextID,
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	p.allowClipboard()
 	shown := func(id string) string { return p.text("#" + id + " [role=tabpanel] code") }
 	if tabs := p.texts("#listPets [role=tab]"); !slices.Equal(tabs, []string{"cURL", "JavaScript", "Python"}) {
 		t.Errorf("the tabs are %v", tabs)
@@ -648,14 +659,14 @@ func (s *shop) samples(t *testing.T) {
 		t.Errorf("the arrow leads to %s", focused)
 	}
 
-	if code := shown("queueMessage"); !strings.Contains(code, `os.environ.get("PETSTORE_URL"`) || !strings.Contains(code, "os.environ['PETSTORE_API_KEY']") {
+	if code := shown("queueMessage"); !strings.Contains(code, `os.environ["PETSTORE_URL"]`) || !strings.Contains(code, `os.environ["PETSTORE_API_KEY"]`) {
 		t.Errorf("before there is a key, the sample is\n%s", code)
 	}
 	p.authorize(s.key, "https://petstore.example/v1/")
 	for tab, want := range map[string][]string{
-		"1": {`"https://petstore.example/v1/messages"`, `"Authorization: Bearer ` + s.key + `"`},
-		"2": {`const url = "https://petstore.example/v1";`, "`Bearer " + s.key + "`"},
-		"3": {`url = "https://petstore.example/v1"`, `f"Bearer ` + s.key + `"`},
+		"1": {`"https://petstore.example/v1/messages"`, `"Authorization: Bearer ` + masked(s.key) + `"`},
+		"2": {`const url = "https://petstore.example/v1";`, `const key = "` + masked(s.key) + `";`},
+		"3": {`url = "https://petstore.example/v1"`, `key = "` + masked(s.key) + `"`},
 	} {
 		p.click("#queueMessage [role=tab]:nth-child(" + tab + ")")
 		for _, part := range want {
@@ -672,12 +683,158 @@ func (s *shop) samples(t *testing.T) {
 			get[bool](p, clipboard)
 			p.click("#queueMessage .panel:first-child .copy")
 			p.wait(`document.querySelector("#queueMessage .panel:first-child .copy").textContent.startsWith("Copied")`)
-			if got := get[string](p, "navigator.clipboard.readText()"); got != shown("queueMessage") {
+			if got := get[string](p, "navigator.clipboard.readText()"); got != strings.ReplaceAll(shown("queueMessage"), masked(s.key), s.key) || !strings.Contains(got, s.key) {
 				t.Errorf("copied %q", got)
 			}
 			get[bool](p, "delete navigator.clipboard.writeText")
 			p.wait(`document.querySelector("#queueMessage .panel:first-child .copy").textContent.startsWith("Copy ")`)
 		}
+	}
+}
+
+// samplesInSight measures the samples as readers see them: in every cURL sample,
+// the method and the path of the request are in sight without scrolling, and no
+// code block overflows. In windows from 1280 pixels on, no line of a sample wraps.
+func (s *shop) samplesInSight(t *testing.T) {
+	type sample struct {
+		ID      string
+		Found   bool // a line begins with curl, the method and the path
+		InSight bool // that line is inside the visible part of its block
+	}
+	const request = `[...document.querySelectorAll("article.operation")].map((article) => {
+		const [method, path] = [...article.querySelector(".endpoint").children].map((e) => e.textContent);
+		const code = article.querySelector("[role=tabpanel] code");
+		const pattern = path.replaceAll(".", "\\.").replaceAll(/\{\w+\}/g, '[^/"]+');
+		const option = method === "GET" ? "--get" : "-X " + method;
+		const match = new RegExp("^curl " + option + ' "[^"]*' + pattern + '"', "m").exec(code.textContent);
+		if (!match) return { id: article.id };
+		const range = document.createRange();
+		const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+		let begin = match.index, end = match.index + match[0].length;
+		for (let text = texts.nextNode(); end > 0; text = texts.nextNode()) {
+			if (begin >= 0 && begin < text.length) range.setStart(text, begin);
+			if (end <= text.length) range.setEnd(text, end);
+			begin -= text.length;
+			end -= text.length;
+		}
+		const block = code.parentElement.getBoundingClientRect();
+		const inside = (r) => r.left >= block.left && r.right <= block.right && r.top >= block.top && r.bottom <= block.bottom;
+		return { id: article.id, found: true, inSight: block.right <= innerWidth && [...range.getClientRects()].every(inside) };
+	})`
+	const blocks = `[...document.querySelectorAll(".panel pre")]`
+	const wrapped = `[...document.querySelectorAll(".operation [role=tabpanel] .line")]
+		.filter((line) => line.offsetHeight > 1.5 * parseFloat(getComputedStyle(line).lineHeight)).map((line) => line.textContent)`
+	for _, how := range []look{{width: 1280, height: 800}, {width: 1440, height: 900}, {width: 1440, height: 900, dark: true}, {width: 390, height: 844}, {width: 390, height: 844, dark: true}} {
+		p := s.visit(t, "/docs", how)
+		p.wait(`document.querySelector("#model-Error")`)
+		keep := func(name string) {
+			get[bool](p, `(document.querySelector("#rotateAPIKey .calls").scrollIntoView(), true)`)
+			p.keep(fmt.Sprintf("samples-%d-dark-%t%s", how.width, how.dark, name))
+		}
+		keep("")
+		check := func(when string) {
+			t.Helper()
+			for _, sample := range get[[]sample](p, request) {
+				if !sample.Found || !sample.InSight {
+					t.Errorf("%+v, %s: method and path of %s: found %t, in sight %t", how, when, sample.ID, sample.Found, sample.InSight)
+				}
+			}
+		}
+		check("without a key")
+		for tab := 1; tab <= 3; tab++ {
+			p.click(fmt.Sprintf("#placeOrder [role=tab]:nth-child(%d)", tab))
+			overflowing := get[int](p, blocks+`.filter((e) => e.scrollWidth > e.clientWidth).length`)
+			lines := get[[]string](p, wrapped)
+			t.Logf("%+v, language %d: %d of %d code blocks overflow, %d lines of samples wrap", how, tab, overflowing, p.count(".panel pre"), len(lines))
+			if overflowing > 0 {
+				t.Errorf("%+v: %d code blocks overflow", how, overflowing)
+			}
+			if how.width >= 1280 && len(lines) > 0 {
+				t.Errorf("%+v: these lines wrap: %q", how, lines)
+			}
+		}
+		p.click("#placeOrder [role=tab]:nth-child(1)")
+		get[bool](p, fmt.Sprintf(`(sessionStorage.setItem("petstore.key", %q), true)`, s.key))
+		p.do(chromedp.Reload())
+		p.wait(fmt.Sprintf(`document.querySelector("#model-Error") && document.querySelector("#placeOrder [role=tabpanel]").textContent.includes(%q)`, masked(s.key)))
+		check("with a key")
+		selected := `(() => {
+			const code = document.querySelector("#placeOrder [role=tabpanel] code");
+			getSelection().selectAllChildren(code);
+			const same = getSelection().toString() === code.textContent;
+			getSelection().removeAllRanges();
+			return same;
+		})()`
+		if !get[bool](p, selected) {
+			t.Errorf("%+v: a sample that is selected by hand is copied with other line breaks", how)
+		}
+		keep("-key")
+	}
+}
+
+// maskedKey: what the reader gave as a key is nowhere in the pages, but whole in
+// what their buttons copy.
+func (s *shop) maskedKey(t *testing.T) {
+	p := s.visit(t, "/docs", look{})
+	p.allowClipboard()
+	hidden := func(where string) {
+		t.Helper()
+		shown := get[string](p, `[document.title, location.href, document.documentElement.outerHTML, document.body.innerText,
+			...[...document.querySelectorAll("input:not([type=password]), textarea, select")].map((e) => e.value)].join("\n")`)
+		if at := strings.Index(shown, s.key[13:]); at >= 0 {
+			t.Errorf("%s: the key is shown: %q", where, shown[max(0, at-200):at])
+		}
+	}
+	p.authorize(s.key, "")
+	if got := p.text("#sidebar .key-state"); got != masked(s.key) {
+		t.Errorf("the key in use is shown as %q", got)
+	}
+	for tab := 1; tab <= 3; tab++ {
+		p.click(fmt.Sprintf("#getAccount [role=tab]:nth-child(%d)", tab))
+		if got := p.text("#getAccount [role=tabpanel]"); !strings.Contains(got, masked(s.key)) || !strings.Contains(got, s.url) {
+			t.Errorf("the sample has no key or no URL:\n%s", got)
+		}
+		hidden(fmt.Sprintf("samples of language %d", tab))
+		p.click("#getAccount .panel:first-child .copy")
+		p.wait(`document.querySelector("#getAccount .panel:first-child .copy").textContent.startsWith("Copied")`)
+		if got := get[string](p, "navigator.clipboard.readText()"); !strings.Contains(got, s.key) || strings.Contains(got, "•") {
+			t.Errorf("copied %q", got)
+		}
+	}
+	p.click("#getAccount .try-button")
+	p.click("#getAccount .send-button")
+	p.wait(`document.querySelector("#getAccount .outcome")`)
+	p.click("#getAccount .outcome summary")
+	hidden("the panel that sends, and its outcome")
+	p.keep("masked")
+
+	p.click("#sidebar .key-button")
+	p.wait(fmt.Sprintf(`document.querySelector("dialog input[type=password]").value === %q`, s.key))
+	p.write("dialog input[inputmode=url]", "https://petstore.example")
+	hidden("the dialog")
+	p.press(kb.Enter)
+	p.wait(`document.querySelector("#getAccount [role=tabpanel]").textContent.includes("https://petstore.example")`)
+
+	p.do(chromedp.Navigate(s.url + "/docs/quickstart"))
+	p.wait(`document.querySelector("#key .panel:last-of-type .copy")`)
+	if got := p.text("#key .panel:last-of-type code"); !strings.Contains(got, "PETSTORE_API_KEY="+masked(s.key)) {
+		t.Errorf("the quickstart shows %q", got)
+	}
+	hidden("the quickstart")
+	p.keep("masked-quickstart")
+	p.click("#key .panel:last-of-type .copy")
+	p.wait(`document.querySelector("#key .panel:last-of-type .copy").textContent === "Copied"`)
+	want := "export PETSTORE_URL=https://petstore.example\nexport PETSTORE_API_KEY=" + s.key
+	if got := get[string](p, "navigator.clipboard.readText()"); got != want {
+		t.Errorf("copied %q, want %q", got, want)
+	}
+
+	// A key that is too short to hide most of it shows nothing.
+	p.do(chromedp.Navigate(s.url + "/docs"))
+	p.wait(`document.querySelector("#getAccount")`)
+	p.authorize("petstore_short", "")
+	if got := p.text("#sidebar .key-state"); got != "••••" {
+		t.Errorf("a short key is shown as %q", got)
 	}
 }
 
@@ -688,7 +845,7 @@ func (s *shop) choiceIsKept(t *testing.T) {
 	p.click(".theme-button")
 	p.do(chromedp.Navigate(s.url + "/docs?again"))
 	p.wait(`document.querySelector("#listPets")`)
-	if code := p.text("#createPet [role=tabpanel] code"); !strings.Contains(code, "await fetch") || !strings.Contains(code, s.key) {
+	if code := p.text("#createPet [role=tabpanel] code"); !strings.Contains(code, "await fetch") || !strings.Contains(code, masked(s.key)) {
 		t.Errorf("after reload the sample is\n%s", code)
 	}
 	if theme := get[string](p, "document.documentElement.dataset.theme"); theme != "dark" {

@@ -1,11 +1,13 @@
 // Code on dark panels: with colours, and a button that copies it.
 import { copy } from "./clipboard.js";
-import { pieces } from "./highlight.js";
+import { lines } from "./highlight.js";
 import { h, useEffect, useMemo, useRef, useState } from "./ui.js";
 
-/** The code as React nodes, coloured where its language is known. */
+/** The code as React nodes, one for each line, coloured where the language is known. */
 function coloured(code, language) {
-  return pieces(code, language).map(([kind, text], i) => (kind ? h("span", { key: i, className: `code-${kind}` }, text) : text));
+  return lines(code, language).map((pieces, i) =>
+    h("span", { key: i, className: "line" }, ...pieces.map(([kind, text]) => (kind ? h("span", { className: `code-${kind}` }, text) : text))),
+  );
 }
 
 export function Code({ code, language, label }) {

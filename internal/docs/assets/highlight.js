@@ -31,3 +31,15 @@ export function pieces(code, language) {
   if (end < code.length) found.push(["", code.slice(end)]);
   return found;
 }
+
+/** Takes code apart as pieces does, line by line; each line keeps its line feed. */
+export function lines(code, language) {
+  const found = [[]];
+  for (const [kind, text] of pieces(code, language)) {
+    for (const part of text.split(/(?<=\n)/)) {
+      found.at(-1).push([kind, part]);
+      if (part.endsWith("\n")) found.push([]);
+    }
+  }
+  return found;
+}

@@ -1,5 +1,5 @@
 // The reader's API key and base URL, asked for in a dialog.
-import { connect } from "./settings.js";
+import { connect, masked, serverURL } from "./settings.js";
 import { Reference, h, useContext, useEffect, useId, useRef, useSettings, useState } from "./ui.js";
 
 /** Says which key is in use, and opens the dialog that changes it. */
@@ -9,7 +9,7 @@ export function KeyButton({ why }) {
   return h(
     "div",
     { className: "key" },
-    h("span", { className: "key-state" }, key ? h("code", null, `${key.slice(0, 12)}…`) : (why ?? "No API key yet.")),
+    h("span", { className: "key-state" }, key ? h("code", null, masked(key)) : (why ?? "No API key yet.")),
     h("button", { type: "button", className: "key-button", onClick: openKeyDialog }, key ? "Change key" : "Add API key"),
   );
 }
@@ -31,13 +31,18 @@ export function KeyDialog({ open, onClose }) {
 
 function KeyForm({ onClose }) {
   const given = useSettings();
-  const [key, setKey] = useState(given.key);
+  const keyInput = useRef(null);
   const [url, setURL] = useState(given.url);
   const [remembered, setRemembered] = useState(given.remembered);
   const id = useId();
+  // React would write the value of a controlled input into its attribute too, where
+  // the page's HTML shows it.
+  useEffect(() => {
+    keyInput.current.value = given.key;
+  }, []);
   const onSubmit = (event) => {
     event.preventDefault();
-    connect({ key: key.trim(), url: url.trim().replace(/\/+$/, ""), remembered });
+    connect({ key: keyInput.current.value.trim(), url: url.trim().replace(/\/+$/, ""), remembered });
     onClose();
   };
   const onForget = () => {
@@ -53,8 +58,8 @@ function KeyForm({ onClose }) {
       h("label", { htmlFor: `${id}key` }, "API key", h("span", null, "sent as Authorization: Bearer")),
       h("input", {
         id: `${id}key`,
+        ref: keyInput,
         type: "password",
-        value: key,
         // What RFC 6750 lets a token be made of; no quote of any language among it.
         pattern: "\\s*[A-Za-z0-9._~+\\/=\\-]*\\s*",
         title: "Letters, digits and - . _ ~ + / =",
@@ -62,7 +67,6 @@ function KeyForm({ onClose }) {
         autoComplete: "off",
         spellCheck: false,
         autoFocus: true,
-        onChange: (event) => setKey(event.target.value),
       }),
     ),
     h(
@@ -74,7 +78,7 @@ function KeyForm({ onClose }) {
     h(
       "div",
       { className: "field" },
-      h("label", { htmlFor: `${id}url` }, "Base URL", h("span", null, "for the samples; Try it asks this server")),
+      h("label", { htmlFor: `${id}url` }, "Base URL", h("span", null, "in the samples; Try it always calls this server")),
       h("input", {
         id: `${id}url`,
         type: "text",
@@ -82,7 +86,7 @@ function KeyForm({ onClose }) {
         value: url,
         pattern: "\\s*(https?:\\/\\/[A-Za-z0-9.:\\[\\]%~_\\/\\-]+)?\\s*",
         title: "http:// or https://, a host and a path",
-        placeholder: location.origin,
+        placeholder: serverURL(),
         autoComplete: "off",
         spellCheck: false,
         onChange: (event) => setURL(event.target.value),

@@ -2,7 +2,7 @@
 // that are written by hand, buttons to copy and the reader's own values.
 import { copy } from "./clipboard.js";
 import { pieces } from "./highlight.js";
-import { settings } from "./settings.js";
+import { masked, serverURL, settings } from "./settings.js";
 
 const root = document.documentElement;
 
@@ -55,12 +55,16 @@ document.addEventListener("click", (event) => {
   if (target.closest("#sidebar a") || !target.closest("#sidebar")) openMenu(false);
 });
 
-// The reader's own values.
-const base = new URL(document.querySelector(".brand").href.replace(/docs$/, "")).href.replace(/\/$/, "");
-const values = { url: settings().url || base, key: settings().key };
+// The reader's own values. The key is shown masked, and copied whole.
+const { key, url } = settings();
+const values = { url: url || serverURL(), key: key && masked(key) };
 for (const place of document.querySelectorAll("[data-fill]")) {
   const value = values[place.dataset.fill];
   if (value) place.textContent = value;
+}
+
+function whole(text) {
+  return key ? text.replaceAll(masked(key), () => key) : text;
 }
 
 // Colours.
@@ -84,7 +88,7 @@ for (const sample of document.querySelectorAll(".page .panel pre")) {
   button.className = "copy";
   button.textContent = "Copy";
   button.addEventListener("click", async () => {
-    await copy(sample.textContent);
+    await copy(whole(sample.textContent));
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });

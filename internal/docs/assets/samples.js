@@ -1,31 +1,26 @@
 // The code samples of an operation (x-codeSamples): one tab for each language.
 // All operations show the language that the reader chose last.
 import { Code, CopyButton } from "./code.js";
-import { chooseLanguage } from "./settings.js";
+import { chooseLanguage, masked, serverURL } from "./settings.js";
 import { h, useId, useRef, useSettings } from "./ui.js";
 
-// How samples read what the reader may give us instead.
+// How samples read the base URL and the key, which the reader may give us instead.
 const places = {
-  cURL: { url: "${PETSTORE_URL:-http://127.0.0.1:8080}", key: "$PETSTORE_API_KEY", quote: (url) => url },
-  JavaScript: {
-    url: 'process.env.PETSTORE_URL ?? "http://127.0.0.1:8080"',
-    key: "${process.env.PETSTORE_API_KEY}",
-    quote: JSON.stringify,
-  },
-  Python: {
-    url: 'os.environ.get("PETSTORE_URL", "http://127.0.0.1:8080")',
-    key: "{os.environ['PETSTORE_API_KEY']}",
-    quote: JSON.stringify,
-  },
+  cURL: { url: "$PETSTORE_URL", key: "$PETSTORE_API_KEY", quote: (value) => value },
+  JavaScript: { url: "process.env.PETSTORE_URL", key: "process.env.PETSTORE_API_KEY", quote: JSON.stringify },
+  Python: { url: 'os.environ["PETSTORE_URL"]', key: 'os.environ["PETSTORE_API_KEY"]', quote: JSON.stringify },
 };
 
-/** The sample with the reader's key and base URL, where they are given. */
-export function filled({ lang, source }, { key, url }) {
+/**
+ * The sample with the reader's key and base URL, where they are given. A key
+ * without a base URL is one of this server, so that the sample runs as copied.
+ */
+function filled({ lang, source }, { key, url }) {
   const place = places[lang];
   if (!place) return source;
   let code = source;
-  if (url) code = code.replaceAll(place.url, () => place.quote(url));
-  if (key) code = code.replaceAll(place.key, () => key);
+  if (url || key) code = code.replaceAll(place.url, () => place.quote(url || serverURL()));
+  if (key) code = code.replaceAll(place.key, () => place.quote(key));
   if (lang === "Python" && !code.includes("os.environ")) code = code.replace(/^import os\n/m, "");
   return code;
 }
@@ -37,7 +32,8 @@ export function Samples({ operation }) {
   const tabs = useRef(null);
   if (samples.length === 0) return null;
   const shown = samples.find(({ lang }) => lang === chosen.language) ?? samples[0];
-  const code = filled(shown, chosen);
+  const { key } = chosen;
+  const code = filled(shown, { ...chosen, key: key && masked(key) });
 
   const onKeyDown = (event) => {
     const at = samples.indexOf(shown);
@@ -75,7 +71,7 @@ export function Samples({ operation }) {
           ),
         ),
       ),
-      h(CopyButton, { code, what: `the sample: ${operation.summary}` }),
+      h(CopyButton, { code: filled(shown, chosen), what: `the sample: ${operation.summary}` }),
     ),
     h(
       "div",

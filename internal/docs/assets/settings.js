@@ -18,6 +18,19 @@ export function settings() {
   return current;
 }
 
+/** The URL of the server that this page came from, without a slash at its end. */
+export function serverURL() {
+  return new URL(document.querySelector(".brand").href).href.replace(/\/docs$/, "");
+}
+
+/**
+ * Returns the key as the page shows it: the beginning that tells keys apart, and
+ * dots. A key too short to hide the rest of it is all dots.
+ */
+export function masked(key) {
+  return key.length < 24 ? "••••" : `${key.slice(0, 13)}…••••`;
+}
+
 /** Calls the listener after each change; returns what ends that. */
 export function subscribe(listener) {
   listeners.add(listener);

@@ -2,6 +2,7 @@
 // Swagger UI's own client.
 import { Code, printed } from "./code.js";
 import { KeyButton } from "./key.js";
+import { serverURL } from "./settings.js";
 import { Reference, h, useContext, useId, useRef, useSettings, useState } from "./ui.js";
 
 export function TryIt({ operation }) {
@@ -166,7 +167,7 @@ function request({ fn, description, operation, values, body, key }) {
   return fn.buildRequest({
     spec: {
       openapi: description.document.openapi,
-      servers: [{ url: serverURL() }],
+      servers: [{ url: serverURL() }], // the policy of the page allows no other server
       components: { securitySchemes: description.document.components.securitySchemes },
       paths: {
         [operation.path]: {
@@ -189,9 +190,3 @@ function request({ fn, description, operation, values, body, key }) {
 }
 
 const schemes = (description) => (description.document.security ?? []).flatMap((need) => Object.keys(need));
-
-/** Where this page came from, and nowhere else: its policy allows no other server. */
-function serverURL() {
-  const { root } = document.querySelector("#swagger-ui").dataset;
-  return new URL(root, location.href).href.replace(/\/$/, "");
-}
