@@ -135,7 +135,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	revocations := &postgres.Listener{
-		URL:       c.DatabaseURL,
+		DB:        database,
 		Channel:   auth.Channel,
 		Connected: verifier.Forget,
 		Heard:     func(string) { verifier.Forget() },

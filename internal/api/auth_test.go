@@ -221,7 +221,7 @@ func (p *petstore) listen() {
 	p.t.Helper()
 	connected := make(chan struct{}, 1)
 	listener := &postgres.Listener{
-		URL:     p.dbURL,
+		DB:      p.pool,
 		Channel: auth.Channel,
 		Connected: func() {
 			p.verifier.Forget()

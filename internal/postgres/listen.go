@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -22,12 +21,18 @@ const (
 	listenTimeout   = 5 * time.Second
 	reconnectDelay  = 200 * time.Millisecond
 	reconnectAtMost = 2 * time.Second
+
+	// failuresPerLog is how many failures in a row make another line in the log.
+	failuresPerLog = 10
 )
 
+// errOtherServer says that a notification of the pool's server would not be heard.
+var errOtherServer = errors.New("the connection leads to another server than those of the pool")
+
 // Listener hears the notifications of one channel on a connection of its own,
-// which it makes again when it is lost.
+// which it makes again when it is lost, or leads to another server than the pool.
 type Listener struct {
-	URL     string
+	DB      *DB // whose server it listens to
 	Channel string
 	// Connected is called when the connection was made or made again: what was
 	// announced before has not been heard.
@@ -42,15 +47,17 @@ type Listener struct {
 
 // Run listens until the context ends, and returns its error.
 func (l *Listener) Run(ctx context.Context) error {
-	delay := reconnectDelay
+	delay, failures := reconnectDelay, 0
 	for {
 		connected, err := l.listen(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if connected {
-			delay = reconnectDelay
+			delay, failures = reconnectDelay, 0
 			l.Log.Warn("lost the connection that listens for notifications", "channel", l.Channel, "error", err)
+		} else if failures++; failures == 1 || failures%failuresPerLog == 0 {
+			l.Log.Warn("cannot listen for notifications, trying again", "channel", l.Channel, "failures", failures, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -63,11 +70,7 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // listen holds one connection until it fails; connected says that it was made.
 func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
-	config, err := pgx.ParseConfig(l.URL)
-	if err != nil {
-		return false, fmt.Errorf("postgres: %w", err)
-	}
-	limitSession(config)
+	config := l.DB.outside.Copy()
 	config.RuntimeParams["application_name"] = "petstore listen"
 	connectCtx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
@@ -80,11 +83,17 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 		defer cancel()
 		_ = conn.Close(closeCtx) // there is nothing left to do for it
 	}()
+	if !l.DB.leadsTo(ctx, serverOf(conn)) {
+		return false, errOtherServer
+	}
 	if _, err := conn.Exec(connectCtx, "LISTEN "+pgx.Identifier{l.Channel}.Sanitize()); err != nil {
 		return false, err
 	}
 	l.Connected()
 	for {
+		if !l.DB.leadsTo(ctx, serverOf(conn)) {
+			return true, errOtherServer
+		}
 		l.Alive()
 		if err := l.wait(ctx, conn); err != nil {
 			return true, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,17 +18,36 @@ type ear struct {
 	connected, alive chan struct{}
 	heard            chan string
 	ended            chan error
+	log              *lines
 	cancel           context.CancelFunc
 }
 
-func listen(t *testing.T, url string) *ear {
+// lines keeps what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func listen(t *testing.T, pool *postgres.DB) *ear {
 	t.Helper()
 	const more = 1000 // reports than a test makes
-	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), heard: make(chan string, more), ended: make(chan error, 1)}
+	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), heard: make(chan string, more), ended: make(chan error, 1), log: &lines{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	e.cancel = cancel
 	listener := &postgres.Listener{
-		URL:       url,
+		DB:        pool,
 		Channel:   "some Channel",
 		Connected: func() { e.connected <- struct{}{} },
 		Heard:     func(payload string) { e.heard <- payload },
@@ -36,7 +57,7 @@ func listen(t *testing.T, url string) *ear {
 			default:
 			}
 		},
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.NewTextHandler(e.log, nil)),
 	}
 	go func() {
 		e.ended <- listener.Run(ctx)
@@ -83,7 +104,7 @@ func cut(t *testing.T, database *pgtest.Database) (connections int) {
 func TestListener(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	e := listen(t, database.URL)
+	e := listen(t, open(t, database.URL, 4))
 	await(t, "connected", e.connected)
 	await(t, "alive", e.alive)
 	for _, payload := range []string{"1", "2", "", "drei"} {
@@ -121,7 +142,7 @@ func TestListener(t *testing.T) {
 func TestListenerReconnects(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	e := listen(t, database.URL)
+	e := listen(t, open(t, database.URL, 4))
 	for _, payload := range []string{"first", "second", "third"} {
 		await(t, "connected", e.connected)
 		notify(t, database, payload)
@@ -135,11 +156,13 @@ func TestListenerReconnects(t *testing.T) {
 	await(t, "connected", e.connected)
 }
 
-// TestListenerWithoutServer: it is not alive, keeps trying, and can be ended.
+// TestListenerWithoutServer: it is not alive, logs that once, keeps trying, and can
+// be ended.
 func TestListenerWithoutServer(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{refusing(t), mute(t), "://"} {
-		e := listen(t, url)
+	for _, url := range []string{refusing(t), mute(t)} {
+		e := listen(t, open(t, url, 4))
+		eventually(t, "the first failure is logged", func() bool { return strings.Contains(e.log.String(), "failures=1 ") })
 		e.cancel()
 		if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
@@ -147,5 +170,57 @@ func TestListenerWithoutServer(t *testing.T) {
 		if len(e.connected)+len(e.alive) > 0 {
 			t.Errorf("it told that it was connected")
 		}
+		if logged := e.log.String(); strings.Count(logged, "\n") != 1 {
+			t.Errorf("logged: %s", logged)
+		}
+	}
+}
+
+// TestPoolParameters: the parameters of a pool are for the pool, and not sent to the
+// server, which knows none of them.
+func TestPoolParameters(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	pool := open(t, database.URL, 4, "pool_max_conns", "3", "pool_max_conn_idle_time", "1m")
+	e := listen(t, pool)
+	await(t, "connected", e.connected)
+	openMigrations(t, pool.Pool().Config().ConnString())
+}
+
+// TestListenerFollowsThePool: it is never alive on another server than that of the
+// pool, where it would not hear what the pool's tells, and comes to that server.
+func TestListenerFollowsThePool(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	proxy := startProxy(t, database.URL)
+	pool := open(t, proxy.url, 4)
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.leadTo(t, anotherServer(t, pool.Pool().Config().ConnConfig.Database))
+	e := listen(t, pool)
+	eventually(t, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
+	if len(e.connected)+len(e.alive) > 0 {
+		t.Error("it was alive on another server")
+	}
+	pool.Pool().Reset()
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "alive on the pool's new server", e.alive)
+
+	// The pool moves away from a listener that is connected.
+	proxy.leadTo(t, database.URL)
+	pool.Pool().Reset()
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for len(e.connected) > 0 {
+		<-e.connected
+	}
+	await(t, "connected to the pool's server again", e.connected)
+	notify(t, database, "hello")
+	if got := await(t, "heard", e.heard); got != "hello" {
+		t.Errorf("heard %q", got)
 	}
 }

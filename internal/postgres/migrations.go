@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -45,15 +45,15 @@ type Migration struct {
 // OpenMigrations opens a connection of its own to url, without the limits of
 // the pool: a migration takes the time it needs.
 func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := pgxpool.ParseConfig(url) // which takes pool_* out, unlike pgx
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	config.RuntimeParams["application_name"] = "petstore migrate"
-	if config.ConnectTimeout <= 0 || config.ConnectTimeout > migrationConnectTimeout {
-		config.ConnectTimeout = migrationConnectTimeout
+	config.ConnConfig.RuntimeParams["application_name"] = "petstore migrate"
+	if config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > migrationConnectTimeout {
+		config.ConnConfig.ConnectTimeout = migrationConnectTimeout
 	}
-	db := stdlib.OpenDB(*config)
+	db := stdlib.OpenDB(*config.ConnConfig)
 	if err := db.PingContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
 	}

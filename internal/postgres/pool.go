@@ -19,6 +19,13 @@ const (
 	acquireTimeout  = time.Second // a longer wait makes every waiter slow
 	maxConnLifetime = time.Hour
 
+	// pingTimeout bounds the look at a connection that was idle for a second or more.
+	// One that is silent costs its statement this much of acquireTimeout.
+	pingTimeout = 300 * time.Millisecond
+
+	// closeTimeout bounds the wait for connections that are in use when a pool closes.
+	closeTimeout = time.Second
+
 	// keptForReads is how many connections writes leave: they hold theirs until the
 	// disk has their commit, and while they wait for locks.
 	keptForReads = 2
@@ -39,9 +46,17 @@ var sessionParameters = map[string]string{
 // second at most, so that a pool that is exhausted is an error that [Unavailable]
 // knows, and not a queue. It implements db.DBTX.
 type DB struct {
-	pool    *pgxpool.Pool
-	writers *writers
+	*shared
 	writing bool
+}
+
+// shared is what the handles of one pool share.
+type shared struct {
+	pool      *pgxpool.Pool
+	writers   writers
+	servers   serverCounts
+	lastReset atomic.Int64    // in Unix nanoseconds
+	outside   *pgx.ConnConfig // for connections outside the pool
 }
 
 // writers are the statements that write.
@@ -59,6 +74,11 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	limitSession(config.ConnConfig)
+	boundNetwork(config.ConnConfig)
+	d := &DB{shared: &shared{
+		writers: writers{connections: make(chan struct{}, max(1, maxConns-keptForReads))},
+		outside: config.ConnConfig.Copy(),
+	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime
 	config.MaxConnLifetimeJitter = maxConnLifetime / 10
@@ -66,7 +86,14 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 		config.ConnConfig.Tracer = multitracer.New(tracers...)
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
-	d := &DB{writers: &writers{connections: make(chan struct{}, max(1, maxConns-keptForReads))}}
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		d.servers.add(serverOf(conn), 1)
+		return nil
+	}
+	config.BeforeClose = d.hangUp
+	if config.PingTimeout == 0 {
+		config.PingTimeout = pingTimeout
+	}
 	// A server that has become a standby keeps its connections. None of them takes
 	// a write any more; new ones find the server that does.
 	inherited := config.ConnConfig.OnPgError
@@ -94,15 +121,28 @@ func limitSession(config *pgx.ConnConfig) {
 	}
 }
 
-// Close closes the pool once its connections are given back.
-func (d *DB) Close() { d.pool.Close() }
+// Close closes the pool. It waits up to a second for connections that are in use;
+// they end when they are given back, or with the process.
+func (d *DB) Close() {
+	closed := make(chan struct{})
+	go func() {
+		d.pool.Close()
+		close(closed)
+	}()
+	timer := time.NewTimer(closeTimeout)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+	}
+}
 
 // Pool is the pool itself, for what needs a connection of its own.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
 // Writing is the same database for statements that write. They leave a few of the
 // connections to those that do not, which would else wait behind them.
-func (d *DB) Writing() *DB { return &DB{pool: d.pool, writers: d.writers, writing: true} }
+func (d *DB) Writing() *DB { return &DB{shared: d.shared, writing: true} }
 
 // CanceledWrites counts the writes that got no connection in time because as many
 // as may were writing; the pool does not know of them.

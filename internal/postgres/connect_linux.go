@@ -1,0 +1,23 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// boundUnacknowledged has the kernel end a TCP connection whose data is not
+// acknowledged in time.
+func boundUnacknowledged(network, _ string, conn syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged/time.Millisecond))
+	})
+	return errors.Join(err, failed)
+}

@@ -1,0 +1,222 @@
+package postgres_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/localpg"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// proxy leads TCP connections to a server. It can swallow what they carry.
+type proxy struct {
+	url string // of the database, through the proxy
+
+	mu               sync.Mutex
+	network, address string
+	pipes            []*pipe
+	mute             bool // new connections
+}
+
+// pipe is one connection through the proxy.
+type pipe struct {
+	mu     sync.Mutex
+	silent bool
+}
+
+// startProxy starts a proxy to the server of a database, until the test ends.
+func startProxy(t *testing.T, databaseURL string) *proxy {
+	t.Helper()
+	listener := listening(t)
+	parsed, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := parsed.Query()
+	for _, name := range []string{"host", "port", "user", "password"} {
+		query.Del(name)
+	}
+	query.Set("sslmode", "disable")
+	through := url.URL{
+		Scheme: "postgres", Host: listener.Addr().String(), Path: "/" + config.Database,
+		User: url.UserPassword(config.User, config.Password), RawQuery: query.Encode(),
+	}
+	p := &proxy{url: through.String()}
+	p.leadTo(t, databaseURL)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.carry(conn)
+		}
+	}()
+	return p
+}
+
+// leadTo has new connections lead to the server of a database.
+func (p *proxy) leadTo(t *testing.T, databaseURL string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+}
+
+// swallow makes the connections of now silent, and new ones when mute says so.
+func (p *proxy) swallow(mute bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mute = mute
+	for _, one := range p.pipes {
+		one.mu.Lock()
+		one.silent = true
+		one.mu.Unlock()
+	}
+}
+
+func (p *proxy) carry(client net.Conn) {
+	defer client.Close()
+	p.mu.Lock()
+	network, address, one := p.network, p.address, &pipe{silent: p.mute}
+	p.pipes = append(p.pipes, one)
+	p.mu.Unlock()
+	server, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		defer client.Close()
+		_, _ = io.Copy(&swallower{one, client}, server)
+	}()
+	_, _ = io.Copy(&swallower{one, server}, client)
+}
+
+// swallower writes to a connection until its pipe is silent.
+type swallower struct {
+	pipe *pipe
+	to   net.Conn
+}
+
+func (s *swallower) Write(p []byte) (int, error) {
+	s.pipe.mu.Lock()
+	silent := s.pipe.silent
+	s.pipe.mu.Unlock()
+	if silent {
+		return len(p), nil
+	}
+	return s.to.Write(p)
+}
+
+// anotherServer starts a PostgreSQL with an empty database of this name, until the
+// test ends, and returns its URL.
+func anotherServer(t *testing.T, database string) string {
+	t.Helper()
+	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "petstore-pg-") //nolint:usetesting // the server's user cannot enter t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // for the server's user
+		t.Fatal(err)
+	}
+	cluster, err := localpg.Start(t.Context(), localpg.Options{Binaries: binaries, Dir: dir, Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cluster.Stop(context.WithoutCancel(t.Context())) })
+	if err := cluster.EnsureDatabase(t.Context(), database); err != nil {
+		t.Fatal(err)
+	}
+	return cluster.URL(database)
+}
+
+// fill makes a pool hold that many connections, all of them idle.
+func fill(t *testing.T, pool *postgres.DB, conns int) {
+	t.Helper()
+	var held []*pgxpool.Conn
+	for range conns {
+		conn, err := pool.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		conn.Release()
+	}
+}
+
+// fails runs a statement that gets no response in 300 ms.
+func fails(t *testing.T, pool *postgres.DB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := pool.Ping(ctx); !postgres.Unavailable(err) {
+		t.Errorf("on a silent connection: %v", err)
+	}
+}
+
+// TestSilentConnections: when one connection of a pool is found silent, its place
+// and those of the others are free long before pgx has given up on it.
+func TestSilentConnections(t *testing.T) {
+	t.Parallel()
+	for name, mute := range map[string]bool{"new ones work": false, "new ones are silent at first": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const conns = 3
+			proxy := startProxy(t, pgtest.NewEmpty(t).URL)
+			pool := open(t, proxy.url, conns)
+			fill(t, pool, conns)
+			proxy.swallow(mute)
+			fails(t, pool)
+			eventually(t, "no place is taken", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
+			proxy.mu.Lock()
+			proxy.mute = false
+			proxy.mu.Unlock()
+			fill(t, pool, conns)
+			if err := pool.Ping(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestCloseWithAConnectionInUse: a pool closes although one is not given back.
+func TestCloseWithAConnectionInUse(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.NewEmpty(t).URL, 1)
+	conn, err := pool.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	pool.Close()
+	if err := pool.Ping(t.Context()); !postgres.Unavailable(err) {
+		t.Errorf("on a closed pool: %v", err)
+	}
+}
