@@ -3,23 +3,32 @@ package api
 import (
 	"context"
 	"slices"
-	"time"
 
 	"petstore/db"
 	"petstore/internal/coalesce"
 )
 
-// Requests that would wait for each other in the database anyway go to it
-// together; docs/performance.md says what that buys.
+// Requests that would wait for each other in the database share a statement.
+// docs/performance.md says how much faster that is.
 
-// parallelReads is how many statements are under way at once that read single
-// pets, or the same page. With a second one fewer reads share each, and the
-// reads of 16 connections were a tenth slower.
-const parallelReads = 1
+// sharedReads are the limits of statements that read single pets, or the same page.
+//
+// One is under way at a time. With a second one fewer reads share each, and the
+// reads of 16 connections were a tenth slower. A statement that hangs, for example
+// because its backend is frozen, does not stop the reads after it: up to two more
+// may run beside it. A pool has 12 connections by default, so a locked table leaves
+// most of them to other requests.
+var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 
-// newPetReader joins the reads of single pets. A pet that is not there is nil.
-func newPetReader(queries *db.Queries, timeout time.Duration) *coalesce.Coalescer[struct{}, int64, *db.Pet] {
-	return coalesce.New(parallelReads, timeout, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
+// maxInputs is the maximum number of pets that one statement reads, or of orders
+// that it places.
+const maxInputs = 100
+
+// newPetReader shares the reads of single pets. A pet that does not exist is nil.
+func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, int64, *db.Pet] {
+	limits := sharedReads
+	limits.Inputs = maxInputs
+	return coalesce.New(limits, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
 		rows, err := queries.PetGetMany(ctx, ids)
 		if err != nil {
 			return nil, err
@@ -34,11 +43,16 @@ func newPetReader(queries *db.Queries, timeout time.Duration) *coalesce.Coalesce
 	})
 }
 
-// newOrderPlacer joins the orders of one pet: each holds the lock on its stock
-// until its commit is on disk, so that they cannot but follow each other. They
-// are decided in the order in which they came, each for itself. The caller retries.
-func newOrderPlacer(queries *db.Queries, timeout time.Duration) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
-	return coalesce.New(1, timeout, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
+// newOrderPlacer shares the statements that place orders of one pet. Each order
+// holds the lock on the stock until its commit is on disk, so one statement at a
+// time is under way: a second one would only wait for the lock of the first. The
+// orders of a statement are decided one after the other, in the order of arrival.
+// The caller retries.
+//
+// A client that leaves cancels no statement, since the context of a write does not
+// end with its client.
+func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
+	return coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxInputs}, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
 		if len(orders) == 1 {
 			row, err := queries.OrderPlace(ctx, orders[0])
 			return []db.OrderPlaceRow{row}, err
@@ -63,11 +77,20 @@ func newOrderPlacer(queries *db.Queries, timeout time.Duration) *coalesce.Coales
 	})
 }
 
-// newPageMaker joins requests for the same page of the same list: any of them
-// can make it for all. The key must say all that the page depends on.
-func newPageMaker(timeout time.Duration) *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage] {
-	return coalesce.New(parallelReads, timeout, func(ctx context.Context, _ string, makers []func(context.Context) (madePage, error)) ([]madePage, error) {
-		made, err := makers[0](ctx)
-		return slices.Repeat([]madePage{made}, len(makers)), err
-	})
+// newPageMaker shares the reading of a page among requests for the same page of the
+// same list. The key must name everything on which the page depends.
+func newPageMaker() *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage] {
+	return coalesce.New(sharedReads, firstForAll[madePage])
+}
+
+// newCounter shares exact counts of the same items. A count may take longer than
+// 250 ms because there is much to count, so a second one never begins beside it.
+func newCounter() *coalesce.Coalescer[string, func(context.Context) (int64, error), int64] {
+	return coalesce.New(coalesce.Limits{Parallel: 1}, firstForAll[int64])
+}
+
+// firstForAll calls the first of some functions that all do the same.
+func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {
+	out, err := functions[0](ctx)
+	return slices.Repeat([]Out{out}, len(functions)), err
 }

@@ -124,21 +124,34 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 	}
 	// The context of gin is another request's when this one has left.
 	request, pattern := c.Request, c.FullPath()
-	key := fmt.Sprintf("%d %t %s", p.account, p.counted, request.URL.RequestURI())
+	key := fmt.Sprintf("%d %s", p.account, request.URL.RequestURI())
 	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (madePage, error) {
 		return makePage(ctx, s, request, pattern, p, l)
 	})
 	if err != nil {
 		return err
 	}
+	if p.counted {
+		if made.total, err = s.countOf(request, p, l.count); err != nil {
+			return err
+		}
+	}
 	return s.answerList(c, made, p.counted)
+}
+
+// countOf returns how many items all pages of a list hold. Requests that differ in
+// limit, cursor and sort alone share a count, if they would wait for each other.
+func (s *Server) countOf(request *http.Request, p *page, count func(context.Context) (int64, error)) (int64, error) {
+	query := request.URL.Query()
+	query.Del("sort")
+	return s.counts.Do(request.Context(), p.items(request.URL.Path, query), count)
 }
 
 // madePage is a page as it is sent.
 type madePage struct {
 	items []byte
 	links string
-	total int64 // where it is asked for
+	total int64 // set by answerPage, for requests that prefer a count
 }
 
 // makePage reads a page and links to the next one, if there is one.
@@ -146,11 +159,6 @@ func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
-	}
-	if p.counted {
-		if made.total, err = l.count(ctx); err != nil {
-			return made, err
-		}
 	}
 	made.links = s.link(request, "first", "")
 	if len(rows) > p.limit {
@@ -185,9 +193,15 @@ func (s *Server) link(request *http.Request, rel, cursor string) string {
 // listing names the list at a path and whose it is, its filters and its sort, to
 // which a cursor is bound. The limit may change from page to page.
 func (p *page) listing(path string, query url.Values) string {
+	query.Set("sort", p.sort)
+	return p.items(path, query)
+}
+
+// items names the items of the list at a path: whose they are and the filters that
+// they match, whatever the limit and the cursor of the request.
+func (p *page) items(path string, query url.Values) string {
 	query.Del("cursor")
 	query.Del("limit")
-	query.Set("sort", p.sort)
 	for name, values := range query {
 		query[name] = slices.Compact(slices.Sorted(slices.Values(values)))
 	}

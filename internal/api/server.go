@@ -75,6 +75,7 @@ type Server struct {
 	pets     *coalesce.Coalescer[struct{}, int64, *db.Pet]
 	orders   *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow]
 	pages    *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage]
+	counts   *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
 	metrics  *telemetry.Metrics
 	tracer   *telemetry.Tracer
 
@@ -127,9 +128,10 @@ func New(options Options) (*Server, error) {
 		compressor:     newCompressor(),
 		limits:         newLimits(options),
 	}
-	s.pets = newPetReader(s.queries, options.RequestTimeout)
-	s.orders = newOrderPlacer(s.writes, options.RequestTimeout)
-	s.pages = newPageMaker(options.RequestTimeout)
+	s.pets = newPetReader(s.queries)
+	s.orders = newOrderPlacer(s.writes)
+	s.pages = newPageMaker()
+	s.counts = newCounter()
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}

@@ -1,48 +1,69 @@
-// Package coalesce lets calls that come at the same time share one run. Nobody is
-// made to wait for company: a call that finds nothing under way runs at once and
-// alone, and those that arrive meanwhile go together in the next run.
+// Package coalesce lets calls that wait for each other share one run. No call is
+// delayed to find company: a call that finds nothing under way runs at once and
+// alone, and the calls that arrive meanwhile share the next run.
 package coalesce
 
 import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
 
-// Coalescer runs calls, together where they have the same key and would wait
-// anyway. It is safe for concurrent use.
+// slowAfter is how long a run may take before another may begin beside it.
+const slowAfter = 250 * time.Millisecond
+
+// Limits bound the runs of a [Coalescer].
+type Limits struct {
+	// Parallel is how many runs of one key may be under way at once, at least 1.
+	Parallel int
+	// Spare is how many runs of one key may be under way beyond Parallel. A spare
+	// run begins when calls wait and earlier runs have taken longer than 250 ms, so
+	// that a run that hangs does not stop the calls after it. Leave it 0 where a
+	// second run would only wait for the first.
+	Spare int
+	// Inputs is the maximum number of inputs of one run; further calls share the
+	// run after it. 0 means no limit.
+	Inputs int
+}
+
+// Coalescer runs calls. Calls of the same key that would wait for each other share
+// a run. It is safe for concurrent use.
 type Coalescer[Key comparable, In, Out any] struct {
-	run      func(context.Context, Key, []In) ([]Out, error)
-	parallel int
-	timeout  time.Duration
+	run    func(context.Context, Key, []In) ([]Out, error)
+	limits Limits
 
 	mu    sync.Mutex
 	lanes map[Key]*lane[In, Out] // of the keys that have a run under way
 }
 
-// New returns a Coalescer of a function that answers each input by the output at
-// the same index, or all of them by an error. At most parallel runs of one key
-// are under way at once. A run of calls that waited lasts no longer than the
-// timeout, and one of a call alone no longer than that call's context.
-func New[Key comparable, In, Out any](parallel int, timeout time.Duration, run func(context.Context, Key, []In) ([]Out, error)) *Coalescer[Key, In, Out] {
-	return &Coalescer[Key, In, Out]{run: run, parallel: parallel, timeout: timeout, lanes: map[Key]*lane[In, Out]{}}
+// New returns a Coalescer of a function that returns one output for each input,
+// at the same index, or an error for all of them.
+func New[Key comparable, In, Out any](limits Limits, run func(context.Context, Key, []In) ([]Out, error)) *Coalescer[Key, In, Out] {
+	return &Coalescer[Key, In, Out]{run: run, limits: limits, lanes: map[Key]*lane[In, Out]{}}
 }
 
-// lane is what happens to one key.
+// lane is the state of one key. While calls wait, at least Parallel runs are under
+// way, since a run that ends begins the next one.
 type lane[In, Out any] struct {
-	running int
-	waiting *group[In, Out] // nil: nobody
+	runs    []*group[In, Out] // under way, the oldest first
+	waiting []*group[In, Out] // the oldest first
+	timer   *time.Timer       // calls late; nil until it is needed
+	armed   bool              // whether the timer is set
 }
 
 // group is the calls of one run.
 type group[In, Out any] struct {
-	ctx   context.Context // of the first call, without its end
-	calls []call[In]      // while they wait
-	ins   []In            // of those that are still there when the run begins
-	done  chan struct{}
-	// These are there when done is closed.
+	ctx     context.Context    // of the first call while the group waits, then of the run
+	cancel  context.CancelFunc // nil while the group waits
+	calls   []call[In]
+	staying int // how many of the calls have not left
+	began   time.Time
+	ins     []In // of the calls that had not left when the run began
+	done    chan struct{}
+	// outs and err are set when done is closed.
 	outs []Out
 	err  error
 }
@@ -51,43 +72,41 @@ type group[In, Out any] struct {
 type call[In any] struct {
 	in   In
 	left bool
-	at   int // where its input is among those of the run
+	at   int // the index of its input among those of the run
 }
 
-// Do returns what the run answered to in, which began after Do was called. The
-// error is that of the run, or the context's when that ends first: the call then
-// leaves without harm to the others, and nothing is done for it unless its run
-// has begun.
-func (b *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
-	b.mu.Lock()
-	l := b.lanes[key]
+// Do returns the output for in of a run that began after Do was called. The error
+// is that of the run, or that of ctx when ctx ends first. A call whose context
+// ends leaves, and its input is not part of a run that begins later.
+//
+// The context of a run has the values of its first call's context. It ends when the
+// contexts of all its calls have ended, so a run outlasts none of its callers.
+// Callers whose run must go on pass a context that does not end with their client.
+func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
+	c.mu.Lock()
+	l := c.lanes[key]
 	if l == nil {
 		l = &lane[In, Out]{}
-		b.lanes[key] = l
+		c.lanes[key] = l
 	}
-	if l.running < b.parallel {
-		l.running++
-		b.mu.Unlock()
-		defer b.next(key, l)
-		g := group[In, Out]{ins: []In{in}}
-		if b.answer(ctx, key, &g); g.err != nil {
+	if len(l.waiting) == 0 && c.mayBegin(l) {
+		g := &group[In, Out]{ins: []In{in}}
+		l.begin(g)
+		c.mu.Unlock()
+		defer c.next(key, l, g)
+		if c.call(ctx, key, g); g.err != nil {
 			return out, g.err
 		}
 		return g.outs[0], nil
 	}
-	if l.waiting == nil {
-		l.waiting = &group[In, Out]{ctx: context.WithoutCancel(ctx), done: make(chan struct{})}
-	}
-	g, i := l.waiting, len(l.waiting.calls)
-	g.calls = append(g.calls, call[In]{in: in})
-	b.mu.Unlock()
+	g, i := c.join(ctx, l, in)
+	c.arm(key, l)
+	c.mu.Unlock()
 
 	select {
 	case <-g.done:
 	case <-ctx.Done():
-		b.mu.Lock()
-		g.calls[i].left = true
-		b.mu.Unlock()
+		c.leave(g, i)
 		return out, ctx.Err()
 	}
 	if g.err != nil {
@@ -96,67 +115,152 @@ func (b *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 	return g.outs[g.calls[i].at], nil
 }
 
-// next has those who wait run, when a run of their key has ended.
-func (b *Coalescer[Key, In, Out]) next(key Key, l *lane[In, Out]) {
-	if g := b.take(key, l); g != nil {
-		go b.drain(key, l, g)
+// mayBegin reports whether another run may begin. The lock is held.
+func (c *Coalescer[Key, In, Out]) mayBegin(l *lane[In, Out]) bool {
+	switch n := len(l.runs); {
+	case n < c.limits.Parallel:
+		return true
+	case n < c.limits.Parallel+c.limits.Spare:
+		return time.Since(c.decisive(l).began) >= slowAfter
+	default:
+		return false
 	}
 }
 
-// drain runs group after group until nobody waits.
-func (b *Coalescer[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
-	for ; g != nil; g = b.take(key, l) {
-		b.runGroup(key, g)
+// decisive returns the run that must be slow before a spare run may begin: then
+// fewer than Parallel runs are not slow.
+func (c *Coalescer[Key, In, Out]) decisive(l *lane[In, Out]) *group[In, Out] {
+	return l.runs[len(l.runs)-c.limits.Parallel]
+}
+
+// join adds a call to the last group that waits, and returns the group and the
+// index of the call. The lock is held.
+func (c *Coalescer[Key, In, Out]) join(ctx context.Context, l *lane[In, Out], in In) (*group[In, Out], int) {
+	last := len(l.waiting) - 1
+	if last < 0 || (c.limits.Inputs > 0 && l.waiting[last].staying >= c.limits.Inputs) {
+		l.waiting = append(l.waiting, &group[In, Out]{ctx: ctx, done: make(chan struct{})})
+		last++
+	}
+	g := l.waiting[last]
+	g.calls = append(g.calls, call[In]{in: in})
+	g.staying++
+	return g, len(g.calls) - 1
+}
+
+// leave takes a call out of its group, and cancels the run when no call is left.
+func (c *Coalescer[Key, In, Out]) leave(g *group[In, Out], i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.calls[i].left = true
+	g.staying--
+	if g.staying == 0 && g.cancel != nil {
+		g.cancel()
 	}
 }
 
-// runGroup runs a group in a context of its own, which has the values of its first
-// call's: none of those who wait can end it for the others.
-func (b *Coalescer[Key, In, Out]) runGroup(key Key, g *group[In, Out]) {
-	ctx, cancel := context.WithTimeout(g.ctx, b.timeout)
-	defer cancel()
-	defer close(g.done)
-	b.answer(ctx, key, g)
+// arm sets the timer to the moment when a spare run may begin, if calls wait for
+// one. The lock is held.
+func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
+	if l.armed || len(l.waiting) == 0 || len(l.runs) >= c.limits.Parallel+c.limits.Spare {
+		return
+	}
+	l.armed = true
+	delay := time.Until(c.decisive(l).began.Add(slowAfter))
+	if l.timer == nil {
+		l.timer = time.AfterFunc(delay, func() { c.late(key, l) })
+	} else {
+		l.timer.Reset(delay)
+	}
 }
 
-// answer runs a group; a panic is its error, for there may be nobody else to
-// recover it.
-func (b *Coalescer[Key, In, Out]) answer(ctx context.Context, key Key, g *group[In, Out]) {
+// late begins a spare run if calls still wait and the runs are still slow.
+func (c *Coalescer[Key, In, Out]) late(key Key, l *lane[In, Out]) {
+	c.mu.Lock()
+	l.armed = false
+	g := c.take(key, l)
+	c.mu.Unlock()
+	c.drain(key, l, g)
+}
+
+// next starts the group that waits when a call has ended that ran alone.
+func (c *Coalescer[Key, In, Out]) next(key Key, l *lane[In, Out], ended *group[In, Out]) {
+	if g := c.end(key, l, ended); g != nil {
+		go c.drain(key, l, g)
+	}
+}
+
+// drain runs a group, which may be nil, and those that wait after it.
+func (c *Coalescer[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
+	for g != nil {
+		c.call(g.ctx, key, g)
+		g.cancel()
+		close(g.done)
+		g = c.end(key, l, g)
+	}
+}
+
+// call calls the function for a group. A panic becomes the error, since no caller
+// could recover it in another goroutine.
+func (c *Coalescer[Key, In, Out]) call(ctx context.Context, key Key, g *group[In, Out]) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			g.err = fmt.Errorf("coalesce: panic: %v\n%s", panicked, debug.Stack())
 		}
 	}()
-	g.outs, g.err = b.run(ctx, key, g.ins)
+	g.outs, g.err = c.run(ctx, key, g.ins)
 	if g.err == nil && len(g.outs) != len(g.ins) {
-		g.err = fmt.Errorf("coalesce: %d answers to %d calls", len(g.outs), len(g.ins))
+		g.err = fmt.Errorf("coalesce: the run returned %d outputs for %d inputs", len(g.outs), len(g.ins))
 	}
 }
 
-// take gives the next group, if anybody is left in it, or ends the run and, with
-// the last one, the lane.
-func (b *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g := l.waiting
-	l.waiting = nil
-	if g != nil && g.gather() {
+// end ends a run, and begins and returns the next one, if there is one.
+func (c *Coalescer[Key, In, Out]) end(key Key, l *lane[In, Out], ended *group[In, Out]) *group[In, Out] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := slices.Index(l.runs, ended)
+	l.runs = slices.Delete(l.runs, at, at+1)
+	g := c.take(key, l)
+	if len(l.runs) == 0 {
+		delete(c.lanes, key)
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+	}
+	return g
+}
+
+// take begins the run of the first group that waits and has calls left, if a run
+// may begin. The lock is held.
+func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
+	for len(l.waiting) > 0 && c.mayBegin(l) {
+		g := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		if g.staying == 0 {
+			continue
+		}
+		g.gather()
+		g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(g.ctx))
+		l.begin(g)
+		c.arm(key, l)
 		return g
 	}
-	if l.running--; l.running == 0 {
-		delete(b.lanes, key)
-	}
+	c.arm(key, l)
 	return nil
 }
 
-// gather collects the inputs of those that have not left, and reports whether
-// there are any.
-func (g *group[In, Out]) gather() bool {
+// begin counts a run as under way.
+func (l *lane[In, Out]) begin(g *group[In, Out]) {
+	g.began = time.Now()
+	l.runs = append(l.runs, g)
+}
+
+// gather collects the inputs of the calls that have not left.
+func (g *group[In, Out]) gather() {
+	g.ins = make([]In, 0, g.staying)
 	for i := range g.calls {
-		if c := &g.calls[i]; !c.left {
-			c.at = len(g.ins)
-			g.ins = append(g.ins, c.in)
+		if one := &g.calls[i]; !one.left {
+			one.at = len(g.ins)
+			g.ins = append(g.ins, one.in)
 		}
 	}
-	return len(g.ins) > 0
 }

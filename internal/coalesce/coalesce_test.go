@@ -15,7 +15,8 @@ import (
 	"petstore/internal/coalesce"
 )
 
-const timeout = 10 * time.Second
+// one is one run at a time of each key.
+var one = coalesce.Limits{Parallel: 1}
 
 // gate lets a test hold runs and see what they were given.
 type gate struct {
@@ -36,12 +37,11 @@ func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 	return outs, nil
 }
 
-// TestCallsThatWaitGoTogether: the first call runs alone and at once; all that
-// come meanwhile are one run, each answered for itself.
+// TestCallsThatWaitGoTogether is TestRuns in real time, where 50 calls come at once.
 func TestCallsThatWaitGoTogether(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := coalesce.New(1, timeout, g.double)
+	b := coalesce.New(one, g.double)
 	var calls sync.WaitGroup
 	call := func(in int) {
 		calls.Go(func() {
@@ -74,7 +74,7 @@ func TestCallsThatWaitGoTogether(t *testing.T) {
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := coalesce.New(1, timeout, g.double)
+	b := coalesce.New(one, g.double)
 	var calls sync.WaitGroup
 	for i, key := range []string{"a", "b", "c"} {
 		calls.Go(func() {
@@ -94,7 +94,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 func TestParallelRuns(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64
-	b := coalesce.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) {
+	b := coalesce.New(coalesce.Limits{Parallel: 2}, func(_ context.Context, _ struct{}, ins []int) ([]int, error) {
 		now := running.Add(1)
 		for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
 		}
@@ -122,7 +122,7 @@ func TestParallelRuns(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	b := coalesce.New(1, timeout, g.double)
+	b := coalesce.New(one, g.double)
 	var first, others sync.WaitGroup
 	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
 	<-g.runs
@@ -171,7 +171,7 @@ func TestLeaving(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no")
-	b := coalesce.New(1, timeout, func(_ context.Context, _ string, ins []string) ([]string, error) {
+	b := coalesce.New(one, func(_ context.Context, _ string, ins []string) ([]string, error) {
 		switch ins[0] {
 		case "fail":
 			return nil, failure
@@ -185,7 +185,7 @@ func TestFailures(t *testing.T) {
 	if _, err := b.Do(t.Context(), "k", "fail"); !errors.Is(err, failure) {
 		t.Errorf("%v", err)
 	}
-	for in, want := range map[string]string{"panic": "panic: oh", "lose": "0 answers to 1 calls"} {
+	for in, want := range map[string]string{"panic": "panic: oh", "lose": "0 outputs for 1 inputs"} {
 		if _, err := b.Do(t.Context(), "k", in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", in, err)
 		}
@@ -195,42 +195,12 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestTimeLimit: a run of calls that waited is bounded, though none of their
-// contexts is.
-func TestTimeLimit(t *testing.T) {
-	t.Parallel()
-	begun, release := make(chan struct{}), make(chan struct{})
-	b := coalesce.New(1, time.Millisecond, func(ctx context.Context, _ string, ins []string) (bounded []bool, err error) {
-		if ins[0] == "first" {
-			begun <- struct{}{}
-			<-release
-		} else if _, ok := ctx.Deadline(); ok {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return make([]bool, len(ins)), nil
-	})
-	for waited := false; !waited; { // it may come when the first has just ended
-		var calls sync.WaitGroup
-		calls.Go(func() { _, _ = b.Do(t.Context(), "k", "first") })
-		<-begun
-		calls.Go(func() {
-			_, err := b.Do(t.Context(), "k", "second")
-			if waited = err != nil; waited && !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v", err)
-			}
-		})
-		release <- struct{}{}
-		calls.Wait()
-	}
-}
-
 func BenchmarkDo(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(callers)
-			coalescer := coalesce.New(2, timeout, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
+			coalescer := coalesce.New(coalesce.Limits{Parallel: 2}, func(_ context.Context, _ struct{}, ins []int) ([]int, error) { return ins, nil })
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					if _, err := coalescer.Do(b.Context(), struct{}{}, 1); err != nil {
@@ -250,7 +220,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		type caller struct{}
 		var ran []any
 		open := make(chan struct{})
-		b := coalesce.New(1, timeout, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+		b := coalesce.New(one, func(ctx context.Context, _ string, ins []int) ([]int, error) {
 			ran = append(ran, ctx.Value(caller{}))
 			<-open
 			return ins, ctx.Err()
@@ -274,5 +244,253 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		if want := []any{"alone", "first"}; !slices.Equal(ran, want) {
 			t.Errorf("the runs have the values of %v, want %v", ran, want)
 		}
+	})
+}
+
+// bubble steps through runs in the fake time of synctest.
+type bubble struct {
+	t         *testing.T
+	coalescer *coalesce.Coalescer[string, int, int]
+
+	mu    sync.Mutex
+	held  map[int]chan struct{} // by the first input of a run
+	began []string              // the inputs of each run
+	ended []string              // the inputs of each run whose context ended
+	left  []string              // the input and the error of each call that failed
+	done  int                   // how many calls have returned
+}
+
+// inBubble runs a test with a coalescer whose runs last until release is called
+// for their first input, or until their context ends.
+func inBubble(t *testing.T, limits coalesce.Limits, test func(b *bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		b := &bubble{t: t, held: map[int]chan struct{}{}}
+		b.coalescer = coalesce.New(limits, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+			b.note(func() { b.began = append(b.began, fmt.Sprint(ins)) })
+			select {
+			case <-b.gate(ins[0]):
+			case <-ctx.Done():
+				b.note(func() { b.ended = append(b.ended, fmt.Sprint(ins)) })
+			}
+			return ins, ctx.Err()
+		})
+		test(b)
+	})
+}
+
+// note changes what the bubble has seen.
+func (b *bubble) note(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+// gate returns the channel that is closed when the run with this first input may end.
+func (b *bubble) gate(in int) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held[in] == nil {
+		b.held[in] = make(chan struct{})
+	}
+	return b.held[in]
+}
+
+// release ends the runs that have these first inputs.
+func (b *bubble) release(ins ...int) {
+	for _, in := range ins {
+		close(b.gate(in))
+		synctest.Wait()
+	}
+}
+
+// pass lets time pass.
+func (b *bubble) pass(d time.Duration) {
+	time.Sleep(d) // which takes no time in a bubble
+	synctest.Wait()
+}
+
+// call calls Do and returns when the call waits or has returned.
+func (b *bubble) call(ctx context.Context, in int) {
+	go func() {
+		out, err := b.coalescer.Do(ctx, "key", in)
+		if err == nil && out != in {
+			b.t.Errorf("Do(%d) = %d", in, out)
+		}
+		b.note(func() {
+			b.done++
+			if err != nil {
+				b.left = append(b.left, fmt.Sprint(in, " ", err))
+			}
+		})
+	}()
+	synctest.Wait()
+}
+
+// calls calls Do for each of some inputs, one after the other.
+func (b *bubble) calls(ins ...int) {
+	for _, in := range ins {
+		b.call(b.t.Context(), in)
+	}
+}
+
+// want fails the test unless exactly these runs have begun.
+func (b *bubble) want(begun ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.began, begun) {
+		b.t.Errorf("the runs that have begun are %v, want %v", b.began, begun)
+	}
+}
+
+// wantDone fails the test unless this many calls have returned, these of them with an error.
+func (b *bubble) wantDone(calls int, left ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done != calls || !slices.Equal(b.left, left) {
+		b.t.Errorf("%d calls have returned, %v with an error; want %d, %v", b.done, b.left, calls, left)
+	}
+}
+
+// wantEnded fails the test unless the contexts of exactly these runs have ended.
+func (b *bubble) wantEnded(runs ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.ended, runs) {
+		b.t.Errorf("the runs whose context has ended are %v, want %v", b.ended, runs)
+	}
+}
+
+// TestRuns steps through the runs of six calls for each limit.
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		limits coalesce.Limits
+		begun  []string   // while the first runs are held
+		after  [][]string // the runs that begin when the run of 1, of 2 and so on ends
+	}{
+		{"one at a time", one, []string{"[1]"}, [][]string{{"[2 3 4 5 6]"}}},
+		{"two at a time", coalesce.Limits{Parallel: 2}, []string{"[1]", "[2]"}, [][]string{{"[3 4 5 6]"}, nil}},
+		{"three at a time", coalesce.Limits{Parallel: 3}, []string{"[1]", "[2]", "[3]"}, [][]string{{"[4 5 6]"}, nil, nil}},
+		{"two inputs a run", coalesce.Limits{Parallel: 1, Inputs: 2}, []string{"[1]"}, [][]string{{"[2 3]"}, {"[4 5]"}, nil, {"[6]"}}},
+		{"one input a run", coalesce.Limits{Parallel: 2, Inputs: 1}, []string{"[1]", "[2]"}, [][]string{{"[3]"}, {"[4]"}, {"[5]"}, {"[6]"}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, test.limits, func(b *bubble) {
+				b.calls(1, 2, 3, 4, 5, 6)
+				b.pass(time.Hour) // no spare run begins, however slow the others are
+				begun := test.begun
+				b.want(begun...)
+				for i, begin := range test.after {
+					b.release(1 + i)
+					begun = append(begun, begin...)
+					b.want(begun...)
+				}
+				for in := len(test.after) + 1; in <= 6; in++ {
+					b.release(in)
+				}
+				b.want(begun...)
+				b.wantDone(6)
+			})
+		})
+	}
+}
+
+// A run that hangs stops the calls after it for 250 ms, and later calls not at
+// all. At most Spare runs begin beside runs that hang.
+func TestSpareRuns(t *testing.T) {
+	t.Parallel()
+	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
+		b.calls(1, 2, 3)
+		b.pass(249 * time.Millisecond)
+		b.want("[1]")
+		b.pass(time.Millisecond)
+		b.want("[1]", "[2 3]")
+		b.calls(4) // waits for the run of 2 and 3, which is not slow yet
+		b.want("[1]", "[2 3]")
+		b.release(2)
+		b.want("[1]", "[2 3]", "[4]")
+		b.release(4)
+		b.calls(5) // runs at once, though 1 still hangs
+		b.want("[1]", "[2 3]", "[4]", "[5]")
+
+		// 5 hangs too, then 6, and then no run begins any more.
+		b.calls(6)
+		b.pass(250 * time.Millisecond)
+		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]")
+		b.pass(time.Hour)
+		b.calls(7, 8)
+		b.pass(time.Hour)
+		b.calls(9)
+		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]")
+		b.release(1)
+		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]", "[7 8 9]")
+		b.calls(10)
+		b.release(5) // while the run of 7 to 9 is not slow yet
+		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]", "[7 8 9]")
+		b.pass(250 * time.Millisecond)
+		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]", "[7 8 9]", "[10]")
+		b.release(6, 7, 10)
+		b.wantDone(10)
+	})
+}
+
+// Each spare run waits for a slow run of its own.
+func TestSpareRunsTakeTurns(t *testing.T) {
+	t.Parallel()
+	inBubble(t, coalesce.Limits{Parallel: 2, Spare: 2, Inputs: 1}, func(b *bubble) {
+		b.calls(1)
+		b.pass(100 * time.Millisecond)
+		b.calls(2, 3, 4, 5)
+		b.pass(149 * time.Millisecond)
+		b.want("[1]", "[2]")
+		b.pass(time.Millisecond)
+		b.want("[1]", "[2]", "[3]")
+		b.pass(99 * time.Millisecond)
+		b.want("[1]", "[2]", "[3]")
+		b.pass(time.Millisecond)
+		b.want("[1]", "[2]", "[3]", "[4]")
+		b.release(1, 2, 3, 4, 5)
+		b.want("[1]", "[2]", "[3]", "[4]", "[5]")
+		b.wantDone(5)
+	})
+}
+
+// The context of a run ends when all its calls have left, and no sooner.
+func TestRunsEndWithTheirCalls(t *testing.T) {
+	t.Parallel()
+	inBubble(t, one, func(b *bubble) {
+		leave := map[int]context.CancelFunc{}
+		call := func(in int) {
+			ctx, cancel := context.WithCancel(b.t.Context())
+			leave[in] = func() {
+				cancel()
+				synctest.Wait()
+			}
+			b.call(ctx, in)
+		}
+		for in := 1; in <= 5; in++ {
+			call(in)
+		}
+		leave[5]() // before its run begins
+		b.release(1)
+		b.want("[1]", "[2 3 4]")
+		call(6)
+		leave[2]()
+		leave[4]()
+		b.pass(time.Hour)
+		b.wantEnded()
+		leave[3]() // the last of its run
+		b.wantEnded("[2 3 4]")
+		b.want("[1]", "[2 3 4]", "[6]")
+		leave[6]() // alone in its run
+		b.wantEnded("[2 3 4]", "[6]")
+		b.wantDone(6, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled")
 	})
 }
