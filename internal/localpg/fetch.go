@@ -1,24 +1,60 @@
 package localpg
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+	"github.com/xi2/xz"
 )
 
 // fetchVersion is the server that is fetched where there is none.
-const fetchVersion = embeddedpostgres.V17
+const fetchVersion = "17.5.0"
 
-const fetchTimeout = 2 * time.Minute
+// fetchDigests are the SHA-256 of its archives in Maven Central, one for each
+// platform that has one. An archive with another digest is not unpacked.
+var fetchDigests = map[string]string{
+	"darwin-amd64":       "fb70f783928e77c3d6ef5ca8ed644f1ac502f740fcfc032a375c8347820f2bdd",
+	"darwin-arm64v8":     "e9d3398e10c2ec926395498b03e75ad1a24eeaed82895e756a7e173b202cf6de",
+	"linux-amd64":        "646f3269075d1a23904127374e3cdbcef96beb32979fedee25d835877400fcbe",
+	"linux-amd64-alpine": "7122386c7f7a089568f05720ada63448093d4065abbc0a89e6dc660851a53e3c",
+	"linux-arm64v8":      "e02f27ff50ff2d90b6541d54f3f108505aacd84ea53c2890e976a684bfea2752",
+}
+
+const (
+	mavenCentral = "https://repo1.maven.org/maven2"
+	fetchTimeout = 2 * time.Minute
+	maxArchive   = 256 << 20 // bytes; they have 14 to 30 million
+)
+
+// platform is this machine's name in the archives of zonky.io.
+func platform() string {
+	name := runtime.GOOS + "-" + runtime.GOARCH
+	if runtime.GOARCH == "arm64" {
+		name += "v8"
+	}
+	if _, err := os.Stat("/etc/alpine-release"); err == nil && runtime.GOOS == "linux" {
+		name += "-alpine"
+	}
+	return name
+}
 
 // fetch returns the server in the cache, after filling it when it is empty.
 func (o FindOptions) fetch(ctx context.Context, runAs *account) (Binaries, error) {
@@ -30,12 +66,19 @@ func (o FindOptions) fetch(ctx context.Context, runAs *account) (Binaries, error
 	if isExecutable(filepath.Join(home, "bin", "postgres")) {
 		return probe(ctx, runAs, filepath.Join(home, "bin"))
 	}
+	digest := fetchDigests[platform()]
+	if o.Digest != "" {
+		digest = o.Digest
+	}
+	if digest == "" {
+		return Binaries{}, fmt.Errorf("fetching it: there is no archive of PostgreSQL %s for %s", fetchVersion, platform())
+	}
 	if o.Progress != nil {
 		fmt.Fprintf(o.Progress, "Fetching PostgreSQL %s into %s, once.\n", fetchVersion, cache)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("not done after %v", fetchTimeout))
 	defer cancel()
-	if err := o.fill(ctx, cache, home); err != nil {
+	if err := o.fill(ctx, cache, home, digest); err != nil {
 		return Binaries{}, fmt.Errorf("fetching it: %w", err)
 	}
 	return probe(ctx, runAs, filepath.Join(home, "bin"))
@@ -56,7 +99,11 @@ func (o FindOptions) cacheDir(runAs *account) (string, error) {
 
 // fill unpacks the server beside home and moves it there whole, so that several
 // processes may do it at once.
-func (o FindOptions) fill(ctx context.Context, cache, home string) error {
+func (o FindOptions) fill(ctx context.Context, cache, home, digest string) error {
+	archive, err := o.download(ctx, digest)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
@@ -68,49 +115,147 @@ func (o FindOptions) fill(ctx context.Context, cache, home string) error {
 	if err != nil {
 		return err
 	}
+	defer os.RemoveAll(temp)
 	unpacked := filepath.Join(temp, "unpacked")
-	done := make(chan error, 1)
-	go func() {
-		err := o.unpack(temp, unpacked)
-		if err == nil && ctx.Err() == nil {
-			if err = os.Rename(unpacked, home); errors.Is(err, fs.ErrExist) {
-				err = nil // another process was faster
-			}
-		}
-		os.RemoveAll(temp) // before anyone looks; what is left is only space
-		done <- err
-	}()
-	select {
-	case err := <-done:
+	if err := unpack(ctx, archive, unpacked); err != nil {
+		return fmt.Errorf("unpacking the archive: %w", err)
+	}
+	if err := os.Rename(unpacked, home); err != nil && !errors.Is(err, fs.ErrExist) { // then another process was faster
 		return err
-	case <-ctx.Done():
-		// the library cannot be interrupted; what it gets is thrown away
+	}
+	return nil
+}
+
+// download returns the archive of this platform, which has this digest.
+func (o FindOptions) download(ctx context.Context, digest string) ([]byte, error) {
+	mirror := mavenCentral
+	if o.Mirror != "" {
+		mirror = o.Mirror
+	}
+	artifact := "embedded-postgres-binaries-" + platform()
+	address := fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%s-%s.jar", mirror, artifact, fetchVersion, artifact, fetchVersion)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", mirror, interrupted(ctx, err))
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s returns %s", address, response.Status)
+	}
+	archive, err := io.ReadAll(io.LimitReader(response.Body, maxArchive))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", address, interrupted(ctx, err))
+	}
+	sum := sha256.Sum256(archive)
+	if got := hex.EncodeToString(sum[:]); got != digest {
+		return nil, fmt.Errorf("%s has the SHA-256 %s instead of %s, so it was not unpacked", address, got, digest)
+	}
+	return archive, nil
+}
+
+// interrupted is why the context ended, when it has, and else the innermost
+// cause, without the addresses that the outer ones repeat.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
+		return fmt.Errorf("the host name %q cannot be looked up", lookup.Name)
+	}
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
+		return number
+	}
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return failed.Err
+	}
+	return err
+}
+
+// unpack writes the files of the server below dir: they are in a tar, in an xz,
+// in the jar. Every user may read them.
+func unpack(ctx context.Context, jar []byte, dir string) error {
+	compressed, err := openServer(jar)
+	if err != nil {
+		return err
+	}
+	defer compressed.Close()
+	plain, err := xz.NewReader(compressed, 0)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for entries := tar.NewReader(plain); ; {
+		entry, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return openToAll(root)
+		}
+		if err == nil {
+			err = unpackEntry(root, entry, entries)
+		}
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
-// unpack fetches the archive into temp and unpacks it.
-func (o FindOptions) unpack(temp, unpacked string) error {
-	// The library fetches only as the first half of a start. This path ends the
-	// start before the second half, which refuses root and listens on TCP:
-	// os.RemoveAll, the first thing done to it, refuses a final dot.
-	noData := filepath.Join(temp, "no-data") + "/."
-	config := embeddedpostgres.DefaultConfig().
-		Version(fetchVersion).
-		Port(0).
-		Logger(io.Discard).
-		CachePath(filepath.Join(temp, "archive")).
-		RuntimePath(filepath.Join(temp, "runtime")).
-		BinariesPath(unpacked).
-		DataPath(noData)
-	if o.Mirror != "" {
-		config = config.BinaryRepositoryURL(o.Mirror)
+// openServer opens the one .txz of a jar.
+func openServer(jar []byte) (io.ReadCloser, error) {
+	files, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
+	if err != nil {
+		return nil, err
 	}
-	err := embeddedpostgres.NewDatabase(config).Start()
-	if err == nil || !strings.Contains(err.Error(), noData) {
+	for _, file := range files.File {
+		if strings.HasSuffix(file.Name, ".txz") {
+			return file.Open()
+		}
+	}
+	return nil, errors.New("it holds no server")
+}
+
+// unpackEntry writes one entry of the tar; folders are made as files need them.
+func unpackEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
+	name := path.Clean(entry.Name)
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
-	return filepath.WalkDir(unpacked, func(path string, entry fs.DirEntry, err error) error {
+	switch entry.Typeflag {
+	case tar.TypeReg:
+		mode := fs.FileMode(0o644)
+		if entry.Mode&0o100 != 0 {
+			mode = 0o755
+		}
+		file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(file, content) //nolint:gosec // its digest is known, and so its size
+		return errors.Join(err, file.Close())
+	case tar.TypeSymlink:
+		return root.Symlink(entry.Linkname, name)
+	case tar.TypeDir:
+		return nil
+	default:
+		return fmt.Errorf("%s is neither a file, a link nor a folder", entry.Name)
+	}
+}
+
+// openToAll gives every user the rights that a strict umask took.
+func openToAll(root *os.Root) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
 			return err
 		}
@@ -118,10 +263,10 @@ func (o FindOptions) unpack(temp, unpacked string) error {
 		if err != nil {
 			return err
 		}
-		mode := info.Mode() | 0o444
+		mode := info.Mode().Perm() | 0o444
 		if mode&0o100 != 0 {
 			mode |= 0o111
 		}
-		return os.Chmod(path, mode)
+		return root.Chmod(name, mode)
 	})
 }

@@ -56,6 +56,9 @@ type FindOptions struct {
 	Cache string
 	// Mirror replaces Maven Central.
 	Mirror string
+	// Digest replaces the SHA-256, in hexadecimal digits, that the downloaded
+	// archive must have.
+	Digest string
 }
 
 // NotFoundError says that the machine has no server that we can run. Its

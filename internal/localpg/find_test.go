@@ -3,7 +3,9 @@ package localpg_test
 import (
 	"archive/zip"
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -90,7 +92,7 @@ func TestFindErrors(t *testing.T) {
 			"nothing anywhere",
 			localpg.FindOptions{Path: root, Installed: []string{}, Cache: filepath.Join(root, "cache"), Mirror: nowhere},
 			true,
-			[]string{"apt-get install", "dnf install", "brew install", "unable to connect to " + nowhere},
+			[]string{"apt-get install", "dnf install", "brew install", "cannot connect to " + nowhere + ": connection refused;"},
 		},
 		{
 			"too old",
@@ -125,9 +127,11 @@ func TestFindErrors(t *testing.T) {
 //go:embed testdata/server.txz
 var archivedServer []byte
 
-// TestFindFetches gets the archive from a mirror in the test.
-func TestFindFetches(t *testing.T) {
-	t.Parallel()
+// serveArchive is a mirror in the test that has the archived server for every
+// platform. It returns its address, the digest of the archive, and how often it
+// was fetched.
+func serveArchive(t *testing.T) (mirror, digest string, fetched *atomic.Int32) {
+	t.Helper()
 	var jar bytes.Buffer
 	archive := zip.NewWriter(&jar)
 	entry, err := archive.Create("postgres.txz")
@@ -140,8 +144,8 @@ func TestFindFetches(t *testing.T) {
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var fetched atomic.Int32
-	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	fetched = new(atomic.Int32)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, ".jar") {
 			http.NotFound(w, r)
 			return
@@ -151,11 +155,18 @@ func TestFindFetches(t *testing.T) {
 			t.Error(err)
 		}
 	}))
-	t.Cleanup(mirror.Close)
+	t.Cleanup(server.Close)
+	sum := sha256.Sum256(jar.Bytes())
+	return server.URL, hex.EncodeToString(sum[:]), fetched
+}
 
+// TestFindFetches gets the archive from a mirror in the test.
+func TestFindFetches(t *testing.T) {
+	t.Parallel()
+	mirror, digest, fetched := serveArchive(t)
 	var progress bytes.Buffer
 	cache := filepath.Join(openDir(t), "cache")
-	options := localpg.FindOptions{Path: cache, Installed: []string{}, Cache: cache, Mirror: mirror.URL, Progress: &progress}
+	options := localpg.FindOptions{Path: cache, Installed: []string{}, Cache: cache, Mirror: mirror, Digest: digest, Progress: &progress}
 	for range 2 {
 		found, err := localpg.Find(t.Context(), options)
 		if err != nil {
@@ -171,6 +182,24 @@ func TestFindFetches(t *testing.T) {
 	left, err := os.ReadDir(cache)
 	if err != nil || len(left) != 1 {
 		t.Errorf("the cache holds %v, %v; want the server alone", left, err)
+	}
+}
+
+// TestFindChecksTheDigest: an archive other than the one that the program knows
+// is refused, and nothing of it is kept.
+func TestFindChecksTheDigest(t *testing.T) {
+	t.Parallel()
+	mirror, digest, fetched := serveArchive(t)
+	cache := filepath.Join(openDir(t), "cache")
+	_, err := localpg.Find(t.Context(), localpg.FindOptions{Path: cache, Installed: []string{}, Cache: cache, Mirror: mirror})
+	if err == nil || !strings.Contains(err.Error(), "has the SHA-256 "+digest+" instead of ") {
+		t.Errorf("got %v", err)
+	}
+	if fetched.Load() != 1 {
+		t.Errorf("fetched %d times", fetched.Load())
+	}
+	if left, err := os.ReadDir(cache); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the cache holds %v, %v", left, err)
 	}
 }
 
