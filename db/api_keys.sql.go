@@ -120,6 +120,31 @@ func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKe
 	return items, nil
 }
 
+const aPIKeyGetOwn = `-- name: APIKeyGetOwn :one
+SELECT scope, revoked_at
+FROM api_keys
+WHERE id = $1
+  AND account_id = $2
+`
+
+type APIKeyGetOwnParams struct {
+	ID        int64
+	AccountID int64
+}
+
+type APIKeyGetOwnRow struct {
+	Scope     string
+	RevokedAt *time.Time
+}
+
+// A key of the account, before it is revoked.
+func (q *Queries) APIKeyGetOwn(ctx context.Context, arg APIKeyGetOwnParams) (APIKeyGetOwnRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyGetOwn, arg.ID, arg.AccountID)
+	var i APIKeyGetOwnRow
+	err := row.Scan(&i.Scope, &i.RevokedAt)
+	return i, err
+}
+
 const aPIKeyList = `-- name: APIKeyList :many
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
@@ -233,6 +258,94 @@ func (q *Queries) APIKeyListRecent(ctx context.Context, arg APIKeyListRecentPara
 	return items, nil
 }
 
+const aPIKeyLockAdmins = `-- name: APIKeyLockAdmins :many
+SELECT id
+FROM api_keys
+WHERE account_id = $1
+  AND scope = 'admin'
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > now())
+ORDER BY id
+LIMIT 2
+FOR NO KEY UPDATE
+`
+
+// The first two live admin keys of the account, locked in the order of their ids
+// until the transaction ends. Two are enough to tell whether one is the last. A key
+// that another transaction revokes while this one waits for it is left out.
+func (q *Queries) APIKeyLockAdmins(ctx context.Context, accountID int64) ([]int64, error) {
+	rows, err := q.db.Query(ctx, aPIKeyLockAdmins, accountID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const aPIKeyLookUp = `-- name: APIKeyLookUp :many
+SELECT id, account_id, scope, prefix, secret_sha256, expires_at, last_used_at, previous_sha256, previous_until
+FROM api_keys
+WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest($1::bytea[])))
+    OR previous_sha256 = ANY (ARRAY(SELECT unnest($1))))
+  AND revoked_at IS NULL
+`
+
+type APIKeyLookUpRow struct {
+	ID             int64
+	AccountID      int64
+	Scope          string
+	Prefix         string
+	SecretSha256   []byte
+	ExpiresAt      *time.Time
+	LastUsedAt     *time.Time
+	PreviousSha256 []byte
+	PreviousUntil  *time.Time
+}
+
+// The keys whose secret, or whose secret before that one, has one of these hashes,
+// of which there are at most 100. Revoked keys are not found; the caller checks at
+// each use whether a key has expired or the grace of a secret has ended.
+func (q *Queries) APIKeyLookUp(ctx context.Context, hashes [][]byte) ([]APIKeyLookUpRow, error) {
+	rows, err := q.db.Query(ctx, aPIKeyLookUp, hashes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []APIKeyLookUpRow{}
+	for rows.Next() {
+		var i APIKeyLookUpRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AccountID,
+			&i.Scope,
+			&i.Prefix,
+			&i.SecretSha256,
+			&i.ExpiresAt,
+			&i.LastUsedAt,
+			&i.PreviousSha256,
+			&i.PreviousUntil,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const aPIKeyMarkUsed = `-- name: APIKeyMarkUsed :exec
 WITH used AS (
     SELECT unnest($1::bigint[]) AS id, unnest($2::timestamptz[]) AS used_at
@@ -267,13 +380,17 @@ func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) 
 const aPIKeyRevoke = `-- name: APIKeyRevoke :many
 WITH revoked AS (
     UPDATE api_keys
-    SET revoked_at = coalesce(revoked_at, now())
-    WHERE id = $1 OR prefix = $2
-    RETURNING id, name, prefix
+    SET revoked_at = now()
+    WHERE (id = $1 OR prefix = $2)
+      AND revoked_at IS NULL
+    RETURNING id
 )
-SELECT id, name, prefix, pg_notify('api_keys', id::text)::text AS notified
-FROM revoked
-ORDER BY id
+SELECT api_keys.id, api_keys.name, api_keys.prefix,
+       CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
+FROM api_keys
+LEFT JOIN revoked ON revoked.id = api_keys.id
+WHERE api_keys.id = $1 OR api_keys.prefix = $2
+ORDER BY api_keys.id
 LIMIT 100
 `
 
@@ -289,8 +406,9 @@ type APIKeyRevokeRow struct {
 	Notified string
 }
 
-// By id or by prefix; again is no error and moves nothing. Every process hears
-// of it on the channel api_keys, once the transaction has committed.
+// Revokes any key, by id or by prefix, and returns all that were named. A key that
+// is revoked already is neither written nor announced. Every process hears of the
+// others on the channel api_keys, once the transaction has committed.
 func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]APIKeyRevokeRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyRevoke, arg.ID, arg.Prefix)
 	if err != nil {
@@ -319,9 +437,10 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]A
 const aPIKeyRevokeOwn = `-- name: APIKeyRevokeOwn :one
 WITH revoked AS (
     UPDATE api_keys
-    SET revoked_at = coalesce(revoked_at, now())
+    SET revoked_at = now()
     WHERE id = $1
       AND account_id = $2
+      AND revoked_at IS NULL
     RETURNING id
 )
 SELECT pg_notify('api_keys', id::text)::text AS notified
@@ -333,7 +452,8 @@ type APIKeyRevokeOwnParams struct {
 	AccountID int64
 }
 
-// The same for a key of one account. No row: the account has no such key.
+// Revokes a key of the account and announces it. No row: the account has no such
+// key, or it is revoked already.
 func (q *Queries) APIKeyRevokeOwn(ctx context.Context, arg APIKeyRevokeOwnParams) (string, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRevokeOwn, arg.ID, arg.AccountID)
 	var notified string
@@ -401,43 +521,6 @@ func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (API
 		&i.LastUsedAt,
 		&i.RevokedAt,
 		&i.Notified,
-	)
-	return i, err
-}
-
-const aPIKeyVerify = `-- name: APIKeyVerify :one
-SELECT id, account_id, scope, prefix, expires_at, last_used_at, previous_until,
-       (secret_sha256 <> $1)::boolean AS superseded
-FROM api_keys
-WHERE (secret_sha256 = $1 OR previous_sha256 = $1)
-  AND revoked_at IS NULL
-`
-
-type APIKeyVerifyRow struct {
-	ID            int64
-	AccountID     int64
-	Scope         string
-	Prefix        string
-	ExpiresAt     *time.Time
-	LastUsedAt    *time.Time
-	PreviousUntil *time.Time
-	Superseded    bool
-}
-
-// By its secret, or by the one before, which is then superseded. Revoked keys are
-// not found; whether a key or the grace of a secret has ended is asked at each use.
-func (q *Queries) APIKeyVerify(ctx context.Context, secretSha256 []byte) (APIKeyVerifyRow, error) {
-	row := q.db.QueryRow(ctx, aPIKeyVerify, secretSha256)
-	var i APIKeyVerifyRow
-	err := row.Scan(
-		&i.ID,
-		&i.AccountID,
-		&i.Scope,
-		&i.Prefix,
-		&i.ExpiresAt,
-		&i.LastUsedAt,
-		&i.PreviousUntil,
-		&i.Superseded,
 	)
 	return i, err
 }

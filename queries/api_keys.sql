@@ -3,13 +3,14 @@ INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at
 VALUES (@account_id, @name, @scope, @prefix, @secret_sha256, sqlc.narg(expires_at))
 RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at;
 
--- name: APIKeyVerify :one
--- By its secret, or by the one before, which is then superseded. Revoked keys are
--- not found; whether a key or the grace of a secret has ended is asked at each use.
-SELECT id, account_id, scope, prefix, expires_at, last_used_at, previous_until,
-       (secret_sha256 <> @secret_sha256)::boolean AS superseded
+-- name: APIKeyLookUp :many
+-- The keys whose secret, or whose secret before that one, has one of these hashes,
+-- of which there are at most 100. Revoked keys are not found; the caller checks at
+-- each use whether a key has expired or the grace of a secret has ended.
+SELECT id, account_id, scope, prefix, secret_sha256, expires_at, last_used_at, previous_sha256, previous_until
 FROM api_keys
-WHERE (secret_sha256 = @secret_sha256 OR previous_sha256 = @secret_sha256)
+WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest(@hashes::bytea[])))
+    OR previous_sha256 = ANY (ARRAY(SELECT unnest(@hashes))))
   AND revoked_at IS NULL;
 
 -- name: APIKeyList :many
@@ -67,26 +68,54 @@ SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM rotated;
 
 -- name: APIKeyRevoke :many
--- By id or by prefix; again is no error and moves nothing. Every process hears
--- of it on the channel api_keys, once the transaction has committed.
+-- Revokes any key, by id or by prefix, and returns all that were named. A key that
+-- is revoked already is neither written nor announced. Every process hears of the
+-- others on the channel api_keys, once the transaction has committed.
 WITH revoked AS (
     UPDATE api_keys
-    SET revoked_at = coalesce(revoked_at, now())
-    WHERE id = sqlc.narg(id) OR prefix = sqlc.narg(prefix)
-    RETURNING id, name, prefix
+    SET revoked_at = now()
+    WHERE (id = sqlc.narg(id) OR prefix = sqlc.narg(prefix))
+      AND revoked_at IS NULL
+    RETURNING id
 )
-SELECT id, name, prefix, pg_notify('api_keys', id::text)::text AS notified
-FROM revoked
-ORDER BY id
+SELECT api_keys.id, api_keys.name, api_keys.prefix,
+       CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
+FROM api_keys
+LEFT JOIN revoked ON revoked.id = api_keys.id
+WHERE api_keys.id = sqlc.narg(id) OR api_keys.prefix = sqlc.narg(prefix)
+ORDER BY api_keys.id
 LIMIT 100;
 
+-- name: APIKeyGetOwn :one
+-- A key of the account, before it is revoked.
+SELECT scope, revoked_at
+FROM api_keys
+WHERE id = @id
+  AND account_id = @account_id;
+
+-- name: APIKeyLockAdmins :many
+-- The first two live admin keys of the account, locked in the order of their ids
+-- until the transaction ends. Two are enough to tell whether one is the last. A key
+-- that another transaction revokes while this one waits for it is left out.
+SELECT id
+FROM api_keys
+WHERE account_id = @account_id
+  AND scope = 'admin'
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > now())
+ORDER BY id
+LIMIT 2
+FOR NO KEY UPDATE;
+
 -- name: APIKeyRevokeOwn :one
--- The same for a key of one account. No row: the account has no such key.
+-- Revokes a key of the account and announces it. No row: the account has no such
+-- key, or it is revoked already.
 WITH revoked AS (
     UPDATE api_keys
-    SET revoked_at = coalesce(revoked_at, now())
+    SET revoked_at = now()
     WHERE id = @id
       AND account_id = @account_id
+      AND revoked_at IS NULL
     RETURNING id
 )
 SELECT pg_notify('api_keys', id::text)::text AS notified

@@ -217,7 +217,7 @@ func devKey(ctx context.Context, database *postgres.DB) (auth.Secret, error) {
 	file := filepath.Join(devDir, "api-key")
 	if kept, err := os.ReadFile(file); err == nil { //nolint:gosec // a constant path
 		text := strings.TrimSpace(string(kept))
-		if _, err := auth.NewVerifier(db.New(database), nil).Verify(ctx, text); err == nil {
+		if _, err := auth.NewVerifier(db.New(database), nil).Verify(ctx, text, nil); err == nil {
 			return auth.ParseSecret(text)
 		}
 	}

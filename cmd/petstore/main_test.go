@@ -323,7 +323,7 @@ func TestRotateKey(t *testing.T) {
 	works := func(secrets ...string) {
 		t.Helper()
 		for i, secret := range secrets {
-			_, err := auth.NewVerifier(db.New(database.Pool), nil).Verify(t.Context(), strings.TrimSpace(secret))
+			_, err := auth.NewVerifier(db.New(database.Pool), nil).Verify(t.Context(), strings.TrimSpace(secret), nil)
 			if last := i == len(secrets)-1; (err == nil) != last {
 				t.Errorf("secret %d of %d: %v", i+1, len(secrets), err)
 			}

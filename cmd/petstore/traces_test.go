@@ -172,7 +172,7 @@ func TestTraces(t *testing.T) {
 		unwanted: nil, // the client's trace is not recorded
 	} {
 		// A key is looked up in the database whenever the memory of it was emptied.
-		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyVerify" })
+		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyLookUp" })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("trace %s (-want +got):\n%s", trace, diff)
 		}

@@ -368,7 +368,7 @@ func TestKeyLookups(t *testing.T) {
 	verifier := auth.NewVerifier(db.New(p.pool), db.New(p.pool.Writing()))
 	verify := func(key string) {
 		verifier.Trust()
-		_, _ = verifier.Verify(t.Context(), key) // other tests say whose it is
+		_, _ = verifier.Verify(t.Context(), key, nil) // other tests say whose it is
 	}
 	for range 3 {
 		verify(p.key)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"runtime/debug"
 	"strconv"
@@ -115,7 +116,7 @@ func (s *Server) admit(c *gin.Context, r route) error {
 	if r.scope == 0 {
 		return nil
 	}
-	identity, err := s.authenticate(c.Request)
+	identity, err := s.authenticate(c)
 	if failure, ok := errors.AsType[*problem](err); ok {
 		return s.limits.countFailure(c, failure)
 	}
@@ -139,7 +140,8 @@ func (s *Server) admit(c *gin.Context, r route) error {
 }
 
 // authenticate finds out whose API key the request carries (RFC 6750, 2.1).
-func (s *Server) authenticate(r *http.Request) (auth.Identity, error) {
+func (s *Server) authenticate(c *gin.Context) (auth.Identity, error) {
+	r := c.Request
 	fields := r.Header.Values("Authorization")
 	credentials, found := "", false
 	for _, field := range fields {
@@ -153,9 +155,10 @@ func (s *Server) authenticate(r *http.Request) (auth.Identity, error) {
 	case len(fields) > 1: // which of them would be meant?
 		return auth.Identity{}, errInvalidAPIKey
 	}
+	credentials = strings.Trim(credentials, " ")
 	var identity auth.Identity
 	err := postgres.RetryRead(r.Context(), func() (err error) {
-		identity, err = s.verifier.Verify(r.Context(), strings.Trim(credentials, " "))
+		identity, err = s.verifier.Verify(r.Context(), credentials, func() (netip.Addr, bool) { return s.limits.overFailureLimit(c) })
 		return err
 	})
 	if errors.Is(err, auth.ErrInvalidKey) {

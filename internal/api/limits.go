@@ -92,12 +92,26 @@ func (l *limits) countFailure(c *gin.Context, failure *problem) error {
 	if l.failures == nil {
 		return failure
 	}
-	// What gin takes for no address is one address to us.
-	address, _ := netip.ParseAddr(c.ClientIP())
-	if bucket := l.failures.Take(ratelimit.Network(address)); !bucket.Taken {
+	if bucket := l.failures.Take(clientNetwork(c)); !bucket.Taken {
 		return errTooManyFailures.after(bucket.Wait)
 	}
 	return failure
+}
+
+// overFailureLimit is an [auth.OverLimit].
+func (l *limits) overFailureLimit(c *gin.Context) (network netip.Addr, over bool) {
+	if l.failures == nil {
+		return netip.Addr{}, false
+	}
+	network = clientNetwork(c)
+	return network, l.failures.Empty(network)
+}
+
+// clientNetwork returns the network of the client's address. Unparsable addresses
+// share one network.
+func clientNetwork(c *gin.Context) netip.Addr {
+	address, _ := netip.ParseAddr(c.ClientIP())
+	return ratelimit.Network(address)
 }
 
 // toldLimit tells of the limit of a key in the fields RateLimit-Policy and

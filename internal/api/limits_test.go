@@ -237,6 +237,24 @@ func TestFailureLimit(t *testing.T) {
 	p.as("").get("/pets").wantLimited("20")
 }
 
+// TestGuessesAreSlow checks that unknown keys from an address over its failure limit
+// are looked up one after the other, with a pause, and that a valid key that this
+// process has not seen yet works from there.
+func TestGuessesAreSlow(t *testing.T) {
+	t.Parallel()
+	const guesses, pace = 5, 20 * time.Millisecond // at most 50 a second
+	p, _ := start(t).limited(ratelimit.Limit{}, ratelimit.Limit{PerMinute: 1, Burst: 1})
+	p.as("").get("/pets").want(401)
+	began := time.Now()
+	for range guesses {
+		p.as(auth.NewSecret().Reveal()).get("/pets").want(429)
+	}
+	if took := time.Since(began); took < guesses*pace {
+		t.Errorf("%d guesses took %s, want at least %s each", guesses, took, pace)
+	}
+	p.as(p.newKey("tester", auth.Read)).get("/pets").want(200)
+}
+
 // TestAddressOfAClient: what is counted as the same address, by whom it says it is.
 func TestAddressOfAClient(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@ func (u *uses) take() map[int64]time.Time {
 }
 
 // note notes that a key was used. But for once a minute it reads one number.
-func (v *Verifier) note(key cachedKey, now time.Time) {
+func (v *Verifier) note(key *cachedKey, now time.Time) {
 	noted, at := key.noted.Load(), now.UnixNano()
 	if at-noted >= int64(noteInterval) && key.noted.CompareAndSwap(noted, at) {
 		v.uses.add(key.identity.KeyID, now)

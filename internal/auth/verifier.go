@@ -2,21 +2,17 @@ package auth
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
-	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/singleflight"
 
 	"petstore/db"
 )
 
 const (
-	// cacheSize bounds the keys that are remembered, some 200 bytes each. Only
+	// cacheSize bounds the keys that are remembered, about 250 bytes each. Only
 	// keys that exist are, so nobody fills it with guesses.
 	cacheSize = 10_000
 
@@ -26,9 +22,6 @@ const (
 	// it was read. Both are under the second in which a revoked key must stop.
 	trustFor   = 650 * time.Millisecond
 	timeToLive = 500 * time.Millisecond
-
-	// loadTimeout bounds the reading of a key.
-	loadTimeout = 3 * time.Second
 )
 
 // Channel is the notification channel on which every change of a key is announced.
@@ -43,17 +36,17 @@ type Identity struct {
 	Prefix string
 }
 
-// Verifier verifies secrets. It remembers the keys it has seen, so that on a
-// warm server verifying costs no database round trip, and forgets all of them
-// when one changes, which is rare.
+// Verifier verifies secrets. It remembers the keys it has seen, so that on a warm
+// server verifying costs no database round trip. When one key changes, which is
+// rare, it reads each of them again at its next use.
 type Verifier struct {
 	queries *db.Queries
 	writes  *db.Queries
 	now     func() time.Time
-	cache   *lru.Cache[[sha256.Size]byte, cachedKey]
-	loads   singleflight.Group
-	// generation counts the times the cache was emptied: a key read from the
-	// database before then must not be remembered after.
+	cache   *lru.Cache[hash, *cachedKey]
+	lookups lookups
+	// generation counts the calls of Forget. A key that was read under an earlier
+	// generation must be read again.
 	generation   atomic.Uint64
 	trustedUntil atomic.Pointer[time.Time]
 	uses         uses
@@ -64,29 +57,30 @@ type Verifier struct {
 type cachedKey struct {
 	identity Identity
 	// endsAt is when the key expires, or the grace of a secret that was replaced
-	// ends, whichever is first.
-	endsAt   *time.Time
-	loadedAt time.Time
-	noted    *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
+	// ends, whichever is first; nil: never.
+	endsAt *time.Time
+	// generation and loadedAt are those of the moment before the key was read.
+	generation uint64
+	loadedAt   time.Time
+	noted      *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
 // NewVerifier returns a Verifier that reads keys with queries, and stores with
 // writes when they were last used.
 func NewVerifier(queries, writes *db.Queries) *Verifier {
-	cache, err := lru.New[[sha256.Size]byte, cachedKey](cacheSize)
+	cache, err := lru.New[hash, *cachedKey](cacheSize)
 	if err != nil {
 		panic(err) // the size is not positive
 	}
 	v := &Verifier{queries: queries, writes: writes, now: time.Now, cache: cache}
+	v.lookups = newLookups(v.read)
 	v.trustedUntil.Store(&time.Time{})
 	return v
 }
 
-// Forget empties the cache: a key has changed, or may have changed unheard.
-func (v *Verifier) Forget() {
-	v.generation.Add(1)
-	v.cache.Purge()
-}
+// Forget has every key read again at its next use: a key has changed, or may have
+// changed unheard.
+func (v *Verifier) Forget() { v.generation.Add(1) }
 
 // Trust says that every change up to now has led to a call of Forget.
 func (v *Verifier) Trust() {
@@ -98,24 +92,29 @@ func (v *Verifier) Trust() {
 // how many the database had to be asked.
 func (v *Verifier) Lookups() (hits, misses uint64) { return v.hits.Load(), v.misses.Load() }
 
-// Verify returns whose secret it is. The error is [ErrInvalidKey] or one of the
-// database.
-func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
+// OverLimit reports whether the client's address has had too many failed
+// authentications, and which network it belongs to. Nil: it has not.
+type OverLimit func() (network netip.Addr, over bool)
+
+// Verify returns whose secret it is. The error is [ErrInvalidKey], one of the
+// database, or the context's. A secret that is not in memory waits for its lookup,
+// longer if it comes from an address over its limit.
+func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Identity, error) {
 	secret, err := ParseSecret(text)
 	if err != nil {
 		return Identity{}, err
 	}
 	hash := secret.Hash()
 	now := v.now()
-	key, found := v.cache.Get(hash)
-	if !found || (now.After(*v.trustedUntil.Load()) && now.Sub(key.loadedAt) > timeToLive) {
+	key, remembered := v.cache.Get(hash)
+	if remembered && v.isFresh(key, now) {
+		v.hits.Add(1)
+	} else {
 		v.misses.Add(1)
-		if key, err = v.load(ctx, hash); err != nil {
+		if key, err = v.lookUp(ctx, hash, remembered, limit); err != nil {
 			return Identity{}, err
 		}
 		now = v.now()
-	} else {
-		v.hits.Add(1)
 	}
 	if key.endsAt != nil && !now.Before(*key.endsAt) {
 		return Identity{}, ErrInvalidKey
@@ -124,52 +123,29 @@ func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
 	return key.identity, nil
 }
 
-// load reads a key, once for all who ask for it at the same time and since the
-// same change of a key: what was read before it may be wrong after.
-func (v *Verifier) load(ctx context.Context, hash [sha256.Size]byte) (cachedKey, error) {
-	generation := v.generation.Load()
-	loaded, err, _ := v.loads.Do(fmt.Sprintf("%x %d", hash, generation), func() (any, error) {
-		loadedAt := v.now()
-		// The first who asks may leave; the others wait for this.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
-		defer cancel()
-		row, err := v.queries.APIKeyVerify(ctx, hash[:])
-		if errors.Is(err, pgx.ErrNoRows) {
-			v.cache.Remove(hash)
-			return nil, ErrInvalidKey
-		}
-		if err != nil {
-			return nil, err
-		}
-		scope, err := ParseScope(row.Scope)
-		if err != nil {
-			return nil, err
-		}
-		key := cachedKey{
-			identity: Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, Prefix: row.Prefix},
-			endsAt:   endsAt(row),
-			loadedAt: loadedAt,
-			noted:    new(atomic.Int64),
-		}
-		if row.LastUsedAt != nil {
-			key.noted.Store(row.LastUsedAt.UnixNano())
-		}
-		v.cache.Add(hash, key)
-		if v.generation.Load() != generation {
-			v.cache.Remove(hash)
-		}
-		return key, nil
-	})
-	if err != nil {
-		return cachedKey{}, err
-	}
-	return loaded.(cachedKey), nil //nolint:forcetypeassert // what the function above returns
+// isFresh reports whether a remembered key need not be read again.
+func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
+	return key.generation == v.generation.Load() &&
+		(!now.After(*v.trustedUntil.Load()) || now.Sub(key.loadedAt) <= timeToLive)
 }
 
-// endsAt is when a secret ends; nil: never.
-func endsAt(row db.APIKeyVerifyRow) *time.Time {
-	if row.Superseded && (row.ExpiresAt == nil || row.PreviousUntil.Before(*row.ExpiresAt)) {
-		return row.PreviousUntil
+// lookUp reads a key in the lane that it belongs to.
+func (v *Verifier) lookUp(ctx context.Context, hash hash, remembered bool, limit OverLimit) (key *cachedKey, err error) {
+	var network netip.Addr
+	suspect := false
+	if limit != nil && !remembered {
+		network, suspect = limit()
 	}
-	return row.ExpiresAt
+	switch {
+	case remembered:
+		key, err = v.lookups.remembered.Do(ctx, struct{}{}, hash)
+	case suspect:
+		key, err = v.lookups.suspect.Do(ctx, network, hash)
+	default:
+		key, err = v.lookups.unknown.Do(ctx, struct{}{}, hash)
+	}
+	if err == nil && key == nil {
+		err = ErrInvalidKey
+	}
+	return key, err
 }

@@ -71,7 +71,7 @@ func (a *account) rotate(id int64, grace time.Duration) (secret string, until *t
 // works reports whether a secret is that of a key in force.
 func (a *account) works(v *auth.Verifier, secret string) bool {
 	a.t.Helper()
-	identity, err := v.Verify(a.t.Context(), secret)
+	identity, err := v.Verify(a.t.Context(), secret, nil)
 	switch {
 	case err == nil && identity.AccountID == a.id && identity.Scope == auth.Write:
 		return true
@@ -439,7 +439,7 @@ func TestNotingCostsNoAllocation(t *testing.T) { //nolint:paralleltest // Allocs
 		}
 	})
 	verifying := testing.AllocsPerRun(runs, func() {
-		if _, err := v.Verify(ctx, text); err != nil {
+		if _, err := v.Verify(ctx, text, nil); err != nil {
 			t.Error(err)
 		}
 	})

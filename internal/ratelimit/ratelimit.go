@@ -81,6 +81,18 @@ func (l *Limiter[K]) Take(key K) Bucket {
 	return Bucket{Taken: true, Left: int((l.capacity - missing) / l.interval), Full: missing}
 }
 
+// Empty reports whether the key's bucket has no token to take, and takes none.
+func (l *Limiter[K]) Empty(key K) bool {
+	if l == nil {
+		return false
+	}
+	now := l.now().Sub(l.began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fullAt, _ := l.fullAt.Get(key)
+	return fullAt-now+l.interval > l.capacity
+}
+
 // Capacity is the time in which an empty bucket fills up.
 func (l *Limiter[K]) Capacity() time.Duration { return l.capacity }
 

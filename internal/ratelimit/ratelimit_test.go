@@ -49,11 +49,14 @@ func TestBucket(t *testing.T) {
 		{-time.Hour, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},        // a clock set back gives nothing
 	} {
 		clock.move(step.after)
+		if limiter.Empty("a") == step.want.Taken {
+			t.Errorf("step %d: whether the bucket is empty", i)
+		}
 		if diff := cmp.Diff(step.want, limiter.Take("a")); diff != "" {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
-	if !limiter.Take("b").Taken {
+	if limiter.Empty("b") || !limiter.Take("b").Taken {
 		t.Error("another key is refused")
 	}
 }

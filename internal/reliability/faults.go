@@ -75,7 +75,7 @@ var faults = []fault{
 	{18, "a page begins with the last of the one before", "internal/api/page.go", "place(rows[len(rows)-1])", "place(rows[max(0, len(rows)-2)])"},
 	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
 	{20, "an operation forgets to ask for a key", "internal/api/routes.go", `"/store/inventory/summary", auth.Read`, `"/store/inventory/summary", 0`},
-	{20, "a revoked key is let in", "db/api_keys.sql.go", "\n  AND revoked_at IS NULL", ""},
+	{20, "a revoked key is let in", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
 	{20, "an answer has a member that is not described", "internal/api/problem.go", "`json:\"requestId\"`", "`json:\"requestID\"`"},
 	{21, "nobody hears of revocations", "cmd/petstore/serve.go", "Heard:     func(string) { verifier.Forget() },", "Heard:     func(string) {},"},
 	{21, "a key is trusted while nobody listens", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},

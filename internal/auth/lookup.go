@@ -1,0 +1,167 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/coalesce"
+)
+
+const (
+	// lookupTimeout bounds one statement that looks up keys.
+	lookupTimeout = 3 * time.Second
+
+	// maxHashesPerLookup bounds the keys of one statement.
+	maxHashesPerLookup = 100
+
+	// parallelLookups is how many statements look up remembered keys at once, and
+	// how many look up unknown keys.
+	parallelLookups = 2
+
+	// spareLookups is how many more statements look up remembered keys when earlier
+	// ones hang.
+	spareLookups = 2
+
+	// suspectPace is the shortest time between two lookups for one address that is
+	// over its failure limit: at most 40 a second. The waiting keys of the address
+	// share a statement, so a valid key among them waits for a few of these.
+	suspectPace = 25 * time.Millisecond
+)
+
+// hash is the SHA-256 of a secret.
+type hash = [sha256.Size]byte
+
+// lookups reads keys from the database on behalf of a [Verifier]. Keys that wait for
+// each other share a statement.
+//
+// There are three lanes, so that nobody who guesses keys makes others wait: keys
+// that this process has seen before, unknown keys, and unknown keys from addresses
+// over their failure limit. The last two share parallelLookups connections, of
+// which the last one takes one at most.
+type lookups struct {
+	remembered *coalesce.Coalescer[struct{}, hash, *cachedKey]
+	unknown    *coalesce.Coalescer[struct{}, hash, *cachedKey]
+	suspect    *coalesce.Coalescer[netip.Addr, hash, *cachedKey]
+}
+
+// newLookups returns lookups that read keys with this function, which returns nil
+// for a key that is not there.
+func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookups {
+	unknownPlaces, suspectPlace := make(places, parallelLookups), make(places, 1)
+	readUnknown := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+		if err := unknownPlaces.take(ctx); err != nil {
+			return nil, err
+		}
+		defer unknownPlaces.give()
+		return read(ctx, hashes)
+	}
+	readSuspect := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+		// The pace holds for clients that hang up, too.
+		pace := time.NewTimer(suspectPace)
+		defer func() { <-pace.C }()
+		if err := suspectPlace.take(ctx); err != nil {
+			return nil, err
+		}
+		defer suspectPlace.give()
+		return readUnknown(ctx, hashes)
+	}
+	limits := coalesce.Limits{Parallel: parallelLookups, Inputs: maxHashesPerLookup}
+	remembered := limits
+	remembered.Spare = spareLookups
+	return lookups{
+		remembered: coalesce.New(remembered, func(ctx context.Context, _ struct{}, hashes []hash) ([]*cachedKey, error) {
+			return read(ctx, hashes)
+		}),
+		unknown: coalesce.New(limits, func(ctx context.Context, _ struct{}, hashes []hash) ([]*cachedKey, error) {
+			return readUnknown(ctx, hashes)
+		}),
+		suspect: coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxHashesPerLookup}, func(ctx context.Context, _ netip.Addr, hashes []hash) ([]*cachedKey, error) {
+			return readSuspect(ctx, hashes)
+		}),
+	}
+}
+
+// places are as many as may do something at once.
+type places chan struct{}
+
+// take waits for a place; the error is the context's.
+func (p places) take(ctx context.Context) error {
+	select {
+	case p <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p places) give() { <-p }
+
+// read reads keys from the database and remembers them. A key that is not there is
+// nil in the result and forgotten. The read does not end with the context, because
+// ending it would cost the connection.
+func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
+	defer cancel()
+	// Both are read before the keys: whatever changes from now on must be seen.
+	generation, loadedAt := v.generation.Load(), v.now()
+	wanted := make([][]byte, len(hashes))
+	for i := range hashes {
+		wanted[i] = hashes[i][:]
+	}
+	rows, err := v.queries.APIKeyLookUp(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[hash]*cachedKey, len(rows))
+	for _, row := range rows {
+		current, err := cachedKeyOf(row)
+		if err != nil {
+			return nil, err
+		}
+		current.generation, current.loadedAt = generation, loadedAt
+		found[hash(row.SecretSha256)] = current
+		if row.PreviousSha256 != nil {
+			previous := *current
+			previous.endsAt = earliest(row.PreviousUntil, row.ExpiresAt)
+			found[hash(row.PreviousSha256)] = &previous
+		}
+	}
+	keys := make([]*cachedKey, len(hashes))
+	for i, hash := range hashes {
+		if keys[i] = found[hash]; keys[i] != nil {
+			v.cache.Add(hash, keys[i])
+		} else {
+			v.cache.Remove(hash)
+		}
+	}
+	return keys, nil
+}
+
+// cachedKeyOf returns the key of a row for its present secret.
+func cachedKeyOf(row db.APIKeyLookUpRow) (*cachedKey, error) {
+	scope, err := ParseScope(row.Scope)
+	if err != nil {
+		return nil, err
+	}
+	key := &cachedKey{
+		identity: Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, Prefix: row.Prefix},
+		endsAt:   row.ExpiresAt,
+		noted:    new(atomic.Int64),
+	}
+	if row.LastUsedAt != nil {
+		key.noted.Store(row.LastUsedAt.UnixNano())
+	}
+	return key, nil
+}
+
+// earliest returns the earlier of two times, of which nil is never.
+func earliest(one, other *time.Time) *time.Time {
+	if one == nil || other != nil && other.Before(*one) {
+		return other
+	}
+	return one
+}

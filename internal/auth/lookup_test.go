@@ -1,0 +1,306 @@
+package auth_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+// lookup is a statement that looked up keys.
+type lookup struct {
+	at     time.Time
+	hashes [][]byte
+}
+
+// lookupTracer records the lookups of a pool. It calls before and after, where they
+// are set, and they may hold the statement up.
+type lookupTracer struct {
+	before, after func(lookup)
+
+	mu      sync.Mutex
+	lookups []lookup
+	running int
+	most    int // at once
+}
+
+type lookupKey struct{}
+
+func (l *lookupTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
+	if !strings.HasPrefix(query.SQL, "-- name: APIKeyLookUp ") {
+		return ctx
+	}
+	one := lookup{at: time.Now(), hashes: query.Args[len(query.Args)-1].([][]byte)} //nolint:forcetypeassert // what the query takes
+	l.mu.Lock()
+	l.lookups = append(l.lookups, one)
+	l.running++
+	l.most = max(l.most, l.running)
+	l.mu.Unlock()
+	if l.before != nil {
+		l.before(one)
+	}
+	return context.WithValue(ctx, lookupKey{}, one)
+}
+
+func (l *lookupTracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	one, traced := ctx.Value(lookupKey{}).(lookup)
+	if !traced {
+		return
+	}
+	if l.after != nil {
+		l.after(one)
+	}
+	l.mu.Lock()
+	l.running--
+	l.mu.Unlock()
+}
+
+// seen returns the lookups so far, and how many ran at once at most.
+func (l *lookupTracer) seen() (lookups []lookup, most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(lookups, l.lookups...), l.most
+}
+
+// traced is a verifier whose lookups are seen by this tracer.
+func (a *account) traced(tracer *lookupTracer) *auth.Verifier {
+	a.t.Helper()
+	const maxConns = 8
+	pool, err := postgres.Open(a.t.Context(), a.database.URL, maxConns, tracer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(pool.Close)
+	return auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
+}
+
+// over is the limit of an address that has failed too often.
+func over(address string) auth.OverLimit {
+	return func() (netip.Addr, bool) { return netip.MustParseAddr(address), true }
+}
+
+// guess verifies a well-formed key that nobody has.
+func guess(ctx context.Context, t testing.TB, v *auth.Verifier, limit auth.OverLimit) {
+	t.Helper()
+	if _, err := v.Verify(ctx, auth.NewSecret().Reveal(), limit); !errors.Is(err, auth.ErrInvalidKey) && !errors.Is(err, context.Canceled) {
+		t.Errorf("a guess: %v", err)
+	}
+}
+
+// gate holds those that pass until it opens.
+type gate struct {
+	arrived chan struct{}
+	opened  chan struct{}
+}
+
+func newGate() *gate { return &gate{make(chan struct{}, 1000), make(chan struct{})} }
+
+func (g *gate) pass() {
+	g.arrived <- struct{}{}
+	<-g.opened
+}
+
+// TestGuessesShareLookups checks that unknown keys are looked up by two statements
+// at once, each with at most 100 keys, however many wait, and that none of them is
+// mistaken for another.
+func TestGuessesShareLookups(t *testing.T) {
+	t.Parallel()
+	const guesses = 350
+	a := newAccount(t)
+	ids := map[int64]string{}
+	for range 5 {
+		id, secret := a.issue(nil)
+		ids[id] = secret
+	}
+	hold := newGate()
+	tracer := &lookupTracer{before: func(lookup) { hold.pass() }}
+	v := a.traced(tracer)
+	var group sync.WaitGroup
+	for range guesses {
+		group.Go(func() { guess(t.Context(), t, v, nil) })
+	}
+	for id, secret := range ids {
+		group.Go(func() {
+			if identity, err := v.Verify(t.Context(), secret, nil); err != nil || identity.KeyID != id {
+				t.Errorf("key %d: %+v, %v", id, identity, err)
+			}
+		})
+	}
+	for range auth.ParallelLookups {
+		<-hold.arrived
+	}
+	for misses := uint64(0); misses < guesses; { // until all of them wait
+		_, misses = v.Lookups()
+	}
+	close(hold.opened)
+	group.Wait()
+	lookups, most := tracer.seen()
+	if most != auth.ParallelLookups {
+		t.Errorf("%d lookups ran at once, want %d", most, auth.ParallelLookups)
+	}
+	if len(lookups) > guesses/10 {
+		t.Errorf("%d guesses were %d statements", guesses, len(lookups))
+	}
+	for _, one := range lookups {
+		if len(one.hashes) > auth.MaxHashesPerLookup {
+			t.Errorf("a statement looked up %d keys", len(one.hashes))
+		}
+	}
+}
+
+// TestKnownKeysDoNotWaitForGuesses checks that keys that this process has seen before
+// pass while as many guesses as may be are looked up: from memory, and also when
+// they must be read again.
+func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	_, secret := a.issue(nil)
+	parsed, err := auth.ParseSecret(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := parsed.Hash()
+	hold := newGate()
+	tracer := &lookupTracer{before: func(one lookup) {
+		if string(one.hashes[0]) != string(known[:]) {
+			hold.pass()
+		}
+	}}
+	v := a.traced(tracer)
+	verify := func() {
+		t.Helper()
+		if _, err := v.Verify(t.Context(), secret, over("192.0.2.1")); err != nil {
+			t.Errorf("the known key: %v", err)
+		}
+	}
+	verify()
+	var group sync.WaitGroup
+	for i := range 20 {
+		limit := over("192.0.2.1")
+		if i%2 == 0 {
+			limit = nil
+		}
+		group.Go(func() { guess(t.Context(), t, v, limit) })
+	}
+	for range auth.ParallelLookups {
+		<-hold.arrived
+	}
+	v.Trust()
+	verify()
+	v.Forget()
+	verify()
+	if lookups, _ := tracer.seen(); len(lookups) != 2+auth.ParallelLookups {
+		t.Errorf("%d lookups, want those of %d guesses and two of the known key", len(lookups), auth.ParallelLookups)
+	}
+	close(hold.opened)
+	group.Wait()
+}
+
+// TestGuessesOverTheLimit checks that addresses over their failure limit, of which
+// there may be many, have one lookup at a time, that the others pass them, and that
+// a valid key from such an address is found.
+func TestGuessesOverTheLimit(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	_, secret := a.issue(nil)
+	hold := newGate()
+	var held atomic.Bool
+	tracer := &lookupTracer{before: func(lookup) {
+		if held.CompareAndSwap(false, true) {
+			hold.pass()
+		}
+	}}
+	v := a.traced(tracer)
+	addresses := []string{"192.0.2.1", "192.0.2.2", "2001:db8::"}
+	var group sync.WaitGroup
+	for i := range 30 {
+		group.Go(func() { guess(t.Context(), t, v, over(addresses[i%len(addresses)])) })
+	}
+	<-hold.arrived
+	for range 10 {
+		guess(t.Context(), t, v, nil)
+	}
+	if lookups, most := tracer.seen(); len(lookups) != 11 || most != 2 {
+		t.Errorf("%d lookups, %d at once; want one of an address over its limit, and the ten others", len(lookups), most)
+	}
+	group.Go(func() {
+		if _, err := v.Verify(t.Context(), secret, over(addresses[0])); err != nil {
+			t.Errorf("a valid key from an address over its limit: %v", err)
+		}
+	})
+	close(hold.opened)
+	group.Wait()
+	if _, most := tracer.seen(); most != 2 {
+		t.Errorf("%d lookups at once, want the two from before", most)
+	}
+}
+
+// TestPaceOfGuesses checks the time between two lookups for an address over its
+// failure limit, also when its clients do not wait for the result.
+func TestPaceOfGuesses(t *testing.T) {
+	t.Parallel()
+	const guesses = 5
+	a := newAccount(t)
+	tracer := &lookupTracer{}
+	ctx, hangUp := context.WithCancel(t.Context())
+	var hang sync.Once
+	v := a.traced(tracer)
+	for range guesses {
+		guess(t.Context(), t, v, over("192.0.2.1"))
+	}
+	tracer.before = func(lookup) { hang.Do(hangUp) }
+	guess(ctx, t, v, over("192.0.2.1"))
+	guess(t.Context(), t, v, over("192.0.2.1"))
+	lookups, _ := tracer.seen()
+	if len(lookups) != guesses+2 {
+		t.Errorf("%d lookups, want %d", len(lookups), guesses+2)
+	}
+	// The pace begins before the statement does, which may then wait for a connection.
+	if took := lookups[len(lookups)-1].at.Sub(lookups[0].at); took < (guesses)*auth.SuspectPace {
+		t.Errorf("%d lookups within %s, want at least %s between two", len(lookups), took, auth.SuspectPace)
+	}
+}
+
+// TestForgetDuringALookup checks that a key that was read before it was revoked is
+// not remembered after.
+func TestForgetDuringALookup(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	id, secret := a.issue(nil)
+	hold := newGate()
+	var held atomic.Bool
+	v := a.traced(&lookupTracer{after: func(lookup) {
+		if held.CompareAndSwap(false, true) {
+			hold.pass()
+		}
+	}})
+	v.Trust()
+	verified := make(chan error)
+	go func() {
+		_, err := v.Verify(t.Context(), secret, nil)
+		verified <- err
+	}()
+	<-hold.arrived
+	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
+		t.Fatal(err)
+	}
+	v.Forget()
+	close(hold.opened)
+	if err := <-verified; err != nil {
+		t.Errorf("a request from before: %v", err)
+	}
+	v.Trust()
+	if _, err := v.Verify(t.Context(), secret, nil); !errors.Is(err, auth.ErrInvalidKey) {
+		t.Errorf("after the key was revoked: %v", err)
+	}
+}
