@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/auth"
@@ -142,20 +143,31 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}, secret)
 }
 
-// revokeAPIKey ends every secret of a key, that of the request itself too.
+// revokeAPIKey ends every secret of a key. The key may be that of the request
+// itself, unless it is the last live admin key of the account.
 func (s *Server) revokeAPIKey(c *gin.Context) error {
 	r := s.read(c)
-	params := db.APIKeyRevokeOwnParams{ID: r.pathID("apiKeyId"), AccountID: caller(c).AccountID}
+	id := r.pathID("apiKeyId")
 	if err := r.err(); err != nil {
 		return err
 	}
 	if err := untagged(c.Request); err != nil {
 		return err
 	}
-	if _, err := postgres.Retry(c.Request.Context(), s.writes.APIKeyRevokeOwn, params); err != nil {
-		return orNotFound(err, errAPIKeyNotFound)
+	revoked, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+		return auth.Revoke(ctx, db.New(tx), caller(c).AccountID, id)
+	})
+	switch {
+	case errors.Is(err, auth.ErrNoKey):
+		return errAPIKeyNotFound
+	case errors.Is(err, auth.ErrLastAdminKey):
+		return errLastAdminKey
+	case err != nil:
+		return err
 	}
-	s.verifier.Forget()
+	if revoked {
+		s.verifier.Forget()
+	}
 	return answerNothing(c)
 }
 

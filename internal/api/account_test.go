@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -468,12 +469,74 @@ func TestRevoke(t *testing.T) {
 	}
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
 
-	// the last admin key may end itself
+	// a key may revoke itself
 	self := p.makeKey("self", "admin")
 	p.as(self.Secret).del(keyPath(self.ID)).want(204)
 	p.wantWork(map[string]bool{self.Secret: false})
+}
+
+// TestLastAdminKey checks that the last live admin key of an account cannot be
+// revoked through the API, and that its operator can still revoke it.
+func TestLastAdminKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	past := time.Now().Add(-time.Minute)
+	expired, _ := p.issue(auth.Admin, &past)
+	revoked, _ := p.issue(auth.Admin, nil)
+	p.revoke(revoked)
+	p.newKey("bob", auth.Admin) // another account's does not count
+	writer := p.makeKey("writer", "write")
+	p.del(keyPath(p.keyID())).wantError(409, "last_admin_key")
+	p.del(keyPath(expired)).want(204)
+	p.del(keyPath(revoked)).want(204)
+	p.del(keyPath(writer.ID)).want(204)
+	p.get(keysPath).want(200)
+
+	future := time.Now().Add(time.Hour)
+	nextID, next := p.issue(auth.Admin, &future)
 	p.del(keyPath(p.keyID())).want(204)
 	p.get(keysPath).wantError(401, "invalid_api_key")
+	p = p.as(next)
+	p.del(keyPath(nextID)).wantError(409, "last_admin_key")
+	p.revoke(nextID)
+	p.verifier.Forget()
+	p.get(keysPath).wantError(401, "invalid_api_key")
+}
+
+// TestAdminsRevokeEachOther checks that one of two admins stays, at the moment when
+// both have found the other's key in force.
+func TestAdminsRevokeEachOther(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.makeKey("one", "admin")
+	two := p.makeKey("two", "admin")
+	p.revoke(p.keyID())
+	tx, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // unless it is committed
+	if _, err := tx.Exec(t.Context(), "SELECT FROM api_keys WHERE id = ANY ($1) ORDER BY id FOR UPDATE", []int64{one.ID, two.ID}); err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	go func() {
+		released <- errors.Join(p.awaitWaiting(2), tx.Commit(t.Context()))
+	}()
+	responses := make([]*response, 2)
+	atOnce(t, 2, func(i int) (err error) {
+		admins, targets := []apiKey{one, two}, []apiKey{two, one}
+		responses[i], err = p.as(admins[i].Secret).try("DELETE", keyPath(targets[i].ID), nil)
+		return err
+	})
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	statuses := []int{responses[0].status, responses[1].status}
+	slices.Sort(statuses)
+	if diff := cmp.Diff([]int{204, 409}, statuses); diff != "" {
+		t.Errorf("statuses (-want +got):\n%s", diff)
+	}
 }
 
 // TestKeysBelongToAnAccount: another account's can be neither seen nor changed.

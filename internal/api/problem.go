@@ -69,6 +69,8 @@ var (
 	errInvalidTransition = &problem{status: 409, code: "invalid_transition", message: "This change of state is not allowed."}
 	errOrderComplete     = &problem{status: 409, code: "order_complete", message: "The order is complete, so it cannot be cancelled."}
 
+	errLastAdminKey = &problem{status: 409, code: "last_admin_key", message: "This is the account's last live API key of scope admin. Create another one before you revoke it."}
+
 	errIdempotencyInProgress = &problem{status: 409, code: "idempotency_in_progress", message: "Another request with this Idempotency-Key is still running.", header: [2]string{"Retry-After", "1"}}
 
 	errOperationSunset = &problem{status: 410, code: "operation_sunset", message: "This operation has ended; Link names its successor."}
@@ -123,6 +125,8 @@ func explained() []docs.Problem {
 		{errInsufficientStock, "Order fewer units, or raise the stock with `PUT /store/inventory/{petId}`."},
 		{errInvalidTransition, "Read the resource again and choose a change that its state allows; the reference has the rules under Stock and states."},
 		{errOrderComplete, "Leave the order as it is: its units have left for good."},
+
+		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. To revoke every key of an account, its operator uses `petstore key revoke`."},
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says, and send the same request again to get its answer."},
 

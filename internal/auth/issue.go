@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,10 @@ const MaxGrace = 24 * time.Hour
 
 // ErrNoKey says that an account has no such key, or that it is revoked.
 var ErrNoKey = errors.New("auth: no such API key")
+
+// ErrLastAdminKey says that a key is the last live admin key of its account, which
+// nobody could then manage through the API.
+var ErrLastAdminKey = errors.New("auth: last live admin key of the account")
 
 // NewKey is what an API key is made from.
 type NewKey struct {
@@ -63,4 +68,39 @@ func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, gr
 		return db.APIKeyRotateRow{}, Secret{}, fmt.Errorf("auth: rotating the key: %w", err)
 	}
 	return row, secret, nil
+}
+
+// Revoke ends a key of the account and reports whether it was still in force or
+// expired before, rather than revoked. The queries must be those of a transaction,
+// which holds the account's admin keys: of two admins who revoke each other's key at
+// the same time, the second gets [ErrLastAdminKey]. The error is that, [ErrNoKey] or
+// one of the database.
+func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (revoked bool, err error) {
+	key, err := queries.APIKeyGetOwn(ctx, db.APIKeyGetOwnParams{ID: keyID, AccountID: accountID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, ErrNoKey
+	}
+	if err != nil {
+		return false, fmt.Errorf("auth: revoking the key: %w", err)
+	}
+	if key.RevokedAt != nil {
+		return false, nil
+	}
+	if key.Scope == Admin.String() {
+		live, err := queries.APIKeyLockAdmins(ctx, accountID)
+		if err != nil {
+			return false, fmt.Errorf("auth: revoking the key: %w", err)
+		}
+		if slices.Equal(live, []int64{keyID}) {
+			return false, ErrLastAdminKey
+		}
+	}
+	_, err = queries.APIKeyRevokeOwn(ctx, db.APIKeyRevokeOwnParams{ID: keyID, AccountID: accountID})
+	if errors.Is(err, pgx.ErrNoRows) { // revoked in the meantime
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("auth: revoking the key: %w", err)
+	}
+	return true, nil
 }
