@@ -105,6 +105,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	recordKeyEvent(c, eventKeyCreated, row.ID)
 	return answerSecret(c, db.APIKeyListRecentRow(row), secret)
 }
 
@@ -137,6 +138,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 		return err
 	}
 	s.verifier.Forget()
+	recordKeyEvent(c, eventKeyRotated, row.ID)
 	return answerSecret(c, db.APIKeyListRecentRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
@@ -167,6 +169,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	}
 	if revoked {
 		s.verifier.Forget()
+		recordKeyEvent(c, eventKeyRevoked, id)
 	}
 	return answerNothing(c)
 }

@@ -27,6 +27,7 @@ import (
 const (
 	identityKey = "identity"
 	causeKey    = "cause"
+	eventKey    = "event"
 	cancelKey   = "cancel"
 )
 
@@ -266,6 +267,7 @@ func (s *Server) logRequest(c *gin.Context, id, trace string, took time.Duration
 	if identity, known := c.Get(identityKey); known {
 		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // set by admit alone
 	}
+	attributes = append(attributes, securityAttributes(c)...)
 	if cause, failed := c.Get(causeKey); failed {
 		level = slog.LevelError
 		attributes = append(attributes, slog.Any("error", cause))

@@ -1,0 +1,90 @@
+package api_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+	"petstore/internal/ratelimit"
+)
+
+// eventLine is what the log says about a security event.
+type eventLine struct {
+	Event, Client, Key string
+	AccountID          int64  `json:"account_id"`
+	KeyID              int64  `json:"key_id"`
+	TargetKeyID        int64  `json:"target_key_id"`
+	RequestID          string `json:"request_id"`
+}
+
+// event returns what the only log line of a request says about a security event.
+func (p *petstore) event(requestID string) eventLine {
+	p.t.Helper()
+	var found []eventLine
+	for text := range strings.Lines(p.log.String()) {
+		var line eventLine
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			p.t.Fatalf("%v: %s", err, text)
+		}
+		if line.RequestID == requestID {
+			found = append(found, line)
+		}
+	}
+	if len(found) != 1 {
+		p.t.Fatalf("request %s has %d log lines, want 1", requestID, len(found))
+	}
+	return found[0]
+}
+
+// TestSecurityEvents checks that the log names every security event, who caused it,
+// from where and which key it is about.
+func TestSecurityEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const client = "127.0.0.1"
+	prefix := func(key string) string { return key[:len("petstore_")+8] }
+	admin := p.keyID()
+	var account int64
+	if err := p.db.QueryRow(t.Context(), "SELECT account_id FROM api_keys WHERE id = $1", admin).Scan(&account); err != nil {
+		t.Fatal(err)
+	}
+	reader := p.makeKey("reader", "read")
+	target := p.makeKey("target", "write")
+	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
+	limited.get("/pets").want(200)
+	limited.as("").get("/pets").want(401)
+	byAdmin := func(event string, target int64) eventLine {
+		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetKeyID: target}
+	}
+	for _, test := range []struct {
+		name         string
+		as           *petstore
+		method, path string
+		body         any
+		status       int
+		want         eventLine
+	}{
+		{"no-key", p.as(""), "GET", "/pets", nil, 401, eventLine{Event: "authentication_failed", Client: client}},
+		{"malformed", p.as("x"), "GET", "/pets", nil, 401, eventLine{Event: "authentication_failed", Client: client}},
+		{"unknown", p.as(auth.NewSecret().Reveal()), "GET", "/pets", nil, 401, eventLine{Event: "authentication_failed", Client: client}},
+		{"scope", p.as(reader.Secret), "POST", "/pets", object{}, 403, eventLine{Event: "access_denied", Client: client, Key: reader.Prefix, AccountID: account, KeyID: reader.ID}},
+		{"limit-of-a-key", limited, "GET", "/pets", nil, 429, byAdmin("rate_limited", 0)},
+		{"limit-of-an-address", limited.as(""), "GET", "/pets", nil, 429, eventLine{Event: "rate_limited", Client: client}},
+		{"created", p, "POST", keysPath, object{"name": "new", "scope": "read"}, 201, byAdmin("api_key_created", target.ID+1)},
+		{"rotated", p, "POST", rotatePath(target.ID), nil, 201, byAdmin("api_key_rotated", target.ID)},
+		{"revoked", p, "DELETE", keyPath(target.ID), nil, 204, byAdmin("api_key_revoked", target.ID)},
+		{"revoked-again", p, "DELETE", keyPath(target.ID), nil, 204, eventLine{Key: prefix(p.key)}},
+		{"not-created", p, "POST", keysPath, object{}, 400, eventLine{Key: prefix(p.key)}},
+		{"last-admin", p, "DELETE", keyPath(admin), nil, 409, eventLine{Key: prefix(p.key)}},
+		{"an-ordinary-request", p, "GET", "/pets", nil, 200, eventLine{Key: prefix(p.key)}},
+	} {
+		test.as.do(test.method, test.path, test.body, "X-Request-Id", test.name).want(test.status)
+		test.want.RequestID = test.name
+		if diff := cmp.Diff(test.want, p.event(test.name)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
