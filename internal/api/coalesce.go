@@ -16,8 +16,8 @@ import (
 // One is under way at a time. With a second one fewer reads share each, and the
 // reads of 16 connections were a tenth slower. A statement that hangs, for example
 // because its backend is frozen, does not stop the reads after it: up to two more
-// may run beside it. A pool has 12 connections by default, so a locked table leaves
-// most of them to other requests.
+// may run beside it, for all pages together. A pool has 12 connections by default, so
+// a locked table leaves most of them to other requests.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 
 // maxInputs is the maximum number of pets that one statement reads, or of orders

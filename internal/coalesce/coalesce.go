@@ -19,10 +19,10 @@ const slowAfter = 250 * time.Millisecond
 type Limits struct {
 	// Parallel is how many runs of one key may be under way at once, at least 1.
 	Parallel int
-	// Spare is how many runs of one key may be under way beyond Parallel. A spare
-	// run begins when calls wait and earlier runs have taken longer than 250 ms, so
-	// that a run that hangs does not stop the calls after it. Leave it 0 where a
-	// second run would only wait for the first.
+	// Spare is how many runs may be under way beyond Parallel, counted over all keys.
+	// A spare run begins when calls wait and earlier runs of their key have taken
+	// longer than 250 ms, so that a run that hangs does not stop the calls after it.
+	// Leave it 0 where a second run would only wait for the first.
 	Spare int
 	// Inputs is the maximum number of inputs of one run; further calls share the
 	// run after it. 0 means no limit.
@@ -35,8 +35,9 @@ type Coalescer[Key comparable, In, Out any] struct {
 	run    func(context.Context, Key, []In) ([]Out, error)
 	limits Limits
 
-	mu    sync.Mutex
-	lanes map[Key]*lane[In, Out] // of the keys that have a run under way
+	mu     sync.Mutex
+	lanes  map[Key]*lane[In, Out] // of the keys that have a run under way
+	spares int                    // spare runs under way
 }
 
 // New returns a Coalescer of a function that returns one output for each input,
@@ -91,7 +92,7 @@ func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 	}
 	if len(l.waiting) == 0 && c.mayBegin(l) {
 		g := &group[In, Out]{ins: []In{in}}
-		l.begin(g)
+		c.begin(l, g)
 		c.mu.Unlock()
 		defer c.next(key, l, g)
 		if c.call(ctx, key, g); g.err != nil {
@@ -117,14 +118,10 @@ func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 
 // mayBegin reports whether another run may begin. The lock is held.
 func (c *Coalescer[Key, In, Out]) mayBegin(l *lane[In, Out]) bool {
-	switch n := len(l.runs); {
-	case n < c.limits.Parallel:
+	if len(l.runs) < c.limits.Parallel {
 		return true
-	case n < c.limits.Parallel+c.limits.Spare:
-		return time.Since(c.decisive(l).began) >= slowAfter
-	default:
-		return false
 	}
+	return c.spares < c.limits.Spare && time.Since(c.decisive(l).began) >= slowAfter
 }
 
 // decisive returns the run that must be slow before a spare run may begin: then
@@ -161,11 +158,14 @@ func (c *Coalescer[Key, In, Out]) leave(g *group[In, Out], i int) {
 // arm sets the timer to the moment when a spare run may begin, if calls wait for
 // one. The lock is held.
 func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
-	if l.armed || len(l.waiting) == 0 || len(l.runs) >= c.limits.Parallel+c.limits.Spare {
+	if l.armed || len(l.waiting) == 0 || c.limits.Spare == 0 {
 		return
 	}
 	l.armed = true
 	delay := time.Until(c.decisive(l).began.Add(slowAfter))
+	if c.spares == c.limits.Spare { // another key may have ended a spare run by then
+		delay = max(delay, slowAfter)
+	}
 	if l.timer == nil {
 		l.timer = time.AfterFunc(delay, func() { c.late(key, l) })
 	} else {
@@ -217,6 +217,9 @@ func (c *Coalescer[Key, In, Out]) call(ctx context.Context, key Key, g *group[In
 func (c *Coalescer[Key, In, Out]) end(key Key, l *lane[In, Out], ended *group[In, Out]) *group[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(l.runs) > c.limits.Parallel {
+		c.spares--
+	}
 	at := slices.Index(l.runs, ended)
 	l.runs = slices.Delete(l.runs, at, at+1)
 	g := c.take(key, l)
@@ -240,7 +243,7 @@ func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out
 		}
 		g.gather()
 		g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(g.ctx))
-		l.begin(g)
+		c.begin(l, g)
 		c.arm(key, l)
 		return g
 	}
@@ -248,10 +251,12 @@ func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out
 	return nil
 }
 
-// begin counts a run as under way.
-func (l *lane[In, Out]) begin(g *group[In, Out]) {
+// begin counts a run as under way. The lock is held.
+func (c *Coalescer[Key, In, Out]) begin(l *lane[In, Out], g *group[In, Out]) {
 	g.began = time.Now()
-	l.runs = append(l.runs, g)
+	if l.runs = append(l.runs, g); len(l.runs) > c.limits.Parallel {
+		c.spares++
+	}
 }
 
 // gather collects the inputs of the calls that have not left.

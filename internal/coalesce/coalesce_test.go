@@ -250,7 +250,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 // bubble steps through runs in the fake time of synctest.
 type bubble struct {
 	t         *testing.T
-	coalescer *coalesce.Coalescer[string, int, int]
+	coalescer *coalesce.Coalescer[int, int, int]
 
 	mu    sync.Mutex
 	held  map[int]chan struct{} // by the first input of a run
@@ -267,7 +267,7 @@ func inBubble(t *testing.T, limits coalesce.Limits, test func(b *bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
 		b := &bubble{t: t, held: map[int]chan struct{}{}}
-		b.coalescer = coalesce.New(limits, func(ctx context.Context, _ string, ins []int) ([]int, error) {
+		b.coalescer = coalesce.New(limits, func(ctx context.Context, _ int, ins []int) ([]int, error) {
 			b.note(func() { b.began = append(b.began, fmt.Sprint(ins)) })
 			select {
 			case <-b.gate(ins[0]):
@@ -311,10 +311,11 @@ func (b *bubble) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// call calls Do and returns when the call waits or has returned.
+// call calls Do and returns when the call waits or has returned. The inputs of one
+// hundred have the same key.
 func (b *bubble) call(ctx context.Context, in int) {
 	go func() {
-		out, err := b.coalescer.Do(ctx, "key", in)
+		out, err := b.coalescer.Do(ctx, in/100, in)
 		if err == nil && out != in {
 			b.t.Errorf("Do(%d) = %d", in, out)
 		}
@@ -459,6 +460,29 @@ func TestSpareRunsTakeTurns(t *testing.T) {
 		b.release(1, 2, 3, 4, 5)
 		b.want("[1]", "[2]", "[3]", "[4]", "[5]")
 		b.wantDone(5)
+	})
+}
+
+// The spare runs of all keys are counted together, however many keys hang, and a
+// key finds out when another has ended one.
+func TestSpareRunsOfManyKeys(t *testing.T) {
+	t.Parallel()
+	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
+		b.calls(101)
+		b.pass(time.Millisecond)
+		b.calls(201, 301, 102, 202)
+		b.pass(250 * time.Millisecond)
+		b.calls(302)
+		b.pass(time.Hour)
+		b.want("[101]", "[201]", "[301]", "[102]", "[202]")
+		b.release(102)
+		b.pass(250 * time.Millisecond)
+		b.want("[101]", "[201]", "[301]", "[102]", "[202]", "[302]")
+		b.release(101)
+		b.calls(103) // of a key without a run
+		b.want("[101]", "[201]", "[301]", "[102]", "[202]", "[302]", "[103]")
+		b.release(103, 201, 202, 301, 302)
+		b.wantDone(7)
 	})
 }
 
