@@ -81,6 +81,9 @@ var faults = []fault{
 	{21, "a key is trusted while nobody listens", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is asked", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
+	{24, "no read begins beside one that hangs", "internal/api/coalesce.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
+	{24, "nobody looks whether a read hangs", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
+	{26, "a shared read goes on when its clients have gone", "internal/coalesce/coalesce.go", "\tif g.staying == 0 && g.cancel != nil {", "\tif g.staying < 0 {"},
 }
 
 // plantFaults plants each fault of the rows in a build of its own, and runs its

@@ -58,6 +58,8 @@ var rows = []row{
 	{20, "ten wrong credentials, every operation", wrongCredentials},
 	{21, "a key is revoked elsewhere", revokedKey},
 	{22, "the primary is killed, the standby promoted", failover},
+	{24, "one of seven backends is frozen", backendFrozen},
+	{26, "120 clients of shared reads hang up", sharedHangUps},
 }
 
 func main() {
