@@ -9,30 +9,59 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// servingPrivileges are what the statements in queries/ do to each table, and no
-// more; a test compares the two. A row that is locked is one that may be updated.
-// Sequences are not here: an identity column gives out ids in its own right.
+// servingPrivileges are the tables and columns that the statements in queries/ read
+// and write, and no others; a test compares the two. Whoever may update a column may
+// lock the row. Sequences are not here: an identity column gives out ids by itself.
 var servingPrivileges = []struct{ table, privileges string }{
-	{"accounts", "SELECT, INSERT, UPDATE"},
-	{"api_keys", "SELECT, INSERT, UPDATE"},
-	{"categories", "SELECT, INSERT, UPDATE, DELETE"},
-	{"goose_db_version", "SELECT"},
-	{"idempotency_keys", "SELECT, INSERT, UPDATE, DELETE"},
-	{"inventory", "SELECT, INSERT, UPDATE, DELETE"},
-	{"messages", "SELECT, INSERT"},
-	{"orders", "SELECT, INSERT, UPDATE, DELETE"},
-	{"pets", "SELECT, INSERT, UPDATE, DELETE"},
-	{"signing_keys", "SELECT"},
+	{"accounts", "SELECT (id, name, created_at), INSERT (name), UPDATE (name)"},
+	{
+		"api_keys",
+		"SELECT (id, account_id, name, scope, prefix, secret_sha256, created_at, expires_at, last_used_at, revoked_at, previous_sha256, previous_until), " +
+			"INSERT (account_id, name, scope, prefix, secret_sha256, expires_at), " +
+			"UPDATE (prefix, secret_sha256, last_used_at, revoked_at, previous_sha256, previous_until)",
+	},
+	{
+		"categories",
+		"SELECT (id, name, name_key, description), " +
+			"INSERT (name, name_key, description), " +
+			"UPDATE (name, name_key, description), " +
+			"DELETE",
+	},
+	{"goose_db_version", "SELECT (version_id, is_applied)"},
+	{
+		"idempotency_keys",
+		"SELECT (api_key_id, key, fingerprint, status, location, body, created_at), " +
+			"INSERT (api_key_id, key, fingerprint, status, location, body), " +
+			"UPDATE (fingerprint, status, location, body, created_at), " +
+			"DELETE",
+	},
+	{"inventory", "SELECT (pet_id, quantity, held), INSERT (pet_id), UPDATE (quantity, held), DELETE"},
+	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message)"},
+	{
+		"orders",
+		"SELECT (id, pet_id, quantity, ship_date, complete), " +
+			"INSERT (pet_id, quantity, ship_date), " +
+			"UPDATE (ship_date, complete), " +
+			"DELETE",
+	},
+	{
+		"pets",
+		"SELECT (id, category_id, name, name_key, status), " +
+			"INSERT (category_id, name, name_key, status), " +
+			"UPDATE (category_id, name, name_key, status), " +
+			"DELETE",
+	},
+	{"signing_keys", "SELECT (purpose, secret)"},
 }
 
 // grantLock is the advisory lock of a transaction that grants: two at once would
 // change the same rows of the catalog, and one of them would fail.
 const grantLock = 0x70657473746f7265 // "petstore"
 
-// GrantServing gives a role what serving and making keys take, and takes from it
-// every other privilege on tables, sequences and the schema. It takes from all
-// roles the right to make anything in the schema and temporary tables. The role
-// must be there, and must not be one that can change the schema anyway: a
+// GrantServing gives a role what serving and making keys take, column by column, and
+// takes from it every other privilege on tables, sequences and the schema. It takes
+// from all roles the right to make anything in the schema and temporary tables. The
+// role must be there, and must not be one that can change the schema anyway: a
 // superuser, or a member of the role that migrates.
 //
 // A schema that is ahead of this program keeps its privileges: those of a later

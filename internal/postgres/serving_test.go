@@ -63,6 +63,7 @@ func newRole(t *testing.T, database *pgtest.Database, options string) string {
 func TestServingRoleChangesRowsAlone(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
+	before := s.privileges(t)
 	pool := open(t, s.OwnerURL, 1, "role", s.role)
 	for _, statement := range []string{
 		"CREATE TABLE mine (id int)", "CREATE TEMPORARY TABLE mine (id int)", "CREATE UNLOGGED TABLE mine AS SELECT FROM pets",
@@ -78,7 +79,8 @@ func TestServingRoleChangesRowsAlone(t *testing.T) {
 		"SELECT nextval('pets_id_seq')", "SELECT setval('pets_id_seq', 1)", "SELECT last_value FROM pets_id_seq",
 		"UPDATE goose_db_version SET version_id = 0", "DELETE FROM goose_db_version", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)",
 		"UPDATE signing_keys SET secret = secret", "DELETE FROM signing_keys", "DELETE FROM accounts", "DELETE FROM api_keys", "DELETE FROM messages",
-		"UPDATE messages SET message = 'mine'", "SET session_replication_role = replica",
+		"UPDATE messages SET message = 'mine'", "UPDATE api_keys SET scope = 'admin'", "UPDATE api_keys SET account_id = 1", "UPDATE api_keys SET expires_at = NULL",
+		"UPDATE orders SET pet_id = 1", "UPDATE accounts SET id = DEFAULT", "INSERT INTO api_keys (revoked_at) VALUES (NULL)", "SET session_replication_role = replica",
 		"COPY pets TO '/tmp/mine'", "COPY pets FROM PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')", "SELECT passwd FROM pg_shadow",
 	} {
 		_, err := pool.Exec(t.Context(), statement)
@@ -90,8 +92,8 @@ func TestServingRoleChangesRowsAlone(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), "GRANT ALL ON pets TO PUBLIC"); err != nil { // a warning
 		t.Error(err)
 	}
-	if diff := cmp.Diff(s.needed(t), s.privileges(t)); diff != "" {
-		t.Errorf("after all that, the privileges (-needed +has):\n%s", diff)
+	if diff := cmp.Diff(before, s.privileges(t)); diff != "" {
+		t.Errorf("after all that, the privileges (-before +after):\n%s", diff)
 	}
 	var owned int
 	if err := s.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_shdepend WHERE refobjid = $1::regrole AND deptype = 'o'", s.role).Scan(&owned); err != nil || owned != 0 {
@@ -99,13 +101,20 @@ func TestServingRoleChangesRowsAlone(t *testing.T) {
 	}
 }
 
-// TestServingPrivileges: the role may do to each table what a query does, and
-// nothing else.
+// TestServingPrivileges checks that the role may run every query, and that each of
+// its privileges is needed by one of them.
 func TestServingPrivileges(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	if diff := cmp.Diff(s.needed(t), s.privileges(t)); diff != "" {
-		t.Errorf("privileges (-needed by queries/ +granted):\n%s", diff)
+	granted := s.privileges(t)
+	queries := s.prepareQueries(t)
+	if refused := queries.refused(t, ""); len(refused) > 0 {
+		t.Errorf("queries that the role may not run: %v", refused)
+	}
+	for _, privilege := range granted {
+		if len(queries.refused(t, privilege)) == 0 {
+			t.Errorf("no query needs %s", privilege)
+		}
 	}
 	// more than that is taken away by the next migration
 	for _, statement := range []string{
@@ -118,8 +127,8 @@ func TestServingPrivileges(t *testing.T) {
 	if err := s.migrations.GrantServing(t.Context(), s.role); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.needed(t), s.privileges(t)); diff != "" {
-		t.Errorf("privileges, granted again (-needed by queries/ +granted):\n%s", diff)
+	if diff := cmp.Diff(granted, s.privileges(t)); diff != "" {
+		t.Errorf("privileges, granted again (-before +after):\n%s", diff)
 	}
 	var more []string
 	err := s.Pool.QueryRow(t.Context(), `
@@ -172,7 +181,7 @@ func TestGrantServing(t *testing.T) {
 	if err := s.migrations.GrantServing(t.Context(), s.role); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(ahead, s.privileges(t)); diff != "" || !slices.Contains(ahead, "later DELETE") {
+	if diff := cmp.Diff(ahead, s.privileges(t)); diff != "" || !slices.Contains(ahead, "DELETE ON later") {
 		t.Errorf("privileges of a later release (-before +after):\n%s", diff)
 	}
 }
@@ -202,14 +211,24 @@ func TestSchemaIsCurrentForWhomItMay(t *testing.T) {
 	}
 }
 
-// privileges lists what the role may do to tables, as "pets SELECT".
+// privileges lists what the role may do to tables and columns, as "DELETE ON pets"
+// and "SELECT (name) ON pets".
 func (s *served) privileges(t *testing.T) []string {
 	t.Helper()
 	rows, err := s.Pool.Query(t.Context(), `
-		SELECT c.relname || ' ' || p.name
-		FROM pg_class c
-		CROSS JOIN unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) AS p (name)
-		WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relnamespace = 'public'::regnamespace AND has_table_privilege($1, c.oid, p.name)`, s.role)
+		WITH tables AS (
+			SELECT oid, relname FROM pg_class
+			WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND relnamespace = 'public'::regnamespace
+		)
+		SELECT p.name || ' ON ' || relname
+		FROM tables, unnest('{DELETE,TRUNCATE,TRIGGER}'::text[]) AS p (name)
+		WHERE has_table_privilege($1, tables.oid, p.name)
+		UNION ALL
+		SELECT p.name || ' (' || attname || ') ON ' || relname
+		FROM tables
+		JOIN pg_attribute ON attrelid = tables.oid AND attnum > 0 AND NOT attisdropped
+		CROSS JOIN unnest('{SELECT,INSERT,UPDATE,REFERENCES}'::text[]) AS p (name)
+		WHERE has_column_privilege($1, tables.oid, attnum, p.name)`, s.role)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,51 +240,95 @@ func (s *served) privileges(t *testing.T) []string {
 	return all
 }
 
-var (
-	queryPattern = regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	commentLine  = regexp.MustCompile(`(?m)--.*$`)
-	// verbs are how a query names a table, and the privilege that it takes.
-	verbs = map[string]*regexp.Regexp{
-		"SELECT": regexp.MustCompile(`\b(?:FROM|JOIN)\s+(\w+)`),
-		"INSERT": regexp.MustCompile(`\bINSERT INTO\s+(\w+)`),
-		"UPDATE": regexp.MustCompile(`(?:\bUPDATE\s+(\w+)\s+SET\b|\bINSERT INTO\s+(\w+)[^;]*\bDO UPDATE\b|\bFROM\s+(\w+)[^;()]*\bFOR (?:NO KEY )?UPDATE\b)`),
-		"DELETE": regexp.MustCompile(`\bDELETE FROM\s+(\w+)`),
-	}
-)
+// queryPattern finds the queries that sqlc has made of queries/.
+var queryPattern = regexp.MustCompile("(?s)const \\w+ = `(-- name: (\\w+) .*?)`")
 
-// needed lists the privileges that the queries take, and reading the version of
-// the schema, which no query does.
-func (s *served) needed(t *testing.T) []string {
+// preparedQueries are all queries, prepared on one connection of the owner.
+type preparedQueries struct {
+	*pgx.Conn
+
+	role    string
+	queries map[string]string // by their names
+	explain map[string]string // how to plan each query, by its name
+}
+
+// prepareQueries prepares every query, and the one that reads the version of the
+// schema, which is not in queries/.
+func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 	t.Helper()
-	files, err := filepath.Glob("../../queries/*.sql")
+	queries := map[string]string{"SchemaIsCurrent": "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"}
+	files, err := filepath.Glob("../../db/*.sql.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("queries %v: %v", files, err)
 	}
-	rows, err := s.Pool.Query(t.Context(), "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := []string{"goose_db_version SELECT"}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, query := range queryPattern.Split(string(text), -1)[1:] {
-			query = commentLine.ReplaceAllString(query, "")
-			for privilege, pattern := range verbs {
-				for _, found := range pattern.FindAllStringSubmatch(query, -1) {
-					if table := strings.Join(found[1:], ""); slices.Contains(tables, table) { // and no name of a WITH
-						all = append(all, table+" "+privilege)
-					}
-				}
-			}
+		for _, found := range queryPattern.FindAllStringSubmatch(string(text), -1) {
+			queries[found[2]] = found[1]
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	conn, err := pgx.Connect(t.Context(), s.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	// A plan for any arguments: one for NULL might leave out a table.
+	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
+		t.Fatal(err)
+	}
+	p := &preparedQueries{conn, s.role, queries, map[string]string{}}
+	for name, query := range queries {
+		prepared, err := conn.Prepare(t.Context(), "p_"+name, query)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		arguments := strings.TrimSuffix(strings.Repeat("NULL, ", len(prepared.ParamOIDs)), ", ")
+		if arguments != "" {
+			arguments = "(" + arguments + ")"
+		}
+		p.explain[name] = fmt.Sprintf("EXPLAIN EXECUTE %s%s", pgx.Identifier{"p_" + name}.Sanitize(), arguments)
+	}
+	return p
+}
+
+// refused lists the queries that the role may not run, without one of its
+// privileges unless that is empty. With a privilege, one query is enough.
+func (p *preparedQueries) refused(t *testing.T, without string) (names []string) {
+	t.Helper()
+	tx, err := p.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if without != "" {
+		if _, err := tx.Exec(t.Context(), "REVOKE "+without+" FROM "+p.role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(t.Context(), "SET LOCAL ROLE "+p.role); err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(without, " ON ")
+	for name, explain := range p.explain {
+		if !strings.Contains(p.queries[name], table) {
+			continue
+		}
+		err := pgx.BeginFunc(t.Context(), tx, func(savepoint pgx.Tx) error {
+			_, err := savepoint.Exec(t.Context(), explain)
+			return err
+		})
+		const insufficientPrivilege = "42501"
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == insufficientPrivilege {
+			if names = append(names, name); without != "" {
+				return names
+			}
+		} else if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
