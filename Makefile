@@ -15,6 +15,10 @@ TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5
 GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-codegen/nullable@v1.1.0 \
                      github.com/google/uuid@v1.6.0 go.yaml.in/yaml/v3@v3.0.6
+# Generators of Python and Java clients. 7.17.0 is the oldest that must work.
+OPENAPI_GENERATORS := 7.17.0 7.25.0
+PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0
+MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 DESCRIPTION := internal/api/openapi.yaml
 
@@ -108,7 +112,10 @@ breaking: ## The API description breaks no client of the last release
 clients: export TYPESCRIPT_CLIENT := $(TYPESCRIPT_CLIENT)
 clients: export GO_GENERATOR := $(GO_GENERATOR)
 clients: export GO_CLIENT := $(GO_CLIENT)
-clients: ## Clients generated from the description tell a story to a live server (needs Node.js)
+clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
+clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
+clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
+clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java and Maven)
 	.ci/clients
 
 .PHONY: licences
