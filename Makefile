@@ -105,8 +105,12 @@ description: ## Lint of the API description (needs Node.js)
 
 .PHONY: breaking
 breaking: export OASDIFF := $(OASDIFF)
-breaking: ## The API description breaks no client of the last release
+breaking: ## Check that the spec breaks no client of the last release
 	.ci/breaking
+
+.PHONY: release-description
+release-description: ## Take the spec as that of the release that make breaking compares with (see CONTRIBUTING.md)
+	cp $(DESCRIPTION) internal/api/testdata/released/openapi.yaml
 
 .PHONY: clients
 clients: export TYPESCRIPT_CLIENT := $(TYPESCRIPT_CLIENT)
