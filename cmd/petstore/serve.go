@@ -57,9 +57,17 @@ const (
 	// slowStatement is how long a statement takes that is logged.
 	slowStatement = 500 * time.Millisecond
 
-	// spansTimeout bounds the sending of the last spans, at the end.
-	spansTimeout = 3 * time.Second
+	// Three steps follow the last request: the times of last use are written, the
+	// connections of the database are closed, and the last spans are sent. Each may
+	// take closingTimeout, or a sixth of a grace that is short. The grace includes them.
+	closingSteps   = 3
+	closingTimeout = time.Second
 )
+
+// closingTime returns how long each step after the last request may take.
+func (c config) closingTime() time.Duration {
+	return min(closingTimeout, c.ShutdownGrace/(2*closingSteps))
+}
 
 func (p *program) serveCommand() *cobra.Command {
 	return &cobra.Command{
@@ -148,7 +156,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	running.Go(func() { verifier.RecordUses(background, log) })
 	defer func() {
 		stopBackground()
-		running.Wait()
+		within(c.closingTime(), running.Wait)
 	}()
 
 	limited := limitConnections(public, c.MaxConnections)
@@ -176,21 +184,42 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
+	if err := shutDown(ctx, c.ShutdownGrace-closingSteps*c.closingTime(), handler, server, public); err != nil {
+		return err
+	}
+	log.Info("shut down")
+	return nil
+}
+
+// shutDown has a server finish its requests. The error says that they took longer
+// than the limit and have been cut off.
+func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, server *http.Server, public *listener) error {
 	// Not SetKeepAlivesEnabled, which closes the connections that seem idle, also
 	// those on which a request is on its way. The handler ends each with its next
 	// answer. Shutdown cuts off requests that are read but have no handler yet, so it
 	// comes when there can be none.
 	handler.ShutDown()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.ShutdownGrace)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	pause(grace, drainDelay)
+	pause(limited, drainDelay)
 	_ = public.drain() // fails where it is closed already
-	pause(grace, drainDelay)
-	if err := server.Shutdown(grace); err != nil {
-		return fmt.Errorf("requests were still running after %s and have been cut off", c.ShutdownGrace)
+	pause(limited, drainDelay)
+	if err := server.Shutdown(limited); err != nil {
+		_ = server.Close() // there is nobody left to tell
+		return fmt.Errorf("requests were still running after %s and have been cut off; raise PETSTORE_SHUTDOWN_GRACE to give them more time", limit)
 	}
-	log.Info("shut down")
 	return nil
+}
+
+// within waits for an action, but no longer than a limit. The action goes on.
+func within(limit time.Duration, action func()) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	go func() {
+		action()
+		cancel()
+	}()
+	<-ctx.Done()
 }
 
 // pause waits that long, or until the context ends.
@@ -212,7 +241,7 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 		return nil, nil, err
 	}
 	return tracer, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spansTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.closingTime())
 		defer cancel()
 		if err := tracer.ShutDown(ctx); err != nil {
 			log.Warn("the last spans could not be sent", "error", err)

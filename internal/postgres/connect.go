@@ -123,6 +123,8 @@ const (
 	// its statement, says goodbye and waits for 15 s. A server that is there takes
 	// milliseconds.
 	farewell = 500 * time.Millisecond
+	// closeTimeout bounds the wait for all connections when a pool closes.
+	closeTimeout = time.Second
 
 	// resetInterval is the least time between two doubts about a whole pool, so that
 	// a server which is slow for another reason keeps its connections.

@@ -23,9 +23,6 @@ const (
 	// One that is silent costs its statement this much of acquireTimeout.
 	pingTimeout = 300 * time.Millisecond
 
-	// closeTimeout bounds the wait for connections that are in use when a pool closes.
-	closeTimeout = time.Second
-
 	// keptForReads is how many connections writes leave: they hold theirs until the
 	// disk has their commit, and while they wait for locks.
 	keptForReads = 2
