@@ -60,7 +60,7 @@ var faults = []fault{
 		}()`,
 	},
 	{10, "the service takes long to start", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
-	{11, "SIGTERM ends the requests that are running", "cmd/petstore/serve.go", "server.Shutdown(grace)", "server.Close()"},
+	{11, "SIGTERM ends the requests that are running", "cmd/petstore/serve.go", "server.Shutdown(limited)", "server.Close()"},
 	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
 	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
 	{12, "an answer may be read for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
@@ -81,9 +81,18 @@ var faults = []fault{
 	{21, "a key is trusted while nobody listens", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is asked", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
+	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
 	{24, "no read begins beside one that hangs", "internal/api/coalesce.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
 	{24, "nobody looks whether a read hangs", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
+	{25, "a replay does not wait for the standby", "internal/api/idempotency.go", "return replay, queries.AwaitStandby(ctx)", "return replay, nil"},
 	{26, "a shared read goes on when its clients have gone", "internal/coalesce/coalesce.go", "\tif g.staying == 0 && g.cancel != nil {", "\tif g.staying < 0 {"},
+	{
+		27, "the end waits for silent connections", "internal/postgres/connect.go",
+		"farewell = 500 * time.Millisecond\n\t// closeTimeout bounds the wait for all connections when a pool closes.\n\tcloseTimeout = time.Second",
+		"farewell = time.Minute\n\tcloseTimeout = time.Minute",
+	},
+	{27, "the end waits for requests beyond the grace", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
+	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
 }
 
 // plantFaults plants each fault of the rows in a build of its own, and runs its

@@ -58,8 +58,12 @@ var rows = []row{
 	{20, "ten wrong credentials, every operation", wrongCredentials},
 	{21, "a key is revoked elsewhere", revokedKey},
 	{22, "the primary is killed, the standby promoted", failover},
+	{23, "24 pooled connections go silent", silentConnections},
 	{24, "one of seven backends is frozen", backendFrozen},
+	{25, "the synchronous standby is away", standbyAway},
 	{26, "120 clients of shared reads hang up", sharedHangUps},
+	{27, "SIGTERM while the database is silent", silentEnd},
+	{32, "LISTEN is on another server than the pool", listenElsewhere},
 }
 
 func main() {

@@ -21,6 +21,7 @@ type service struct {
 	bench *bench
 	addr  string
 	dbURL string
+	extra []string // variables of its environment, beside those of every service
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended
 }
@@ -46,13 +47,14 @@ func (b *bench) petstore(ctx context.Context, dbURL string, args ...string) (str
 	return string(output), err
 }
 
-// serve starts the program on a port of its own and returns when it is ready.
-func (b *bench) serve(ctx context.Context, dbURL string) (*service, error) {
+// serve starts the program on a port of its own, with more variables in its
+// environment, and returns when it is ready.
+func (b *bench) serve(ctx context.Context, dbURL string, extra ...string) (*service, error) {
 	addr, err := freeAddr(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{bench: b, addr: addr, dbURL: dbURL}
+	s := &service{bench: b, addr: addr, dbURL: dbURL, extra: extra}
 	b.atEnd(s.kill)
 	if err := s.start(); err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func (s *service) start() error {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(s.bench.binary, "serve") //nolint:noctx // it ends with the row
-	s.cmd.Env = environment(s.dbURL, s.addr)
+	s.cmd.Env = append(environment(s.dbURL, s.addr), s.extra...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		return err
