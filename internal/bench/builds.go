@@ -70,11 +70,17 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))) }()
 	fmt.Fprintf(out, "%s, base %s, present %s, %d pets, %d turns of %s\n", binaries, builds[0].version, builds[1].version, o.pets, o.rounds, o.duration)
+	defer func() {
+		for _, b := range builds {
+			if b.server != nil {
+				b.server.stop()
+			}
+		}
+	}()
 	for _, b := range builds {
 		if err := b.prepare(ctx, cluster, dir, o); err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
-		defer b.server.stop()
 	}
 	return compareTurns(ctx, builds, o, out)
 }
@@ -138,11 +144,7 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	if b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database); err != nil {
 		return err
 	}
-	if err := b.gather(ctx, dir, keys, o.duration); err != nil {
-		b.server.stop()
-		return err
-	}
-	return nil
+	return b.gather(ctx, dir, keys, o.duration)
 }
 
 // run runs a command of the build and returns what it printed on stdout.

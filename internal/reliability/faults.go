@@ -46,19 +46,7 @@ var faults = []fault{
 	{8, "a 503 does not say when to come back", "internal/api/problem.go", `Try again shortly.", header: [2]string{"Retry-After", "1"}}`, `Try again shortly."}`},
 	{9, "a full disk is taken for a mistake of ours", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	{
-		10, "an order is answered before it is committed", "internal/api/idempotency.go",
-		"made, err := postgres.Retry(ctx, effect, s.writes)",
-		`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
-		if err != nil {
-			return err
-		}
-		made, err := effect(ctx, db.New(tx))
-		go func() {
-			time.Sleep(50 * time.Millisecond)
-			_ = tx.Commit(context.WithoutCancel(ctx))
-		}()`,
-	},
+	answeredEarly.in(10),
 	{10, "the service takes long to start", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
 	{11, "SIGTERM ends the requests that are running", "cmd/petstore/serve.go", "server.Shutdown(limited)", "server.Close()"},
 	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
@@ -92,7 +80,32 @@ var faults = []fault{
 		"farewell = time.Minute\n\tcloseTimeout = time.Minute",
 	},
 	{27, "the end waits for requests beyond the grace", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
+	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
+	answeredEarly.in(30),
+	{31, "a stop closes connections that seem idle", "cmd/petstore/serve.go", "handler.ShutDown()\n", "server.SetKeepAlivesEnabled(false)\n"},
+	{31, "a stop does not wait for requests on their way", "cmd/petstore/serve.go", "drainDelay = 200 * time.Millisecond", "drainDelay = 0"},
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
+}
+
+// answeredEarly loses what was answered just before the service is killed.
+var answeredEarly = fault{
+	0, "an order is answered before it is committed", "internal/api/idempotency.go",
+	"made, err := postgres.Retry(ctx, effect, s.writes)",
+	`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		made, err := effect(ctx, db.New(tx))
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			_ = tx.Commit(context.WithoutCancel(ctx))
+		}()`,
+}
+
+// in returns the same mistake for another row to notice.
+func (f fault) in(row int) fault {
+	f.row = row
+	return f
 }
 
 // plantFaults plants each fault of the rows in a build of its own, and runs its
