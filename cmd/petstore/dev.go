@@ -151,7 +151,7 @@ func openBrowser(ctx context.Context, address string) error {
 		program = "open"
 	}
 	// The browser may live longer than this program.
-	command := exec.CommandContext(context.WithoutCancel(ctx), program, address)
+	command := exec.CommandContext(context.WithoutCancel(ctx), program, address) //nolint:gosec // two constants, and our own address
 	if err := command.Start(); err != nil {
 		return err
 	}

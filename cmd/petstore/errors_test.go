@@ -327,10 +327,8 @@ func TestStatementSentences(t *testing.T) {
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
 		`the migration 00001_create_categories.sql failed: relation "categories" already exists (SQLSTATE 42P07)`)
 	serving := pgtest.New(t)
-	_, _, err := execute(t, []string{"DATABASE_URL=" + serving.URL}, "migrate", "down", "--yes")
-	if err == nil || !regexp.MustCompile(`^the migration \d{5}_\w+\.sql failed: .* \(SQLSTATE 42501\); connect as the role that owns the schema$`).MatchString(err.Error()) {
-		t.Errorf("the role that serves takes back a migration: %v", err)
-	}
+	wantSentence(t, []string{"DATABASE_URL=" + serving.URL}, []string{"migrate", "down", "--yes"}, false,
+		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
 	if err := plain(context.Canceled); err.Error() != "interrupted" {
 		t.Errorf("Ctrl-C is %v", err)

@@ -22,7 +22,7 @@ func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { keyboard.Close() })
-	fd := int(keyboard.Fd()) //nolint:gosec // a descriptor is an int
+	fd := int(keyboard.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)); err != nil {
 		t.Fatal(err)

@@ -242,7 +242,7 @@ func unpackEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.Copy(file, content) //nolint:gosec // its digest is known, and so its size
+		_, err = io.Copy(file, content)
 		return errors.Join(err, file.Close())
 	case tar.TypeSymlink:
 		return root.Symlink(entry.Linkname, name)
