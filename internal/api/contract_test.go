@@ -89,11 +89,12 @@ func TestResponseSchemas(t *testing.T) {
 		for method, operation := range item.Operations() {
 			for status, response := range operation.Responses.Map() {
 				for _, media := range response.Value.Content {
-					schema, name := media.Schema, ""
+					schema := media.Schema
 					if schema.Value.Type.Is("array") {
 						schema = schema.Value.Items
 					}
-					if name = strings.TrimPrefix(schema.Ref, "#/components/schemas/"); name == "OpenAPIDescription" {
+					name := strings.TrimPrefix(schema.Ref, "#/components/schemas/")
+					if name == "OpenAPIDescription" {
 						continue
 					}
 					all := slices.Collect(maps.Values(media.Examples))
