@@ -78,7 +78,8 @@ type call[In any] struct {
 
 // Do returns the output for in of a run that began after Do was called. The error
 // is that of the run, or that of ctx when ctx ends first. A call whose context
-// ends leaves, and its input is not part of a run that begins later.
+// ends leaves, and its input is not part of a run that begins later. A call that
+// runs alone returns when its run does.
 //
 // The context of a run has the values of its first call's context. It ends when the
 // contexts of all its calls have ended, so a run outlasts none of its callers.
@@ -242,7 +243,6 @@ func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out
 			continue
 		}
 		g.gather()
-		g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(g.ctx))
 		c.begin(l, g)
 		c.arm(key, l)
 		return g
@@ -259,8 +259,10 @@ func (c *Coalescer[Key, In, Out]) begin(l *lane[In, Out], g *group[In, Out]) {
 	}
 }
 
-// gather collects the inputs of the calls that have not left.
+// gather collects the inputs of the calls that have not left, and makes the context
+// of the run.
 func (g *group[In, Out]) gather() {
+	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(g.ctx)) //nolint:gosec // drain calls cancel
 	g.ins = make([]In, 0, g.staying)
 	for i := range g.calls {
 		if one := &g.calls[i]; !one.left {
