@@ -35,7 +35,7 @@ type config struct {
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
 	MaxHeaderBytes int           `env:"PETSTORE_MAX_HEADER_BYTES" envDefault:"16384"`
 	MaxConnections int           `env:"PETSTORE_MAX_CONNECTIONS" envDefault:"2000"`
-	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"1048576"`
+	MaxBodyBytes   int64         `env:"PETSTORE_MAX_BODY_BYTES" envDefault:"65536"`
 	RequestTimeout time.Duration `env:"PETSTORE_REQUEST_TIMEOUT" envDefault:"6s"`
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
 	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
@@ -51,6 +51,8 @@ type config struct {
 	Tracing   tracingConfig
 	// GOGC is read by Go itself; serve has another default than Go.
 	GOGC string `env:"GOGC"`
+	// GOMEMLIMIT is read by Go itself, too.
+	GOMEMLIMIT string `env:"GOMEMLIMIT"`
 	// PGBin is where the server binaries are that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
 }

@@ -23,9 +23,20 @@ type listener struct {
 	draining atomic.Bool
 }
 
+// maxUnsent is how many bytes the kernel takes of a response that it cannot send yet.
+// It would take megabytes, for which no limit of ours holds (docs/decisions/0008-limits.md).
+const maxUnsent = 128 << 10
+
 // listen listens on an address that this variable names.
 func listen(ctx context.Context, addr, variable string) (*listener, error) {
-	var config net.ListenConfig
+	// A connection inherits the option from its listener.
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
+		})
+		return errors.Join(err, failed)
+	}}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %s; set %s to another address", addr, whyNotListening(err), variable)

@@ -37,10 +37,10 @@ const (
 	// maxRequestTimeout leaves writeTimeout enough to say that the time is over.
 	maxRequestTimeout = writeTimeout - 2*time.Second
 
-	// maxInFlight is what a pool of connections can be expected to work off before
-	// its waiters give up. One API key of the default limit cannot hold all of it
-	// with bodies that do not come: in readTimeout it has 200 requests.
-	maxInFlight = 256
+	// maxInFlight bounds the requests in progress, of which an account has a quarter:
+	// as many as a pool of connections can be expected to work off before its
+	// waiters give up.
+	maxInFlight = 1024
 
 	// drainDelay is how long connections are taken after readiness has begun to fail,
 	// and then how long those that were taken last have for their one request.
@@ -51,6 +51,8 @@ const (
 	// much took a fifth off the processor time of a list and a tenth off that of a
 	// read.
 	gcPercent = 400
+	// memoryLimit is the heap, in bytes, from which Go collects as often as it must.
+	memoryLimit = 192 << 20
 
 	startupInterval = 250 * time.Millisecond
 
@@ -103,6 +105,9 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	defer public.Close()
 	if c.GOGC == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if c.GOMEMLIMIT == "" {
+		debug.SetMemoryLimit(memoryLimit)
 	}
 	metrics := telemetry.NewMetrics()
 	metrics.SetVersion(version())

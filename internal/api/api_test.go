@@ -26,7 +26,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-const maxBodyBytes = 1 << 20
+const maxBodyBytes = 64 << 10
 
 // petstore is a server on a database of the test's own, seen by a client whose
 // every exchange is held to the contract.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"iter"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
+	"github.com/gin-gonic/gin"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -32,12 +33,12 @@ const (
 	maxPointerLength = 1000 // bytes of a member's name that is repeated in an error
 )
 
-// body is the JSON object of a request. Its methods take one member each and
-// gather what is wrong; a member that nobody took is unknown. They return nil
-// for a member that is absent or wrong: look at err first.
+// body is the JSON object of a request. Its methods take one field each and
+// collect violations; a field that no method took is unknown. They return nil for
+// a field that is absent or invalid: check err first.
 type body struct {
-	members    map[string]jsontext.Value
-	taken      map[string]bool
+	object     jsontext.Value // valid; nil when the body is empty or no object
+	taken      []string
 	readOnly   []string
 	violations []violation
 	// raw is the body itself, and idempotencyKey that of a POST, if it has one.
@@ -46,10 +47,11 @@ type body struct {
 	failure        error // of the parameters or the JSON; nothing else is then reported
 }
 
-// body reads the body, once all parameters are right. Members named as readOnly
-// are part of the resource, but not for the client to set.
+// body reads the body, once all parameters are right, and takes the request's
+// place among those in progress. Fields named as readOnly are part of the
+// resource, but not for the client to set.
 func (r *request) body(readOnly ...string) *body {
-	b := &body{taken: map[string]bool{}, readOnly: readOnly}
+	b := &body{readOnly: readOnly}
 	if b.failure = r.err(); b.failure != nil {
 		return b
 	}
@@ -58,23 +60,54 @@ func (r *request) body(readOnly ...string) *body {
 			return b
 		}
 	}
-	began := time.Now()
-	text, err := io.ReadAll(http.MaxBytesReader(r.c.Writer, r.c.Request.Body, r.server.maxBodyBytes))
-	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			b.failure = errBodyTooLarge.saying(fmt.Sprintf("The body is larger than %d bytes.", r.server.maxBodyBytes))
-		} else {
-			b.failure = errInvalidJSON.saying("The body ended before it was whole.")
-		}
+	if b.raw, b.failure = r.server.receiveBody(r.c); b.failure != nil {
 		return b
 	}
-	r.server.prolong(r.c, time.Since(began))
-	b.raw = text
-	if len(text) == 0 && r.bodyOptional {
+	if b.failure = r.server.enter(r.c); b.failure != nil {
 		return b
 	}
-	b.members, b.violations, b.failure = parseObject(text)
+	if len(b.raw) == 0 && r.bodyOptional {
+		return b
+	}
+	b.object, b.violations, b.failure = parseObject(b.raw)
 	return b
+}
+
+// receiveBody reads the whole body of a request, or returns an error that closes
+// the connection if it did not read it all.
+func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
+	defer func() {
+		if err != nil {
+			// Otherwise net/http waits for the rest before it sends the response.
+			c.Header("Connection", "close")
+		}
+	}()
+	tooLarge := errBodyTooLarge.saying(fmt.Sprintf("The body is larger than %d bytes.", s.maxBodyBytes))
+	size := c.Request.ContentLength
+	if size > s.maxBodyBytes {
+		return nil, tooLarge
+	}
+	if size < 0 { // unknown
+		size = s.maxBodyBytes
+	}
+	arrived, err := s.limits.expectBody(heldBy(c), size)
+	if err != nil {
+		return nil, err
+	}
+	defer arrived()
+	began := time.Now()
+	text, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, s.maxBodyBytes))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the ReadTimeout of the HTTP server
+		return nil, errRequestTimeout
+	}
+	if err != nil {
+		return nil, errInvalidJSON.saying("The body ended before it was whole.")
+	}
+	s.extendDeadline(c, time.Since(began))
+	return text, nil
 }
 
 // optionalBody reads a body that may be left out, which is the same as {}.
@@ -84,9 +117,9 @@ func (r *request) optionalBody(readOnly ...string) *body {
 }
 
 // parseObject reads one JSON value strictly: RFC 8259, with the UTF-8 and the
-// unique names of RFC 7493. Where it is no object, a violation says so.
-func parseObject(text []byte) (map[string]jsontext.Value, []violation, error) {
-	decoder := jsontext.NewDecoder(bytes.NewReader(text))
+// unique names of RFC 7493. If it is not an object, a violation says so.
+func parseObject(text []byte) (jsontext.Value, []violation, error) {
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(text))
 	value, err := decoder.ReadValue()
 	if err != nil {
 		return nil, nil, invalidJSON(err)
@@ -101,11 +134,29 @@ func parseObject(text []byte) (map[string]jsontext.Value, []violation, error) {
 	if value.Kind() != '{' {
 		return nil, []violation{at("", "wrong_type", "The body is not an object.")}, nil
 	}
-	members := make(map[string]jsontext.Value)
-	if err := json.Unmarshal(value, &members); err != nil {
-		return nil, nil, invalidJSON(err)
+	return value, nil, nil
+}
+
+// fields yields the fields of a valid object one after the other. They are not
+// kept in a map: a hostile body has thousands, and an operation takes a few.
+func fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
+	return func(yield func(string, jsontext.Value) bool) {
+		decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
+		if _, err := decoder.ReadToken(); err != nil { // the brace
+			return
+		}
+		for decoder.PeekKind() == '"' {
+			name, err := decoder.ReadToken()
+			if err != nil {
+				return
+			}
+			text := name.String()
+			value, err := decoder.ReadValue()
+			if err != nil || !yield(text, value) {
+				return
+			}
+		}
 	}
-	return members, nil, nil
 }
 
 // invalidJSON says where the JSON is wrong, in the decoder's words without its name.
@@ -154,31 +205,48 @@ func (b *body) reject(name, code, message string) {
 	b.violations = append(b.violations, at(pointer, code, message))
 }
 
-// err reports all that is wrong with the body, as one problem; required are the
-// members that must be there.
+// err reports everything that is wrong with the body, as one problem; required are
+// the fields that must be there.
 func (b *body) err(required ...string) error {
 	if b.failure != nil {
 		return b.failure
 	}
 	for _, name := range required {
-		if _, given := b.members[name]; !given && b.members != nil {
+		if b.object != nil && b.value(name) == nil {
 			b.reject(name, "required", "The member is required.")
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.members)) {
-		if b.taken[name] {
-			continue
-		}
-		if slices.Contains(b.readOnly, name) {
-			b.reject(name, "read_only", "The member is set by the server.")
-		} else {
-			b.reject(name, "unknown_member", "This operation takes no such member; names are compared with case.")
-		}
-	}
+	b.rejectOthers()
 	if len(b.violations) == 0 {
 		return nil
 	}
-	return errValidationFailed.listing(b.violations[:min(len(b.violations), maxViolations)])
+	return errValidationFailed.listing(b.violations)
+}
+
+// rejectOthers rejects the fields that no method took, until there are
+// [maxViolations].
+func (b *body) rejectOthers() {
+	for name := range fields(b.object) {
+		switch {
+		case len(b.violations) >= maxViolations:
+			return
+		case slices.Contains(b.taken, name):
+		case slices.Contains(b.readOnly, name):
+			b.reject(name, "read_only", "The member is set by the server.")
+		default:
+			b.reject(name, "unknown_member", "This operation takes no such member; names are compared with case.")
+		}
+	}
+}
+
+// value returns the value of a field; nil when it is absent.
+func (b *body) value(name string) jsontext.Value {
+	for have, value := range fields(b.object) {
+		if have == name {
+			return value.Clone()
+		}
+	}
+	return nil
 }
 
 // take gives a member's value; null is wrong.
@@ -192,8 +260,8 @@ func (b *body) take(name string) (value jsontext.Value, given bool) {
 
 // takeNullable gives a member's value; nil when it is absent or null.
 func (b *body) takeNullable(name string) (value jsontext.Value, null bool) {
-	b.taken[name] = true
-	value = b.members[name]
+	b.taken = append(b.taken, name)
+	value = b.value(name)
 	if value.Kind() == 'n' {
 		return nil, true
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/klauspost/compress/gzip"
@@ -82,6 +83,19 @@ func weightOf(parameter string) float64 {
 	return 0
 }
 
+// The slowest client that a page is sent to in whole. The last bytes are in the
+// buffers of the kernel when the server has sent them, so short pages have no use for
+// this time.
+const (
+	drainPause       = 2 * time.Second
+	minDrainBytesSec = 64 << 10
+)
+
+// drainTime is the time in which a client must take a page of this size, in bytes.
+func drainTime(size int64) time.Duration {
+	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
+}
+
 // answerList sends a page of a list. What follows the last error sets its header
 // fields, so that none is on an error.
 func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
@@ -100,10 +114,14 @@ func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
 	if zip {
 		encoded = s.compressor.compress(encoded)
 	}
-	if err := s.limits.send(len(encoded)); err != nil {
+	account, size := caller(c).AccountID, int64(len(encoded))
+	if err := refusal(s.limits.sending.Take(account, size)); err != nil {
 		return err
 	}
-	defer s.limits.sent(len(encoded))
+	defer s.limits.sending.Give(account, size)
+	if writeTimeout(c.Request.Context()) > 0 {
+		setWriteDeadline(c, drainTime(size))
+	}
 	header := c.Writer.Header()
 	header.Add("Link", page.links)
 	header["Cache-Control"] = privateStore

@@ -26,6 +26,7 @@ import (
 // Keys of values in a gin.Context.
 const (
 	identityKey = "identity"
+	heldKey     = "held"
 	causeKey    = "cause"
 	eventKey    = "event"
 	cancelKey   = "cancel"
@@ -47,17 +48,18 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
 		defer cancel()
-		defer cancelProlonged(c)
+		defer cancelExtended(c)
 		c.Request = c.Request.WithContext(ctx)
 
 		err := s.sunset(c, deprecated)
-		if err == nil && r.scope != 0 { // what takes no key asks nothing that could run short
-			if err = s.limits.enter(); err == nil {
-				defer s.limits.leave()
-			}
-		}
 		if err == nil {
 			err = s.admit(c, r)
+		}
+		if err == nil && r.scope != 0 { // an operation without a key needs nothing that could run short
+			defer s.limits.release(heldBy(c))
+			if !methodHasBody(c.Request.Method) { // with a body, once that has arrived
+				err = s.enter(c)
+			}
 		}
 		switch {
 		case err != nil:
@@ -76,23 +78,38 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 	}
 }
 
-// prolong gives the request the time again in which its body came: how long that
-// takes is up to the client, and bounded by the HTTP server. The server's time to
-// write begins anew, or it would cut off an answer that is late for that reason.
-func (s *Server) prolong(c *gin.Context, took time.Duration) {
+// extendDeadline extends the deadline of the request by the time that its body took
+// to arrive: that depends on the client, and the HTTP server bounds it. The
+// server's time to write begins again, or it would cut off a response that is late
+// for that reason.
+func (s *Server) extendDeadline(c *gin.Context, took time.Duration) {
 	ctx := c.Request.Context()
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(took))
 	c.Set(cancelKey, cancel)
 	c.Request = c.Request.WithContext(ctx)
-	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && server.WriteTimeout > 0 {
-		// Where this fails, so does the answer.
-		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(server.WriteTimeout))
+	if limit := writeTimeout(ctx); limit > 0 {
+		setWriteDeadline(c, limit)
 	}
 }
 
-// cancelProlonged frees what prolong took, if it was called.
-func cancelProlonged(c *gin.Context) {
+// writeTimeout is the time that the HTTP server gives a response; 0: any time.
+func writeTimeout(ctx context.Context) time.Duration {
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
+		return server.WriteTimeout
+	}
+	return 0
+}
+
+// setWriteDeadline bounds the time from now on to send the response. The HTTP
+// server must have a WriteTimeout, which it sets again for the next request.
+func setWriteDeadline(c *gin.Context, limit time.Duration) {
+	// If this fails, so does the response.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
+}
+
+// cancelExtended frees what extendDeadline took, if it was called.
+func cancelExtended(c *gin.Context) {
 	if cancel, ok := c.Value(cancelKey).(context.CancelFunc); ok {
 		cancel()
 	}
@@ -125,7 +142,8 @@ func (s *Server) admit(c *gin.Context, r route) error {
 		return err
 	}
 	c.Set(identityKey, identity)
-	if err := s.limits.count(c.Writer.Header(), identity); err != nil {
+	c.Set(heldKey, &held{account: identity.AccountID})
+	if err := s.limits.count(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		return err
 	}
 	switch {

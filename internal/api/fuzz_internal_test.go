@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"iter"
 	"maps"
 	"reflect"
 	"regexp"
@@ -34,7 +35,7 @@ func FuzzParseObject(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		members, violations, err := parseObject(text)
+		object, violations, err := parseObject(text)
 		if want, sure := acceptable(text); sure && want != (err == nil) {
 			t.Fatalf("acceptable: %t, but the error is %v", want, err)
 		}
@@ -42,11 +43,12 @@ func FuzzParseObject(f *testing.F) {
 			t.Fatalf("the error is %v", err)
 		}
 		if err != nil || len(violations) > 0 {
-			if members != nil {
-				t.Fatal("members of what is no object")
+			if object != nil {
+				t.Fatal("an object beside an error")
 			}
 			return
 		}
+		members := maps.Collect(clonedFields(object))
 
 		var theirs map[string]json.RawMessage
 		if err := json.Unmarshal(text, &theirs); err != nil {
@@ -66,10 +68,21 @@ func FuzzParseObject(f *testing.F) {
 			t.Fatalf("encoding again: %v", err)
 		}
 		reread, violations, err := parseObject(again)
-		if err != nil || len(violations) > 0 || len(reread) != len(members) {
+		if err != nil || len(violations) > 0 || len(maps.Collect(clonedFields(reread))) != len(members) {
 			t.Fatalf("reading %s again: %v, %v", again, violations, err)
 		}
 	})
+}
+
+// clonedFields yields the fields of an object with values that stay valid.
+func clonedFields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
+	return func(yield func(string, jsontext.Value) bool) {
+		for name, value := range fields(object) {
+			if !yield(name, value.Clone()) {
+				return
+			}
+		}
+	}
 }
 
 // acceptable says, by way of encoding/json, whether a text is one JSON value as
@@ -132,34 +145,34 @@ func FuzzMembers(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		members, _, err := parseObject(slices.Concat([]byte(`{"name":`), value, []byte(`}`)))
+		object, _, err := parseObject(slices.Concat([]byte(`{"name":`), value, []byte(`}`)))
 		if err != nil {
 			return
 		}
-		value = members["name"]
+		value = (&body{object: object}).value("name")
 		const least, most = 1, 10
-		checkRead(t, members, func(b *body) *string { return b.text("name", least, most) }, func(read string) bool {
+		checkRead(t, object, func(b *body) *string { return b.text("name", least, most) }, func(read string) bool {
 			length := utf8.RuneCountInString(read)
 			return read == decoded(t, value) && length >= least && length <= most && !strings.Contains(read, "\x00")
 		})
-		checkRead(t, members, func(b *body) *string { return b.name() }, func(read string) bool {
+		checkRead(t, object, func(b *body) *string { return b.name() }, func(read string) bool {
 			return read == decoded(t, value) && strings.TrimSpace(read) != "" && !strings.ContainsAny(read, "\x00\t\n\r\x7f\u0085")
 		})
-		checkRead(t, members, func(b *body) *string { return b.enum("name", petStatuses...) }, func(read string) bool {
+		checkRead(t, object, func(b *body) *string { return b.enum("name", petStatuses...) }, func(read string) bool {
 			return read == decoded(t, value) && slices.Contains(petStatuses, read)
 		})
-		checkRead(t, members, func(b *body) *int64 { return b.integer("name", least, most) }, func(read int64) bool {
+		checkRead(t, object, func(b *body) *int64 { return b.integer("name", least, most) }, func(read int64) bool {
 			var number int64
 			return json.Unmarshal(value, &number) == nil && read == number && read >= least && read <= most
 		})
-		checkRead(t, members, func(b *body) *int64 { return b.id("name") }, func(read int64) bool {
+		checkRead(t, object, func(b *body) *int64 { return b.id("name") }, func(read int64) bool {
 			var number int64
 			return json.Unmarshal(value, &number) == nil && read == number && read > 0
 		})
-		checkRead(t, members, func(b *body) *bool { return b.boolean("name") }, func(read bool) bool {
+		checkRead(t, object, func(b *body) *bool { return b.boolean("name") }, func(read bool) bool {
 			return read == decoded(t, value)
 		})
-		checkRead(t, members, func(b *body) *time.Time { return b.time("name") }, func(read time.Time) bool {
+		checkRead(t, object, func(b *body) *time.Time { return b.time("name") }, func(read time.Time) bool {
 			var text string
 			if json.Unmarshal(value, &text) != nil {
 				return false
@@ -169,12 +182,12 @@ func FuzzMembers(f *testing.F) {
 		})
 
 		isNull := jsontext.Value(value).Kind() == 'n'
-		b := &body{members: members, taken: map[string]bool{}}
+		b := &body{object: object}
 		text, cleared := b.nullableText("name", most)
 		if text == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
 			t.Fatalf("%s as a text or null: %v, cleared %t, %v", value, text, cleared, b.violations)
 		}
-		b = &body{members: members, taken: map[string]bool{}}
+		b = &body{object: object}
 		at, cleared := b.nullableTime("name")
 		if at == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
 			t.Fatalf("%s as a time or null: %v, cleared %t, %v", value, at, cleared, b.violations)
@@ -184,17 +197,17 @@ func FuzzMembers(f *testing.F) {
 
 // checkRead reads one member, which must give either a good value or violations,
 // each of another code: a name can be blank and hold a control character.
-func checkRead[T any](t *testing.T, members map[string]jsontext.Value, read func(*body) *T, good func(T) bool) {
+func checkRead[T any](t *testing.T, object jsontext.Value, read func(*body) *T, good func(T) bool) {
 	t.Helper()
-	b := &body{members: members, taken: map[string]bool{}}
+	b := &body{object: object}
 	value := read(b)
 	switch {
 	case (value == nil) != (len(b.violations) == 1 || len(b.violations) == 2 && b.violations[0].Code == "blank" && b.violations[1].Code == "invalid_characters"):
-		t.Fatalf("%s: the value %v and the violations %v", members["name"], value, b.violations)
+		t.Fatalf("%s: the value %v and the violations %v", object, value, b.violations)
 	case value != nil && !good(*value):
-		t.Fatalf("%s was read as %v", members["name"], *value)
+		t.Fatalf("%s was read as %v", object, *value)
 	case value == nil && b.err() == nil:
-		t.Fatalf("%s: the violation %v is no error", members["name"], b.violations)
+		t.Fatalf("%s: the violation %v is no error", object, b.violations)
 	}
 }
 

@@ -58,7 +58,13 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 	if err := s.read(c).err(); err != nil {
 		return err
 	}
-	rows, err := s.queries.InventorySummary(c.Request.Context())
+	ctx := c.Request.Context()
+	end, err := s.limits.expensive.begin(ctx, caller(c).AccountID)
+	if err != nil {
+		return err
+	}
+	defer end()
+	rows, err := s.queries.InventorySummary(ctx)
 	if err != nil {
 		return err
 	}

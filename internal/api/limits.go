@@ -14,23 +14,43 @@ import (
 	"petstore/internal/ratelimit"
 )
 
-// limits are what keeps a few clients from taking all there is (sections 3 and
-// 7 of the contract).
+// What all requests together may hold, and what one account may hold of it.
+const (
+	// placesShare of the places belongs to one account at most, and as much of what
+	// arrives.
+	placesShare = 4
+
+	maxArrivingBodies = 512
+	maxHeldBodyBytes  = 32 << 20 // of all requests, from the arrival of the body to the response
+
+	// A client that reads slowly or not at all holds its page in memory.
+	maxSendingBytes = 64 << 20
+	sendingShare    = 8
+)
+
+// limits keep a few clients from taking everything there is. What accounts hold is
+// counted by the id of the account.
 type limits struct {
-	inFlight chan struct{} // nil: as many as come
-	sending  atomic.Int64  // bytes of pages that are being sent
-	keys     *ratelimit.Limiter[int64]
-	failures *ratelimit.Limiter[netip.Addr]
-	told     *toldLimit // of keys; nil when they have none
+	inProgress *ratelimit.Budget[int64] // requests that are being handled
+	arriving   *ratelimit.Budget[int64] // bodies that are being received
+	bodyBytes  *ratelimit.Budget[int64] // of requests that have not ended
+	sending    *ratelimit.Budget[int64] // bytes of pages that are being sent
+	expensive  *expensiveQueries
+	keys       *ratelimit.Limiter[int64]
+	failures   *ratelimit.Limiter[netip.Addr]
+	told       *toldLimit // of keys; nil when they have none
 }
 
 func newLimits(options Options) *limits {
+	places := int64(options.MaxInFlight)
 	l := &limits{
-		keys:     ratelimit.New[int64](options.KeyLimit, options.Now),
-		failures: ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
-	}
-	if options.MaxInFlight > 0 {
-		l.inFlight = make(chan struct{}, options.MaxInFlight)
+		inProgress: ratelimit.NewBudget[int64](places, max(1, places/placesShare)),
+		arriving:   ratelimit.NewBudget[int64](maxArrivingBodies, maxArrivingBodies/placesShare),
+		bodyBytes:  ratelimit.NewBudget[int64](maxHeldBodyBytes, maxHeldBodyBytes/placesShare),
+		sending:    ratelimit.NewBudget[int64](maxSendingBytes, maxSendingBytes/sendingShare),
+		expensive:  newExpensiveQueries(),
+		keys:       ratelimit.New[int64](options.KeyLimit, options.Now),
+		failures:   ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
 	}
 	if l.keys != nil {
 		l.told = tell(options.KeyLimit.Burst, l.keys.Capacity())
@@ -38,45 +58,63 @@ func newLimits(options Options) *limits {
 	return l
 }
 
-// enter takes a place among the requests in flight, which leave gives back, or
-// says that there is none.
-func (l *limits) enter() error {
-	if l.inFlight == nil {
-		return nil
-	}
-	select {
-	case l.inFlight <- struct{}{}:
-		return nil
-	default:
-		return errOverloaded
-	}
+// held is what a request holds of the shares of its account, until it ends.
+type held struct {
+	account   int64
+	places    int64
+	bodyBytes int64
 }
 
-func (l *limits) leave() {
-	if l.inFlight != nil {
-		<-l.inFlight
-	}
+// heldBy is what a request with an API key holds.
+func heldBy(c *gin.Context) *held {
+	return c.MustGet(heldKey).(*held) //nolint:forcetypeassert // set by admit alone
 }
 
-// maxSending bounds the bytes of pages that are being sent. A client that reads
-// slowly or not at all holds its page in memory, and a page may have 3 MB.
-const maxSending = 64 << 20
-
-// send makes room for a page that is to be sent, which sent gives back, or says
-// that there is none.
-func (l *limits) send(bytes int) error {
-	if l.sending.Add(int64(bytes)) > maxSending {
-		l.sent(bytes)
-		return errOverloaded
+// enter takes a place among the requests in progress for a request.
+func (s *Server) enter(c *gin.Context) error {
+	h := heldBy(c)
+	if err := refusal(s.limits.inProgress.Take(h.account, 1)); err != nil {
+		return err
 	}
+	h.places++
 	return nil
 }
 
-func (l *limits) sent(bytes int) { l.sending.Add(-int64(bytes)) }
+// expectBody makes room for a body of up to this size, in bytes. The function that
+// it returns must be called when the body is there.
+func (l *limits) expectBody(h *held, size int64) (arrived func(), err error) {
+	if err := refusal(l.arriving.Take(h.account, 1)); err != nil {
+		return nil, err
+	}
+	if err := refusal(l.bodyBytes.Take(h.account, size)); err != nil {
+		l.arriving.Give(h.account, 1)
+		return nil, err
+	}
+	h.bodyBytes += size
+	return func() { l.arriving.Give(h.account, 1) }, nil
+}
+
+// release gives back everything that a request holds.
+func (l *limits) release(h *held) {
+	l.inProgress.Give(h.account, h.places)
+	l.bodyBytes.Give(h.account, h.bodyBytes)
+}
+
+// refusal is the error of a request that gets no share; nil when it gets one.
+func refusal(grant ratelimit.Grant) error {
+	switch grant {
+	case ratelimit.ShareExhausted:
+		return errTooManyConcurrent
+	case ratelimit.Exhausted:
+		return errOverloaded
+	default:
+		return nil
+	}
+}
 
 // count counts a request of a key, and tells in the header how many more it may send.
-func (l *limits) count(header http.Header, key auth.Identity) error {
-	bucket := l.keys.Take(key.KeyID)
+func (l *limits) count(header http.Header, key auth.Identity, cost int) error {
+	bucket := l.keys.Take(key.KeyID, cost)
 	if l.told != nil {
 		l.told.write(header, bucket)
 	}
@@ -92,7 +130,7 @@ func (l *limits) countFailure(c *gin.Context, failure *problem) error {
 	if l.failures == nil {
 		return failure
 	}
-	if bucket := l.failures.Take(clientNetwork(c)); !bucket.Taken {
+	if bucket := l.failures.Take(clientNetwork(c), 1); !bucket.Taken {
 		return errTooManyFailures.after(bucket.Wait)
 	}
 	return failure

@@ -28,7 +28,7 @@ func TestToldLimit(t *testing.T) {
 		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }})
 		random := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
-			bucket := l.keys.Take(1)
+			bucket := l.keys.Take(1, 1)
 			header := http.Header{}
 			l.told.write(header, bucket)
 			full := int((bucket.Full + time.Second - time.Nanosecond).Seconds())
@@ -41,7 +41,7 @@ func TestToldLimit(t *testing.T) {
 		now = now.Add(l.keys.Capacity())
 		for i := range limit.Burst {
 			header := http.Header{}
-			l.told.write(header, l.keys.Take(1))
+			l.told.write(header, l.keys.Take(1, 1))
 			left, full := 0, 0
 			if _, err := fmt.Sscanf(header.Get("RateLimit"), `"key";r=%d;t=%d`, &left, &full); err != nil || left != limit.Burst-i-1 || full < (i+1)*60/limit.PerMinute {
 				t.Fatalf("%+v, request %d: RateLimit %s (%v)", limit, i, header.Get("RateLimit"), err)
@@ -71,13 +71,13 @@ func TestLimitsAllocateNothing(t *testing.T) { //nolint:paralleltest // it count
 // pass passes the limits as a request does.
 func pass(t testing.TB, l *limits, header http.Header) {
 	t.Helper()
-	if err := l.enter(); err != nil {
+	if err := refusal(l.inProgress.Take(1, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.count(header, auth.Identity{KeyID: 1}); err != nil {
+	if err := l.count(header, auth.Identity{KeyID: 1}, 1); err != nil {
 		t.Fatal(err)
 	}
-	l.leave()
+	l.release(&held{account: 1, places: 1})
 }
 
 func BenchmarkLimits(b *testing.B) {

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -387,7 +389,7 @@ func TestLimitedRequestsAreLogged(t *testing.T) {
 }
 
 // slowly begins to send a message. When the server waits for the rest of it, it
-// returns what sends that and gives the status of the answer.
+// returns a function that sends that and returns the status of the response.
 func (p *petstore) slowly() (finish func() int) {
 	p.t.Helper()
 	read, write := io.Pipe()
@@ -412,7 +414,7 @@ func (p *petstore) slowly() (finish func() int) {
 	select {
 	case <-reading:
 	case refused := <-status:
-		p.t.Fatalf("answered %d before the body came", refused)
+		p.t.Fatalf("status %d before the body was sent", refused)
 	}
 	return func() int {
 		_, _ = io.WriteString(write, `{"message":"hello"}`)
@@ -421,29 +423,48 @@ func (p *petstore) slowly() (finish func() int) {
 	}
 }
 
-// TestOverload: with all places taken, a request more is refused at once, while
-// what needs no key is answered; places are given back.
-func TestOverload(t *testing.T) {
+// wantRefused fails the test unless the response is this error and says when to try again.
+func (r *response) wantRefused(status int, code string) {
+	r.t.Helper()
+	if got := r.wantError(status, code).header.Get("Retry-After"); got != "1" {
+		r.t.Errorf("%s: Retry-After %q, want 1", r.what, got)
+	}
+}
+
+// TestPlacesInProgress checks that an account gets a quarter of the places, that
+// the others share the rest, and that nobody else is affected.
+func TestPlacesInProgress(t *testing.T) {
 	t.Parallel()
-	const places = 3
+	const places = 4
 	p := start(t)
-	p.get("/pets").want(200)
+	p.oneOfEach()
+	keys := make([]string, places+1)
+	for i := range keys {
+		keys[i] = p.newKey(fmt.Sprint("account ", i), auth.Admin)
+	}
 	p = p.with(func(o *api.Options) { o.MaxInFlight = places })
-	for range 2 {
-		finish := make([]func() int, places)
-		for i := range finish {
-			finish[i] = p.slowly()
+	for range 2 { // places are given back
+		var group sync.WaitGroup
+		statuses := make([]int, places)
+		release := p.hold("orders", 1, func() {
+			group.Go(func() { statuses[0] = p.as(keys[0]).get("/store/orders/1").status })
+		})
+		defer release()
+		p.as(keys[0]).get("/pets").wantRefused(429, "too_many_concurrent_requests")
+		p.as(keys[0]).post("/pets", object{}).wantRefused(429, "too_many_concurrent_requests")
+		p.as(keys[1]).get("/pets").want(200)
+		for i := 1; i < places; i++ {
+			group.Go(func() { statuses[i] = p.as(keys[i]).get(fmt.Sprintf("/store/orders?petId=%d", i)).status })
 		}
+		eventually(t, 8*time.Second, func() bool { return p.waiting() == places })
 		eachOperation(t, func(t *testing.T, o operation) {
 			t.Helper()
-			for _, key := range []string{p.key, "", "x"} { // which it does not look at
-				answer := p.in(t).as(key).ask(o).wantError(503, "unavailable").wantNoLimit()
-				if got := answer.header.Get("Retry-After"); got != "1" {
-					t.Errorf("Retry-After %q", got)
-				}
-			}
+			p.in(t).as(keys[places]).ask(o).wantRefused(503, "unavailable")
+			p.in(t).as("").ask(o).want(401)
+			p.in(t).as("x").ask(o).want(401)
 		})
-		if got := p.get("/pets/1").want(503).header.Get("Deprecation"); got == "" {
+		p.as(keys[0]).get("/pets").wantRefused(429, "too_many_concurrent_requests")
+		if got := p.as(keys[places]).get("/pets/1").want(503).header.Get("Deprecation"); got == "" {
 			t.Error("a deprecated operation does not say so")
 		}
 		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
@@ -452,13 +473,57 @@ func TestOverload(t *testing.T) {
 		p.do("OPTIONS", "/pets", nil).want(204)
 		p.get("/nothing").want(404)
 		p.put("/pets", object{}).want(405)
-		for _, one := range finish {
-			if status := one(); status != 202 {
-				t.Errorf("a request that had its place: %d", status)
-			}
-			eventually(t, 5*time.Second, func() bool { return p.get("/pets").status == 200 })
+		release()
+		group.Wait()
+		if diff := cmp.Diff([]int{200, 200, 200, 200}, statuses); diff != "" {
+			t.Errorf("requests that had a place (-want +got):\n%s", diff)
 		}
 	}
+}
+
+// TestArrivingBodies checks that requests whose body has not arrived hold no place
+// in progress, and that an account has a bounded number of them.
+func TestArrivingBodies(t *testing.T) {
+	t.Parallel()
+	const bodies = 512 / 4
+	p := start(t)
+	another := p.newKey("another", auth.Write)
+	p = p.with(func(o *api.Options) { o.MaxInFlight = 4 })
+	finish := make([]func() int, bodies)
+	for i := range finish {
+		finish[i] = p.slowly()
+	}
+	p.get("/pets").want(200)
+	p.post("/messages", object{"message": "one more"}).wantRefused(429, "too_many_concurrent_requests")
+	p.as(another).post("/messages", object{"message": "from another account"}).want(202)
+	for _, one := range finish {
+		if status := one(); status != 202 {
+			t.Errorf("a slow message: status %d, want 202", status)
+		}
+	}
+	p.post("/messages", object{"message": "again"}).want(202)
+}
+
+// TestBodyBytes checks that the bytes of the bodies of one account are bounded, by
+// what their requests declare.
+func TestBodyBytes(t *testing.T) {
+	t.Parallel()
+	const size, share = 1 << 20, 8 << 20
+	p := start(t)
+	another := p.newKey("another", auth.Write)
+	p = p.with(func(o *api.Options) { o.MaxBodyBytes = size })
+	var finish []func() int
+	for range share / size { // a chunked body may have the largest size
+		finish = append(finish, p.slowly())
+	}
+	p.post("/messages", object{"message": "one more"}).wantRefused(429, "too_many_concurrent_requests")
+	p.as(another).post("/messages", object{"message": "from another account"}).want(202)
+	for _, one := range finish {
+		if status := one(); status != 202 {
+			t.Errorf("a slow message: status %d, want 202", status)
+		}
+	}
+	p.post("/messages", object{"message": "again"}).want(202)
 }
 
 // TestPlacesAreGivenBack by a request that fails, whether we or its client are to blame.
@@ -474,6 +539,109 @@ func TestPlacesAreGivenBack(t *testing.T) {
 		narrow.as("").get("/pets").want(401)
 		narrow.get("/pets").want(200)
 	}
+}
+
+// wantClosing sends the beginning of a request and fails the test unless the response
+// has this status and says that the server closes the connection.
+func (p *petstore) wantClosing(text string, status int) {
+	p.t.Helper()
+	dialer := net.Dialer{}
+	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, text); err != nil {
+		p.t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != status || !response.Close {
+		p.t.Errorf("status %d, want %d; Connection: close: %t", response.StatusCode, status, response.Close)
+	}
+}
+
+// TestDeclaredBodyTooLarge checks that the server refuses a Content-Length over the
+// limit without asking for the body or waiting for it.
+func TestDeclaredBodyTooLarge(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for what, expect := range map[string]string{"with Expect": "Expect: 100-continue\r\n", "without Expect": ""} {
+		t.Run(what, func(t *testing.T) {
+			p.in(t).wantClosing(fmt.Sprintf("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
+				"Content-Type: application/json\r\nContent-Length: %d\r\n%s\r\n", p.key, maxBodyBytes+1, expect), 413)
+		})
+	}
+}
+
+// TestBodyTooSlow checks that a body that does not arrive in the server's ReadTimeout
+// is 408, and that the connection is closed.
+func TestBodyTooSlow(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	server := httptest.NewUnstartedServer(p.server)
+	server.Config.ReadTimeout = 50 * time.Millisecond
+	server.Start()
+	t.Cleanup(server.Close)
+	slow := *p
+	slow.url = server.URL
+	for what, text := range map[string]string{"with a length": "Content-Length: 20\r\n\r\n{", "chunked": "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"} {
+		t.Run(what, func(t *testing.T) {
+			slow.in(t).wantClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+
+				"\r\nContent-Type: application/json\r\n"+text, 408)
+		})
+	}
+	if got := p.count("messages"); got != 0 {
+		t.Errorf("%d messages, want 0", got)
+	}
+}
+
+// TestExpensiveRequests checks that exact counts and the summary cost ten requests
+// each, and that an account has one of them running at a time.
+func TestExpensiveRequests(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.oneOfEach()
+	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
+	const policy = `"key";q=12;w=12`
+	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys"} {
+		limited.do("GET", target+"?limit=1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
+		limited.do("GET", target, nil, "Prefer", "count=exact").wantLimited("8").wantLimit(policy, `"key";r=2;t=10`)
+		limited.get(target).want(200).wantLimit(policy, `"key";r=1;t=11`)
+		clock.move(time.Minute)
+	}
+	limited.do("HEAD", "/pets", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
+	clock.move(time.Minute)
+	limited.get("/store/inventory/summary").want(200).wantLimit(policy, `"key";r=2;t=10`)
+	clock.move(time.Minute)
+	limited.do("GET", "/pets/1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
+
+	p = p.withSession("lock_timeout", "30s")
+	another := p.newKey("another", auth.Read)
+	third := p.newKey("third", auth.Read)
+	var group sync.WaitGroup
+	summaries := make([]int, 3)
+	summary := func(i int, key string) {
+		group.Go(func() { summaries[i] = p.as(key).get("/store/inventory/summary").status })
+	}
+	release := p.hold("pets", 2, func() {
+		summary(0, p.key)
+		summary(1, another)
+	})
+	defer release()
+	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(429, "too_many_concurrent_requests")
+	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(429, "too_many_concurrent_requests")
+	p.as(third).get("/messages").want(200)
+	summary(2, third) // gets its turn
+	release()
+	group.Wait()
+	if diff := cmp.Diff([]int{200, 200, 200}, summaries); diff != "" {
+		t.Errorf("statuses of the summaries (-want +got):\n%s", diff)
+	}
+	p.do("GET", "/messages", nil, "Prefer", "count=exact").want(200)
 }
 
 // manyParameters is a query of n parameters, none like another.
@@ -524,7 +692,7 @@ func (p *petstore) withSession(name, value string) *petstore {
 	parameters := target.Query()
 	parameters.Set(name, value)
 	target.RawQuery = parameters.Encode()
-	pool, err := postgres.Open(p.t.Context(), target.String(), 1)
+	pool, err := postgres.Open(p.t.Context(), target.String(), 4)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -610,19 +778,87 @@ func TestTimeLimits(t *testing.T) {
 	}
 }
 
-// TestSlowReaders: clients that ask for great pages and do not read them cannot
-// fill the memory; small answers go on, and all do when those clients are gone.
-func TestSlowReaders(t *testing.T) {
+// TestPageBytes checks that a page of large items ends early, and that its link leads
+// to the rest.
+func TestPageBytes(t *testing.T) {
 	t.Parallel()
-	const most = 100 // which would be 300 MB
+	const messages = 60
 	p := start(t)
-	_, err := p.db.Exec(t.Context(), `
+	p.insertMessages(messages)
+	answer := p.get("/messages?limit=200").want(200)
+	if got := len(answer.body); got < 512<<10 || got > 544<<10 {
+		t.Errorf("a page of %d bytes", got)
+	}
+	if got := len(walk[message](p, "/messages?limit=200")); got != messages {
+		t.Errorf("all pages hold %d messages, want %d", got, messages)
+	}
+}
+
+// insertMessages inserts messages of 16 KB, the largest there are, for all accounts.
+func (p *petstore) insertMessages(count int) {
+	p.t.Helper()
+	_, err := p.db.Exec(p.t.Context(), `
 		INSERT INTO messages (account_id, id, message)
 		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
-		FROM accounts, generate_series(1, 200) AS number`)
+		FROM accounts, generate_series(1, $1) AS number`, count)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
+}
+
+// withSmallBuffers starts the same server on a listener whose connections keep next to
+// nothing in the kernel that their client does not take.
+func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
+	p.t.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return setBuffer(raw, syscall.SO_SNDBUF)
+	}}
+	listener, err := config.Listen(p.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(p.server)
+	server.Listener.Close()
+	server.Listener = listener
+	change(server.Config)
+	server.Start()
+	p.t.Cleanup(server.Close)
+	other := *p
+	other.url = server.URL
+	return &other
+}
+
+func setBuffer(raw syscall.RawConn, option int) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, option, 4096)
+	})
+	return errors.Join(err, failed)
+}
+
+// slowReader asks for a target and does not read the response. The receive buffer is
+// small from the start, so that the window never opens.
+func (p *petstore) slowReader(target string) net.Conn {
+	p.t.Helper()
+	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		return setBuffer(raw, syscall.SO_RCVBUF)
+	}}
+	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", target, p.key)
+	return conn
+}
+
+// TestSlowReaders checks that clients that ask for large pages and do not read them
+// use up the share of their own account, which comes back when they are gone.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	const most = 50 // more than fit into the share
+	p := start(t).withSmallBuffers(func(*http.Server) {})
+	another := p.newKey("another", auth.Read)
+	p.insertMessages(50)
 	const page = "/messages?limit=200"
 	var slow []net.Conn
 	leave := func() {
@@ -631,41 +867,51 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 	defer leave()
-	// A small buffer from the start, so that the window never opens.
-	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		err := raw.Control(func(fd uintptr) {
-			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
-		})
-		return errors.Join(err, failed)
-	}}
 	refused := func() bool {
 		answer := p.get(page)
 		if answer.status == 200 {
 			return false
 		}
-		answer.wantError(503, "unavailable")
-		if answer.header.Get("Retry-After") == "" || answer.header.Get("Link") != "" {
-			t.Errorf("a refusal with the header %v", answer.header)
+		answer.wantRefused(429, "too_many_concurrent_requests")
+		if answer.header.Get("Link") != "" {
+			t.Errorf("an error with the header %v", answer.header)
 		}
 		return true
 	}
 	for !refused() && len(slow) < most {
-		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow = append(slow, conn)
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", page, p.key)
+		slow = append(slow, p.slowReader(page))
 	}
 	if len(slow) == most {
-		t.Fatalf("%d pages of 3 MB are being sent", most)
+		t.Fatalf("%d pages of 512 KiB are being sent", most)
 	}
-	p.get("/messages?limit=1").want(200)
+	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
+	p.as(another).get(page).want(200)
 	leave()
-	for deadline := time.Now().Add(30 * time.Second); refused(); {
-		if time.Now().After(deadline) {
-			t.Fatal("the clients are gone, and there is no room")
+	eventually(t, 30*time.Second, func() bool { return !refused() })
+}
+
+// TestSlowReadersAreClosed checks that the server closes the connection of a client
+// that does not take its page at the minimum rate.
+func TestSlowReadersAreClosed(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.insertMessages(50)
+	const readers = 3
+	var open atomic.Int64
+	p = p.withSmallBuffers(func(server *http.Server) {
+		server.WriteTimeout = time.Hour
+		server.ConnState = func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateActive:
+				open.Add(1)
+			case http.StateClosed:
+				open.Add(-1)
+			}
 		}
+	})
+	for range readers {
+		defer p.slowReader("/messages?limit=6").Close() // 100 KB, so 3.5 s
 	}
+	eventually(t, 8*time.Second, func() bool { return open.Load() == readers })
+	eventually(t, time.Minute, func() bool { return open.Load() == 0 })
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -15,6 +16,8 @@ import (
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/internal/casefold"
 )
@@ -43,6 +46,7 @@ type page struct {
 	after position
 	// account is whose list it is; 0: the list is the same for all.
 	account int64
+	caller  int64 // the account that asks
 	// counted is whether the client prefers to be told how many items all pages
 	// hold together.
 	counted bool
@@ -51,7 +55,7 @@ type page struct {
 // page reads limit, cursor and sort, and whether to count; the first of sorts is
 // the default, and where it is the only one, sort is no parameter.
 func (r *request) page(defaultLimit int, sorts ...string) *page {
-	p := &page{limit: defaultLimit, sort: sorts[0], counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
+	p := &page{limit: defaultLimit, sort: sorts[0], caller: caller(r.c).AccountID, counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
 	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -140,11 +144,19 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 }
 
 // countOf returns how many items all pages of a list hold. Requests that differ in
-// limit, cursor and sort alone share a count, if they would wait for each other.
+// limit, cursor and sort alone share a count, if they would wait for each other. It
+// begins when it is the turn of the account.
 func (s *Server) countOf(request *http.Request, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := request.URL.Query()
 	query.Del("sort")
-	return s.counts.Do(request.Context(), p.items(request.URL.Path, query), count)
+	return s.counts.Do(request.Context(), p.items(request.URL.Path, query), func(ctx context.Context) (int64, error) {
+		end, err := s.limits.expensive.begin(ctx, p.caller)
+		if err != nil {
+			return 0, err
+		}
+		defer end()
+		return count(ctx)
+	})
 }
 
 // madePage is a page as it is sent.
@@ -161,21 +173,49 @@ func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 		return made, err
 	}
 	made.links = s.link(request, "first", "")
-	if len(rows) > p.limit {
-		rows = rows[:p.limit]
+	items, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
+	if err != nil {
+		return made, err
+	}
+	made.items = items.encoded
+	if items.count < len(rows) {
 		key, err := s.cursorKey.get(ctx)
 		if err != nil {
 			return made, err
 		}
-		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[len(rows)-1]))
+		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[items.count-1]))
 		made.links = s.link(request, "next", cursor) + ", " + made.links
 	}
-	items := make([]Item, len(rows))
-	for i, row := range rows {
-		items[i] = l.item(row)
+	return made, nil
+}
+
+// maxPageBytes is the size from which a page takes no more items, however many it may
+// hold: a page of messages could else have 3 MB.
+const maxPageBytes = 512 << 10
+
+// encodedItems is the JSON array of as many items as fit into a page.
+type encodedItems struct {
+	encoded []byte
+	count   int
+}
+
+// encodeItems encodes rows as the items of a page, at least one if there is any,
+// until the page has [maxPageBytes].
+func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (items encodedItems, err error) {
+	var buffer bytes.Buffer
+	encoder := jsontext.NewEncoder(&buffer, jsontext.EscapeForHTML(false))
+	if err := encoder.WriteToken(jsontext.BeginArray); err != nil {
+		return items, err
 	}
-	made.items, err = encode(items)
-	return made, err
+	for items.count < len(rows) && encoder.OutputOffset() < maxPageBytes {
+		if err := json.MarshalEncode(encoder, item(rows[items.count])); err != nil {
+			return items, err
+		}
+		items.count++
+	}
+	err = encoder.WriteToken(jsontext.EndArray)
+	items.encoded = bytes.TrimSuffix(buffer.Bytes(), []byte("\n")) // which ends each value
+	return items, err
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.

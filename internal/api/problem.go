@@ -73,6 +73,8 @@ var (
 
 	errIdempotencyInProgress = &problem{status: 409, code: "idempotency_in_progress", message: "Another request with this Idempotency-Key is still running.", header: [2]string{"Retry-After", "1"}}
 
+	errRequestTimeout = &problem{status: 408, code: "request_timeout", message: "The body did not arrive in time."}
+
 	errOperationSunset = &problem{status: 410, code: "operation_sunset", message: "This operation has ended; Link names its successor."}
 
 	errPreconditionFailed   = &problem{status: 412, code: "precondition_failed", message: "The resource as it is now does not meet the If-Match or If-None-Match header, so nothing was done. Read it again and send its current tag."}
@@ -83,6 +85,8 @@ var (
 
 	errRateLimited     = &problem{status: 429, code: "rate_limited", message: "This API key has sent too many requests; see Retry-After."}
 	errTooManyFailures = &problem{status: 429, code: "rate_limited", message: "Too many requests from this address had no valid API key; see Retry-After."}
+
+	errTooManyConcurrent = &problem{status: 429, code: "too_many_concurrent_requests", message: "Your account has too many requests in progress. Wait for their responses before you send more.", header: [2]string{"Retry-After", "1"}}
 
 	errInternal    = &problem{status: 500, code: "internal_error", message: "The server failed. Quote the request id when you report it."}
 	errUnavailable = &problem{status: 503, code: "unavailable", message: "The service cannot answer at the moment. Try again shortly.", header: [2]string{"Retry-After", "1"}}
@@ -130,15 +134,19 @@ func explained() []docs.Problem {
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says, and send the same request again to get its answer."},
 
+		{errRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection: open another one and try again."},
+
 		{errOperationSunset, "Use the successor that the header `Link` names as `successor-version`; the reference tells how they differ."},
 		{errPreconditionFailed, "Read the resource again, decide anew, and send the change with the new tag. A list, the summary, the account and API keys have no tag: send neither `If-Match` nor `If-None-Match` there. `If-None-Match` with a write succeeds only if the resource does not have the tag."},
-		{errBodyTooLarge, "Send a smaller body. Unless the server was set up otherwise, 1 MiB is the limit."},
+		{errBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes); the operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use the id of one that `GET /categories` lists."},
 		{errUnknownPet, "Create the pet first, or use the id of one that `GET /pets` lists."},
 		{errIdempotencyKeyReused, "Make a new `Idempotency-Key` for every new request, and repeat a key only with exactly the same request."},
 
 		// errTooManyFailures has the same code.
 		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send less at once: the header `RateLimit` tells how many requests are left. An address from which too many requests had no valid key gets the same answer: correct the key."},
+
+		{errTooManyConcurrent, "Send fewer requests at the same time. An account may use a quarter of what the server can do at once: 256 requests in progress, 128 bodies that are arriving, 8 MiB of lists that it has not yet read, and one exact count or inventory summary at a time."},
 
 		{errInternal, "Try again later. If it goes on, report it with the `requestId`, which the server's log has too."},
 		{errUnavailable, "Wait as many seconds as `Retry-After` says and try again. A POST that carries an `Idempotency-Key` is safe to repeat."},

@@ -47,7 +47,7 @@ func (s *Server) routes() []route {
 		{"DELETE", "/store/orders/{orderId}", auth.Write, s.cancelOrder},
 
 		{"GET", "/store/inventory", auth.Read, s.listInventory},
-		{"GET", "/store/inventory/summary", auth.Read, s.getInventorySummary},
+		{"GET", summaryPath, auth.Read, s.getInventorySummary},
 		{"GET", "/store/inventory/{petId}", auth.Read, s.getInventoryItem},
 		{"PUT", "/store/inventory/{petId}", auth.Write, s.setInventory},
 

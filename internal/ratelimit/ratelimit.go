@@ -54,16 +54,17 @@ func New[K comparable](limit Limit, now func() time.Time) *Limiter[K] {
 	}
 }
 
-// Bucket is the state of a bucket after a token was asked of it.
+// Bucket is the state of a bucket after Take.
 type Bucket struct {
-	Taken bool          // whether there was a token to take
+	Taken bool          // whether the tokens were there and have been taken
 	Left  int           // tokens that are left
 	Full  time.Duration // until the bucket is full
-	Wait  time.Duration // until there is a token to take, where there was none
+	Wait  time.Duration // until the tokens are there, where they were not
 }
 
-// Take takes a token out of the key's bucket, if there is one.
-func (l *Limiter[K]) Take(key K) Bucket {
+// Take takes a number of tokens out of the key's bucket, all of them or none. A
+// cost above the capacity is the capacity.
+func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	if l == nil {
 		return Bucket{Taken: true}
 	}
@@ -73,10 +74,11 @@ func (l *Limiter[K]) Take(key K) Bucket {
 	fullAt, _ := l.fullAt.Get(key)
 	// Who read the clock before another, and comes after, is a moment behind.
 	missing := min(max(fullAt-now, 0), l.capacity)
-	if wait := missing + l.interval - l.capacity; wait > 0 {
-		return Bucket{Full: missing, Wait: wait}
+	price := min(l.interval*time.Duration(cost), l.capacity)
+	if wait := missing + price - l.capacity; wait > 0 {
+		return Bucket{Left: int((l.capacity - missing) / l.interval), Full: missing, Wait: wait}
 	}
-	missing += l.interval
+	missing += price
 	l.fullAt.Add(key, now+missing)
 	return Bucket{Taken: true, Left: int((l.capacity - missing) / l.interval), Full: missing}
 }

@@ -23,6 +23,30 @@ func (c *clock) move(by time.Duration) { c.at = c.at.Add(by) }
 
 func startClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
+// TestCost checks requests that cost several tokens.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	clock := startClock()
+	limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 10}, clock.now)
+	const s = time.Second
+	for i, step := range []struct {
+		after time.Duration
+		cost  int
+		want  ratelimit.Bucket
+	}{
+		{0, 4, ratelimit.Bucket{Taken: true, Left: 6, Full: 4 * s}},
+		{0, 7, ratelimit.Bucket{Left: 6, Full: 4 * s, Wait: s}},
+		{0, 6, ratelimit.Bucket{Taken: true, Left: 0, Full: 10 * s}},
+		{3 * s, 50, ratelimit.Bucket{Left: 3, Full: 7 * s, Wait: 7 * s}}, // more than there ever is costs all
+		{7 * s, 50, ratelimit.Bucket{Taken: true, Left: 0, Full: 10 * s}},
+	} {
+		clock.move(step.after)
+		if diff := cmp.Diff(step.want, limiter.Take("a", step.cost)); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
 // TestBucket: three at once, then one each ten seconds.
 func TestBucket(t *testing.T) {
 	t.Parallel()
@@ -52,11 +76,11 @@ func TestBucket(t *testing.T) {
 		if limiter.Empty("a") == step.want.Taken {
 			t.Errorf("step %d: whether the bucket is empty", i)
 		}
-		if diff := cmp.Diff(step.want, limiter.Take("a")); diff != "" {
+		if diff := cmp.Diff(step.want, limiter.Take("a", 1)); diff != "" {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
-	if limiter.Empty("b") || !limiter.Take("b").Taken {
+	if limiter.Empty("b") || !limiter.Take("b", 1).Taken {
 		t.Error("another key is refused")
 	}
 }
@@ -65,7 +89,7 @@ func TestNoLimit(t *testing.T) {
 	t.Parallel()
 	limiter := ratelimit.New[int](ratelimit.Limit{}, time.Now)
 	for range 10_000 {
-		if !limiter.Take(1).Taken {
+		if !limiter.Take(1, 1).Taken {
 			t.Fatal("refused, without a limit")
 		}
 	}
@@ -81,7 +105,7 @@ func TestRaceForTokens(t *testing.T) {
 	for range askers {
 		group.Go(func() {
 			for i := range times * len(taken) {
-				if key := i % len(taken); limiter.Take(key).Taken {
+				if key := i % len(taken); limiter.Take(key, 1).Taken {
 					taken[key].Add(1)
 				}
 			}
@@ -130,7 +154,7 @@ func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // it measures th
 	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 1, Burst: 1}, startClock().now)
 	before := heap()
 	for i := range uint32(addresses) {
-		if !limiter.Take(address(i)).Taken {
+		if !limiter.Take(address(i), 1).Taken {
 			t.Fatalf("address %d is refused at its first time", i)
 		}
 	}
@@ -141,11 +165,11 @@ func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // it measures th
 	}
 	const known = 65_536
 	for i := uint32(addresses - known); i < addresses; i++ {
-		if limiter.Take(address(i)).Taken {
+		if limiter.Take(address(i), 1).Taken {
 			t.Fatalf("address %d of %d is forgotten", i, addresses)
 		}
 	}
-	if !limiter.Take(address(addresses - known - 1)).Taken {
+	if !limiter.Take(address(addresses-known-1), 1).Taken {
 		t.Error("more addresses are known than there is room for")
 	}
 }
@@ -165,8 +189,8 @@ func TestTakingAllocatesNothing(t *testing.T) { //nolint:paralleltest // it coun
 		"there is none":    {PerMinute: 1, Burst: 1},
 	} {
 		limiter := ratelimit.New[int64](limit, time.Now)
-		limiter.Take(1)
-		if got := testing.AllocsPerRun(1000, func() { limiter.Take(1) }); got > 0 {
+		limiter.Take(1, 1)
+		if got := testing.AllocsPerRun(1000, func() { limiter.Take(1, 1) }); got > 0 {
 			t.Errorf("where %s, taking it allocates %v times", what, got)
 		}
 	}
@@ -176,7 +200,7 @@ func BenchmarkTake(b *testing.B) {
 	limiter := ratelimit.New[int64](ratelimit.Limit{PerMinute: 600, Burst: 100}, time.Now)
 	b.ReportAllocs()
 	for i := int64(0); b.Loop(); i++ {
-		limiter.Take(i % 1000)
+		limiter.Take(i%1000, 1)
 	}
 }
 
@@ -187,7 +211,7 @@ func BenchmarkTakeAtOnce(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := askers.Add(1) * 500; pb.Next(); i++ {
-			limiter.Take(i % 1000)
+			limiter.Take(i%1000, 1)
 		}
 	})
 }
@@ -197,6 +221,6 @@ func BenchmarkTakeOfStrangers(b *testing.B) {
 	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 20, Burst: 20}, time.Now)
 	b.ReportAllocs()
 	for i := uint32(0); b.Loop(); i++ {
-		limiter.Take(address(i))
+		limiter.Take(address(i), 1)
 	}
 }

@@ -1,0 +1,68 @@
+package ratelimit
+
+import "sync"
+
+// Budget divides a fixed amount of something, such as places or bytes, among
+// holders, so that no holder can take more than a share of it. Nil is unlimited.
+// It is safe for concurrent use.
+type Budget[K comparable] struct {
+	total, share int64
+
+	mu   sync.Mutex
+	used int64
+	by   map[K]int64 // holders of nothing are not in it
+}
+
+// NewBudget returns a Budget of the total amount, of which one holder may have the
+// share. A total of 0 is unlimited.
+func NewBudget[K comparable](total, share int64) *Budget[K] {
+	if total <= 0 {
+		return nil
+	}
+	return &Budget[K]{total: total, share: share, by: make(map[K]int64)}
+}
+
+// Grant is the result of [Budget.Take].
+type Grant int
+
+// The results of Take.
+const (
+	Granted        Grant = iota
+	ShareExhausted       // the holder would have more than its share
+	Exhausted            // all holders together would have more than the total
+)
+
+// Take takes an amount for a holder, which [Budget.Give] gives back, unless the
+// result is not Granted. A holder that has nothing may take more than its share,
+// and anyone may take more than the total while nothing of it is taken: one large
+// amount must not wait for ever.
+func (b *Budget[K]) Take(holder K, amount int64) Grant {
+	if b == nil {
+		return Granted
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	has := b.by[holder]
+	switch {
+	case has > 0 && has+amount > b.share:
+		return ShareExhausted
+	case b.used > 0 && b.used+amount > b.total:
+		return Exhausted
+	}
+	b.used += amount
+	b.by[holder] = has + amount
+	return Granted
+}
+
+// Give gives back what Take took.
+func (b *Budget[K]) Give(holder K, amount int64) {
+	if b == nil || amount == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= amount
+	if b.by[holder] -= amount; b.by[holder] <= 0 {
+		delete(b.by, holder)
+	}
+}
