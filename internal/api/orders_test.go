@@ -361,7 +361,7 @@ func TestOrderBodies(t *testing.T) {
 		{"quantity too large", "POST", `{"petId": 1, "quantity": 1000001}`, []string{"/quantity out_of_range"}},
 		{"quantity huge", "POST", `{"petId": 1, "quantity": 1` + strings.Repeat("0", 100) + `}`, []string{"/quantity out_of_range"}},
 		{"quantity null", "POST", `{"petId": 1, "quantity": null}`, []string{"/quantity null_not_allowed"}},
-		{"what the server sets", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/complete read_only", "/id read_only"}},
+		{"what the server sets", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/id read_only", "/complete read_only"}},
 		{"what the server sets", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
 		{"another case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_member"}},
 		{"complete text", "PATCH", `{"complete": "true"}`, []string{"/complete wrong_type"}},

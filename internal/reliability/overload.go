@@ -184,5 +184,5 @@ func hangUps(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	left := l.statuses[noAnswer]
-	return fmt.Sprintf("%d hang up, %d are refused at once; another request took %s; no backend waits after %s; no descriptor is left, no error in the log", left, l.statuses[http.StatusServiceUnavailable], round(a.took), round(gone)), nil
+	return fmt.Sprintf("%d hang up, %d are refused at once; another request took %s; no backend waits after %s; no descriptor is left, no error in the log", left, l.statuses[http.StatusTooManyRequests]+l.statuses[http.StatusServiceUnavailable], round(a.took), round(gone)), nil
 }
