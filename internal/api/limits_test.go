@@ -578,24 +578,48 @@ func TestDeclaredBodyTooLarge(t *testing.T) {
 }
 
 // TestBodyTooSlow checks that a body that does not arrive in the server's ReadTimeout
-// is 408, and that the connection is closed.
+// is 408, that nothing was done, and that the connection is closed.
 func TestBodyTooSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t)
+	p.oneOfEach()
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
+	before := p.contents(tables)
 	server := httptest.NewUnstartedServer(p.server)
-	server.Config.ReadTimeout = 50 * time.Millisecond
+	server.Config.ReadTimeout = 100 * time.Millisecond
 	server.Start()
 	t.Cleanup(server.Close)
 	slow := *p
 	slow.url = server.URL
+	tooSlow := func(t *testing.T, o operation) {
+		t.Helper()
+		body, writer := io.Pipe()
+		defer writer.Close()
+		go func() { _, _ = io.WriteString(writer, "{") }()
+		request, err := http.NewRequestWithContext(t.Context(), o.method, slow.url+o.target, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}}
+		answer, err := slow.in(t).send(request, []byte("{"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.wantError(408, "request_timeout")
+	}
+	for _, o := range operations() {
+		if o.described.RequestBody != nil {
+			t.Run(o.method+o.path, func(t *testing.T) { tooSlow(t, o) })
+		}
+	}
 	for what, text := range map[string]string{"with a length": "Content-Length: 20\r\n\r\n{", "chunked": "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"} {
 		t.Run(what, func(t *testing.T) {
 			slow.in(t).wantClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+
 				"\r\nContent-Type: application/json\r\n"+text, 408)
 		})
 	}
-	if got := p.count("messages"); got != 0 {
-		t.Errorf("%d messages, want 0", got)
+	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
+		t.Errorf("requests whose body did not arrive changed the data (-before +after):\n%s", diff)
 	}
 }
 
