@@ -288,8 +288,13 @@ every server. Revoking it again changes nothing.`,
 			var params db.APIKeyRevokeParams
 			params.ID, params.Prefix = idOrPrefix(args[0])
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				revoked, err := db.New(database).APIKeyRevoke(ctx, params)
+				queries := db.New(database)
+				revoked, err := queries.APIKeyRevoke(ctx, params)
 				if err != nil {
+					return err
+				}
+				// One that was revoked before may be so on the primary alone.
+				if err := queries.AwaitStandby(ctx); err != nil {
 					return err
 				}
 				if len(revoked) == 0 {

@@ -138,6 +138,27 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 }
 
+// TestRevokedTwiceWaitsForTheStandby: nor is a revocation acknowledged to a retry
+// that finds the key revoked.
+func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	created := p.post("/account/api-keys", object{"name": "leaving", "scope": "read"}).want(201)
+	location := created.header.Get("Location")
+	back := p.withoutStandby()
+	p.del(location).wantError(503, "unavailable")
+	p.until("the cut-off revocation commits on the primary", func() bool {
+		var revoked bool
+		if err := p.db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NOT NULL)").Scan(&revoked); err != nil {
+			t.Fatal(err)
+		}
+		return revoked
+	})
+	p.del(location).wantError(503, "unavailable")
+	back()
+	p.del(location).want(204)
+}
+
 // TestLostTransactionIsRetriedInOnePlace: an order that always loses to another
 // transaction is tried four times, with an Idempotency-Key and without.
 func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {

@@ -84,7 +84,7 @@ func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (r
 		return false, fmt.Errorf("auth: revoking the key: %w", err)
 	}
 	if key.RevokedAt != nil {
-		return false, nil
+		return false, awaitStandby(ctx, queries)
 	}
 	if key.Scope == Admin.String() {
 		live, err := queries.APIKeyLockAdmins(ctx, accountID)
@@ -97,10 +97,19 @@ func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (r
 	}
 	_, err = queries.APIKeyRevokeOwn(ctx, db.APIKeyRevokeOwnParams{ID: keyID, AccountID: accountID})
 	if errors.Is(err, pgx.ErrNoRows) { // revoked in the meantime
-		return false, nil
+		return false, awaitStandby(ctx, queries)
 	}
 	if err != nil {
 		return false, fmt.Errorf("auth: revoking the key: %w", err)
 	}
 	return true, nil
+}
+
+// awaitStandby has a transaction wait for the synchronous standby although it writes
+// nothing: what it found may have been committed on the primary alone.
+func awaitStandby(ctx context.Context, queries *db.Queries) error {
+	if err := queries.AwaitStandby(ctx); err != nil {
+		return fmt.Errorf("auth: waiting for the standby: %w", err)
+	}
+	return nil
 }
