@@ -29,7 +29,7 @@ func ownCluster(t *testing.T) *pgtest.Database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // for the server's user
+	if err := os.Chmod(dir, 0o711); err != nil { // for the server's user
 		t.Fatal(err)
 	}
 	cluster, err := localpg.Start(t.Context(), localpg.Options{

@@ -141,7 +141,7 @@ func anotherServer(t *testing.T, database string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // for the server's user
+	if err := os.Chmod(dir, 0o711); err != nil { // for the server's user
 		t.Fatal(err)
 	}
 	cluster, err := localpg.Start(t.Context(), localpg.Options{Binaries: binaries, Dir: dir, Disposable: true})
