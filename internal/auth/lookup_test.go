@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -175,7 +176,7 @@ func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	known := parsed.Hash()
 	hold := newGate()
 	tracer := &lookupTracer{before: func(one lookup) {
-		if string(one.hashes[0]) != string(known[:]) {
+		if !bytes.Equal(one.hashes[0], known[:]) {
 			hold.pass()
 		}
 	}}
