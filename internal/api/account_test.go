@@ -539,6 +539,25 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 	}
 }
 
+// TestRevokedWhileTheBodyArrives checks that a request does nothing when its key was
+// revoked before its body was there.
+func TestRevokedWhileTheBodyArrives(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	writer := p.makeKey("writer", "write")
+	finish := p.as(writer.Secret).slowly()
+	p.del(keyPath(writer.ID)).want(204)
+	if status := finish(); status != 401 {
+		t.Errorf("status %d, want 401", status)
+	}
+	if finish := p.slowly(); finish() != 202 {
+		t.Error("a slow body with a key in force is refused")
+	}
+	if got := len(p.contents([]string{"messages"})["messages"]); got != 1 {
+		t.Errorf("%d messages were stored, want 1", got)
+	}
+}
+
 // TestKeysBelongToAnAccount: another account's can be neither seen nor changed.
 func TestKeysBelongToAnAccount(t *testing.T) {
 	t.Parallel()

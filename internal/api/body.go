@@ -63,6 +63,10 @@ func (r *request) body(readOnly ...string) *body {
 	if b.raw, b.failure = r.server.receiveBody(r.c); b.failure != nil {
 		return b
 	}
+	// The client may have taken seconds, in which its key may have been revoked.
+	if _, b.failure = r.server.authenticate(r.c); b.failure != nil {
+		return b
+	}
 	if b.failure = r.server.enter(r.c); b.failure != nil {
 		return b
 	}
