@@ -86,8 +86,8 @@ var faults = []fault{
 	{29, "guesses are looked up as other unknown keys", "internal/api/limits.go", "return network, l.failures.Empty(network)", "return network, false"},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	answeredEarly.in(30),
-	{31, "a stop closes connections that seem idle", "cmd/petstore/serve.go", "handler.ShutDown()\n", "server.SetKeepAlivesEnabled(false)\n"},
-	{31, "a stop does not wait for requests on their way", "cmd/petstore/serve.go", "drainDelay = 200 * time.Millisecond", "drainDelay = 0"},
+	{31, "a stop refuses the requests that still come", "cmd/petstore/serve.go", "handler.ShutDown()\n", "handler.ShutDown()\nserver.Handler = http.NotFoundHandler()\n"},
+	{31, "a stop cuts off the requests under way", "cmd/petstore/serve.go", "handler.ShutDown()\n", "_ = server.Close()\n"},
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
 }
 
