@@ -64,7 +64,7 @@ var rows = []row{
 	{26, "120 clients of shared reads hang up", sharedHangUps},
 	{27, "SIGTERM while the database is silent", silentEnd},
 	{28, "a hostile account with six keys", hostileAccount},
-	{29, "strangers guess keys", guessedKeys},
+	{29, "strangers guess keys, or send half headers", strangers},
 	{30, "histories of hot pets across crashes", crashHistories},
 	{31, "a rolling restart of two instances", rollingRestart},
 	{32, "LISTEN is on another server than the pool", listenElsewhere},
