@@ -47,6 +47,10 @@ for kind, selector in selectors.items():
     check(selects(selector, api["metadata"]["labels"]), f"the {kind} selects no pod of the API")
     check(not selects(selector, migrate["metadata"]["labels"]), f"the {kind} selects the pod that migrates")
 policy = the("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+for rule in the("NetworkPolicy")["spec"]["egress"]:
+    check(rule.get("to") and rule.get("ports"), f"the NetworkPolicy lets out more than a destination and a port: {rule}")
+    for peer in rule.get("to", []):
+        check(peer.get("ipBlock", {}).get("cidr") not in ("0.0.0.0/0", "::/0"), "the NetworkPolicy lets out to any address")
 for name, template in {"api": api, "migrate": migrate}.items():
     check(selects(policy, template["metadata"]["labels"]), f"the NetworkPolicy does not select the pod {name}")
     pod, (container,) = template["spec"], template["spec"]["containers"]

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	defaultImage = "postgres:17-alpine"
+	defaultImage = "postgres:17.11-alpine@sha256:b0f9560a2de083e2cc7382e75f808c7381a32852a7ec49117deedb300e552b24"
 
 	engineTimeout   = 2 * time.Second // a socket can accept and stay mute
 	pullTimeout     = 2 * time.Minute

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// pinned is a reference that always names the same bytes, and says which version
+// they are.
+var (
+	pinnedImage  = regexp.MustCompile(`^[a-z0-9./-]+:[A-Za-z0-9.-]+@sha256:[0-9a-f]{64}$`)
+	pinnedAction = regexp.MustCompile(`^[a-z0-9/-]+@[0-9a-f]{40} # v[0-9]+\.[0-9]+\.[0-9]+$`)
+)
+
+// TestImagesAndActionsArePinned covers the Dockerfile, the compose file and the
+// workflows.
+func TestImagesAndActionsArePinned(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		file    string
+		named   *regexp.Regexp
+		pinned  *regexp.Regexp
+		atLeast int
+	}{
+		{"Dockerfile", regexp.MustCompile(`(?m)^ARG GO_IMAGE=(.*)$`), pinnedImage, 1},
+		{"docker-compose.yml", regexp.MustCompile(`\$\{(?:POSTGRES|PROMETHEUS|GRAFANA)_IMAGE:-(.*)\}`), pinnedImage, 3},
+		{"internal/pgtest/container.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
+		{".ci/docker", regexp.MustCompile(`(?m)^postgres=(postgres:.*)$`), pinnedImage, 1},
+		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
+	} {
+		text, err := os.ReadFile("../../" + test.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := test.named.FindAllStringSubmatch(string(text), -1)
+		if len(found) < test.atLeast {
+			t.Errorf("%s: %d references were found", test.file, len(found))
+		}
+		for _, match := range found {
+			if !test.pinned.MatchString(match[1]) {
+				t.Errorf("%s: %q is not pinned by digest", test.file, match[1])
+			}
+		}
+	}
+}
+
+// TestComposeFile covers what every service has, and that no password is in the file.
+func TestComposeFile(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct {
+			MemLimit    string `yaml:"mem_limit"`
+			Logging     struct{ Options map[string]string }
+			SecurityOpt []string `yaml:"security_opt"`
+			Environment map[string]string
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Services) < 6 {
+		t.Errorf("%d services were found", len(file.Services))
+	}
+	for name, service := range file.Services {
+		if service.MemLimit == "" || service.Logging.Options["max-size"] == "" || service.Logging.Options["max-file"] == "" || len(service.SecurityOpt) == 0 {
+			t.Errorf("%s has no limit of memory or logs, or no security_opt: %+v", name, service)
+		}
+		for variable := range service.Environment {
+			if strings.HasSuffix(variable, "PASSWORD") {
+				t.Errorf("%s: the password %s is in the environment", name, variable)
+			}
+		}
+	}
+}
