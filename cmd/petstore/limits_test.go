@@ -109,7 +109,7 @@ func TestServeLimitsRequests(t *testing.T) {
 		"half a header":      {"GET /pets" + common, readHeaderTimeout + 5*time.Second, nil},
 		"half a body": {
 			"POST /messages" + common + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{", readTimeout + 5*time.Second,
-			[]string{" 400 Bad Request", "invalid_json"},
+			[]string{" 408 Request Timeout", "request_timeout"},
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
