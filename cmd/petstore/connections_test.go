@@ -137,8 +137,8 @@ func (p *peer) send(text string) {
 	}
 }
 
-// want reads a response with this status and returns its body.
-func (p *peer) want(status int) string {
+// want reads a response with this status.
+func (p *peer) want(status int) {
 	p.t.Helper()
 	response, err := http.ReadResponse(p.reader, nil)
 	if err != nil {
@@ -149,7 +149,6 @@ func (p *peer) want(status int) string {
 	if err != nil || response.StatusCode != status {
 		p.t.Fatalf("status %d, body %q, %v; want %d", response.StatusCode, body, err, status)
 	}
-	return string(body)
 }
 
 // wantClosed fails the test unless the server closes the connection without a byte.
@@ -265,7 +264,7 @@ func TestConnectionsClose(t *testing.T) {
 	b.handled("/whole")
 	dialPeer(t, b.limited.Addr().String())
 	b.until(func(int, uint64) bool { // Accept has taken it from the kernel
-		inner, _ := b.limited.Listener.(*listener) //nolint:errcheck // startBounded made it
+		inner, _ := b.limited.Listener.(*listener) // startBounded made it
 		waits, err := inner.waits()
 		return err == nil && !waits
 	})
