@@ -81,7 +81,6 @@ var faults = []fault{
 	},
 	{27, "the end waits for requests beyond the grace", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
 	{28, "an account may have all that arrives", "internal/api/limits.go", "placesShare = 4", "placesShare = 1"},
-	{28, "an account may have all that is being sent", "internal/api/limits.go", "sendingShare    = 8", "sendingShare    = 1"},
 	{29, "the lookups of guesses have no pace", "internal/auth/lookup.go", "suspectPace = 25 * time.Millisecond", "suspectPace = time.Nanosecond"},
 	{29, "guesses are looked up as other unknown keys", "internal/api/limits.go", "return network, l.failures.Empty(network)", "return network, false"},
 	{29, "the connections of clients have no bound", "cmd/petstore/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},

@@ -147,26 +147,32 @@ func (a *attacker) prepare(ctx context.Context) error {
 
 // begin attacks in every way at once until the function that it returns is called.
 func (a *attacker) begin(ctx context.Context) (stop func()) {
-	const slowBodies, slowReaders, flooders = 90, 25, 4 // of each key
+	// Of each key: with six, more than there are places for arriving bodies and for
+	// pages. One comes after the other, since a key may send 100 requests at once and
+	// ten a second.
+	const slowBodies, slowReaders, flooders = 88, 24, 4
+	const readAfter, floodAfter = 500 * time.Millisecond, 4 * time.Second
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	unknown := largeBody(1 << 20)
 	for i, key := range a.keys {
+		for range slowReaders {
+			group.Go(func() {
+				wait(ctx, readAfter)
+				a.hold(ctx, "GET /messages?limit=200 HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer "+key+"\r\n\r\n")
+			})
+		}
 		for range slowBodies {
 			group.Go(func() {
 				a.hold(ctx, "POST /messages HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer "+key+
 					"\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
 			})
 		}
-		for range slowReaders {
-			group.Go(func() {
-				a.hold(ctx, "GET /messages?limit=200 HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer "+key+"\r\n\r\n")
-			})
-		}
 		hostile := a.as(key)
 		hostile.judge = nil // the body is the attack
 		for flooder := range flooders {
 			group.Go(func() {
+				wait(ctx, floodAfter)
 				for ; ctx.Err() == nil; wait(ctx, 200*time.Millisecond) {
 					a.l.note(hostile.do(ctx, "GET", fmt.Sprintf("/pets?limit=%d&name=bulk", 1+10*i+flooder), "", "Prefer", "count=exact"))
 					a.l.note(hostile.do(ctx, "GET", fmt.Sprintf("/pets?status=sold&name=b&limit=%d", 1+10*i+flooder), "", "Prefer", "count=exact"))
@@ -176,6 +182,7 @@ func (a *attacker) begin(ctx context.Context) (stop func()) {
 		}
 		for range 2 {
 			group.Go(func() {
+				wait(ctx, floodAfter)
 				for ; ctx.Err() == nil; wait(ctx, time.Second) {
 					a.l.note(hostile.do(ctx, "POST", "/pets", unknown))
 					a.l.note(hostile.do(ctx, "POST", "/pets", unknown[:60_000]+`"":0}`))
