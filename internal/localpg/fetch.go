@@ -18,6 +18,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -58,9 +59,12 @@ func platform() string {
 
 // fetch returns the server in the cache, after filling it when it is empty.
 func (o FindOptions) fetch(ctx context.Context, runAs *account) (Binaries, error) {
-	cache, err := o.cacheDir(runAs)
-	if err != nil {
-		return Binaries{}, fmt.Errorf("fetching it: %w", err)
+	cache := o.Cache
+	if cache == "" {
+		var err error
+		if cache, err = CacheDir(); err != nil {
+			return Binaries{}, fmt.Errorf("fetching it: %w", err)
+		}
 	}
 	home := filepath.Join(cache, fmt.Sprintf("postgresql-%s-%s-%s", fetchVersion, runtime.GOOS, runtime.GOARCH))
 	if isExecutable(filepath.Join(home, "bin", "postgres")) {
@@ -84,17 +88,52 @@ func (o FindOptions) fetch(ctx context.Context, runAs *account) (Binaries, error
 	return probe(ctx, runAs, filepath.Join(home, "bin"))
 }
 
-// cacheDir is the user's cache, or for root the machine's: root's own is closed
-// to the user that the server runs as.
-func (o FindOptions) cacheDir(runAs *account) (string, error) {
-	switch {
-	case o.Cache != "":
-		return o.Cache, nil
-	case runAs != nil:
-		return "/var/cache/petstore", nil
+// CacheDir creates and returns a directory for files that later runs use: in the
+// user's cache, or for root in the machine's, because root's own is closed to the
+// user that the server runs as. If neither can be used, it is in the directory for
+// temporary files.
+func CacheDir() (string, error) {
+	runAs, err := serverAccount("")
+	if err != nil {
+		return "", err
 	}
 	cache, err := os.UserCacheDir()
-	return filepath.Join(cache, "petstore"), err
+	if runAs != nil && os.Getenv("XDG_CACHE_HOME") == "" {
+		cache, err = "/var/cache", nil
+	}
+	if err == nil {
+		dir := filepath.Join(cache, "petstore")
+		if err = makeOpenDir(dir, runAs); err == nil {
+			return dir, nil
+		}
+	}
+	dir := filepath.Join(os.TempDir(), "petstore-"+strconv.Itoa(os.Geteuid()))
+	if tempErr := makeOpenDir(dir, runAs); tempErr != nil {
+		return "", errors.Join(err, tempErr)
+	}
+	return dir, nil
+}
+
+// makeOpenDir makes a directory of ours that the account can enter.
+func makeOpenDir(dir string, runAs *account) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
+		return fmt.Errorf("%s is not a directory of this user", dir)
+	}
+	// a strict umask must not close it to the user that the server runs as
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	if !runAs.canEnter(dir) {
+		return fmt.Errorf("the user %s cannot enter %s", runAs.name, dir)
+	}
+	return nil
 }
 
 // fill unpacks the server beside home and moves it there whole, so that several
@@ -105,10 +144,6 @@ func (o FindOptions) fill(ctx context.Context, cache, home, digest string) error
 		return err
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	// a strict umask must not close it to the user that the server runs as
-	if err := os.Chmod(cache, 0o755); err != nil {
 		return err
 	}
 	temp, err := os.MkdirTemp(cache, "fetching-")

@@ -1,6 +1,6 @@
-// Package localpg runs a private PostgreSQL from the machine's own binaries:
-// one directory, one server, reached by a unix socket that only this user can
-// open. It works as root too, where the server runs as postgres or nobody.
+// Package localpg runs a private PostgreSQL from server binaries: one directory,
+// one server, and a Unix socket that only this user can open. As root, it runs the
+// server as the user postgres or nobody, because PostgreSQL refuses to run as root.
 package localpg
 
 import (
@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,30 +26,32 @@ import (
 )
 
 const (
-	// superuser owns the cluster; the socket trusts whoever can open it.
+	// superuser owns the cluster. The server trusts everybody who can open its socket.
 	superuser = "postgres"
 	// port only names the socket file: the server listens on no address.
-	port = 5432
-	// maxSocketPath is what sun_path holds on macOS; Linux has four bytes more.
+	port = "5432"
+	// maxSocketPath is the size of sun_path on macOS; Linux has four bytes more.
 	maxSocketPath = 103
 
-	startTimeout     = time.Minute // crash recovery can take a while
+	startTimeout     = time.Minute // crash recovery can take long
 	leftoverTimeout  = 10 * time.Second
-	strangerTimeout  = 2 * time.Second // for a server that may be ending
 	fastTimeout      = 10 * time.Second
 	immediateTimeout = 5 * time.Second
 	pollInterval     = 20 * time.Millisecond
 )
 
-// Options say what [Start] starts and where.
+// Options tell [Start] which server to start and where.
 type Options struct {
 	Binaries Binaries
-	// Dir holds the cluster, its lock and the log of its server. It is made
-	// when absent, with [DirMode], and the cluster in it too.
+	// Dir holds the cluster, its lock and the log of its server. [Start] creates
+	// the directory and the cluster if they do not exist.
 	Dir string
-	// Disposable gives up every promise about crashes for speed: for tests.
+	// Disposable trades the safety of the data for speed: for tests.
 	Disposable bool
-	// Settings are server settings beside the ones that this package needs.
+	// Detached keeps the server running when this process ends. The server
+	// deletes its data when it ends. Implies Disposable.
+	Detached bool
+	// Settings are additional server settings.
 	Settings map[string]string
 }
 
@@ -57,18 +60,17 @@ type Cluster struct {
 	options  Options
 	dir      string
 	account  *account
-	lock     *dirLock
+	lock     *os.File
 	socket   string // the directory of the socket
 	process  *os.Process
 	stopping atomic.Bool
-	cleanup  sync.Once
 	done     chan struct{}
 	err      error // written before done is closed
+	cleanup  sync.Once
 }
 
-// DirMode is the mode of a directory above the data of a cluster, which nobody
-// else can read. Under root the server runs as another user, which must get
-// through it; it can list nothing there either.
+// DirMode is the mode of a directory that contains a cluster. Nobody else can
+// read it. Under root, the server's user must be able to pass through it.
 func DirMode() os.FileMode {
 	if os.Geteuid() == 0 {
 		return 0o711
@@ -76,10 +78,10 @@ func DirMode() os.FileMode {
 	return 0o700
 }
 
-// InUseError says that another process has the directory.
+// InUseError says that another process uses the directory.
 type InUseError struct {
 	Dir string
-	PID int // of that process, 0 when unknown
+	PID int // of that process, 0 if unknown
 }
 
 func (e *InUseError) Error() string {
@@ -89,25 +91,26 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("another process (pid %d) uses the database in %s", e.PID, e.Dir)
 }
 
-// Start starts the cluster in a directory and returns once it answers; ctx
-// bounds the start alone. What an earlier owner left when it was killed, a half
-// made cluster, a stale pid file or a server still running, is cleared first.
-// The error is an [*InUseError] when another process has the directory.
+// Start starts the cluster of a directory and returns when it accepts connections.
+// The context limits the start only. Start first clears away what a killed owner
+// left: an unfinished cluster, a stale pid file, a running server. The error is an
+// [*InUseError] if another process uses the directory.
 //
-// The server dies with this process, however that ends. (Outside Linux it
-// survives a kill -9, until the next Start.)
+// Unless it is detached, the server ends when this process ends for any reason.
+// (Outside Linux it survives a kill -9 until the next Start.)
 func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	options.Disposable = options.Disposable || options.Detached
 	dir, err := filepath.Abs(options.Dir)
+	if err == nil {
+		err = os.MkdirAll(dir, DirMode())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)
 	}
-	if err := os.MkdirAll(dir, DirMode()); err != nil {
-		return nil, fmt.Errorf("localpg: %w", err)
-	}
 	c := &Cluster{options: options, dir: dir}
-	if c.lock, err = lockDir(dir); err != nil {
+	if c.lock, err = lockDir(ctx, dir); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -118,36 +121,29 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if c.account, err = serverAccount(c.data()); err != nil {
 		return nil, err
 	}
-	if err := c.prepareData(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.endLeftover(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.makeSocketDir(); err != nil {
-		return nil, err
-	}
-	if err := c.launch(ctx); err != nil {
-		return nil, err
+	for _, step := range []func(context.Context) error{c.prepareData, c.makeSocketDir, c.launch} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return c, nil
 }
 
-// URL is the libpq URL of a database of the cluster.
+// URL returns the libpq URL of a database of the cluster.
 func (c *Cluster) URL(database string) string {
 	query := url.Values{
 		"host": {c.socket},
-		// said because PGPORT and PGSSLMODE would count otherwise
-		"port":    {strconv.Itoa(port)},
+		// explicit, because PGPORT and PGSSLMODE would apply otherwise
+		"port":    {port},
 		"sslmode": {"disable"},
 		"user":    {superuser},
 	}
-	// libpq takes a plus for a plus
+	// libpq does not decode a plus
 	encoded := strings.ReplaceAll(query.Encode(), "+", "%20")
 	return (&url.URL{Scheme: "postgres", Path: "/" + database, RawQuery: encoded}).String()
 }
 
-// EnsureDatabase makes a database unless it is there.
+// EnsureDatabase creates a database if it does not exist.
 func (c *Cluster) EnsureDatabase(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
@@ -160,7 +156,7 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, name string) error {
 		_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 	}
 	if err != nil {
-		return fmt.Errorf("localpg: making the database %s: %w", name, err)
+		return fmt.Errorf("localpg: create the database %s: %w", name, err)
 	}
 	return nil
 }
@@ -168,8 +164,8 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, name string) error {
 // Done is closed when the server has ended, by [Cluster.Stop] or by itself.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
-// Err says why the server ended by itself; it is nil after [Cluster.Stop] and
-// while the server runs.
+// Err returns why the server ended by itself. It returns nil after [Cluster.Stop]
+// and while the server runs.
 func (c *Cluster) Err() error {
 	select {
 	case <-c.done:
@@ -179,40 +175,27 @@ func (c *Cluster) Err() error {
 	}
 }
 
-// Stop ends the server: it breaks off open transactions and writes everything
-// to disk, or not even that for a disposable cluster. A server that takes too
-// long, or longer than ctx, is killed, which loses no committed data. The
-// directory is free for another process afterwards.
+// Stop ends the server. The server aborts open transactions and, unless it is
+// disposable, writes everything to disk. Stop kills a server that takes longer
+// than ctx allows, which loses no committed data. The directory is free for
+// another process afterwards.
 func (c *Cluster) Stop(ctx context.Context) error {
 	c.stopping.Store(true)
 	defer c.release()
-	steps := []struct {
-		signal syscall.Signal
-		wait   time.Duration
-	}{
-		{syscall.SIGINT, fastTimeout},
-		{syscall.SIGQUIT, immediateTimeout},
+	if !c.options.Disposable && c.endBy(ctx, syscall.SIGINT, fastTimeout) ||
+		c.endBy(ctx, syscall.SIGQUIT, immediateTimeout) ||
+		c.endBy(context.WithoutCancel(ctx), syscall.SIGKILL, immediateTimeout) {
+		return nil
 	}
-	if c.options.Disposable {
-		steps = steps[1:]
-	}
-	for _, step := range steps {
-		if c.endBy(ctx, step.signal, step.wait) {
-			return nil
-		}
-	}
-	if !c.endBy(context.WithoutCancel(ctx), syscall.SIGKILL, immediateTimeout) {
-		return fmt.Errorf("localpg: postgres (pid %d) does not end", c.process.Pid)
-	}
-	return nil
+	return fmt.Errorf("localpg: postgres (pid %d) does not end", c.process.Pid)
 }
 
-// endBy signals the server and reports whether it ended within the wait.
-func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal, wait time.Duration) bool {
+// endBy signals the server and reports whether it ended within the time.
+func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal, limit time.Duration) bool {
 	if err := c.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {
 	case <-c.done:
@@ -222,14 +205,14 @@ func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal, wait time.Du
 	}
 }
 
-// release gives the directory back, once.
+// release gives up the directory, once.
 func (c *Cluster) release() {
 	c.cleanup.Do(func() {
 		if c.socket != "" {
 			removeSocketDir(c.socket)
-			c.lock.forget()
 		}
-		c.lock.release()
+		_ = c.lock.Truncate(0) // we are not the owner any more
+		c.lock.Close()
 	})
 }
 
@@ -237,11 +220,11 @@ func (c *Cluster) data() string { return filepath.Join(c.dir, "data") }
 
 func (c *Cluster) logFile() string { return filepath.Join(c.dir, "postgres.log") }
 
-// prepareData makes the cluster where there is none, and checks that the
-// binaries fit the one that is there.
+// prepareData creates the cluster if there is none, or else checks that these
+// binaries can open it.
 func (c *Cluster) prepareData(ctx context.Context) error {
-	// nobody else makes clusters here, we have the lock; what cannot be removed
-	// yet, because its initdb is only just dying, goes at a later start
+	// We hold the lock, so no other process makes a cluster here. A later start
+	// removes what an initdb that is still dying keeps here.
 	if abandoned, err := filepath.Glob(c.data() + ".new-*"); err == nil {
 		for _, path := range abandoned {
 			os.RemoveAll(path)
@@ -259,11 +242,19 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 			"use the binaries of PostgreSQL %s, or move the directory away to begin anew",
 			c.dir, major, c.options.Binaries, major)
 	}
+	pid := readPID(pidFile(c.dir))
+	if pid > 0 && serves(pid, c.data()) { // somebody started it without our lock
+		return &InUseError{Dir: c.dir, PID: pid}
+	}
+	// postgres refuses to start if another program has the number by now
+	if err := os.Remove(pidFile(c.dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("localpg: %w", err)
+	}
 	return nil
 }
 
-// initdb makes the cluster under another name first, so that one under its own
-// name is always whole.
+// initdb makes the cluster under another name and renames it, so that a cluster
+// under its own name is always complete.
 func (c *Cluster) initdb(ctx context.Context) error {
 	unfinished, err := os.MkdirTemp(c.dir, "data.new-")
 	if err != nil {
@@ -274,10 +265,11 @@ func (c *Cluster) initdb(ctx context.Context) error {
 		return err
 	}
 	cmd := c.account.command(ctx, syscall.SIGKILL, filepath.Join(c.options.Binaries.Dir, "initdb"))
-	path, err := c.account.reach(cmd, unfinished)
+	path, closeDir, err := c.account.reach(cmd, unfinished)
 	if err != nil {
 		return err
 	}
+	defer closeDir()
 	cmd.Args = append(cmd.Args, "--pgdata="+path, "--username="+superuser, "--auth=trust", "--encoding=UTF8", "--locale=C")
 	if c.options.Disposable {
 		cmd.Args = append(cmd.Args, "--no-sync")
@@ -300,73 +292,13 @@ func (c *Cluster) initdb(ctx context.Context) error {
 	return nil
 }
 
-// endLeftover deals with what postmaster.pid tells: a server that our killed
-// predecessor started is ended, one that somebody else started is an
-// [*InUseError]. A pid file without a server is left to postgres, which also
-// looks at the shared memory it names.
-func (c *Cluster) endLeftover(ctx context.Context) error {
-	file := filepath.Join(c.data(), "postmaster.pid")
-	pid := postmasterPID(file)
-	if pid == 0 || !processExists(pid) {
-		return nil
-	}
-	if !serves(pid, c.data()) {
-		// the number belongs to another program by now, which would keep
-		// postgres from starting
-		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("localpg: %w", err)
-		}
-		return nil
-	}
-	ours := pid == c.lock.previous.Server
-	timeout := strangerTimeout
-	if ours {
-		timeout = leftoverTimeout
-		// it may be ending already; an error shows below as one that stays
-		_ = syscall.Kill(pid, syscall.SIGINT)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if waitUntil(ctx, func() bool { return !serves(pid, c.data()) }) {
-		return nil
-	}
-	if !ours {
-		return &InUseError{Dir: c.dir, PID: pid}
-	}
-	_ = syscall.Kill(pid, syscall.SIGKILL)
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), immediateTimeout)
-	defer cancel()
-	if !waitUntil(ctx, func() bool { return !serves(pid, c.data()) }) {
-		return &InUseError{Dir: c.dir, PID: pid}
-	}
-	return nil
-}
-
-// postmasterPID reads the first line of postmaster.pid, 0 when there is none.
-func postmasterPID(file string) int {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	line, _, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil || pid < 1 {
-		return 0
-	}
-	return pid
-}
-
-// makeSocketDir makes a directory for the socket that only we and the server
-// can enter: beside the data, or in a temporary directory where that path is
-// too long or the server's user cannot get to it.
-func (c *Cluster) makeSocketDir() error {
-	// left by an owner that was killed
-	if stale := c.lock.previous.Socket; stale != "" {
-		removeSocketDir(stale)
-	}
+// makeSocketDir makes a directory for the socket that only we and the server can
+// enter. It is next to the data, or a temporary directory if that path is too long
+// or closed to the server's user.
+func (c *Cluster) makeSocketDir(context.Context) error {
 	var err error
 	if beside := filepath.Join(c.dir, "socket"); socketFits(beside) && c.account.canEnter(c.dir) {
-		removeSocketDir(beside)
+		removeSocketDir(beside) // of a killed owner
 		c.socket, err = beside, os.Mkdir(beside, 0o700)
 	} else {
 		parent := os.TempDir()
@@ -378,16 +310,12 @@ func (c *Cluster) makeSocketDir() error {
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}
-	if err := c.lock.record(record{Socket: c.socket}); err != nil {
-		return err
-	}
 	return c.account.own(c.socket)
 }
 
-// removeSocketDir removes a directory with a socket and nothing else: by now
-// the name of a stale one may be another's.
+// removeSocketDir removes a directory that contains a socket and nothing else.
 func removeSocketDir(dir string) {
-	socket := filepath.Join(dir, ".s.PGSQL."+strconv.Itoa(port))
+	socket := filepath.Join(dir, ".s.PGSQL."+port)
 	os.Remove(socket)
 	os.Remove(socket + ".lock")
 	os.Remove(dir)
@@ -397,49 +325,24 @@ func socketFits(dir string) bool {
 	return len(dir)+len("/.s.PGSQL.5432.lock") <= maxSocketPath
 }
 
-// launch starts the server until it answers. Backends of a server that was
-// killed can outlive it for a moment, in which postgres refuses to start.
+// launch starts the server and returns when it accepts connections.
 func (c *Cluster) launch(ctx context.Context) error {
-	deadline := time.Now().Add(leftoverTimeout)
-	for {
-		err := c.launchOnce(ctx)
-		if err == nil || !strings.Contains(err.Error(), "pre-existing shared memory block") || time.Now().After(deadline) {
-			return err
-		}
-		if !pause(ctx) {
-			return err
-		}
-	}
-}
-
-func (c *Cluster) launchOnce(ctx context.Context) error {
 	log, err := os.OpenFile(c.logFile(), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}
 	defer log.Close()
-	onDeath := syscall.SIGINT
-	if c.options.Disposable {
-		onDeath = syscall.SIGQUIT
-	}
-	// not ctx: it bounds the start, and the server lives on
-	cmd := c.account.command(context.WithoutCancel(ctx), onDeath, filepath.Join(c.options.Binaries.Dir, "postgres"))
-	path, err := c.account.reach(cmd, c.data())
+	cmd, closeDir, err := c.serverCommand(ctx)
 	if err != nil {
 		return err
 	}
-	cmd.Args = append(cmd.Args, "-D", path)
-	settings := c.settings()
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		cmd.Args = append(cmd.Args, "-c", name+"="+settings[name])
-	}
+	defer closeDir()
 	cmd.Stdout, cmd.Stderr = log, log
 	ended, err := start(cmd)
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}
-	c.process = cmd.Process
-	c.done, c.err = make(chan struct{}), nil
+	c.process, c.done = cmd.Process, make(chan struct{})
 	go func() {
 		err := <-ended
 		if !c.stopping.Load() {
@@ -447,18 +350,44 @@ func (c *Cluster) launchOnce(ctx context.Context) error {
 		}
 		close(c.done)
 	}()
-	err = c.lock.record(record{Server: c.process.Pid, Socket: c.socket})
-	if err == nil {
-		err = c.awaitReady(ctx)
+	if err := c.awaitReady(ctx); err != nil {
+		_ = cmd.Cancel() // kills its process group
+		<-c.done
+		return err
 	}
-	if err != nil {
-		c.endBy(context.WithoutCancel(ctx), syscall.SIGKILL, immediateTimeout)
-	}
-	return err
+	return nil
 }
 
-// settings are those that the package rests on, the speed of a disposable
-// cluster, and the caller's.
+// serverCommand returns the command that runs the server, and a function to call
+// after its start.
+func (c *Cluster) serverCommand(ctx context.Context) (*exec.Cmd, func(), error) {
+	onDeath := syscall.SIGINT
+	if c.options.Disposable {
+		onDeath = syscall.SIGQUIT
+	}
+	// without ctx, which limits the start only
+	cmd := c.account.command(context.WithoutCancel(ctx), onDeath, filepath.Join(c.options.Binaries.Dir, "postgres"))
+	path, closeDir, err := c.account.reach(cmd, c.data())
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd.Args = append(cmd.Args, "-D", path)
+	settings := c.settings()
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		cmd.Args = append(cmd.Args, "-c", name+"="+settings[name])
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, c.lock)
+	if c.options.Detached {
+		cmd.Args = append([]string{"sh", "-c", `"$@"; rm -rf "$0"/*`, path, cmd.Path}, cmd.Args[1:]...)
+		cmd.Path = "/bin/sh"
+		// a session of its own, without a signal when we end
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: cmd.SysProcAttr.Credential}
+	}
+	return cmd, closeDir, nil
+}
+
+// settings returns the settings that this package needs, those that make a
+// disposable cluster fast, and the caller's.
 func (c *Cluster) settings() map[string]string {
 	settings := map[string]string{}
 	if c.options.Disposable {
@@ -469,13 +398,13 @@ func (c *Cluster) settings() map[string]string {
 	}
 	maps.Copy(settings, c.options.Settings)
 	settings["listen_addresses"] = ""
-	settings["port"] = strconv.Itoa(port)
+	settings["port"] = port
 	settings["unix_socket_directories"] = `"` + strings.ReplaceAll(c.socket, `"`, `""`) + `"`
 	settings["unix_socket_permissions"] = "0700"
 	return settings
 }
 
-// cannotConnectNow is the SQLSTATE of a server that starts or recovers.
+// cannotConnectNow is the SQLSTATE of a server that starts, recovers or shuts down.
 const cannotConnectNow = "57P03"
 
 // awaitReady returns when a connection works.
@@ -499,40 +428,25 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 	}
 }
 
-// endError adds what the server said last to the way it ended.
+// endError adds the last lines of the server's log to the error of its process.
 func endError(err error, log string) error {
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
-	return fmt.Errorf("%w: %s", err, lastLines(readLog(log)))
-}
-
-func readLog(file string) string {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return err.Error()
+	content, readErr := os.ReadFile(log)
+	if readErr != nil {
+		return errors.Join(err, readErr)
 	}
-	return string(content)
+	return fmt.Errorf("%w: %s", err, lastLines(string(content)))
 }
 
-// lastLines is the end of a program's output, for an error.
+// lastLines returns the last five lines of a program's output.
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// waitUntil polls a condition that nothing announces and reports whether it
-// came true before ctx ended.
-func waitUntil(ctx context.Context, condition func() bool) bool {
-	for !condition() {
-		if !pause(ctx) {
-			return false
-		}
-	}
-	return true
-}
-
-// pause waits for the next poll; false when ctx ended.
+// pause waits for the next poll. It returns false if ctx ended.
 func pause(ctx context.Context) bool {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
@@ -542,10 +456,4 @@ func pause(ctx context.Context) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// processExists reports whether the number is a process, even one of another user.
-func processExists(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -1,76 +1,89 @@
 package localpg
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 )
 
-// dirLock is the right to a directory. The kernel takes it back when the
-// process ends, however it ends.
-type dirLock struct {
-	file *os.File
-	// previous is what the last owner left behind; zero when it stopped in order.
-	previous record
-}
-
-// record stands in the lock file, for the next owner and for an [InUseError].
-type record struct {
-	Owner  int    `json:"owner"`            // process id
-	Server int    `json:"server,omitempty"` // process id
-	Socket string `json:"socket,omitempty"` // its directory
-}
-
-// lockDir takes the lock or returns an [*InUseError].
-func lockDir(dir string) (*dirLock, error) {
+// lockDir takes the lock of a directory, or returns an [*InUseError]. The file
+// holds the process id of its owner.
+//
+// The server inherits the locked file, so the lock lasts until the owner and the
+// last process of its server have ended, and the kernel releases it.
+func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)
 	}
-	lockErr := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	var last record
-	// what cannot be read is unknown: the owner may be writing it just now
-	if content, err := io.ReadAll(file); err != nil || json.Unmarshal(content, &last) != nil {
-		last = record{}
-	}
-	if lockErr != nil {
-		file.Close()
-		if errors.Is(lockErr, syscall.EWOULDBLOCK) {
-			return nil, &InUseError{Dir: dir, PID: last.Owner}
-		}
-		return nil, fmt.Errorf("localpg: locking %s: %w", file.Name(), lockErr)
-	}
-	lock := &dirLock{file: file, previous: last}
-	// the server of the last owner is still its server until ended
-	if err := lock.record(record{Server: last.Server, Socket: last.Socket}); err != nil {
+	if err := takeLock(ctx, file, dir); err != nil {
 		file.Close()
 		return nil, err
 	}
-	return lock, nil
-}
-
-// record writes what the next owner must know, with our process id.
-func (l *dirLock) record(r record) error {
-	r.Owner = os.Getpid()
-	content, err := json.Marshal(r)
+	err = file.Truncate(0)
 	if err == nil {
-		err = l.file.Truncate(0)
-	}
-	if err == nil {
-		_, err = l.file.WriteAt(content, 0)
+		_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	}
 	if err != nil {
-		return fmt.Errorf("localpg: %w", err)
+		file.Close()
+		return nil, fmt.Errorf("localpg: %w", err)
 	}
-	return nil
+	return file, nil
 }
 
-// forget leaves nothing to the next owner, or, if that fails, what it finds out
-// to be no longer so.
-func (l *dirLock) forget() { _ = l.file.Truncate(0) }
+// takeLock locks the file. If the owner was killed, it stops the server that the
+// owner left, and waits until that has ended.
+func takeLock(ctx context.Context, file *os.File, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, leftoverTimeout)
+	defer cancel()
+	for signalled := false; ; {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("localpg: lock %s: %w", file.Name(), err)
+		}
+		owner := readPID(file.Name())
+		if processExists(owner) {
+			return &InUseError{Dir: dir, PID: owner}
+		}
+		if server := readPID(pidFile(dir)); owner > 0 && server > 0 && !signalled {
+			signalled = syscall.Kill(server, syscall.SIGINT) == nil
+		}
+		if !pause(ctx) {
+			return &InUseError{Dir: dir, PID: readPID(pidFile(dir))}
+		}
+	}
+}
 
-func (l *dirLock) release() { l.file.Close() }
+// pidFile is the file in which a server writes its process id first.
+func pidFile(dir string) string { return filepath.Join(dir, "data", "postmaster.pid") }
+
+// readPID returns the number in the first line of a file, or 0.
+func readPID(file string) int {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(content), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || pid < 1 {
+		return 0
+	}
+	return pid
+}
+
+// processExists reports whether a process has the id, even one of another user.
+func processExists(pid int) bool {
+	if pid < 1 {
+		return false
+	}
+	err := syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
+}

@@ -129,8 +129,7 @@ func environment() []string {
 	return append(env, "LC_ALL=C")
 }
 
-// start starts a command and tells its end on the channel. It closes the extra
-// files, which are the command's now.
+// start starts a command. The channel receives the error with which it ends.
 func start(cmd *exec.Cmd) (<-chan error, error) {
 	started, ended := make(chan error), make(chan error, 1)
 	go func() {
@@ -139,9 +138,6 @@ func start(cmd *exec.Cmd) (<-chan error, error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
-		for _, file := range cmd.ExtraFiles {
-			file.Close()
-		}
 		started <- err
 		if err == nil {
 			ended <- cmd.Wait()

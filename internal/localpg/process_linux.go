@@ -11,19 +11,20 @@ import (
 
 func signalOnDeath(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
 
-// reach returns the path under which cmd finds a directory. Root's directories
-// are often closed to other users (a clone in /root, say), so the account gets
-// this one as an open file, whose path does not lead through those above it.
-func (a *account) reach(cmd *exec.Cmd, dir string) (string, error) {
+// reach returns the path under which cmd finds a directory, and a function to call
+// after its start. Root's directories are often closed to other users (a clone in
+// /root, for example). So the account inherits the directory as an open file, whose
+// path does not lead through its parents.
+func (a *account) reach(cmd *exec.Cmd, dir string) (string, func(), error) {
 	if a == nil {
-		return dir, nil
+		return dir, func() {}, nil
 	}
 	file, err := os.Open(dir)
 	if err != nil {
-		return "", fmt.Errorf("localpg: %w", err)
+		return "", nil, fmt.Errorf("localpg: %w", err)
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, file)
-	return fmt.Sprintf("/proc/self/fd/%d", 2+len(cmd.ExtraFiles)), nil
+	return fmt.Sprintf("/proc/self/fd/%d", 2+len(cmd.ExtraFiles)), func() { file.Close() }, nil
 }
 
 // serves reports whether a process is a server of the data directory: that is

@@ -13,7 +13,9 @@ import (
 func signalOnDeath(*syscall.SysProcAttr, syscall.Signal) {}
 
 // reach returns the directory itself, which the account must be able to enter.
-func (a *account) reach(_ *exec.Cmd, dir string) (string, error) { return dir, nil }
+func (a *account) reach(_ *exec.Cmd, dir string) (string, func(), error) {
+	return dir, func() {}, nil
+}
 
 // serves reports whether a process is a server. The data directory is not
 // looked at: a number from its postmaster.pid that is postgres again by chance

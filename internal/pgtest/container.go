@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -30,122 +28,78 @@ const (
 	pullTimeout     = 2 * time.Minute
 	pullIdleTimeout = 10 * time.Second // without network an engine can be silent for long
 	runTimeout      = time.Minute
-	watchEngine     = 2 * time.Second
 )
 
-// startContainer runs the image of PETSTORE_TEST_POSTGRES_IMAGE where a Docker
-// engine answers. It also removes the containers that keepers of the run or of
-// abandoned runs left when they were killed.
-func startContainer(ctx context.Context, r run, abandoned []string, lines io.Writer) (keptServer, error) {
+// startContainer runs the image of PETSTORE_TEST_POSTGRES_IMAGE if a Docker engine
+// responds. The engine removes the container when its server stops.
+func startContainer(ctx context.Context, dir string) (*server, error) {
 	host, err := engineHost(ctx)
 	if err != nil {
-		return keptServer{}, err
+		return nil, err
 	}
 	engine, err := client.New(client.FromEnv, client.WithHost(host))
 	if err != nil {
-		return keptServer{}, err
+		return nil, err
 	}
 	defer engine.Close()
 	image := cmp.Or(os.Getenv("PETSTORE_TEST_POSTGRES_IMAGE"), defaultImage)
-	if err := provideImage(ctx, engine, image, lines); err != nil {
-		fmt.Fprintf(lines, "not in a container: %s: %v\n", host, err)
-		return keptServer{}, fmt.Errorf("%s: %w", host, err)
+	if err := provideImage(ctx, engine, image); err != nil {
+		say(fmt.Sprintf("not in a container: %s: %v", host, err))
+		return nil, fmt.Errorf("%s: %w", host, err)
 	}
-	for _, dir := range append(abandoned, r.Dir) {
-		// most were never there
-		_, _ = engine.ContainerRemove(ctx, containerName(dir), client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	}
+	name := "petstore-" + filepath.Base(dir)
+	// it cannot be used any more, if there is one
+	_, _ = engine.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 
-	// the library reads these; this process has no other use for them
+	// testcontainers reads these
 	loopback := strings.HasPrefix(host, "unix:") && os.Getenv("TESTCONTAINERS_HOST_OVERRIDE") == ""
 	settings := map[string]string{"DOCKER_HOST": host}
 	if loopback {
 		settings["TESTCONTAINERS_HOST_OVERRIDE"] = "127.0.0.1"
 	}
 	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
-		settings["TESTCONTAINERS_RYUK_DISABLED"] = "true" // the keeper removes the container
+		settings["TESTCONTAINERS_RYUK_DISABLED"] = "true" // it would remove the container after the first process
 	}
 	for name, value := range settings {
 		if err := os.Setenv(name, value); err != nil {
-			return keptServer{}, err
+			return nil, err
 		}
 	}
-	return runContainer(ctx, r, image, loopback)
+	return runContainer(ctx, name, image, loopback)
 }
 
-func runContainer(ctx context.Context, r run, image string, loopback bool) (_ keptServer, err error) {
-	runCtx, cancel := context.WithTimeout(ctx, runTimeout)
+func runContainer(ctx context.Context, name, image string, loopback bool) (*server, error) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	running, err := tcpostgres.Run(runCtx, image,
-		testcontainers.WithName(containerName(r.Dir)),
+	running, err := tcpostgres.Run(ctx, image,
+		testcontainers.WithName(name),
 		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "synchronous_commit=off",
 			"-c", "full_page_writes=off", "-c", "max_connections="+maxConnections),
 		testcontainers.WithHostConfigModifier(func(config *container.HostConfig) {
+			config.AutoRemove = true
 			if loopback {
 				config.PortBindings = network.PortMap{
 					network.MustParsePort("5432/tcp"): {{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: "0"}},
 				}
 			}
 		}),
-		// it starts twice: the first time to make the database
+		// it starts twice, first to create the database
 		testcontainers.WithWaitStrategyAndDeadline(runTimeout,
 			wait.ForLog("database system is ready to accept connections").WithOccurrence(2),
 			wait.ForListeningPort("5432/tcp")),
 	)
-	terminate := sync.OnceFunc(func() {
-		// there is nothing to save
-		if err := testcontainers.TerminateContainer(running, testcontainers.StopTimeout(0)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	})
-	defer func() {
-		if err != nil {
-			terminate()
-		}
-	}()
-	if err != nil {
-		return keptServer{}, err
+	var url string
+	if err == nil {
+		url, err = running.ConnectionString(ctx, "sslmode=disable")
 	}
-	url, err := running.ConnectionString(runCtx, "sslmode=disable")
 	if err != nil {
-		return keptServer{}, err
+		return nil, errors.Join(err, testcontainers.TerminateContainer(running, testcontainers.StopTimeout(0)))
 	}
-	found := server{URL: url, Prefix: r.prefix()}
-	version, err := found.version(runCtx)
-	if err != nil {
-		return keptServer{}, err
-	}
-	found.Description = fmt.Sprintf("PostgreSQL %s in a container of %s (testcontainers)", version, image)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		watch(ctx, running)
-	}()
-	return keptServer{server: found, ended: ended, stop: terminate}, nil
+	return &server{URL: url, Description: fmt.Sprintf("PostgreSQL in a container of %s (testcontainers)", image)}, nil
 }
 
-// containerName is the name of a run's container, which outlives a keeper that
-// was killed.
-func containerName(runDir string) string { return filepath.Base(runDir) }
-
-// watch returns when the container has ended.
-func watch(ctx context.Context, running testcontainers.Container) {
-	ticker := time.NewTicker(watchEngine)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if state, err := running.State(ctx); err == nil && !state.Running {
-				return
-			}
-		}
-	}
-}
-
-// engineHost is the address of a Docker engine that lets us in: DOCKER_HOST, or
-// the first of the usual sockets.
+// engineHost returns the address of a Docker engine: DOCKER_HOST, or the first of
+// the usual sockets that accepts a connection.
 func engineHost(ctx context.Context) (string, error) {
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
 		return host, nil
@@ -170,29 +124,29 @@ func engineHost(ctx context.Context) (string, error) {
 		}
 	}
 	if len(errs) == 0 {
-		return "", errors.New("there is no engine's socket")
+		return "", errors.New("there is no socket of an engine")
 	}
 	return "", errors.Join(errs...)
 }
 
-// provideImage asks the engine for the image and has it pulled when it is not
-// there. An engine that does not answer soon counts as none.
-func provideImage(ctx context.Context, engine *client.Client, image string, lines io.Writer) error {
-	answerCtx, cancel := context.WithTimeoutCause(ctx, engineTimeout, fmt.Errorf("no answer within %v", engineTimeout))
+// provideImage pulls the image if the engine does not have it. An engine that does
+// not respond soon counts as none.
+func provideImage(ctx context.Context, engine *client.Client, image string) error {
+	shortCtx, cancel := context.WithTimeoutCause(ctx, engineTimeout, fmt.Errorf("no response within %v", engineTimeout))
 	defer cancel()
-	_, err := engine.Ping(answerCtx, client.PingOptions{NegotiateAPIVersion: true})
+	_, err := engine.Ping(shortCtx, client.PingOptions{NegotiateAPIVersion: true})
 	if err == nil {
-		_, err = engine.ImageInspect(answerCtx, image)
+		_, err = engine.ImageInspect(shortCtx, image)
 	}
 	switch {
 	case err == nil:
 		return nil
-	case answerCtx.Err() != nil:
-		return context.Cause(answerCtx)
+	case shortCtx.Err() != nil:
+		return context.Cause(shortCtx)
 	case !errdefs.IsNotFound(err):
 		return err
 	}
-	fmt.Fprintf(lines, "pulling the image %s\n", image)
+	say("pulling the image " + image)
 	return pull(ctx, engine, image)
 }
 

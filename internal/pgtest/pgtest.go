@@ -1,20 +1,17 @@
-// Package pgtest gives every test a PostgreSQL database of its own. It is
-// imported by tests alone.
+// Package pgtest gives every test a PostgreSQL database of its own. Only tests
+// import it.
 //
-// The first test of a `go test` run finds a server: the one that
-// PETSTORE_TEST_DATABASE_URL names, a container where a Docker engine answers,
-// the machine's own binaries, or fetched ones. All packages of the run share
-// it, and it goes when the run is over.
+// The first test finds a server: the one that PETSTORE_TEST_DATABASE_URL names, a
+// container if a Docker engine responds, the machine's own binaries, or downloaded
+// ones. All packages and all runs of a user share the running server. It stops
+// itself and deletes its data when it had no client for a minute, or for the time
+// in PETSTORE_TEST_IDLE.
 package pgtest
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -34,18 +31,18 @@ const (
 	maxNameLength = 63
 )
 
-// Database is a database of one test. A server under test connects with URL, as
-// the role that serves, so that a privilege that is missing is noticed; what the
-// test does past the server is done by the owner.
+// Database is the database of one test. A server under test connects with URL, as a
+// role that owns nothing, so that tests notice a missing privilege. The test itself
+// is the owner.
 type Database struct {
-	URL      string        // libpq URL of the role that serves, with a password
-	OwnerURL string        // libpq URL of the role that migrated
+	URL      string        // libpq URL of the serving role, with a password
+	OwnerURL string        // libpq URL of the owner
 	Pool     *pgxpool.Pool // of the owner; closed when the test ends
 }
 
-// New returns a database with all migrations applied, and the role that serves
-// granted what [postgres.Migrations.GrantServing] says. A test that fails logs
-// the URL of the owner.
+// New returns a database with all migrations applied and the privileges of
+// [postgres.Migrations.GrantServing] granted to the serving role. A test that fails
+// logs the owner's URL.
 func New(t testing.TB) *Database {
 	t.Helper()
 	server := mustFind(t)
@@ -65,10 +62,10 @@ func NewEmpty(t testing.TB) *Database {
 	return create(t, mustFind(t), "")
 }
 
-// find finds the server of the run, and migratedTemplate makes its template,
-// once in this process.
+// find finds the server, and migratedTemplate makes its template, once in this
+// process.
 var (
-	find             = sync.OnceValues(func() (server, error) { return acquire(context.Background(), currentRun()) })
+	find             = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
 	migratedTemplate = sync.OnceValues(func() (string, error) {
 		server, err := find()
 		if err != nil {
@@ -78,7 +75,7 @@ var (
 	})
 )
 
-func mustFind(t testing.TB) server {
+func mustFind(t testing.TB) *server {
 	t.Helper()
 	server, err := find()
 	if err != nil {
@@ -87,10 +84,10 @@ func mustFind(t testing.TB) server {
 	return server
 }
 
-// create makes a database for the test.
-func create(t testing.TB, server server, options string) *Database {
+// create creates a database for the test.
+func create(t testing.TB, server *server, options string) *Database {
 	t.Helper()
-	name := databaseName(server.Prefix, t.Name())
+	name := databaseName(server.prefix(), t.Name())
 	if err := server.exec(t.Context(), fmt.Sprintf("CREATE DATABASE %s %s", quote(name), options)); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -117,25 +114,22 @@ func create(t testing.TB, server server, options string) *Database {
 	return database
 }
 
-// leave ends the use of a database. One on a server of our own is never
-// dropped, which would take longer than the copy: it goes with its server.
-func (s server) leave(ctx context.Context, t testing.TB, name, url string) error {
+// leave drops the database of a test that passed from a foreign server. A server of
+// ours deletes all its data at once, which is faster.
+func (s *server) leave(ctx context.Context, t testing.TB, name, url string) error {
 	t.Helper()
 	switch {
-	case t.Failed() && s.Foreign:
-		t.Logf("pgtest: the database of this test is kept: %s", url)
-		return s.exec(ctx, fmt.Sprintf("COMMENT ON DATABASE %s IS '%s'", quote(name), keptComment))
+	case t.Failed() && s.foreign:
+		t.Logf("pgtest: the database of this test, until the next run: %s", url)
 	case t.Failed():
-		t.Logf("pgtest: the database of this test, until the run ends: %s", url)
-		return nil
-	case s.Foreign:
+		t.Logf("pgtest: the database of this test, until the server is idle: %s", url)
+	case s.foreign:
 		return s.exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(name)))
-	default:
-		return nil
 	}
+	return nil
 }
 
-// databaseName tells which test a database belongs to.
+// databaseName returns a unique name that contains the name of the test.
 func databaseName(prefix, test string) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -149,73 +143,5 @@ func databaseName(prefix, test string) string {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// server is a running server as the processes of a run know it.
-type server struct {
-	URL         string // of the database to make others from
-	Description string // for people
-	Foreign     bool   // not ours to end: what we made on it must be dropped
-	Prefix      string // begins the name of everything that the run makes
-}
-
-// exec runs a statement on a connection of its own.
-func (s server) exec(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, s.URL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
-	}
-	return nil
-}
-
-// databaseURL is the URL of another database of the server.
-func (s server) databaseURL(name string) string {
-	parsed, err := url.Parse(s.URL)
-	if err != nil {
-		panic(err) // the keeper has parsed it
-	}
-	parsed.Path = "/" + name
-	return parsed.String()
-}
-
-// servingRole is the role that serves in all databases of the run.
-func (s server) servingRole() string { return s.Prefix + "serving" }
-
-// servingPassword is the same in every process of the run, and on a server that
-// outlives it nobody else can know it who cannot be the owner.
-func (s server) servingPassword() string {
-	mac := hmac.New(sha256.New, []byte(s.URL))
-	mac.Write([]byte(s.Prefix))
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-// servingURL is the URL of a database for the role that serves.
-func (s server) servingURL(owner string) string {
-	parsed, err := url.Parse(owner)
-	if err != nil {
-		panic(err) // databaseURL made it
-	}
-	query := parsed.Query()
-	query.Del("user")
-	query.Del("password")
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes a plus for a plus
-	parsed.User = url.UserPassword(s.servingRole(), s.servingPassword())
-	return parsed.String()
-}
-
-// ensureServingRole makes the role, or leaves the one that is there: its
-// password does not change during a run.
-func (s server) ensureServingRole(ctx context.Context, conn *pgx.Conn) error {
-	var there bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", s.servingRole()).Scan(&there)
-	if err != nil || there {
-		return err
-	}
-	_, err = conn.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quote(s.servingRole()), s.servingPassword()))
-	return err
-}
-
-// say tells the person who runs the tests, and not the log of one test.
+// say writes a line for the person who runs the tests, not into the log of one test.
 func say(line string) { fmt.Fprintln(os.Stderr, "pgtest: "+line) }

@@ -1,11 +1,7 @@
 package pgtest_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
@@ -25,22 +21,11 @@ import (
 )
 
 const (
-	// roleEnv makes the test binary play `go test`, see playGo.
-	roleEnv = "PGTEST_TEST_PLAYS_GO"
-	// failEnv makes TestDatabasesAreSeparate fail when it is done.
+	// failEnv makes TestDatabasesAreSeparate fail at its end.
 	failEnv = "PGTEST_TEST_FAILS"
+	// noEngine makes a run start a private cluster.
+	noEngine = "DOCKER_HOST=unix:///nowhere.sock"
 )
-
-func TestMain(m *testing.M) {
-	if os.Getenv(roleEnv) != "" {
-		if err := playGo(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
 
 func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
@@ -61,7 +46,7 @@ func TestDatabasesAreSeparate(t *testing.T) {
 		t.Errorf("the table of one database (- wanted, + got):\n%s", diff)
 	}
 	if os.Getenv(failEnv) != "" {
-		t.Error("as asked")
+		t.Errorf("%s is set", failEnv)
 	}
 }
 
@@ -99,86 +84,101 @@ func TestNewEmpty(t *testing.T) {
 	}
 }
 
-func TestRunSharesOneServer(t *testing.T) {
+func TestProcessesShareOneServer(t *testing.T) {
 	t.Parallel()
-	run := startRun(t, openDir(t))
-	first, second := run.test(t), run.test(t)
+	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
+	other := make(chan result)
+	go func() { other <- user.run() }()
+	first, second := user.run(), <-other
 	if !first.passed || !second.passed {
 		t.Fatalf("not passed:\n%s\n%s", first.output, second.output)
 	}
 	if serverOf(t, first.url) != serverOf(t, second.url) {
-		t.Errorf("two packages got %s and %s", first.url, second.url)
+		t.Errorf("two processes got %s and %s", first.url, second.url)
 	}
-	if len(first.lines) != 1 || len(second.lines) != 0 {
-		t.Errorf("the packages say %q and %q about the server, want one line once", first.lines, second.lines)
+	if lines := first.output + second.output; strings.Count(lines, "(private cluster)") != 1 {
+		t.Errorf("want one line about the server in:\n%s", lines)
 	}
-
-	run.end()
-	eventually(t, "the server is gone", func() bool { return !answers(t, first.url) })
 }
 
-func TestKilledKeeper(t *testing.T) {
+func TestServerStopsWhenIdle(t *testing.T) {
 	t.Parallel()
-	temp := openDir(t)
-	run := startRun(t, temp)
-	first := run.test(t)
-	run.killKeeper(t)
-	second := run.test(t)
-	if !second.passed || serverOf(t, first.url) == serverOf(t, second.url) {
-		t.Errorf("after its keeper was killed, a run got %s again:\n%s", second.url, second.output)
+	user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
+	if first := user.run(); !first.passed {
+		t.Fatalf("not passed:\n%s", first.output)
+	}
+	user.waitForEnd()
+}
+
+func TestNextRun(t *testing.T) {
+	t.Parallel()
+	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
+	first := user.run()
+	postgres := connect(t, first.url, "postgres")
+	template := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datistemplate AND datname LIKE 'petstore%'")
+	if len(template) != 1 {
+		t.Fatalf("the templates are %v, want one", template)
+	}
+	const old = "0123456789abcdef" // hash of other migrations
+	if _, err := postgres.Exec(t.Context(), "CREATE DATABASE "+template[0][:len(template[0])-len(old)]+old+" IS_TEMPLATE true"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first run has left the server", func() bool {
+		return len(names(t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
+	})
+
+	second := user.run()
+	if !second.passed || serverOf(t, second.url) != serverOf(t, first.url) {
+		t.Fatalf("the second run got %s instead of %s:\n%s", second.url, first.url, second.output)
+	}
+	left := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
+	if len(left) != 3 || left[0] != template[0] || exists(t, first.url) || !exists(t, second.url) {
+		t.Errorf("after the second run there are %v, want the template and two databases of that run", left)
 	}
 
-	// with nobody left to clear up, the next run does
-	run.killKeeper(t)
-	run.end()
-	if next := startRun(t, temp).test(t); !next.passed {
-		t.Errorf("the next run:\n%s", next.output)
-	}
-	if left := run.dirs(t); len(left) != 0 {
-		t.Errorf("after the next run there still are %v", left)
+	// kill -9, of the server alone: its directory keeps a stale postmaster.pid
+	_, _ = postgres.Exec(t.Context(), "COPY (SELECT) TO PROGRAM 'kill -KILL $(head -n 1 postmaster.pid)'")
+	third := user.run()
+	if !third.passed || serverOf(t, third.url) == serverOf(t, second.url) {
+		t.Errorf("after a kill -9 the third run got %s again:\n%s", third.url, third.output)
 	}
 }
 
 func TestForeignServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewEmpty(t)
-	run := startRun(t, openDir(t), with("PETSTORE_TEST_DATABASE_URL="+server.URL))
-	passed := run.test(t)
+	user := newUser(t, "PETSTORE_TEST_DATABASE_URL="+server.URL)
+	passed := user.run()
 	if !passed.passed || !strings.Contains(strings.Join(passed.lines, ""), "PETSTORE_TEST_DATABASE_URL") {
 		t.Fatalf("not passed:\n%s", passed.output)
 	}
 	if serverOf(t, passed.url) != serverOf(t, server.URL) {
 		t.Errorf("got %s of another server", passed.url)
 	}
-	if answers(t, passed.url) {
-		t.Error("the database of a test that passed is still there")
+	if exists(t, passed.url) {
+		t.Error("the database of a test that passed still exists")
 	}
-	failed := run.test(t, failEnv+"=1")
-	if failed.passed || !strings.Contains(failed.output, "is kept: "+failed.url) {
-		t.Errorf("a failed test does not tell its database:\n%s", failed.output)
+	failed := user.run(failEnv + "=1")
+	if failed.passed || !strings.Contains(failed.output, "until the next run: "+failed.url) || !exists(t, failed.url) {
+		t.Errorf("a failed test does not keep its database:\n%s", failed.output)
 	}
+	eventually(t, "the next run drops it", func() bool { return user.run().passed && !exists(t, failed.url) })
 
-	run.end()
-	prefix := regexp.MustCompile("petstore_[0-9a-f]{8}_").FindString(failed.url)
-	left := func() []string {
-		return names(t, server.Pool, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1)", prefix)
+	prefix := regexp.MustCompile("petstore_test_[0-9a-f]{8}_").FindString(failed.url)
+	left := names(t, server.Pool, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1)", prefix)
+	if len(left) != 1 {
+		t.Errorf("the runs leave %v, want the template", left)
 	}
-	eventually(t, "the template is gone", func() bool { return len(left()) == 2 })
-	if !answers(t, failed.url) {
-		t.Error("the database of a test that failed is gone")
-	}
-	for _, name := range left() {
-		if _, err := server.Pool.Exec(t.Context(), "DROP DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
-			t.Error(err)
+	for _, name := range left {
+		for _, statement := range []string{"ALTER DATABASE " + name + " IS_TEMPLATE false", "DROP DATABASE " + name, "DROP ROLE " + prefix + "serving"} {
+			if _, err := server.Pool.Exec(t.Context(), statement); err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	// the role stayed for them
-	if _, err := server.Pool.Exec(t.Context(), "DROP ROLE "+prefix+"serving"); err != nil {
-		t.Error(err)
 	}
 }
 
-// TestMuteEngine has a Docker engine that takes connections and never answers.
+// TestMuteEngine has a Docker engine that accepts connections and never responds.
 func TestMuteEngine(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(openDir(t), "mute.sock")
@@ -187,7 +187,7 @@ func TestMuteEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	result := startRun(t, openDir(t), with("DOCKER_HOST=unix://"+socket)).test(t)
+	result := newUser(t, "DOCKER_HOST=unix://"+socket).run()
 	if !result.passed || !strings.Contains(strings.Join(result.lines, ""), "(private cluster)") {
 		t.Errorf("not passed:\n%s", result.output)
 	}
@@ -195,7 +195,7 @@ func TestMuteEngine(t *testing.T) {
 
 func TestNoServer(t *testing.T) {
 	t.Parallel()
-	result := startRun(t, openDir(t), with("PETSTORE_PG_BIN=/nowhere", "DOCKER_HOST=unix:///nowhere.sock")).test(t)
+	result := newUser(t, "PETSTORE_PG_BIN=/nowhere", noEngine).run()
 	if result.passed || strings.Contains(result.output, "SKIP") {
 		t.Fatalf("without a server:\n%s", result.output)
 	}
@@ -206,117 +206,90 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestWithoutRights is a run of nobody when the tests run as root; else they
-// all are without rights.
+// TestWithoutRights is a run of nobody if the tests run as root.
 func TestWithoutRights(t *testing.T) {
 	t.Parallel()
-	temp := openDir(t)
-	result := startRun(t, temp, func(cmd *exec.Cmd) {
-		if os.Geteuid() != 0 {
-			return
-		}
+	user := newUser(t, noEngine)
+	if os.Geteuid() == 0 {
 		const nobody = 65534
-		if err := os.Chown(temp, nobody, nobody); err != nil {
+		if err := os.Chown(user.cache, nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
-		cmd.Env = append(cmd.Env, "HOME="+temp)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	}).test(t)
-	if !result.passed {
+		user.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	if result := user.run(); !result.passed {
 		t.Errorf("not passed:\n%s", result.output)
 	}
 }
 
-// playGo runs tests as `go test` does, as children of a process called go, one
-// for each line of environment variables on stdin.
-func playGo() error {
+// user runs tests with a cache directory of its own.
+type user struct {
+	t       *testing.T
+	program string
+	cache   string
+	env     []string
+	attr    *syscall.SysProcAttr
+}
+
+// newUser returns a user whose servers are stopped when the test ends.
+func newUser(t *testing.T, env ...string) *user {
+	t.Helper()
+	u := &user{t: t, program: filepath.Join(openDir(t), "tests"), cache: openDir(t), env: env}
 	program, err := os.Executable()
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		cmd := exec.CommandContext(context.Background(), program, "-test.run=^TestDatabasesAreSeparate$", "-test.v")
-		cmd.Env = append(os.Environ(), strings.Fields(lines.Text())...)
-		cmd.Env = append(cmd.Env, roleEnv+"=")
-		output, err := cmd.CombinedOutput() // hangs if the keeper has it open
-		fmt.Printf("%s\n%s%v\n", output, endOfTest, err)
+	// to where every user can run it
+	if output, err := exec.CommandContext(t.Context(), "cp", program, u.program).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
 	}
-	return lines.Err()
+	t.Cleanup(func() {
+		for _, file := range u.files("postmaster.pid") {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has ended
+			}
+			pid, _, _ := strings.Cut(string(content), "\n")
+			_ = exec.CommandContext(context.Background(), "kill", "-QUIT", pid).Run()
+		}
+		u.waitForEnd()
+	})
+	return u
 }
 
-const endOfTest = "end of test: "
-
-// goTest is a process that plays `go test`.
-type goTest struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	temp   string // its TMPDIR
+// files returns the files with this name in the data of the user's servers.
+func (u *user) files(name string) []string {
+	files, err := filepath.Glob(filepath.Join(u.cache, "petstore", "test-*", "pg*", "data", name))
+	if err != nil {
+		u.t.Error(err)
+	}
+	return files
 }
 
-// result is what one test binary of a run said.
+func (u *user) waitForEnd() {
+	u.t.Helper()
+	eventually(u.t, "the servers have ended and deleted their data", func() bool { return len(u.files("*")) == 0 })
+}
+
+// result is the result of one process of tests.
 type result struct {
 	output string
 	passed bool
-	url    string
-	lines  []string // that say which server was taken
+	url    string   // of one of its databases
+	lines  []string // about the server
 }
 
-// startRun starts a run in a temporary directory, which other runs should have
-// only to see what it leaves.
-func startRun(t *testing.T, temp string, change ...func(*exec.Cmd)) *goTest {
-	t.Helper()
-	program := filepath.Join(openDir(t), "go")
-	copyTestBinary(t, program)
-	cmd := exec.CommandContext(t.Context(), program)
-	// a server named for the run of this test is not for those it starts
-	cmd.Env = append(os.Environ(), roleEnv+"=1", "TMPDIR="+temp, "PETSTORE_TEST_DATABASE_URL=")
-	cmd.Dir = temp
-	cmd.Stderr = os.Stderr
-	for _, change := range change {
-		change(cmd)
-	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	run := &goTest{cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout), temp: temp}
-	t.Cleanup(func() {
-		run.end()
-		eventually(t, "nothing is left of the run", func() bool { return len(run.dirs(t)) == 0 })
-	})
-	return run
-}
-
-func with(env ...string) func(*exec.Cmd) {
-	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) }
-}
-
-// test has the run test a package.
-func (g *goTest) test(t *testing.T, env ...string) result {
-	t.Helper()
-	if _, err := fmt.Fprintln(g.stdin, strings.Join(env, " ")); err != nil {
-		t.Fatal(err)
-	}
-	var r result
-	for {
-		line, err := g.stdout.ReadString('\n')
-		if err != nil {
-			t.Fatalf("the run ended: %v\n%s", err, r.output)
-		}
-		if end, ok := strings.CutPrefix(line, endOfTest); ok {
-			r.passed = end == "<nil>\n" && strings.Contains(r.output, "--- PASS: TestDatabasesAreSeparate")
-			break
-		}
-		r.output += line
+// run runs a process with one test.
+func (u *user) run(env ...string) result {
+	cmd := exec.CommandContext(context.Background(), u.program, "-test.run=^TestDatabasesAreSeparate$", "-test.v")
+	cmd.Dir = "/"
+	// without the server that is named for this test
+	cmd.Env = append(os.Environ(), "PETSTORE_TEST_DATABASE_URL=", "HOME="+u.cache, "XDG_CACHE_HOME="+u.cache, "TMPDIR="+u.cache)
+	cmd.Env = append(append(cmd.Env, u.env...), env...)
+	cmd.SysProcAttr = u.attr
+	output, err := cmd.CombinedOutput() // does not return while a server has it open
+	r := result{output: string(output), passed: err == nil && strings.Contains(string(output), "--- PASS: TestDatabasesAreSeparate")}
+	for line := range strings.Lines(r.output) {
 		if _, url, ok := strings.Cut(line, "url="); ok {
 			r.url = strings.TrimSpace(url)
 		}
@@ -327,48 +300,20 @@ func (g *goTest) test(t *testing.T, env ...string) result {
 	return r
 }
 
-// end ends the run at once: nothing it could do at its end is done.
-func (g *goTest) end() {
-	_ = g.cmd.Process.Kill()
-	_ = g.cmd.Wait() // says that it was killed
-}
-
-// dirs are the directories of the run.
-func (g *goTest) dirs(t *testing.T) []string {
+// connect opens a pool on another database of the URL's server.
+func connect(t *testing.T, address, database string) *pgxpool.Pool {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(g.temp, fmt.Sprintf("petstore-pgtest-*-%d-*", g.cmd.Process.Pid)))
+	parsed, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dirs
-}
-
-// killKeeper leaves the run without its keeper.
-func (g *goTest) killKeeper(t *testing.T) {
-	t.Helper()
-	dirs := g.dirs(t)
-	if len(dirs) != 1 {
-		t.Fatalf("the run has the directories %v, want one", dirs)
-	}
-	content, err := os.ReadFile(filepath.Join(dirs[0], "server.json"))
+	parsed.Path = "/" + database
+	pool, err := pgxpool.New(t.Context(), parsed.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer struct{ Keeper int }
-	if err := json.Unmarshal(content, &answer); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(answer.Keeper, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.Open(filepath.Join(dirs[0], "keeper.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	eventually(t, "the keeper is dead", func() bool {
-		return syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil
-	})
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func tables(t *testing.T, pool *pgxpool.Pool) []string {
@@ -389,7 +334,7 @@ func names(t *testing.T, pool *pgxpool.Pool, query string, args ...any) []string
 	return names
 }
 
-// serverOf is a URL without its database.
+// serverOf returns a URL without its database.
 func serverOf(t *testing.T, address string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -400,8 +345,8 @@ func serverOf(t *testing.T, address string) string {
 	return parsed.String()
 }
 
-// answers reports whether there is a database at the URL.
-func answers(t *testing.T, url string) bool {
+// exists reports whether the database of the URL exists.
+func exists(t *testing.T, url string) bool {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err == nil {
@@ -410,7 +355,7 @@ func answers(t *testing.T, url string) bool {
 	return err == nil
 }
 
-// eventually polls what nothing announces.
+// eventually waits for a condition that nothing announces.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -420,13 +365,13 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatalf("not so after 20 s: %s", what)
+			t.Fatalf("false after 20 s: %s", what)
 		}
 	}
 }
 
-// openDir is a directory that every user can enter, which t.TempDir is not,
-// and whose name is short: sockets lie below.
+// openDir returns a directory that every user can enter, unlike t.TempDir. Its name
+// is short because it will contain sockets.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "pgt") //nolint:usetesting // its directory is closed
@@ -442,25 +387,4 @@ func openDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// copyTestBinary copies it to where every user can run it. Other tests must
-// not fork meanwhile: their child would hold the file open for a moment, and a
-// program that somebody writes to cannot be run (golang/go#22315).
-func copyTestBinary(t *testing.T, to string) {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	syscall.ForkLock.RLock()
-	err = os.WriteFile(to, content, 0o755)
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

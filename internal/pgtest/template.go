@@ -14,17 +14,13 @@ import (
 	"petstore/migrations"
 )
 
-// templateLock is the advisory lock under which a template is made.
-const templateLock = 0x70677465737431 // "pgtest1"
-
 // template returns the name of a migrated database to clone. The first process
-// that wants it makes it, the others wait for that one.
-func (s server) template(ctx context.Context) (string, error) {
-	hash, err := migrationsHash()
+// that wants it creates it, and the others wait for that one.
+func (s *server) template(ctx context.Context) (string, error) {
+	name, err := s.templateName()
 	if err != nil {
 		return "", err
 	}
-	name := s.Prefix + "template_" + hash[:16]
 	conn, err := pgx.Connect(ctx, s.URL)
 	if err != nil {
 		return "", err
@@ -38,7 +34,7 @@ func (s server) template(ctx context.Context) (string, error) {
 	switch {
 	case err == nil && finished:
 		return name, nil
-	case err == nil: // its maker was killed
+	case err == nil: // its creator was killed
 		if _, err := conn.Exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(name))); err != nil {
 			return "", err
 		}
@@ -70,8 +66,19 @@ func migrate(ctx context.Context, url, servingRole string) error {
 	return errors.Join(err, migrations.Close())
 }
 
-// migrationsHash changes with every change of the migrations.
-func migrationsHash() (string, error) {
+// ensureServingRole creates the role if it does not exist.
+func (s *server) ensureServingRole(ctx context.Context, conn *pgx.Conn) error {
+	var exists bool
+	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", s.servingRole()).Scan(&exists)
+	if err != nil || exists {
+		return err
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quote(s.servingRole()), s.servingPassword()))
+	return err
+}
+
+// templateName changes with every change of the migrations.
+func (s *server) templateName() (string, error) {
 	hash := sha256.New()
 	err := fs.WalkDir(migrations.FS, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -81,5 +88,5 @@ func migrationsHash() (string, error) {
 		fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
 		return err
 	})
-	return hex.EncodeToString(hash.Sum(nil)), err
+	return s.prefix() + "template_" + hex.EncodeToString(hash.Sum(nil))[:16], err
 }
