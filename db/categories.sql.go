@@ -86,268 +86,39 @@ func (q *Queries) CategoryGet(ctx context.Context, id int64) (Category, error) {
 	return i, err
 }
 
-const categoryListByID = `-- name: CategoryListByID :many
-
+const categoryList = `-- name: CategoryList :many
 SELECT id, name, name_key, description
 FROM categories
-WHERE id > $1
-ORDER BY id
-LIMIT $2
+WHERE CASE /* sort */ 'id'
+    WHEN 'name'  THEN (name_key, id) > ($1::text, $2::bigint) AND name_key < $3::text
+    WHEN '-name' THEN (name_key, id) < ($1, $2) AND name_key >= $4::text
+    WHEN '-id'   THEN id < $2
+    ELSE id > $2
+END
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
+LIMIT $5
 `
 
-type CategoryListByIDParams struct {
-	AfterID  int64
-	PageSize int32
-}
-
-// The lists. One query per order, because ORDER BY CASE walks no index.
-// A page begins after the last row of the page before it (keyset paging).
-func (q *Queries) CategoryListByID(ctx context.Context, arg CategoryListByIDParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListByID, arg.AfterID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Category{}
-	for rows.Next() {
-		var i Category
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.NameKey,
-			&i.Description,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const categoryListByIDDesc = `-- name: CategoryListByIDDesc :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE id < $1
-ORDER BY id DESC
-LIMIT $2
-`
-
-type CategoryListByIDDescParams struct {
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) CategoryListByIDDesc(ctx context.Context, arg CategoryListByIDDescParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListByIDDesc, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Category{}
-	for rows.Next() {
-		var i Category
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.NameKey,
-			&i.Description,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const categoryListByName = `-- name: CategoryListByName :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE (name_key, id) > ($1::text, $2::bigint)
-  AND name_key < $3
-ORDER BY name_key, id
-LIMIT $4
-`
-
-type CategoryListByNameParams struct {
+type CategoryListParams struct {
 	AfterKey string
 	AfterID  int64
 	UntilKey string
+	FromKey  string
 	PageSize int32
 }
 
-func (q *Queries) CategoryListByName(ctx context.Context, arg CategoryListByNameParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListByName,
+// See queries/pets.sql about the sort.
+func (q *Queries) CategoryList(ctx context.Context, arg CategoryListParams) ([]Category, error) {
+	rows, err := q.db.Query(ctx, categoryList,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Category{}
-	for rows.Next() {
-		var i Category
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.NameKey,
-			&i.Description,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const categoryListByNameDesc = `-- name: CategoryListByNameDesc :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE (name_key, id) < ($1::text, $2::bigint)
-  AND name_key >= $3
-ORDER BY name_key DESC, id DESC
-LIMIT $4
-`
-
-type CategoryListByNameDescParams struct {
-	BeforeKey string
-	BeforeID  int64
-	FromKey   string
-	PageSize  int32
-}
-
-func (q *Queries) CategoryListByNameDesc(ctx context.Context, arg CategoryListByNameDescParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListByNameDesc,
-		arg.BeforeKey,
-		arg.BeforeID,
 		arg.FromKey,
 		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Category{}
-	for rows.Next() {
-		var i Category
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.NameKey,
-			&i.Description,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const categoryListPrefixByID = `-- name: CategoryListPrefixByID :many
-
-WITH prefixed AS MATERIALIZED (
-    SELECT categories.id
-    FROM categories
-    WHERE categories.name_key >= $2
-      AND categories.name_key < $3
-      AND categories.id > $4
-)
-SELECT id, name, name_key, description
-FROM categories
-WHERE id = ANY (ARRAY(
-    SELECT prefixed.id
-    FROM prefixed
-    ORDER BY prefixed.id
-    LIMIT $1
-))
-ORDER BY id
-`
-
-type CategoryListPrefixByIDParams struct {
-	PageSize int32
-	FromKey  string
-	UntilKey string
-	AfterID  int64
-}
-
-// A prefix of the name and the order of ids are two dimensions, which no one
-// index holds. Categories are not many, so all that have the prefix are sorted.
-func (q *Queries) CategoryListPrefixByID(ctx context.Context, arg CategoryListPrefixByIDParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListPrefixByID,
-		arg.PageSize,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.AfterID,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Category{}
-	for rows.Next() {
-		var i Category
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.NameKey,
-			&i.Description,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const categoryListPrefixByIDDesc = `-- name: CategoryListPrefixByIDDesc :many
-WITH prefixed AS MATERIALIZED (
-    SELECT categories.id
-    FROM categories
-    WHERE categories.name_key >= $2
-      AND categories.name_key < $3
-      AND categories.id < $4
-)
-SELECT id, name, name_key, description
-FROM categories
-WHERE id = ANY (ARRAY(
-    SELECT prefixed.id
-    FROM prefixed
-    ORDER BY prefixed.id DESC
-    LIMIT $1
-))
-ORDER BY id DESC
-`
-
-type CategoryListPrefixByIDDescParams struct {
-	PageSize int32
-	FromKey  string
-	UntilKey string
-	BeforeID int64
-}
-
-func (q *Queries) CategoryListPrefixByIDDesc(ctx context.Context, arg CategoryListPrefixByIDDescParams) ([]Category, error) {
-	rows, err := q.db.Query(ctx, categoryListPrefixByIDDesc,
-		arg.PageSize,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.BeforeID,
 	)
 	if err != nil {
 		return nil, err

@@ -75,6 +75,8 @@ type Inventory struct {
 	Quantity int64
 	// Units of orders that are not complete; not shown to clients.
 	Held int64
+	// True if at most 10 units can be ordered: the filter low of GET /store/inventory.
+	Low bool
 }
 
 // Messages taken from clients, each account its own.

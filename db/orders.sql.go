@@ -66,83 +66,29 @@ func (q *Queries) OrderCancel(ctx context.Context, arg OrderCancelParams) (bool,
 }
 
 const orderCount = `-- name: OrderCount :one
-
 SELECT count(*)
 FROM orders
-WHERE complete = ANY ($1::boolean[])
+WHERE ($1::bigint IS NULL OR pet_id = $1)
+  AND ($2::boolean IS NULL OR complete = $2)
+  AND ($3::timestamptz IS NULL OR ship_date >= $3)
+  AND ($4::timestamptz IS NULL OR ship_date < $4)
 `
 
-// The counts, for Prefer: count=exact. They walk the indexes of the lists.
-func (q *Queries) OrderCount(ctx context.Context, completes []bool) (int64, error) {
-	row := q.db.QueryRow(ctx, orderCount, completes)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const orderCountOfPet = `-- name: OrderCountOfPet :one
-SELECT count(*)
-FROM orders
-WHERE pet_id = $1
-  AND complete = ANY ($2::boolean[])
-`
-
-type OrderCountOfPetParams struct {
-	PetID     int64
-	Completes []bool
-}
-
-func (q *Queries) OrderCountOfPet(ctx context.Context, arg OrderCountOfPetParams) (int64, error) {
-	row := q.db.QueryRow(ctx, orderCountOfPet, arg.PetID, arg.Completes)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const orderCountOfPetShipping = `-- name: OrderCountOfPetShipping :one
-SELECT count(*)
-FROM orders
-WHERE pet_id = $1
-  AND complete = ANY ($2::boolean[])
-  AND ship_date >= $3
-  AND ship_date < $4
-`
-
-type OrderCountOfPetShippingParams struct {
-	PetID        int64
-	Completes    []bool
+type OrderCountParams struct {
+	PetID        *int64
+	Complete     *bool
 	ShipDateFrom *time.Time
 	ShipDateTo   *time.Time
 }
 
-func (q *Queries) OrderCountOfPetShipping(ctx context.Context, arg OrderCountOfPetShippingParams) (int64, error) {
-	row := q.db.QueryRow(ctx, orderCountOfPetShipping,
+// For Prefer: count=exact; see queries/pets.sql.
+func (q *Queries) OrderCount(ctx context.Context, arg OrderCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, orderCount,
 		arg.PetID,
-		arg.Completes,
+		arg.Complete,
 		arg.ShipDateFrom,
 		arg.ShipDateTo,
 	)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const orderCountShipping = `-- name: OrderCountShipping :one
-SELECT count(*)
-FROM orders
-WHERE ship_date >= $1
-  AND ship_date < $2
-  AND complete = ANY ($3::boolean[])
-`
-
-type OrderCountShippingParams struct {
-	ShipDateFrom *time.Time
-	ShipDateTo   *time.Time
-	Completes    []bool
-}
-
-func (q *Queries) OrderCountShipping(ctx context.Context, arg OrderCountShippingParams) (int64, error) {
-	row := q.db.QueryRow(ctx, orderCountShipping, arg.ShipDateFrom, arg.ShipDateTo, arg.Completes)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -167,23 +113,23 @@ func (q *Queries) OrderGet(ctx context.Context, id int64) (Order, error) {
 	return i, err
 }
 
-const orderListByID = `-- name: OrderListByID :many
+const orderList = `-- name: OrderList :many
 
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id > $1
-ORDER BY id
+WHERE CASE /* sort */ 'id' WHEN '-id' THEN id < $1::bigint ELSE id > $1 END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT $2
 `
 
-type OrderListByIDParams struct {
+type OrderListParams struct {
 	AfterID  int64
 	PageSize int32
 }
 
-// The lists: one query per order and kind of filter; see queries/pets.sql.
-func (q *Queries) OrderListByID(ctx context.Context, arg OrderListByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListByID, arg.AfterID, arg.PageSize)
+// The lists; see queries/pets.sql about the sort.
+func (q *Queries) OrderList(ctx context.Context, arg OrderListParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderList, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -208,62 +154,23 @@ func (q *Queries) OrderListByID(ctx context.Context, arg OrderListByIDParams) ([
 	return items, nil
 }
 
-const orderListByIDDesc = `-- name: OrderListByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE id < $1
-ORDER BY id DESC
-LIMIT $2
-`
-
-type OrderListByIDDescParams struct {
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) OrderListByIDDesc(ctx context.Context, arg OrderListByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListByIDDesc, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListCompleteByID = `-- name: OrderListCompleteByID :many
+const orderListComplete = `-- name: OrderListComplete :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE complete = $1
-  AND id > $2
-ORDER BY id
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $2::bigint ELSE id > $2 END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT $3
 `
 
-type OrderListCompleteByIDParams struct {
+type OrderListCompleteParams struct {
 	Complete bool
 	AfterID  int64
 	PageSize int32
 }
 
-func (q *Queries) OrderListCompleteByID(ctx context.Context, arg OrderListCompleteByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListCompleteByID, arg.Complete, arg.AfterID, arg.PageSize)
+func (q *Queries) OrderListComplete(ctx context.Context, arg OrderListCompleteParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListComplete, arg.Complete, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -288,150 +195,28 @@ func (q *Queries) OrderListCompleteByID(ctx context.Context, arg OrderListComple
 	return items, nil
 }
 
-const orderListCompleteByIDDesc = `-- name: OrderListCompleteByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE complete = $1
-  AND id < $2
-ORDER BY id DESC
-LIMIT $3
-`
-
-type OrderListCompleteByIDDescParams struct {
-	Complete bool
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) OrderListCompleteByIDDesc(ctx context.Context, arg OrderListCompleteByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListCompleteByIDDesc, arg.Complete, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListOfPetByID = `-- name: OrderListOfPetByID :many
+const orderListOfPet = `-- name: OrderListOfPet :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE pet_id = $1
-  AND id > $2
-ORDER BY id
-LIMIT $3
-`
-
-type OrderListOfPetByIDParams struct {
-	PetID    int64
-	AfterID  int64
-	PageSize int32
-}
-
-func (q *Queries) OrderListOfPetByID(ctx context.Context, arg OrderListOfPetByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetByID, arg.PetID, arg.AfterID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListOfPetByIDDesc = `-- name: OrderListOfPetByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = $1
-  AND id < $2
-ORDER BY id DESC
-LIMIT $3
-`
-
-type OrderListOfPetByIDDescParams struct {
-	PetID    int64
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) OrderListOfPetByIDDesc(ctx context.Context, arg OrderListOfPetByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetByIDDesc, arg.PetID, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListOfPetCompleteByID = `-- name: OrderListOfPetCompleteByID :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = $1
-  AND complete = $2
-  AND id > $3
-ORDER BY id
+  AND complete = ANY ($2::boolean[])
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $3::bigint ELSE id > $3 END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT $4
 `
 
-type OrderListOfPetCompleteByIDParams struct {
-	PetID    int64
-	Complete bool
-	AfterID  int64
-	PageSize int32
+type OrderListOfPetParams struct {
+	PetID     int64
+	Completes []bool
+	AfterID   int64
+	PageSize  int32
 }
 
-func (q *Queries) OrderListOfPetCompleteByID(ctx context.Context, arg OrderListOfPetCompleteByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetCompleteByID,
+// Walks the orders of the pet in the primary key.
+func (q *Queries) OrderListOfPet(ctx context.Context, arg OrderListOfPetParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListOfPet,
 		arg.PetID,
-		arg.Complete,
+		arg.Completes,
 		arg.AfterID,
 		arg.PageSize,
 	)
@@ -459,331 +244,64 @@ func (q *Queries) OrderListOfPetCompleteByID(ctx context.Context, arg OrderListO
 	return items, nil
 }
 
-const orderListOfPetCompleteByIDDesc = `-- name: OrderListOfPetCompleteByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = $1
-  AND complete = $2
-  AND id < $3
-ORDER BY id DESC
-LIMIT $4
-`
-
-type OrderListOfPetCompleteByIDDescParams struct {
-	PetID    int64
-	Complete bool
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) OrderListOfPetCompleteByIDDesc(ctx context.Context, arg OrderListOfPetCompleteByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetCompleteByIDDesc,
-		arg.PetID,
-		arg.Complete,
-		arg.BeforeID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListOfPetShippingByID = `-- name: OrderListOfPetShippingByID :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = $1
-  AND id > $2
-  AND ship_date >= $3
-  AND ship_date < $4
-  AND complete = ANY ($5::boolean[])
-ORDER BY id
-LIMIT $6
-`
-
-type OrderListOfPetShippingByIDParams struct {
-	PetID        int64
-	AfterID      int64
-	ShipDateFrom *time.Time
-	ShipDateTo   *time.Time
-	Completes    []bool
-	PageSize     int32
-}
-
-// Walks the orders of the pet, which are not many.
-func (q *Queries) OrderListOfPetShippingByID(ctx context.Context, arg OrderListOfPetShippingByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetShippingByID,
-		arg.PetID,
-		arg.AfterID,
-		arg.ShipDateFrom,
-		arg.ShipDateTo,
-		arg.Completes,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListOfPetShippingByIDDesc = `-- name: OrderListOfPetShippingByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = $1
-  AND id < $2
-  AND ship_date >= $3
-  AND ship_date < $4
-  AND complete = ANY ($5::boolean[])
-ORDER BY id DESC
-LIMIT $6
-`
-
-type OrderListOfPetShippingByIDDescParams struct {
-	PetID        int64
-	BeforeID     int64
-	ShipDateFrom *time.Time
-	ShipDateTo   *time.Time
-	Completes    []bool
-	PageSize     int32
-}
-
-func (q *Queries) OrderListOfPetShippingByIDDesc(ctx context.Context, arg OrderListOfPetShippingByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListOfPetShippingByIDDesc,
-		arg.PetID,
-		arg.BeforeID,
-		arg.ShipDateFrom,
-		arg.ShipDateTo,
-		arg.Completes,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListShippingByID = `-- name: OrderListShippingByID :many
-
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT orders.id, orders.complete
-    FROM orders
-    WHERE orders.ship_date >= $2 AND orders.ship_date < $3
-    ORDER BY orders.ship_date
-    LIMIT 1001
-), walk (after, ids, found) AS (
-    SELECT $4::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
-    CROSS JOIN LATERAL (
-        SELECT next.block << 12 | 4095 AS edge,
-               ARRAY(
-                   SELECT orders.id
-                   FROM orders
-                   WHERE orders.id >> 12 = next.block
-                     AND orders.complete = ANY ($5::boolean[])
-                     AND orders.ship_date >= $2
-                     AND orders.ship_date < $3
-                     AND orders.id > walk.after
-               ) AS ids
-        FROM (
-            SELECT orders.id >> 12 AS block
-            FROM orders
-            WHERE orders.id > walk.after
-            ORDER BY orders.id
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < $1::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id > $4
-      AND few.complete = ANY ($5)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
+const orderListShipping = `-- name: OrderListShipping :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id
-    LIMIT $1::integer
-))
-ORDER BY id
-`
-
-type OrderListShippingByIDParams struct {
-	PageSize     int32
-	ShipDateFrom *time.Time
-	ShipDateTo   *time.Time
-	AfterID      int64
-	Completes    []bool
-}
-
-// A range of ship dates and the order of ids are two dimensions: few orders are
-// sorted, many are walked in blocks; see queries/pets.sql.
-func (q *Queries) OrderListShippingByID(ctx context.Context, arg OrderListShippingByIDParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListShippingByID,
-		arg.PageSize,
-		arg.ShipDateFrom,
-		arg.ShipDateTo,
-		arg.AfterID,
-		arg.Completes,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Order{}
-	for rows.Next() {
-		var i Order
-		if err := rows.Scan(
-			&i.ID,
-			&i.PetID,
-			&i.Quantity,
-			&i.ShipDate,
-			&i.Complete,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const orderListShippingByIDDesc = `-- name: OrderListShippingByIDDesc :many
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT orders.id, orders.complete
-    FROM orders
-    WHERE orders.ship_date >= $2 AND orders.ship_date < $3
-    ORDER BY orders.ship_date
-    LIMIT 1001
-), walk (before, ids, found) AS (
-    SELECT $4::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
+    SELECT head.id
+    FROM unnest($1::boolean[]) AS wanted (complete)
     CROSS JOIN LATERAL (
-        SELECT next.block << 12 AS edge,
-               ARRAY(
-                   SELECT orders.id
-                   FROM orders
-                   WHERE orders.id >> 12 = next.block
-                     AND orders.complete = ANY ($5::boolean[])
-                     AND orders.ship_date >= $2
-                     AND orders.ship_date < $3
-                     AND orders.id < walk.before
-               ) AS ids
-        FROM (
-            SELECT orders.id >> 12 AS block
-            FROM orders
-            WHERE orders.id < walk.before
-            ORDER BY orders.id DESC
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < $1::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id < $4
-      AND few.complete = ANY ($5)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id DESC
-    LIMIT $1::integer
+        SELECT orders.ship_date, orders.id
+        FROM orders
+        WHERE orders.complete = wanted.complete
+          AND ($2::bigint IS NULL OR orders.pet_id = $2)
+          AND CASE /* sort */ 'id'
+              WHEN '-shipDate' THEN (orders.ship_date, orders.id) < ($3::timestamptz, $4::bigint) AND orders.ship_date >= $5::timestamptz
+              ELSE (orders.ship_date, orders.id) > ($3, $4) AND orders.ship_date < $6::timestamptz
+          END
+        ORDER BY
+            CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.ship_date END,
+            CASE /* sort */ 'id' WHEN '-shipDate' THEN orders.ship_date END DESC,
+            CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.id END,
+            orders.id DESC
+        LIMIT $7
+    ) AS head
+    ORDER BY
+        CASE /* sort */ 'id' WHEN 'shipDate' THEN head.ship_date END,
+        CASE /* sort */ 'id' WHEN '-shipDate' THEN head.ship_date END DESC,
+        CASE /* sort */ 'id' WHEN 'shipDate' THEN head.id END,
+        head.id DESC
+    LIMIT $7
 ))
-ORDER BY id DESC
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'shipDate' THEN ship_date END,
+    CASE /* sort */ 'id' WHEN '-shipDate' THEN ship_date END DESC,
+    CASE /* sort */ 'id' WHEN 'shipDate' THEN id END,
+    id DESC
 `
 
-type OrderListShippingByIDDescParams struct {
-	PageSize     int32
-	ShipDateFrom *time.Time
-	ShipDateTo   *time.Time
-	BeforeID     int64
-	Completes    []bool
+type OrderListShippingParams struct {
+	Completes []bool
+	PetID     *int64
+	AfterDate time.Time
+	AfterID   int64
+	FromDate  time.Time
+	UntilDate time.Time
+	PageSize  int32
 }
 
-func (q *Queries) OrderListShippingByIDDesc(ctx context.Context, arg OrderListShippingByIDDescParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListShippingByIDDesc,
-		arg.PageSize,
-		arg.ShipDateFrom,
-		arg.ShipDateTo,
-		arg.BeforeID,
+// Walks the ship dates of the orders that are complete and of those that are not,
+// and merges the two. Postgres plans it with its values: the orders of a pet that
+// has few are read and sorted instead.
+func (q *Queries) OrderListShipping(ctx context.Context, arg OrderListShippingParams) ([]Order, error) {
+	rows, err := q.db.Query(ctx, orderListShipping,
 		arg.Completes,
+		arg.PetID,
+		arg.AfterDate,
+		arg.AfterID,
+		arg.FromDate,
+		arg.UntilDate,
+		arg.PageSize,
 	)
 	if err != nil {
 		return nil, err

@@ -13,60 +13,28 @@ const petCount = `-- name: PetCount :one
 
 SELECT count(*)
 FROM pets
+WHERE ($1::bigint IS NULL OR category_id = $1)
+  AND ($2::text[] IS NULL OR status = ANY ($2))
+  AND ($3::text IS NULL OR name_key >= $3)
+  AND ($4::text IS NULL OR name_key < $4)
 `
 
-// The counts, for Prefer: count=exact. They walk the indexes of the lists.
-func (q *Queries) PetCount(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, petCount)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+type PetCountParams struct {
+	CategoryID *int64
+	Statuses   []string
+	FromKey    *string
+	UntilKey   *string
 }
 
-const petCountOfCategory = `-- name: PetCountOfCategory :one
-SELECT count(*)
-FROM pets
-WHERE category_id = ANY ($1::bigint[])
-  AND status = ANY ($2::text[])
-  AND name_key >= $3
-  AND name_key < $4
-`
-
-type PetCountOfCategoryParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	FromKey     string
-	UntilKey    string
-}
-
-func (q *Queries) PetCountOfCategory(ctx context.Context, arg PetCountOfCategoryParams) (int64, error) {
-	row := q.db.QueryRow(ctx, petCountOfCategory,
-		arg.CategoryIds,
+// The counts, for Prefer: count=exact. Postgres plans them with their values (see
+// internal/api/sort.go), so a filter that is not given costs nothing.
+func (q *Queries) PetCount(ctx context.Context, arg PetCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, petCount,
+		arg.CategoryID,
 		arg.Statuses,
 		arg.FromKey,
 		arg.UntilKey,
 	)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const petCountOfStatus = `-- name: PetCountOfStatus :one
-SELECT count(*)
-FROM pets
-WHERE status = ANY ($1::text[])
-  AND name_key >= $2
-  AND name_key < $3
-`
-
-type PetCountOfStatusParams struct {
-	Statuses []string
-	FromKey  string
-	UntilKey string
-}
-
-func (q *Queries) PetCountOfStatus(ctx context.Context, arg PetCountOfStatusParams) (int64, error) {
-	row := q.db.QueryRow(ctx, petCountOfStatus, arg.Statuses, arg.FromKey, arg.UntilKey)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -163,159 +131,45 @@ func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
 	return items, nil
 }
 
-const petListByID = `-- name: PetListByID :many
+const petList = `-- name: PetList :many
 
 SELECT id, category_id, name, name_key, status
 FROM pets
-WHERE id > $1
-ORDER BY id
-LIMIT $2
+WHERE CASE /* sort */ 'id'
+    WHEN 'name'  THEN (name_key, id) > ($1::text, $2::bigint) AND name_key < $3::text
+    WHEN '-name' THEN (name_key, id) < ($1, $2) AND name_key >= $4::text
+    WHEN '-id'   THEN id < $2
+    ELSE id > $2
+END
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
+LIMIT $5
 `
 
-type PetListByIDParams struct {
+type PetListParams struct {
+	AfterKey string
 	AfterID  int64
+	UntilKey string
+	FromKey  string
 	PageSize int32
 }
 
-// The lists. One query per order and kind of filter, because ORDER BY CASE and
-// ($1 IS NULL OR …) walk no index. A page begins after the last row of the page
-// before it (keyset paging); every name order takes the bounds of a prefix.
+// The lists. A page begins after the last row of the page before it (keyset
+// paging). internal/api/sort.go writes the sort in the place of /* sort */ 'id';
+// the planner then folds each CASE to the branch of that sort, before it chooses
+// an index. TestListPlans checks the plans.
 //
-// Filters that take several values walk one stretch of an index per value and
-// merge the heads: ids are gathered from the indexes alone, then only the rows
-// of the page are read. ARRAY(…) makes the planner fetch them by primary key.
-func (q *Queries) PetListByID(ctx context.Context, arg PetListByIDParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListByID, arg.AfterID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListByIDDesc = `-- name: PetListByIDDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id < $1
-ORDER BY id DESC
-LIMIT $2
-`
-
-type PetListByIDDescParams struct {
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) PetListByIDDesc(ctx context.Context, arg PetListByIDDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListByIDDesc, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListByName = `-- name: PetListByName :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE (name_key, id) > ($1::text, $2::bigint)
-  AND name_key < $3
-ORDER BY name_key, id
-LIMIT $4
-`
-
-type PetListByNameParams struct {
-	AfterKey string
-	AfterID  int64
-	UntilKey string
-	PageSize int32
-}
-
-func (q *Queries) PetListByName(ctx context.Context, arg PetListByNameParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListByName,
+// A filter by status walks one stretch of an index per status and merges the
+// heads: ids are gathered from the index alone, then only the rows of the page
+// are read. ARRAY(…) makes the planner fetch them by primary key.
+func (q *Queries) PetList(ctx context.Context, arg PetListParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petList,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListByNameDesc = `-- name: PetListByNameDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE (name_key, id) < ($1::text, $2::bigint)
-  AND name_key >= $3
-ORDER BY name_key DESC, id DESC
-LIMIT $4
-`
-
-type PetListByNameDescParams struct {
-	BeforeKey string
-	BeforeID  int64
-	FromKey   string
-	PageSize  int32
-}
-
-func (q *Queries) PetListByNameDesc(ctx context.Context, arg PetListByNameDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListByNameDesc,
-		arg.BeforeKey,
-		arg.BeforeID,
 		arg.FromKey,
 		arg.PageSize,
 	)
@@ -343,165 +197,62 @@ func (q *Queries) PetListByNameDesc(ctx context.Context, arg PetListByNameDescPa
 	return items, nil
 }
 
-const petListOfCategoryByID = `-- name: PetListOfCategoryByID :many
+const petListOfCategory = `-- name: PetListOfCategory :many
 SELECT id, category_id, name, name_key, status
 FROM pets
 WHERE id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.category_id = category.id
-          AND pets.status = wanted.status
-          AND pets.id > $3::bigint
-        ORDER BY pets.id
-        LIMIT $4
-    ) AS head
-    ORDER BY head.id
-    LIMIT $4
-))
-ORDER BY id
-`
-
-type PetListOfCategoryByIDParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	AfterID     int64
-	PageSize    int32
-}
-
-func (q *Queries) PetListOfCategoryByID(ctx context.Context, arg PetListOfCategoryByIDParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryByID,
-		arg.CategoryIds,
-		arg.Statuses,
-		arg.AfterID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfCategoryByIDDesc = `-- name: PetListOfCategoryByIDDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.category_id = category.id
-          AND pets.status = wanted.status
-          AND pets.id < $3::bigint
-        ORDER BY pets.id DESC
-        LIMIT $4
-    ) AS head
-    ORDER BY head.id DESC
-    LIMIT $4
-))
-ORDER BY id DESC
-`
-
-type PetListOfCategoryByIDDescParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	BeforeID    int64
-	PageSize    int32
-}
-
-func (q *Queries) PetListOfCategoryByIDDesc(ctx context.Context, arg PetListOfCategoryByIDDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryByIDDesc,
-		arg.CategoryIds,
-		arg.Statuses,
-		arg.BeforeID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfCategoryByName = `-- name: PetListOfCategoryByName :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
+    FROM unnest($1::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.name_key, pets.id
         FROM pets
-        WHERE pets.category_id = category.id
+        WHERE pets.category_id = $2
           AND pets.status = wanted.status
-          AND (pets.name_key, pets.id) > ($3::text, $4::bigint)
-          AND pets.name_key < $5::text
-        ORDER BY pets.name_key, pets.id
-        LIMIT $6
+          AND CASE /* sort */ 'id'
+              WHEN 'name'  THEN (pets.name_key, pets.id) > ($3::text, $4::bigint) AND pets.name_key < $5::text
+              WHEN '-name' THEN (pets.name_key, pets.id) < ($3, $4) AND pets.name_key >= $6::text
+              WHEN '-id'   THEN pets.id < $4
+              ELSE pets.id > $4
+          END
+        ORDER BY
+            CASE /* sort */ 'id' WHEN 'name'  THEN pets.name_key END,
+            CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
+            CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
+            pets.id DESC
+        LIMIT $7
     ) AS head
-    ORDER BY head.name_key, head.id
-    LIMIT $6
+    ORDER BY
+        CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
+        CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
+        CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
+        head.id DESC
+    LIMIT $7
 ))
-ORDER BY name_key, id
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
 `
 
-type PetListOfCategoryByNameParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	AfterKey    string
-	AfterID     int64
-	UntilKey    string
-	PageSize    int32
+type PetListOfCategoryParams struct {
+	Statuses   []string
+	CategoryID int64
+	AfterKey   string
+	AfterID    int64
+	UntilKey   string
+	FromKey    string
+	PageSize   int32
 }
 
-func (q *Queries) PetListOfCategoryByName(ctx context.Context, arg PetListOfCategoryByNameParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryByName,
-		arg.CategoryIds,
+func (q *Queries) PetListOfCategory(ctx context.Context, arg PetListOfCategoryParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petListOfCategory,
 		arg.Statuses,
+		arg.CategoryID,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
+		arg.FromKey,
 		arg.PageSize,
 	)
 	if err != nil {
@@ -528,604 +279,60 @@ func (q *Queries) PetListOfCategoryByName(ctx context.Context, arg PetListOfCate
 	return items, nil
 }
 
-const petListOfCategoryByNameDesc = `-- name: PetListOfCategoryByNameDesc :many
+const petListOfStatus = `-- name: PetListOfStatus :many
 SELECT id, category_id, name, name_key, status
 FROM pets
 WHERE id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
+    FROM unnest($1::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.name_key, pets.id
         FROM pets
-        WHERE pets.category_id = category.id
-          AND pets.status = wanted.status
-          AND (pets.name_key, pets.id) < ($3::text, $4::bigint)
-          AND pets.name_key >= $5::text
-        ORDER BY pets.name_key DESC, pets.id DESC
+        WHERE pets.status = wanted.status
+          AND CASE /* sort */ 'id'
+              WHEN 'name'  THEN (pets.name_key, pets.id) > ($2::text, $3::bigint) AND pets.name_key < $4::text
+              WHEN '-name' THEN (pets.name_key, pets.id) < ($2, $3) AND pets.name_key >= $5::text
+              WHEN '-id'   THEN pets.id < $3
+              ELSE pets.id > $3
+          END
+        ORDER BY
+            CASE /* sort */ 'id' WHEN 'name'  THEN pets.name_key END,
+            CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
+            CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
+            pets.id DESC
         LIMIT $6
     ) AS head
-    ORDER BY head.name_key DESC, head.id DESC
+    ORDER BY
+        CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
+        CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
+        CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
+        head.id DESC
     LIMIT $6
 ))
-ORDER BY name_key DESC, id DESC
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
 `
 
-type PetListOfCategoryByNameDescParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	BeforeKey   string
-	BeforeID    int64
-	FromKey     string
-	PageSize    int32
-}
-
-func (q *Queries) PetListOfCategoryByNameDesc(ctx context.Context, arg PetListOfCategoryByNameDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryByNameDesc,
-		arg.CategoryIds,
-		arg.Statuses,
-		arg.BeforeKey,
-		arg.BeforeID,
-		arg.FromKey,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfCategoryPrefixByID = `-- name: PetListOfCategoryPrefixByID :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT stretch.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.category_id = category.id
-          AND pets.status = wanted.status
-          AND pets.name_key >= $3
-          AND pets.name_key < $4
-          AND pets.id > $5::bigint
-        OFFSET 0
-    ) AS stretch
-    ORDER BY stretch.id
-    LIMIT $6
-))
-ORDER BY id
-`
-
-type PetListOfCategoryPrefixByIDParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	FromKey     string
-	UntilKey    string
-	AfterID     int64
-	PageSize    int32
-}
-
-// All pets of these categories that have the prefix are gathered from the index
-// and sorted: no row is read that does not match. OFFSET 0 keeps the planner from
-// walking the ids instead.
-func (q *Queries) PetListOfCategoryPrefixByID(ctx context.Context, arg PetListOfCategoryPrefixByIDParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryPrefixByID,
-		arg.CategoryIds,
-		arg.Statuses,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.AfterID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfCategoryPrefixByIDDesc = `-- name: PetListOfCategoryPrefixByIDDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT stretch.id
-    FROM unnest($1::bigint[]) AS category (id)
-    CROSS JOIN unnest($2::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.category_id = category.id
-          AND pets.status = wanted.status
-          AND pets.name_key >= $3
-          AND pets.name_key < $4
-          AND pets.id < $5::bigint
-        OFFSET 0
-    ) AS stretch
-    ORDER BY stretch.id DESC
-    LIMIT $6
-))
-ORDER BY id DESC
-`
-
-type PetListOfCategoryPrefixByIDDescParams struct {
-	CategoryIds []int64
-	Statuses    []string
-	FromKey     string
-	UntilKey    string
-	BeforeID    int64
-	PageSize    int32
-}
-
-func (q *Queries) PetListOfCategoryPrefixByIDDesc(ctx context.Context, arg PetListOfCategoryPrefixByIDDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategoryPrefixByIDDesc,
-		arg.CategoryIds,
-		arg.Statuses,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.BeforeID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfStatusByID = `-- name: PetListOfStatusByID :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.status = wanted.status
-          AND pets.id > $2::bigint
-        ORDER BY pets.id
-        LIMIT $3
-    ) AS head
-    ORDER BY head.id
-    LIMIT $3
-))
-ORDER BY id
-`
-
-type PetListOfStatusByIDParams struct {
-	Statuses []string
-	AfterID  int64
-	PageSize int32
-}
-
-func (q *Queries) PetListOfStatusByID(ctx context.Context, arg PetListOfStatusByIDParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfStatusByID, arg.Statuses, arg.AfterID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfStatusByIDDesc = `-- name: PetListOfStatusByIDDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.id
-        FROM pets
-        WHERE pets.status = wanted.status
-          AND pets.id < $2::bigint
-        ORDER BY pets.id DESC
-        LIMIT $3
-    ) AS head
-    ORDER BY head.id DESC
-    LIMIT $3
-))
-ORDER BY id DESC
-`
-
-type PetListOfStatusByIDDescParams struct {
-	Statuses []string
-	BeforeID int64
-	PageSize int32
-}
-
-func (q *Queries) PetListOfStatusByIDDesc(ctx context.Context, arg PetListOfStatusByIDDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfStatusByIDDesc, arg.Statuses, arg.BeforeID, arg.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfStatusByName = `-- name: PetListOfStatusByName :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.name_key, pets.id
-        FROM pets
-        WHERE pets.status = wanted.status
-          AND (pets.name_key, pets.id) > ($2::text, $3::bigint)
-          AND pets.name_key < $4::text
-        ORDER BY pets.name_key, pets.id
-        LIMIT $5
-    ) AS head
-    ORDER BY head.name_key, head.id
-    LIMIT $5
-))
-ORDER BY name_key, id
-`
-
-type PetListOfStatusByNameParams struct {
+type PetListOfStatusParams struct {
 	Statuses []string
 	AfterKey string
 	AfterID  int64
 	UntilKey string
+	FromKey  string
 	PageSize int32
 }
 
-func (q *Queries) PetListOfStatusByName(ctx context.Context, arg PetListOfStatusByNameParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfStatusByName,
+func (q *Queries) PetListOfStatus(ctx context.Context, arg PetListOfStatusParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petListOfStatus,
 		arg.Statuses,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfStatusByNameDesc = `-- name: PetListOfStatusByNameDesc :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.name_key, pets.id
-        FROM pets
-        WHERE pets.status = wanted.status
-          AND (pets.name_key, pets.id) < ($2::text, $3::bigint)
-          AND pets.name_key >= $4::text
-        ORDER BY pets.name_key DESC, pets.id DESC
-        LIMIT $5
-    ) AS head
-    ORDER BY head.name_key DESC, head.id DESC
-    LIMIT $5
-))
-ORDER BY name_key DESC, id DESC
-`
-
-type PetListOfStatusByNameDescParams struct {
-	Statuses  []string
-	BeforeKey string
-	BeforeID  int64
-	FromKey   string
-	PageSize  int32
-}
-
-func (q *Queries) PetListOfStatusByNameDesc(ctx context.Context, arg PetListOfStatusByNameDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfStatusByNameDesc,
-		arg.Statuses,
-		arg.BeforeKey,
-		arg.BeforeID,
 		arg.FromKey,
 		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListPrefixByID = `-- name: PetListPrefixByID :many
-
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT pets.id, pets.status
-    FROM pets
-    WHERE pets.name_key >= $2 AND pets.name_key < $3
-    ORDER BY pets.name_key
-    LIMIT 1001
-), walk (after, ids, found) AS (
-    SELECT $4::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
-    CROSS JOIN LATERAL (
-        SELECT next.block << 12 | 4095 AS edge,
-               ARRAY(
-                   SELECT pets.id
-                   FROM pets
-                   WHERE pets.id >> 12 = next.block
-                     AND pets.status = ANY ($5::text[])
-                     AND pets.name_key >= $2
-                     AND pets.name_key < $3
-                     AND pets.id > walk.after
-               ) AS ids
-        FROM (
-            SELECT pets.id >> 12 AS block
-            FROM pets
-            WHERE pets.id > walk.after
-            ORDER BY pets.id
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < $1::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id > $4
-      AND few.status = ANY ($5)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id
-    LIMIT $1::integer
-))
-ORDER BY id
-`
-
-type PetListPrefixByIDParams struct {
-	PageSize int32
-	FromKey  string
-	UntilKey string
-	AfterID  int64
-	Statuses []string
-}
-
-// A prefix of the name and the order of ids are two dimensions. Where at most
-// 1000 names have the prefix, they are few enough to be sorted. Where more have
-// it, the ids are walked in blocks of 4096, each of which is a stretch of its own
-// of pets_block_name_idx, until the page is full: no row is read that does not
-// match, wherever the matches lie. Three things are there for the planner: few
-// is materialized and asks for the prefix alone, so that its limit bounds it;
-// OFFSET 0 keeps a stretch from being read twice; and a block has no limit of its
-// own, for which the planner might walk the ids instead.
-func (q *Queries) PetListPrefixByID(ctx context.Context, arg PetListPrefixByIDParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListPrefixByID,
-		arg.PageSize,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.AfterID,
-		arg.Statuses,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListPrefixByIDDesc = `-- name: PetListPrefixByIDDesc :many
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT pets.id, pets.status
-    FROM pets
-    WHERE pets.name_key >= $2 AND pets.name_key < $3
-    ORDER BY pets.name_key
-    LIMIT 1001
-), walk (before, ids, found) AS (
-    SELECT $4::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
-    CROSS JOIN LATERAL (
-        SELECT next.block << 12 AS edge,
-               ARRAY(
-                   SELECT pets.id
-                   FROM pets
-                   WHERE pets.id >> 12 = next.block
-                     AND pets.status = ANY ($5::text[])
-                     AND pets.name_key >= $2
-                     AND pets.name_key < $3
-                     AND pets.id < walk.before
-               ) AS ids
-        FROM (
-            SELECT pets.id >> 12 AS block
-            FROM pets
-            WHERE pets.id < walk.before
-            ORDER BY pets.id DESC
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < $1::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id < $4
-      AND few.status = ANY ($5)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id DESC
-    LIMIT $1::integer
-))
-ORDER BY id DESC
-`
-
-type PetListPrefixByIDDescParams struct {
-	PageSize int32
-	FromKey  string
-	UntilKey string
-	BeforeID int64
-	Statuses []string
-}
-
-func (q *Queries) PetListPrefixByIDDesc(ctx context.Context, arg PetListPrefixByIDDescParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListPrefixByIDDesc,
-		arg.PageSize,
-		arg.FromKey,
-		arg.UntilKey,
-		arg.BeforeID,
-		arg.Statuses,
 	)
 	if err != nil {
 		return nil, err

@@ -19,8 +19,6 @@ CREATE INDEX pets_status_idx               ON pets (status, id);
 CREATE INDEX pets_status_name_idx          ON pets (status, name_key, id);
 CREATE INDEX pets_category_status_idx      ON pets (category_id, status, id);
 CREATE INDEX pets_category_status_name_idx ON pets (category_id, status, name_key, id);
--- A prefix of the name in the order of ids: the names within each block of 4096 ids.
-CREATE INDEX pets_block_name_idx           ON pets ((id >> 12), status, name_key, id);
 
 COMMENT ON TABLE  pets             IS 'What the shop offers. Each pet has one row in inventory. Sharded by id.';
 COMMENT ON COLUMN pets.id          IS 'Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.';

@@ -12,12 +12,9 @@ CREATE TABLE orders (
     CONSTRAINT orders_ship_date_check CHECK (ship_date >= '0001-01-01T00:00:00Z' AND ship_date < '10000-01-01T00:00:00Z')
 );
 
-CREATE INDEX orders_id_idx              ON orders (id);
-CREATE INDEX orders_complete_idx        ON orders (complete, id);
-CREATE INDEX orders_pet_complete_idx    ON orders (pet_id, complete, id);
-CREATE INDEX orders_ship_date_idx       ON orders (ship_date, id) WHERE ship_date IS NOT NULL;
--- A range of ship dates in the order of ids: the dates within each block of 4096 ids.
-CREATE INDEX orders_block_ship_date_idx ON orders ((id >> 12), complete, ship_date, id) WHERE ship_date IS NOT NULL;
+CREATE INDEX orders_id_idx        ON orders (id);
+CREATE INDEX orders_complete_idx  ON orders (complete, id);
+CREATE INDEX orders_ship_date_idx ON orders (complete, ship_date, id) WHERE ship_date IS NOT NULL;
 
 COMMENT ON TABLE  orders           IS 'Orders of one pet each. An order that is cancelled is deleted and its units return to the stock.';
 COMMENT ON COLUMN orders.id        IS 'Given out by the server, unique over all shards, at most 2^53-1.';

@@ -30,77 +30,22 @@ RETURNING id, name, name_key, description;
 DELETE FROM categories
 WHERE id = @id;
 
--- The lists. One query per order, because ORDER BY CASE walks no index.
--- A page begins after the last row of the page before it (keyset paging).
-
--- name: CategoryListByID :many
+-- name: CategoryList :many
+-- See queries/pets.sql about the sort.
 SELECT id, name, name_key, description
 FROM categories
-WHERE id > @after_id
-ORDER BY id
+WHERE CASE /* sort */ 'id'
+    WHEN 'name'  THEN (name_key, id) > (@after_key::text, @after_id::bigint) AND name_key < @until_key::text
+    WHEN '-name' THEN (name_key, id) < (@after_key, @after_id) AND name_key >= @from_key::text
+    WHEN '-id'   THEN id < @after_id
+    ELSE id > @after_id
+END
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
 LIMIT @page_size;
-
--- name: CategoryListByIDDesc :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
-
--- name: CategoryListByName :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE (name_key, id) > (@after_key::text, @after_id::bigint)
-  AND name_key < @until_key
-ORDER BY name_key, id
-LIMIT @page_size;
-
--- name: CategoryListByNameDesc :many
-SELECT id, name, name_key, description
-FROM categories
-WHERE (name_key, id) < (@before_key::text, @before_id::bigint)
-  AND name_key >= @from_key
-ORDER BY name_key DESC, id DESC
-LIMIT @page_size;
-
--- A prefix of the name and the order of ids are two dimensions, which no one
--- index holds. Categories are not many, so all that have the prefix are sorted.
-
--- name: CategoryListPrefixByID :many
-WITH prefixed AS MATERIALIZED (
-    SELECT categories.id
-    FROM categories
-    WHERE categories.name_key >= @from_key
-      AND categories.name_key < @until_key
-      AND categories.id > @after_id
-)
-SELECT id, name, name_key, description
-FROM categories
-WHERE id = ANY (ARRAY(
-    SELECT prefixed.id
-    FROM prefixed
-    ORDER BY prefixed.id
-    LIMIT @page_size
-))
-ORDER BY id;
-
--- name: CategoryListPrefixByIDDesc :many
-WITH prefixed AS MATERIALIZED (
-    SELECT categories.id
-    FROM categories
-    WHERE categories.name_key >= @from_key
-      AND categories.name_key < @until_key
-      AND categories.id < @before_id
-)
-SELECT id, name, name_key, description
-FROM categories
-WHERE id = ANY (ARRAY(
-    SELECT prefixed.id
-    FROM prefixed
-    ORDER BY prefixed.id DESC
-    LIMIT @page_size
-))
-ORDER BY id DESC;
 
 -- name: CategoryCount :one
 -- For Prefer: count=exact.

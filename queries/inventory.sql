@@ -64,12 +64,14 @@ ORDER BY status
 LIMIT 3;
 
 -- name: InventoryList :many
--- The bound is said of both tables: a merge join would else walk the pets from
--- the first one on.
+-- Walks the primary key and leaves out entries that do not match. The bound is
+-- said of both tables: a merge join would else walk the pets from the first one on.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id > @after_id
+WHERE inventory.low = ANY (@lows::boolean[])
+  AND pets.status = ANY (@statuses::text[])
+  AND inventory.pet_id > @after_id
   AND pets.id > @after_id
 ORDER BY inventory.pet_id
 LIMIT @page_size;
@@ -96,86 +98,24 @@ WHERE inventory.pet_id = ANY (ARRAY(
 ORDER BY inventory.pet_id;
 
 -- name: InventoryListLow :many
--- A bound on the quantity and the order of ids are two dimensions: few entries
--- are sorted, many are walked in blocks; see queries/pets.sql. The status is the
--- pet's, so entries of other statuses are read in vain. The block is said of both
--- tables, else a block might be joined to all pets.
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT inventory.pet_id
-    FROM inventory
-    WHERE inventory.quantity <= @max_quantity
-    ORDER BY inventory.quantity
-    LIMIT 1001
-), walk (after, ids, found) AS (
-    SELECT @after_id::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
-    CROSS JOIN LATERAL (
-        SELECT next.block << 12 | 4095 AS edge,
-               ARRAY(
-                   SELECT inventory.pet_id
-                   FROM inventory
-                   JOIN pets ON pets.id = inventory.pet_id
-                   WHERE inventory.pet_id >> 12 = next.block
-                     AND pets.id >> 12 = next.block
-                     AND inventory.quantity <= @max_quantity
-                     AND pets.status = ANY (@statuses::text[])
-                     AND inventory.pet_id > walk.after
-               ) AS ids
-        FROM (
-            SELECT inventory.pet_id >> 12 AS block
-            FROM inventory
-            WHERE inventory.pet_id > walk.after
-            ORDER BY inventory.pet_id
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < @page_size::integer
-), matching (id) AS (
-    SELECT few.pet_id
-    FROM few
-    JOIN pets ON pets.id = few.pet_id
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.pet_id > @after_id
-      AND pets.status = ANY (@statuses)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
+-- Walks the index of low entries. The status is the pet's, so low entries of other
+-- statuses are read in vain.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id
-    LIMIT @page_size::integer
-))
-ORDER BY inventory.pet_id;
-
--- The counts, for Prefer: count=exact. They walk the indexes of the lists.
+WHERE inventory.low
+  AND pets.status = ANY (@statuses::text[])
+  AND inventory.pet_id > @after_id
+  AND pets.id > @after_id
+ORDER BY inventory.pet_id
+LIMIT @page_size;
 
 -- name: InventoryCount :one
-SELECT count(*)
-FROM inventory;
-
--- name: InventoryCountOfStatus :one
--- Each pet has one entry, so the entries need not be read.
-SELECT count(*)
-FROM pets
-WHERE status = ANY (@statuses::text[]);
-
--- name: InventoryCountLow :one
+-- For Prefer: count=exact; see queries/pets.sql. Where low is not asked for,
+-- PetCount counts the same: each pet has one entry. Postgres leaves out a LEFT JOIN
+-- whose columns nobody reads, as when there is no filter by status.
 SELECT count(*)
 FROM inventory
-WHERE quantity <= @max_quantity;
-
--- name: InventoryCountLowOfStatus :one
-SELECT count(*)
-FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.quantity <= @max_quantity
-  AND pets.status = ANY (@statuses::text[]);
+LEFT JOIN pets ON pets.id = inventory.pet_id
+WHERE inventory.low = @low
+  AND (sqlc.narg(statuses)::text[] IS NULL OR pets.status = ANY (sqlc.narg(statuses)));

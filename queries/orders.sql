@@ -248,230 +248,76 @@ SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE id = @id;
 
--- The lists: one query per order and kind of filter; see queries/pets.sql.
+-- The lists; see queries/pets.sql about the sort.
 
--- name: OrderListByID :many
+-- name: OrderList :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id > @after_id
-ORDER BY id
+WHERE CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
--- name: OrderListByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
-
--- name: OrderListCompleteByID :many
+-- name: OrderListComplete :many
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE complete = @complete
-  AND id > @after_id
-ORDER BY id
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
--- name: OrderListCompleteByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE complete = @complete
-  AND id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
-
--- name: OrderListOfPetByID :many
+-- name: OrderListOfPet :many
+-- Walks the orders of the pet in the primary key.
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE pet_id = @pet_id
-  AND id > @after_id
-ORDER BY id
+  AND complete = ANY (@completes::boolean[])
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
+ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
--- name: OrderListOfPetByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = @pet_id
-  AND id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
-
--- name: OrderListOfPetCompleteByID :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = @pet_id
-  AND complete = @complete
-  AND id > @after_id
-ORDER BY id
-LIMIT @page_size;
-
--- name: OrderListOfPetCompleteByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = @pet_id
-  AND complete = @complete
-  AND id < @before_id
-ORDER BY id DESC
-LIMIT @page_size;
-
--- A range of ship dates and the order of ids are two dimensions: few orders are
--- sorted, many are walked in blocks; see queries/pets.sql.
-
--- name: OrderListShippingByID :many
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT orders.id, orders.complete
-    FROM orders
-    WHERE orders.ship_date >= @ship_date_from AND orders.ship_date < @ship_date_to
-    ORDER BY orders.ship_date
-    LIMIT 1001
-), walk (after, ids, found) AS (
-    SELECT @after_id::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
-    CROSS JOIN LATERAL (
-        SELECT next.block << 12 | 4095 AS edge,
-               ARRAY(
-                   SELECT orders.id
-                   FROM orders
-                   WHERE orders.id >> 12 = next.block
-                     AND orders.complete = ANY (@completes::boolean[])
-                     AND orders.ship_date >= @ship_date_from
-                     AND orders.ship_date < @ship_date_to
-                     AND orders.id > walk.after
-               ) AS ids
-        FROM (
-            SELECT orders.id >> 12 AS block
-            FROM orders
-            WHERE orders.id > walk.after
-            ORDER BY orders.id
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < @page_size::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id > @after_id
-      AND few.complete = ANY (@completes)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
+-- name: OrderListShipping :many
+-- Walks the ship dates of the orders that are complete and of those that are not,
+-- and merges the two. Postgres plans it with its values: the orders of a pet that
+-- has few are read and sorted instead.
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id
-    LIMIT @page_size::integer
-))
-ORDER BY id;
-
--- name: OrderListShippingByIDDesc :many
-WITH RECURSIVE few AS MATERIALIZED (
-    SELECT orders.id, orders.complete
-    FROM orders
-    WHERE orders.ship_date >= @ship_date_from AND orders.ship_date < @ship_date_to
-    ORDER BY orders.ship_date
-    LIMIT 1001
-), walk (before, ids, found) AS (
-    SELECT @before_id::bigint, '{}'::bigint[], 0
-    WHERE (SELECT count(*) FROM few) > 1000
-    UNION ALL
-    SELECT stretch.edge, stretch.ids, walk.found + cardinality(stretch.ids)
-    FROM walk
+    SELECT head.id
+    FROM unnest(@completes::boolean[]) AS wanted (complete)
     CROSS JOIN LATERAL (
-        SELECT next.block << 12 AS edge,
-               ARRAY(
-                   SELECT orders.id
-                   FROM orders
-                   WHERE orders.id >> 12 = next.block
-                     AND orders.complete = ANY (@completes::boolean[])
-                     AND orders.ship_date >= @ship_date_from
-                     AND orders.ship_date < @ship_date_to
-                     AND orders.id < walk.before
-               ) AS ids
-        FROM (
-            SELECT orders.id >> 12 AS block
-            FROM orders
-            WHERE orders.id < walk.before
-            ORDER BY orders.id DESC
-            LIMIT 1
-        ) AS next
-        OFFSET 0
-    ) AS stretch
-    WHERE walk.found < @page_size::integer
-), matching (id) AS (
-    SELECT few.id
-    FROM few
-    WHERE (SELECT count(*) FROM few) <= 1000
-      AND few.id < @before_id
-      AND few.complete = ANY (@completes)
-    UNION ALL
-    SELECT unnest(walk.ids)
-    FROM walk
-)
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE id = ANY (ARRAY(
-    SELECT matching.id
-    FROM matching
-    ORDER BY matching.id DESC
-    LIMIT @page_size::integer
+        SELECT orders.ship_date, orders.id
+        FROM orders
+        WHERE orders.complete = wanted.complete
+          AND (sqlc.narg(pet_id)::bigint IS NULL OR orders.pet_id = sqlc.narg(pet_id))
+          AND CASE /* sort */ 'id'
+              WHEN '-shipDate' THEN (orders.ship_date, orders.id) < (@after_date::timestamptz, @after_id::bigint) AND orders.ship_date >= @from_date::timestamptz
+              ELSE (orders.ship_date, orders.id) > (@after_date, @after_id) AND orders.ship_date < @until_date::timestamptz
+          END
+        ORDER BY
+            CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.ship_date END,
+            CASE /* sort */ 'id' WHEN '-shipDate' THEN orders.ship_date END DESC,
+            CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.id END,
+            orders.id DESC
+        LIMIT @page_size
+    ) AS head
+    ORDER BY
+        CASE /* sort */ 'id' WHEN 'shipDate' THEN head.ship_date END,
+        CASE /* sort */ 'id' WHEN '-shipDate' THEN head.ship_date END DESC,
+        CASE /* sort */ 'id' WHEN 'shipDate' THEN head.id END,
+        head.id DESC
+    LIMIT @page_size
 ))
-ORDER BY id DESC;
-
--- name: OrderListOfPetShippingByID :many
--- Walks the orders of the pet, which are not many.
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = @pet_id
-  AND id > @after_id
-  AND ship_date >= @ship_date_from
-  AND ship_date < @ship_date_to
-  AND complete = ANY (@completes::boolean[])
-ORDER BY id
-LIMIT @page_size;
-
--- name: OrderListOfPetShippingByIDDesc :many
-SELECT id, pet_id, quantity, ship_date, complete
-FROM orders
-WHERE pet_id = @pet_id
-  AND id < @before_id
-  AND ship_date >= @ship_date_from
-  AND ship_date < @ship_date_to
-  AND complete = ANY (@completes::boolean[])
-ORDER BY id DESC
-LIMIT @page_size;
-
--- The counts, for Prefer: count=exact. They walk the indexes of the lists.
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'shipDate' THEN ship_date END,
+    CASE /* sort */ 'id' WHEN '-shipDate' THEN ship_date END DESC,
+    CASE /* sort */ 'id' WHEN 'shipDate' THEN id END,
+    id DESC;
 
 -- name: OrderCount :one
+-- For Prefer: count=exact; see queries/pets.sql.
 SELECT count(*)
 FROM orders
-WHERE complete = ANY (@completes::boolean[]);
-
--- name: OrderCountShipping :one
-SELECT count(*)
-FROM orders
-WHERE ship_date >= @ship_date_from
-  AND ship_date < @ship_date_to
-  AND complete = ANY (@completes::boolean[]);
-
--- name: OrderCountOfPet :one
-SELECT count(*)
-FROM orders
-WHERE pet_id = @pet_id
-  AND complete = ANY (@completes::boolean[]);
-
--- name: OrderCountOfPetShipping :one
-SELECT count(*)
-FROM orders
-WHERE pet_id = @pet_id
-  AND complete = ANY (@completes::boolean[])
-  AND ship_date >= @ship_date_from
-  AND ship_date < @ship_date_to;
+WHERE (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
+  AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
+  AND (sqlc.narg(ship_date_from)::timestamptz IS NULL OR ship_date >= sqlc.narg(ship_date_from))
+  AND (sqlc.narg(ship_date_to)::timestamptz IS NULL OR ship_date < sqlc.narg(ship_date_to));

@@ -153,7 +153,7 @@ func TestTraces(t *testing.T) {
 	for trace, want := range map[string][]span{
 		listing: {
 			{Name: "GET /categories", Parent: "remote", Attributes: request("GET", "/categories", "200")},
-			statement("CategoryListPrefixByID", "GET /categories"),
+			statement("CategoryList", "GET /categories"),
 		},
 		creating: {
 			{Name: "POST /messages", Parent: "remote", Attributes: request("POST", "/messages", "202")},

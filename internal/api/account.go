@@ -64,7 +64,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 // listAPIKeys lists the keys of the caller's account by id.
 func (s *Server) listAPIKeys(c *gin.Context) error {
 	r := s.read(c)
-	p := r.page(defaultLimit, "id")
+	p := r.page(defaultLimit, byIDOnly)
 	p.account = caller(c).AccountID
 	if err := r.err(); err != nil {
 		return err

@@ -113,14 +113,14 @@ func (s *Server) listCategories(c *gin.Context) error {
 	r := s.read(c)
 	prefix := r.queryPrefix("name")
 	from, until := casefold.Range(prefix)
-	p := r.page(defaultLimit, "id", "-id", "name", "-name")
+	p := r.page(defaultLimit, byIDOrName)
 	p.within(from, until)
 	if err := r.err(); err != nil {
 		return err
 	}
 	return answerPage(s, c, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
-			return s.findCategories(ctx, prefix != "", from, until, p)
+			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.key, AfterID: p.after.id, FromKey: from, UntilKey: until, PageSize: p.size()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.CategoryCount(ctx, db.CategoryCountParams{FromKey: from, UntilKey: until})
@@ -128,23 +128,4 @@ func (s *Server) listCategories(c *gin.Context) error {
 		item:  categoryFrom,
 		place: func(row db.Category) position { return position{row.NameKey, row.ID} },
 	})
-}
-
-// findCategories picks the query that walks the index of the filter and the order.
-func (s *Server) findCategories(ctx context.Context, prefixed bool, from, until string, p *page) ([]db.Category, error) {
-	key, id, size := p.after.key, p.after.id, p.size()
-	switch {
-	case p.sort == "name":
-		return s.queries.CategoryListByName(ctx, db.CategoryListByNameParams{AfterKey: key, AfterID: id, UntilKey: until, PageSize: size})
-	case p.sort == "-name":
-		return s.queries.CategoryListByNameDesc(ctx, db.CategoryListByNameDescParams{BeforeKey: key, BeforeID: id, FromKey: from, PageSize: size})
-	case prefixed && p.sort == "id":
-		return s.queries.CategoryListPrefixByID(ctx, db.CategoryListPrefixByIDParams{FromKey: from, UntilKey: until, AfterID: id, PageSize: size})
-	case prefixed && p.sort == "-id":
-		return s.queries.CategoryListPrefixByIDDesc(ctx, db.CategoryListPrefixByIDDescParams{FromKey: from, UntilKey: until, BeforeID: id, PageSize: size})
-	case p.sort == "-id":
-		return s.queries.CategoryListByIDDesc(ctx, db.CategoryListByIDDescParams{BeforeID: id, PageSize: size})
-	default:
-		return s.queries.CategoryListByID(ctx, db.CategoryListByIDParams{AfterID: id, PageSize: size})
-	}
 }

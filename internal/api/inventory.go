@@ -90,17 +90,17 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 func (s *Server) listInventory(c *gin.Context) error {
 	r := s.read(c)
 	statuses := r.queryEnums("status", petStatuses...)
-	maxQuantity := r.queryInteger("maxQuantity", 0, maxStockQuantity)
-	p := r.page(defaultLimit, "petId")
+	low := r.queryBool("low")
+	p := r.page(defaultLimit, byPetIDOnly)
 	if err := r.err(); err != nil {
 		return err
 	}
 	return answerPage(s, c, p, list[inventoryItem, inventoryItem]{
 		find: func(ctx context.Context) ([]inventoryItem, error) {
-			return s.findInventory(ctx, statuses, maxQuantity, p)
+			return s.findInventory(ctx, statuses, low, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.countInventory(ctx, statuses, maxQuantity)
+			return s.countInventory(ctx, statuses, low)
 		},
 		item:  func(item inventoryItem) inventoryItem { return item },
 		place: func(item inventoryItem) position { return position{id: item.PetID} },
@@ -108,32 +108,34 @@ func (s *Server) listInventory(c *gin.Context) error {
 }
 
 // findInventory picks the query that walks the index of the filter.
-func (s *Server) findInventory(ctx context.Context, statuses []string, maxQuantity *int64, p *page) ([]inventoryItem, error) {
+func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
-	case maxQuantity != nil:
-		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{MaxQuantity: *maxQuantity, Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
+	case low != nil && *low:
+		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
 		return inventoryItems(rows), err
-	case len(statuses) > 0:
+	case low == nil && len(statuses) > 0:
 		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
 		return inventoryItems(rows), err
 	default:
-		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{AfterID: p.after.id, PageSize: p.size()})
+		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
 		return inventoryItems(rows), err
 	}
 }
 
 // countInventory counts the entries of all pages.
-func (s *Server) countInventory(ctx context.Context, statuses []string, maxQuantity *int64) (int64, error) {
-	switch {
-	case maxQuantity != nil && len(statuses) > 0:
-		return s.queries.InventoryCountLowOfStatus(ctx, db.InventoryCountLowOfStatusParams{MaxQuantity: *maxQuantity, Statuses: statuses})
-	case maxQuantity != nil:
-		return s.queries.InventoryCountLow(ctx, *maxQuantity)
-	case len(statuses) > 0:
-		return s.queries.InventoryCountOfStatus(ctx, statuses)
-	default:
-		return s.queries.InventoryCount(ctx)
+func (s *Server) countInventory(ctx context.Context, statuses []string, low *bool) (int64, error) {
+	if low == nil { // each pet has one entry
+		return s.planned.PetCount(ctx, db.PetCountParams{Statuses: statuses})
 	}
+	return s.planned.InventoryCount(ctx, db.InventoryCountParams{Low: *low, Statuses: statuses})
+}
+
+// boolOrBoth returns the values that a filter lets through.
+func boolOrBoth(filter *bool) []bool {
+	if filter == nil {
+		return []bool{false, true}
+	}
+	return []bool{*filter}
 }
 
 // inventoryItems converts the rows of any of the queries, which are alike.

@@ -1,10 +1,13 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
 )
 
 func TestGetInventoryItem(t *testing.T) {
@@ -128,4 +131,50 @@ func TestInventorySummary(t *testing.T) {
 	}
 	// The word is no id, whatever the method.
 	p.put("/store/inventory/summary", object{"quantity": 1}).wantError(405, "method_not_allowed")
+}
+
+// TestOrdersUpdateInventoryHOT: an order writes no index of inventory, as long as the
+// pet does not become low or stop being it.
+func TestOrdersUpdateInventoryHOT(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	petID := p.newPet("Rex", 1000)
+	tx, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	queries := db.New(tx)
+	placed, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{PetID: petID, Quantity: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := queries.OrderCancel(t.Context(), db.OrderCancelParams{PetID: petID, ID: placed.ID}); err != nil {
+		t.Fatal(err)
+	}
+	var updated, hot int
+	err = tx.QueryRow(t.Context(), `
+		SELECT pg_stat_get_xact_tuples_updated('inventory'::regclass), pg_stat_get_xact_tuples_hot_updated('inventory'::regclass)`).Scan(&updated, &hot)
+	if err != nil || updated != 2 || hot != 2 {
+		t.Errorf("%d updates of inventory, %d of them HOT, error %v; want 2 and 2", updated, hot, err)
+	}
+}
+
+// TestLowFollowsTheStock: low changes with the quantity, at 10 units.
+func TestLowFollowsTheStock(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	petID := p.newPet("Rex", 12)
+	for _, test := range []struct {
+		quantity int
+		low      bool
+	}{{1, false}, {1, true}, {10, true}} { // 11, 10 and 0 are left
+		p.post("/store/orders", object{"petId": petID, "quantity": test.quantity}).want(201)
+		for filter, listed := range map[bool]bool{true: test.low, false: !test.low} {
+			got := decode[[]inventoryItem](p.get(fmt.Sprintf("/store/inventory?low=%t", filter)).want(200))
+			if (len(got) == 1) != listed {
+				t.Errorf("low=%t after an order of %d: %v", filter, test.quantity, got)
+			}
+		}
+	}
 }

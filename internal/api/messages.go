@@ -72,7 +72,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 // listMessages lists the caller's messages, newest first.
 func (s *Server) listMessages(c *gin.Context) error {
 	r := s.read(c)
-	p := r.page(defaultLimit, "-id")
+	p := r.page(defaultLimit, newestFirst)
 	p.account = caller(c).AccountID
 	if err := r.err(); err != nil {
 		return err

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -175,14 +176,6 @@ func (f orderFilter) shipDates() (from, to time.Time) {
 	return from, to
 }
 
-// completes is what the orders may say of being complete.
-func (f orderFilter) completes() []bool {
-	if f.complete == nil {
-		return []bool{false, true}
-	}
-	return []bool{*f.complete}
-}
-
 func (s *Server) listOrders(c *gin.Context) error {
 	r := s.read(c)
 	filter := orderFilter{
@@ -191,7 +184,9 @@ func (s *Server) listOrders(c *gin.Context) error {
 		shipFrom: r.queryTime("shipDateFrom"),
 		shipTo:   r.queryTime("shipDateTo"),
 	}
-	p := r.page(defaultLimit, "id", "-id")
+	p := r.page(defaultLimit, byIDOrShipAt)
+	from, to := filter.shipDates()
+	p.within(keyOfTime(from), keyOfTime(to))
 	if err := r.err(); err != nil {
 		return err
 	}
@@ -203,62 +198,49 @@ func (s *Server) listOrders(c *gin.Context) error {
 			return s.countOrders(ctx, filter)
 		},
 		item:  orderFrom,
-		place: func(row db.Order) position { return position{id: row.ID} },
+		place: func(row db.Order) position { return orderPlace(row, p) },
 	})
 }
 
-// findOrders picks the query that walks the index of the filter and the order.
+// orderPlace is the place of an order in the order of a page.
+func orderPlace(row db.Order, p *page) position {
+	if p.byID() {
+		return position{id: row.ID}
+	}
+	return position{keyOfTime(*row.ShipDate), row.ID}
+}
+
+// keyOfTime writes a time as the key of a position: microseconds of the Unix time.
+func keyOfTime(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) }
+
+// findOrders picks the query that walks the index of the filter.
 func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
-	id, size, descending := p.after.id, p.size(), p.descending()
+	id, size := p.after.id, p.size()
 	switch {
 	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
-	case f.petID != nil && f.complete != nil && descending:
-		return s.queries.OrderListOfPetCompleteByIDDesc(ctx, db.OrderListOfPetCompleteByIDDescParams{PetID: *f.petID, Complete: *f.complete, BeforeID: id, PageSize: size})
-	case f.petID != nil && f.complete != nil:
-		return s.queries.OrderListOfPetCompleteByID(ctx, db.OrderListOfPetCompleteByIDParams{PetID: *f.petID, Complete: *f.complete, AfterID: id, PageSize: size})
-	case f.petID != nil && descending:
-		return s.queries.OrderListOfPetByIDDesc(ctx, db.OrderListOfPetByIDDescParams{PetID: *f.petID, BeforeID: id, PageSize: size})
 	case f.petID != nil:
-		return s.queries.OrderListOfPetByID(ctx, db.OrderListOfPetByIDParams{PetID: *f.petID, AfterID: id, PageSize: size})
-	case f.complete != nil && descending:
-		return s.queries.OrderListCompleteByIDDesc(ctx, db.OrderListCompleteByIDDescParams{Complete: *f.complete, BeforeID: id, PageSize: size})
+		return s.sorted(p).OrderListOfPet(ctx, db.OrderListOfPetParams{PetID: *f.petID, Completes: boolOrBoth(f.complete), AfterID: id, PageSize: size})
 	case f.complete != nil:
-		return s.queries.OrderListCompleteByID(ctx, db.OrderListCompleteByIDParams{Complete: *f.complete, AfterID: id, PageSize: size})
-	case descending:
-		return s.queries.OrderListByIDDesc(ctx, db.OrderListByIDDescParams{BeforeID: id, PageSize: size})
+		return s.sorted(p).OrderListComplete(ctx, db.OrderListCompleteParams{Complete: *f.complete, AfterID: id, PageSize: size})
 	default:
-		return s.queries.OrderListByID(ctx, db.OrderListByIDParams{AfterID: id, PageSize: size})
+		return s.sorted(p).OrderList(ctx, db.OrderListParams{AfterID: id, PageSize: size})
 	}
 }
 
-// findOrdersShipping orders by id the orders that ship within a range of dates.
+// findOrdersShipping lists the orders that ship within a range of dates, by date.
 func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
 	from, to := f.shipDates()
-	id, size, completes, descending := p.after.id, p.size(), f.completes(), p.descending()
-	switch {
-	case f.petID != nil && descending:
-		return s.queries.OrderListOfPetShippingByIDDesc(ctx, db.OrderListOfPetShippingByIDDescParams{PetID: *f.petID, ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, BeforeID: id, PageSize: size})
-	case f.petID != nil:
-		return s.queries.OrderListOfPetShippingByID(ctx, db.OrderListOfPetShippingByIDParams{PetID: *f.petID, ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, AfterID: id, PageSize: size})
-	case descending:
-		return s.queries.OrderListShippingByIDDesc(ctx, db.OrderListShippingByIDDescParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, BeforeID: id, PageSize: size})
-	default:
-		return s.queries.OrderListShippingByID(ctx, db.OrderListShippingByIDParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: completes, AfterID: id, PageSize: size})
+	after, err := strconv.ParseInt(p.after.key, 10, 64)
+	if err != nil {
+		return nil, err // the key comes from keyOfTime
 	}
+	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
+		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.id, PageSize: p.size(),
+	})
 }
 
 // countOrders counts the orders of all pages.
 func (s *Server) countOrders(ctx context.Context, f orderFilter) (int64, error) {
-	from, to := f.shipDates()
-	switch {
-	case f.petID != nil && f.shipping():
-		return s.queries.OrderCountOfPetShipping(ctx, db.OrderCountOfPetShippingParams{PetID: *f.petID, Completes: f.completes(), ShipDateFrom: &from, ShipDateTo: &to})
-	case f.petID != nil:
-		return s.queries.OrderCountOfPet(ctx, db.OrderCountOfPetParams{PetID: *f.petID, Completes: f.completes()})
-	case f.shipping():
-		return s.queries.OrderCountShipping(ctx, db.OrderCountShippingParams{ShipDateFrom: &from, ShipDateTo: &to, Completes: f.completes()})
-	default:
-		return s.queries.OrderCount(ctx, f.completes())
-	}
+	return s.planned.OrderCount(ctx, db.OrderCountParams{PetID: f.petID, Complete: f.complete, ShipDateFrom: f.shipFrom, ShipDateTo: f.shipTo})
 }

@@ -27,7 +27,8 @@ const (
 	maxLimit     = 200
 )
 
-// position is a place in the order of a list: of ids, or of keys and then ids.
+// position is a place in the order of a list: of ids, or of keys and then ids. The
+// key is that of a name, or a ship date as [keyOfTime] writes it.
 type position struct {
 	key string
 	id  int64
@@ -52,19 +53,14 @@ type page struct {
 	counted bool
 }
 
-// page reads limit, cursor and sort, and whether to count; the first of sorts is
-// the default, and where it is the only one, sort is no parameter.
-func (r *request) page(defaultLimit int, sorts ...string) *page {
-	p := &page{limit: defaultLimit, sort: sorts[0], caller: caller(r.c).AccountID, counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
+// page reads limit, cursor and sort, and whether to count.
+func (r *request) page(defaultLimit int, s sorts) *page {
+	p := &page{limit: defaultLimit, caller: caller(r.c).AccountID, counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
 	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
 	p.cursor, _ = r.value("cursor")
-	if len(sorts) > 1 {
-		if sort, given := r.queryEnum("sort", sorts...); given {
-			p.sort = sort
-		}
-	}
+	p.sort = r.sort(s)
 	if p.descending() {
 		p.after = last
 	}
@@ -77,10 +73,13 @@ func (p *page) descending() bool { return strings.HasPrefix(p.sort, "-") }
 // byName reports whether the order is that of names.
 func (p *page) byName() bool { return strings.HasSuffix(p.sort, "name") }
 
-// within begins an order of names at the bounds of a prefix.
+// byID reports whether the order is that of ids.
+func (p *page) byID() bool { return strings.HasSuffix(p.sort, "id") }
+
+// within begins an order by keys at the bounds of a range.
 func (p *page) within(from, until string) {
 	switch {
-	case !p.byName():
+	case p.byID():
 	case p.descending():
 		p.after = position{key: until} // which is outside, and ids are positive
 	default:

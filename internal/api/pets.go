@@ -138,8 +138,9 @@ func lockPet(id int64) func(context.Context, *db.Queries) (any, error) {
 
 // petFilter is which pets a list holds; what is empty filters nothing.
 type petFilter struct {
-	ids, categoryIDs []int64
-	statuses         []string
+	ids        []int64
+	categoryID *int64
+	statuses   []string
 	// The keys of the names lie in [from, until).
 	from, until string
 	prefixed    bool // whether those bounds exclude anything
@@ -149,17 +150,17 @@ func (s *Server) listPets(c *gin.Context) error {
 	r := s.read(c)
 	prefix := r.queryPrefix("name")
 	filter := petFilter{
-		ids:         r.queryIDs("id"),
-		categoryIDs: r.queryIDs("categoryId"),
-		statuses:    r.queryEnums("status", petStatuses...),
-		prefixed:    prefix != "",
+		ids:        r.queryIDs("id"),
+		categoryID: r.queryID("categoryId"),
+		statuses:   r.queryEnums("status", petStatuses...),
+		prefixed:   prefix != "",
 	}
 	filter.from, filter.until = casefold.Range(prefix)
 	limit := defaultLimit
 	if len(filter.ids) > 0 {
 		limit = maxFilterValues // a batch comes whole
 	}
-	p := r.page(limit, "id", "-id", "name", "-name")
+	p := r.page(limit, byIDOrName)
 	p.within(filter.from, filter.until)
 	if err := r.err(); err != nil {
 		return err
@@ -179,57 +180,18 @@ func (s *Server) listPets(c *gin.Context) error {
 // petPlace is the place of a pet in any order.
 func petPlace(row db.Pet) position { return position{row.NameKey, row.ID} }
 
-// findPets picks the query that walks the index of the filter and the order.
+// findPets picks the query that walks the index of the filter.
 func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
 	key, id, size := p.after.key, p.after.id, p.size()
 	switch {
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
-	case f.prefixed && !p.byName():
-		return s.findPetsWithPrefix(ctx, f, p)
-	case len(f.categoryIDs) > 0:
-		return s.findPetsOfCategory(ctx, f, p)
+	case f.categoryID != nil:
+		return s.sorted(p).PetListOfCategory(ctx, db.PetListOfCategoryParams{CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	case len(f.statuses) > 0:
-		return s.findPetsOfStatus(ctx, f, p)
-	}
-	switch p.sort {
-	case "-id":
-		return s.queries.PetListByIDDesc(ctx, db.PetListByIDDescParams{BeforeID: id, PageSize: size})
-	case "name":
-		return s.queries.PetListByName(ctx, db.PetListByNameParams{AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
-	case "-name":
-		return s.queries.PetListByNameDesc(ctx, db.PetListByNameDescParams{BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
+		return s.sorted(p).PetListOfStatus(ctx, db.PetListOfStatusParams{Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	default:
-		return s.queries.PetListByID(ctx, db.PetListByIDParams{AfterID: id, PageSize: size})
-	}
-}
-
-func (s *Server) findPetsOfStatus(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	key, id, size := p.after.key, p.after.id, p.size()
-	switch p.sort {
-	case "-id":
-		return s.queries.PetListOfStatusByIDDesc(ctx, db.PetListOfStatusByIDDescParams{Statuses: f.statuses, BeforeID: id, PageSize: size})
-	case "name":
-		return s.queries.PetListOfStatusByName(ctx, db.PetListOfStatusByNameParams{Statuses: f.statuses, AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
-	case "-name":
-		return s.queries.PetListOfStatusByNameDesc(ctx, db.PetListOfStatusByNameDescParams{Statuses: f.statuses, BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
-	default:
-		return s.queries.PetListOfStatusByID(ctx, db.PetListOfStatusByIDParams{Statuses: f.statuses, AfterID: id, PageSize: size})
-	}
-}
-
-// findPetsWithPrefix orders by id the pets whose names begin alike.
-func (s *Server) findPetsWithPrefix(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	id, size, statuses, ofCategory := p.after.id, p.size(), orAllStatuses(f.statuses), len(f.categoryIDs) > 0
-	switch {
-	case ofCategory && p.descending():
-		return s.queries.PetListOfCategoryPrefixByIDDesc(ctx, db.PetListOfCategoryPrefixByIDDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, FromKey: f.from, UntilKey: f.until, BeforeID: id, PageSize: size})
-	case ofCategory:
-		return s.queries.PetListOfCategoryPrefixByID(ctx, db.PetListOfCategoryPrefixByIDParams{CategoryIds: f.categoryIDs, Statuses: statuses, FromKey: f.from, UntilKey: f.until, AfterID: id, PageSize: size})
-	case p.descending():
-		return s.queries.PetListPrefixByIDDesc(ctx, db.PetListPrefixByIDDescParams{Statuses: statuses, FromKey: f.from, UntilKey: f.until, BeforeID: id, PageSize: size})
-	default:
-		return s.queries.PetListPrefixByID(ctx, db.PetListPrefixByIDParams{Statuses: statuses, FromKey: f.from, UntilKey: f.until, AfterID: id, PageSize: size})
+		return s.sorted(p).PetList(ctx, db.PetListParams{AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
 }
 
@@ -240,20 +202,6 @@ func orAllStatuses(statuses []string) []string {
 		return petStatuses
 	}
 	return statuses
-}
-
-func (s *Server) findPetsOfCategory(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	key, id, size, statuses := p.after.key, p.after.id, p.size(), orAllStatuses(f.statuses)
-	switch p.sort {
-	case "-id":
-		return s.queries.PetListOfCategoryByIDDesc(ctx, db.PetListOfCategoryByIDDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, BeforeID: id, PageSize: size})
-	case "name":
-		return s.queries.PetListOfCategoryByName(ctx, db.PetListOfCategoryByNameParams{CategoryIds: f.categoryIDs, Statuses: statuses, AfterKey: key, AfterID: id, UntilKey: f.until, PageSize: size})
-	case "-name":
-		return s.queries.PetListOfCategoryByNameDesc(ctx, db.PetListOfCategoryByNameDescParams{CategoryIds: f.categoryIDs, Statuses: statuses, BeforeKey: key, BeforeID: id, FromKey: f.from, PageSize: size})
-	default:
-		return s.queries.PetListOfCategoryByID(ctx, db.PetListOfCategoryByIDParams{CategoryIds: f.categoryIDs, Statuses: statuses, AfterID: id, PageSize: size})
-	}
 }
 
 // findPetsAmong reads the pets of a batch, at most a hundred, and orders them here.
@@ -283,23 +231,21 @@ func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
 	return slices.DeleteFunc(pets, func(row db.Pet) bool {
 		return row.NameKey < f.from || row.NameKey >= f.until ||
 			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
-			(len(f.categoryIDs) > 0 && !slices.Contains(f.categoryIDs, row.CategoryID))
+			(f.categoryID != nil && row.CategoryID != *f.categoryID)
 	}), err
 }
 
 // countPets counts the pets of all pages.
 func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
-	switch {
-	case len(f.ids) > 0:
+	if len(f.ids) > 0 {
 		pets, err := s.petsAmong(ctx, f)
 		return int64(len(pets)), err
-	case len(f.categoryIDs) > 0:
-		return s.queries.PetCountOfCategory(ctx, db.PetCountOfCategoryParams{CategoryIds: f.categoryIDs, Statuses: orAllStatuses(f.statuses), FromKey: f.from, UntilKey: f.until})
-	case len(f.statuses) > 0 || f.prefixed:
-		return s.queries.PetCountOfStatus(ctx, db.PetCountOfStatusParams{Statuses: orAllStatuses(f.statuses), FromKey: f.from, UntilKey: f.until})
-	default:
-		return s.queries.PetCount(ctx)
 	}
+	params := db.PetCountParams{CategoryID: f.categoryID, Statuses: f.statuses}
+	if f.prefixed {
+		params.FromKey, params.UntilKey = &f.from, &f.until
+	}
+	return s.planned.PetCount(ctx, params)
 }
 
 // getPets reads the pets of a batch; a batch of one as GET /pets/{petId} does.

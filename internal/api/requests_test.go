@@ -560,7 +560,9 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?cursor=a&cursor=b", []string{"cursor repeated"}},
 		{"/store/orders?petId=1&petId=2", []string{"petId repeated"}},
 		{"/store/orders?complete=true&complete=false", []string{"complete repeated"}},
-		{"/store/inventory?maxQuantity=1&maxQuantity=2", []string{"maxQuantity repeated"}},
+		{"/store/inventory?low=true&low=true", []string{"low repeated"}},
+		{"/pets?categoryId=1&categoryId=2", []string{"categoryId repeated"}},
+		{"/store/inventory?maxQuantity=5", []string{"maxQuantity unknown"}},
 
 		{"/pets?limit=", []string{"limit empty"}},
 		{"/pets?limit", []string{"limit empty"}},
@@ -568,7 +570,7 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?sort=&name=&status=&categoryId=&id=", []string{"sort empty", "name empty", "status empty", "categoryId empty", "id empty"}},
 		{"/pets?status=sold&status=", []string{"status empty"}},
 		{"/store/orders?petId=&complete=&shipDateFrom=&shipDateTo=", []string{"petId empty", "complete empty", "shipDateFrom empty", "shipDateTo empty"}},
-		{"/store/inventory?status=&maxQuantity=", []string{"status empty", "maxQuantity empty"}},
+		{"/store/inventory?status=&low=", []string{"status empty", "low empty"}},
 
 		{"/pets?limit=0", []string{"limit out_of_range"}},
 		{"/pets?limit=201", []string{"limit out_of_range"}},
@@ -587,7 +589,7 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?status=sold&status=lost", []string{"status not_in_enum"}},
 		{"/pets?status=sold,pending", []string{"status not_in_enum"}},
 		{"/pets?categoryId=0", []string{"categoryId out_of_range"}},
-		{"/pets?categoryId=1&categoryId=x", []string{"categoryId invalid_format"}},
+		{"/pets?categoryId=x", []string{"categoryId invalid_format"}},
 		{"/pets?id=1,2", []string{"id invalid_format"}},
 		{"/pets?id=9223372036854775808", []string{"id out_of_range"}},
 		{"/pets?name=" + strings.Repeat("n", 201), []string{"name too_long"}},
@@ -598,8 +600,18 @@ func TestQueryParameters(t *testing.T) {
 		{"/store/orders?shipDateTo=2026-01-01T00:00:00", []string{"shipDateTo invalid_format"}},
 		{"/store/orders?shipDateTo=2026-01-01T00:00:00+01:00", []string{"shipDateTo invalid_format"}}, // + is a space
 		{"/store/orders?shipDateTo=10000-01-01T00:00:00Z", []string{"shipDateTo invalid_format"}},
-		{"/store/inventory?maxQuantity=-1", []string{"maxQuantity invalid_format"}},
-		{"/store/inventory?maxQuantity=1000000001", []string{"maxQuantity out_of_range"}},
+		{"/store/inventory?low=1", []string{"low not_in_enum"}},
+		{"/store/inventory?low=True", []string{"low not_in_enum"}},
+
+		{"/pets?name=a&sort=id", []string{"sort not_in_enum"}},
+		{"/pets?name=a&sort=-id&status=sold&categoryId=1", []string{"sort not_in_enum"}},
+		{"/pets?name=a&sort=-id&id=1&id=2", []string{"sort not_in_enum"}},
+		{"/categories?name=a&sort=-id", []string{"sort not_in_enum"}},
+		{"/store/orders?shipDateFrom=2026-01-01T00:00:00Z&sort=id", []string{"sort not_in_enum"}},
+		{"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=-id", []string{"sort not_in_enum"}},
+		{"/store/orders?sort=shipDate", []string{"sort not_in_enum"}},
+		{"/store/orders?petId=1&complete=true&sort=-shipDate", []string{"sort not_in_enum"}},
+		{"/store/orders?shipDateTo=tomorrow&sort=shipDate", []string{"shipDateTo invalid_format"}},
 
 		{"/pets?name=%", []string{"name invalid_format"}},
 		{"/pets?name=%4", []string{"name invalid_format"}},
@@ -629,12 +641,16 @@ func TestQueryParameters(t *testing.T) {
 		})
 	}
 	for target, want := range map[string]string{
-		"/pets?name=%FF": "The value is not percent-encoded UTF-8.",
-		"/pets?name=%00": "The value holds U+0000.",
-		"/pets?name=a;b": "The value holds a semicolon, which must be written as %3B.",
-		"/pets?a;b=1":    "The name holds a semicolon, which must be written as %3B.",
-		"/pets?limit=1&": "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.",
-		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z": "The value must not have the second 60: leap seconds are not supported.",
+		"/pets?name=%FF":               "The value is not percent-encoded UTF-8.",
+		"/pets?name=%00":               "The value holds U+0000.",
+		"/pets?name=a;b":               "The value holds a semicolon, which must be written as %3B.",
+		"/pets?a;b=1":                  "The name holds a semicolon, which must be written as %3B.",
+		"/pets?limit=1&":               "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.",
+		"/pets?name=a&sort=id":         "With `name`, `sort` must be one of name, -name.",
+		"/pets?sort=colour":            "Without `name`, `sort` must be one of id, -id, name, -name.",
+		"/store/orders?sort=-shipDate": "Without `shipDateFrom` or `shipDateTo`, `sort` must be one of id, -id.",
+		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "With `shipDateFrom` or `shipDateTo`, `sort` must be one of shipDate, -shipDate.",
+		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "The value must not have the second 60: leap seconds are not supported.",
 	} {
 		if got := p.get(target).want(400).error().Errors[0].Message; got != want {
 			t.Errorf("GET %s: %q, want %q", target, got, want)

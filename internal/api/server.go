@@ -70,6 +70,7 @@ type Server struct {
 	db       *postgres.DB
 	queries  *db.Queries
 	writes   *db.Queries // for statements that write
+	planned  *db.Queries // for statements that Postgres must plan with their values
 	verifier *auth.Verifier
 	log      *slog.Logger
 	pets     *coalesce.Coalescer[struct{}, int64, *db.Pet]
@@ -116,6 +117,7 @@ func New(options Options) (*Server, error) {
 		db:             options.DB,
 		queries:        db.New(options.DB),
 		writes:         db.New(options.DB.Writing()),
+		planned:        db.New(plannedByValues{options.DB}),
 		verifier:       options.Verifier,
 		log:            options.Log,
 		metrics:        options.Metrics,

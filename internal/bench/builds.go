@@ -82,7 +82,10 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	return compareTurns(ctx, builds, o, out)
+	if err := compareTurns(ctx, builds, o, out); err != nil {
+		return err
+	}
+	return errors.Join(printHOT(ctx, out, "base", builds[0].database), printHOT(ctx, out, "present", builds[1].database))
 }
 
 // compileBoth builds the program of the commit and the one of the working
@@ -144,7 +147,10 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	if b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database); err != nil {
 		return err
 	}
-	return b.gather(ctx, dir, keys, o.duration)
+	if err := b.gather(ctx, dir, keys, o.duration); err != nil {
+		return err
+	}
+	return forgetUpdates(ctx, b.database)
 }
 
 // run runs a command of the build and returns what it printed on stdout.

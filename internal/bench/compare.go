@@ -74,6 +74,9 @@ func (b *bench) compare(ctx context.Context, out io.Writer, rounds int, only str
 		}
 	}
 	printLines(out, lines)
+	if err := printHOT(ctx, out, "petstore and plain", b.database); err != nil {
+		return err
+	}
 	if only != "" {
 		return nil
 	}

@@ -131,6 +131,9 @@ func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error
 	if err := b.start(ctx); err != nil {
 		return err
 	}
+	if err := forgetUpdates(ctx, b.database); err != nil {
+		return err
+	}
 	return b.compare(ctx, out, o.rounds, o.only)
 }
 

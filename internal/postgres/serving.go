@@ -35,7 +35,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"UPDATE (fingerprint, status, location, body, created_at), " +
 			"DELETE",
 	},
-	{"inventory", "SELECT (pet_id, quantity, held), INSERT (pet_id), UPDATE (quantity, held), DELETE"},
+	{"inventory", "SELECT (pet_id, quantity, held, low), INSERT (pet_id), UPDATE (quantity, held), DELETE"},
 	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message)"},
 	{
 		"orders",

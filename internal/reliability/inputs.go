@@ -132,7 +132,7 @@ func naughtyStrings(ctx context.Context, b *bench) (string, error) {
 		for _, target := range []string{
 			"/pets/" + url.PathEscape(text), "/messages/" + url.PathEscape(text), "/store/" + url.PathEscape(text),
 			"/pets?name=" + url.QueryEscape(text), "/categories?name=" + url.QueryEscape(text), "/pets?cursor=" + url.QueryEscape(text),
-			"/pets?" + url.QueryEscape(text), "/store/orders?shipDateFrom=" + url.QueryEscape(text),
+			"/pets?" + url.QueryEscape(text), "/store/orders?shipDateFrom=" + url.QueryEscape(text), "/store/inventory?low=" + url.QueryEscape(text),
 		} {
 			a, err := s.do(ctx, "GET", target, "")
 			if err := errors.Join(err, clientsMistake(a, &accepted, &refused)); err != nil {

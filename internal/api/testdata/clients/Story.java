@@ -72,7 +72,7 @@ public final class Story {
     String cursor = null;
     do {
       ApiResponse<List<Pet>> page =
-          pets.listPetsWithHttpInfo(null, List.of(category.getId()), null, null, "name", 2, cursor, null);
+          pets.listPetsWithHttpInfo(null, category.getId(), null, null, "name", 2, cursor, null);
       page.getData().forEach(one -> names.add(one.getName()));
       cursor = nextCursor(header(page, "Link"));
       pages++;

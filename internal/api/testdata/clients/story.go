@@ -92,7 +92,7 @@ func main() {
 	var names []string
 	pages := 0
 	byName := &petstore.ListPetsParams{
-		CategoryId: &[]int64{category.Id},
+		CategoryId: &category.Id,
 		Sort:       new(petstore.ListPetsParamsSortName),
 		Limit:      new(int32(2)),
 	}

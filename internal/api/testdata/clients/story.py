@@ -79,7 +79,7 @@ for name in ("Atl", "Metztli"):
     pets.create_pet(petstore.NewPet(name=name, categoryId=category.id, status=petstore.PetStatus.PENDING))
 names, pages, cursor = [], 0, None
 while pages == 0 or cursor:
-    page = pets.list_pets_with_http_info(category_id=[category.id], sort="name", limit=2, cursor=cursor)
+    page = pets.list_pets_with_http_info(category_id=category.id, sort="name", limit=2, cursor=cursor)
     names += [one.name for one in page.data]
     link = re.search(r'<([^>]*)>; rel="next"', page.headers["Link"])
     cursor = parse_qs(urlsplit(urljoin(url, link[1])).query)["cursor"][0] if link else None

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leastHOT is the least share of the updates of inventory that should be HOT: they
+// write no index.
+const leastHOT = 0.95
+
+// forgetUpdates begins to count the updates of inventory anew.
+func forgetUpdates(ctx context.Context, databaseURL string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	// Another session has reported its statistics when its connection is closed.
+	_, err = conn.Exec(ctx, "SELECT pg_stat_force_next_flush(), pg_stat_reset_single_table_counters('inventory'::regclass)")
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// printHOT prints the share of the updates of inventory that were HOT since
+// [forgetUpdates].
+func printHOT(ctx context.Context, out io.Writer, name, databaseURL string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	var updates, hot int64
+	err = conn.QueryRow(ctx, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass").Scan(&updates, &hot)
+	if err := errors.Join(err, conn.Close(ctx)); err != nil || updates == 0 {
+		return err
+	}
+	fmt.Fprintf(out, "HOT updates of inventory, %s: %.3f of %d (target: at least %.2f)\n", name, float64(hot)/float64(updates), updates, leastHOT)
+	return nil
+}
