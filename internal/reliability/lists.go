@@ -63,12 +63,13 @@ func pagingUnderWrites(ctx context.Context, b *bench) (string, error) {
 	walks, pages := 0, 0
 	for walks < 4 || writing.Err() == nil {
 		sort, order := []string{"id", "-id", "name", "-name"}[walks%4], [](func(a, b pet) int){byID, byID, byName, byName}[walks%4]
+		filter := []string{"categoryId=1", "categoryId=1", "name=page", "name=page"}[walks%4]
 		if walks%2 == 1 {
 			ascending := order
 			order = func(a, b pet) int { return -ascending(a, b) }
 		}
 		var seen []pet
-		for target := "/pets?name=page&limit=7&sort=" + sort; target != ""; pages++ {
+		for target := "/pets?limit=7&" + filter + "&sort=" + sort; target != ""; pages++ {
 			a, err := s.want(ctx, http.StatusOK, "GET", target, "")
 			if err != nil {
 				return "", err
