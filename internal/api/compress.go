@@ -83,10 +83,11 @@ func weightOf(parameter string) float64 {
 	return 0
 }
 
-// The slowest client that a page is sent to in whole. The last bytes are in the
-// buffers of the kernel when the server has sent them, so short pages have no use for
-// this time.
+// A client must take a page larger than drainFrom, in bytes, within drainPause and a
+// second for each minDrainBytesSec of it. Smaller pages fit into the buffers of the
+// kernel.
 const (
+	drainFrom        = 64 << 10
 	drainPause       = 2 * time.Second
 	minDrainBytesSec = 64 << 10
 )
@@ -119,7 +120,7 @@ func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
 		return err
 	}
 	defer s.limits.sending.Give(account, size)
-	if writeTimeout(c.Request.Context()) > 0 {
+	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
 		setWriteDeadline(c, drainTime(size))
 	}
 	header := c.Writer.Header()

@@ -810,7 +810,7 @@ func TestPageBytes(t *testing.T) {
 	p := start(t)
 	p.insertMessages(messages)
 	answer := p.get("/messages?limit=200").want(200)
-	if got := len(answer.body); got < 512<<10 || got > 544<<10 {
+	if got := len(answer.body); got < 480<<10 || got > 512<<10 {
 		t.Errorf("a page of %d bytes", got)
 	}
 	if got := len(walk[message](p, "/messages?limit=200")); got != messages {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -16,8 +15,6 @@ import (
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/internal/casefold"
 )
@@ -172,49 +169,40 @@ func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 		return made, err
 	}
 	made.links = s.link(request, "first", "")
-	items, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
+	items, count, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
 	if err != nil {
 		return made, err
 	}
-	made.items = items.encoded
-	if items.count < len(rows) {
+	made.items = items
+	if count < len(rows) {
 		key, err := s.cursorKey.get(ctx)
 		if err != nil {
 			return made, err
 		}
-		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[items.count-1]))
+		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[count-1]))
 		made.links = s.link(request, "next", cursor) + ", " + made.links
 	}
 	return made, nil
 }
 
-// maxPageBytes is the size from which a page takes no more items, however many it may
-// hold: a page of messages could else have 3 MB.
+// maxPageBytes is the maximum size of a page of several items: one of messages could
+// otherwise have 3 MB.
 const maxPageBytes = 512 << 10
 
-// encodedItems is the JSON array of as many items as fit into a page.
-type encodedItems struct {
-	encoded []byte
-	count   int
-}
-
-// encodeItems encodes rows as the items of a page, at least one if there is any,
-// until the page has [maxPageBytes].
-func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (items encodedItems, err error) {
-	var buffer bytes.Buffer
-	encoder := jsontext.NewEncoder(&buffer, jsontext.EscapeForHTML(false))
-	if err := encoder.WriteToken(jsontext.BeginArray); err != nil {
-		return items, err
+// encodeItems encodes as many of the rows as fit into a page, at least one if there
+// is any, and returns how many.
+func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte, count int, err error) {
+	items := make([]Item, len(rows))
+	for i, row := range rows {
+		items[i] = item(row)
 	}
-	for items.count < len(rows) && encoder.OutputOffset() < maxPageBytes {
-		if err := json.MarshalEncode(encoder, item(rows[items.count])); err != nil {
-			return items, err
+	for {
+		encoded, err = encode(items)
+		if err != nil || len(encoded) <= maxPageBytes || len(items) <= 1 {
+			return encoded, len(items), err
 		}
-		items.count++
+		items = items[:max(1, len(items)*maxPageBytes/len(encoded))]
 	}
-	err = encoder.WriteToken(jsontext.EndArray)
-	items.encoded = bytes.TrimSuffix(buffer.Bytes(), []byte("\n")) // which ends each value
-	return items, err
 }
 
 // link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.

@@ -60,7 +60,7 @@ var faults = []fault{
 	{16, "a connection goes on after what is no request", "internal/api/endpoint.go", "s.shuttingDown.Load() || c.Request.ProtoMajor != 1", "s.shuttingDown.Load()"},
 	{17, "a read goes on when its client has gone", "internal/api/endpoint.go", "\t\tif writes {\n", "\t\tif writes || true {\n"},
 	{17, "a client that leaves is logged as an error", "internal/api/endpoint.go", "errors.Is(ctx.Err(), context.Canceled)", "errors.Is(ctx.Err(), http.ErrServerClosed)"},
-	{18, "a page begins with the last of the one before", "internal/api/page.go", "place(rows[items.count-1])", "place(rows[max(0, items.count-2)])"},
+	{18, "a page begins with the last of the one before", "internal/api/page.go", "place(rows[count-1])", "place(rows[max(0, count-2)])"},
 	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
 	{20, "an operation forgets to ask for a key", "internal/api/routes.go", `summaryPath, auth.Read`, `summaryPath, 0`},
 	{20, "a revoked key is let in", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
