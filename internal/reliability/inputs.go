@@ -46,7 +46,7 @@ func jsonBodies(ctx context.Context, b *bench) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%d bodies, %d requests: %d refused, %d accepted and read back the same; %d exchanges judged",
+	return fmt.Sprintf("%d bodies, %d requests: %d refused, %d accepted and read back the same; %d exchanges validated",
 		len(cases), accepted+refused, refused, accepted, s.client.judge.judged.Load()), nil
 }
 
@@ -140,7 +140,7 @@ func naughtyStrings(ctx context.Context, b *bench) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%d strings, %d requests: no 5xx, read back identical; %d exchanges judged", len(texts), accepted+refused+2*len(texts), s.client.judge.judged.Load()), nil
+	return fmt.Sprintf("%d strings, %d requests: no 5xx, read back identical; %d exchanges validated", len(texts), accepted+refused+2*len(texts), s.client.judge.judged.Load()), nil
 }
 
 // queuedTheSame queues a message, which may be any text, and reads it back.

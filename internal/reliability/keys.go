@@ -61,7 +61,7 @@ func wrongCredentials(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.want(ctx, http.StatusOK, "GET", "/pets", ""); err != nil {
 		return "", fmt.Errorf("the right key: %w", err)
 	}
-	return fmt.Sprintf("%d operations × %d credentials: always 401 with WWW-Authenticate; %d exchanges judged",
+	return fmt.Sprintf("%d operations × %d credentials: always 401 with WWW-Authenticate; %d exchanges validated",
 		len(operations), len(credentials), s.client.judge.judged.Load()), nil
 }
 
@@ -148,7 +148,7 @@ func (s *shop) revoke(ctx context.Context, other *client, before func() error) (
 		case http.StatusUnauthorized:
 			refused = true
 		default:
-			return 0, fmt.Errorf("a key answered %d", u.status)
+			return 0, fmt.Errorf("a key returned %d", u.status)
 		}
 	}
 	select {

@@ -57,7 +57,7 @@ func malformedRequests(ctx context.Context, b *bench) (string, error) {
 	if _, err := s.working(ctx, time.Second); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d malformed requests refused within %s, no second answer; %s; memory +%d MB",
+	return fmt.Sprintf("%d malformed requests refused within %s, no second response; %s; memory +%d MB",
 		len(cases), round(slices.Max(slowest)), large, max(0, peak-before)>>20), nil
 }
 

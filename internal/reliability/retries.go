@@ -34,7 +34,7 @@ func twins(ctx context.Context, b *bench) (string, error) {
 		case result.err != nil:
 			return "", result.err
 		case seen && first != result.id:
-			return "", fmt.Errorf("key %d was answered with orders %d and %d", i/each, first, result.id)
+			return "", fmt.Errorf("key %d returned orders %d and %d", i/each, first, result.id)
 		}
 		ids[i/each] = result.id
 	}
@@ -45,7 +45,7 @@ func twins(ctx context.Context, b *bench) (string, error) {
 	if placed != keys {
 		return "", fmt.Errorf("%d orders under %d keys", placed, keys)
 	}
-	return fmt.Sprintf("%d orders, named by all %d answers (%d requests)", placed, len(results), asked), nil
+	return fmt.Sprintf("%d orders, in all %d responses (%d requests)", placed, len(results), asked), nil
 }
 
 // Row 4. A client that sends its request again under the same key, until there
@@ -93,7 +93,7 @@ func cutAnswers(ctx context.Context, b *bench) (string, error) {
 	if placed != len(results) || len(distinct) != len(results) {
 		return "", fmt.Errorf("%d orders placed, %d confirmed, %d wanted", placed, len(distinct), len(results))
 	}
-	return fmt.Sprintf("%d confirmed = %d placed; %d answers cut, %d replayed", len(distinct), placed, proxy.cut.Load(), replayed), s.audit(ctx, confirmed)
+	return fmt.Sprintf("%d confirmed = %d placed; %d responses cut, %d replayed", len(distinct), placed, proxy.cut.Load(), replayed), s.audit(ctx, confirmed)
 }
 
 // orderResult is what came of an order in the end.

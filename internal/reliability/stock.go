@@ -28,7 +28,7 @@ func oversell(ctx context.Context, b *bench) (string, error) {
 	}
 	group.Wait()
 	left, err := s.stock(ctx, pet)
-	figures := fmt.Sprintf("%s, stock %d, slowest %s; %d exchanges judged", l.count(), left.Quantity, round(l.slowest), s.client.judge.judged.Load())
+	figures := fmt.Sprintf("%s, stock %d, slowest %s; %d exchanges validated", l.count(), left.Quantity, round(l.slowest), s.client.judge.judged.Load())
 	if err != nil {
 		return "", err
 	}

@@ -63,7 +63,7 @@ func (l *ledger) only(allowed ...int) error {
 // within is an error when an answer took longer.
 func (l *ledger) within(limit time.Duration) error {
 	if l.slowest > limit {
-		return fmt.Errorf("the slowest answer took %s, more than %s", round(l.slowest), limit)
+		return fmt.Errorf("the slowest response took %s, more than %s", round(l.slowest), limit)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (l *ledger) count() string {
 	for _, status := range slices.Sorted(maps.Keys(l.statuses)) {
 		name := fmt.Sprint(status)
 		if status == noAnswer {
-			name = "no answer"
+			name = "no response"
 		}
 		parts = append(parts, fmt.Sprintf("%d × %s", l.statuses[status], name))
 	}
