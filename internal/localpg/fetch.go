@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,11 +14,11 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +27,7 @@ import (
 	"github.com/xi2/xz"
 )
 
-// fetchVersion is the server that is fetched where there is none.
+// fetchVersion is the version that is downloaded to a machine without a server.
 const fetchVersion = "17.5.0"
 
 // fetchDigests are the SHA-256 of its archives in Maven Central, one for each
@@ -57,33 +58,19 @@ func platform() string {
 	return name
 }
 
-// fetch returns the server in the cache, after filling it when it is empty.
-func (o FindOptions) fetch(ctx context.Context, runAs *account) (Binaries, error) {
+// fetch returns the server in the cache, and downloads it if it is not there.
+func (o FindOptions) fetch(ctx context.Context, runAs *account) (_ Binaries, err error) {
 	cache := o.Cache
 	if cache == "" {
-		var err error
 		if cache, err = CacheDir(); err != nil {
-			return Binaries{}, fmt.Errorf("fetching it: %w", err)
+			return Binaries{}, err
 		}
 	}
 	home := filepath.Join(cache, fmt.Sprintf("postgresql-%s-%s-%s", fetchVersion, runtime.GOOS, runtime.GOARCH))
-	if isExecutable(filepath.Join(home, "bin", "postgres")) {
-		return probe(ctx, runAs, filepath.Join(home, "bin"))
-	}
-	digest := fetchDigests[platform()]
-	if o.Digest != "" {
-		digest = o.Digest
-	}
-	if digest == "" {
-		return Binaries{}, fmt.Errorf("fetching it: there is no archive of PostgreSQL %s for %s", fetchVersion, platform())
-	}
-	if o.Progress != nil {
-		fmt.Fprintf(o.Progress, "Fetching PostgreSQL %s into %s, once.\n", fetchVersion, cache)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("not done after %v", fetchTimeout))
-	defer cancel()
-	if err := o.fill(ctx, cache, home, digest); err != nil {
-		return Binaries{}, fmt.Errorf("fetching it: %w", err)
+	if !isExecutable(filepath.Join(home, "bin", "postgres")) {
+		if err := o.fill(ctx, cache, home); err != nil {
+			return Binaries{}, err
+		}
 	}
 	return probe(ctx, runAs, filepath.Join(home, "bin"))
 }
@@ -136,9 +123,16 @@ func makeOpenDir(dir string, runAs *account) error {
 	return nil
 }
 
-// fill unpacks the server beside home and moves it there whole, so that several
+// fill downloads the server, unpacks it beside home and renames it, so that several
 // processes may do it at once.
-func (o FindOptions) fill(ctx context.Context, cache, home, digest string) error {
+func (o FindOptions) fill(ctx context.Context, cache, home string) error {
+	digest := cmp.Or(o.Digest, fetchDigests[platform()])
+	if digest == "" {
+		return fmt.Errorf("there is no archive of PostgreSQL %s for %s", fetchVersion, platform())
+	}
+	if o.Progress != nil {
+		fmt.Fprintf(o.Progress, "Downloading PostgreSQL %s into %s, once.\n", fetchVersion, cache)
+	}
 	archive, err := o.download(ctx, digest)
 	if err != nil {
 		return err
@@ -152,21 +146,20 @@ func (o FindOptions) fill(ctx context.Context, cache, home, digest string) error
 	}
 	defer os.RemoveAll(temp)
 	unpacked := filepath.Join(temp, "unpacked")
-	if err := unpack(ctx, archive, unpacked); err != nil {
-		return fmt.Errorf("unpacking the archive: %w", err)
+	if err := unpack(archive, unpacked); err != nil {
+		return fmt.Errorf("unpack the archive: %w", err)
 	}
-	if err := os.Rename(unpacked, home); err != nil && !errors.Is(err, fs.ErrExist) { // then another process was faster
+	if err := os.Rename(unpacked, home); err != nil && !errors.Is(err, fs.ErrExist) { // another process was faster
 		return err
 	}
 	return nil
 }
 
-// download returns the archive of this platform, which has this digest.
+// download returns the archive for this platform, which must have this digest.
 func (o FindOptions) download(ctx context.Context, digest string) ([]byte, error) {
-	mirror := mavenCentral
-	if o.Mirror != "" {
-		mirror = o.Mirror
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("not done after %v", fetchTimeout))
+	defer cancel()
+	mirror := cmp.Or(o.Mirror, mavenCentral)
 	artifact := "embedded-postgres-binaries-" + platform()
 	address := fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%s-%s.jar", mirror, artifact, fetchVersion, artifact, fetchVersion)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -175,7 +168,7 @@ func (o FindOptions) download(ctx context.Context, digest string) ([]byte, error
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to %s: %w", mirror, interrupted(ctx, err))
+		return nil, fmt.Errorf("cannot connect to %s: %w", mirror, networkCause(ctx, err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -183,7 +176,7 @@ func (o FindOptions) download(ctx context.Context, digest string) ([]byte, error
 	}
 	archive, err := io.ReadAll(io.LimitReader(response.Body, maxArchive))
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", address, interrupted(ctx, err))
+		return nil, fmt.Errorf("read %s: %w", address, networkCause(ctx, err))
 	}
 	sum := sha256.Sum256(archive)
 	if got := hex.EncodeToString(sum[:]); got != digest {
@@ -192,28 +185,33 @@ func (o FindOptions) download(ctx context.Context, digest string) ([]byte, error
 	return archive, nil
 }
 
-// interrupted is why the context ended, when it has, and else the innermost
-// cause, without the addresses that the outer ones repeat.
-func interrupted(ctx context.Context, err error) error {
+// networkCause returns the cause of the context's end if it has ended, or else the
+// innermost cause, without the addresses that the outer errors repeat.
+func networkCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
 		return fmt.Errorf("the host name %q cannot be looked up", lookup.Name)
 	}
-	if number, ok := errors.AsType[syscall.Errno](err); ok {
-		return number
-	}
-	if failed, ok := errors.AsType[*url.Error](err); ok {
-		return failed.Err
+	for errors.Unwrap(err) != nil {
+		err = errors.Unwrap(err)
 	}
 	return err
 }
 
-// unpack writes the files of the server below dir: they are in a tar, in an xz,
-// in the jar. Every user may read them.
-func unpack(ctx context.Context, jar []byte, dir string) error {
-	compressed, err := openServer(jar)
+// unpack writes the files of the server below dir. They are in a tar in an xz in the
+// jar. Every user may read them.
+func unpack(jar []byte, dir string) error {
+	files, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
+	if err != nil {
+		return err
+	}
+	server := slices.IndexFunc(files.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, ".txz") })
+	if server < 0 {
+		return errors.New("it contains no server")
+	}
+	compressed, err := files.File[server].Open()
 	if err != nil {
 		return err
 	}
@@ -230,38 +228,21 @@ func unpack(ctx context.Context, jar []byte, dir string) error {
 		return err
 	}
 	defer root.Close()
-	for entries := tar.NewReader(plain); ; {
-		entry, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return openToAll(root)
-		}
-		if err == nil {
-			err = unpackEntry(root, entry, entries)
-		}
-		if err == nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
+	entries := tar.NewReader(plain)
+	entry, err := entries.Next()
+	for err == nil {
+		if err := unpackEntry(root, entry, entries); err != nil {
 			return err
 		}
+		entry, err = entries.Next()
 	}
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	return openToAll(root)
 }
 
-// openServer opens the one .txz of a jar.
-func openServer(jar []byte) (io.ReadCloser, error) {
-	files, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range files.File {
-		if strings.HasSuffix(file.Name, ".txz") {
-			return file.Open()
-		}
-	}
-	return nil, errors.New("it holds no server")
-}
-
-// unpackEntry writes one entry of the tar; folders are made as files need them.
+// unpackEntry writes one entry of the tar. It makes directories as files need them.
 func unpackEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
 	name := path.Clean(entry.Name)
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
@@ -269,11 +250,7 @@ func unpackEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
 	}
 	switch entry.Typeflag {
 	case tar.TypeReg:
-		mode := fs.FileMode(0o644)
-		if entry.Mode&0o100 != 0 {
-			mode = 0o755
-		}
-		file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, entry.FileInfo().Mode().Perm()|0o600)
 		if err != nil {
 			return err
 		}
@@ -284,11 +261,11 @@ func unpackEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
 	case tar.TypeDir:
 		return nil
 	default:
-		return fmt.Errorf("%s is neither a file, a link nor a folder", entry.Name)
+		return fmt.Errorf("%s is neither a file, a link nor a directory", entry.Name)
 	}
 }
 
-// openToAll gives every user the rights that a strict umask took.
+// openToAll lets every user read and run what the owner can, whatever the umask.
 func openToAll(root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
@@ -298,9 +275,9 @@ func openToAll(root *os.Root) error {
 		if err != nil {
 			return err
 		}
-		mode := info.Mode().Perm() | 0o444
-		if mode&0o100 != 0 {
-			mode |= 0o111
+		mode := fs.FileMode(0o644)
+		if info.Mode()&0o100 != 0 {
+			mode = 0o755
 		}
 		return root.Chmod(name, mode)
 	})

@@ -1,26 +1,26 @@
 package localpg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// minimumMajor is the oldest PostgreSQL that the schema runs on.
+// minimumMajor is the oldest version on which the schema works.
 const minimumMajor = 15
 
-// probeTimeout bounds a question to a program found on the way.
+// probeTimeout limits the run of a program that prints its version.
 const probeTimeout = 10 * time.Second
 
-// installed are the places where packages put the server, and PATH does not
-// always lead.
+// installed are the directories in which packages install the server. They are not
+// always on the PATH.
 var installed = []string{
 	"/usr/lib/postgresql/*/bin",                               // Debian
 	"/opt/homebrew/opt/postgresql@*/bin",                      // Homebrew on ARM
@@ -41,51 +41,28 @@ func (b Binaries) String() string {
 	return fmt.Sprintf("PostgreSQL %s from %s", b.Version, b.Dir)
 }
 
-// FindOptions say where [Find] looks. The zero value is the machine as it is.
+// FindOptions tell [Find] where to look. Zero values stand for the defaults.
 type FindOptions struct {
-	// Bin is the one directory to use when it is set.
-	Bin string
-	// Progress gets one line before a download.
-	Progress io.Writer
+	Bin      string    // the only directory to use
+	Progress io.Writer // gets one line before a download
 
-	// Path replaces $PATH.
-	Path string
-	// Installed replaces the patterns of known installations.
-	Installed []string
-	// Cache replaces the user's cache directory for the downloaded server.
-	Cache string
-	// Mirror replaces Maven Central.
-	Mirror string
-	// Digest replaces the SHA-256, in hexadecimal digits, that the downloaded
-	// archive must have.
-	Digest string
+	Path      string   // replaces $PATH
+	Installed []string // replaces the patterns of known installations
+	Cache     string   // replaces the directory of [CacheDir]
+	Mirror    string   // replaces Maven Central
+	Digest    string   // replaces the SHA-256 of the download, in hexadecimal digits
 }
 
-// NotFoundError says that the machine has no server that we can run. Its
-// message ends with how to install one.
-type NotFoundError struct {
-	// Reasons are what was found and could not be used, and why fetching failed.
-	Reasons []error
-}
+// notFound ends the error of [Find]. It follows the reasons why servers that were
+// found cannot be used, and why the download failed.
+const notFound = "install one with `apt-get install postgresql` (Debian, Ubuntu), " +
+	"`dnf install postgresql-server` (Fedora) or `brew install postgresql@17` (macOS)"
 
-func (e *NotFoundError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "no PostgreSQL server of version %d or newer was found on this machine", minimumMajor)
-	for _, reason := range e.Reasons {
-		fmt.Fprintf(&b, "; %v", reason)
-	}
-	b.WriteString("; install one with `apt-get install postgresql` (Debian, Ubuntu), " +
-		"`dnf install postgresql-server` (Fedora) or `brew install postgresql@17` (macOS)")
-	return b.String()
-}
-
-func (e *NotFoundError) Unwrap() []error { return e.Reasons }
-
-// Find returns the server's programs, those that also run as the user that
-// [Start] will use. It looks in o.Bin (and, when that is set, nowhere else), on
-// the PATH, where pg_config points, and at known installations, the newest
-// first; failing all, it fetches them once into the user's cache, in two
-// minutes at most. The error is a [*NotFoundError] when there is none.
+// Find returns server binaries that also work as the user that [Start] will use. If
+// o.Bin is set, it looks nowhere else. Else it looks on the PATH, where pg_config
+// points, and at known installations, the newest first. If there are none, it
+// downloads them into the cache, in at most two minutes. The error says what is wrong
+// with each and how to install a server.
 func Find(ctx context.Context, o FindOptions) (Binaries, error) {
 	runAs, err := serverAccount("")
 	if err != nil {
@@ -111,17 +88,19 @@ func Find(ctx context.Context, o FindOptions) (Binaries, error) {
 	}
 	found, err := o.fetch(ctx, runAs)
 	if err != nil {
-		return Binaries{}, &NotFoundError{Reasons: append(reasons, err)}
+		var found strings.Builder
+		for _, reason := range reasons {
+			fmt.Fprintf(&found, "; %v", reason)
+		}
+		return Binaries{}, fmt.Errorf("no PostgreSQL server of version %d or newer was found on this machine%s; downloading it: %w; %s",
+			minimumMajor, found.String(), err, notFound)
 	}
 	return found, nil
 }
 
-// candidates are directories that may hold a server, in groups of equal rank.
+// candidates returns directories that may contain a server, in groups of equal rank.
 func (o FindOptions) candidates(ctx context.Context, runAs *account) [][]string {
-	path, patterns := o.Path, o.Installed
-	if path == "" {
-		path = os.Getenv("PATH")
-	}
+	path, patterns := cmp.Or(o.Path, os.Getenv("PATH")), o.Installed
 	if patterns == nil {
 		patterns = installed
 	}
@@ -136,16 +115,14 @@ func (o FindOptions) candidates(ctx context.Context, runAs *account) [][]string 
 	}
 	var known []string
 	for _, pattern := range patterns {
-		dirs, err := filepath.Glob(pattern)
-		if err == nil {
-			known = append(known, dirs...)
-		}
+		dirs, _ := filepath.Glob(pattern) // all patterns are valid
+		known = append(known, dirs...)
 	}
 	return append(groups, known)
 }
 
-// lookPath is the file that a program on the path really is: initdb lies
-// beside that one, not beside a link to it.
+// lookPath returns the real file of a program on the path: initdb is next to that one,
+// not next to a link to it.
 func lookPath(path, program string) string {
 	for _, dir := range filepath.SplitList(path) {
 		file := filepath.Join(dir, program)
@@ -164,7 +141,7 @@ func isExecutable(file string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// probe reports what is in a directory, or why it is of no use.
+// probe returns the binaries in a directory, or why they cannot be used.
 func probe(ctx context.Context, runAs *account, dir string) (Binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -187,28 +164,24 @@ func probe(ctx context.Context, runAs *account, dir string) (Binaries, error) {
 	return Binaries{Dir: dir, Version: version, Major: major}, nil
 }
 
-// parseVersion reads "postgres (PostgreSQL) 15.18 (Debian …)"; a version that
-// is not released yet is like "19devel" or "19beta1".
+// parseVersion reads "postgres (PostgreSQL) 15.18 (Debian …)". Versions that are not
+// released yet look like "19devel" or "19beta1".
 func parseVersion(output string) (version string, major int, err error) {
 	_, rest, ok := strings.Cut(output, "(PostgreSQL) ")
 	version, _, _ = strings.Cut(rest, " ")
-	digits := version
-	if end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
-		digits = version[:end]
-	}
-	major, err = strconv.Atoi(digits)
+	_, err = fmt.Sscanf(version, "%d", &major)
 	if !ok || err != nil {
 		return "", 0, fmt.Errorf("unknown version %q", output)
 	}
 	return version, major, nil
 }
 
-// ask runs a program that answers one line.
-func ask(ctx context.Context, runAs *account, program, question string) (string, error) {
+// ask runs a program and returns its output.
+func ask(ctx context.Context, runAs *account, program, argument string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var output strings.Builder
-	cmd := runAs.command(ctx, syscall.SIGKILL, program, question)
+	cmd := runAs.command(ctx, syscall.SIGKILL, program, argument)
 	cmd.Stdout = &output
 	ended, err := start(cmd)
 	if err == nil {
@@ -220,7 +193,7 @@ func ask(ctx context.Context, runAs *account, program, question string) (string,
 	return strings.TrimSpace(output.String()), nil
 }
 
-// cause leaves out the path that an error of exec repeats.
+// cause removes the path that an error of exec repeats.
 func cause(err error) error {
 	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		return pathErr.Err

@@ -33,11 +33,9 @@ const (
 	// maxSocketPath is the size of sun_path on macOS; Linux has four bytes more.
 	maxSocketPath = 103
 
-	startTimeout     = time.Minute // crash recovery can take long
-	leftoverTimeout  = 10 * time.Second
-	fastTimeout      = 10 * time.Second
-	immediateTimeout = 5 * time.Second
-	pollInterval     = 20 * time.Millisecond
+	startTimeout = time.Minute // crash recovery can take long
+	stopTimeout  = 10 * time.Second
+	pollInterval = 20 * time.Millisecond
 )
 
 // Options tell [Start] which server to start and where.
@@ -182,20 +180,22 @@ func (c *Cluster) Err() error {
 func (c *Cluster) Stop(ctx context.Context) error {
 	c.stopping.Store(true)
 	defer c.release()
-	if !c.options.Disposable && c.endBy(ctx, syscall.SIGINT, fastTimeout) ||
-		c.endBy(ctx, syscall.SIGQUIT, immediateTimeout) ||
-		c.endBy(context.WithoutCancel(ctx), syscall.SIGKILL, immediateTimeout) {
+	signal := syscall.SIGINT
+	if c.options.Disposable {
+		signal = syscall.SIGQUIT
+	}
+	if c.endBy(ctx, signal) || c.endBy(context.WithoutCancel(ctx), syscall.SIGKILL) {
 		return nil
 	}
 	return fmt.Errorf("localpg: postgres (pid %d) does not end", c.process.Pid)
 }
 
-// endBy signals the server and reports whether it ended within the time.
-func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal, limit time.Duration) bool {
+// endBy signals the server and reports whether it ended in time.
+func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal) bool {
 	if err := c.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	select {
 	case <-c.done:
@@ -209,7 +209,7 @@ func (c *Cluster) endBy(ctx context.Context, signal syscall.Signal, limit time.D
 func (c *Cluster) release() {
 	c.cleanup.Do(func() {
 		if c.socket != "" {
-			removeSocketDir(c.socket)
+			os.RemoveAll(c.socket)
 		}
 		_ = c.lock.Truncate(0) // we are not the owner any more
 		c.lock.Close()
@@ -292,37 +292,22 @@ func (c *Cluster) initdb(ctx context.Context) error {
 	return nil
 }
 
-// makeSocketDir makes a directory for the socket that only we and the server can
-// enter. It is next to the data, or a temporary directory if that path is too long
-// or closed to the server's user.
+// makeSocketDir makes a directory for the socket that only the server's user can
+// enter. It is next to the data, so that a restart keeps the URL. If that path is too
+// long for a socket or closed to the server's user, it is a new directory in /tmp.
 func (c *Cluster) makeSocketDir(context.Context) error {
 	var err error
-	if beside := filepath.Join(c.dir, "socket"); socketFits(beside) && c.account.canEnter(c.dir) {
-		removeSocketDir(beside) // of a killed owner
+	beside := filepath.Join(c.dir, "socket")
+	if len(beside)+len("/.s.PGSQL.5432.lock") <= maxSocketPath && c.account.canEnter(c.dir) {
+		os.RemoveAll(beside) // of a killed owner
 		c.socket, err = beside, os.Mkdir(beside, 0o700)
 	} else {
-		parent := os.TempDir()
-		if !socketFits(filepath.Join(parent, "petstore-0123456789")) || !c.account.canEnter(parent) {
-			parent = "/tmp" // short, and open to every user
-		}
-		c.socket, err = os.MkdirTemp(parent, "petstore-")
+		c.socket, err = os.MkdirTemp("/tmp", "petstore-")
 	}
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}
 	return c.account.own(c.socket)
-}
-
-// removeSocketDir removes a directory that contains a socket and nothing else.
-func removeSocketDir(dir string) {
-	socket := filepath.Join(dir, ".s.PGSQL."+port)
-	os.Remove(socket)
-	os.Remove(socket + ".lock")
-	os.Remove(dir)
-}
-
-func socketFits(dir string) bool {
-	return len(dir)+len("/.s.PGSQL.5432.lock") <= maxSocketPath
 }
 
 // launch starts the server and returns when it accepts connections.
@@ -378,8 +363,9 @@ func (c *Cluster) serverCommand(ctx context.Context) (*exec.Cmd, func(), error) 
 	}
 	cmd.ExtraFiles = append(cmd.ExtraFiles, c.lock)
 	if c.options.Detached {
-		cmd.Args = append([]string{"sh", "-c", `"$@"; rm -rf "$0"/*`, path, cmd.Path}, cmd.Args[1:]...)
+		cmd.Args = append([]string{"sh", "-c", `"$@"; rm -rf "$0"/* "$SOCKET"`, path, cmd.Path}, cmd.Args[1:]...)
 		cmd.Path = "/bin/sh"
+		cmd.Env = append(cmd.Env, "SOCKET="+c.socket)
 		// a session of its own, without a signal when we end
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: cmd.SysProcAttr.Credential}
 	}

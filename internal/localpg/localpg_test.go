@@ -20,58 +20,32 @@ import (
 	"petstore/internal/localpg"
 )
 
-// childDir makes the test binary an owner of a cluster in that directory,
-// which waits to be killed.
+// childDir makes the test binary start a cluster in that directory and wait.
 const childDir = "LOCALPG_TEST_CHILD_DIR"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childDir); dir != "" {
-		if err := ownUntilKilled(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	dir := os.Getenv(childDir)
+	if dir == "" {
+		os.Exit(m.Run())
 	}
-	os.Exit(inTempDir(m.Run))
-}
-
-// inTempDir runs with a temporary directory of its own, since the library that
-// fetches a server leaves a file there.
-func inTempDir(run func() int) int {
-	dir, err := os.MkdirTemp("", "localpg-test-")
+	ctx := context.Background()
+	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
 	if err == nil {
-		defer os.RemoveAll(dir)
-		err = os.Setenv("TMPDIR", dir)
+		var cluster *localpg.Cluster
+		if cluster, err = localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir}); err == nil {
+			fmt.Println(cluster.URL("postgres")) // the parent waits for this line
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		os.Exit(1)
 	}
-	return run()
-}
-
-func ownUntilKilled(dir string) error {
-	ctx := context.Background()
-	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
-	if err != nil {
-		return err
-	}
-	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir})
-	if err != nil {
-		return err
-	}
-	fmt.Println(cluster.URL("postgres"))
-	_, err = io.Copy(io.Discard, os.Stdin) // stays open until the test ends
-	return err
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 }
 
 func TestClusterKeepsItsData(t *testing.T) {
 	t.Parallel()
-	keepsItsData(t)
-}
-
-func keepsItsData(t *testing.T) {
-	t.Helper()
-	options := localpg.Options{Binaries: machine(t), Dir: filepath.Join(t.TempDir(), "not made yet")}
+	options := localpg.Options{Binaries: machine(t), Dir: filepath.Join(openDir(t), "not made yet")}
 	cluster := start(t, options)
 	for range 2 {
 		if err := cluster.EnsureDatabase(t.Context(), "petstore"); err != nil {
@@ -97,8 +71,12 @@ func keepsItsData(t *testing.T) {
 		t.Error("the server answers after Stop")
 	}
 
+	url := cluster.URL("petstore")
 	cluster = start(t, options)
-	if got := query[string](t, cluster.URL("petstore"), "SELECT name FROM kept"); got != "Bello" {
+	if cluster.URL("petstore") != url {
+		t.Errorf("a restart changes the URL from %s to %s", url, cluster.URL("petstore"))
+	}
+	if got := query[string](t, url, "SELECT name FROM kept"); got != "Bello" {
 		t.Errorf("after a restart the table holds %q", got)
 	}
 }
@@ -134,20 +112,24 @@ func TestKilledOwner(t *testing.T) {
 	for name, serverToo := range map[string]bool{"alone": false, "with its server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
+			dir := openDir(t)
 			owner, url := startChild(t, dir)
 			query[string](t, url, "CREATE TABLE kept AS SELECT 'Bello' AS name; SELECT ''")
+			server := serverPID(t, dir)
+			_, err := localpg.Start(t.Context(), localpg.Options{Binaries: machine(t), Dir: dir})
+			if inUse, ok := errors.AsType[*localpg.InUseError](err); !ok || inUse.PID != owner.Process.Pid {
+				t.Errorf("a start beside another process: %v; want an InUseError with pid %d", err, owner.Process.Pid)
+			}
 			if serverToo {
-				kill(t, serverPID(t, dir))
+				kill(t, server)
 			}
 			kill(t, owner.Process.Pid)
 			if err := owner.Wait(); err == nil {
 				t.Fatal("the owner was not killed")
 			}
-
 			cluster := start(t, localpg.Options{Binaries: machine(t), Dir: dir})
 			if got := query[string](t, cluster.URL("postgres"), "SELECT name FROM kept"); got != "Bello" {
-				t.Errorf("the table holds %q", got)
+				t.Errorf("the table contains %q", got)
 			}
 		})
 	}
@@ -229,29 +211,6 @@ func TestOddDirectories(t *testing.T) {
 	}
 }
 
-// TestWithoutRights runs a cluster as nobody when the tests run as root; else
-// they all run without rights.
-func TestWithoutRights(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		keepsItsData(t)
-		return
-	}
-	nobody := uint32(65534)
-	home := openDir(t)
-	if err := os.Chown(home, int(nobody), int(nobody)); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), copyOfTestBinary(t), "-test.run=^TestWithoutRights$", "-test.v")
-	cmd.Dir = home
-	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	output, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(output), "--- PASS: TestWithoutRights") {
-		t.Errorf("as nobody: %v\n%s", err, output)
-	}
-}
-
 // machine is the server of this machine.
 func machine(t *testing.T) localpg.Binaries {
 	t.Helper()
@@ -277,7 +236,7 @@ func start(t *testing.T, options localpg.Options) *localpg.Cluster {
 	return cluster
 }
 
-// startChild starts a process that owns a cluster in dir, and returns the URL.
+// startChild starts a process with a cluster in dir, and returns the URL.
 func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	program, err := os.Executable()
@@ -299,7 +258,7 @@ func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the child said nothing: %v", err)
+		t.Fatalf("the child prints no URL: %v", err)
 	}
 	return cmd, strings.TrimSpace(line)
 }
@@ -362,22 +321,6 @@ func openDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// copyOfTestBinary lies where every user can run it.
-func copyOfTestBinary(t *testing.T) string {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(openDir(t), "localpg.test")
-	writeProgram(t, file, content)
-	return file
 }
 
 // writeProgram keeps other tests from forking while the file is open: their

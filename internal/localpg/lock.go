@@ -39,7 +39,7 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 // takeLock locks the file. If the owner was killed, it stops the server that the
 // owner left, and waits until that has ended.
 func takeLock(ctx context.Context, file *os.File, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, leftoverTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	for signalled := false; ; {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -10,23 +10,18 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 )
 
-// account is the user that the server's programs run as, since they refuse
-// root. The nil account is our own user.
+// account is the user that runs the server's programs, which refuse root. The nil
+// account is our own user.
 type account struct {
 	name     string
 	uid, gid uint32
 }
 
-// accountNames are tried in this order.
-var accountNames = []string{"postgres", "nobody"}
-
-// serverAccount is nil unless we are root. The owner of data that is there
-// keeps it: to the server anybody else is a stranger.
+// serverAccount returns nil unless we are root. The owner of existing data keeps it.
 func serverAccount(data string) (*account, error) {
 	uid := os.Geteuid()
 	if info, err := os.Stat(data); err == nil {
@@ -38,29 +33,27 @@ func serverAccount(data string) (*account, error) {
 			return nil, fmt.Errorf("localpg: the database in %s belongs to root, and PostgreSQL refuses to run as root; move the directory away to begin anew", data)
 		case uid != 0:
 			return nil, fmt.Errorf("localpg: the database in %s belongs to uid %d and cannot be used by uid %d", data, owner.Uid, uid)
-		default:
-			return &account{name: "uid " + strconv.Itoa(int(owner.Uid)), uid: owner.Uid, gid: owner.Gid}, nil
 		}
+		return &account{name: fmt.Sprintf("uid %d", owner.Uid), uid: owner.Uid, gid: owner.Gid}, nil
 	}
 	if uid != 0 {
 		return nil, nil
 	}
-	for _, name := range accountNames {
+	for _, name := range []string{"postgres", "nobody"} {
 		found, err := user.Lookup(name)
 		if err != nil {
 			continue
 		}
-		uid, uidErr := strconv.ParseUint(found.Uid, 10, 32)
-		gid, gidErr := strconv.ParseUint(found.Gid, 10, 32)
-		if err := errors.Join(uidErr, gidErr); err != nil {
+		a := &account{name: name}
+		if _, err := fmt.Sscan(found.Uid+" "+found.Gid, &a.uid, &a.gid); err != nil {
 			return nil, fmt.Errorf("localpg: user %s: %w", name, err)
 		}
-		return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
+		return a, nil
 	}
-	return nil, fmt.Errorf("localpg: PostgreSQL refuses to run as root, and there is no user %s", strings.Join(accountNames, " or "))
+	return nil, errors.New("localpg: PostgreSQL refuses to run as root, and there is no user postgres or nobody")
 }
 
-// suffix names the account in a sentence.
+// suffix returns the end of an error message about a program of the account.
 func (a *account) suffix() string {
 	if a == nil {
 		return ""
@@ -79,9 +72,8 @@ func (a *account) own(path string) error {
 	return nil
 }
 
-// canEnter reports whether the account can get into a directory, through all
-// those above it. A directory that belongs to it counts as closed if it is
-// closed to the others, which errs on the safe side.
+// canEnter reports whether the account can enter a directory and all its parents. A
+// directory of its own counts as closed if it is closed to others.
 func (a *account) canEnter(dir string) bool {
 	if a == nil {
 		return true
@@ -103,9 +95,9 @@ func (a *account) canEnter(dir string) bool {
 	}
 }
 
-// command is a program of the server's, run as the account and in a process
-// group of its own, which the terminal's Ctrl-C does not reach. It gets the
-// signal when this process dies, where the system can do that.
+// command returns a command that runs as the account, in a process group of its own,
+// which Ctrl-C in the terminal does not reach. On Linux it gets the signal when this
+// process dies.
 func (a *account) command(ctx context.Context, onDeath syscall.Signal, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = "/" // ours may be closed to the account
@@ -116,12 +108,12 @@ func (a *account) command(ctx context.Context, onDeath syscall.Signal, program s
 	}
 	signalOnDeath(cmd.SysProcAttr, onDeath)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = immediateTimeout // for output that a grandchild holds open
+	cmd.WaitDelay = stopTimeout // for output that a grandchild holds open
 	return cmd
 }
 
-// environment is ours without what would change the server or the language of
-// its messages, which we read.
+// environment returns our environment without the variables that configure the server
+// or the language of its messages.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, "PG") || strings.HasPrefix(entry, "LC_") || strings.HasPrefix(entry, "LANG")

@@ -26,7 +26,7 @@ const (
 
 	engineTimeout   = 2 * time.Second // a socket can accept and stay mute
 	pullTimeout     = 2 * time.Minute
-	pullIdleTimeout = 10 * time.Second // without network an engine can be silent for long
+	pullIdleTimeout = 10 * time.Second
 	runTimeout      = time.Minute
 )
 
@@ -138,19 +138,18 @@ func provideImage(ctx context.Context, engine *client.Client, image string) erro
 	if err == nil {
 		_, err = engine.ImageInspect(shortCtx, image)
 	}
-	switch {
-	case err == nil:
-		return nil
-	case shortCtx.Err() != nil:
+	if shortCtx.Err() != nil {
 		return context.Cause(shortCtx)
-	case !errdefs.IsNotFound(err):
+	}
+	if err == nil || !errdefs.IsNotFound(err) {
 		return err
 	}
 	say("pulling the image " + image)
 	return pull(ctx, engine, image)
 }
 
-// pull pulls an image as long as there is progress.
+// pull pulls an image as long as there is progress. Without a network, an engine can
+// be silent for minutes.
 func pull(ctx context.Context, engine *client.Client, image string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, fmt.Errorf("pulling %s: not done after %v", image, pullTimeout))
 	defer cancel()
@@ -159,22 +158,17 @@ func pull(ctx context.Context, engine *client.Client, image string) error {
 	idle := time.AfterFunc(pullIdleTimeout, func() { stop(fmt.Errorf("pulling %s: no progress for %v", image, pullIdleTimeout)) })
 	defer idle.Stop()
 	pulling, err := engine.ImagePull(ctx, image, client.ImagePullOptions{})
-	if err == nil {
-		for message, messageErr := range pulling.JSONMessages(ctx) {
-			if err = messageErr; err == nil && message.Error != nil {
-				err = message.Error
-			}
-			if err != nil {
-				break
-			}
-			idle.Reset(pullIdleTimeout)
-		}
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), err)
 	}
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err != nil:
-		return fmt.Errorf("pulling %s: %w", image, err)
+	for message, err := range pulling.JSONMessages(ctx) {
+		if err == nil && message.Error != nil {
+			err = message.Error
+		}
+		if err != nil {
+			return cmp.Or(context.Cause(ctx), fmt.Errorf("pulling %s: %w", image, err))
+		}
+		idle.Reset(pullIdleTimeout)
 	}
 	return nil
 }

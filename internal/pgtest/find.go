@@ -21,8 +21,8 @@ import (
 const (
 	// findTimeout is longer than all ways to a server take together.
 	findTimeout = 8 * time.Minute
-	// maxConnections is for the tests of all processes together.
-	maxConnections = "400"
+	// maxConnections is for all tests that run at once, in two runs of `go test ./...`.
+	maxConnections = "800"
 
 	serverFile = "server.json" // the running server of a directory
 	noServer   = `there is no PostgreSQL to test on. One of these helps:
