@@ -205,7 +205,7 @@ func TestAPIKeyBodies(t *testing.T) {
 			"what the server sets", keysPath, `{"name":"x","scope":"read","id":1,"prefix":"petstore_00000000","createdAt":"2026-01-01T00:00:00Z","lastUsedAt":null,"revokedAt":null,"secret":"x"}`,
 			[]string{"/id read_only", "/prefix read_only", "/createdAt read_only", "/lastUsedAt read_only", "/revokedAt read_only", "/secret read_only"},
 		},
-		{"another account", keysPath, `{"name":"x","scope":"read","accountId":1,"account":"x"}`, []string{"/accountId unknown_member", "/account unknown_member"}},
+		{"another account", keysPath, `{"name":"x","scope":"read","accountId":1,"account":"x"}`, []string{"/accountId unknown_field", "/account unknown_field"}},
 		{"negative grace", rotation, `{"graceSeconds":-1}`, []string{"/graceSeconds out_of_range"}},
 		{"too much grace", rotation, `{"graceSeconds":86401}`, []string{"/graceSeconds out_of_range"}},
 		{"endless grace", rotation, `{"graceSeconds":18446744073709551617}`, []string{"/graceSeconds out_of_range"}},
@@ -214,7 +214,7 @@ func TestAPIKeyBodies(t *testing.T) {
 		{"a string", rotation, `{"graceSeconds":"60"}`, []string{"/graceSeconds wrong_type"}},
 		{"null", rotation, `{"graceSeconds":null}`, []string{"/graceSeconds null_not_allowed"}},
 		{"no object", rotation, `null`, []string{" wrong_type"}},
-		{"another name", rotation, `{"grace":60,"name":"x"}`, []string{"/grace unknown_member", "/name unknown_member"}},
+		{"another name", rotation, `{"grace":60,"name":"x"}`, []string{"/grace unknown_field", "/name unknown_field"}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			p.in(t).post(test.target, test.body).wantViolations("validation_failed", test.want...)

@@ -30,7 +30,8 @@ const (
 	maxAPIKeyNameLength  = 100
 
 	maxDepth         = 32   // of a JSON value; the outermost is 1
-	maxPointerLength = 1000 // bytes of a member's name that is repeated in an error
+	maxPointerLength = 1000 // bytes of a field name in the pointer of a violation
+	maxNameInMessage = 100  // bytes of a field name in the message of a violation
 )
 
 // body is the JSON object of a request. Its methods take one field each and
@@ -86,7 +87,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 			c.Header("Connection", "close")
 		}
 	}()
-	tooLarge := errBodyTooLarge.saying(fmt.Sprintf("The body is larger than %d bytes.", s.maxBodyBytes))
+	tooLarge := errBodyTooLarge.saying(fmt.Sprintf("The body is larger than %d bytes. Send a smaller body.", s.maxBodyBytes))
 	size := c.Request.ContentLength
 	if size > s.maxBodyBytes {
 		return nil, tooLarge
@@ -108,7 +109,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 		return nil, errRequestTimeout
 	}
 	if err != nil {
-		return nil, errInvalidJSON.saying("The body ended before it was whole.")
+		return nil, errInvalidJSON.saying("The body ended early. Send the whole body.")
 	}
 	s.extendDeadline(c, time.Since(began))
 	return text, nil
@@ -130,13 +131,13 @@ func parseObject(text []byte) (jsontext.Value, []violation, error) {
 	}
 	value = value.Clone() // before the next read, which makes it void
 	if _, err := decoder.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, nil, errInvalidJSON.saying("Something follows the JSON value.")
+		return nil, nil, errInvalidJSON.saying("The body is not valid JSON: it continues after the JSON value. Send exactly one value.")
 	}
 	if depth(value) > maxDepth {
-		return nil, nil, errInvalidJSON.saying(fmt.Sprintf("The JSON value is nested deeper than %d.", maxDepth))
+		return nil, nil, errInvalidJSON.saying(fmt.Sprintf("The body is nested more than %d levels deep. Nest it less deeply.", maxDepth))
 	}
 	if value.Kind() != '{' {
-		return nil, []violation{at("", "wrong_type", "The body is not an object.")}, nil
+		return nil, []violation{at("", "wrong_type", "The body must be a JSON object.")}, nil
 	}
 	return value, nil, nil
 }
@@ -166,7 +167,7 @@ func fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 // invalidJSON says where the JSON is wrong, in the decoder's words without its name.
 func invalidJSON(err error) error {
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
-		return errInvalidJSON.saying(fmt.Sprintf("The body is not valid JSON: at byte %d, %s.",
+		return errInvalidJSON.saying(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.",
 			syntax.ByteOffset, strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")))
 	}
 	return errInvalidJSON
@@ -201,13 +202,21 @@ func at(pointer jsontext.Pointer, code, message string) violation {
 	return violation{Pointer: &text, Code: code, Message: message}
 }
 
-func (b *body) reject(name, code, message string) {
-	pointer := jsontext.Pointer("").AppendToken(name)
-	if len(name) > maxPointerLength {
-		pointer, message = "", "A member with a very long name is wrong: "+message
+// reject records a violation of a field. The fault completes a sentence that begins
+// with the field.
+func (b *body) reject(name, code, fault string) {
+	pointer, field := jsontext.Pointer("").AppendToken(name), "`"+name+"`"
+	switch {
+	case len(name) > maxPointerLength:
+		pointer, field = "", "A field with a very long name"
+	case name == "" || len(name) > maxNameInMessage:
+		field = "The field"
 	}
-	b.violations = append(b.violations, at(pointer, code, message))
+	b.violations = append(b.violations, at(pointer, code, field+" "+fault))
 }
+
+// quotedList returns values for a message, such as "`read`, `write`".
+func quotedList(values []string) string { return "`" + strings.Join(values, "`, `") + "`" }
 
 // err reports everything that is wrong with the body, as one problem; required are
 // the fields that must be there.
@@ -217,7 +226,7 @@ func (b *body) err(required ...string) error {
 	}
 	for _, name := range required {
 		if b.object != nil && b.value(name) == nil {
-			b.reject(name, "required", "The member is required.")
+			b.reject(name, "required", "is required.")
 		}
 	}
 	b.rejectOthers()
@@ -236,9 +245,9 @@ func (b *body) rejectOthers() {
 			return
 		case slices.Contains(b.taken, name):
 		case slices.Contains(b.readOnly, name):
-			b.reject(name, "read_only", "The member is set by the server.")
+			b.reject(name, "read_only", "is read-only. Remove it, because only the server sets it.")
 		default:
-			b.reject(name, "unknown_member", "This operation takes no such member; names are compared with case.")
+			b.reject(name, "unknown_field", "is not a field of this operation. Remove it or correct its spelling. Field names are case-sensitive.")
 		}
 	}
 }
@@ -257,7 +266,7 @@ func (b *body) value(name string) jsontext.Value {
 func (b *body) take(name string) (value jsontext.Value, given bool) {
 	value, null := b.takeNullable(name)
 	if null {
-		b.reject(name, "null_not_allowed", "The member may be left out, but not be null.")
+		b.reject(name, "null_not_allowed", "must not be null. Omit it or send a value.")
 	}
 	return value, value != nil
 }
@@ -283,22 +292,22 @@ func (b *body) text(name string, least, most int) *string {
 
 func (b *body) checkText(name string, value jsontext.Value, least, most int) *string {
 	if value.Kind() != '"' {
-		b.reject(name, "wrong_type", "The member is not a string.")
+		b.reject(name, "wrong_type", "must be a string.")
 		return nil
 	}
 	unquoted, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {
-		b.reject(name, "wrong_type", "The member is not a string.")
+		b.reject(name, "wrong_type", "must be a string.")
 		return nil
 	}
 	text := string(unquoted)
 	switch length := utf8.RuneCountInString(text); {
 	case strings.ContainsRune(text, 0):
-		b.reject(name, "invalid_characters", "The string holds U+0000, which cannot be stored.")
+		b.reject(name, "invalid_characters", "must not contain U+0000.")
 	case length < least:
-		b.reject(name, "too_short", fmt.Sprintf("The string is shorter than %d characters.", least))
+		b.reject(name, "too_short", fmt.Sprintf("must have at least %d character.", least))
 	case length > most:
-		b.reject(name, "too_long", fmt.Sprintf("The string is longer than %d characters.", most))
+		b.reject(name, "too_long", fmt.Sprintf("must have at most %d characters.", most))
 	default:
 		return &text
 	}
@@ -318,10 +327,10 @@ func (b *body) nameUpTo(most int) *string {
 	blank := strings.TrimSpace(*text) == "" // Unicode White_Space
 	control := strings.ContainsFunc(*text, unicode.IsControl)
 	if blank {
-		b.reject(name, "blank", "The name must hold a character that is not white space.")
+		b.reject(name, "blank", "must contain a character that is not white space.")
 	}
 	if control {
-		b.reject(name, "invalid_characters", "The name must not hold control characters.")
+		b.reject(name, "invalid_characters", "must not contain control characters.")
 	}
 	if blank || control {
 		return nil
@@ -342,7 +351,7 @@ func (b *body) nullableText(name string, most int) (text *string, cleared bool) 
 func (b *body) enum(name string, known ...string) *string {
 	text := b.text(name, 0, math.MaxInt)
 	if text != nil && !slices.Contains(known, *text) {
-		b.reject(name, "not_in_enum", "The value is none of "+strings.Join(known, ", ")+".")
+		b.reject(name, "not_in_enum", "must be one of "+quotedList(known)+".")
 		return nil
 	}
 	return text
@@ -355,12 +364,12 @@ func (b *body) integer(name string, least, most int64) *int64 {
 		return nil
 	}
 	if value.Kind() != '0' || bytes.ContainsAny(value, ".eE") {
-		b.reject(name, "wrong_type", "The member is not a number written as an integer.")
+		b.reject(name, "wrong_type", "must be an integer without a decimal point or exponent.")
 		return nil
 	}
 	number, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || number < least || number > most {
-		b.reject(name, "out_of_range", fmt.Sprintf("The number is not between %d and %d.", least, most))
+		b.reject(name, "out_of_range", fmt.Sprintf("must be an integer between %d and %d.", least, most))
 		return nil
 	}
 	return &number
@@ -376,7 +385,7 @@ func (b *body) boolean(name string) *bool {
 		return nil
 	}
 	if kind := value.Kind(); kind != 't' && kind != 'f' {
-		b.reject(name, "wrong_type", "The member is neither true nor false.")
+		b.reject(name, "wrong_type", "must be true or false.")
 		return nil
 	}
 	result := value.Kind() == 't'
@@ -396,7 +405,7 @@ func (b *body) time(name string) *time.Time {
 func (b *body) futureTime(name string, now time.Time) *time.Time {
 	at := b.time(name)
 	if at != nil && !at.After(now) {
-		b.reject(name, "out_of_range", "The time is not in the future.")
+		b.reject(name, "out_of_range", "must be in the future.")
 		return nil
 	}
 	return at
@@ -418,7 +427,7 @@ func (b *body) checkTime(name string, value jsontext.Value) *time.Time {
 	}
 	parsed, err := parseTime(*text)
 	if err != nil {
-		b.reject(name, "invalid_format", "The field "+err.Error()+".")
+		b.reject(name, "invalid_format", err.Error()+".")
 		return nil
 	}
 	return &parsed

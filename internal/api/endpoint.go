@@ -148,7 +148,7 @@ func (s *Server) admit(c *gin.Context, r route) error {
 	}
 	switch {
 	case !identity.Scope.Includes(r.scope):
-		return errInsufficientScope.saying(fmt.Sprintf("This operation needs an API key of scope %s; this one's is %s.", r.scope, identity.Scope))
+		return errInsufficientScope.saying(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))
 	case !acceptsJSON(c.Request.Header.Values("Accept")):
 		return errNotAcceptable
 	case methodHasBody(c.Request.Method) && !isJSONContent(c.Request) && !(r.bodyOptional() && hasNoContent(c.Request)):

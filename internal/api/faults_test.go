@@ -116,7 +116,7 @@ func TestEveryOperationRefuses(t *testing.T) {
 // wantUnavailable fails the test unless the answer says to try again.
 func (r *response) wantUnavailable() {
 	r.t.Helper()
-	want := errorBody{Code: "unavailable", Message: "The service cannot answer at the moment. Try again shortly.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
+	want := errorBody{Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
 	if diff := cmp.Diff(want, r.wantError(503, "unavailable").error()); diff != "" {
 		r.t.Errorf("%s: the Error (-want +got):\n%s", r.what, diff)
 	}

@@ -27,14 +27,14 @@ func (r *request) idempotencyKey() (string, error) {
 	}
 	if r.secret {
 		return "", errInvalidIdempotencyKey.listing([]violation{{
-			Header: "Idempotency-Key", Code: "not_allowed", Message: "The answer holds a secret, so it is never stored, and the header is not taken.",
+			Header: "Idempotency-Key", Code: "not_allowed", Message: "`Idempotency-Key` is not allowed, because the server never stores a response with a secret. Remove the header.",
 		}})
 	}
 	key := fields[0]
 	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
 		return "", errInvalidIdempotencyKey.listing([]violation{{
-			Header: "Idempotency-Key", Code: "invalid_format", Message: "The key is not 1 to 255 visible ASCII characters, sent once.",
+			Header: "Idempotency-Key", Code: "invalid_format", Message: "`Idempotency-Key` must have 1 to 255 visible ASCII characters and appear once.",
 		}})
 	}
 	return key, nil

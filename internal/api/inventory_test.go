@@ -98,7 +98,7 @@ func TestInventoryBodies(t *testing.T) {
 		{"text", `{"quantity": "5"}`, []string{"/quantity wrong_type"}},
 		{"null", `{"quantity": null}`, []string{"/quantity null_not_allowed"}},
 		{"what the server sets", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},
-		{"unknown", `{"quantity": 9, "held": 1}`, []string{"/held unknown_member"}},
+		{"unknown", `{"quantity": 9, "held": 1}`, []string{"/held unknown_field"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			answer := s.in(t).put(s.inventoryPath(), test.body).wantError(400, "validation_failed")

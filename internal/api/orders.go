@@ -112,7 +112,7 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	case err != nil:
 		return orNotFound(err, errOrderNotFound)
 	case !row.Allowed:
-		return errInvalidTransition.saying("An order that is complete stays complete.")
+		return errInvalidTransition.saying("The order is complete and cannot be reopened. Omit complete or send true.")
 	}
 	return answerResource(c, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
 }

@@ -363,14 +363,14 @@ func TestOrderBodies(t *testing.T) {
 		{"quantity null", "POST", `{"petId": 1, "quantity": null}`, []string{"/quantity null_not_allowed"}},
 		{"what the server sets", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/id read_only", "/complete read_only"}},
 		{"what the server sets", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
-		{"another case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_member"}},
+		{"another case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_field"}},
 		{"complete text", "PATCH", `{"complete": "true"}`, []string{"/complete wrong_type"}},
 		{"complete number", "PATCH", `{"complete": 1}`, []string{"/complete wrong_type"}},
 		{"complete null", "PATCH", `{"complete": null}`, []string{"/complete null_not_allowed"}},
-		{"unknown", "PATCH", `{"status": "sold"}`, []string{"/status unknown_member"}},
+		{"unknown", "PATCH", `{"status": "sold"}`, []string{"/status unknown_field"}},
 		{
 			"everything at once", "POST", `{"quantity": 0, "shipDate": 1, "a/b~c": 1}`,
-			[]string{"/quantity out_of_range", "/shipDate wrong_type", "/petId required", "/a~1b~0c unknown_member"},
+			[]string{"/quantity out_of_range", "/shipDate wrong_type", "/petId required", "/a~1b~0c unknown_field"},
 		},
 	} {
 		t.Run(test.method+" "+test.name, func(t *testing.T) {

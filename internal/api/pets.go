@@ -103,7 +103,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	case !row.CategoryKnown:
 		return errUnknownCategory
 	case !row.TransitionAllowed:
-		return errInvalidTransition.saying("A pet that is sold cannot become pending; make it available first.")
+		return errInvalidTransition.saying("A sold pet cannot become pending. Make it available first.")
 	}
 	return answerResource(c, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
 }

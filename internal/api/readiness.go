@@ -36,13 +36,13 @@ func (s *Server) getReadiness(c *gin.Context) error {
 	}
 	switch {
 	case s.shuttingDown.Load():
-		return unready("shutdown", "in progress", "The service is shutting down.")
+		return unready("shutdown", "in progress", "The server is shutting down. Use another one.")
 	case err != nil:
 		c.Set(causeKey, err)
 		checks["schema"] = "unknown"
-		return unready("database", "unavailable", "The database does not respond.")
+		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
 	case !current:
-		return unready("schema", "behind", "The database schema is behind; run `petstore migrate up`.")
+		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
 	default:
 		return answer(c, health{Status: "ok", Checks: checks})
 	}

@@ -64,18 +64,18 @@ func (r *request) parseQuery(raw string) {
 		}
 		rawName, rawValue, _ := strings.Cut(pair, "=")
 		if parameters++; parameters > maxParameters { // a header full of them would cost 200 times its size
-			r.reject(rawName, "too_many", fmt.Sprintf("A query has at most %d parameters; what follows was not read.", maxParameters))
+			r.reject(rawName, "too_many", fmt.Sprintf("The query must have at most %d parameters. The server did not read the parameters after this one.", maxParameters))
 			return
 		}
 		name, code, fault := unescape(rawName)
 		if code != "" {
-			r.reject(rawName, code, "The name "+fault+".")
+			r.reject(rawName, code, "The name of the parameter "+fault+".")
 			continue
 		}
 		value, code, fault := unescape(rawValue)
 		if code != "" {
 			r.asked = append(r.asked, name)
-			r.reject(name, code, "The value "+fault+".")
+			r.reject(name, code, quoted(name)+" "+fault+".")
 			continue
 		}
 		r.query[name] = append(r.query[name], value)
@@ -89,11 +89,11 @@ func unescape(raw string) (text, code, fault string) {
 	text, err := url.QueryUnescape(raw)
 	switch {
 	case strings.Contains(raw, ";"): // once a separator, and so refused by url.ParseQuery
-		return "", "invalid_format", "holds a semicolon, which must be written as %3B"
+		return "", "invalid_format", "must not contain a semicolon. Write it as %3B"
 	case err != nil || !utf8.ValidString(text):
-		return "", "invalid_format", "is not percent-encoded UTF-8"
+		return "", "invalid_format", "must be percent-encoded UTF-8"
 	case strings.ContainsRune(text, 0):
-		return "", "invalid_characters", "holds U+0000"
+		return "", "invalid_characters", "must not contain U+0000"
 	default:
 		return text, "", ""
 	}
@@ -107,6 +107,14 @@ func (r *request) reject(parameter, code, message string) {
 	r.violations = append(r.violations, violation{Parameter: &parameter, Code: code, Message: message})
 }
 
+// quoted returns the name of a parameter that a client chose, for a message.
+func quoted(name string) string {
+	if name == "" || len(name) > maxNameInMessage {
+		return "The parameter"
+	}
+	return "`" + name + "`"
+}
+
 // err reports all that is wrong with the parameters, as one problem.
 func (r *request) err() error {
 	var unknown []string
@@ -117,7 +125,7 @@ func (r *request) err() error {
 	}
 	slices.Sort(unknown)
 	for _, name := range unknown {
-		r.reject(name, "unknown", "This operation has no such parameter.")
+		r.reject(name, "unknown", quoted(name)+" is not a parameter of this operation. Remove it or correct its spelling.")
 	}
 	if len(r.violations) == 0 {
 		return nil
@@ -135,10 +143,10 @@ func (r *request) values(name string) []string {
 	r.asked = append(r.asked, name)
 	switch values := r.query[name]; {
 	case len(values) > maxFilterValues:
-		r.reject(name, "too_many", fmt.Sprintf("At most %d values are taken.", maxFilterValues))
+		r.reject(name, "too_many", fmt.Sprintf("`%s` must appear at most %d times.", name, maxFilterValues))
 		return nil
 	case slices.Contains(values, ""):
-		r.reject(name, "empty", "The value is empty.")
+		r.reject(name, "empty", "`"+name+"` must not be empty. Remove it or send a value.")
 		return nil
 	default:
 		return slices.Compact(slices.Sorted(slices.Values(values)))
@@ -152,10 +160,10 @@ func (r *request) value(name string) (value string, given bool) {
 	case len(values) == 0:
 		return "", false
 	case len(values) > 1:
-		r.reject(name, "repeated", "The parameter may be given once.")
+		r.reject(name, "repeated", "`"+name+"` must appear only once.")
 		return "", false
 	case values[0] == "":
-		r.reject(name, "empty", "The value is empty.")
+		r.reject(name, "empty", "`"+name+"` must not be empty. Remove it or send a value.")
 		return "", false
 	default:
 		return values[0], true
@@ -165,12 +173,12 @@ func (r *request) value(name string) (value string, given bool) {
 // integer reads a decimal number without sign or leading zero.
 func (r *request) integer(name, text string, least, most int64) int64 {
 	if text == "" || strings.Trim(text, "0123456789") != "" || (len(text) > 1 && text[0] == '0') {
-		r.reject(name, "invalid_format", "The value is not a decimal number without sign and leading zeros.")
+		r.reject(name, "invalid_format", "`"+name+"` must be a decimal integer without a sign or leading zeros.")
 		return least
 	}
 	number, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || number < least || number > most {
-		r.reject(name, "out_of_range", fmt.Sprintf("The value is not between %d and %d.", least, most))
+		r.reject(name, "out_of_range", fmt.Sprintf("`%s` must be an integer between %d and %d.", name, least, most))
 		return least
 	}
 	return number
@@ -203,7 +211,7 @@ func (r *request) queryIDs(name string) []int64 {
 func (r *request) queryEnum(name string, known ...string) (value string, given bool) {
 	value, given = r.value(name)
 	if given && !slices.Contains(known, value) {
-		r.reject(name, "not_in_enum", "The value is none of "+strings.Join(known, ", ")+".")
+		r.reject(name, "not_in_enum", "`"+name+"` must be one of "+quotedList(known)+".")
 		return "", false
 	}
 	return value, given
@@ -214,7 +222,7 @@ func (r *request) queryEnums(name string, known ...string) []string {
 	values := r.values(name)
 	for _, value := range values {
 		if !slices.Contains(known, value) {
-			r.reject(name, "not_in_enum", "A value is none of "+strings.Join(known, ", ")+".")
+			r.reject(name, "not_in_enum", "Each `"+name+"` must be one of "+quotedList(known)+".")
 			return nil
 		}
 	}
@@ -239,7 +247,7 @@ func (r *request) queryTime(name string) *time.Time {
 	}
 	at, err := parseTime(text)
 	if err != nil {
-		r.reject(name, "invalid_format", "The value "+err.Error()+".")
+		r.reject(name, "invalid_format", "`"+name+"` "+err.Error()+".")
 		return nil
 	}
 	return &at
@@ -251,9 +259,9 @@ func (r *request) queryPrefix(name string) string {
 	switch {
 	case !given:
 	case utf8.RuneCountInString(prefix) > maxPrefixLength:
-		r.reject(name, "too_long", fmt.Sprintf("The value is longer than %d characters.", maxPrefixLength))
+		r.reject(name, "too_long", fmt.Sprintf("`%s` must have at most %d characters.", name, maxPrefixLength))
 	case strings.ContainsFunc(prefix, unicode.IsControl):
-		r.reject(name, "invalid_characters", "The value holds a control character.")
+		r.reject(name, "invalid_characters", "`"+name+"` must not contain control characters.")
 	}
 	return prefix
 }
@@ -264,8 +272,8 @@ var timePattern = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:(\d\d)(?:\.\
 
 // Faults of a time. Each completes a sentence that begins with where the time is.
 var (
-	errNotATime   = errors.New("must be a time of RFC 3339 in the years 0001 to 9999, with at most nine digits of a second, such as 2026-12-24T09:30:00Z")
-	errLeapSecond = errors.New("must not have the second 60: leap seconds are not supported")
+	errNotATime   = errors.New("must be an RFC 3339 time in the years 0001 to 9999 with at most nine fractional digits, such as 2026-12-24T09:30:00Z")
+	errLeapSecond = errors.New("must not have the second 60, because leap seconds are not supported")
 )
 
 // parseTime reads a time of RFC 3339 strictly, in UTC and cut to the microseconds

@@ -152,7 +152,7 @@ func TestHostileBodies(t *testing.T) {
 func TestDepth32IsRead(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	p.post("/categories", nested(32)).wantViolations("validation_failed", "/name required", "/x unknown_member")
+	p.post("/categories", nested(32)).wantViolations("validation_failed", "/name required", "/x unknown_field")
 	// brackets in a string nest nothing
 	p.post("/categories", object{"name": strings.Repeat(`["{\`, 50)}).want(201)
 }
@@ -210,13 +210,13 @@ func TestViolations(t *testing.T) {
 		{"nothing of a category", "POST", "/categories", `{}`, []string{"/name required"}},
 		{"nothing of a message", "POST", "/messages", `{}`, []string{"/message required"}},
 
-		{"unknown member", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_member"}},
-		{"unknown null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_member"}},
-		{"no name of a member", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_member"}},
-		{"wrong case", "POST", "/pets", object{"Name": "x", "categoryid": home}, []string{"/Name unknown_member", "/categoryid unknown_member", "/name required", "/categoryId required"}},
-		{"wrong case beside the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_member"}},
-		{"pointers are escaped", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_member", "/m~0n unknown_member", "/~01 unknown_member", `/a b" unknown_member`, "/é unknown_member"}},
-		{"a prototype", "POST", "/categories", `{"name":"x","__proto__":{"admin":true},"constructor":1}`, []string{"/__proto__ unknown_member", "/constructor unknown_member"}},
+		{"unknown member", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_field"}},
+		{"unknown null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_field"}},
+		{"no name of a member", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_field"}},
+		{"wrong case", "POST", "/pets", object{"Name": "x", "categoryid": home}, []string{"/Name unknown_field", "/categoryid unknown_field", "/name required", "/categoryId required"}},
+		{"wrong case beside the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_field"}},
+		{"pointers are escaped", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_field", "/m~0n unknown_field", "/~01 unknown_field", `/a b" unknown_field`, "/é unknown_field"}},
+		{"a prototype", "POST", "/categories", `{"name":"x","__proto__":{"admin":true},"constructor":1}`, []string{"/__proto__ unknown_field", "/constructor unknown_field"}},
 
 		{"read-only id of a pet", "POST", "/pets", object{"name": "x", "categoryId": home, "id": 7}, []string{"/id read_only"}},
 		{"read-only id of a pet, again", "PATCH", onePet, `{"id":7}`, []string{"/id read_only"}},
@@ -266,11 +266,11 @@ func TestViolations(t *testing.T) {
 		{"U+0000 in a description", "PATCH", oneCategory, `{"description":"\u0000"}`, []string{"/description invalid_characters"}},
 		{"U+0000 in a message", "POST", "/messages", `{"message":"a\u0000"}`, []string{"/message invalid_characters"}},
 		{"U+0000 in a status", "PATCH", onePet, `{"status":"sold\u0000"}`, []string{"/status invalid_characters"}},
-		{"U+0000 in the name of a member", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_member"}},
+		{"U+0000 in the name of a member", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_field"}},
 
 		{
 			"all at once", "POST", "/pets", `{"id":1,"name":" ","categoryId":1.0,"status":"lost","colour":"red","Name":"x"}`,
-			[]string{"/id read_only", "/name blank", "/categoryId wrong_type", "/status not_in_enum", "/colour unknown_member", "/Name unknown_member"},
+			[]string{"/id read_only", "/name blank", "/categoryId wrong_type", "/status not_in_enum", "/colour unknown_field", "/Name unknown_field"},
 		},
 	}
 	for _, test := range tests {
@@ -296,7 +296,7 @@ func TestManyViolations(t *testing.T) {
 	if got := len(answer.violations()); got != 100 {
 		t.Errorf("%d violations are listed, want 100", got)
 	}
-	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_member")
+	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_field")
 }
 
 // TestLongestValues: bounds count code points, and the bound itself is inside.
@@ -641,16 +641,16 @@ func TestQueryParameters(t *testing.T) {
 		})
 	}
 	for target, want := range map[string]string{
-		"/pets?name=%FF":               "The value is not percent-encoded UTF-8.",
-		"/pets?name=%00":               "The value holds U+0000.",
-		"/pets?name=a;b":               "The value holds a semicolon, which must be written as %3B.",
-		"/pets?a;b=1":                  "The name holds a semicolon, which must be written as %3B.",
+		"/pets?name=%FF":               "`name` must be percent-encoded UTF-8.",
+		"/pets?name=%00":               "`name` must not contain U+0000.",
+		"/pets?name=a;b":               "`name` must not contain a semicolon. Write it as %3B.",
+		"/pets?a;b=1":                  "The name of the parameter must not contain a semicolon. Write it as %3B.",
 		"/pets?limit=1&":               "The query has an empty parameter. Remove the & at its start or end, or one of two in a row.",
-		"/pets?name=a&sort=id":         "With `name`, `sort` must be one of name, -name.",
-		"/pets?sort=colour":            "Without `name`, `sort` must be one of id, -id, name, -name.",
-		"/store/orders?sort=-shipDate": "Without `shipDateFrom` or `shipDateTo`, `sort` must be one of id, -id.",
-		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "With `shipDateFrom` or `shipDateTo`, `sort` must be one of shipDate, -shipDate.",
-		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "The value must not have the second 60: leap seconds are not supported.",
+		"/pets?name=a&sort=id":         "`sort` must be one of `name`, `-name` with `name`.",
+		"/pets?sort=colour":            "`sort` must be one of `id`, `-id`, `name`, `-name` without `name`.",
+		"/store/orders?sort=-shipDate": "`sort` must be one of `id`, `-id` without `shipDateFrom` or `shipDateTo`.",
+		"/store/orders?shipDateTo=2026-01-01T00:00:00Z&sort=id": "`sort` must be one of `shipDate`, `-shipDate` with `shipDateFrom` or `shipDateTo`.",
+		"/store/orders?shipDateFrom=2016-12-31T23:59:60Z":       "`shipDateFrom` must not have the second 60, because leap seconds are not supported.",
 	} {
 		if got := p.get(target).want(400).error().Errors[0].Message; got != want {
 			t.Errorf("GET %s: %q, want %q", target, got, want)

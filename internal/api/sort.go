@@ -33,9 +33,9 @@ var (
 
 // sort reads the parameter sort, which a list with one sort does not have.
 func (r *request) sort(s sorts) string {
-	allowed, when := s.plain, "Without "
+	allowed, when := s.plain, " without "
 	if slices.ContainsFunc(s.filters, r.query.Has) {
-		allowed, when = s.ranged, "With "
+		allowed, when = s.ranged, " with "
 	}
 	if len(allowed) == 1 {
 		return allowed[0]
@@ -45,7 +45,7 @@ func (r *request) sort(s sorts) string {
 		return allowed[0]
 	}
 	if !slices.Contains(allowed, sort) {
-		r.reject("sort", "not_in_enum", when+"`"+strings.Join(s.filters, "` or `")+"`, `sort` must be one of "+strings.Join(allowed, ", ")+".")
+		r.reject("sort", "not_in_enum", "`sort` must be one of "+quotedList(allowed)+when+"`"+strings.Join(s.filters, "` or `")+"`.")
 	}
 	return sort
 }

@@ -434,7 +434,7 @@ func (s *shop) everyOperation(t *testing.T) {
 	}
 	// The headers that every operation takes are in the introduction alone.
 	for _, name := range []string{"X-Request-Id", "traceparent"} {
-		if !strings.Contains(p.text("#about-answers"), name) {
+		if !strings.Contains(p.text("#about-responses"), name) {
 			t.Errorf("the introduction does not tell of %s", name)
 		}
 	}
