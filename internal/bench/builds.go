@@ -150,7 +150,12 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	if err := b.gather(ctx, dir, keys, o.duration); err != nil {
 		return err
 	}
-	return forgetUpdates(ctx, b.database)
+	b.server.stop()
+	if err := forgetUpdates(ctx, b.database); err != nil {
+		return err
+	}
+	b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database)
+	return err
 }
 
 // run runs a command of the build and returns what it printed on stdout.

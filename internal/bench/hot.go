@@ -13,14 +13,22 @@ import (
 // write no index.
 const leastHOT = 0.95
 
-// forgetUpdates begins to count the updates of inventory anew.
+// forgetUpdates resets the count of updates of inventory. No program may use the
+// database: a session reports what it counted seconds later, or when it ends.
 func forgetUpdates(ctx context.Context, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return err
 	}
-	// Another session has reported its statistics when its connection is closed.
-	_, err = conn.Exec(ctx, "SELECT pg_stat_force_next_flush(), pg_stat_reset_single_table_counters('inventory'::regclass)")
+	for sessions := 1; sessions > 0 && err == nil; {
+		err = conn.QueryRow(ctx, `
+			SELECT count(*)
+			FROM pg_stat_activity
+			WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&sessions)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT pg_stat_reset_single_table_counters('inventory'::regclass)")
+	}
 	return errors.Join(err, conn.Close(ctx))
 }
 

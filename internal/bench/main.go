@@ -128,10 +128,10 @@ func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error
 		return err
 	}
 	defer b.stop()
-	if err := b.start(ctx); err != nil {
+	if err := forgetUpdates(ctx, b.database); err != nil {
 		return err
 	}
-	if err := forgetUpdates(ctx, b.database); err != nil {
+	if err := b.start(ctx); err != nil {
 		return err
 	}
 	return b.compare(ctx, out, o.rounds, o.only)
