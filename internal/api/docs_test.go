@@ -86,7 +86,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	if diff := cmp.Diff(problemsInSource(t), explained); diff != "" {
 		t.Errorf("problems (-program +page):\n%s", diff)
 	}
-	if silent := strings.Count(page, "What to do</strong> </p>"); silent > 0 {
+	if silent := strings.Count(page, "Remedy</strong> </p>"); silent > 0 {
 		t.Errorf("%d errors are without a word on what to do", silent)
 	}
 

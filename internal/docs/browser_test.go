@@ -438,7 +438,7 @@ func (s *shop) everyOperation(t *testing.T) {
 			t.Errorf("the introduction does not tell of %s", name)
 		}
 	}
-	if diff := cmp.Diff([]string{"Answers"}, p.texts("#getLiveness .part > :first-child")); diff != "" {
+	if diff := cmp.Diff([]string{"Responses"}, p.texts("#getLiveness .part > :first-child")); diff != "" {
 		t.Errorf("the parts of an operation that takes nothing of its own (-want +got):\n%s", diff)
 	}
 }
@@ -1022,8 +1022,8 @@ func (s *shop) writtenPages(t *testing.T) {
 	}
 	p.click("#send .copy")
 	p.wait(`document.querySelector("#send .copy").textContent === "Copied"`)
-	if got := p.text("#answer"); !strings.Contains(got, "queued") {
-		t.Errorf("the answer is %q", got)
+	if got := p.text("#response"); !strings.Contains(got, "queued") {
+		t.Errorf("the response is %q", got)
 	}
 	p.click(`#unauthorized a`)
 	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "missing_api_key"`)

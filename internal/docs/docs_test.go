@@ -16,7 +16,7 @@ const bundle = "swagger-ui-bundle.js"
 
 var problems = []docs.Problem{
 	{Status: 401, Code: "missing_api_key", Meaning: "Send an API key as Authorization: Bearer <API_KEY>.", Remedy: "Add `Authorization: Bearer <API_KEY>`."},
-	{Status: 503, Code: "unavailable", Meaning: "The service cannot answer.", Remedy: "Wait."},
+	{Status: 503, Code: "unavailable", Meaning: "The service is unavailable.", Remedy: "Wait."},
 }
 
 func newFiles(t *testing.T) map[string]*docs.File {

@@ -73,7 +73,7 @@ function KeyForm({ onClose }) {
       "label",
       { className: "check" },
       h("input", { type: "checkbox", checked: remembered, onChange: (event) => setRemembered(event.target.checked) }),
-      "Remember the key in this browser. Otherwise it is forgotten with the tab.",
+      "Remember the key in this browser. Otherwise, the browser forgets it with the tab.",
     ),
     h(
       "div",

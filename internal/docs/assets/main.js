@@ -6,7 +6,7 @@ const place = document.querySelector("#swagger-ui");
 
 try {
   const answer = await fetch(`${place.dataset.root}openapi.json`);
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(`the server returned ${answer.status}`);
   const spec = parse(await answer.text());
   window.SwaggerUIBundle({
     domNode: place,
@@ -18,5 +18,5 @@ try {
     supportedSubmitMethods: [], // requests are sent by our panel, or not at all
   });
 } catch (error) {
-  place.querySelector(".lead").textContent = `The description cannot be read: ${error.message}. Reload the page to try again.`;
+  place.querySelector(".lead").textContent = `Cannot load the API spec: ${error.message}. Reload the page to try again.`;
 }

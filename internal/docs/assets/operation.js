@@ -92,7 +92,7 @@ function Responses({ operation, level }) {
   return h(
     "section",
     { className: "part" },
-    h(`h${level + 1}`, null, "Answers"),
+    h(`h${level + 1}`, null, "Responses"),
     ...operation.responses.map((response) => h(Response, { key: response.status, response })),
   );
 }
@@ -128,7 +128,7 @@ function ResponseMore({ response }) {
       h(
         "p",
         { className: "bounds" },
-        "What to do: ",
+        "Remedies: ",
         ...response.codes.flatMap((code, i) => [i > 0 && ", ", h("a", { key: code, href: errorPage(code) }, code)]),
       ),
     ...response.content.flatMap(({ type, schema, examples }) => [
@@ -168,9 +168,9 @@ function Answer({ operation }) {
     h(
       "div",
       { className: "panel-bar" },
-      h("div", { className: "panel-title" }, h("span", { className: "status" }, response.status), " Answer"),
-      h(CopyButton, { code, what: `the answer: ${operation.summary}` }),
+      h("div", { className: "panel-title" }, h("span", { className: "status" }, response.status), " Response"),
+      h(CopyButton, { code, what: `the response: ${operation.summary}` }),
     ),
-    h(Code, { code, language: "json", label: `Answer: ${operation.summary}` }),
+    h(Code, { code, language: "json", label: `Response: ${operation.summary}` }),
   );
 }

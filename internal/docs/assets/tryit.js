@@ -63,7 +63,7 @@ function Form({ operation }) {
       { type: "submit", className: "send-button", disabled: state.sending },
       state.sending ? "Sending …" : `Send ${operation.method.toUpperCase()}`,
     ),
-    h("div", { role: "status" }, state.answer && h(Outcome, state), state.error && h("p", null, `No answer: ${state.error.message}`)),
+    h("div", { role: "status" }, state.answer && h(Outcome, state), state.error && h("p", null, `No response: ${state.error.message}`)),
   );
 }
 
@@ -116,7 +116,7 @@ function Outcome({ answer, took }) {
       h("span", { className: `status status-${String(answer.status)[0]}xx` }, answer.status),
       ` ${answer.statusText ?? ""} in ${Math.round(took)} ms`,
     ),
-    text && h(Code, { code: pretty(text), language: "json", label: "The answer" }),
+    text && h(Code, { code: pretty(text), language: "json", label: "The response" }),
     h(
       "details",
       null,
