@@ -161,6 +161,9 @@ func openBrowser(ctx context.Context, address string) error {
 
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {
 	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: c.PGBin, Progress: p.stderr})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s; or run `docker compose up`, or set DATABASE_URL to a database that runs", plainLocal(err))
 	}

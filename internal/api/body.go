@@ -111,6 +111,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 	if err != nil {
 		return nil, errInvalidJSON.saying("The body ended early. Send the whole body.")
 	}
+	c.Set(bodyReadKey, true)
 	s.extendDeadline(c, time.Since(began))
 	return text, nil
 }

@@ -30,6 +30,7 @@ const (
 	causeKey    = "cause"
 	eventKey    = "event"
 	cancelKey   = "cancel"
+	bodyReadKey = "bodyRead"
 )
 
 // statusClientGone is what the log says of a client that left before the answer;
@@ -51,6 +52,9 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		defer cancelExtended(c)
 		c.Request = c.Request.WithContext(ctx)
 
+		if !methodHasBody(c.Request.Method) {
+			hurryBody(c)
+		}
 		err := s.sunset(c, deprecated)
 		if err == nil {
 			err = s.admit(c, r)
@@ -73,8 +77,23 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		case errors.Is(ctx.Err(), context.Canceled):
 			c.Status(statusClientGone) // nobody is there to be told
 		default:
+			hurryBody(c)
 			s.fail(c, err)
 		}
+	}
+}
+
+// unreadBodyTime is how long a response waits for the rest of a body that the server
+// does not read, so that the connection can be kept.
+const unreadBodyTime = time.Second
+
+// hurryBody bounds the time that net/http waits for the rest of a body before it sends
+// the response and closes the connection. The bound would otherwise be its ReadTimeout,
+// and strangers could hold all connections. The next request sets another deadline.
+func hurryBody(c *gin.Context) {
+	if c.Request.ContentLength != 0 && !c.GetBool(bodyReadKey) {
+		// If this fails, so does the response.
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
 	}
 }
 

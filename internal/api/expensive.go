@@ -16,7 +16,8 @@ const (
 
 	// maxExpensive is how many of them run at a time, of which an account has one.
 	maxExpensive = 2
-	// expensiveWait is how long one waits for its turn.
+	// expensiveWait is how long one waits for others of its account, and then for
+	// those of other accounts.
 	expensiveWait = time.Second
 )
 
@@ -53,17 +54,16 @@ func newExpensiveQueries() *expensiveQueries {
 	return &expensiveQueries{running: make(chan struct{}, maxExpensive), accounts: make(map[int64]*turn)}
 }
 
-// begin waits for the turn of a query of an account; end must be called after it.
-// The error is the context's, or that too many other queries came before.
+// begin waits for the turn of a query of an account; end must be called after it. The
+// error is the context's, or says whether queries of the account or of others ran all
+// the time.
 func (e *expensiveQueries) begin(ctx context.Context, account int64) (end func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, expensiveWait, errTooManyConcurrent)
-	defer cancel()
 	own := e.join(account)
-	if err := acquire(ctx, own.running); err != nil {
+	if err := acquire(ctx, own.running, errTooManyConcurrent); err != nil {
 		e.leave(account)
 		return nil, err
 	}
-	if err := acquire(ctx, e.running); err != nil {
+	if err := acquire(ctx, e.running, errOverloaded); err != nil {
 		<-own.running
 		e.leave(account)
 		return nil, err
@@ -75,8 +75,11 @@ func (e *expensiveQueries) begin(ctx context.Context, account int64) (end func()
 	}, nil
 }
 
-// acquire puts a value into a channel that bounds how many run at a time.
-func acquire(ctx context.Context, running chan struct{}) error {
+// acquire puts a value into a channel that bounds how many run at a time. It returns
+// the error busy after [expensiveWait].
+func acquire(ctx context.Context, running chan struct{}, busy error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, expensiveWait, busy)
+	defer cancel()
 	select {
 	case running <- struct{}{}:
 		return nil

@@ -178,16 +178,21 @@ func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
 	}
 }
 
-// sweep deletes the stored responses that have expired by now, and logs what
-// prevents it, unless that is a missing schema, of which serve warns.
+// sweep deletes the stored responses that have expired by now. It logs errors, unless
+// the schema is behind, of which serve warns.
 func (s *Server) sweep(ctx context.Context) {
 	for {
 		swept, err := s.writes.IdempotencyKeySweep(ctx, sweepBatch)
-		if err != nil && ctx.Err() == nil && !postgres.SchemaMissing(err) {
+		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
 		}
 		if err != nil || swept < sweepBatch {
 			return
 		}
 	}
+}
+
+func (s *Server) schemaIsBehind(ctx context.Context) bool {
+	current, err := s.db.SchemaIsCurrent(ctx)
+	return err == nil && !current
 }

@@ -578,6 +578,31 @@ func TestDeclaredBodyTooLarge(t *testing.T) {
 	}
 }
 
+// TestUnreadBody checks that a response to a request whose body the server does not
+// read waits neither for that body nor for a ReadTimeout, and closes the connection.
+func TestUnreadBody(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for what, test := range map[string]struct {
+		request, key string
+		status       int
+	}{
+		"no key":                  {"POST /pets", "", 401},
+		"an unknown route":        {"POST /nothing", "", 404},
+		"a method without a body": {"GET /livez", "", 200},
+		"an invalid parameter":    {"PATCH /pets/0", p.key, 400},
+		"a list":                  {"GET /pets", p.key, 200},
+	} {
+		for how, framing := range map[string]string{"with a length": "Content-Length: 20", "chunked": "Transfer-Encoding: chunked"} {
+			t.Run(what+" "+how, func(t *testing.T) {
+				t.Parallel()
+				p.in(t).wantClosing(test.request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+test.key+
+					"\r\nContent-Type: application/json\r\n"+framing+"\r\n\r\n", test.status)
+			})
+		}
+	}
+}
+
 // TestBodyTooSlow checks that a body that does not arrive in the server's ReadTimeout
 // is 408, that nothing was done, and that the connection is closed.
 func TestBodyTooSlow(t *testing.T) {
@@ -658,7 +683,7 @@ func TestExpensiveRequests(t *testing.T) {
 	})
 	defer release()
 	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(429, "too_many_concurrent_requests")
-	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(429, "too_many_concurrent_requests")
+	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(503, "unavailable")
 	p.as(third).get("/messages").want(200)
 	summary(2, third) // gets its turn
 	release()

@@ -124,6 +124,13 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 	}
 	// The context of gin is another request's when this one has left.
 	request, pattern := c.Request, c.FullPath()
+	var total int64
+	if p.counted { // first, since a count may have to wait
+		var err error
+		if total, err = s.countOf(request, p, l.count); err != nil {
+			return err
+		}
+	}
 	key := fmt.Sprintf("%d %s", p.account, request.URL.RequestURI())
 	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (madePage, error) {
 		return makePage(ctx, s, request, pattern, p, l)
@@ -131,21 +138,18 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 	if err != nil {
 		return err
 	}
-	if p.counted {
-		if made.total, err = s.countOf(request, p, l.count); err != nil {
-			return err
-		}
-	}
+	made.total = total
 	return s.answerList(c, made, p.counted)
 }
 
-// countOf returns how many items all pages of a list hold. Requests that differ in
-// limit, cursor and sort alone share a count, if they would wait for each other. It
-// begins when it is the turn of the account.
+// countOf returns how many items all pages of a list hold. Requests of an account that
+// differ in limit, cursor and sort alone share a count, if they would wait for each
+// other. It begins when it is the turn of the account.
 func (s *Server) countOf(request *http.Request, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := request.URL.Query()
 	query.Del("sort")
-	return s.counts.Do(request.Context(), p.items(request.URL.Path, query), func(ctx context.Context) (int64, error) {
+	key := fmt.Sprintf("%d %s", p.caller, p.items(request.URL.Path, query))
+	return s.counts.Do(request.Context(), key, func(ctx context.Context) (int64, error) {
 		end, err := s.limits.expensive.begin(ctx, p.caller)
 		if err != nil {
 			return 0, err

@@ -37,7 +37,7 @@ const (
 // and anyone may take more than the total while nothing of it is taken: one large
 // amount must not wait for ever.
 func (b *Budget[K]) Take(holder K, amount int64) Grant {
-	if b == nil {
+	if b == nil || amount == 0 {
 		return Granted
 	}
 	b.mu.Lock()
