@@ -76,7 +76,7 @@ func TestBreaking(t *testing.T) {
 		},
 		{
 			"one operation that took none needs one",
-			change{"runs. It needs no key and ignores queries, `Accept` and preconditions.\n      security: []\n", "runs.\n"},
+			change{"runs. It needs no API key and ignores the query, `Accept` and preconditions.\n      security: []\n", "runs.\n"},
 			"GET /livez took no credential; now it takes http bearer",
 		},
 		{
@@ -110,7 +110,7 @@ func TestBreaking(t *testing.T) {
 			"Violation.code is no longer blank",
 		},
 		{"a code more", change{"| 409 | ", "| 409 | `pet_asleep` "}, ""},
-		{"other words", change{"nothing but white space", "only `white_space`"}, ""},
+		{"other words", change{"The value contains only white space.", "only `white_space`"}, ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

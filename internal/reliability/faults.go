@@ -43,7 +43,7 @@ var faults = []fault{
 	{7, "a request has no deadline", "internal/api/endpoint.go", "context.WithTimeout(ctx, s.requestTimeout)", "context.WithCancel(ctx)"},
 	{8, "a request waits a minute for a connection", "internal/postgres/pool.go", "acquireTimeout  = time.Second", "acquireTimeout  = time.Minute"},
 	{8, "a connection is acquired before validation", "internal/api/endpoint.go", "err = s.admit(c, r)\n", "if err = s.db.Ping(ctx); err == nil {\nerr = s.admit(c, r)\n}\n"},
-	{8, "a 503 has no Retry-After", "internal/api/problem.go", `Try again shortly.", header: [2]string{"Retry-After", "1"}}`, `Try again shortly."}`},
+	{8, "a 503 has no Retry-After", "internal/api/problem.go", `at the moment. Retry after the time in Retry-After.", header: [2]string{"Retry-After", "1"}}`, `at the moment."}`},
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	answeredEarly.in(10),
