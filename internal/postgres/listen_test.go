@@ -117,13 +117,9 @@ func TestListener(t *testing.T) {
 	for len(e.alive) > 0 {
 		<-e.alive
 	}
-	began := time.Now()
 	const beats = 3
 	for range beats {
 		await(t, "alive", e.alive)
-	}
-	if took := time.Since(began); took > 2*beats*postgres.ListenSilence {
-		t.Errorf("%d signs of life took %s", beats, took)
 	}
 	notify(t, database, "after the silence")
 	if got := await(t, "heard", e.heard); got != "after the silence" {
