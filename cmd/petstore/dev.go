@@ -22,7 +22,7 @@ import (
 	"petstore/internal/docs"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
-	"petstore/internal/sampledata"
+	"petstore/internal/seed"
 )
 
 const (
@@ -208,8 +208,8 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 		return auth.Secret{}, err
 	}
 	defer database.Close()
-	err = sampledata.Load(ctx, database.Pool(), devPets, func(int, int) {})
-	if err != nil && !errors.Is(err, sampledata.ErrNotEmpty) {
+	err = seed.Load(ctx, database.Pool(), devPets, func(int, int) {})
+	if err != nil && !errors.Is(err, seed.ErrNotEmpty) {
 		return auth.Secret{}, err
 	}
 	return devKey(ctx, database)

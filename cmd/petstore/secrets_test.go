@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"petstore/internal/leaks"
 	"petstore/internal/pgtest"
+	"petstore/internal/tools/secretscan"
 )
 
 // theSecrets are those of the tests so far: the passwords of databases, and the
 // keys that were printed. Whatever a program says, in any test, is searched for
 // them, but for the one place that shows a key.
-var theSecrets = sync.OnceValue(func() *leaks.Secrets { return new(leaks.Secrets) })
+var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
 
 // showsKeys reports whether a command prints an API key, on stdout.
 func showsKeys(args []string) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/internal/postgres"
-	"petstore/internal/sampledata"
+	"petstore/internal/seed"
 )
 
 const defaultSeedPets = 1000
@@ -22,11 +22,11 @@ func (p *program) seedCommand() *cobra.Command {
 		Example: "  petstore seed --pets 200000",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if pets < 1 || pets > sampledata.MaxPets {
-				return wrongUsage(cmd, "--pets is %d, but takes a number from 1 to %d", pets, sampledata.MaxPets)
+			if pets < 1 || pets > seed.MaxPets {
+				return wrongUsage(cmd, "--pets is %d, but takes a number from 1 to %d", pets, seed.MaxPets)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				if err := sampledata.Load(ctx, database.Pool(), pets, p.progress()); err != nil {
+				if err := seed.Load(ctx, database.Pool(), pets, p.progress()); err != nil {
 					return err
 				}
 				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)

@@ -21,9 +21,9 @@ import (
 	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/leaks"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/tools/secretscan"
 )
 
 const maxBodyBytes = 64 << 10
@@ -87,7 +87,7 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 
 // theSecrets are those of the tests so far: no server may say one, but for the
 // answer that makes it.
-var theSecrets = sync.OnceValue(func() *leaks.Secrets { return new(leaks.Secrets) })
+var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
 
 // watchLog searches what the servers have logged, when the test is over, for every
 // key that was made or sent, the key of cursors and the password of the database.

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
-	"petstore/internal/sampledata"
+	sampledata "petstore/internal/seed" // another file declares seed
 )
 
 // sample is a code sample of an operation.

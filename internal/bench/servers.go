@@ -20,7 +20,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
-	"petstore/internal/sampledata"
+	"petstore/internal/seed"
 )
 
 const (
@@ -64,7 +64,7 @@ func fill(ctx context.Context, url string, pets int) (keys []string, err error) 
 		return nil, err
 	}
 	defer pool.Close()
-	if err := sampledata.Load(ctx, pool, pets, nil); err != nil {
+	if err := seed.Load(ctx, pool, pets, nil); err != nil {
 		return nil, err
 	}
 	for _, statement := range []string{

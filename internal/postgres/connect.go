@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A connection whose network swallows everything looks idle. The kernel ends it
-// when the other end acknowledges neither what was sent, within unacknowledged,
-// nor that the connection exists: about 8 s after the last sign of life.
+// A connection whose network drops all packets looks idle. The kernel closes it if
+// the peer acknowledges neither sent data within unacknowledged nor keepalives:
+// about 8 s after the last packet.
 const (
-	unacknowledged    = 4 * time.Second // under the deadline of a request, so that a read can be retried
+	unacknowledged    = 4 * time.Second // below the request timeout, so that a read can be retried
 	keepAliveIdle     = 5 * time.Second
 	keepAliveInterval = time.Second
 	keepAliveCount    = 3
 )
 
-// boundNetwork bounds how long the connections of a configuration wait for a
-// network or a server that is silent, and has them know their server.
+// boundNetwork limits the time that connections wait for a silent network or
+// server, and makes each connection identify its server.
 func boundNetwork(config *pgx.ConnConfig) {
 	config.DialFunc = dialWithin(config.ConnectTimeout)
 	inherited := config.ValidateConnect
@@ -34,9 +34,9 @@ func boundNetwork(config *pgx.ConnConfig) {
 	}
 }
 
-// dialWithin returns a function that makes connections with a deadline, which
-// [identify] takes away. So a connection that cancels a statement, which pgx makes
-// with this function too, ends within the timeout instead of pgx's 15 s.
+// dialWithin returns a dial function that sets a deadline on each connection, which
+// [identify] removes. pgx also uses it for connections that cancel a statement,
+// which then end within the timeout instead of pgx's 15 s.
 func dialWithin(timeout time.Duration) pgconn.DialFunc {
 	dialer := net.Dialer{
 		Timeout: timeout,
@@ -57,12 +57,13 @@ func dialWithin(timeout time.Duration) pgconn.DialFunc {
 	}
 }
 
-// serverKey is where a connection keeps the name that identify gave its server.
+// serverKey is the key of CustomData under which identify stores the server.
 const serverKey = "petstore server"
 
-// identify finds out which server a new connection leads to. The start of its
-// postmaster, in microseconds, tells servers apart, and every role may read it.
-// The address does not: one server may have several.
+// identify removes the dial deadline and stores which server a new connection leads
+// to. The start time of the postmaster, in microseconds, identifies the server, and
+// every role may read it. The address does not, because one server may have
+// several.
 func identify(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := conn.Conn().SetDeadline(time.Time{}); err != nil {
 		return err
@@ -99,47 +100,48 @@ func (s *serverCounts) add(server string, connections int) {
 	}
 }
 
-// only reports whether no connection leads to another server.
+// only reports whether all counted connections lead to the server. It is true if
+// there are none.
 func (s *serverCounts) only(server string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.connections) == 0 || len(s.connections) == 1 && s.connections[server] > 0
 }
 
-// leadsTo reports whether every connection of the pool leads to this server. If
-// not, it closes the idle ones that are dead, so that they do not count next time.
+// leadsTo reports whether every connection of the pool leads to the server. If not,
+// it closes dead idle connections, so that they do not count the next time.
 func (d *DB) leadsTo(ctx context.Context, server string) bool {
 	if d.servers.only(server) {
 		return true
 	}
-	for _, conn := range d.pool.AcquireAllIdle(ctx) { // which looks at each
+	for _, conn := range d.pool.AcquireAllIdle(ctx) { // checks each connection
 		conn.Release()
 	}
 	return false
 }
 
 const (
-	// farewell is how long the server has to end a broken connection: pgx cancels
-	// its statement, says goodbye and waits for 15 s. A server that is there takes
-	// milliseconds.
-	farewell = 500 * time.Millisecond
-	// closeTimeout bounds the wait for all connections when a pool closes.
+	// closeGrace is the time that the server has to close a broken connection: pgx
+	// cancels its statement, sends Terminate and waits up to 15 s. A responsive
+	// server takes milliseconds.
+	closeGrace = 500 * time.Millisecond
+	// closeTimeout is the maximum time that Close waits for connections in use.
 	closeTimeout = time.Second
 
-	// resetInterval is the least time between two doubts about a whole pool, so that
-	// a server which is slow for another reason keeps its connections.
+	// resetInterval is the minimum time between two resets of the pool, so that a
+	// server that is slow for another reason keeps its connections.
 	resetInterval = 5 * time.Second
 )
 
-// hangUp is called before a connection leaves the pool. pgxpool keeps its place
-// until the connection has ended, so hangUp ends it when the server does not. The
-// idle connections are then likely to be silent too, and are given up.
+// hangUp is the pool's BeforeClose hook. pgxpool counts a connection until it has
+// ended, so hangUp closes the socket if the server does not respond in time. It
+// then resets the pool, because the idle connections are probably silent too.
 func (d *DB) hangUp(conn *pgx.Conn) {
 	d.servers.add(serverOf(conn), -1)
 	if !conn.IsClosed() {
 		return // pgxpool closes it without waiting for the server
 	}
-	timer := time.NewTimer(farewell)
+	timer := time.NewTimer(closeGrace)
 	defer timer.Stop()
 	select {
 	case <-conn.PgConn().CleanupDone():

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundUnacknowledged has the kernel end a TCP connection whose data is not
-// acknowledged in time.
+// boundUnacknowledged sets TCP_USER_TIMEOUT (RFC 5482): the kernel closes a
+// connection whose data is not acknowledged in time.
 func boundUnacknowledged(network, _ string, conn syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

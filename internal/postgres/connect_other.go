@@ -4,6 +4,6 @@ package postgres
 
 import "syscall"
 
-// boundUnacknowledged does nothing: only Linux can. Keepalives end an idle
-// connection all the same.
+// boundUnacknowledged does nothing, because only Linux has TCP_USER_TIMEOUT.
+// Keepalives still close idle connections.
 func boundUnacknowledged(string, string, syscall.RawConn) error { return nil }

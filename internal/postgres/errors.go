@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATE codes, PostgreSQL's Appendix A. Errors are told apart by these and
-// never by the name of a constraint alone, which a sharded cluster may leave out.
+// SQLSTATE codes (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+// Errors are never classified by constraint name alone, because a sharded cluster
+// may omit it.
 const (
 	foreignKeyViolation       = "23503"
 	uniqueViolation           = "23505"
@@ -33,23 +34,24 @@ const (
 
 var errPoolExhausted = errors.New("no connection was free in time")
 
-// acquireError says that a statement never got a connection.
+// acquireError is the error of a statement that never got a connection.
 type acquireError struct{ err error }
 
 func (e *acquireError) Error() string { return "postgres: acquiring a connection: " + e.err.Error() }
 func (e *acquireError) Unwrap() error { return e.err }
 
-// IsForeignKeyViolation reports whether a row names another that is not there,
-// or is named by another that is.
+// IsForeignKeyViolation reports whether a row references a row that does not exist,
+// or is still referenced.
 func IsForeignKeyViolation(err error) bool { return sqlState(err) == foreignKeyViolation }
 
-// IsUniqueViolation reports whether a row has a value that must be unique and is taken.
+// IsUniqueViolation reports whether another row has the same value in a unique
+// column.
 func IsUniqueViolation(err error) bool { return sqlState(err) == uniqueViolation }
 
-// Unavailable reports whether the database is the reason that a statement
-// failed, and not the statement: it is away, failing over, out of resources, or
-// too slow. The same request may succeed later. Nothing that was not
-// acknowledged is known to be written or not.
+// Unavailable reports whether a statement failed because of the database and not
+// because of the statement: it is unreachable, failing over, out of resources, or
+// too slow. The same request may succeed later. A write may or may not have been
+// done.
 func Unavailable(err error) bool {
 	if _, never := errors.AsType[*acquireError](err); never {
 		return true // no statement has run, whatever the server said
@@ -63,15 +65,15 @@ func Unavailable(err error) bool {
 		return hasClass(state, classConnection) || hasClass(state, classInsufficientResource) ||
 			hasClass(state, classOperatorIntervention)
 	}
-	// Without an SQLSTATE the server did not answer: it could not be reached, the
+	// Without an SQLSTATE the server did not respond: it is unreachable, the
 	// connection broke, or our own deadline passed.
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) ||
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err) || isBroken(err)
 }
 
-// ConnectionLost reports whether a statement failed because its connection
-// ended, and not for want of time. Whether a write was done is then not known.
+// ConnectionLost reports whether a statement failed because its connection ended,
+// but not because of a timeout. A write may or may not have been done.
 func ConnectionLost(err error) bool {
 	if _, never := errors.AsType[*acquireError](err); never || pgconn.Timeout(err) {
 		return false
@@ -81,14 +83,14 @@ func ConnectionLost(err error) bool {
 		state == idleInTransactionTimeout || (state == "" && isBroken(err))
 }
 
-// StartingUp reports whether a server that is about to run would fail so: it
-// cannot be reached yet, or says that it is not ready for connections.
+// StartingUp reports whether the error is one that a server gives while it starts:
+// it is unreachable or does not accept connections yet.
 func StartingUp(err error) bool {
 	state := sqlState(err)
 	return err != nil && (state == cannotConnectNow || (state == "" && Unavailable(err)))
 }
 
-// isBroken reports whether the connection ended before the answer.
+// isBroken reports whether the connection ended before the response.
 func isBroken(err error) bool {
 	var netErr net.Error
 	return errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
@@ -108,12 +110,12 @@ func hasClass(state, class string) bool {
 
 const (
 	retries    = 3
-	retryDelay = 20 * time.Millisecond // doubled each time, and spread by as much again
+	retryDelay = 20 * time.Millisecond // doubled each time, plus up to 100% jitter
 )
 
-// Retry runs a query, which must be a whole transaction, and runs it again, at
-// most three times, when it lost to another transaction (a serialization
-// failure or a deadlock), since then nothing of it was done.
+// Retry runs a query, which must be a whole transaction. It runs the query again,
+// at most three times, after a serialization failure or a deadlock, because the
+// server has then rolled the transaction back.
 func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg) (Result, error), arg Arg) (result Result, err error) {
 	err = retry(ctx, lostToAnother, func() error {
 		result, err = query(ctx, arg)
@@ -122,17 +124,19 @@ func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg
 	return result, err
 }
 
-// RetryRead runs what changes nothing, and runs it again, at most three times,
-// when its connection was lost.
+// RetryRead runs a read-only function, and runs it again, at most three times, if
+// its connection was lost.
 func RetryRead(ctx context.Context, read func() error) error { return retry(ctx, ConnectionLost, read) }
 
-// lostToAnother reports whether a transaction was undone for another's sake.
+// lostToAnother reports whether the server rolled a transaction back because of a
+// concurrent one.
 func lostToAnother(err error) bool {
 	state := sqlState(err)
 	return state == serializationFailure || state == deadlockDetected
 }
 
-// retry repeats an action while its error says so, and returns the last one.
+// retry repeats an action while worthwhile is true for its error, at most three
+// times, and returns the last error.
 func retry(ctx context.Context, worthwhile func(error) bool, action func() error) error {
 	delay := retryDelay
 	for attempt := 0; ; attempt++ {
@@ -149,8 +153,8 @@ func retry(ctx context.Context, worthwhile func(error) bool, action func() error
 	}
 }
 
-// Transact runs a transaction, all of it again when [Retry] says so. It is rolled
-// back when the action returns an error, and that error is returned.
+// Transact runs an action in a transaction and repeats it as [Retry] does. It rolls
+// back and returns the error if the action fails.
 func Transact[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
 	return Retry(ctx, func(ctx context.Context, d *DB) (result Result, err error) {
 		conn, err := d.acquire(ctx)

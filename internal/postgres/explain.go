@@ -17,7 +17,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// SQLSTATE codes that refuse a connection.
+// SQLSTATE codes of refused connections.
 const (
 	invalidAuthorization = "28000"
 	invalidPassword      = "28P01"
@@ -25,9 +25,9 @@ const (
 	tooManyConnections   = "53300"
 )
 
-// remedies say what to do about an SQLSTATE.
+// remedies are the actions that fix an SQLSTATE.
 var remedies = map[string]string{
-	invalidAuthorization:  "correct the user in DATABASE_URL, or let it in",
+	invalidAuthorization:  "correct the user in DATABASE_URL, or allow it in pg_hba.conf",
 	invalidPassword:       "correct the user in DATABASE_URL, or the password there or in PGPASSWORD",
 	invalidCatalogName:    "create it, or correct DATABASE_URL",
 	tooManyConnections:    "close other connections, or raise max_connections",
@@ -35,9 +35,9 @@ var remedies = map[string]string{
 	insufficientPrivilege: "connect as the role that owns the schema",
 }
 
-// Explain returns one sentence for the operator of the program: why the database
-// cannot be reached or refuses a statement, and what to do. It holds no password
-// and nothing of the driver. It is empty when err has another cause.
+// Explain returns one sentence for the operator: why the database cannot be reached
+// or refuses a statement, and what to do. It contains no password and no text of
+// the driver. It is empty if err has another cause.
 func Explain(err error) string {
 	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return explainConnect(connect)
@@ -60,7 +60,7 @@ func Explain(err error) string {
 	return ""
 }
 
-// explainConnect explains why no server of a URL could be connected to.
+// explainConnect explains why no server of a URL accepted a connection.
 func explainConnect(err *pgconn.ConnectError) string {
 	var reasons []string
 	refusedTLS := false
@@ -69,7 +69,7 @@ func explainConnect(err *pgconn.ConnectError) string {
 			return withRemedy(fmt.Sprintf("PostgreSQL at %s refuses the connection: %s", servers(err.Config), refused.Message), refused.Code)
 		}
 		if strings.Contains(cause.Error(), "server refused TLS connection") {
-			refusedTLS = true // which a second attempt without TLS may follow
+			refusedTLS = true // a second attempt without TLS may follow
 			continue
 		}
 		if why := reason(cause); !slices.Contains(reasons, why) {
@@ -83,7 +83,7 @@ func explainConnect(err *pgconn.ConnectError) string {
 		servers(err.Config), strings.Join(reasons, ", "))
 }
 
-// withRemedy adds what to do about an SQLSTATE, where that is known.
+// withRemedy appends the remedy for an SQLSTATE, if there is one.
 func withRemedy(sentence, code string) string {
 	if remedy := remedies[code]; remedy != "" {
 		return sentence + "; " + remedy
@@ -91,7 +91,7 @@ func withRemedy(sentence, code string) string {
 	return sentence
 }
 
-// servers names the servers of a URL, each once.
+// servers lists the addresses of a URL's servers, each once.
 func servers(config *pgconn.Config) string {
 	var names []string
 	add := func(host string, port uint16) {
@@ -110,9 +110,10 @@ func servers(config *pgconn.Config) string {
 	return strings.Join(names, " or ")
 }
 
-// causes returns the innermost errors of a tree, those that [reason] knows whole.
+// causes returns the innermost errors of a tree, and stops at those that [reason]
+// handles.
 func causes(err error) []error {
-	switch err.(type) { //nolint:errorlint // it climbs down itself
+	switch err.(type) { //nolint:errorlint // causes unwraps the errors itself
 	case *pgconn.PgError, *net.DNSError, *tls.CertificateVerificationError:
 		return []error{err}
 	}
@@ -158,8 +159,8 @@ func reason(cause error) string {
 	}
 }
 
-// Name is the database that a URL names and where it is, without user and
-// password. The URL must be one that [Open] takes.
+// Name returns the database name and address of a URL, without user and password.
+// The URL must be valid for [Open].
 func Name(url string) string {
 	config, err := pgconn.ParseConfig(url)
 	if err != nil {

@@ -10,42 +10,42 @@ import (
 )
 
 const (
-	// A connection that has been silent this long is asked whether it lives.
+	// A connection that was silent for heartbeatInterval gets a ping.
 	heartbeatInterval = 300 * time.Millisecond
-	// One that does not answer in this time does not live.
+	// A connection that does not respond within heartbeatTimeout is dead.
 	heartbeatTimeout = 300 * time.Millisecond
-	// ListenSilence is the longest time between two signs of life of a
-	// connection; after a longer one, notifications may be going unheard.
+	// ListenSilence is the maximum time between two calls of Alive on a live
+	// connection. After a longer time, notifications may be lost.
 	ListenSilence = heartbeatInterval + heartbeatTimeout
 
 	listenTimeout   = 5 * time.Second
 	reconnectDelay  = 200 * time.Millisecond
 	reconnectAtMost = 2 * time.Second
 
-	// failuresPerLog is how many failures in a row make another line in the log.
+	// failuresPerLog is the number of consecutive failures per log line.
 	failuresPerLog = 10
 )
 
-// errOtherServer says that a notification of the pool's server would not be heard.
+// errOtherServer means that notifications of the pool's server would not arrive.
 var errOtherServer = errors.New("the connection leads to another server than those of the pool")
 
-// Listener hears the notifications of one channel on a connection of its own,
-// which it makes again when it is lost, or leads to another server than the pool.
+// Listener receives the notifications of one channel on its own connection. It
+// reconnects if the connection is lost or leads to another server than the pool.
 type Listener struct {
-	DB      *DB // whose server it listens to
+	DB      *DB // its server sends the notifications
 	Channel string
-	// Connected is called when the connection was made or made again: what was
-	// announced before has not been heard.
+	// Connected is called after each (re)connect. Earlier notifications may be
+	// lost.
 	Connected func()
 	// Heard is called with the payload of each notification.
 	Heard func(payload string)
-	// Alive is called whenever it is certain that nothing was missed since
-	// Connected: at once, and then at least every [ListenSilence].
+	// Alive is called when no notification since Connected is lost: at once, and
+	// then at least every [ListenSilence].
 	Alive func()
 	Log   *slog.Logger
 }
 
-// Run listens until the context ends, and returns its error.
+// Run listens until ctx ends, and returns the error of ctx.
 func (l *Listener) Run(ctx context.Context) error {
 	delay, failures := reconnectDelay, 0
 	for {
@@ -68,7 +68,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// listen holds one connection until it fails; connected says that it was made.
+// listen uses one connection until it fails. The result connected reports whether
+// LISTEN succeeded.
 func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 	config := l.DB.outside.Copy()
 	config.RuntimeParams["application_name"] = "petstore listen"
@@ -81,7 +82,7 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 	defer func() {
 		closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatTimeout)
 		defer cancel()
-		_ = conn.Close(closeCtx) // there is nothing left to do for it
+		_ = conn.Close(closeCtx) // the connection is no longer needed
 	}()
 	if !l.DB.leadsTo(ctx, serverOf(conn)) {
 		return false, errOtherServer
@@ -101,7 +102,7 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 	}
 }
 
-// wait hears one notification, or makes sure after a silence that there was none.
+// wait handles one notification, or pings the server after a silence.
 func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
 	waitCtx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 	defer cancel()

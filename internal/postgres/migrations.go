@@ -15,37 +15,37 @@ import (
 	"petstore/migrations"
 )
 
-// migrationConnectTimeout bounds the wait for a server that takes connections
-// and says nothing.
+// migrationConnectTimeout limits the wait for a server that accepts connections and
+// sends nothing.
 const migrationConnectTimeout = 10 * time.Second
 
-// How long one process waits while another migrates.
+// The time that one process waits for another's migration: ten minutes.
 const (
-	migrationLockInterval = 1   // seconds
-	migrationLockAttempts = 600 // so ten minutes
+	migrationLockInterval = 1 // seconds
+	migrationLockAttempts = 600
 )
 
-// Migrations moves the schema of one database. A lock of the session makes
-// several processes that start at once wait for one another.
+// Migrations migrates the schema of one database. A session lock makes concurrent
+// processes wait for one another.
 type Migrations struct {
 	provider *goose.Provider
 	db       *sql.DB
 }
 
-// Migration is one step of the schema.
+// Migration is one migration of the schema.
 type Migration struct {
 	Version int64
 	Name    string // of its file
 	// AppliedAt is zero while the migration is pending.
 	AppliedAt time.Time
-	// Duration is how long it took, when it was applied or taken back just now.
+	// Duration is the time that Up or Down took for it.
 	Duration time.Duration
 }
 
-// OpenMigrations opens a connection of its own to url, without the limits of
-// the pool: a migration takes the time it needs.
+// OpenMigrations opens its own connection to url, without the statement limits of
+// the pool, because a migration may take longer.
 func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
-	config, err := pgxpool.ParseConfig(url) // which takes pool_* out, unlike pgx
+	config, err := pgxpool.ParseConfig(url) // unlike pgx, it removes pool_* parameters
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -71,8 +71,8 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 // Close closes the connection.
 func (m *Migrations) Close() error { return m.db.Close() }
 
-// Up applies every pending migration, each in a transaction of its own, and
-// returns those applied. On an error the ones before it stay applied.
+// Up applies every pending migration, each in its own transaction, and returns
+// those applied. After an error, the migrations before it stay applied.
 func (m *Migrations) Up(ctx context.Context) ([]Migration, error) {
 	results, err := m.provider.Up(ctx)
 	return fromResults(results), wrapMigration(err)
@@ -90,7 +90,7 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 	return fromResults([]*goose.MigrationResult{result}), wrapMigration(err)
 }
 
-// Status returns every migration that the program knows, in order.
+// Status returns all migrations of this program, by version.
 func (m *Migrations) Status(ctx context.Context) ([]Migration, error) {
 	statuses, err := m.provider.Status(ctx)
 	if err != nil {
@@ -124,23 +124,23 @@ func wrapMigration(err error) error {
 	return nil
 }
 
-// SQLSTATE codes of a database that was never migrated, and of one on its way
-// from there, whose tables the role may not read yet (see GrantServing).
+// SQLSTATE codes before and during the first migration, while the tables do not
+// exist or the role cannot read them yet (see GrantServing).
 const (
 	undefinedTable        = "42P01"
 	insufficientPrivilege = "42501"
 )
 
 // SchemaMissing reports whether a statement failed because the database was never
-// migrated, or because the migration has not yet granted the role its privileges.
+// migrated, or because the migration has not granted privileges to the role yet.
 func SchemaMissing(err error) bool {
 	state := sqlState(err)
 	return state == undefinedTable || state == insufficientPrivilege
 }
 
-// SchemaIsCurrent reports whether the database has every migration that this
-// program knows. One that is ahead is current too: during a deployment the
-// schema moves before the programs do.
+// SchemaIsCurrent reports whether the database has every migration of this program.
+// A newer schema is current too, because a deployment migrates before it replaces
+// the programs.
 func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
 	var version int64
 	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)

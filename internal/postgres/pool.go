@@ -1,5 +1,5 @@
-// Package postgres knows PostgreSQL: the pool of connections and its limits,
-// the migrations, what SQLSTATE codes mean, and notifications.
+// Package postgres connects to PostgreSQL: the connection pool and its limits,
+// migrations, classification of SQLSTATE codes, and notifications.
 package postgres
 
 import (
@@ -19,18 +19,19 @@ const (
 	acquireTimeout  = time.Second // a longer wait makes every waiter slow
 	maxConnLifetime = time.Hour
 
-	// pingTimeout bounds the look at a connection that was idle for a second or more.
-	// One that is silent costs its statement this much of acquireTimeout.
+	// pingTimeout limits the check of a connection that was idle for a second or
+	// more. A silent connection takes this much of acquireTimeout.
 	pingTimeout = 300 * time.Millisecond
 
-	// keptForReads is how many connections writes leave: they hold theirs until the
-	// disk has their commit, and while they wait for locks.
+	// keptForReads is the number of connections that writes leave free. A write
+	// keeps its connection until its commit is on disk, and while it waits for
+	// locks.
 	keptForReads = 2
 )
 
-// sessionParameters are set on every connection of a pool. A statement that
-// outlives them fails with SQLSTATE 57014, 55P03 or 25P03, all of which
-// [Unavailable] knows.
+// sessionParameters are set on every connection of a pool. A statement that exceeds
+// a timeout fails with SQLSTATE 57014, 55P03 or 25P03, for which [Unavailable] is
+// true.
 var sessionParameters = map[string]string{
 	"application_name":                    "petstore",
 	"statement_timeout":                   "5s",
@@ -39,15 +40,15 @@ var sessionParameters = map[string]string{
 	"timezone":                            "UTC",
 }
 
-// DB runs statements on a pool of connections. It waits for a connection for a
-// second at most, so that a pool that is exhausted is an error that [Unavailable]
-// knows, and not a queue. It implements db.DBTX.
+// DB runs statements on a connection pool. It waits at most one second for a
+// connection, so that an exhausted pool gives an error for which [Unavailable] is
+// true instead of a queue. It implements db.DBTX.
 type DB struct {
 	*shared
 	writing bool
 }
 
-// shared is what the handles of one pool share.
+// shared is the state that all handles of one pool share.
 type shared struct {
 	pool      *pgxpool.Pool
 	writers   writers
@@ -56,15 +57,15 @@ type shared struct {
 	outside   *pgx.ConnConfig // for connections outside the pool
 }
 
-// writers are the statements that write.
+// writers limits the statements that write.
 type writers struct {
-	connections chan struct{} // has a value for each that has a connection
+	connections chan struct{} // one value for each write that has a connection
 	canceled    atomic.Uint64
 }
 
-// Open makes a pool of at most maxConns connections for a libpq URL, which may
-// name several hosts. It connects to none yet: the only error is a URL that
-// cannot be read. Every statement is shown to the tracers.
+// Open creates a pool of at most maxConns connections for a libpq URL, which may
+// name several hosts. It does not connect, so it fails only if the URL is invalid.
+// The tracers see every statement.
 func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTracer) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -91,8 +92,8 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	if config.PingTimeout == 0 {
 		config.PingTimeout = pingTimeout
 	}
-	// A server that has become a standby keeps its connections. None of them takes
-	// a write any more; new ones find the server that does.
+	// A server that becomes a standby keeps its connections, but they accept no
+	// writes. New connections go to the primary.
 	inherited := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		if err.Code == readOnlySQLTransaction {
@@ -106,7 +107,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	return d, nil
 }
 
-// limitSession sets our limits where the URL does not say otherwise.
+// limitSession sets the default limits that the URL does not set.
 func limitSession(config *pgx.ConnConfig) {
 	for name, value := range sessionParameters {
 		if _, set := config.RuntimeParams[name]; !set {
@@ -118,8 +119,8 @@ func limitSession(config *pgx.ConnConfig) {
 	}
 }
 
-// Close closes the pool. It waits up to a second for connections that are in use;
-// they end when they are given back, or with the process.
+// Close closes the pool. It waits up to a second for connections in use, which end
+// when they are released or when the process exits.
 func (d *DB) Close() {
 	closed := make(chan struct{})
 	go func() {
@@ -134,15 +135,15 @@ func (d *DB) Close() {
 	}
 }
 
-// Pool is the pool itself, for what needs a connection of its own.
+// Pool returns the pool, for callers that need their own connection.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// Writing is the same database for statements that write. They leave a few of the
-// connections to those that do not, which would else wait behind them.
+// Writing returns a handle of the same pool for statements that write. Writes leave
+// a few connections to reads, which would otherwise wait behind them.
 func (d *DB) Writing() *DB { return &DB{shared: d.shared, writing: true} }
 
-// CanceledWrites counts the writes that got no connection in time because as many
-// as may were writing; the pool does not know of them.
+// CanceledWrites returns how many writes got no connection in time because too many
+// others were writing. The statistics of the pool do not include them.
 func (d *DB) CanceledWrites() uint64 { return d.writers.canceled.Load() }
 
 // Exec runs a statement that returns no rows.
@@ -155,7 +156,7 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	return conn.Exec(ctx, sql, args...)
 }
 
-// Query runs a statement; its connection is given back when the rows are closed.
+// Query runs a statement. Closing the rows releases the connection.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	conn, err := d.acquire(ctx)
 	if err != nil {
@@ -169,7 +170,7 @@ func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	return &pooledRows{Rows: rows, conn: conn}, nil
 }
 
-// QueryRow runs a statement; its connection is given back by Scan.
+// QueryRow runs a statement. Scan releases the connection.
 func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := d.Query(ctx, sql, args...)
 	return pooledRow{rows, err}
@@ -188,38 +189,38 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	}
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		d.written()
+		d.releaseWrite()
 		return nil, &acquireError{err}
 	}
 	return &connection{conn, d}, nil
 }
 
-// written lets another write have a connection.
-func (d *DB) written() {
+// releaseWrite lets another write get a connection.
+func (d *DB) releaseWrite() {
 	if d.writing {
 		<-d.writers.connections
 	}
 }
 
-// connection is one of the pool, until it is released.
+// connection is a connection of the pool until Release.
 type connection struct {
 	*pgxpool.Conn
 	db *DB
 }
 
-// Release gives the connection back.
+// Release returns the connection to the pool.
 func (c *connection) Release() {
 	c.Conn.Release()
-	c.db.written()
+	c.db.releaseWrite()
 }
 
-// pooledRows gives its connection back when it is closed.
+// pooledRows releases its connection on Close.
 type pooledRows struct {
 	pgx.Rows
 	conn *connection
 }
 
-// Close ends the statement and gives its connection back.
+// Close ends the statement and releases the connection.
 func (r *pooledRows) Close() {
 	r.Rows.Close()
 	if r.conn != nil {
@@ -228,13 +229,13 @@ func (r *pooledRows) Close() {
 	}
 }
 
-// pooledRow is a row, or the error of the query that should have given it.
+// pooledRow is a row, or the error of its query.
 type pooledRow struct {
 	rows pgx.Rows
 	err  error
 }
 
-// Scan reads the first row; pgx.ErrNoRows when there is none.
+// Scan reads the first row. It returns pgx.ErrNoRows if there is none.
 func (r pooledRow) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err
@@ -253,7 +254,7 @@ func (r pooledRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// Ping makes sure that the database answers.
+// Ping checks that the database responds.
 func (d *DB) Ping(ctx context.Context) error {
 	_, err := d.Exec(ctx, "SELECT")
 	return err

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// servingPrivileges are the tables and columns that the statements in queries/ read
-// and write, and no others; a test compares the two. Whoever may update a column may
-// lock the row. Sequences are not here: an identity column gives out ids by itself.
+// servingPrivileges are exactly the tables and columns that the statements in
+// queries/ read and write; TestServingPrivileges compares them. UPDATE on a column
+// includes locking the row. Identity columns need no privilege on their sequences.
 var servingPrivileges = []struct{ table, privileges string }{
 	{"accounts", "SELECT (id, name, created_at), INSERT (name), UPDATE (name)"},
 	{
@@ -54,18 +54,18 @@ var servingPrivileges = []struct{ table, privileges string }{
 	{"signing_keys", "SELECT (purpose, secret)"},
 }
 
-// grantLock is the advisory lock of a transaction that grants: two at once would
-// change the same rows of the catalog, and one of them would fail.
+// grantLock is the advisory lock of a transaction that grants. Two concurrent ones
+// would change the same catalog rows, and one would fail.
 const grantLock = 0x70657473746f7265 // "petstore"
 
-// GrantServing gives a role what serving and making keys take, column by column, and
-// takes from it every other privilege on tables, sequences and the schema. It takes
-// from all roles the right to make anything in the schema and temporary tables. The
-// role must be there, and must not be one that can change the schema anyway: a
-// superuser, or a member of the role that migrates.
+// GrantServing grants a role the privileges that serve and the key commands need,
+// column by column, and revokes all its other privileges on tables, sequences and
+// the schema. It also revokes from all roles the right to create objects in the
+// schema and temporary tables. The role must exist. It must not be a superuser or a
+// member of the role that migrates, because it could then change the schema anyway.
 //
-// A schema that is ahead of this program keeps its privileges: those of a later
-// release are not known here.
+// If the schema is newer than this program, GrantServing changes nothing, because a
+// later release may need other privileges.
 func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	version, err := m.Version(ctx)
 	if err != nil || version > latestVersion {
@@ -96,11 +96,11 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
 		WHERE rolname = $1`, role).Scan(&database, &schema, &powerful)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return errors.New("it is not there; make it with CREATE ROLE")
+		return errors.New("it does not exist; create it with CREATE ROLE")
 	case err != nil:
 		return err
 	case powerful:
-		return errors.New("it could change the schema all the same: it is a superuser, or has the rights of the role that migrates")
+		return errors.New("it can change the schema: it is a superuser or a member of the role that migrates; use another role")
 	}
 	database, schema, role = quote(database), quote(schema), quote(role)
 	statements := []string{

@@ -1,4 +1,4 @@
-package sampledata_test
+package seed_test
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 
 	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
-	"petstore/internal/sampledata"
+	"petstore/internal/seed"
 )
 
-// What the code samples of the description rely on, in shops of every size.
-func TestLoadKeepsItsPromises(t *testing.T) {
+// The code samples of the API reference rely on this for every number of pets.
+func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 	t.Parallel()
 	for _, pets := range []int{1, 2, 3, 1000} {
 		t.Run(fmt.Sprint(pets, " pets"), func(t *testing.T) {
@@ -65,8 +65,8 @@ func TestLoadKeepsItsPromises(t *testing.T) {
 	}
 }
 
-// Each row of section 4 of the contract leaves a pet in one of these states,
-// and the data must be as if it had come to be by them.
+// The API can only produce these combinations of status and stock (API reference,
+// Stock and states).
 func TestLoadIsConsistent(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 2000)
@@ -86,7 +86,7 @@ func TestLoadIsConsistent(t *testing.T) {
 		GROUP BY pets.id, inventory.pet_id`, pgx.RowToStructByName[pet]) {
 		seen[p.Status]++
 		if p.Held != p.Open {
-			t.Errorf("pet %d: %d units are held, and its open orders have %d", p.ID, p.Held, p.Open)
+			t.Errorf("pet %d: %d units are held, but its open orders have %d", p.ID, p.Held, p.Open)
 		}
 		var want string
 		switch {
@@ -103,7 +103,7 @@ func TestLoadIsConsistent(t *testing.T) {
 	}
 	for _, status := range []string{"available", "pending", "sold"} {
 		if seen[status] < 50 {
-			t.Errorf("%d of 2000 pets are %s, want 50 at least", seen[status], status)
+			t.Errorf("%d of 2000 pets are %s, want at least 50", seen[status], status)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestLoadIsVaried(t *testing.T) {
 	}
 }
 
-func TestLoadMakesNamesThatTheAPIWouldTake(t *testing.T) {
+func TestLoadCreatesValidNames(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 2000)
 	type named struct{ Name, NameKey string }
@@ -165,11 +165,11 @@ func TestLoadIsDeterministic(t *testing.T) {
 	a := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
 	b := query(t, loaded(t, 500), fingerprint, pgx.RowToStructByPos[sums])
 	if diff := cmp.Diff(a, b); diff != "" {
-		t.Errorf("two shops of one size differ (-one +other):\n%s", diff)
+		t.Errorf("two loads of the same size differ (-first +second):\n%s", diff)
 	}
 }
 
-func TestLoadLeavesTheSequencesBehindItsIDs(t *testing.T) {
+func TestLoadAdvancesTheSequences(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 100)
 	for _, tt := range []struct {
@@ -186,7 +186,7 @@ func TestLoadLeavesTheSequencesBehindItsIDs(t *testing.T) {
 	}
 }
 
-// Without statistics the first plans would be wrong.
+// Without statistics the first query plans would be bad.
 func TestLoadAnalyzes(t *testing.T) {
 	t.Parallel()
 	got := query(t, loaded(t, 100), `
@@ -203,7 +203,7 @@ func TestLoadReportsProgress(t *testing.T) {
 	t.Parallel()
 	last, calls := 0, 0
 	const pets, want = 2000, 12 + 3*2000
-	err := sampledata.Load(t.Context(), pgtest.New(t).Pool, pets, func(done, total int) {
+	err := seed.Load(t.Context(), pgtest.New(t).Pool, pets, func(done, total int) {
 		calls++
 		if done <= last || done > total || total != want {
 			t.Errorf("progress(%d, %d) after %d rows", done, total, last)
@@ -214,33 +214,33 @@ func TestLoadReportsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last != want || calls < 3 {
-		t.Errorf("the last of %d reports was of %d rows, want %d", calls, last, want)
+		t.Errorf("the last of %d calls of progress had %d rows, want %d", calls, last, want)
 	}
 }
 
-func TestLoadRefusesADatabaseInUse(t *testing.T) {
+func TestLoadFailsIfNotEmpty(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
 	query(t, pool, "INSERT INTO categories (name, name_key) VALUES ('Dogs', 'dogs') RETURNING id", pgx.RowTo[int])
-	if err := sampledata.Load(t.Context(), pool, 10, nil); !errors.Is(err, sampledata.ErrNotEmpty) {
+	if err := seed.Load(t.Context(), pool, 10, nil); !errors.Is(err, seed.ErrNotEmpty) {
 		t.Errorf("Load = %v, want ErrNotEmpty", err)
 	}
 	wantRows(t, pool, 1)
 }
 
-// Two that start at once: the second waits, and then finds the first one's.
-func TestLoadTwiceAtOnce(t *testing.T) {
+// The second of two concurrent calls waits, and then finds the data of the first.
+func TestLoadConcurrently(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
 	errs := make(chan error, 2)
 	for range cap(errs) {
-		go func() { errs <- sampledata.Load(t.Context(), pool, 500, nil) }()
+		go func() { errs <- seed.Load(t.Context(), pool, 500, nil) }()
 	}
 	a, b := <-errs, <-errs
 	if a != nil {
 		a, b = b, a
 	}
-	if a != nil || !errors.Is(b, sampledata.ErrNotEmpty) {
+	if a != nil || !errors.Is(b, seed.ErrNotEmpty) {
 		t.Errorf("Load = %v and %v, want nil and ErrNotEmpty", a, b)
 	}
 	wantRows(t, pool, 12+3*500)
@@ -249,20 +249,20 @@ func TestLoadTwiceAtOnce(t *testing.T) {
 func TestLoadBoundsTheNumberOfPets(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
-	for _, pets := range []int{-1, 0, sampledata.MaxPets + 1} {
-		if err := sampledata.Load(t.Context(), pool, pets, nil); err == nil {
+	for _, pets := range []int{-1, 0, seed.MaxPets + 1} {
+		if err := seed.Load(t.Context(), pool, pets, nil); err == nil {
 			t.Errorf("Load of %d pets succeeds", pets)
 		}
 	}
 	wantRows(t, pool, 0)
 }
 
-func TestLoadCancelledLeavesNothing(t *testing.T) {
+func TestLoadCanceledChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := sampledata.Load(ctx, pool, 5000, func(done, total int) {
+	err := seed.Load(ctx, pool, 5000, func(done, total int) {
 		if done > total/2 {
 			cancel()
 		}
@@ -271,13 +271,13 @@ func TestLoadCancelledLeavesNothing(t *testing.T) {
 		t.Errorf("Load = %v, want context.Canceled", err)
 	}
 	wantRows(t, pool, 0)
-	if err := sampledata.Load(t.Context(), pool, 10, nil); err != nil {
-		t.Errorf("Load after one that was cancelled: %v", err)
+	if err := seed.Load(t.Context(), pool, 10, nil); err != nil {
+		t.Errorf("Load after a canceled one: %v", err)
 	}
 }
 
-// The pool of the API ends a statement after seconds; a large shop takes longer.
-func TestLoadOutlivesTheLimitsOfThePool(t *testing.T) {
+// The pool of the API cancels a statement after a few seconds. A large load takes longer.
+func TestLoadIsNotLimitedByThePool(t *testing.T) {
 	t.Parallel()
 	config := pgtest.New(t).Pool.Config()
 	config.ConnConfig.RuntimeParams["statement_timeout"] = "10ms"
@@ -286,25 +286,25 @@ func TestLoadOutlivesTheLimitsOfThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if err := sampledata.Load(t.Context(), pool, 5000, nil); err != nil {
+	if err := seed.Load(t.Context(), pool, 5000, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "10ms" {
-		t.Errorf("a connection of the pool has the limit %s afterwards", got)
+		t.Errorf("a connection of the pool has statement_timeout %s afterwards", got)
 	}
 }
 
-// loaded returns a pool on a database with so many pets.
+// loaded returns a pool of a database with the given number of pets.
 func loaded(t *testing.T, pets int) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.New(t).Pool
-	if err := sampledata.Load(t.Context(), pool, pets, nil); err != nil {
+	if err := seed.Load(t.Context(), pool, pets, nil); err != nil {
 		t.Fatal(err)
 	}
 	return pool
 }
 
-// wantRows checks how many rows the shop has in all its tables.
+// wantRows checks the total number of rows of all tables that Load fills.
 func wantRows(t *testing.T, pool *pgxpool.Pool, want int) {
 	t.Helper()
 	got := query(t, pool, `

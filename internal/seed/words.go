@@ -1,4 +1,4 @@
-package sampledata
+package seed
 
 import (
 	"iter"
@@ -6,7 +6,7 @@ import (
 	"petstore/internal/casefold"
 )
 
-// category is a row of categories, and how many pets of a hundred belong to it.
+// category is a row of categories, and the percentage of pets that belong to it.
 type category struct {
 	id          int
 	name        string
@@ -16,7 +16,7 @@ type category struct {
 
 func (c category) row() []any { return []any{c.id, c.name, casefold.Key(c.name), c.description} }
 
-// allCategories yields the categories with their ids, which count from 1.
+// allCategories yields the categories with their ids, starting at 1.
 func allCategories() iter.Seq[category] {
 	return func(yield func(category) bool) {
 		for i, c := range categories {
@@ -43,7 +43,7 @@ var categories = [...]category{
 	{name: "Stick insects", share: 1, description: "The quietest pet there is. Feed them bramble leaves."},
 }
 
-// quantities are the units of an order, as often as they are named here.
+// quantities are the possible units of an order. Repeated values are more likely.
 var quantities = [...]int{1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 6, 10}
 
 var names = [...]string{

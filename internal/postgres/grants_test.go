@@ -140,7 +140,7 @@ func TestServingPrivileges(t *testing.T) {
 	}
 }
 
-// TestGrantServing: a role that could change the schema anyway is refused, many
+// TestGrantServing: a role that could change the schema anyway is rejected, many
 // may grant at once, and a release that is not known is left alone.
 func TestGrantServing(t *testing.T) {
 	t.Parallel()
@@ -151,9 +151,9 @@ func TestGrantServing(t *testing.T) {
 	}
 	for role, want := range map[string]string{
 		"nobody_at_all":                     "CREATE ROLE",
-		owner:                               "could change the schema",
-		newRole(t, s.Database, "SUPERUSER"): "could change the schema",
-		newRole(t, s.Database, "IN ROLE "+pgx.Identifier{owner}.Sanitize()): "could change the schema",
+		owner:                               "can change the schema",
+		newRole(t, s.Database, "SUPERUSER"): "can change the schema",
+		newRole(t, s.Database, "IN ROLE "+pgx.Identifier{owner}.Sanitize()): "can change the schema",
 	} {
 		if err := s.migrations.GrantServing(t.Context(), role); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("granting to %s: %v, want an error with %q", role, err, want)

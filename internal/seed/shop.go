@@ -1,4 +1,4 @@
-package sampledata
+package seed
 
 import (
 	"iter"
@@ -8,21 +8,21 @@ import (
 	"petstore/internal/casefold"
 )
 
-// A generator of its own for each kind, so that each can be walked alone, and
-// again with the same result.
+// Pets and orders have separate random generators, so that each sequence can be
+// generated alone and repeatedly with the same result.
 const (
 	petSeed   = 1
 	orderSeed = 2
 )
 
-// The days between which orders were placed. The second is "today" for the
-// shop: orders that were to ship before it are complete, all but a few.
+// Orders are placed between firstDay and today. Orders with a ship date before today
+// are complete, except for about 2% of them.
 var (
 	firstDay = time.Date(2026, time.May, 1, 0, 0, 0, 0, time.UTC)
 	today    = time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// pet is a row of pets and the one of inventory that belongs to it.
+// pet is a row of pets and its row of inventory.
 type pet struct {
 	id         int
 	categoryID int
@@ -38,7 +38,7 @@ func (p pet) row() []any {
 
 func (p pet) inventoryRow() []any { return []any{p.id, p.stock, p.held} }
 
-// order is a row of orders. A shipDate of nil is one that is not planned.
+// order is a row of orders. A nil shipDate means that none is planned.
 type order struct {
 	id       int
 	petID    int
@@ -49,8 +49,7 @@ type order struct {
 
 func (o order) row() []any { return []any{o.id, o.petID, o.quantity, o.shipDate, o.complete} }
 
-// allOrders yields as many orders as there are pets, in the order of their ids,
-// which is also that of time.
+// allOrders yields as many orders as pets, sorted by id and by time of placement.
 func allOrders(pets int) iter.Seq[order] {
 	return func(yield func(order) bool) {
 		r := rand.New(rand.NewPCG(orderSeed, orderSeed)) //nolint:gosec // the same numbers each time
@@ -80,15 +79,15 @@ func newOrder(r *rand.Rand, id, pets int) order {
 	case 2:
 		o.complete = true
 	}
-	// What is not planned yet, or was fetched at the door, has no date.
+	// Orders that are not planned yet, or that were picked up, have no ship date.
 	if dated := 1 + r.IntN(10); dated <= 7 || o.complete && dated <= 9 {
 		o.shipDate = &ships
 	}
 	return o
 }
 
-// heldByPet returns for each pet the units of its open orders, at the index of
-// its id less one.
+// heldByPet returns the units of open orders for each pet. The index is the id of the
+// pet minus one.
 func heldByPet(pets int) []int32 {
 	held := make([]int32, pets)
 	for o := range allOrders(pets) {
@@ -99,7 +98,7 @@ func heldByPet(pets int) []int32 {
 	return held
 }
 
-// allPets yields a pet for each element of held, in the order of their ids.
+// allPets yields a pet for each element of held, sorted by id.
 func allPets(held []int32) iter.Seq[pet] {
 	return func(yield func(pet) bool) {
 		r := rand.New(rand.NewPCG(petSeed, petSeed)) //nolint:gosec // the same numbers each time
@@ -113,7 +112,7 @@ func allPets(held []int32) iter.Seq[pet] {
 
 func newPet(r *rand.Rand, id, held int) pet {
 	p := pet{id: id, categoryID: pickCategory(r), name: newName(r), held: held}
-	// Many pets with few units, few pets with many.
+	// Most pets have few units, and few pets have many.
 	spread := r.Float64()
 	p.status, p.stock = "available", 1+int(spread*spread*spread*60)
 	switch {
@@ -127,8 +126,8 @@ func newPet(r *rand.Rand, id, held int) pet {
 	return p
 }
 
-// newName makes a name that a person would give. Names repeat, as they do among
-// real pets, but a large shop has a great many different ones.
+// newName returns a realistic name. Names repeat, as they do among real pets, but a
+// large shop has many distinct ones.
 func newName(r *rand.Rand) string {
 	switch n := r.IntN(100); {
 	case n < 4:
@@ -148,7 +147,7 @@ func newName(r *rand.Rand) string {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// pickCategory returns the id of a category, by their shares.
+// pickCategory returns a random category id, weighted by the shares of the categories.
 func pickCategory(r *rand.Rand) int {
 	n := r.IntN(100)
 	for i, c := range categories {

@@ -1,7 +1,7 @@
-// Package sampledata fills an empty database with a pet shop that looks like a
-// real one: for a developer's first minutes, for tests of the documentation and
-// for benchmarks.
-package sampledata
+// Package seed fills an empty database with sample data that resembles a real pet
+// shop. The dev and seed commands, the tests of the documentation and the benchmarks
+// use it.
+package seed
 
 import (
 	"context"
@@ -14,41 +14,41 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// MaxPets is the largest shop that [Load] makes.
+// MaxPets is the maximum number of pets that [Load] creates.
 const MaxPets = 10_000_000
 
-// ErrNotEmpty is returned by [Load] for a database that is in use.
+// ErrNotEmpty is returned by [Load] if the database has categories or pets.
 var ErrNotEmpty = errors.New("the database must be empty, but has categories or pets")
 
 const (
-	// progressInterval is how many rows are copied between two reports.
+	// progressInterval is the number of rows between two calls of progress.
 	progressInterval = 1000
 	closeTimeout     = time.Second
 )
 
 // Load fills a migrated database with the given number of pets, 1 to [MaxPets],
-// as many orders, and a dozen categories, in one transaction: after an error
-// there is nothing of it. It returns [ErrNotEmpty] when there are categories or
-// pets already. Writes to the shop wait while it runs.
+// the same number of orders, and 12 categories. It does so in one transaction, so it
+// changes nothing if it fails. It returns [ErrNotEmpty] if there are categories or
+// pets already. Writes to these tables wait while it runs.
 //
-// The same number of pets gives the same data, which keeps section 4 of the
-// contract: an available pet has units in stock, a pending one has units held
-// by open orders alone, a sold one has neither, and what is held is the sum of
-// the open orders. The code samples of the description rely on this much:
+// The same number of pets always gives the same data. The data follows the rules of
+// the API reference, Stock and states: an available pet has units in stock, a pending
+// pet has no units except those held by open orders, and a sold pet has neither. The
+// code samples of the API reference rely on this:
 //
 //   - categories 1, 2 and 3 are Dogs, Cats and Birds;
-//   - pets have the ids 1 to pets without a gap, and so have orders;
+//   - the ids of pets are 1 to pets without gaps, and so are the ids of orders;
 //   - pet 1 is available with 100 units;
-//   - order 1 is open and, where there are two pets, is of pet 2;
-//   - order 2, where there are two pets, is complete.
+//   - order 1 is open and, if there are at least two pets, is for pet 2;
+//   - order 2, if there are at least two pets, is complete.
 //
-// progress, which may be nil, is called with the rows copied so far and in all,
-// from one goroutine at a time. At the end the tables are vacuumed and analyzed,
-// so that plans are right at once; an error of that says that the data is there.
+// Load calls progress, which may be nil, with the number of rows copied so far and
+// the total. It never calls progress concurrently. At the end it vacuums and analyzes
+// the tables, so that query plans are good at once. If that fails, the error says
+// that the data is loaded.
 //
-// Load takes one connection out of the pool, which limits statements to less
-// time than this takes, and closes it afterwards. It keeps four bytes in memory
-// for each pet.
+// Load takes one connection out of the pool, because it lifts the time limits of that
+// connection, and closes it afterwards. It needs four bytes of memory for each pet.
 func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done, total int)) error {
 	if pets < 1 || pets > MaxPets {
 		return fmt.Errorf("the number of pets must be 1 to %d, not %d", MaxPets, pets)
@@ -61,7 +61,7 @@ func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done,
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		_ = conn.Close(ctx) // all it had to do is done or reported
+		_ = conn.Close(ctx) // the work is committed, or its error is returned
 	}()
 	if _, err := conn.Exec(ctx, "SET statement_timeout = 0; SET lock_timeout = 0"); err != nil {
 		return fmt.Errorf("loading sample data: %w", err)
@@ -69,7 +69,7 @@ func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done,
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return load(ctx, tx, pets, progress) })
 	switch {
 	case err != nil && ctx.Err() != nil:
-		// A COPY that is cancelled fails with what became of its connection.
+		// A canceled COPY fails with an error of its connection instead of the cause.
 		return fmt.Errorf("loading sample data: %w", context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("loading sample data: %w", err)
@@ -81,7 +81,7 @@ func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done,
 }
 
 func load(ctx context.Context, tx pgx.Tx, pets int, progress func(done, total int)) error {
-	// The ids are ours, so nobody else may be given one of them meanwhile.
+	// Load chooses the ids, so no other transaction may get one of them meanwhile.
 	if _, err := tx.Exec(ctx, "LOCK TABLE categories, pets IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func load(ctx context.Context, tx pgx.Tx, pets int, progress func(done, total in
 		return err
 	}
 
-	// COPY takes ids as they are, and the sequences know nothing of them.
+	// COPY with explicit ids does not advance the sequences.
 	_, err = tx.Exec(ctx, `
 		SELECT setval(pg_get_serial_sequence('categories', 'id'), $1),
 		       setval(pg_get_serial_sequence('pets', 'id'), $2),
@@ -121,14 +121,14 @@ func load(ctx context.Context, tx pgx.Tx, pets int, progress func(done, total in
 	return err
 }
 
-// copier counts the rows that go into a transaction.
+// copier counts the rows that it copies in a transaction.
 type copier struct {
 	tx          pgx.Tx
 	done, total int
 	progress    func(done, total int)
 }
 
-// copyAll streams items into a table.
+// copyAll copies items into a table without collecting them in memory.
 func copyAll[T any](ctx context.Context, c *copier, table string, items iter.Seq[T], columns []string, row func(T) []any) error {
 	next, stop := iter.Pull(items)
 	defer stop()

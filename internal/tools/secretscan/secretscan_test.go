@@ -1,4 +1,4 @@
-package leaks_test
+package secretscan_test
 
 import (
 	"encoding/base64"
@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
-	"petstore/internal/leaks"
+	"petstore/internal/tools/secretscan"
 )
 
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const password = "correct horse/battery:staple?"
 	key := auth.NewSecret()
-	var secrets leaks.Secrets
+	var secrets secretscan.Secrets
 	secrets.Learn("the password", password)
 	secrets.LearnKeys("Bearer " + key.Reveal() + "\n")
 	secrets.LearnKeys("petstore_" + strings.Repeat("0", 36)) // an example of a key
@@ -47,7 +47,7 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
 		}
 	}
-	if found := new(leaks.Secrets).In(password); found != nil {
-		t.Errorf("of no secrets %v are found", found)
+	if found := new(secretscan.Secrets).In(password); found != nil {
+		t.Errorf("an empty set found %v, want nothing", found)
 	}
 }
