@@ -2,12 +2,12 @@ package auth
 
 import "time"
 
-// What lookups of keys cost at most.
+// Limits of key lookups.
 const (
 	MaxHashesPerLookup = maxHashesPerLookup
 	ParallelLookups    = parallelLookups
 	SuspectPace        = suspectPace
 )
 
-// SetClock gives the verifier another clock, before it is used.
+// SetClock replaces the verifier's clock. Call it before the first use.
 func (v *Verifier) SetClock(now func() time.Time) { v.now = now }

@@ -12,17 +12,17 @@ import (
 	"petstore/db"
 )
 
-// MaxGrace is the longest time for which a secret may work on after it was rotated.
+// MaxGrace is the maximum time for which a replaced secret keeps working.
 const MaxGrace = 24 * time.Hour
 
-// ErrNoKey says that an account has no such key, or that it is revoked.
+// ErrNoKey means that the account has no such key, or that the key is revoked.
 var ErrNoKey = errors.New("auth: no such API key")
 
-// ErrLastAdminKey says that a key is the last live admin key of its account, which
-// nobody could then manage through the API.
+// ErrLastAdminKey means that the key is the last live admin key of its account.
+// Without it, nobody could manage the account's keys through the API.
 var ErrLastAdminKey = errors.New("auth: last live admin key of the account")
 
-// NewKey is what an API key is made from.
+// NewKey describes an API key to create.
 type NewKey struct {
 	AccountID int64
 	Name      string // 1 to 100 code points
@@ -30,7 +30,7 @@ type NewKey struct {
 	ExpiresAt *time.Time // nil: never
 }
 
-// Issue stores a new key and returns it with the secret, which is nowhere else.
+// Issue stores a new key and returns it with its secret. The secret is not stored.
 func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreateRow, Secret, error) {
 	secret := NewSecret()
 	hash := secret.Hash()
@@ -48,9 +48,10 @@ func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreat
 	return row, secret, nil
 }
 
-// Rotate gives a key of the account a new secret and returns both. The secret
-// that it had works for the grace, in whole seconds; the one before that ends.
-// An expired key stays expired. The error is [ErrNoKey] or one of the database.
+// Rotate gives a key of the account a new secret and returns both. The current
+// secret keeps working for the grace, which is rounded down to seconds. The secret
+// before the current one stops. An expired key stays expired. The error is
+// [ErrNoKey] or a database error.
 func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, grace time.Duration) (db.APIKeyRotateRow, Secret, error) {
 	secret := NewSecret()
 	hash := secret.Hash()
@@ -70,11 +71,11 @@ func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, gr
 	return row, secret, nil
 }
 
-// Revoke ends a key of the account and reports whether it was still in force or
-// expired before, rather than revoked. The queries must be those of a transaction,
-// which holds the account's admin keys: of two admins who revoke each other's key at
-// the same time, the second gets [ErrLastAdminKey]. The error is that, [ErrNoKey] or
-// one of the database.
+// Revoke revokes a key of the account. It reports false if the key was revoked
+// before. The queries must be those of a transaction, because Revoke locks the
+// admin keys of the account: if two admins revoke each other's key concurrently,
+// the second gets [ErrLastAdminKey]. Other errors are [ErrNoKey] and database
+// errors.
 func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (revoked bool, err error) {
 	key, err := queries.APIKeyGetOwn(ctx, db.APIKeyGetOwnParams{ID: keyID, AccountID: accountID})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -96,7 +97,7 @@ func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (r
 		}
 	}
 	_, err = queries.APIKeyRevokeOwn(ctx, db.APIKeyRevokeOwnParams{ID: keyID, AccountID: accountID})
-	if errors.Is(err, pgx.ErrNoRows) { // revoked in the meantime
+	if errors.Is(err, pgx.ErrNoRows) { // revoked concurrently
 		return false, awaitStandby(ctx, queries)
 	}
 	if err != nil {
@@ -105,8 +106,8 @@ func Revoke(ctx context.Context, queries *db.Queries, accountID, keyID int64) (r
 	return true, nil
 }
 
-// awaitStandby has a transaction wait for the synchronous standby although it writes
-// nothing: what it found may have been committed on the primary alone.
+// awaitStandby makes a transaction that writes nothing wait for the synchronous
+// standby, because the state that it read may be committed on the primary only.
 func awaitStandby(ctx context.Context, queries *db.Queries) error {
 	if err := queries.AwaitStandby(ctx); err != nil {
 		return fmt.Errorf("auth: waiting for the standby: %w", err)

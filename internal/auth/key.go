@@ -1,4 +1,4 @@
-// Package auth makes and verifies API keys. It knows no HTTP.
+// Package auth creates and verifies API keys. It does not depend on HTTP.
 package auth
 
 import (
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// The form of a secret (section 7 of the contract): petstore_, 30 random
-// characters of base 62, and their CRC-32 (IEEE) in 6 such characters, most
-// significant first. The checksum lets secret scanners recognise a key, and us
-// refuse a mistyped one without asking the database.
+// The format of a secret (API reference, Authentication): petstore_, 30 random
+// base-62 characters, and their CRC-32 (IEEE) in 6 base-62 characters, most
+// significant first. Secret scanners recognize keys by the checksum, and the server
+// rejects a mistyped key without a database query.
 const (
 	keyPrefix      = "petstore_"
 	randomLength   = 30
@@ -22,18 +22,18 @@ const (
 	alphabet       = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// ErrInvalidKey says that a secret is not that of a key in force: it is
-// malformed, unknown, revoked or expired. Callers are not told which.
+// ErrInvalidKey means that a secret is malformed, unknown, revoked or expired. It
+// does not say which, so that callers cannot probe for keys.
 var ErrInvalidKey = errors.New("auth: invalid API key")
 
-// Secret is a well-formed API key as its owner sends it. It prints as its
-// display prefix, so that no log or error can hold it by accident.
+// Secret is a well-formed API key. It formats as its display prefix, so that logs
+// and errors cannot contain the secret by accident.
 type Secret struct{ text string }
 
-// NewSecret makes a random secret; it holds 178 random bits.
+// NewSecret returns a random secret with 178 random bits.
 func NewSecret() Secret {
-	// Bytes from 248 on are drawn again: 248 is the greatest multiple of 62, so
-	// every character is equally likely.
+	// Bytes from 248 on are discarded: 248 is the largest multiple of 62 in a byte,
+	// so every character is equally likely.
 	const limit = 256 - 256%len(alphabet)
 	random := make([]byte, 0, randomLength)
 	for buffer := make([]byte, randomLength); len(random) < randomLength; {
@@ -47,7 +47,7 @@ func NewSecret() Secret {
 	return Secret{keyPrefix + string(random) + checksum(string(random))}
 }
 
-// ParseSecret checks the form and the checksum of a key; the error is
+// ParseSecret checks the format and the checksum of a key. The error is
 // [ErrInvalidKey].
 func ParseSecret(text string) (Secret, error) {
 	body, found := strings.CutPrefix(text, keyPrefix)
@@ -61,7 +61,7 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{text}, nil
 }
 
-// checksum is the CRC-32 of random in base 62.
+// checksum returns the CRC-32 of random in base 62.
 func checksum(random string) string {
 	sum := crc32.ChecksumIEEE([]byte(random))
 	var digits [checksumLength]byte
@@ -72,14 +72,15 @@ func checksum(random string) string {
 	return string(digits[:])
 }
 
-// Reveal returns the key itself, for the one answer that shows it.
+// Reveal returns the secret itself, for the response that shows it once.
 func (s Secret) Reveal() string { return s.text }
 
-// Prefix is the beginning of the key by which people tell keys apart.
+// Prefix returns the display prefix, by which people tell keys apart.
 func (s Secret) Prefix() string { return s.text[:min(displayLength, len(s.text))] }
 
-// Hash is what the database keeps instead of the key.
+// Hash returns the SHA-256 that the database stores instead of the secret.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
 
-// Format prints the display prefix. (Go asks no Formatter for %T and %p, which nobody prints a key with.)
+// Format prints the display prefix for every verb except %T and %p, for which fmt
+// does not call a Formatter.
 func (s Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.Prefix()+"…") }

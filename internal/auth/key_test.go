@@ -20,7 +20,8 @@ import (
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// sealed completes a key as section 7 of the contract says, in its own way.
+// sealed completes a key with its checksum (API reference, Authentication), with an
+// independent implementation.
 func sealed(random string) string {
 	rest, digits := uint64(crc32.ChecksumIEEE([]byte(random))), ""
 	for rest > 0 {

@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// noteInterval is how often a use of a key is noted. The database keeps the
-	// same distance (APIKeyMarkUsed).
+	// noteInterval is the minimum time between two recorded uses of a key. The
+	// query APIKeyMarkUsed applies the same interval.
 	noteInterval = time.Minute
 
-	// flushInterval is how often what was noted is written, within flushTimeout.
+	// flushInterval is the time between two writes of the recorded uses. Each may
+	// take flushTimeout.
 	flushInterval = 10 * time.Second
 	flushTimeout  = 3 * time.Second
 )
 
-// uses holds when keys were used, until it is written. It has at most one entry
-// for each key that exists.
+// uses holds the latest use of each key until it is written. It has at most one
+// entry per existing key.
 type uses struct {
 	mu sync.Mutex
 	at map[int64]time.Time // by the key's id
@@ -37,7 +38,7 @@ func (u *uses) add(keyID int64, at time.Time) {
 	}
 }
 
-// take empties u and returns what it held.
+// take empties u and returns its entries.
 func (u *uses) take() map[int64]time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -46,7 +47,8 @@ func (u *uses) take() map[int64]time.Time {
 	return taken
 }
 
-// note notes that a key was used. But for once a minute it reads one number.
+// note records the use of a key, at most once per noteInterval. Otherwise it only
+// reads an atomic value.
 func (v *Verifier) note(key *cachedKey, now time.Time) {
 	noted, at := key.noted.Load(), now.UnixNano()
 	if at-noted >= int64(noteInterval) && key.noted.CompareAndSwap(noted, at) {
@@ -54,8 +56,8 @@ func (v *Verifier) note(key *cachedKey, now time.Time) {
 	}
 }
 
-// FlushUses writes when keys were last used, in one statement. What an error
-// kept from being written is kept for the next time.
+// FlushUses writes the recorded uses in one statement. After an error they are kept
+// for the next call.
 func (v *Verifier) FlushUses(ctx context.Context) error {
 	taken := v.uses.take()
 	if len(taken) == 0 {
@@ -75,8 +77,8 @@ func (v *Verifier) FlushUses(ctx context.Context) error {
 	return err
 }
 
-// RecordUses writes when keys were last used, again and again until the context
-// ends, and then what is left.
+// RecordUses writes the recorded uses every 10 s until ctx ends, and then once
+// more.
 func (v *Verifier) RecordUses(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// lookupTimeout bounds one statement that looks up keys.
+	// lookupTimeout limits one statement that looks up keys.
 	lookupTimeout = 3 * time.Second
 
-	// maxHashesPerLookup bounds the keys of one statement.
+	// maxHashesPerLookup is the maximum number of keys per statement.
 	maxHashesPerLookup = 100
 
-	// parallelLookups is how many statements look up remembered keys at once, and
-	// how many look up unknown keys.
+	// parallelLookups is the maximum number of concurrent statements for remembered
+	// keys, and also for unknown keys.
 	parallelLookups = 2
 
-	// spareLookups is how many more statements look up remembered keys when earlier
-	// ones hang.
+	// spareLookups is the number of additional statements for remembered keys when
+	// earlier ones hang.
 	spareLookups = 2
 
-	// suspectPace is the shortest time between two lookups for one address that is
+	// suspectPace is the minimum time between two lookups for one address that is
 	// over its failure limit: at most 40 a second. The waiting keys of the address
 	// share a statement, so a valid key among them waits for a few of these.
 	suspectPace = 25 * time.Millisecond
@@ -35,21 +35,21 @@ const (
 // hash is the SHA-256 of a secret.
 type hash = [sha256.Size]byte
 
-// lookups reads keys from the database on behalf of a [Verifier]. Keys that wait for
-// each other share a statement.
+// lookups reads keys from the database for a [Verifier]. Waiting keys share a
+// statement.
 //
-// There are three lanes, so that nobody who guesses keys makes others wait: keys
-// that this process has seen before, unknown keys, and unknown keys from addresses
-// over their failure limit. The last two share parallelLookups connections, of
-// which the last one takes one at most.
+// There are three lanes, so that guessing keys does not delay other clients: keys
+// that this process remembers, unknown keys, and unknown keys from addresses over
+// their failure limit. The last two share parallelLookups connections, of which the
+// third uses at most one.
 type lookups struct {
 	remembered *coalesce.Coalescer[struct{}, hash, *cachedKey]
 	unknown    *coalesce.Coalescer[struct{}, hash, *cachedKey]
 	suspect    *coalesce.Coalescer[netip.Addr, hash, *cachedKey]
 }
 
-// newLookups returns lookups that read keys with this function, which returns nil
-// for a key that is not there.
+// newLookups returns lookups that read keys with the given function, which returns
+// nil for a key that does not exist.
 func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookups {
 	unknownPlaces, suspectPlace := make(places, parallelLookups), make(places, 1)
 	readUnknown := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
@@ -60,7 +60,7 @@ func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookup
 		return read(ctx, hashes)
 	}
 	readSuspect := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
-		// The pace holds for clients that hang up, too.
+		// The pace also applies to clients that disconnect.
 		pace := time.NewTimer(suspectPace)
 		defer func() { <-pace.C }()
 		if err := suspectPlace.take(ctx); err != nil {
@@ -85,10 +85,10 @@ func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookup
 	}
 }
 
-// places are as many as may do something at once.
+// places is a semaphore.
 type places chan struct{}
 
-// take waits for a place; the error is the context's.
+// take waits for a place, or returns the error of ctx.
 func (p places) take(ctx context.Context) error {
 	select {
 	case p <- struct{}{}:
@@ -100,13 +100,13 @@ func (p places) take(ctx context.Context) error {
 
 func (p places) give() { <-p }
 
-// read reads keys from the database and remembers them. A key that is not there is
-// nil in the result and forgotten. The read does not end with the context, because
-// ending it would cost the connection.
+// read reads keys from the database and caches them. It returns nil for a key that
+// does not exist and removes it from the cache. It ignores the cancellation of ctx,
+// because canceling a statement would close the connection.
 func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
-	// Both are read before the keys: whatever changes from now on must be seen.
+	// Read both before the keys, so that later changes are noticed.
 	generation, loadedAt := v.generation.Load(), v.now()
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
@@ -141,7 +141,7 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 	return keys, nil
 }
 
-// cachedKeyOf returns the key of a row for its present secret.
+// cachedKeyOf returns the key of a row, for its current secret.
 func cachedKeyOf(row db.APIKeyLookUpRow) (*cachedKey, error) {
 	scope, err := ParseScope(row.Scope)
 	if err != nil {
@@ -158,7 +158,7 @@ func cachedKeyOf(row db.APIKeyLookUpRow) (*cachedKey, error) {
 	return key, nil
 }
 
-// earliest returns the earlier of two times, of which nil is never.
+// earliest returns the earlier of two times. Nil means never.
 func earliest(one, other *time.Time) *time.Time {
 	if one == nil || other != nil && other.Before(*one) {
 		return other

@@ -2,10 +2,11 @@ package auth
 
 import "fmt"
 
-// Scope is what a key may do; a greater one includes the lesser.
+// Scope is the set of operations that a key may use. A higher scope includes the
+// lower ones.
 type Scope int
 
-// The scopes, from the least to the greatest.
+// The scopes, from lowest to highest.
 const (
 	Read Scope = iota + 1
 	Write
@@ -14,7 +15,7 @@ const (
 
 var scopeNames = map[Scope]string{Read: "read", Write: "write", Admin: "admin"}
 
-// ParseScope reads the name of a scope.
+// ParseScope returns the scope with a name.
 func ParseScope(name string) (Scope, error) {
 	for scope, known := range scopeNames {
 		if name == known {
@@ -24,8 +25,9 @@ func ParseScope(name string) (Scope, error) {
 	return 0, fmt.Errorf("auth: %q is not a scope: use read, write or admin", name)
 }
 
-// Includes reports whether a key of scope s may do what needs the other.
+// Includes reports whether a key of scope s may use an operation that needs the
+// other scope.
 func (s Scope) Includes(other Scope) bool { return s >= other }
 
-// String is the name by which the API and the database know the scope.
+// String returns the name of the scope in the API and the database.
 func (s Scope) String() string { return scopeNames[s] }

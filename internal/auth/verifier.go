@@ -12,61 +12,62 @@ import (
 )
 
 const (
-	// cacheSize bounds the keys that are remembered, about 250 bytes each. Only
-	// keys that exist are, so nobody fills it with guesses.
+	// cacheSize is the maximum number of cached keys, about 250 bytes each. Only
+	// existing keys are cached, so guesses do not fill the cache.
 	cacheSize = 10_000
 
-	// A remembered key is good for trustFor after the latest proof, which may be
-	// 0.3 s old when it comes (postgres.Listener waits no longer), that every
-	// revocation so far was heard, and without such proof for timeToLive after
-	// it was read. Both are under the second in which a revoked key must stop.
+	// A cached key is valid for trustFor after the latest proof that no revocation
+	// was missed (Verifier.Trust). The proof may be 0.3 s old when it arrives
+	// (postgres.Listener). Without a proof, a key is valid for timeToLive after it
+	// was read. Both are below the one second within which a revoked key must stop
+	// working.
 	trustFor   = 650 * time.Millisecond
 	timeToLive = 500 * time.Millisecond
 )
 
-// Channel is the notification channel on which every change of a key is announced.
+// Channel is the notification channel that announces every change of a key.
 const Channel = "api_keys"
 
-// Identity is whose key it is and what it may do.
+// Identity is the authenticated account and key.
 type Identity struct {
 	KeyID     int64
 	AccountID int64
 	Scope     Scope
-	// Prefix is the key's display prefix, fit for logs.
+	// Prefix is the display prefix, which is safe to log.
 	Prefix string
 }
 
-// Verifier verifies secrets. It remembers the keys it has seen, so that on a warm
-// server verifying costs no database round trip. When one key changes, which is
-// rare, it reads each of them again at its next use.
+// Verifier verifies secrets. It caches keys, so that verifying usually needs no
+// database query. After any key changes, which is rare, it reads each key again at
+// its next use.
 type Verifier struct {
 	queries *db.Queries
 	writes  *db.Queries
 	now     func() time.Time
 	cache   *lru.Cache[hash, *cachedKey]
 	lookups lookups
-	// generation counts the calls of Forget. A key that was read under an earlier
-	// generation must be read again.
+	// generation counts the calls of Forget. Keys of an earlier generation must be
+	// read again.
 	generation   atomic.Uint64
 	trustedUntil atomic.Pointer[time.Time]
 	uses         uses
 	hits, misses atomic.Uint64
 }
 
-// cachedKey is the key that a secret is of.
+// cachedKey is the key that a secret belongs to.
 type cachedKey struct {
 	identity Identity
-	// endsAt is when the key expires, or the grace of a secret that was replaced
-	// ends, whichever is first; nil: never.
+	// endsAt is when the key expires or the grace of a replaced secret ends,
+	// whichever is first. Nil means never.
 	endsAt *time.Time
-	// generation and loadedAt are those of the moment before the key was read.
+	// generation and loadedAt are from just before the key was read.
 	generation uint64
 	loadedAt   time.Time
 	noted      *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
-// NewVerifier returns a Verifier that reads keys with queries, and stores with
-// writes when they were last used.
+// NewVerifier returns a Verifier that reads keys with queries and stores their last
+// use with writes.
 func NewVerifier(queries, writes *db.Queries) *Verifier {
 	cache, err := lru.New[hash, *cachedKey](cacheSize)
 	if err != nil {
@@ -78,27 +79,27 @@ func NewVerifier(queries, writes *db.Queries) *Verifier {
 	return v
 }
 
-// Forget has every key read again at its next use: a key has changed, or may have
-// changed unheard.
+// Forget makes the Verifier read every key again at its next use. Call it when a
+// key has changed or notifications may be lost.
 func (v *Verifier) Forget() { v.generation.Add(1) }
 
-// Trust says that every change up to now has led to a call of Forget.
+// Trust states that every change up to now has led to a call of Forget.
 func (v *Verifier) Trust() {
 	until := v.now().Add(trustFor)
 	v.trustedUntil.Store(&until)
 }
 
-// Lookups says how many well-formed secrets were found in memory so far, and for
-// how many the database had to be asked.
+// Lookups returns how many well-formed secrets were verified from the cache so far,
+// and how many needed a database query.
 func (v *Verifier) Lookups() (hits, misses uint64) { return v.hits.Load(), v.misses.Load() }
 
 // OverLimit reports whether the client's address has had too many failed
-// authentications, and which network it belongs to. Nil: it has not.
+// authentications, and its network. A nil OverLimit means no.
 type OverLimit func() (network netip.Addr, over bool)
 
-// Verify returns whose secret it is. The error is [ErrInvalidKey], one of the
-// database, or the context's. A secret that is not in memory waits for its lookup,
-// longer if it comes from an address over its limit.
+// Verify returns the identity of a secret. The error is [ErrInvalidKey], a database
+// error, or that of ctx. A secret that is not cached waits for its lookup, longer
+// if it comes from an address over its limit.
 func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Identity, error) {
 	secret, err := ParseSecret(text)
 	if err != nil {
@@ -123,13 +124,13 @@ func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Id
 	return key.identity, nil
 }
 
-// isFresh reports whether a remembered key need not be read again.
+// isFresh reports whether a cached key is still valid without reading it again.
 func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
 	return key.generation == v.generation.Load() &&
 		(!now.After(*v.trustedUntil.Load()) || now.Sub(key.loadedAt) <= timeToLive)
 }
 
-// lookUp reads a key in the lane that it belongs to.
+// lookUp reads a key in its lane.
 func (v *Verifier) lookUp(ctx context.Context, hash hash, remembered bool, limit OverLimit) (key *cachedKey, err error) {
 	var network netip.Addr
 	suspect := false

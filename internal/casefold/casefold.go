@@ -1,9 +1,9 @@
-// Package casefold makes the key by which names are compared: without regard
-// to case, and the same on every database whatever its locale.
+// Package casefold computes the key by which names are compared: case-insensitive,
+// and independent of the locale of the database.
 //
-// The key is stored in its own column, COLLATE "C", so that Postgres compares
-// it byte by byte. It makes category names unique, answers prefix filters and
-// gives the order of sort=name (section 1 of the contract).
+// The key is stored in its own column with COLLATE "C", so that Postgres compares
+// bytes. Category names are unique by key, and prefix filters and sort=name use it
+// (API reference, Lists).
 package casefold
 
 import (
@@ -13,28 +13,30 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxNameLength is the longest name in code points (section 1 of the contract).
+// maxNameLength is the maximum length of a name in code points (schema Name in the
+// API reference).
 const maxNameLength = 200
 
-// Beyond is greater than the key of every name that the API accepts.
+// Beyond is greater than the key of every valid name.
 //
-// The last code point, U+10FFFF, folds and normalizes to itself; a name can
-// hold it at most 200 times, so one more is beyond them all.
+// The highest code point, U+10FFFF, folds and normalizes to itself, and a name can
+// contain it at most 200 times.
 var Beyond = strings.Repeat("\U0010FFFF", maxNameLength+1)
 
-// Key returns the key of a name, or of a prefix of one: Unicode default case
-// folding between two normalizations to NFC, because folding can leave a
-// string that is not normalized (Unicode 3.13, D146).
+// Key returns the key of a name or of a prefix of a name: Unicode default case
+// folding between two NFC normalizations, because folding can denormalize a string
+// (Unicode 3.13, D146,
+// https://www.unicode.org/versions/latest/core-spec/chapter-3/).
 func Key(name string) string {
-	// A Caser keeps state while it works, so it is not shared.
+	// A Caser is not safe for concurrent use.
 	folded := cases.Fold().String(norm.NFC.String(name))
 	return norm.NFC.String(strings.Map(foldCherokee, folded))
 }
 
-// foldCherokee maps a lower-case Cherokee letter to its upper-case letter, which
-// is its case folding (CaseFolding.txt of Unicode). [cases.Fold] swaps the case of
-// these letters instead, so that both letters of a pair would keep different keys.
-// Other runes stay as they are.
+// foldCherokee maps a lower-case Cherokee letter to its upper-case letter, which is
+// its case folding (https://www.unicode.org/Public/UCD/latest/ucd/CaseFolding.txt).
+// [cases.Fold] swaps the case of these letters instead, so that the letters of a
+// pair would get different keys. Other runes are unchanged.
 func foldCherokee(r rune) rune {
 	switch {
 	case r >= '\uAB70' && r <= '\uABBF':
@@ -46,23 +48,22 @@ func foldCherokee(r rune) rune {
 	}
 }
 
-// Range returns the bounds, from inclusive and until exclusive, between which
-// lie exactly the keys that begin with the key of prefix. For an empty prefix
-// that is every key.
+// Range returns the bounds, from inclusive and until exclusive, of the keys that
+// begin with the key of prefix. An empty prefix matches every key.
 func Range(prefix string) (from, until string) {
 	from = Key(prefix)
 	return from, successor(from)
 }
 
-// successor returns the least string greater than every string that begins
-// with s: its last code point that is not the highest one raised by one.
+// successor returns the smallest string greater than every string that begins with
+// s: s up to its last code point below U+10FFFF, which is incremented.
 func successor(s string) string {
 	runes := []rune(s)
 	for i := len(runes) - 1; i >= 0; i-- {
 		switch r := runes[i]; {
 		case r == '\U0010FFFF':
 			continue
-		case r == '\uD7FF': // the surrogates that follow are no code points of UTF-8
+		case r == '\uD7FF': // the surrogates that follow are not valid in UTF-8
 			runes[i] = '\uE000'
 		default:
 			runes[i]++

@@ -1,6 +1,6 @@
-// Package coalesce lets calls that wait for each other share one run. No call is
-// delayed to find company: a call that finds nothing under way runs at once and
-// alone, and the calls that arrive meanwhile share the next run.
+// Package coalesce merges concurrent calls: calls that wait for the same run share
+// the next one. No call is delayed to be merged. A call runs alone at once if no
+// run is in progress, and the calls that arrive meanwhile share the next run.
 package coalesce
 
 import (
@@ -12,45 +12,45 @@ import (
 	"time"
 )
 
-// slowAfter is how long a run may take before another may begin beside it.
+// slowAfter is the time after which another run may start beside a slow one.
 const slowAfter = 250 * time.Millisecond
 
-// Limits bound the runs of a [Coalescer].
+// Limits limits the runs of a [Coalescer].
 type Limits struct {
-	// Parallel is how many runs of one key may be under way at once, at least 1.
+	// Parallel is the maximum number of concurrent runs per key, at least 1.
 	Parallel int
-	// Spare is how many runs may be under way beyond Parallel, counted over all keys.
-	// A spare run begins when calls wait and earlier runs of their key have taken
-	// longer than 250 ms, so that a run that hangs does not stop the calls after it.
-	// Leave it 0 where a second run would only wait for the first.
+	// Spare is the maximum number of runs beyond Parallel, over all keys. A spare
+	// run starts if calls wait and the earlier runs of their key have taken longer
+	// than 250 ms, so that a hanging run does not block later calls. Leave it 0 if
+	// a second run would only wait for the first.
 	Spare int
 	// Inputs is the maximum number of inputs of one run; further calls share the
 	// run after it. 0 means no limit.
 	Inputs int
 }
 
-// Coalescer runs calls. Calls of the same key that would wait for each other share
-// a run. It is safe for concurrent use.
+// Coalescer runs calls. Waiting calls of the same key share a run. It is safe for
+// concurrent use.
 type Coalescer[Key comparable, In, Out any] struct {
 	run    func(context.Context, Key, []In) ([]Out, error)
 	limits Limits
 
 	mu     sync.Mutex
-	lanes  map[Key]*lane[In, Out] // of the keys that have a run under way
-	spares int                    // spare runs under way
+	lanes  map[Key]*lane[In, Out] // of the keys with runs in progress
+	spares int                    // spare runs in progress
 }
 
-// New returns a Coalescer of a function that returns one output for each input,
-// at the same index, or an error for all of them.
+// New returns a Coalescer of a function that returns one output per input, at the
+// same index, or an error for all inputs.
 func New[Key comparable, In, Out any](limits Limits, run func(context.Context, Key, []In) ([]Out, error)) *Coalescer[Key, In, Out] {
 	return &Coalescer[Key, In, Out]{run: run, limits: limits, lanes: map[Key]*lane[In, Out]{}}
 }
 
-// lane is the state of one key. While calls wait, at least Parallel runs are under
-// way, since a run that ends begins the next one.
+// lane is the state of one key. While calls wait, at least Parallel runs are in
+// progress, because each run starts the next one when it ends.
 type lane[In, Out any] struct {
-	runs    []*group[In, Out] // under way, the oldest first
-	waiting []*group[In, Out] // the oldest first
+	runs    []*group[In, Out] // in progress, oldest first
+	waiting []*group[In, Out] // oldest first
 	timer   *time.Timer       // calls late; nil until it is needed
 	armed   bool              // whether the timer is set
 }
@@ -60,7 +60,7 @@ type group[In, Out any] struct {
 	ctx     context.Context    // of the first call while the group waits, then of the run
 	cancel  context.CancelFunc // nil while the group waits
 	calls   []call[In]
-	staying int // how many of the calls have not left
+	staying int // number of calls that have not left
 	began   time.Time
 	ins     []In // of the calls that had not left when the run began
 	done    chan struct{}
@@ -69,21 +69,21 @@ type group[In, Out any] struct {
 	err  error
 }
 
-// call is a call that waits.
+// call is a waiting call.
 type call[In any] struct {
 	in   In
 	left bool
 	at   int // the index of its input among those of the run
 }
 
-// Do returns the output for in of a run that began after Do was called. The error
-// is that of the run, or that of ctx when ctx ends first. A call whose context
-// ends leaves, and its input is not part of a run that begins later. A call that
-// runs alone returns when its run does.
+// Do returns the output for in of a run that starts after the call of Do. The error
+// is that of the run, or that of ctx if ctx ends first. If ctx ends before the run
+// starts, the run does not get the input. A call that runs alone returns when its
+// run does.
 //
-// The context of a run has the values of its first call's context. It ends when the
-// contexts of all its calls have ended, so a run outlasts none of its callers.
-// Callers whose run must go on pass a context that does not end with their client.
+// The context of a run has the values of its first call's ctx. It ends when the ctx
+// of every call has ended. Pass a ctx that does not end with the client if the run
+// must complete.
 func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
 	c.mu.Lock()
 	l := c.lanes[key]
@@ -117,7 +117,7 @@ func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 	return g.outs[g.calls[i].at], nil
 }
 
-// mayBegin reports whether another run may begin. The lock is held.
+// mayBegin reports whether another run may start. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) mayBegin(l *lane[In, Out]) bool {
 	if len(l.runs) < c.limits.Parallel {
 		return true
@@ -125,14 +125,14 @@ func (c *Coalescer[Key, In, Out]) mayBegin(l *lane[In, Out]) bool {
 	return c.spares < c.limits.Spare && time.Since(c.decisive(l).began) >= slowAfter
 }
 
-// decisive returns the run that must be slow before a spare run may begin: then
-// fewer than Parallel runs are not slow.
+// decisive returns the run that must be slow before a spare run may start. If it is
+// slow, fewer than Parallel runs are not slow.
 func (c *Coalescer[Key, In, Out]) decisive(l *lane[In, Out]) *group[In, Out] {
 	return l.runs[len(l.runs)-c.limits.Parallel]
 }
 
-// join adds a call to the last group that waits, and returns the group and the
-// index of the call. The lock is held.
+// join adds a call to the last waiting group, and returns the group and the index
+// of the call. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) join(ctx context.Context, l *lane[In, Out], in In) (*group[In, Out], int) {
 	last := len(l.waiting) - 1
 	if last < 0 || (c.limits.Inputs > 0 && l.waiting[last].staying >= c.limits.Inputs) {
@@ -145,7 +145,7 @@ func (c *Coalescer[Key, In, Out]) join(ctx context.Context, l *lane[In, Out], in
 	return g, len(g.calls) - 1
 }
 
-// leave takes a call out of its group, and cancels the run when no call is left.
+// leave removes a call from its group, and cancels the run if no call is left.
 func (c *Coalescer[Key, In, Out]) leave(g *group[In, Out], i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +156,8 @@ func (c *Coalescer[Key, In, Out]) leave(g *group[In, Out], i int) {
 	}
 }
 
-// arm sets the timer to the moment when a spare run may begin, if calls wait for
-// one. The lock is held.
+// arm sets the timer to the time when a spare run may start, if calls wait. The
+// caller holds the lock.
 func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
 	if l.armed || len(l.waiting) == 0 || c.limits.Spare == 0 {
 		return
@@ -174,7 +174,7 @@ func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
 	}
 }
 
-// late begins a spare run if calls still wait and the runs are still slow.
+// late starts a spare run if calls still wait and the runs are still slow.
 func (c *Coalescer[Key, In, Out]) late(key Key, l *lane[In, Out]) {
 	c.mu.Lock()
 	l.armed = false
@@ -183,14 +183,14 @@ func (c *Coalescer[Key, In, Out]) late(key Key, l *lane[In, Out]) {
 	c.drain(key, l, g)
 }
 
-// next starts the group that waits when a call has ended that ran alone.
+// next ends a run with a single call and starts the waiting group.
 func (c *Coalescer[Key, In, Out]) next(key Key, l *lane[In, Out], ended *group[In, Out]) {
 	if g := c.end(key, l, ended); g != nil {
 		go c.drain(key, l, g)
 	}
 }
 
-// drain runs a group, which may be nil, and those that wait after it.
+// drain runs a group, which may be nil, and then the waiting ones.
 func (c *Coalescer[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, Out]) {
 	for g != nil {
 		c.call(g.ctx, key, g)
@@ -200,8 +200,8 @@ func (c *Coalescer[Key, In, Out]) drain(key Key, l *lane[In, Out], g *group[In, 
 	}
 }
 
-// call calls the function for a group. A panic becomes the error, since no caller
-// could recover it in another goroutine.
+// call calls the function for a group. It turns a panic into an error, because
+// callers in other goroutines could not recover it.
 func (c *Coalescer[Key, In, Out]) call(ctx context.Context, key Key, g *group[In, Out]) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
@@ -214,7 +214,7 @@ func (c *Coalescer[Key, In, Out]) call(ctx context.Context, key Key, g *group[In
 	}
 }
 
-// end ends a run, and begins and returns the next one, if there is one.
+// end ends a run, and starts and returns the next group, if any.
 func (c *Coalescer[Key, In, Out]) end(key Key, l *lane[In, Out], ended *group[In, Out]) *group[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,8 +233,8 @@ func (c *Coalescer[Key, In, Out]) end(key Key, l *lane[In, Out], ended *group[In
 	return g
 }
 
-// take begins the run of the first group that waits and has calls left, if a run
-// may begin. The lock is held.
+// take starts the run of the first waiting group with calls left, if a run may
+// start. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out] {
 	for len(l.waiting) > 0 && c.mayBegin(l) {
 		g := l.waiting[0]
@@ -251,7 +251,7 @@ func (c *Coalescer[Key, In, Out]) take(key Key, l *lane[In, Out]) *group[In, Out
 	return nil
 }
 
-// begin counts a run as under way. The lock is held.
+// begin counts a run as in progress. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) begin(l *lane[In, Out], g *group[In, Out]) {
 	g.began = time.Now()
 	if l.runs = append(l.runs, g); len(l.runs) > c.limits.Parallel {
@@ -259,8 +259,8 @@ func (c *Coalescer[Key, In, Out]) begin(l *lane[In, Out], g *group[In, Out]) {
 	}
 }
 
-// gather collects the inputs of the calls that have not left, and makes the context
-// of the run.
+// gather collects the inputs of the calls that have not left, and creates the
+// context of the run.
 func (g *group[In, Out]) gather() {
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(g.ctx)) //nolint:gosec // drain calls cancel
 	g.ins = make([]In, 0, g.staying)

@@ -26,7 +26,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{runs: make(chan []int, 100), open: make(chan struct{})} }
 
-// double answers twice each input, once it is let.
+// double returns twice each input, once it may proceed.
 func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 	g.runs <- append([]int(nil), ins...)
 	<-g.open

@@ -2,19 +2,19 @@ package ratelimit
 
 import "sync"
 
-// Budget divides a fixed amount of something, such as places or bytes, among
-// holders, so that no holder can take more than a share of it. Nil is unlimited.
-// It is safe for concurrent use.
+// Budget divides a fixed amount, such as places or bytes, among holders. Each
+// holder can take at most its share. A nil Budget is unlimited. It is safe for
+// concurrent use.
 type Budget[K comparable] struct {
 	total, share int64
 
 	mu   sync.Mutex
 	used int64
-	by   map[K]int64 // holders of nothing are not in it
+	by   map[K]int64 // has no zero entries
 }
 
-// NewBudget returns a Budget of the total amount, of which one holder may have the
-// share. A total of 0 is unlimited.
+// NewBudget returns a Budget of the total amount, of which one holder may take at
+// most share. A total of 0 means unlimited.
 func NewBudget[K comparable](total, share int64) *Budget[K] {
 	if total <= 0 {
 		return nil
@@ -32,10 +32,10 @@ const (
 	Exhausted            // all holders together would have more than the total
 )
 
-// Take takes an amount for a holder, which [Budget.Give] gives back, unless the
-// result is not Granted. A holder that has nothing may take more than its share,
-// and anyone may take more than the total while nothing of it is taken: one large
-// amount must not wait for ever.
+// Take takes an amount for a holder if the result is Granted. Return it with
+// [Budget.Give]. A holder with nothing may exceed its share, and any holder may
+// exceed the total while nothing is taken. Otherwise one large amount would wait
+// forever.
 func (b *Budget[K]) Take(holder K, amount int64) Grant {
 	if b == nil || amount == 0 {
 		return Granted
@@ -54,7 +54,7 @@ func (b *Budget[K]) Take(holder K, amount int64) Grant {
 	return Granted
 }
 
-// Give gives back what Take took.
+// Give returns an amount that Take has granted.
 func (b *Budget[K]) Give(holder K, amount int64) {
 	if b == nil || amount == 0 {
 		return

@@ -1,5 +1,5 @@
-// Package ratelimit limits how often each of very many may do something. It
-// knows no HTTP.
+// Package ratelimit limits the rate of requests per key, for many keys. It does not
+// depend on HTTP.
 package ratelimit
 
 import (
@@ -10,32 +10,33 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// maxBuckets bounds the buckets of a Limiter, some 150 bytes each. The one least
-// recently asked is forgotten first, which gives its tokens back; so that this
-// helps anybody, more than these must ask within the time that a bucket takes
-// to fill up.
+// maxBuckets is the maximum number of buckets of a Limiter, about 150 bytes each.
+// The least recently used bucket is evicted, and its key then starts with a full
+// bucket. This gains a key nothing unless more than maxBuckets keys are used within
+// the refill time.
 const maxBuckets = 65_536
 
-// Limit is how often something may be done: Burst times at once, and PerMinute
-// times a minute in the long run. The zero Limit is none.
+// Limit is a rate: PerMinute in the long run, with bursts of up to Burst. The zero
+// Limit means unlimited.
 type Limit struct{ PerMinute, Burst int }
 
-// Limiter has a token bucket for each key. Nil limits nothing. It is safe for
-// concurrent use.
+// Limiter has a token bucket for each key. A nil Limiter is unlimited. It is safe
+// for concurrent use.
 type Limiter[K comparable] struct {
-	interval time.Duration // in which a bucket gains a token
-	capacity time.Duration // in which an empty bucket fills up
+	interval time.Duration // to gain one token
+	capacity time.Duration // to fill an empty bucket
 	now      func() time.Time
 	began    time.Time
 
 	mu sync.Mutex
-	// fullAt is when each bucket is full, counted from the beginning: all that
-	// there is to know of one (the generic cell rate algorithm). A bucket that is
-	// not here is full.
+	// fullAt is the time, relative to began, at which each bucket is full. It is
+	// the whole state of a bucket (generic cell rate algorithm). Missing buckets
+	// are full.
 	fullAt *simplelru.LRU[K, time.Duration]
 }
 
-// New returns a Limiter by this clock; nil for the zero Limit. All buckets are full.
+// New returns a Limiter with full buckets that uses the given clock. It returns nil
+// for the zero Limit.
 func New[K comparable](limit Limit, now func() time.Time) *Limiter[K] {
 	if limit.PerMinute <= 0 {
 		return nil
@@ -59,11 +60,11 @@ type Bucket struct {
 	Taken bool          // whether the tokens were there and have been taken
 	Left  int           // tokens that are left
 	Full  time.Duration // until the bucket is full
-	Wait  time.Duration // until the tokens are there, where they were not
+	Wait  time.Duration // until the request would be granted; 0 if it was
 }
 
-// Take takes a number of tokens out of the key's bucket, all of them or none. A
-// cost above the capacity is the capacity.
+// Take takes cost tokens from the key's bucket, or none. A cost above the capacity
+// counts as the capacity.
 func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	if l == nil {
 		return Bucket{Taken: true}
@@ -72,7 +73,7 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fullAt, _ := l.fullAt.Get(key)
-	// Who read the clock before another, and comes after, is a moment behind.
+	// Concurrent calls may read the clock in another order than they get the lock.
 	missing := min(max(fullAt-now, 0), l.capacity)
 	price := min(l.interval*time.Duration(cost), l.capacity)
 	if wait := missing + price - l.capacity; wait > 0 {
@@ -83,7 +84,7 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	return Bucket{Taken: true, Left: int((l.capacity - missing) / l.interval), Full: missing}
 }
 
-// Empty reports whether the key's bucket has no token to take, and takes none.
+// Empty reports whether the key's bucket has no token. It takes none.
 func (l *Limiter[K]) Empty(key K) bool {
 	if l == nil {
 		return false
@@ -95,11 +96,12 @@ func (l *Limiter[K]) Empty(key K) bool {
 	return fullAt-now+l.interval > l.capacity
 }
 
-// Capacity is the time in which an empty bucket fills up.
+// Capacity returns the time in which an empty bucket fills up.
 func (l *Limiter[K]) Capacity() time.Duration { return l.capacity }
 
-// Network is by what the holder of an address is known: an IPv4 address itself,
-// and of an IPv6 address the 64 bits that its holder cannot choose.
+// Network returns the part of an address that identifies its holder: an IPv4
+// address, or the first 64 bits of an IPv6 address, because the holder can choose
+// the others.
 func Network(addr netip.Addr) netip.Addr {
 	const bits = 64
 	addr = addr.Unmap().WithZone("")

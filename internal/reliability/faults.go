@@ -76,8 +76,8 @@ var faults = []fault{
 	{26, "a shared read continues without clients", "internal/coalesce/coalesce.go", "\tif g.staying == 0 && g.cancel != nil {", "\tif g.staying < 0 {"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
-		"farewell = 500 * time.Millisecond\n\t// closeTimeout bounds the wait for all connections when a pool closes.\n\tcloseTimeout = time.Second",
-		"farewell = time.Minute\n\tcloseTimeout = time.Minute",
+		"closeGrace = 500 * time.Millisecond\n\t// closeTimeout is the maximum time that Close waits for connections in use.\n\tcloseTimeout = time.Second",
+		"closeGrace = time.Minute\n\tcloseTimeout = time.Minute",
 	},
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
 	{28, "an account may use all places and bodies", "internal/api/limits.go", "placesShare = 4", "placesShare = 1"},

@@ -1,4 +1,4 @@
-// Package telemetry sets up what the program tells about itself.
+// Package telemetry provides logging, metrics and traces.
 package telemetry
 
 import (
@@ -12,7 +12,7 @@ const (
 	Text = "text" // key=value, for people
 )
 
-// NewLogger returns a logger that writes lines of at least this level to w.
+// NewLogger returns a logger that writes records of at least the given level to w.
 func NewLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == Text {

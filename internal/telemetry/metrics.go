@@ -13,19 +13,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// durationBuckets are upper bounds in seconds: an answer from memory takes less
-// than the first, and no request is handled for longer than the last.
+// durationBuckets are upper bounds in seconds. A response without a query is below
+// the first, and the request timeout is below the last one.
 var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// What a request is told as that no route matches, or whose method is none that
-// the API knows.
+// Labels of requests that match no route, or whose method the API does not use.
 const (
 	UnmatchedRoute = "unmatched"
-	OtherMethod    = "_OTHER" // as OpenTelemetry writes it
+	OtherMethod    = "_OTHER" // the OpenTelemetry convention
 )
 
-// Metrics are what a process tells to Prometheus. They have a registry of their
-// own, so that several can live in one process.
+// Metrics are the Prometheus metrics of a server. They have their own registry, so
+// that several can exist in one process.
 type Metrics struct {
 	registry         *prometheus.Registry
 	requests         *prometheus.CounterVec
@@ -36,33 +35,33 @@ type Metrics struct {
 	replays          prometheus.Counter
 }
 
-// NewMetrics returns metrics at zero, those of the Go runtime and of the process
-// among them.
+// NewMetrics returns new metrics, including those of the Go runtime and of the
+// process.
 func NewMetrics() *Metrics {
 	limited := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
-		Help: "Requests answered with 429, by the limit: that of an API key, or that of failed authentications from an address.",
+		Help: "Responses with status 429, by the limit: key (requests of an API key) or address (failed authentications from an address).",
 	}, []string{"limit"})
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_http_requests_total",
-			Help: "Requests answered, by route pattern, method and status.",
+			Help: "Responses, by route pattern, method and status.",
 		}, []string{"route", "method", "status"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
-			Help:    "Time from the header of a request to the end of its handling, by route pattern and method.",
+			Help:    "Time from the header of a request to the end of its handler, by route pattern and method.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "petstore_http_requests_in_flight",
-			Help: "Requests being handled.",
+			Help: "Requests in progress.",
 		}),
 		limitedByKey:     limited.WithLabelValues("key"),
 		limitedByAddress: limited.WithLabelValues("address"),
 		replays: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "petstore_idempotent_replays_total",
-			Help: "Answers given again under their Idempotency-Key.",
+			Help: "Stored responses returned for a repeated Idempotency-Key.",
 		}),
 	}
 	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays,
@@ -70,42 +69,41 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Handler answers with the metrics in the format that was asked for.
+// Handler returns the metrics in the format that the request accepts.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// SetVersion tells the version of the program. It is called once at most.
+// SetVersion sets the version of the program. Call it at most once.
 func (m *Metrics) SetVersion(version string) {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "petstore_build_info",
-		Help:        "1, labelled with the version of the program and of Go.",
+		Help:        "Always 1, labeled with the versions of the program and of Go.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
 	})
 	build.Set(1)
 	m.registry.MustRegister(build)
 }
 
-// WatchPool tells of a pool of connections whenever the metrics are asked for. It
-// is called once at most, as are WatchWrites, WatchKeys and WatchConnections.
+// WatchPool exports the statistics of a connection pool. Call it at most once, as
+// WatchWrites, WatchKeys and WatchConnections.
 func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
 
-// WatchWrites tells how many writes got no connection, whenever the metrics are
-// asked for.
+// WatchWrites exports how many writes got no connection.
 func (m *Metrics) WatchWrites(canceled func() uint64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "petstore_db_canceled_writes_total",
-		Help: "Writes that got no connection in time, because as many as may were writing.",
+		Help: "Writes that got no connection in time because too many others were writing.",
 	}, func() float64 { return float64(canceled()) }))
 }
 
-// WatchKeys tells how many API keys were verified from memory, and how many with
-// the database, whenever the metrics are asked for.
+// WatchKeys exports how many API keys were verified from the cache, and how many
+// with a database query.
 func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
 	lookup := func(result string, value func() float64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name:        "petstore_key_cache_lookups_total",
-			Help:        "API keys looked up in memory: a hit costs no database round trip.",
+			Help:        "Lookups of API keys in the cache. A hit needs no database query.",
 			ConstLabels: prometheus.Labels{"result": result},
 		}, value)
 	}
@@ -115,8 +113,8 @@ func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
 	)
 }
 
-// WatchConnections reports the open connections of clients, and those that were
-// closed to make place for others, whenever the metrics are read.
+// WatchConnections exports the open connections of clients, and how many were
+// closed to make room for others.
 func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -125,13 +123,13 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 		}, func() float64 { open, _ := counts(); return float64(open) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "petstore_http_evicted_connections_total",
-			Help: "Connections without a request that were closed to make place for new ones.",
+			Help: "Idle connections closed to make room for new ones.",
 		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
 	)
 }
 
-// RateLimited counts a request that was answered with 429, because of its key or
-// else its address.
+// RateLimited counts a response with status 429, caused by the limit of a key or
+// else of an address.
 func (m *Metrics) RateLimited(byKey bool) {
 	if byKey {
 		m.limitedByKey.Inc()
@@ -140,11 +138,11 @@ func (m *Metrics) RateLimited(byKey bool) {
 	}
 }
 
-// Replayed counts an answer that was given again.
+// Replayed counts a stored response that was returned again.
 func (m *Metrics) Replayed() { m.replays.Inc() }
 
-// Operation is one method of one route. What is told of its requests is looked up
-// once, so that telling it allocates nothing.
+// Operation is one method of one route. It caches its metrics, so that counting
+// allocates nothing.
 type Operation struct {
 	Method, Route string
 
@@ -153,12 +151,12 @@ type Operation struct {
 	answers  [5 * statusesPerClass]atomic.Pointer[prometheus.Counter]
 }
 
-// statusesPerClass bounds the statuses of a class that are looked up once; all
-// that HTTP registers for the API's use are under it.
+// statusesPerClass is the number of statuses per class whose counters are cached.
+// It covers all statuses that the API uses.
 const statusesPerClass = 32
 
-// Operation returns what counts the requests of a method and route. Both become
-// labels, so they must be few.
+// Operation returns the metrics of a method and route. Both become labels, so there
+// must be few of them.
 func (m *Metrics) Operation(method, route string) *Operation {
 	return &Operation{Method: method, Route: route, metrics: m}
 }
@@ -195,7 +193,7 @@ func (o *Operation) counter(status int) prometheus.Counter {
 	return counter
 }
 
-// poolCollector tells of a pool as it is at the moment.
+// poolCollector exports the current statistics of a pool.
 type poolCollector struct{ pool *pgxpool.Pool }
 
 type poolMetric struct {
@@ -209,21 +207,21 @@ func newPoolMetric(name, help string, kind prometheus.ValueType, value func(*pgx
 }
 
 var poolMetrics = []poolMetric{
-	newPoolMetric("max_connections", "Most connections to the database at once.", prometheus.GaugeValue,
+	newPoolMetric("max_connections", "Maximum number of connections to the database.", prometheus.GaugeValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.MaxConns()) }),
 	newPoolMetric("acquired_connections", "Connections in use.", prometheus.GaugeValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.AcquiredConns()) }),
-	newPoolMetric("idle_connections", "Connections that wait for use.", prometheus.GaugeValue,
+	newPoolMetric("idle_connections", "Idle connections.", prometheus.GaugeValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.IdleConns()) }),
-	newPoolMetric("acquires_total", "Connections taken.", prometheus.CounterValue,
+	newPoolMetric("acquires_total", "Connections acquired.", prometheus.CounterValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }),
-	newPoolMetric("acquire_seconds_total", "Time spent to take connections.", prometheus.CounterValue,
+	newPoolMetric("acquire_seconds_total", "Time spent acquiring connections.", prometheus.CounterValue,
 		func(s *pgxpool.Stat) float64 { return s.AcquireDuration().Seconds() }),
-	newPoolMetric("empty_acquires_total", "Connections that were waited for, because none was idle.", prometheus.CounterValue,
+	newPoolMetric("empty_acquires_total", "Acquires that waited because no connection was idle.", prometheus.CounterValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.EmptyAcquireCount()) }),
-	newPoolMetric("canceled_acquires_total", "Waits for a connection that ended without one.", prometheus.CounterValue,
+	newPoolMetric("canceled_acquires_total", "Acquires that were canceled before they got a connection.", prometheus.CounterValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.CanceledAcquireCount()) }),
-	newPoolMetric("new_connections_total", "Connections made.", prometheus.CounterValue,
+	newPoolMetric("new_connections_total", "Connections opened.", prometheus.CounterValue,
 		func(s *pgxpool.Stat) float64 { return float64(s.NewConnsCount()) }),
 }
 
@@ -234,7 +232,7 @@ func (c poolCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the metrics, all of one moment.
+// Collect sends the metrics from one snapshot.
 func (c poolCollector) Collect(metrics chan<- prometheus.Metric) {
 	stat := c.pool.Stat()
 	for _, m := range poolMetrics {

@@ -62,7 +62,7 @@ func TestMetricsOfOperations(t *testing.T) {
 		t.Error("the version is not told")
 	}
 	if strings.Contains(told, telemetry.OtherMethod) {
-		t.Error("an operation is told of before its first answer")
+		t.Error("an operation has metrics before its first response")
 	}
 }
 

@@ -13,28 +13,28 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Statements tells of the statements that a connection runs, by the names they
-// have in queries/ and never by their text or arguments: the slow ones in the
-// log, and those of a traced request as spans. It is a tracer of pgx.
+// Statements logs slow statements and creates spans for those of traced requests.
+// It identifies statements by their name in queries/, never by their text or
+// arguments. It is a pgx.QueryTracer.
 type Statements struct {
 	Log *slog.Logger
-	// Slow is how long a statement takes at least to be logged.
+	// Slow is the minimum duration of a statement that is logged.
 	Slow   time.Duration
 	Tracer *Tracer
 }
 
-// statement is one that runs. It is the context too in which it runs, which
-// spares an allocation for each.
+// statement is a statement in progress. It is also its context, which saves an
+// allocation per statement.
 type statement struct {
 	context.Context
 	sql   string
 	began time.Time
-	span  trace.Span // nil when it is not traced
+	span  trace.Span // nil if not traced
 }
 
 type statementKey struct{}
 
-// Value gives the statement itself, or what the context around it has.
+// Value returns the statement itself, or a value of the parent context.
 func (s *statement) Value(key any) any {
 	if key == (statementKey{}) {
 		return s
@@ -42,7 +42,7 @@ func (s *statement) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// TraceQueryStart begins to watch a statement.
+// TraceQueryStart starts timing a statement.
 func (t *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	s := &statement{Context: ctx, sql: data.SQL, began: time.Now()}
 	if t.Tracer != nil {
@@ -51,7 +51,8 @@ func (t *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.
 	return s
 }
 
-// TraceQueryEnd tells of a statement that has ended.
+// TraceQueryEnd ends the span of a statement, and logs the statement if it was
+// slow.
 func (t *Statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
 	s, _ := ctx.Value(statementKey{}).(*statement)
 	if s == nil {
@@ -80,8 +81,8 @@ func (t *Statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 	t.Log.LogAttrs(ctx, slog.LevelWarn, "slow statement", attributes...)
 }
 
-// statementName is the name of a query in queries/, which sqlc writes before its
-// text; of any other statement it is the first word.
+// statementName returns the name of a query in queries/, which sqlc writes before
+// its text, or the first word of any other statement.
 func statementName(sql string) string {
 	if named, ok := strings.CutPrefix(sql, "-- name: "); ok {
 		name, _, _ := strings.Cut(named, " ")
@@ -94,8 +95,8 @@ func statementName(sql string) string {
 	return strings.ToUpper(sql)
 }
 
-// failureOf says why a statement failed, in a word that holds no value: the
-// SQLSTATE, or what kind of failure came before the server could say.
+// failureOf returns the SQLSTATE of an error, or else the kind of failure. It
+// contains no values.
 func failureOf(err error) string {
 	if failure, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return failure.Code

@@ -18,18 +18,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Tracer makes a span of each request, and sends it by OTLP over HTTP. A nil
-// Tracer makes none.
+// Tracer creates a span for each request and exports it with OTLP over HTTP. A nil
+// Tracer does nothing.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// NewTracer returns a Tracer of the program in this version. Where spans go, how
-// many, and what else they say of the program is in the OTEL_ variables of the
-// process, which the exporter and the SDK read by themselves.
+// NewTracer returns a Tracer for this version of the program. The exporter and the
+// SDK read the OTEL_ environment variables, which set the endpoint, the sampling
+// and further resource attributes.
 func NewTracer(ctx context.Context, version string, log *slog.Logger) (*Tracer, error) {
-	// The SDK tells in no other way that spans cannot be sent.
+	// The SDK reports export failures only to this handler.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed", "error", err) }))
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func NewTracer(ctx context.Context, version string, log *slog.Logger) (*Tracer, 
 	program, err := resource.New(ctx,
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(semconv.ServiceName("petstore"), semconv.ServiceVersion(version)),
-		resource.WithFromEnv(), // after ours, which it replaces
+		resource.WithFromEnv(), // last, so that it overrides ours
 	)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
@@ -47,7 +47,7 @@ func NewTracer(ctx context.Context, version string, log *slog.Logger) (*Tracer, 
 	return &Tracer{provider: provider, tracer: provider.Tracer("petstore")}, nil
 }
 
-// ShutDown sends the spans that have ended and are still here.
+// ShutDown exports the remaining spans.
 func (t *Tracer) ShutDown(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -55,8 +55,8 @@ func (t *Tracer) ShutDown(ctx context.Context) error {
 	return t.provider.Shutdown(ctx)
 }
 
-// Request begins the span of a request, below the one that its traceparent
-// names. The request is to be handled with the context of the one returned.
+// Request starts the span of a request, as a child of the span in its traceparent
+// header. Handle the request with the context of the returned request.
 func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 	if t == nil {
 		return r, nil
@@ -66,7 +66,7 @@ func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	// Neither path nor query, address or user agent: what a client writes can be a secret.
+	// No path, query, address or user agent: they can contain secrets.
 	name, attributes := o.Method, []attribute.KeyValue{semconv.HTTPRequestMethodKey.String(o.Method), semconv.URLScheme(scheme)}
 	if o.Route != UnmatchedRoute {
 		name += " " + o.Route
@@ -76,10 +76,10 @@ func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 	return r.WithContext(ctx), &Span{span}
 }
 
-// Span is the time of one request. A nil Span is none.
+// Span is the span of one request. A nil Span does nothing.
 type Span struct{ span trace.Span }
 
-// TraceID is the id of the trace that the span belongs to; empty without a span.
+// TraceID returns the trace ID of the span, or "" for a nil Span.
 func (s *Span) TraceID() string {
 	if s == nil {
 		return ""
@@ -87,7 +87,7 @@ func (s *Span) TraceID() string {
 	return s.span.SpanContext().TraceID().String()
 }
 
-// End ends the span of a request that was answered with this status.
+// End ends the span of a request with the status of its response.
 func (s *Span) End(status int) {
 	if s == nil {
 		return
@@ -100,7 +100,7 @@ func (s *Span) End(status int) {
 	s.span.End()
 }
 
-// statement begins the span of a statement, if it belongs to a span.
+// statement starts the span of a statement, if its context has a recording span.
 func (t *Tracer) statement(ctx context.Context, name string) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
@@ -110,8 +110,8 @@ func (t *Tracer) statement(ctx context.Context, name string) (context.Context, t
 	))
 }
 
-// failed says on a span why its statement failed: not in the driver's words,
-// which can hold values.
+// failed records why a statement failed, without the text of the driver, which can
+// contain values.
 func failed(span trace.Span, reason string) {
 	span.SetAttributes(semconv.ErrorTypeKey.String(reason))
 	span.SetStatus(codes.Error, "")
