@@ -491,7 +491,7 @@ func (s *shop) navigation(t *testing.T) {
 
 	p.write("#sidebar input", "patch ORDER")
 	p.wait(`document.querySelector(".filter-count").textContent.startsWith("1 of ")`)
-	if diff := cmp.Diff([]string{"PATCHChange or complete an order"}, p.texts("#sidebar [data-tag] li")); diff != "" {
+	if diff := cmp.Diff([]string{"PATCHUpdate or complete an order"}, p.texts("#sidebar [data-tag] li")); diff != "" {
 		t.Errorf("what the filter leaves (-want +got):\n%s", diff)
 	}
 	p.click(`#sidebar a[href="#updateOrder"]`)
@@ -536,7 +536,7 @@ func (s *shop) extensions(t *testing.T) {
 			}
 		}
 	}
-	if got := p.text("#model-PetStatus"); !strings.Contains(got, "Can be ordered, as far as the stock goes") {
+	if got := p.text("#model-PetStatus"); !strings.Contains(got, "Clients can order the pet while it has stock") {
 		t.Errorf("x-enumDescriptions are not shown: %q", got)
 	}
 }
