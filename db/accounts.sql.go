@@ -17,8 +17,8 @@ ON CONFLICT ON CONSTRAINT accounts_name_key DO UPDATE SET name = excluded.name
 RETURNING id, name, created_at
 `
 
-// The account of that name, made if it is new. The update that changes nothing
-// makes RETURNING give the row that was there.
+// Returns the account with the name, and creates it if it does not exist. The
+// update changes nothing, but makes RETURNING return an existing row.
 func (q *Queries) AccountEnsure(ctx context.Context, name string) (Account, error) {
 	row := q.db.QueryRow(ctx, accountEnsure, name)
 	var i Account
@@ -53,7 +53,7 @@ type AccountGetRow struct {
 	RevokedAt    *time.Time
 }
 
-// The account of a key, and the key.
+// Returns a key and its account.
 func (q *Queries) AccountGet(ctx context.Context, apiKeyID int64) (AccountGetRow, error) {
 	row := q.db.QueryRow(ctx, accountGet, apiKeyID)
 	var i AccountGetRow

@@ -94,7 +94,7 @@ type APIKeyFindRow struct {
 	Prefix    string
 }
 
-// By id or by prefix, which few keys share.
+// Finds keys by id or by prefix. Several keys can share a prefix.
 func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKeyFindRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix)
 	if err != nil {
@@ -137,7 +137,7 @@ type APIKeyGetOwnRow struct {
 	RevokedAt *time.Time
 }
 
-// A key of the account, before it is revoked.
+// Returns a key of the account, before it is revoked.
 func (q *Queries) APIKeyGetOwn(ctx context.Context, arg APIKeyGetOwnParams) (APIKeyGetOwnRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyGetOwn, arg.ID, arg.AccountID)
 	var i APIKeyGetOwnRow
@@ -171,7 +171,7 @@ type APIKeyListRow struct {
 	RevokedAt  *time.Time
 }
 
-// All that an account has had, for its operator.
+// Returns all keys of an account, for the operator.
 func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKeyListRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyList, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -228,7 +228,7 @@ type APIKeyListRecentRow struct {
 	RevokedAt  *time.Time
 }
 
-// As the account sees them: revoked ones for 30 days.
+// Returns the keys that the API shows: revoked ones only for 30 days.
 func (q *Queries) APIKeyListRecent(ctx context.Context, arg APIKeyListRecentParams) ([]APIKeyListRecentRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyListRecent, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -270,9 +270,9 @@ LIMIT 2
 FOR NO KEY UPDATE
 `
 
-// The first two live admin keys of the account, locked in the order of their ids
-// until the transaction ends. Two are enough to tell whether one is the last. A key
-// that another transaction revokes while this one waits for it is left out.
+// Locks the first two live admin keys of the account until the transaction ends, by
+// id. Two are enough to tell whether one is the last. A key that a concurrent
+// transaction revokes is omitted.
 func (q *Queries) APIKeyLockAdmins(ctx context.Context, accountID int64) ([]int64, error) {
 	rows, err := q.db.Query(ctx, aPIKeyLockAdmins, accountID)
 	if err != nil {
@@ -313,9 +313,9 @@ type APIKeyLookUpRow struct {
 	PreviousUntil  *time.Time
 }
 
-// The keys whose secret, or whose secret before that one, has one of these hashes,
-// of which there are at most 100. Revoked keys are not found; the caller checks at
-// each use whether a key has expired or the grace of a secret has ended.
+// Returns the keys whose current or previous secret has one of the hashes, at most
+// 100. Revoked keys are omitted. The caller checks at each use whether a key has
+// expired or the grace of a secret has ended.
 func (q *Queries) APIKeyLookUp(ctx context.Context, hashes [][]byte) ([]APIKeyLookUpRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyLookUp, hashes)
 	if err != nil {
@@ -369,9 +369,9 @@ type APIKeyMarkUsedParams struct {
 	UsedAt []time.Time
 }
 
-// Keys and when each was used. What is less than a minute after the use that is
-// known is not written, so that the processes together write once a minute. The
-// rows are locked in the order of ids: two processes never wait for each other.
+// Stores when keys were last used. A use less than a minute after the stored one is
+// skipped, so that all processes together write each key at most once a minute.
+// Rows are locked by id, so that two processes never deadlock.
 func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) error {
 	_, err := q.db.Exec(ctx, aPIKeyMarkUsed, arg.Ids, arg.UsedAt)
 	return err
@@ -406,9 +406,9 @@ type APIKeyRevokeRow struct {
 	Notified string
 }
 
-// Revokes any key, by id or by prefix, and returns all that were named. A key that
-// is revoked already is neither written nor announced. Every process hears of the
-// others on the channel api_keys, once the transaction has committed.
+// Revokes keys by id or by prefix, and returns all that match. A key that is
+// already revoked is neither written nor announced. Other processes are notified on
+// the channel api_keys when the transaction commits.
 func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]APIKeyRevokeRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyRevoke, arg.ID, arg.Prefix)
 	if err != nil {
@@ -452,8 +452,8 @@ type APIKeyRevokeOwnParams struct {
 	AccountID int64
 }
 
-// Revokes a key of the account and announces it. No row: the account has no such
-// key, or it is revoked already.
+// Revokes a key of the account and announces it. No row means that the account has
+// no such key, or that it is already revoked.
 func (q *Queries) APIKeyRevokeOwn(ctx context.Context, arg APIKeyRevokeOwnParams) (string, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRevokeOwn, arg.ID, arg.AccountID)
 	var notified string
@@ -467,7 +467,7 @@ WITH rotated AS (
     SET prefix          = $1,
         secret_sha256   = $2,
         previous_sha256 = CASE WHEN $3::bigint > 0 THEN secret_sha256 END,
-        -- the time of the change, which may have waited for another
+        -- clock_timestamp, because the update may have waited for another one
         previous_until  = CASE WHEN $3 > 0 THEN clock_timestamp() + make_interval(secs => $3) END
     WHERE id = $4
       AND account_id = $5
@@ -499,9 +499,9 @@ type APIKeyRotateRow struct {
 	Notified   string
 }
 
-// Puts a new secret in the place of the present one, which works for the grace; the
-// one before that ends. Of two at once the second finds the secret of the first as
-// the present one. No row: the account has no such key, or it is revoked.
+// Replaces the current secret, which keeps working for the grace. The secret before
+// it stops. Of two concurrent rotations, the second replaces the secret of the
+// first. No row means that the account has no such key, or that the key is revoked.
 func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (APIKeyRotateRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRotate,
 		arg.Prefix,

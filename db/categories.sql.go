@@ -41,7 +41,7 @@ type CategoryCreateParams struct {
 	Description *string
 }
 
-// A name that is taken fails with unique_violation.
+// Fails with unique_violation if the name is taken.
 func (q *Queries) CategoryCreate(ctx context.Context, arg CategoryCreateParams) (Category, error) {
 	row := q.db.QueryRow(ctx, categoryCreate, arg.Name, arg.NameKey, arg.Description)
 	var i Category
@@ -59,7 +59,7 @@ DELETE FROM categories
 WHERE id = $1
 `
 
-// A category that pets belong to fails with foreign_key_violation.
+// Fails with foreign_key_violation if the category has pets.
 func (q *Queries) CategoryDelete(ctx context.Context, id int64) (int64, error) {
 	result, err := q.db.Exec(ctx, categoryDelete, id)
 	if err != nil {
@@ -111,7 +111,7 @@ type CategoryListParams struct {
 	PageSize int32
 }
 
-// See queries/pets.sql about the sort.
+// queries/pets.sql explains the sort.
 func (q *Queries) CategoryList(ctx context.Context, arg CategoryListParams) ([]Category, error) {
 	rows, err := q.db.Query(ctx, categoryList,
 		arg.AfterKey,
@@ -150,7 +150,7 @@ WHERE id = $1
 FOR UPDATE
 `
 
-// For If-Match: the category as it is until the transaction ends.
+// Locks the category until the transaction ends, for If-Match.
 func (q *Queries) CategoryLock(ctx context.Context, id int64) (Category, error) {
 	row := q.db.QueryRow(ctx, categoryLock, id)
 	var i Category
@@ -180,7 +180,8 @@ type CategoryUpdateParams struct {
 	ID             int64
 }
 
-// NULL leaves the name; the description is replaced, by NULL too, when set_description says so.
+// A NULL name leaves the name unchanged. The description is replaced, also by NULL,
+// if set_description is true.
 func (q *Queries) CategoryUpdate(ctx context.Context, arg CategoryUpdateParams) (Category, error) {
 	row := q.db.QueryRow(ctx, categoryUpdate,
 		arg.Name,

@@ -14,10 +14,10 @@ SELECT pg_logical_emit_message(true, 'petstore', '')
 `
 
 // Makes the commit of this transaction wait for the synchronous standby, as a
-// commit that changes rows does. Without it, the commit of a transaction that only
-// reads returns at once. The message lies in the WAL behind all that the
-// transaction has read, so a standby that has the message has that too. Every role
-// may send it, and nobody reads it.
+// commit that changes rows does. Otherwise the commit of a read-only transaction
+// returns at once. The message follows everything in the WAL that the transaction
+// has read, so a standby that has the message has that too. Every role may send it,
+// and nothing reads it.
 func (q *Queries) AwaitStandby(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, awaitStandby)
 	return err
@@ -75,7 +75,7 @@ type IdempotencyKeyKeepParams struct {
 	Body        []byte
 }
 
-// Replaces an answer that has expired, which the sweep may not have met yet.
+// Stores a response. Replaces an expired one that the sweep has not deleted yet.
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) error {
 	_, err := q.db.Exec(ctx, idempotencyKeyKeep,
 		arg.APIKeyID,
@@ -97,7 +97,8 @@ type IdempotencyKeyLockParams struct {
 	APIKeyID int64
 }
 
-// Holds a key until the transaction ends; false when another request holds it.
+// Locks a key until the transaction ends. Returns false if another request holds
+// it.
 func (q *Queries) IdempotencyKeyLock(ctx context.Context, arg IdempotencyKeyLockParams) (bool, error) {
 	row := q.db.QueryRow(ctx, idempotencyKeyLock, arg.Key, arg.APIKeyID)
 	var pg_try_advisory_xact_lock bool
@@ -120,10 +121,10 @@ WHERE idempotency_keys.api_key_id = expired.api_key_id
   AND idempotency_keys.key = expired.key
 `
 
-// Deletes some of the answers that have expired. Several processes may sweep at
-// once: each passes over what another is deleting. The CTE runs once, whatever
-// the plan; a subquery in the WHERE may run again for each row, each time past
-// those that are locked already, and so beyond the batch.
+// Deletes some of the expired responses. Several processes may sweep concurrently:
+// each skips rows that another deletes. The CTE runs once in every plan. A subquery
+// in the WHERE could run again for each row, skip the locked rows each time, and
+// exceed the batch.
 func (q *Queries) IdempotencyKeySweep(ctx context.Context, batchSize int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeySweep, batchSize)
 	if err != nil {

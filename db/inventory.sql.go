@@ -22,9 +22,9 @@ type InventoryCountParams struct {
 	Statuses []string
 }
 
-// For Prefer: count=exact; see queries/pets.sql. Where low is not asked for,
-// PetCount counts the same: each pet has one entry. Postgres leaves out a LEFT JOIN
-// whose columns nobody reads, as when there is no filter by status.
+// For Prefer: count=exact; see queries/pets.sql. Without the filter low, the API
+// uses PetCount, because each pet has one entry. Postgres removes a LEFT JOIN whose
+// columns are unused, which is the case without a filter by status.
 func (q *Queries) InventoryCount(ctx context.Context, arg InventoryCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, inventoryCount, arg.Low, arg.Statuses)
 	var count int64
@@ -77,8 +77,8 @@ type InventoryListRow struct {
 	Status   string
 }
 
-// Walks the primary key and leaves out entries that do not match. The bound is
-// said of both tables: a merge join would else walk the pets from the first one on.
+// Scans the primary key and filters the entries. Both tables have the bound,
+// because a merge join would otherwise scan the pets from the first one.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]InventoryListRow, error) {
 	rows, err := q.db.Query(ctx, inventoryList,
 		arg.Lows,
@@ -128,8 +128,8 @@ type InventoryListLowRow struct {
 	Status   string
 }
 
-// Walks the index of low entries. The status is the pet's, so low entries of other
-// statuses are read in vain.
+// Scans the index of low entries. The status is in pets, so the scan also reads low
+// entries of other statuses.
 func (q *Queries) InventoryListLow(ctx context.Context, arg InventoryListLowParams) ([]InventoryListLowRow, error) {
 	rows, err := q.db.Query(ctx, inventoryListLow, arg.Statuses, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -183,7 +183,7 @@ type InventoryListOfStatusRow struct {
 	Status   string
 }
 
-// One stretch of the index per status, the heads merged; see queries/pets.sql.
+// Reads one index range per status and merges them, as in queries/pets.sql.
 func (q *Queries) InventoryListOfStatus(ctx context.Context, arg InventoryListOfStatusParams) ([]InventoryListOfStatusRow, error) {
 	rows, err := q.db.Query(ctx, inventoryListOfStatus, arg.Statuses, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -223,8 +223,7 @@ type InventoryLockRow struct {
 	Status   string
 }
 
-// For If-Match: the entry, with its pet's status, as it is until the
-// transaction ends.
+// Locks the entry and its pet until the transaction ends, for If-Match.
 func (q *Queries) InventoryLock(ctx context.Context, petID int64) (InventoryLockRow, error) {
 	row := q.db.QueryRow(ctx, inventoryLock, petID)
 	var i InventoryLockRow
@@ -274,8 +273,9 @@ type InventorySetParams struct {
 	Quantity int64
 }
 
-// The status follows the stock as section 4 of the contract says, judged on
-// the locked rows (inventory first, then the pet). No row: there is no entry.
+// Sets the quantity, and the status of the pet that follows from it (API reference,
+// Stock and states), based on the locked rows (inventory first, then the pet). No
+// row means that there is no entry.
 func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) (string, error) {
 	row := q.db.QueryRow(ctx, inventorySet, arg.PetID, arg.Quantity)
 	var status string

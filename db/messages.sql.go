@@ -88,7 +88,7 @@ type MessageListParams struct {
 	PageSize  int32
 }
 
-// Newest first: the ids are in the order of time.
+// Newest first, because ids are ordered by time.
 func (q *Queries) MessageList(ctx context.Context, arg MessageListParams) ([]Message, error) {
 	rows, err := q.db.Query(ctx, messageList, arg.AccountID, arg.BeforeID, arg.PageSize)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Keys to the API. The secret itself is nowhere: it is shown once, when the key is made.
+// API keys. The secret is not stored: it is shown once, when the key is created.
 type APIKey struct {
 	ID        int64
 	AccountID int64
@@ -16,9 +16,9 @@ type APIKey struct {
 	Name string
 	// admin includes write, write includes read.
 	Scope string
-	// The beginning of the secret, for people to tell keys apart.
+	// The first characters of the secret, by which people tell keys apart.
 	Prefix string
-	// SHA-256 of the secret. Secrets hold 178 random bits, so a slow hash would add nothing.
+	// SHA-256 of the secret. Secrets have 178 random bits, so a slow hash would not add security.
 	SecretSha256 []byte
 	CreatedAt    time.Time
 	ExpiresAt    *time.Time
@@ -26,63 +26,63 @@ type APIKey struct {
 	LastUsedAt *time.Time
 	// Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).
 	RevokedAt *time.Time
-	// SHA-256 of the secret before this one, when it was rotated with a grace; NULL when it ended at once.
+	// SHA-256 of the previous secret, if it was rotated with a grace; otherwise NULL.
 	PreviousSha256 []byte
-	// When the secret before this one ends.
+	// When the previous secret stops working.
 	PreviousUntil *time.Time
 }
 
-// Who uses the API. Only messages and API keys belong to an account; the shop is shared by all.
+// Accounts of API clients. Only messages and API keys belong to an account; all accounts share the pets, orders and inventory.
 type Account struct {
 	ID int64
-	// By which people know the account; petstore key create names it.
+	// The unique name that petstore key create sets.
 	Name      string
 	CreatedAt time.Time
 }
 
-// Kinds of pets. Small and read often: a reference table on a sharded cluster.
+// Categories of pets. On a sharded cluster, a reference table: small and read often.
 type Category struct {
-	// Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.
+	// Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.
 	ID int64
 	// As the client sent it.
 	Name string
-	// The name without case, made by the program (internal/casefold): unique, ordered, searched by prefix.
+	// The case-folded name (internal/casefold), for uniqueness, sorting and prefix search.
 	NameKey string
-	// Free text; NULL when there is none.
+	// Optional free text.
 	Description *string
 }
 
-// Answers to POST requests that carried an Idempotency-Key, each written in the transaction of its effect; kept 24 hours.
+// Responses to POST requests with an Idempotency-Key, each written in the same transaction as its effect and kept 24 hours.
 type IdempotencyKey struct {
 	APIKeyID int64
 	// As the client sent it.
 	Key string
-	// SHA-256 of the path and the body: another request under the same key is an error.
+	// SHA-256 of the path and the body. A different request with the same key is an error.
 	Fingerprint []byte
-	// Only answers that are a success are kept.
+	// The status of the response. Only successful responses are stored.
 	Status int32
-	// The header field Location of the answer.
+	// The Location header of the response.
 	Location  string
 	Body      []byte
 	CreatedAt time.Time
 }
 
-// The stock of each pet. Its row is the lock under which orders of the pet are decided.
+// The stock of each pet. Every order locks the row of its pet.
 type Inventory struct {
-	// The pet, and the column that spreads the data.
+	// The pet; also the sharding column.
 	PetID int64
 	// Units that can be ordered.
 	Quantity int64
-	// Units of orders that are not complete; not shown to clients.
+	// Units of open orders; not part of the API.
 	Held int64
 	// True if at most 10 units can be ordered: the filter low of GET /store/inventory.
 	Low bool
 }
 
-// Messages taken from clients, each account its own.
+// Messages from clients. Each account sees only its own.
 type Message struct {
 	AccountID int64
-	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that the primary key is also the order of time.
+	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
 	ID      string
 	Message string
 	// queued is the only status in version 1.0.0.
@@ -90,35 +90,35 @@ type Message struct {
 	CreatedAt time.Time
 }
 
-// Orders of one pet each. An order that is cancelled is deleted and its units return to the stock.
+// Orders, each of one pet. Canceling an order deletes it and returns its units to the stock.
 type Order struct {
-	// Given out by the server, unique over all shards, at most 2^53-1.
+	// Assigned by the server, unique across all shards, at most 2^53-1.
 	ID int64
-	// The pet; leads the primary key because it spreads the data.
+	// The pet; first in the primary key because it is the sharding column.
 	PetID int64
-	// Units ordered: held in inventory until the order is complete.
+	// Units ordered. They are part of inventory.held until the order is complete.
 	Quantity int64
-	// When to ship, years 0001 to 9999 in UTC; NULL when not planned.
+	// The planned ship date, years 0001 to 9999 in UTC; NULL if not planned.
 	ShipDate *time.Time
-	// True once the units have left for good; never false again.
+	// True if the units have shipped. It never becomes false again.
 	Complete bool
 }
 
-// What the shop offers. Each pet has one row in inventory. Sharded by id.
+// Pets of the shop. Each pet has one row in inventory. Sharded by id.
 type Pet struct {
-	// Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.
+	// Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.
 	ID int64
 	// A category with pets cannot be deleted.
 	CategoryID int64
 	// As the client sent it.
 	Name string
-	// The name without case, made by the program (internal/casefold): ordered, searched by prefix.
+	// The case-folded name (internal/casefold), for sorting and prefix search.
 	NameKey string
-	// Moved by clients and by orders; lock the row of inventory before this one.
+	// Changed by clients and by orders. Lock the row of inventory before this one.
 	Status string
 }
 
-// Random keys that all processes share, made when the database is migrated.
+// Random keys that all processes share, created by the migration.
 type SigningKey struct {
 	// cursor: authenticates the cursors of lists (HMAC-SHA-256).
 	Purpose string

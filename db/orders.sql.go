@@ -56,8 +56,8 @@ type OrderCancelParams struct {
 	ID    int64
 }
 
-// Deletes an order that is not complete and returns its units. The row says
-// whether it was complete; no row: there is no order.
+// Deletes an order that is not complete and returns its units to the stock. The row
+// tells whether it was complete. No row means that there is no order.
 func (q *Queries) OrderCancel(ctx context.Context, arg OrderCancelParams) (bool, error) {
 	row := q.db.QueryRow(ctx, orderCancel, arg.PetID, arg.ID)
 	var complete bool
@@ -127,7 +127,7 @@ type OrderListParams struct {
 	PageSize int32
 }
 
-// The lists; see queries/pets.sql about the sort.
+// The lists. queries/pets.sql explains the sort.
 func (q *Queries) OrderList(ctx context.Context, arg OrderListParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderList, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -212,7 +212,7 @@ type OrderListOfPetParams struct {
 	PageSize  int32
 }
 
-// Walks the orders of the pet in the primary key.
+// Scans the orders of the pet in the primary key.
 func (q *Queries) OrderListOfPet(ctx context.Context, arg OrderListOfPetParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderListOfPet,
 		arg.PetID,
@@ -290,9 +290,9 @@ type OrderListShippingParams struct {
 	PageSize  int32
 }
 
-// Walks the ship dates of the orders that are complete and of those that are not,
-// and merges the two. Postgres plans it with its values: the orders of a pet that
-// has few are read and sorted instead.
+// Scans the ship dates of complete and of open orders, and merges the two. Postgres
+// plans it with the actual values, so it instead reads and sorts the orders of a
+// pet that has few.
 func (q *Queries) OrderListShipping(ctx context.Context, arg OrderListShippingParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderListShipping,
 		arg.Completes,
@@ -345,8 +345,8 @@ type OrderLockParams struct {
 	PetID int64
 }
 
-// For If-Match: the order as it is until the transaction ends. Inventory is
-// locked before orders, as everywhere.
+// Locks the order until the transaction ends, for If-Match. Inventory is always
+// locked before orders.
 func (q *Queries) OrderLock(ctx context.Context, arg OrderLockParams) (Order, error) {
 	row := q.db.QueryRow(ctx, orderLock, arg.ID, arg.PetID)
 	var i Order
@@ -418,21 +418,23 @@ type OrderPlaceRow struct {
 	PetStatus string
 }
 
-// Orders move units between the stock and what is held, and the pet's status
-// with them (section 4 of the contract). Three things make the statements below
-// right at READ COMMITTED, under any concurrency:
+// Orders move units between quantity and held of the inventory, and change the
+// status of the pet (API reference, Stock and states). Three rules make the
+// statements below correct at READ COMMITTED under any concurrency
+// (docs/decisions/0003-order-in-one-statement.md):
 //
-//  1. The row of inventory is locked first, then the order, then the pet: all
-//     that happens to one pet happens one after the other, and in one order.
-//  2. FOR NO KEY UPDATE in a CTE gives the latest version of a row, even when it
-//     changed while the statement waited. Everything is decided on what those
-//     CTEs return, never on a condition in the WHERE of an UPDATE: that would
-//     be tested on the version of the snapshot first, and skip the row. The
-//     units are computed from them for the same reason: on the version of the
-//     snapshot, quantity - 5 could be negative and fail the CHECK.
-//  3. Each later CTE reads from the earlier ones, so that they run in this order.
+//  1. Every statement locks the row of inventory first, then the order, then the
+//     pet. So the changes of one pet run one after the other, without deadlocks.
+//  2. FOR NO KEY UPDATE in a CTE returns the latest version of a row, even if the row
+//     changed while the statement waited. All conditions use the results of these
+//     CTEs, never the WHERE of an UPDATE, which would first test the version of the
+//     snapshot and skip the row. The units are computed from them for the same
+//     reason: with the version of the snapshot, quantity - 5 could be negative and
+//     violate the CHECK.
+//  3. Each later CTE reads from the earlier ones, so they run in this order.
 //
-// One row always: what was found, and the order if it was placed.
+// Always returns one row: whether the pet exists, its status, and the order if it
+// was placed.
 func (q *Queries) OrderPlace(ctx context.Context, arg OrderPlaceParams) (OrderPlaceRow, error) {
 	row := q.db.QueryRow(ctx, orderPlace, arg.PetID, arg.Quantity, arg.ShipDate)
 	var i OrderPlaceRow
@@ -503,7 +505,7 @@ WITH RECURSIVE entry AS (
     ORDER BY wanted.place
     RETURNING id, ship_date
 ), numbered AS (
-    -- Ids are given out in the order of the insert.
+    -- Ids are assigned in the order of the insert.
     SELECT placed.id, placed.ship_date, row_number() OVER (ORDER BY placed.id) AS number
     FROM placed
 ), successes AS (
@@ -534,11 +536,11 @@ type OrderPlaceManyRow struct {
 	PetStatus string
 }
 
-// Places several orders of one pet, one after the other as if each were alone:
-// those that the stock does not suffice for are left out, and those behind them
-// are not. One row for each, in the order of the arrays; none when there is no
-// such pet. An element of ship_dates that is no_ship_date stands for NULL, which
-// arrays of this driver do not hold.
+// Places several orders of one pet, with the same result as one after the other:
+// orders that exceed the stock are skipped, and later ones may still be placed.
+// Returns one row per order, in the order of the arrays, or none if the pet does
+// not exist. An element of ship_dates equal to no_ship_date means NULL, because the
+// driver's arrays cannot contain NULL.
 func (q *Queries) OrderPlaceMany(ctx context.Context, arg OrderPlaceManyParams) ([]OrderPlaceManyRow, error) {
 	rows, err := q.db.Query(ctx, orderPlaceMany,
 		arg.PetID,
@@ -628,9 +630,9 @@ type OrderUpdateRow struct {
 	Complete bool
 }
 
-// Completes the order, sets its ship date, or both. No row: there is no order.
-// The write names the pet, which OrderGet told: an order never changes its pet,
-// and on a sharded cluster a write must name the column that spreads the data.
+// Completes the order, sets its ship date, or both. No row means that there is no
+// order. The write includes the pet_id from OrderGet: an order never changes its
+// pet, and on a sharded cluster a write must include the sharding column.
 func (q *Queries) OrderUpdate(ctx context.Context, arg OrderUpdateParams) (OrderUpdateRow, error) {
 	row := q.db.QueryRow(ctx, orderUpdate,
 		arg.PetID,

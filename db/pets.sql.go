@@ -26,8 +26,8 @@ type PetCountParams struct {
 	UntilKey   *string
 }
 
-// The counts, for Prefer: count=exact. Postgres plans them with their values (see
-// internal/api/sort.go), so a filter that is not given costs nothing.
+// The counts, for Prefer: count=exact. Postgres plans them with the actual values
+// (see internal/api/sort.go), so an unused filter costs nothing.
 func (q *Queries) PetCount(ctx context.Context, arg PetCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, petCount,
 		arg.CategoryID,
@@ -59,8 +59,8 @@ type PetCreateParams struct {
 	Status     string
 }
 
-// The inventory entry is created with the pet. An unknown category fails with
-// foreign_key_violation.
+// Creates the pet and its inventory entry. Fails with foreign_key_violation if the
+// category does not exist.
 func (q *Queries) PetCreate(ctx context.Context, arg PetCreateParams) (int64, error) {
 	row := q.db.QueryRow(ctx, petCreate,
 		arg.CategoryID,
@@ -84,9 +84,9 @@ USING entry
 WHERE pets.id = entry.pet_id
 `
 
-// The inventory entry goes first: its row is the lock that orders take, and
-// everyone locks inventory before pets. A pet with orders fails with
-// foreign_key_violation, and nothing is deleted.
+// Deletes the inventory entry first, because orders lock its row and inventory is
+// always locked before pets. Fails with foreign_key_violation, and deletes nothing,
+// if the pet has orders.
 func (q *Queries) PetDelete(ctx context.Context, id int64) (int64, error) {
 	result, err := q.db.Exec(ctx, petDelete, id)
 	if err != nil {
@@ -102,9 +102,9 @@ WHERE id = ANY ($1::bigint[])
 ORDER BY id
 `
 
-// Ids that do not exist are left out. The ids bound the rows: they are the filter
-// of a list, at most 100, or those of single pets whose reads share a statement,
-// of which there are at most as many as requests in flight.
+// Omits ids that do not exist. The ids limit the rows: they are the filter of a
+// list, at most 100, or single reads that share a statement, at most as many as
+// requests in flight.
 func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petGetMany, ids)
 	if err != nil {
@@ -157,14 +157,14 @@ type PetListParams struct {
 	PageSize int32
 }
 
-// The lists. A page begins after the last row of the page before it (keyset
-// paging). internal/api/sort.go writes the sort in the place of /* sort */ 'id';
-// the planner then folds each CASE to the branch of that sort, before it chooses
-// an index. TestListPlans checks the plans.
+// The lists. A page starts after the last row of the previous page (keyset
+// pagination). internal/api/sort.go replaces /* sort */ 'id' with the sort. The
+// planner then reduces each CASE to the branch of that sort before it chooses an
+// index. TestListPlans checks the plans.
 //
-// A filter by status walks one stretch of an index per status and merges the
-// heads: ids are gathered from the index alone, then only the rows of the page
-// are read. ARRAY(…) makes the planner fetch them by primary key.
+// A filter by status reads one index range per status and merges them. An
+// index-only scan collects the ids, and only the rows of the page are read.
+// ARRAY(…) makes the planner fetch them by primary key.
 func (q *Queries) PetList(ctx context.Context, arg PetListParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petList,
 		arg.AfterKey,
@@ -371,8 +371,8 @@ JOIN pets ON pets.id = entry.pet_id
 FOR UPDATE OF pets
 `
 
-// For If-Match: the pet as it is until the transaction ends. Inventory is
-// locked before pets, as everywhere.
+// Locks the pet until the transaction ends, for If-Match. Inventory is always
+// locked before pets.
 func (q *Queries) PetLock(ctx context.Context, id int64) (Pet, error) {
 	row := q.db.QueryRow(ctx, petLock, id)
 	var i Pet
@@ -435,12 +435,12 @@ type PetUpdateRow struct {
 	Status            string
 }
 
-// NULL leaves a column as it is. One row says what was found and whether the
-// update was made; no row says that there is no pet.
+// NULL leaves a column unchanged. The row tells what was found and whether the
+// update was made. No row means that there is no pet.
 //
-// The lock comes first and gives the latest version of the row: from there on
-// the transition is judged on what is really there. The only transition that
-// section 4 forbids is from sold to pending.
+// The lock comes first and returns the latest version of the row, so the transition
+// is checked against the current status. The only forbidden transition is from sold
+// to pending (API reference, Stock and states).
 func (q *Queries) PetUpdate(ctx context.Context, arg PetUpdateParams) (PetUpdateRow, error) {
 	row := q.db.QueryRow(ctx, petUpdate,
 		arg.ID,

@@ -12,11 +12,11 @@ CREATE TABLE categories (
     CONSTRAINT categories_description_check CHECK (char_length(description) <= 2000)
 );
 
-COMMENT ON TABLE  categories             IS 'Kinds of pets. Small and read often: a reference table on a sharded cluster.';
-COMMENT ON COLUMN categories.id          IS 'Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.';
+COMMENT ON TABLE  categories             IS 'Categories of pets. On a sharded cluster, a reference table: small and read often.';
+COMMENT ON COLUMN categories.id          IS 'Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.';
 COMMENT ON COLUMN categories.name        IS 'As the client sent it.';
-COMMENT ON COLUMN categories.name_key    IS 'The name without case, made by the program (internal/casefold): unique, ordered, searched by prefix.';
-COMMENT ON COLUMN categories.description IS 'Free text; NULL when there is none.';
+COMMENT ON COLUMN categories.name_key    IS 'The case-folded name (internal/casefold), for uniqueness, sorting and prefix search.';
+COMMENT ON COLUMN categories.description IS 'Optional free text.';
 
 -- +goose Down
 DROP TABLE categories;

@@ -13,19 +13,20 @@ CREATE TABLE pets (
     CONSTRAINT pets_status_check     CHECK (status IN ('available', 'pending', 'sold'))
 );
 
--- A list walks the index that holds its filter and then its order; see queries/pets.sql.
+-- Each list scans the index with its filter columns followed by its sort columns;
+-- see queries/pets.sql.
 CREATE INDEX pets_name_idx                 ON pets (name_key, id);
 CREATE INDEX pets_status_idx               ON pets (status, id);
 CREATE INDEX pets_status_name_idx          ON pets (status, name_key, id);
 CREATE INDEX pets_category_status_idx      ON pets (category_id, status, id);
 CREATE INDEX pets_category_status_name_idx ON pets (category_id, status, name_key, id);
 
-COMMENT ON TABLE  pets             IS 'What the shop offers. Each pet has one row in inventory. Sharded by id.';
-COMMENT ON COLUMN pets.id          IS 'Given out by the server, at most 2^53-1 so that JavaScript reads it exactly.';
+COMMENT ON TABLE  pets             IS 'Pets of the shop. Each pet has one row in inventory. Sharded by id.';
+COMMENT ON COLUMN pets.id          IS 'Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.';
 COMMENT ON COLUMN pets.category_id IS 'A category with pets cannot be deleted.';
 COMMENT ON COLUMN pets.name        IS 'As the client sent it.';
-COMMENT ON COLUMN pets.name_key    IS 'The name without case, made by the program (internal/casefold): ordered, searched by prefix.';
-COMMENT ON COLUMN pets.status      IS 'Moved by clients and by orders; lock the row of inventory before this one.';
+COMMENT ON COLUMN pets.name_key    IS 'The case-folded name (internal/casefold), for sorting and prefix search.';
+COMMENT ON COLUMN pets.status      IS 'Changed by clients and by orders. Lock the row of inventory before this one.';
 
 -- +goose Down
 DROP TABLE pets;

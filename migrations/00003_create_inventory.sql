@@ -11,14 +11,14 @@ CREATE TABLE inventory (
     CONSTRAINT inventory_held_check     CHECK (held >= 0)
 ) WITH (fillfactor = 80);
 
--- No index holds quantity or held, and every page has room for new versions of its
--- rows: an order then updates its entry without touching an index (a HOT update).
+-- No index contains quantity or held, and every page has free space for new row
+-- versions. So an order updates its entry without changing an index (a HOT update).
 CREATE INDEX inventory_low_idx ON inventory (pet_id) WHERE low;
 
-COMMENT ON TABLE  inventory          IS 'The stock of each pet. Its row is the lock under which orders of the pet are decided.';
-COMMENT ON COLUMN inventory.pet_id   IS 'The pet, and the column that spreads the data.';
+COMMENT ON TABLE  inventory          IS 'The stock of each pet. Every order locks the row of its pet.';
+COMMENT ON COLUMN inventory.pet_id   IS 'The pet; also the sharding column.';
 COMMENT ON COLUMN inventory.quantity IS 'Units that can be ordered.';
-COMMENT ON COLUMN inventory.held     IS 'Units of orders that are not complete; not shown to clients.';
+COMMENT ON COLUMN inventory.held     IS 'Units of open orders; not part of the API.';
 COMMENT ON COLUMN inventory.low      IS 'True if at most 10 units can be ordered: the filter low of GET /store/inventory.';
 
 -- +goose Down

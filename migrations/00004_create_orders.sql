@@ -16,12 +16,12 @@ CREATE INDEX orders_id_idx        ON orders (id);
 CREATE INDEX orders_complete_idx  ON orders (complete, id);
 CREATE INDEX orders_ship_date_idx ON orders (complete, ship_date, id) WHERE ship_date IS NOT NULL;
 
-COMMENT ON TABLE  orders           IS 'Orders of one pet each. An order that is cancelled is deleted and its units return to the stock.';
-COMMENT ON COLUMN orders.id        IS 'Given out by the server, unique over all shards, at most 2^53-1.';
-COMMENT ON COLUMN orders.pet_id    IS 'The pet; leads the primary key because it spreads the data.';
-COMMENT ON COLUMN orders.quantity  IS 'Units ordered: held in inventory until the order is complete.';
-COMMENT ON COLUMN orders.ship_date IS 'When to ship, years 0001 to 9999 in UTC; NULL when not planned.';
-COMMENT ON COLUMN orders.complete  IS 'True once the units have left for good; never false again.';
+COMMENT ON TABLE  orders           IS 'Orders, each of one pet. Canceling an order deletes it and returns its units to the stock.';
+COMMENT ON COLUMN orders.id        IS 'Assigned by the server, unique across all shards, at most 2^53-1.';
+COMMENT ON COLUMN orders.pet_id    IS 'The pet; first in the primary key because it is the sharding column.';
+COMMENT ON COLUMN orders.quantity  IS 'Units ordered. They are part of inventory.held until the order is complete.';
+COMMENT ON COLUMN orders.ship_date IS 'The planned ship date, years 0001 to 9999 in UTC; NULL if not planned.';
+COMMENT ON COLUMN orders.complete  IS 'True if the units have shipped. It never becomes false again.';
 
 -- +goose Down
 DROP TABLE orders;

@@ -9,8 +9,8 @@ CREATE TABLE accounts (
     CONSTRAINT accounts_name_check CHECK (char_length(name) BETWEEN 1 AND 100)
 );
 
-COMMENT ON TABLE  accounts      IS 'Who uses the API. Only messages and API keys belong to an account; the shop is shared by all.';
-COMMENT ON COLUMN accounts.name IS 'By which people know the account; petstore key create names it.';
+COMMENT ON TABLE  accounts      IS 'Accounts of API clients. Only messages and API keys belong to an account; all accounts share the pets, orders and inventory.';
+COMMENT ON COLUMN accounts.name IS 'The unique name that petstore key create sets.';
 
 -- +goose Down
 DROP TABLE accounts;

@@ -22,11 +22,11 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_account_idx ON api_keys (account_id, id);
 CREATE INDEX api_keys_prefix_idx  ON api_keys (prefix);
 
-COMMENT ON TABLE  api_keys               IS 'Keys to the API. The secret itself is nowhere: it is shown once, when the key is made.';
+COMMENT ON TABLE  api_keys               IS 'API keys. The secret is not stored: it is shown once, when the key is created.';
 COMMENT ON COLUMN api_keys.name          IS 'A label for people.';
 COMMENT ON COLUMN api_keys.scope         IS 'admin includes write, write includes read.';
-COMMENT ON COLUMN api_keys.prefix        IS 'The beginning of the secret, for people to tell keys apart.';
-COMMENT ON COLUMN api_keys.secret_sha256 IS 'SHA-256 of the secret. Secrets hold 178 random bits, so a slow hash would add nothing.';
+COMMENT ON COLUMN api_keys.prefix        IS 'The first characters of the secret, by which people tell keys apart.';
+COMMENT ON COLUMN api_keys.secret_sha256 IS 'SHA-256 of the secret. Secrets have 178 random bits, so a slow hash would not add security.';
 COMMENT ON COLUMN api_keys.last_used_at  IS 'Written at most once a minute.';
 COMMENT ON COLUMN api_keys.revoked_at    IS 'Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).';
 

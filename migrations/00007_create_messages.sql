@@ -13,8 +13,8 @@ CREATE TABLE messages (
     CONSTRAINT messages_status_check    CHECK (status IN ('queued'))
 );
 
-COMMENT ON TABLE  messages        IS 'Messages taken from clients, each account its own.';
-COMMENT ON COLUMN messages.id     IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that the primary key is also the order of time.';
+COMMENT ON TABLE  messages        IS 'Messages from clients. Each account sees only its own.';
+COMMENT ON COLUMN messages.id     IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
 COMMENT ON COLUMN messages.status IS 'queued is the only status in version 1.0.0.';
 
 -- +goose Down

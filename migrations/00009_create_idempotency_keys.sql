@@ -15,14 +15,14 @@ CREATE TABLE idempotency_keys (
     CONSTRAINT idempotency_keys_status_check      CHECK (status BETWEEN 200 AND 299)
 );
 
--- The sweep of keys that have expired.
+-- For the query IdempotencyKeySweep.
 CREATE INDEX idempotency_keys_created_at_idx ON idempotency_keys (created_at);
 
-COMMENT ON TABLE  idempotency_keys             IS 'Answers to POST requests that carried an Idempotency-Key, each written in the transaction of its effect; kept 24 hours.';
+COMMENT ON TABLE  idempotency_keys             IS 'Responses to POST requests with an Idempotency-Key, each written in the same transaction as its effect and kept 24 hours.';
 COMMENT ON COLUMN idempotency_keys.key         IS 'As the client sent it.';
-COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the path and the body: another request under the same key is an error.';
-COMMENT ON COLUMN idempotency_keys.status      IS 'Only answers that are a success are kept.';
-COMMENT ON COLUMN idempotency_keys.location    IS 'The header field Location of the answer.';
+COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the path and the body. A different request with the same key is an error.';
+COMMENT ON COLUMN idempotency_keys.status      IS 'The status of the response. Only successful responses are stored.';
+COMMENT ON COLUMN idempotency_keys.location    IS 'The Location header of the response.';
 
 -- +goose Down
 DROP TABLE idempotency_keys;

@@ -1,9 +1,9 @@
-// Package migrations embeds the goose migrations that define the tables.
+// Package migrations embeds the goose migrations of the database schema.
 package migrations
 
 import "embed"
 
-// FS holds every migration, in the order of their five-digit versions.
+// FS contains all migrations. Their names start with five-digit versions.
 //
 //go:embed *.sql
 var FS embed.FS

@@ -1,6 +1,6 @@
 -- name: AccountEnsure :one
--- The account of that name, made if it is new. The update that changes nothing
--- makes RETURNING give the row that was there.
+-- Returns the account with the name, and creates it if it does not exist. The
+-- update changes nothing, but makes RETURNING return an existing row.
 INSERT INTO accounts (name)
 VALUES (@name)
 ON CONFLICT ON CONSTRAINT accounts_name_key DO UPDATE SET name = excluded.name
@@ -12,7 +12,7 @@ FROM accounts
 WHERE name = @name;
 
 -- name: AccountGet :one
--- The account of a key, and the key.
+-- Returns a key and its account.
 SELECT accounts.id, accounts.name, accounts.created_at,
        api_keys.id         AS key_id,
        api_keys.name       AS key_name,

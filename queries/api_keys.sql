@@ -4,9 +4,9 @@ VALUES (@account_id, @name, @scope, @prefix, @secret_sha256, sqlc.narg(expires_a
 RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at;
 
 -- name: APIKeyLookUp :many
--- The keys whose secret, or whose secret before that one, has one of these hashes,
--- of which there are at most 100. Revoked keys are not found; the caller checks at
--- each use whether a key has expired or the grace of a secret has ended.
+-- Returns the keys whose current or previous secret has one of the hashes, at most
+-- 100. Revoked keys are omitted. The caller checks at each use whether a key has
+-- expired or the grace of a secret has ended.
 SELECT id, account_id, scope, prefix, secret_sha256, expires_at, last_used_at, previous_sha256, previous_until
 FROM api_keys
 WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest(@hashes::bytea[])))
@@ -14,7 +14,7 @@ WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest(@hashes::bytea[])))
   AND revoked_at IS NULL;
 
 -- name: APIKeyList :many
--- All that an account has had, for its operator.
+-- Returns all keys of an account, for the operator.
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
 WHERE account_id = @account_id
@@ -23,7 +23,7 @@ ORDER BY id
 LIMIT @page_size;
 
 -- name: APIKeyListRecent :many
--- As the account sees them: revoked ones for 30 days.
+-- Returns the keys that the API shows: revoked ones only for 30 days.
 SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM api_keys
 WHERE account_id = @account_id
@@ -40,7 +40,7 @@ WHERE account_id = @account_id
   AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days');
 
 -- name: APIKeyFind :many
--- By id or by prefix, which few keys share.
+-- Finds keys by id or by prefix. Several keys can share a prefix.
 SELECT id, account_id, name, prefix
 FROM api_keys
 WHERE id = sqlc.narg(id) OR prefix = sqlc.narg(prefix)
@@ -48,15 +48,15 @@ ORDER BY id
 LIMIT 100;
 
 -- name: APIKeyRotate :one
--- Puts a new secret in the place of the present one, which works for the grace; the
--- one before that ends. Of two at once the second finds the secret of the first as
--- the present one. No row: the account has no such key, or it is revoked.
+-- Replaces the current secret, which keeps working for the grace. The secret before
+-- it stops. Of two concurrent rotations, the second replaces the secret of the
+-- first. No row means that the account has no such key, or that the key is revoked.
 WITH rotated AS (
     UPDATE api_keys
     SET prefix          = @prefix,
         secret_sha256   = @secret_sha256,
         previous_sha256 = CASE WHEN @grace_seconds::bigint > 0 THEN secret_sha256 END,
-        -- the time of the change, which may have waited for another
+        -- clock_timestamp, because the update may have waited for another one
         previous_until  = CASE WHEN @grace_seconds > 0 THEN clock_timestamp() + make_interval(secs => @grace_seconds) END
     WHERE id = @id
       AND account_id = @account_id
@@ -68,9 +68,9 @@ SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
 FROM rotated;
 
 -- name: APIKeyRevoke :many
--- Revokes any key, by id or by prefix, and returns all that were named. A key that
--- is revoked already is neither written nor announced. Every process hears of the
--- others on the channel api_keys, once the transaction has committed.
+-- Revokes keys by id or by prefix, and returns all that match. A key that is
+-- already revoked is neither written nor announced. Other processes are notified on
+-- the channel api_keys when the transaction commits.
 WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
@@ -87,16 +87,16 @@ ORDER BY api_keys.id
 LIMIT 100;
 
 -- name: APIKeyGetOwn :one
--- A key of the account, before it is revoked.
+-- Returns a key of the account, before it is revoked.
 SELECT scope, revoked_at
 FROM api_keys
 WHERE id = @id
   AND account_id = @account_id;
 
 -- name: APIKeyLockAdmins :many
--- The first two live admin keys of the account, locked in the order of their ids
--- until the transaction ends. Two are enough to tell whether one is the last. A key
--- that another transaction revokes while this one waits for it is left out.
+-- Locks the first two live admin keys of the account until the transaction ends, by
+-- id. Two are enough to tell whether one is the last. A key that a concurrent
+-- transaction revokes is omitted.
 SELECT id
 FROM api_keys
 WHERE account_id = @account_id
@@ -108,8 +108,8 @@ LIMIT 2
 FOR NO KEY UPDATE;
 
 -- name: APIKeyRevokeOwn :one
--- Revokes a key of the account and announces it. No row: the account has no such
--- key, or it is revoked already.
+-- Revokes a key of the account and announces it. No row means that the account has
+-- no such key, or that it is already revoked.
 WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
@@ -122,9 +122,9 @@ SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked;
 
 -- name: APIKeyMarkUsed :exec
--- Keys and when each was used. What is less than a minute after the use that is
--- known is not written, so that the processes together write once a minute. The
--- rows are locked in the order of ids: two processes never wait for each other.
+-- Stores when keys were last used. A use less than a minute after the stored one is
+-- skipped, so that all processes together write each key at most once a minute.
+-- Rows are locked by id, so that two processes never deadlock.
 WITH used AS (
     SELECT unnest(@ids::bigint[]) AS id, unnest(@used_at::timestamptz[]) AS used_at
 ), due AS (

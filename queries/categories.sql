@@ -4,20 +4,21 @@ FROM categories
 WHERE id = @id;
 
 -- name: CategoryLock :one
--- For If-Match: the category as it is until the transaction ends.
+-- Locks the category until the transaction ends, for If-Match.
 SELECT id, name, name_key, description
 FROM categories
 WHERE id = @id
 FOR UPDATE;
 
 -- name: CategoryCreate :one
--- A name that is taken fails with unique_violation.
+-- Fails with unique_violation if the name is taken.
 INSERT INTO categories (name, name_key, description)
 VALUES (@name, @name_key, sqlc.narg(description))
 RETURNING id, name, name_key, description;
 
 -- name: CategoryUpdate :one
--- NULL leaves the name; the description is replaced, by NULL too, when set_description says so.
+-- A NULL name leaves the name unchanged. The description is replaced, also by NULL,
+-- if set_description is true.
 UPDATE categories
 SET name        = coalesce(sqlc.narg(name), name),
     name_key    = coalesce(sqlc.narg(name_key), name_key),
@@ -26,12 +27,12 @@ WHERE id = @id
 RETURNING id, name, name_key, description;
 
 -- name: CategoryDelete :execrows
--- A category that pets belong to fails with foreign_key_violation.
+-- Fails with foreign_key_violation if the category has pets.
 DELETE FROM categories
 WHERE id = @id;
 
 -- name: CategoryList :many
--- See queries/pets.sql about the sort.
+-- queries/pets.sql explains the sort.
 SELECT id, name, name_key, description
 FROM categories
 WHERE CASE /* sort */ 'id'

@@ -1,5 +1,6 @@
 -- name: IdempotencyKeyLock :one
--- Holds a key until the transaction ends; false when another request holds it.
+-- Locks a key until the transaction ends. Returns false if another request holds
+-- it.
 SELECT pg_try_advisory_xact_lock(hashtextextended(@key::text, @api_key_id::bigint));
 
 -- name: IdempotencyKeyGet :one
@@ -11,14 +12,14 @@ WHERE api_key_id = @api_key_id
 
 -- name: AwaitStandby :exec
 -- Makes the commit of this transaction wait for the synchronous standby, as a
--- commit that changes rows does. Without it, the commit of a transaction that only
--- reads returns at once. The message lies in the WAL behind all that the
--- transaction has read, so a standby that has the message has that too. Every role
--- may send it, and nobody reads it.
+-- commit that changes rows does. Otherwise the commit of a read-only transaction
+-- returns at once. The message follows everything in the WAL that the transaction
+-- has read, so a standby that has the message has that too. Every role may send it,
+-- and nothing reads it.
 SELECT pg_logical_emit_message(true, 'petstore', '');
 
 -- name: IdempotencyKeyKeep :exec
--- Replaces an answer that has expired, which the sweep may not have met yet.
+-- Stores a response. Replaces an expired one that the sweep has not deleted yet.
 INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body)
 VALUES (@api_key_id, @key, @fingerprint, @status, @location, @body)
 ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
@@ -29,10 +30,10 @@ SET fingerprint = excluded.fingerprint,
     created_at  = excluded.created_at;
 
 -- name: IdempotencyKeySweep :execrows
--- Deletes some of the answers that have expired. Several processes may sweep at
--- once: each passes over what another is deleting. The CTE runs once, whatever
--- the plan; a subquery in the WHERE may run again for each row, each time past
--- those that are locked already, and so beyond the batch.
+-- Deletes some of the expired responses. Several processes may sweep concurrently:
+-- each skips rows that another deletes. The CTE runs once in every plan. A subquery
+-- in the WHERE could run again for each row, skip the locked rows each time, and
+-- exceed the batch.
 WITH expired AS MATERIALIZED (
     SELECT api_key_id, key
     FROM idempotency_keys

@@ -5,8 +5,7 @@ JOIN pets ON pets.id = inventory.pet_id
 WHERE inventory.pet_id = @pet_id;
 
 -- name: InventoryLock :one
--- For If-Match: the entry, with its pet's status, as it is until the
--- transaction ends.
+-- Locks the entry and its pet until the transaction ends, for If-Match.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity
     FROM inventory
@@ -19,8 +18,9 @@ JOIN pets ON pets.id = entry.pet_id
 FOR UPDATE OF pets;
 
 -- name: InventorySet :one
--- The status follows the stock as section 4 of the contract says, judged on
--- the locked rows (inventory first, then the pet). No row: there is no entry.
+-- Sets the quantity, and the status of the pet that follows from it (API reference,
+-- Stock and states), based on the locked rows (inventory first, then the pet). No
+-- row means that there is no entry.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
@@ -64,8 +64,8 @@ ORDER BY status
 LIMIT 3;
 
 -- name: InventoryList :many
--- Walks the primary key and leaves out entries that do not match. The bound is
--- said of both tables: a merge join would else walk the pets from the first one on.
+-- Scans the primary key and filters the entries. Both tables have the bound,
+-- because a merge join would otherwise scan the pets from the first one.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
@@ -77,7 +77,7 @@ ORDER BY inventory.pet_id
 LIMIT @page_size;
 
 -- name: InventoryListOfStatus :many
--- One stretch of the index per status, the heads merged; see queries/pets.sql.
+-- Reads one index range per status and merges them, as in queries/pets.sql.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
@@ -98,8 +98,8 @@ WHERE inventory.pet_id = ANY (ARRAY(
 ORDER BY inventory.pet_id;
 
 -- name: InventoryListLow :many
--- Walks the index of low entries. The status is the pet's, so low entries of other
--- statuses are read in vain.
+-- Scans the index of low entries. The status is in pets, so the scan also reads low
+-- entries of other statuses.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
 JOIN pets ON pets.id = inventory.pet_id
@@ -111,9 +111,9 @@ ORDER BY inventory.pet_id
 LIMIT @page_size;
 
 -- name: InventoryCount :one
--- For Prefer: count=exact; see queries/pets.sql. Where low is not asked for,
--- PetCount counts the same: each pet has one entry. Postgres leaves out a LEFT JOIN
--- whose columns nobody reads, as when there is no filter by status.
+-- For Prefer: count=exact; see queries/pets.sql. Without the filter low, the API
+-- uses PetCount, because each pet has one entry. Postgres removes a LEFT JOIN whose
+-- columns are unused, which is the case without a filter by status.
 SELECT count(*)
 FROM inventory
 LEFT JOIN pets ON pets.id = inventory.pet_id

@@ -10,7 +10,7 @@ WHERE account_id = @account_id
   AND id = @id;
 
 -- name: MessageList :many
--- Newest first: the ids are in the order of time.
+-- Newest first, because ids are ordered by time.
 SELECT account_id, id, message, status, created_at
 FROM messages
 WHERE account_id = @account_id

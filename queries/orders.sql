@@ -1,19 +1,21 @@
--- Orders move units between the stock and what is held, and the pet's status
--- with them (section 4 of the contract). Three things make the statements below
--- right at READ COMMITTED, under any concurrency:
+-- Orders move units between quantity and held of the inventory, and change the
+-- status of the pet (API reference, Stock and states). Three rules make the
+-- statements below correct at READ COMMITTED under any concurrency
+-- (docs/decisions/0003-order-in-one-statement.md):
 --
--- 1. The row of inventory is locked first, then the order, then the pet: all
---    that happens to one pet happens one after the other, and in one order.
--- 2. FOR NO KEY UPDATE in a CTE gives the latest version of a row, even when it
---    changed while the statement waited. Everything is decided on what those
---    CTEs return, never on a condition in the WHERE of an UPDATE: that would
---    be tested on the version of the snapshot first, and skip the row. The
---    units are computed from them for the same reason: on the version of the
---    snapshot, quantity - 5 could be negative and fail the CHECK.
--- 3. Each later CTE reads from the earlier ones, so that they run in this order.
+-- 1. Every statement locks the row of inventory first, then the order, then the
+--    pet. So the changes of one pet run one after the other, without deadlocks.
+-- 2. FOR NO KEY UPDATE in a CTE returns the latest version of a row, even if the row
+--    changed while the statement waited. All conditions use the results of these
+--    CTEs, never the WHERE of an UPDATE, which would first test the version of the
+--    snapshot and skip the row. The units are computed from them for the same
+--    reason: with the version of the snapshot, quantity - 5 could be negative and
+--    violate the CHECK.
+-- 3. Each later CTE reads from the earlier ones, so they run in this order.
 
 -- name: OrderPlace :one
--- One row always: what was found, and the order if it was placed.
+-- Always returns one row: whether the pet exists, its status, and the order if it
+-- was placed.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
@@ -57,11 +59,11 @@ LEFT JOIN pet ON true
 LEFT JOIN placed ON true;
 
 -- name: OrderPlaceMany :many
--- Places several orders of one pet, one after the other as if each were alone:
--- those that the stock does not suffice for are left out, and those behind them
--- are not. One row for each, in the order of the arrays; none when there is no
--- such pet. An element of ship_dates that is no_ship_date stands for NULL, which
--- arrays of this driver do not hold.
+-- Places several orders of one pet, with the same result as one after the other:
+-- orders that exceed the stock are skipped, and later ones may still be placed.
+-- Returns one row per order, in the order of the arrays, or none if the pet does
+-- not exist. An element of ship_dates equal to no_ship_date means NULL, because the
+-- driver's arrays cannot contain NULL.
 WITH RECURSIVE entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
@@ -119,7 +121,7 @@ WITH RECURSIVE entry AS (
     ORDER BY wanted.place
     RETURNING id, ship_date
 ), numbered AS (
-    -- Ids are given out in the order of the insert.
+    -- Ids are assigned in the order of the insert.
     SELECT placed.id, placed.ship_date, row_number() OVER (ORDER BY placed.id) AS number
     FROM placed
 ), successes AS (
@@ -137,9 +139,9 @@ WHERE decided.place > 0
 ORDER BY decided.place;
 
 -- name: OrderUpdate :one
--- Completes the order, sets its ship date, or both. No row: there is no order.
--- The write names the pet, which OrderGet told: an order never changes its pet,
--- and on a sharded cluster a write must name the column that spreads the data.
+-- Completes the order, sets its ship date, or both. No row means that there is no
+-- order. The write includes the pet_id from OrderGet: an order never changes its
+-- pet, and on a sharded cluster a write must include the sharding column.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
@@ -188,8 +190,8 @@ FROM verdict
 LEFT JOIN updated ON true;
 
 -- name: OrderCancel :one
--- Deletes an order that is not complete and returns its units. The row says
--- whether it was complete; no row: there is no order.
+-- Deletes an order that is not complete and returns its units to the stock. The row
+-- tells whether it was complete. No row means that there is no order.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
@@ -230,8 +232,8 @@ SELECT target.complete
 FROM target;
 
 -- name: OrderLock :one
--- For If-Match: the order as it is until the transaction ends. Inventory is
--- locked before orders, as everywhere.
+-- Locks the order until the transaction ends, for If-Match. Inventory is always
+-- locked before orders.
 WITH entry AS (
     SELECT inventory.pet_id
     FROM inventory
@@ -248,7 +250,7 @@ SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE id = @id;
 
--- The lists; see queries/pets.sql about the sort.
+-- The lists. queries/pets.sql explains the sort.
 
 -- name: OrderList :many
 SELECT id, pet_id, quantity, ship_date, complete
@@ -266,7 +268,7 @@ ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
 -- name: OrderListOfPet :many
--- Walks the orders of the pet in the primary key.
+-- Scans the orders of the pet in the primary key.
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE pet_id = @pet_id
@@ -276,9 +278,9 @@ ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
 -- name: OrderListShipping :many
--- Walks the ship dates of the orders that are complete and of those that are not,
--- and merges the two. Postgres plans it with its values: the orders of a pet that
--- has few are read and sorted instead.
+-- Scans the ship dates of complete and of open orders, and merges the two. Postgres
+-- plans it with the actual values, so it instead reads and sorts the orders of a
+-- pet that has few.
 SELECT id, pet_id, quantity, ship_date, complete
 FROM orders
 WHERE id = ANY (ARRAY(
