@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof" // it registers on a mux, too, that nobody serves
+	"net/http/pprof" // its init also registers on http.DefaultServeMux, which is not served
 	"net/netip"
 	"net/url"
 	"slices"
@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	adminOff = "off" // PETSTORE_ADMIN_ADDR for no admin address
+	adminOff = "off" // the value of PETSTORE_ADMIN_ADDR that disables the admin address
 
 	// adminWriteTimeout is longer than a CPU profile or a trace usually takes.
 	adminWriteTimeout = 2 * time.Minute
@@ -24,7 +24,7 @@ const (
 	adminMaxHeaderBytes = 12 << 10
 )
 
-// listenAdmin listens on PETSTORE_ADMIN_ADDR; it returns nil where that is off.
+// listenAdmin listens on PETSTORE_ADMIN_ADDR. It returns nil if that is off.
 func listenAdmin(ctx context.Context, c config) (net.Listener, error) {
 	if c.AdminAddr == adminOff {
 		return nil, nil
@@ -36,10 +36,9 @@ func listenAdmin(ctx context.Context, c config) (net.Listener, error) {
 	return admin, nil
 }
 
-// startAdmin serves operators on the listener, which may be nil: the metrics,
-// and the profiles of net/http/pprof. Neither is on the address of the API. Hosts
-// are the names by which the address may be called (see [onlyHosts]). The function
-// returned ends it at once.
+// startAdmin serves the metrics and the profiles of net/http/pprof on the listener,
+// which may be nil. The address of the API serves neither. Hosts are the allowed
+// host names (see [onlyHosts]). The returned function stops it at once.
 func startAdmin(listener net.Listener, hosts []string, metrics *telemetry.Metrics, log *slog.Logger) (stop func()) {
 	if listener == nil {
 		return func() {}
@@ -60,14 +59,14 @@ func startAdmin(listener net.Listener, hosts []string, metrics *telemetry.Metric
 		MaxHeaderBytes:    adminMaxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	go func() { _ = server.Serve(listener) }() // ends by being closed
+	go func() { _ = server.Serve(listener) }() // ends when closed
 	return func() { _ = server.Close() }
 }
 
-// onlyHosts passes on the requests whose Host is an IP address, localhost or one
-// of these names, whatever the port, and refuses all others with 421. A page
-// that a browser shows can have its own name resolve to this address (DNS
-// rebinding) and would then read the response; its Host is that name.
+// onlyHosts passes on requests whose Host is an IP address, localhost or one of the
+// names, with any port, and rejects others with 421 (Misdirected Request).
+// Otherwise a web page could resolve its own name to this address (DNS rebinding)
+// and read the response.
 func onlyHosts(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
@@ -82,8 +81,8 @@ func onlyHosts(names []string, next http.Handler) http.Handler {
 	})
 }
 
-// adminHosts are the names by which the admin address may be called: those of
-// PETSTORE_ADMIN_HOSTS, and that of PETSTORE_ADMIN_ADDR.
+// adminHosts returns the allowed host names of the admin address: those of
+// PETSTORE_ADMIN_HOSTS and that of PETSTORE_ADMIN_ADDR.
 func (c config) adminHosts() []string {
 	hosts := slices.Clone(c.AdminHosts)
 	if host, _, err := net.SplitHostPort(c.AdminAddr); err == nil && host != "" {
@@ -92,7 +91,7 @@ func (c config) adminHosts() []string {
 	return hosts
 }
 
-// addressOf is where a listener listens, which may be nil.
+// addressOf returns the address of a listener, or "off" for nil.
 func addressOf(listener net.Listener) string {
 	if listener == nil {
 		return adminOff

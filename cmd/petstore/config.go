@@ -23,7 +23,8 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// config is the configuration from the environment; nothing else reads it.
+// config is the configuration from the environment. No other code reads the
+// environment.
 type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
@@ -42,18 +43,18 @@ type config struct {
 	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
 
 	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
-	RateBurst        int      `env:"PETSTORE_RATE_BURST"` // by default a sixth of RateLimit
+	RateBurst        int      `env:"PETSTORE_RATE_BURST"` // default: a sixth of RateLimit
 	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
 	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
 	Tracing   tracingConfig
-	// GOGC is read by Go itself; serve has another default than Go.
+	// GOGC is read by the Go runtime. Serve changes its default.
 	GOGC string `env:"GOGC"`
-	// GOMEMLIMIT is read by Go itself, too.
+	// GOMEMLIMIT is read by the Go runtime. Serve changes its default.
 	GOMEMLIMIT string `env:"GOMEMLIMIT"`
-	// PGBin is where the server binaries are that dev starts.
+	// PGBin is the directory of the PostgreSQL server binaries that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
 }
 
@@ -64,14 +65,15 @@ const (
 	mostMaxConns    = 10_000
 	mostRateLimit   = 1_000_000
 
-	// leastHeaderBytes leaves room for a URL, an API key and what proxies add.
+	// leastHeaderBytes leaves room for a URL, an API key and the headers that
+	// proxies add.
 	leastHeaderBytes = 8 << 10
 	mostHeaderBytes  = 1 << 20
 	mostConnections  = 1_000_000
 )
 
-// loadConfig reads and checks the whole configuration; the error names every
-// mistake. Database says whether the command cannot do without DATABASE_URL.
+// loadConfig reads and validates the whole configuration. The error lists all
+// invalid variables. Database says whether the command requires DATABASE_URL.
 func (p *program) loadConfig(database bool) (config, error) {
 	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
 	unparsed := p.parseMistakes(err)
@@ -86,7 +88,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 		parsed.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
 	}
 	if parsed.RateBurst == 0 {
-		parsed.RateBurst = max(1, parsed.RateLimit/6) // what comes back in ten seconds
+		parsed.RateBurst = max(1, parsed.RateLimit/6) // the tokens of ten seconds
 	}
 	if parsed.LogFormat == "" {
 		parsed.LogFormat = telemetry.JSON
@@ -132,7 +134,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 	return parsed, nil
 }
 
-// parseMistakes names the variables that could not be parsed, and what they take.
+// parseMistakes lists the variables that cannot be parsed, and their valid values.
 func (p *program) parseMistakes(err error) []string {
 	var mistakes []string
 	all, _ := errors.AsType[env.AggregateError](err)
@@ -148,7 +150,7 @@ func (p *program) parseMistakes(err error) []string {
 	return mistakes
 }
 
-// describeType says what a variable of this type takes.
+// describeType describes the valid values of a type.
 func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[slog.Level]():
@@ -162,8 +164,8 @@ func describeType(t reflect.Type) string {
 	}
 }
 
-// isHostPort reports whether text is an address to listen on. The host may be
-// left out; port 0 is any free one.
+// isHostPort reports whether text is an address to listen on. The host is optional.
+// Port 0 selects a free port.
 func isHostPort(text string) bool {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -173,11 +175,11 @@ func isHostPort(text string) bool {
 	return err == nil
 }
 
-// hostPattern is a host name, without a final dot.
+// hostPattern matches a host name without a trailing dot.
 var hostPattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
-// isBaseURL reports whether text is a scheme and a host. Location and redirects
-// are paths from the root of a host, so that it cannot have a path.
+// isBaseURL reports whether text is a scheme and a host. A path is invalid, because
+// Location headers and redirects are absolute paths.
 func isBaseURL(text string) bool {
 	if text == "" {
 		return true
@@ -186,8 +188,8 @@ func isBaseURL(text string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
 }
 
-// parseOrigins reads the origins whose pages may call the API; none are left of
-// "*", which is all.
+// parseOrigins returns the origins whose pages may call the API. It returns nil for
+// "*", which means all.
 func parseOrigins(list []string) ([]string, error) {
 	if len(list) == 1 && strings.TrimSpace(list[0]) == "*" {
 		return nil, nil
@@ -202,8 +204,8 @@ func parseOrigins(list []string) ([]string, error) {
 	return origins, nil
 }
 
-// originPattern is an Origin as browsers send it (RFC 6454, 6.2): in lower case
-// and without a path.
+// originPattern matches an Origin as browsers send it (RFC 6454, section 6.2):
+// lower case and without a path.
 var originPattern = regexp.MustCompile(`^(https?)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
 
 func isOrigin(text string) bool {
@@ -212,20 +214,20 @@ func isOrigin(text string) bool {
 		return false
 	}
 	scheme, port := parts[1], parts[3]
-	return scheme+port != "http:80" && scheme+port != "https:443" // which browsers leave out
+	return scheme+port != "http:80" && scheme+port != "https:443" // browsers omit default ports
 }
 
-// isAddress reports whether text is an IP address or a network.
+// isAddress reports whether text is an IP address or a network in CIDR notation.
 func isAddress(text string) bool {
 	if network, err := netip.ParsePrefix(text); err == nil {
-		return network == network.Masked() // 10.1.2.3/8 is more likely a slip
+		return network == network.Masked() // reject host bits as in 10.1.2.3/8, which are probably a mistake
 	}
 	address, err := netip.ParseAddr(text)
 	return err == nil && address.Zone() == ""
 }
 
-// tracingConfig are the standard variables of OpenTelemetry that say whether
-// there are traces. The other ones are read by its SDK, from the process.
+// tracingConfig contains the OpenTelemetry variables that enable tracing. The
+// OpenTelemetry SDK reads the others.
 type tracingConfig struct {
 	Disabled       string `env:"OTEL_SDK_DISABLED"`
 	Exporter       string `env:"OTEL_TRACES_EXPORTER"`
@@ -241,8 +243,8 @@ const (
 	otlpProtocol = "http/protobuf"
 )
 
-// on reports whether spans are to be made. Where no variable names an exporter
-// or an endpoint there are none, although the default of the standard is otlp.
+// on reports whether tracing is enabled. It is off unless a variable sets an
+// exporter or an endpoint, although the OpenTelemetry default exporter is otlp.
 func (c tracingConfig) on() bool {
 	switch {
 	case strings.EqualFold(c.Disabled, "true") || c.Exporter == noExporter:
@@ -254,7 +256,7 @@ func (c tracingConfig) on() bool {
 	}
 }
 
-// mistakes names what is asked for and not there.
+// mistakes lists the unsupported settings.
 func (c tracingConfig) mistakes() []string {
 	if !c.on() {
 		return nil

@@ -8,35 +8,33 @@ import (
 	"syscall"
 )
 
-// ownDescriptors is how many descriptors the process needs besides those of its
-// connections to clients and to the database: its listeners, the admin
-// connections and what Go opens.
+// ownDescriptors is the number of file descriptors that the process needs besides
+// those of its client and database connections: listeners, admin connections and
+// those of the Go runtime.
 const ownDescriptors = 64
 
-// connections is a listener that bounds how many of its connections are open. At
-// the bound, a new connection takes the place of the oldest one that waits for a
-// request header: a new connection, or an idle one that was kept alive. If a
-// request is in progress on every connection, Accept waits, and newcomers wait in
-// the backlog of the kernel.
+// connections is a listener that limits its open connections. At the limit, a new
+// connection replaces the oldest one that waits for a request header: a new
+// connection, or an idle keep-alive one. If all connections have a request in
+// progress, Accept waits, and new connections wait in the backlog of the kernel.
 //
-// The header of a request can arrive at the moment at which its connection is
-// closed. The client then sees a closed connection and no response, as it does
-// when an idle connection times out, so it can repeat a GET or a request with an
-// Idempotency-Key.
+// A request header can arrive just when its connection is closed. The client then
+// sees a closed connection without a response, as when an idle connection times
+// out, and can retry a GET or a request with an Idempotency-Key.
 type connections struct {
 	net.Listener
 	most int
 
 	mu      sync.Mutex
-	changed sync.Cond // a place is free or can be taken, or the listener is closed
+	changed sync.Cond // a place is free or can be freed, or the listener is closed
 	open    int
 	closed  bool
 	evicted uint64
-	waiting connection // the head of a ring of the connections that wait for a header, oldest first
+	waiting connection // head of the ring of connections that wait for a header, oldest first
 }
 
-// connection is a connection that counts against a bound. Its methods are those
-// that net/http calls on a *net.TCPConn.
+// connection is a connection that counts against the limit. It has the methods of
+// *net.TCPConn that net/http uses.
 type connection struct {
 	*net.TCPConn
 	of         *connections
@@ -44,8 +42,8 @@ type connection struct {
 	next, prev *connection // nil unless the connection waits for a header
 }
 
-// limitConnections bounds the open connections of a listener to most. The server
-// that serves them must call track whenever their state changes.
+// limitConnections limits the open connections of a listener to most. The
+// http.Server must call track when the state of a connection changes.
 func limitConnections(listener net.Listener, most int) *connections {
 	c := &connections{Listener: listener, most: most}
 	c.changed.L = &c.mu
@@ -53,7 +51,7 @@ func limitConnections(listener net.Listener, most int) *connections {
 	return c
 }
 
-// Accept returns the next connection, after it has made a place for it.
+// Accept returns the next connection after it has made room for it.
 func (c *connections) Accept() (net.Conn, error) {
 	accepted, err := c.Listener.Accept()
 	if err != nil {
@@ -61,23 +59,22 @@ func (c *connections) Accept() (net.Conn, error) {
 	}
 	tcp, ok := accepted.(*net.TCPConn)
 	if !ok {
-		return accepted, nil // no listener of ours accepts others
+		return accepted, nil // does not happen with our listeners
 	}
 	conn := &connection{TCPConn: tcp, of: c}
 	evicted, ok := c.admit(conn)
 	if !ok {
-		_ = tcp.Close() // nobody has read from it
+		_ = tcp.Close() // no data was read from it
 		return nil, net.ErrClosed
 	}
 	if evicted != nil {
-		_ = evicted.TCPConn.Close() // its client gets no more from it, whatever the error
+		_ = evicted.TCPConn.Close() // it is closed even if this fails
 	}
 	return conn, nil
 }
 
-// admit counts a connection as soon as there is a place for it, and returns the
-// connection whose place it takes, if any. It reports false if the listener is
-// closed.
+// admit waits for a place and counts the connection. It returns the connection that
+// it replaces, if any. It returns false if the listener is closed.
 func (c *connections) admit(conn *connection) (evicted *connection, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +95,7 @@ func (c *connections) admit(conn *connection) (evicted *connection, ok bool) {
 	return evicted, true
 }
 
-// forget no longer counts a connection. The caller holds the lock.
+// forget stops counting a connection. The caller holds the lock.
 func (c *connections) forget(conn *connection) {
 	if conn.counted {
 		conn.counted = false
@@ -107,8 +104,8 @@ func (c *connections) forget(conn *connection) {
 	}
 }
 
-// track is for the ConnState of a http.Server, which sets StateActive when it has
-// read a header and StateIdle when it has sent a response.
+// track is the ConnState hook of an http.Server, which sets StateActive after it
+// has read a header and StateIdle after a response.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
 	tracked, ok := conn.(*connection)
 	if !ok || state != http.StateActive && state != http.StateIdle {
@@ -123,8 +120,8 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// counts returns how many connections are open, and how many were closed to make
-// place for others since the start.
+// counts returns the number of open connections, and of those closed to make room
+// for others since the start.
 func (c *connections) counts() (open int, evicted uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,11 +146,10 @@ func (c *connection) Close() error {
 	return c.TCPConn.Close()
 }
 
-// CloseWrite ends what the server sends. net/http does this after the response to
-// a request that it did not read to the end, such as one whose headers are too
-// long, and then waits 500 ms for the client to read that response. Such a
-// connection is the first to be closed at the bound, so that nobody can fill the
-// server with them.
+// CloseWrite shuts down the sending side. net/http calls it after a response to a
+// request that it has not read completely, such as one with too long headers, and
+// then waits 500 ms for the client. Such a connection is replaced first, so that
+// clients cannot fill the server with them.
 func (c *connection) CloseWrite() error {
 	err := c.TCPConn.CloseWrite()
 	c.of.mu.Lock()
@@ -165,13 +161,13 @@ func (c *connection) CloseWrite() error {
 	return err
 }
 
-// insertBefore puts the connection into a ring.
+// insertBefore inserts the connection into a ring.
 func (c *connection) insertBefore(next *connection) {
 	c.next, c.prev = next, next.prev
 	c.next.prev, c.prev.next = c, c
 }
 
-// unlink takes the connection out of its ring, if it is in one.
+// unlink removes the connection from its ring, if it is in one.
 func (c *connection) unlink() {
 	if c.next != nil {
 		c.next.prev, c.prev.next = c.prev, c.next
@@ -179,13 +175,13 @@ func (c *connection) unlink() {
 	}
 }
 
-// warnOfDescriptors logs a warning if the process may not open enough descriptors
-// for the connections that it is configured for.
+// warnOfDescriptors logs a warning if the limit of open files is too low for the
+// configured connections.
 func warnOfDescriptors(c config, log *slog.Logger) {
 	var limit syscall.Rlimit
 	needed := uint64(c.MaxConnections + c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
-		log.Warn("the limit of open files is too low: raise it (ulimit -n), or lower PETSTORE_MAX_CONNECTIONS",
+		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
 			"limit", limit.Cur, "needed", needed)
 	}
 }

@@ -40,11 +40,11 @@ func (p *program) devCommand() *cobra.Command {
 	var open bool
 	command := &cobra.Command{
 		Use:   "dev",
-		Short: "All in one on a developer's machine: database, sample data, key and API",
-		Long: `Dev runs the API with a PostgreSQL of its own, which it finds on this machine or
-fetches once, on sample data, and prints an API key. The data stays in .petstore/
-in the working directory; delete that folder to begin anew. Where DATABASE_URL is
-set, that database is used instead.`,
+		Short: "Run the API for development with a database, sample data and a key",
+		Long: `Dev runs the API with its own PostgreSQL, which it finds on this machine or
+downloads once. It loads sample data and prints an API key. The data is kept in
+.petstore/ in the working directory; delete that folder to start again. If
+DATABASE_URL is set, dev uses that database instead.`,
 		Example: "  petstore dev --port 8081 --open",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,26 +53,26 @@ set, that database is used instead.`,
 				return err
 			}
 			if c.Addr == defaultAddr {
-				c.Addr = devAddr // not open to the network
+				c.Addr = devAddr // only local connections
 			}
 			if cmd.Flags().Changed("port") {
 				if port < 0 || port > math.MaxUint16 {
 					return wrongUsage(cmd, "--port is %d, but takes a number from 0 to %d", port, math.MaxUint16)
 				}
-				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has checked it
+				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has validated it
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
 			}
 			return p.dev(cmd.Context(), c, open)
 		},
 	}
 	flags := command.Flags()
-	flags.IntVar(&port, "port", 0, "the port to listen on, instead of that of PETSTORE_ADDR or 8080; 0 is any free one")
-	flags.BoolVar(&open, "open", false, "open the reference page in the browser")
+	flags.IntVar(&port, "port", 0, "the port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port")
+	flags.BoolVar(&open, "open", false, "open the API reference in the browser")
 	return command
 }
 
-// dev runs the API with all that it needs; open says whether to show its
-// reference page in the browser.
+// dev runs the API with everything that it needs. If open is true, it opens the API
+// reference in the browser.
 func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	if err := makeDevDir(); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	}
 	log := p.logger(c)
 	admin, err := listenAdmin(ctx, c)
-	if err != nil { // metrics and profiles are not what a developer came for
-		log.Warn("there are no metrics and profiles", "error", err)
+	if err != nil { // not fatal: developers rarely need metrics and profiles
+		log.Warn("metrics and profiles are not available", "error", err)
 	}
 	address := devURL(public.Addr())
 	p.printDevWelcome(address, secret)
@@ -124,11 +124,11 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	return err
 }
 
-// makeDevDir makes the folder of dev's data, out of git's sight.
+// makeDevDir creates the data folder of dev, ignored by git.
 func makeDevDir() error {
 	err := os.MkdirAll(devDir, localpg.DirMode())
 	if err == nil {
-		err = os.Chmod(devDir, localpg.DirMode()) // an older version left it open
+		err = os.Chmod(devDir, localpg.DirMode()) // folders of older versions have wider permissions
 	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o600)
@@ -136,7 +136,7 @@ func makeDevDir() error {
 	return notWritten(err)
 }
 
-// notWritten says which file or folder of dev could not be written, and why.
+// notWritten explains which file or folder of dev could not be written, and why.
 func notWritten(err error) error {
 	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("cannot write %s: %w; start petstore dev in a folder that you may write to", failed.Path, failed.Err)
@@ -144,18 +144,18 @@ func notWritten(err error) error {
 	return err
 }
 
-// openBrowser shows an address in the user's browser. It does not wait for it.
+// openBrowser opens an address in the user's browser without waiting for it.
 func openBrowser(ctx context.Context, address string) error {
 	program := "xdg-open"
 	if runtime.GOOS == "darwin" {
 		program = "open"
 	}
-	// The browser may live longer than this program.
+	// The browser may outlive this program.
 	command := exec.CommandContext(context.WithoutCancel(ctx), program, address) //nolint:gosec // two constants, and our own address
 	if err := command.Start(); err != nil {
 		return err
 	}
-	go func() { _ = command.Wait() }() // it reports its failures to the user itself
+	go func() { _ = command.Wait() }() // the browser reports its own failures
 	return nil
 }
 
@@ -182,7 +182,7 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 	return cluster, cluster.EnsureDatabase(ctx, devDatabase)
 }
 
-// plainLocal is an error of localpg in one line, without the name of the package.
+// plainLocal formats an error of localpg in one line, without the package name.
 func plainLocal(err error) string {
 	return oneLine(strings.ReplaceAll(err.Error(), "localpg: ", ""))
 }
@@ -193,7 +193,8 @@ func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {
 	return cluster.Stop(ctx)
 }
 
-// prepareDevDatabase migrates, seeds an empty shop, and returns a key in force.
+// prepareDevDatabase migrates the database, loads sample data if it is empty, and
+// returns a valid key.
 func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret, error) {
 	m, err := postgres.OpenMigrations(ctx, c.DatabaseURL)
 	if err != nil {
@@ -215,7 +216,7 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 	return devKey(ctx, database)
 }
 
-// devKey returns the key of the run before, or a new one when that is not in force.
+// devKey returns the key of the previous run if it is valid, or else a new one.
 func devKey(ctx context.Context, database *postgres.DB) (auth.Secret, error) {
 	file := filepath.Join(devDir, "api-key")
 	if kept, err := os.ReadFile(file); err == nil { //nolint:gosec // a constant path
@@ -231,7 +232,7 @@ func devKey(ctx context.Context, database *postgres.DB) (auth.Secret, error) {
 	return secret, notWritten(os.WriteFile(file, []byte(secret.Reveal()+"\n"), 0o600))
 }
 
-// devURL is the address that a person would type.
+// devURL returns the URL of an address as a user would type it.
 func devURL(addr net.Addr) string {
 	host, port, err := net.SplitHostPort(addr.String())
 	if ip := net.ParseIP(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
@@ -243,14 +244,14 @@ func devURL(addr net.Addr) string {
 func (p *program) printDevWelcome(url string, secret auth.Secret) {
 	fmt.Fprintf(p.stdout, `
   Petstore      %[1]s
-  Reference     %[1]s/docs
+  API reference %[1]s/docs
   API key       %[2]s
-  Description   %[1]s/openapi.yaml
+  OpenAPI spec  %[1]s/openapi.yaml
 
   Try it:
   curl -H 'Authorization: Bearer %[2]s' '%[1]s/pets?limit=3'
 
-  Ctrl-C stops it; the data stays in %[3]s/.
+  Press Ctrl-C to stop. The data is kept in %[3]s/.
 
 `, url, secret.Reveal(), devDir)
 }

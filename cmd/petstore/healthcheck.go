@@ -16,9 +16,9 @@ const healthcheckTimeout = 5 * time.Second
 func (p *program) healthcheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask a server on this machine whether it is ready",
-		Long: `Healthcheck asks /readyz of the server that listens on PETSTORE_ADDR on this
-machine, and fails when it is not ready. It is a container's HEALTHCHECK.`,
+		Short: "Check whether a server on this machine is ready",
+		Long: `Healthcheck requests /readyz from the server on PETSTORE_ADDR on this
+machine, and fails if it is not ready. Use it as the HEALTHCHECK of a container.`,
 		Example: "  petstore healthcheck",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +45,7 @@ machine, and fails when it is not ready. It is a container's HEALTHCHECK.`,
 	}
 }
 
-// whyNoResponse says in a few words why a request failed.
+// whyNoResponse explains briefly why a request failed.
 func whyNoResponse(err error) string {
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
@@ -62,7 +62,7 @@ func whyNoResponse(err error) string {
 	}
 }
 
-// reachable is the address at which a listener on addr is reached from this machine.
+// reachable returns the address of a listener on addr for clients on this machine.
 func reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

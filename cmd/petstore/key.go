@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	keysPerPage     = 1000 // that are read at once
+	keysPerPage     = 1000 // read in one query
 	maxAccountName  = 100
 	maxKeyExpiry    = 100 * 365 * day
 	day             = 24 * time.Hour
@@ -45,8 +45,8 @@ func (p *program) keyCommand() *cobra.Command {
 	return key
 }
 
-// withDatabase runs an action on the database that DATABASE_URL names, whose
-// schema must be current.
+// withDatabase runs an action on the database of DATABASE_URL. It returns an error
+// if the schema is not current.
 func (p *program) withDatabase(ctx context.Context, action func(context.Context, *postgres.DB) error) error {
 	c, err := p.loadConfig(true)
 	if err != nil {
@@ -71,8 +71,8 @@ func (p *program) keyCreateCommand() *cobra.Command {
 	var account, name, scopeName, expiresIn string
 	command := &cobra.Command{
 		Use:   "create",
-		Short: "Create an API key, and its account if that is new",
-		Long: `Create makes an API key and prints it, alone, on stdout. It is shown this once:
+		Short: "Create an API key, and its account if it does not exist",
+		Long: `Create creates an API key and prints only the key on stdout. It is shown only once:
 the database keeps only its hash.`,
 		Example: "  petstore key create --account acme --name ci --scope write --expires-in 90d",
 		Args:    noArguments,
@@ -104,22 +104,24 @@ the database keeps only its hash.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&account, "account", "", "the account's name; created if it is new (required)")
-	flags.StringVar(&name, "name", "default", "a label by which people know the key")
+	flags.StringVar(&account, "account", "", "the name of the account; created if it does not exist (required)")
+	flags.StringVar(&name, "name", "default", "a label for the key")
 	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
-	flags.StringVar(&expiresIn, "expires-in", "", "for how long the key works, such as 90d or 12h (default: for ever)")
+	flags.StringVar(&expiresIn, "expires-in", "", "how long the key is valid, such as 90d or 12h (default: forever)")
 	completeFlag(command, "scope", scopes...)
 	completeFlag(command, "expires-in", "30d", "90d", "365d")
 	return command
 }
 
-// isName reports whether accounts and keys can have this name, as the API does.
+// isName reports whether a name is valid for an account or a key, by the same rules
+// as the API.
 func isName(name string) bool {
 	return utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxAccountName &&
 		strings.TrimSpace(name) != "" && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
-// createKey makes a key of the account with this name, both or neither.
+// createKey creates a key, and its account if it does not exist, in one
+// transaction.
 func createKey(ctx context.Context, database *postgres.DB, account string, key auth.NewKey) (auth.Secret, error) {
 	var secret auth.Secret
 	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
@@ -135,7 +137,7 @@ func createKey(ctx context.Context, database *postgres.DB, account string, key a
 	return secret, err
 }
 
-// parseExpiry reads a duration of Go, or a number of days such as 90d.
+// parseExpiry parses a Go duration, or a number of days such as 90d.
 func parseExpiry(text string, now time.Time) (*time.Time, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // no expiry
@@ -169,7 +171,7 @@ func (p *program) keyListCommand() *cobra.Command {
 			})
 		},
 	}
-	command.Flags().StringVar(&account, "account", "", "the account's name (required)")
+	command.Flags().StringVar(&account, "account", "", "the name of the account (required)")
 	return command
 }
 
@@ -222,9 +224,9 @@ func (p *program) keyRotateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rotate ID|PREFIX",
 		Short: "Give an API key a new secret",
-		Long: `Rotate gives an API key, named by its id or its display prefix, a new secret and
-prints it, alone, on stdout. It is shown this once. The secret that the key had
-works for the grace; without one it ends within a second on every server.`,
+		Long: `Rotate gives an API key, identified by its id or prefix, a new secret and prints
+only the secret on stdout. It is shown only once. The old secret keeps working for
+the grace period. Without one it stops within a second on every server.`,
 		Example: "  petstore key rotate petstore_4fTq2LxZ --grace 10m",
 		Args:    oneKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -236,7 +238,7 @@ works for the grace; without one it ends within a second on every server.`,
 			})
 		},
 	}
-	command.Flags().DurationVar(&grace, "grace", 0, "for how much longer the old secret works, such as 10m; at most 24h")
+	command.Flags().DurationVar(&grace, "grace", 0, "how much longer the old secret works, such as 10m; at most 24h")
 	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }
@@ -264,7 +266,7 @@ func (p *program) rotateKey(ctx context.Context, queries *db.Queries, name strin
 	return err
 }
 
-// idOrPrefix reads how a key is named on the command line; one of both is nil.
+// idOrPrefix parses the argument that identifies a key. One of the results is nil.
 func idOrPrefix(name string) (id *int64, prefix *string) {
 	if id, err := strconv.ParseInt(name, 10, 64); err == nil {
 		return &id, nil
@@ -279,8 +281,8 @@ func noKey(name string) error {
 func (p *program) keyRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID|PREFIX",
-		Short: "End an API key, within a second on every server",
-		Long: `Revoke ends an API key, named by its id or its display prefix, within a second on
+		Short: "Revoke an API key within a second on every server",
+		Long: `Revoke revokes an API key, identified by its id or prefix, within a second on
 every server. Revoking it again changes nothing.`,
 		Example: "  petstore key revoke petstore_4fTq2LxZ",
 		Args:    oneKey,
@@ -293,7 +295,8 @@ every server. Revoking it again changes nothing.`,
 				if err != nil {
 					return err
 				}
-				// One that was revoked before may be so on the primary alone.
+				// The revocation of a key that was already revoked may be on the
+				// primary only.
 				if err := queries.AwaitStandby(ctx); err != nil {
 					return err
 				}

@@ -13,23 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quiet is how long no connection comes before a listener that is drained closes.
+// quiet is the time without new connections after which a draining listener closes.
 const quiet = time.Millisecond
 
-// listener listens on a TCP address, and can end without cutting off who has
-// connected already.
+// listener is a TCP listener that can stop without resetting connections in the
+// backlog.
 type listener struct {
 	*net.TCPListener
 	draining atomic.Bool
 }
 
-// maxUnsent is how many bytes the kernel takes of a response that it cannot send yet.
-// It would take megabytes, for which no limit of ours holds (docs/decisions/0008-limits.md).
+// maxUnsent is the maximum number of unsent bytes of a response in the kernel. By
+// default it buffers megabytes, which no limit of the server covers
+// (docs/decisions/0008-limits.md).
 const maxUnsent = 128 << 10
 
-// listen listens on an address that this variable names.
+// listen listens on the address that the variable sets.
 func listen(ctx context.Context, addr, variable string) (*listener, error) {
-	// A connection inherits the option from its listener.
+	// Connections inherit the option from the listener.
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
 		err := raw.Control(func(fd uintptr) {
@@ -44,7 +45,7 @@ func listen(ctx context.Context, addr, variable string) (*listener, error) {
 	return &listener{TCPListener: l.(*net.TCPListener)}, nil
 }
 
-// whyNotListening says in a few words why an address cannot be listened on.
+// whyNotListening explains briefly why listening failed.
 func whyNotListening(err error) string {
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
@@ -62,16 +63,15 @@ func whyNotListening(err error) string {
 	}
 }
 
-// drain makes Accept close the listener as soon as there is nobody left to accept.
-// Close alone resets the connections that the kernel has made and nobody has
-// accepted yet, with the requests on them.
+// drain makes Accept close the listener as soon as the backlog is empty. Close
+// alone would reset the connections in the backlog, with their requests.
 func (l *listener) drain() error {
 	l.draining.Store(true)
-	return l.SetDeadline(time.Now().Add(quiet)) // for the Accept under way
+	return l.SetDeadline(time.Now().Add(quiet)) // for an Accept in progress
 }
 
-// Accept is that of net.Listener. Once the listener is drained, it is closed and
-// Accept fails with net.ErrClosed.
+// Accept implements net.Listener. When a draining listener has no more connections,
+// Accept closes it and returns net.ErrClosed.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		if l.draining.Load() {
@@ -81,7 +81,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		conn, err := l.TCPListener.Accept()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// Somebody may have come since the deadline.
+			// A connection may have arrived since the deadline.
 			if waits, err := l.waits(); err == nil && waits {
 				continue
 			}
@@ -91,7 +91,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// waits reports whether there is a connection to accept now.
+// waits reports whether a connection can be accepted now.
 func (l *listener) waits() (bool, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {

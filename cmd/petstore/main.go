@@ -37,8 +37,8 @@ func main() {
 	os.Exit(exitFailure)
 }
 
-// run is the program, without the process around it: it ends when ctx does. An
-// error is one sentence for stderr; a [usageError] is a mistake on the command line.
+// run runs the program until it ends or ctx is canceled. The error is one sentence
+// for stderr; a [usageError] is a mistake on the command line.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	p := &program{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
 	root := &cobra.Command{
@@ -46,9 +46,9 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		Short: "An HTTP API for pets, categories, orders and inventory on PostgreSQL",
 		Long: `Petstore is an HTTP API for pets, categories, orders and inventory on PostgreSQL.
 
-On a developer's machine, "petstore dev" is all in one: a database of its own,
-sample data and an API key. In production, "petstore migrate up" moves the schema
-at deploy time and "petstore serve" answers requests; both read DATABASE_URL.`,
+For development, "petstore dev" runs everything: the API, its own database,
+sample data and an API key. In production, "petstore migrate up" migrates the schema
+at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 		Example:       "  petstore dev",
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -70,14 +70,14 @@ at deploy time and "petstore serve" answers requests; both read DATABASE_URL.`,
 	return plain(root.ExecuteContext(ctx))
 }
 
-// program is what every command works with.
+// program has the environment and the streams of a command.
 type program struct {
 	environ        []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
-// plain is the error as one sentence for a person.
+// plain returns the error as one sentence for users.
 func plain(err error) error {
 	if _, ok := errors.AsType[*usageError](err); ok || err == nil {
 		return err
@@ -94,7 +94,7 @@ func plain(err error) error {
 	return errors.New(oneLine(err.Error()))
 }
 
-// oneLine joins the lines of a text.
+// oneLine joins the lines of a text with semicolons.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\t' }), "; ")
 }

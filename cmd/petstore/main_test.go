@@ -214,7 +214,7 @@ func TestMigrate(t *testing.T) {
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") {
 		t.Errorf("migrate status after it was not confirmed:\n%s", status)
 	}
-	if down := must(t, environ, "migrate", "down", "--yes"); !strings.Contains(down, "took back") {
+	if down := must(t, environ, "migrate", "down", "--yes"); !strings.Contains(down, "reverted") {
 		t.Errorf("migrate down: %q", down)
 	}
 	if status := must(t, environ, "migrate", "status"); !strings.Contains(status, "pending") {
@@ -242,7 +242,7 @@ func TestServingRole(t *testing.T) {
 	base := p.address()
 	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
 	for range 2 {
-		if said := must(t, up, "migrate", "up"); !strings.Contains(said, role.User.Username()+" may serve\n") {
+		if said := must(t, up, "migrate", "up"); !strings.Contains(said, "granted "+role.User.Username()+" the privileges of serve\n") {
 			t.Errorf("migrate up says %q", said)
 		}
 	}
@@ -399,7 +399,7 @@ func TestCompletion(t *testing.T) {
 		"key create --expires-in ": "30d\n90d\n365d\n:4\n",
 		"key rotate 1 --grace ":    "10m\n1h\n24h\n:4\n",
 		"openapi --format ":        "yaml\njson\n:4\n",
-		"help mig":                 "migrate\tMove the database schema, at deploy time\n:4\n",
+		"help mig":                 "migrate\tMigrate the database schema at deploy time\n:4\n",
 		"help migrate u":           "up\tApply every pending migration\n:4\n",
 		"key revoke ":              ":4\n",
 		"serve ":                   ":4\n",
@@ -407,7 +407,7 @@ func TestCompletion(t *testing.T) {
 		"key list --account ":      ":4\n",
 		"completion bash ":         ":4\n",
 		"migrate ver":              "version\tPrint the version of the schema\n:4\n",
-		"dev --po":                 "--port\tthe port to listen on, instead of that of PETSTORE_ADDR or 8080; 0 is any free one\n:4\n",
+		"dev --po":                 "--port\tthe port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port\n:4\n",
 	} {
 		if got := must(t, nil, append([]string{"__complete"}, strings.Split(line, " ")...)...); got != want {
 			t.Errorf("petstore %s<TAB>: %q, want %q", line, got, want)

@@ -17,13 +17,13 @@ import (
 func (p *program) migrateCommand() *cobra.Command {
 	migrate := &cobra.Command{
 		Use:   "migrate",
-		Short: "Move the database schema, at deploy time",
-		Long: `Migrate moves the schema of the database that DATABASE_URL names. It is safe to
-start from several places at once: one works while the others wait.
+		Short: "Migrate the database schema at deploy time",
+		Long: `Migrate changes the schema of the database in DATABASE_URL. It is safe to run
+concurrently: one process migrates while the others wait.
 
-Where PETSTORE_SERVING_ROLE names a role of the database, up gives it what serve
-and key need, on rows alone, and nothing else: serve as that role, and what
-answers the network cannot change the schema.`,
+If PETSTORE_SERVING_ROLE is set, up grants that role only the privileges that
+serve and key need. Run serve as that role, so that the process that clients
+reach cannot change the schema.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore migrate up",
 		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -44,13 +44,13 @@ answers the network cannot change the schema.`,
 	}
 	var yes bool
 	add("up", "Apply every pending migration", "", p.migrateUp)
-	down := add("down", "Take back the latest migration",
-		`Down takes back the latest migration, with the data in what it drops. It asks
-before it does so; --yes is the reply for scripts, which have no terminal.`,
+	down := add("down", "Revert the latest migration",
+		`Down reverts the latest migration and deletes the data in the tables and columns
+that it drops. It asks for confirmation. Scripts without a terminal need --yes.`,
 		func(ctx context.Context, c config, m *postgres.Migrations) error {
 			return p.migrateDown(ctx, c, m, yes)
 		})
-	down.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	down.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	down.Example = "  petstore migrate down --yes"
 	add("status", "List the migrations and when each was applied", "", p.migrateStatus)
 	add("version", "Print the version of the schema", "", p.migrateVersion)
@@ -84,7 +84,7 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 	if err := m.GrantServing(ctx, c.ServingRole); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "%s may serve\n", c.ServingRole)
+	fmt.Fprintf(p.stdout, "granted %s the privileges of serve\n", c.ServingRole)
 	return nil
 }
 
@@ -96,16 +96,16 @@ func (p *program) migrateDown(ctx context.Context, c config, m *postgres.Migrati
 	}
 	reverted, err := m.Down(ctx)
 	for _, migration := range reverted {
-		fmt.Fprintf(p.stdout, "took back %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
+		fmt.Fprintf(p.stdout, "reverted %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
 	}
 	if err == nil && len(reverted) == 0 {
-		fmt.Fprintln(p.stdout, "there is nothing to take back")
+		fmt.Fprintln(p.stdout, "there is nothing to revert")
 	}
 	return err
 }
 
-// confirmDown asks whether to take back the latest migration. It returns an
-// error unless the reply is yes; it does not ask when there is none.
+// confirmDown asks for confirmation to revert the latest migration, if there is
+// one. It returns an error unless the reply is yes.
 func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrations) error {
 	all, err := m.Status(ctx)
 	if err != nil {
@@ -121,18 +121,18 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 		return nil
 	}
 	if !isTerminal(p.stdin) {
-		return fmt.Errorf("migrate down takes back %s, with the data in what it drops; confirm it with --yes", latest)
+		return fmt.Errorf("migrate down reverts %s and deletes the data that it drops; confirm it with --yes", latest)
 	}
-	fmt.Fprintf(p.stderr, "Take back %s in %s, with the data in what it drops? [y/N] ", latest, postgres.Name(c.DatabaseURL))
+	fmt.Fprintf(p.stderr, "Revert %s in %s and delete the data that it drops? [y/N] ", latest, postgres.Name(c.DatabaseURL))
 	reply := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // the end of input is no
+		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // end of input means no
 		reply <- line
 	}()
 	select {
 	case line := <-reply:
 		if line = strings.ToLower(strings.TrimSpace(line)); line != "y" && line != "yes" {
-			return errors.New("nothing was taken back, because the reply was not yes")
+			return errors.New("nothing was reverted, because the reply was not yes")
 		}
 		return nil
 	case <-ctx.Done():

@@ -10,7 +10,7 @@ func (p *program) openAPICommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:     "openapi",
-		Short:   "Print the description of the API (OpenAPI 3.0.3)",
+		Short:   "Print the OpenAPI 3.0.3 spec of the API",
 		Example: "  petstore openapi --format json > openapi.json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -18,7 +18,7 @@ func (p *program) seedCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "seed",
 		Short:   "Fill an empty database with sample data",
-		Long:    `Seed writes categories, pets, their inventory and orders, the same ones each time.`,
+		Long:    `Seed creates categories, pets, inventory and orders. The data is the same each time.`,
 		Example: "  petstore seed --pets 200000",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -34,11 +34,11 @@ func (p *program) seedCommand() *cobra.Command {
 			})
 		},
 	}
-	command.Flags().IntVar(&pets, "pets", defaultSeedPets, "how many pets")
+	command.Flags().IntVar(&pets, "pets", defaultSeedPets, "number of pets")
 	return command
 }
 
-// progress draws a bar on stderr when that is a terminal.
+// progress draws a progress bar on stderr if it is a terminal.
 func (p *program) progress() func(done, total int) {
 	if !isTerminal(p.stderr) {
 		return func(int, int) {}
@@ -49,6 +49,6 @@ func (p *program) progress() func(done, total int) {
 			bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription("seeding"),
 				progressbar.OptionShowCount(), progressbar.OptionClearOnFinish())
 		}
-		_ = bar.Set(done) // a bar that cannot be drawn is no reason to stop
+		_ = bar.Set(done) // a failure to draw is not an error
 	}
 }

@@ -22,51 +22,51 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// The limits of a connection. Those of a request begin when its header is read.
+// Timeouts of a connection. Those of a request start when its header has been read.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
-	writeTimeout      = 12 * time.Second // begins anew when a body is there
+	writeTimeout      = 12 * time.Second // restarts when the body has been read
 	idleTimeout       = 2 * time.Minute
 
-	// headerSlop is what net/http reads beyond its MaxHeaderBytes. On a connection that
-	// was kept alive, it does not count what it had read before the request began, which
-	// is as much again at most.
+	// headerSlop is the number of bytes that net/http reads beyond MaxHeaderBytes.
+	// On a keep-alive connection it does not count bytes that it read before the
+	// request, at most as many again.
 	headerSlop = 4 << 10
 
-	// maxRequestTimeout leaves writeTimeout enough to say that the time is over.
+	// maxRequestTimeout leaves time within writeTimeout to send the timeout error.
 	maxRequestTimeout = writeTimeout - 2*time.Second
 
-	// maxInFlight bounds the requests in progress, of which an account has a quarter:
-	// as many as a pool of connections can be expected to work off before its
-	// waiters give up.
+	// maxInFlight is the maximum number of requests in progress, of which one
+	// account may use a quarter. A connection pool can serve about this many before
+	// the waiting ones time out.
 	maxInFlight = 1024
 
-	// drainDelay is how long connections are taken after readiness has begun to fail,
-	// and then how long those that were taken last have for their one request.
+	// drainDelay is how long the server accepts connections after readiness starts
+	// to fail, and then how long the last connections have to send their request.
 	drainDelay = 200 * time.Millisecond
 
-	// The heap of a server that keeps next to nothing is a few megabytes, which
-	// Go by default collects a hundred times a second under load. Five times as
-	// much took a fifth off the processor time of a list and a tenth off that of a
-	// read.
+	// The heap of this server is a few megabytes, which Go by default collects
+	// about 100 times a second under load. GOGC 400 saves 20% of the CPU time of a
+	// list and 10% of that of a read.
 	gcPercent = 400
-	// memoryLimit is the heap, in bytes, from which Go collects as often as it must.
+	// memoryLimit is the memory in bytes from which Go collects garbage more often.
 	memoryLimit = 192 << 20
 
 	startupInterval = 250 * time.Millisecond
 
-	// slowStatement is how long a statement takes that is logged.
+	// slowStatement is the minimum duration of a logged statement.
 	slowStatement = 500 * time.Millisecond
 
-	// Three steps follow the last request: the times of last use are written, the
-	// connections of the database are closed, and the last spans are sent. Each may
-	// take closingTimeout, or a sixth of a grace that is short. The grace includes them.
+	// Shutdown has three steps after the last request: write the last-used times,
+	// close the database connections, and export the remaining spans. Each may take
+	// closingTimeout, or a sixth of a short grace period. The grace period includes
+	// them.
 	closingSteps   = 3
 	closingTimeout = time.Second
 )
 
-// closingTime returns how long each step after the last request may take.
+// closingTime returns the maximum duration of each step after the last request.
 func (c config) closingTime() time.Duration {
 	return min(closingTimeout, c.ShutdownGrace/(2*closingSteps))
 }
@@ -74,10 +74,10 @@ func (c config) closingTime() time.Duration {
 func (p *program) serveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
-		Short: "Answer requests until SIGTERM",
-		Long: `Serve answers requests on PETSTORE_ADDR until SIGTERM or SIGINT; then readiness
-fails, running requests finish, and the program ends with 0. It never migrates:
-while the schema is behind, it is not ready.`,
+		Short: "Serve requests until SIGTERM",
+		Long: `Serve serves requests on PETSTORE_ADDR until SIGTERM or SIGINT. Then readiness
+fails, running requests finish, and the program exits with 0. It never migrates:
+while the schema is behind, the server is not ready.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore serve",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -98,9 +98,9 @@ while the schema is behind, it is not ready.`,
 	}
 }
 
-// serve answers requests on the public address, and operators on the admin
-// address, which may be nil, until the context ends; then it finishes the requests
-// under way. It closes both.
+// serve serves the API on the public address and the metrics on the admin address,
+// which may be nil, until ctx ends. It then finishes the requests in progress. It
+// closes both listeners.
 func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
 	defer public.Close()
 	if c.GOGC == "" {
@@ -156,7 +156,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		Log:       log,
 	}
 	var running sync.WaitGroup
-	running.Go(func() { _ = revocations.Run(background) }) // ends by being cancelled
+	running.Go(func() { _ = revocations.Run(background) }) // ends when canceled
 	running.Go(func() { handler.SweepIdempotencyKeys(background) })
 	running.Go(func() { verifier.RecordUses(background, log) })
 	defer func() {
@@ -177,7 +177,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		ConnState:         limited.track,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 
-		DisableGeneralOptionsHandler: true, // ours answers OPTIONS *
+		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(limited) }()
@@ -196,27 +196,28 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	return nil
 }
 
-// shutDown has a server finish its requests. The error says that they took longer
-// than the limit and have been cut off.
+// shutDown waits for the requests of a server. It returns an error if they took
+// longer than the limit and were cut off.
 func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, server *http.Server, public *listener) error {
-	// Not SetKeepAlivesEnabled, which closes the connections that seem idle, also
-	// those on which a request is on its way. The handler ends each with its next
-	// answer. Shutdown cuts off requests that are read but have no handler yet, so it
-	// comes when there can be none.
+	// SetKeepAlivesEnabled would also close seemingly idle connections with a
+	// request on the way. Instead the handler closes each connection with its next
+	// response. Shutdown cuts off requests that are read but not handled yet, so it
+	// comes last, when there are none.
 	handler.ShutDown()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	pause(limited, drainDelay)
-	_ = public.drain() // fails where it is closed already
+	_ = public.drain() // fails if it is already closed
 	pause(limited, drainDelay)
 	if err := server.Shutdown(limited); err != nil {
-		_ = server.Close() // there is nobody left to tell
+		_ = server.Close() // the error cannot be reported
 		return fmt.Errorf("requests were still running after %s and have been cut off; raise PETSTORE_SHUTDOWN_GRACE to give them more time", limit)
 	}
 	return nil
 }
 
-// within waits for an action, but no longer than a limit. The action goes on.
+// within waits for an action, but at most for limit. The action continues after
+// that.
 func within(limit time.Duration, action func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -227,7 +228,7 @@ func within(limit time.Duration, action func()) {
 	<-ctx.Done()
 }
 
-// pause waits that long, or until the context ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -235,8 +236,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// startTracer makes the tracer of requests, nil unless the configuration asks for
-// one. The function returned sends the spans that are left.
+// startTracer returns the tracer, or nil if tracing is off. The returned function
+// exports the remaining spans.
 func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telemetry.Tracer, stop func(), err error) {
 	if !c.Tracing.on() {
 		return nil, func() {}, nil
@@ -254,8 +255,8 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 	}, nil
 }
 
-// openDatabase connects to the database. While the server cannot be reached or
-// is starting up, it waits as long as PETSTORE_STARTUP_WAIT says.
+// openDatabase connects to the database. It waits at most PETSTORE_STARTUP_WAIT
+// while the server is unreachable or starting.
 func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
 	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {

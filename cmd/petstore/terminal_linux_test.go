@@ -47,14 +47,14 @@ func TestMigrateDownAsks(t *testing.T) {
 		}
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), []string{"migrate", "down"}, environ, terminal, &stdout, &stderr)
-		if asked := stderr.String(); !strings.HasPrefix(asked, "Take back 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
+		if asked := stderr.String(); !strings.HasPrefix(asked, "Revert 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
 			t.Errorf("it asks %q", asked)
 		}
 		after := must(t, environ, "migrate", "version")
 		switch {
 		case reply == "y\n" && (err != nil || after == before):
 			t.Errorf("after a yes: %v, version %s", err, after)
-		case reply != "y\n" && (err == nil || err.Error() != "nothing was taken back, because the reply was not yes" || after != before):
+		case reply != "y\n" && (err == nil || err.Error() != "nothing was reverted, because the reply was not yes" || after != before):
 			t.Errorf("after %q: %v, version %s", reply, err, after)
 		}
 	}

@@ -9,23 +9,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usageError is a mistake on the command line, in contrast to one of the world.
+// usageError is a mistake on the command line, as opposed to a failure.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
 
-// wrongUsage is a [usageError] that ends with where to read how it is done.
+// wrongUsage returns a [usageError] that refers to the help of the command.
 func wrongUsage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{fmt.Errorf("%s; see %s --help", fmt.Sprintf(format, args...), cmd.CommandPath())}
 }
 
-// nameOf is the command as a person calls it, without the program.
+// nameOf returns the name of a command without the program.
 func nameOf(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
-// noArguments is the check of a command without arguments. A command with
-// subcommands gets here with the name of one that does not exist.
+// noArguments validates that a command has no arguments. For a command with
+// subcommands, an argument is an unknown subcommand.
 func noArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -43,7 +43,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return wrongUsage(cmd, "there is no command %q%s", args[0], hint)
 }
 
-// oneKey is the check of a command whose one argument names an API key.
+// oneKey validates that a command has one argument, which identifies an API key.
 func oneKey(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return wrongUsage(cmd, "%s takes the id or the prefix of one API key, but got %d arguments", nameOf(cmd), len(args))
@@ -51,7 +51,7 @@ func oneKey(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// wrongFlag says which flag could not be parsed, and what it takes.
+// wrongFlag explains which flag could not be parsed, and its valid values.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := "--" + unknown.GetSpecifiedName()
@@ -72,7 +72,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return wrongUsage(cmd, "%v", err)
 }
 
-// takenBy says what a flag of this type takes.
+// takenBy describes the valid values of a flag.
 func takenBy(invalid *pflag.InvalidValueError) string {
 	switch invalid.GetFlag().Value.Type() {
 	case "int":
@@ -87,7 +87,7 @@ func takenBy(invalid *pflag.InvalidValueError) string {
 	}
 }
 
-// orList writes "a, b or c".
+// orList formats words as "a, b or c".
 func orList(words []string) string {
 	last := len(words) - 1
 	if last < 1 {
@@ -96,14 +96,14 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// completeFlag has the shell complete the values of a flag.
+// completeFlag registers shell completions for the values of a flag.
 func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag does not exist, or has completions already
 	}
 }
 
-// addHelpCommand replaces the one of cobra, which takes every word for a command.
+// addHelpCommand replaces cobra's help command, which accepts unknown commands.
 func addHelpCommand(root *cobra.Command) {
 	root.SetHelpCommand(&cobra.Command{
 		Use:     "help [COMMAND]",
@@ -131,7 +131,7 @@ func addHelpCommand(root *cobra.Command) {
 	})
 }
 
-// addCompletionCommand adds the one of cobra, whose mistakes are ours to report.
+// addCompletionCommand adds cobra's completion command, with our error messages.
 func addCompletionCommand(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.InitDefaultCompletionCmd("completion")

@@ -10,8 +10,8 @@ import (
 	"petstore/internal/api"
 )
 
-// release is the version of a release, set by the linker; otherwise the
-// version is what the build knows of the commit.
+// release is the version of a release build, set by the linker. Other builds use
+// the commit of the build info.
 var release string
 
 func (p *program) versionCommand() *cobra.Command {
@@ -27,7 +27,7 @@ func (p *program) versionCommand() *cobra.Command {
 	}
 }
 
-// versionLine is what version and --version print.
+// versionLine returns the output of version and --version.
 func versionLine() string {
 	return fmt.Sprintf("petstore %s (API %s, %s %s/%s)\n", version(), api.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

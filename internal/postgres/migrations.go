@@ -78,7 +78,7 @@ func (m *Migrations) Up(ctx context.Context) ([]Migration, error) {
 	return fromResults(results), wrapMigration(err)
 }
 
-// Down takes back the latest migration and returns it; none when there is none.
+// Down reverts the latest migration and returns it, or nothing if there is none.
 func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 	result, err := m.provider.Down(ctx)
 	if errors.Is(err, goose.ErrNoNextVersion) {
