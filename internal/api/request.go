@@ -143,7 +143,7 @@ func (r *request) values(name string) []string {
 	r.asked = append(r.asked, name)
 	switch values := r.query[name]; {
 	case len(values) > maxFilterValues:
-		r.reject(name, "too_many", fmt.Sprintf("`%s` must appear at most %d times.", name, maxFilterValues))
+		r.reject(name, "too_many", fmt.Sprintf("%#q must appear at most %d times.", name, maxFilterValues))
 		return nil
 	case slices.Contains(values, ""):
 		r.reject(name, "empty", "`"+name+"` must not be empty. Remove it or send a value.")
@@ -178,7 +178,7 @@ func (r *request) integer(name, text string, least, most int64) int64 {
 	}
 	number, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || number < least || number > most {
-		r.reject(name, "out_of_range", fmt.Sprintf("`%s` must be an integer between %d and %d.", name, least, most))
+		r.reject(name, "out_of_range", fmt.Sprintf("%#q must be an integer between %d and %d.", name, least, most))
 		return least
 	}
 	return number
@@ -259,7 +259,7 @@ func (r *request) queryPrefix(name string) string {
 	switch {
 	case !given:
 	case utf8.RuneCountInString(prefix) > maxPrefixLength:
-		r.reject(name, "too_long", fmt.Sprintf("`%s` must have at most %d characters.", name, maxPrefixLength))
+		r.reject(name, "too_long", fmt.Sprintf("%#q must have at most %d characters.", name, maxPrefixLength))
 	case strings.ContainsFunc(prefix, unicode.IsControl):
 		r.reject(name, "invalid_characters", "`"+name+"` must not contain control characters.")
 	}
