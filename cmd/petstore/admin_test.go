@@ -165,7 +165,7 @@ func TestAdminAddress(t *testing.T) {
 		t.Errorf("serve without an admin address says %s", line)
 	}
 	fourth := begin(t, openDir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
-	fourth.expect("no metrics")
+	fourth.expect("metrics and profiles are not available")
 	if line := fourth.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
 		t.Errorf("dev on a busy admin address says %s", line)
 	}
