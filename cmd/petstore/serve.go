@@ -40,7 +40,7 @@ const (
 	// maxInFlight is the maximum number of requests in progress, of which one
 	// account may use a quarter. A connection pool can serve about this many before
 	// the waiting ones time out.
-	maxInFlight = 1024
+	maxInFlight = 2560
 
 	// drainDelay is how long the server accepts connections after readiness starts
 	// to fail, and then how long the last connections have to send their request.

@@ -146,7 +146,7 @@ func explained() []docs.Problem {
 		// errTooManyFailures has the same code.
 		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 256 requests in progress, 128 bodies in upload and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
+		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
 
 		{errInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
 		{errUnavailable, "Wait as many seconds as `Retry-After` says, and retry. A POST with an `Idempotency-Key` is safe to retry."},

@@ -111,7 +111,7 @@ func (c *client) orderUntilPlaced(ctx context.Context, pet int, key string) (res
 		result.attempts++
 		a, err := c.order(ctx, pet, "Idempotency-Key", key)
 		switch {
-		case err != nil || a.status == http.StatusServiceUnavailable || a.code() == "idempotency_in_progress":
+		case err != nil || a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests || a.code() == "idempotency_in_progress":
 			wait(ctx, time.Duration(rand.N(100))*time.Millisecond)
 			continue
 		case a.status != http.StatusCreated:
