@@ -25,7 +25,7 @@ func backendFrozen(ctx context.Context, b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := s.connect(ctx, backends); err != nil {
+	if err := s.fillPool(ctx, backends); err != nil {
 		return "", err
 	}
 	ask := func(i int) (answer, error) {
@@ -68,25 +68,6 @@ func backendFrozen(ctx context.Context, b *bench) (string, error) {
 		return "", errors.New(figures)
 	}
 	return figures, errors.Join(l.only(http.StatusOK, http.StatusServiceUnavailable), l.within(answerLimit))
-}
-
-// connect has the service open that many connections: reads of different lists
-// wait for a lock at the same time.
-func (s *shop) connect(ctx context.Context, connections int) error {
-	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
-	if err != nil {
-		return err
-	}
-	defer release()
-	var l ledger
-	var group sync.WaitGroup
-	for i := range connections {
-		group.Go(func() { l.note(s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")) })
-	}
-	err = s.db.untilWait(ctx, connections)
-	release()
-	group.Wait()
-	return errors.Join(err, l.only(http.StatusOK))
 }
 
 // freezeLatest stops the backend that the service used last, which is the one that
