@@ -45,17 +45,17 @@ func (s *server) prefix() string {
 // A process that finds no other one on the server drops the databases that earlier
 // ones left.
 func (s *server) use(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL)
+	conn, err := pgx.Connect(connectCtx, s.URL)
 	if err != nil {
 		return err
 	}
 	key := lockKey(inUseLock, s.prefix())
 	var alone bool
-	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", key).Scan(&alone)
+	err = conn.QueryRow(connectCtx, "SELECT pg_try_advisory_lock($1)", key).Scan(&alone)
 	if err == nil && alone {
-		err = s.dropLeftovers(context.WithoutCancel(ctx), conn)
+		err = s.dropLeftovers(ctx, conn) // which takes long if a run with many databases was killed
 	}
 	if err == nil {
 		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", key)
