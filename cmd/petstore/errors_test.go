@@ -40,8 +40,8 @@ func wantSentence(t *testing.T, environ []string, args []string, isUsage bool, w
 	}
 }
 
-// TestUsageSentences: a wrong command line is answered with what is wrong and
-// where to read on, in our words.
+// TestUsageSentences checks that the error of a wrong command line says what is wrong
+// and where to read on, without words of the library.
 func TestUsageSentences(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{

@@ -38,8 +38,9 @@ const (
 	maxRequestTimeout = writeTimeout - 2*time.Second
 
 	// maxInFlight is the maximum number of requests in progress, of which one
-	// account may use a quarter. A connection pool can serve about this many before
-	// the waiting ones time out.
+	// account may use a quarter. Both are more than a default pool serves at once:
+	// the others wait for a connection, for a second at most. The default
+	// PETSTORE_MAX_CONNECTIONS is lower than the total, so the quarter is what binds.
 	maxInFlight = 2560
 
 	// drainDelay is how long the server accepts connections after readiness starts

@@ -131,9 +131,9 @@ const (
 	insufficientPrivilege = "42501"
 )
 
-// SchemaMissing reports whether a statement failed because the database was never
+// schemaMissing reports whether a statement failed because the database was never
 // migrated, or because the migration has not granted privileges to the role yet.
-func SchemaMissing(err error) bool {
+func schemaMissing(err error) bool {
 	state := sqlState(err)
 	return state == undefinedTable || state == insufficientPrivilege
 }
@@ -144,7 +144,7 @@ func SchemaMissing(err error) bool {
 func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
 	var version int64
 	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
-	if SchemaMissing(err) {
+	if schemaMissing(err) {
 		return false, nil
 	}
 	return version >= latestVersion, err
