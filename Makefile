@@ -53,7 +53,7 @@ check: fmt vet lint generated tidy description breaking test race browser ## Wha
 
 .PHONY: bench
 bench: ## Compare Petstore with what limits it and with a plain handler, or with another commit (BASE=v1.0.0)
-	go run ./internal/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(TURNS),-rounds $(TURNS)) $(if $(SECONDS),-seconds $(SECONDS))
+	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(TURNS),-rounds $(TURNS)) $(if $(SECONDS),-seconds $(SECONDS))
 
 .PHONY: microbench
 microbench: ## Every benchmark of the Go code
@@ -61,11 +61,11 @@ microbench: ## Every benchmark of the Go code
 
 .PHONY: reliability
 reliability: ## What the service promises about faults, shown from outside (see docs/reliability.md)
-	go run ./internal/reliability
+	go run ./internal/tools/faulttest
 
 .PHONY: reliability-faults
 reliability-faults: ## Each row of reliability notices a mistake planted in the program
-	go run ./internal/reliability -faults
+	go run ./internal/tools/faulttest -faults
 
 .PHONY: image
 image: ## The container image petstore:dev

@@ -2,8 +2,8 @@
 // write instead, all on one machine in one run, and prints the ratios. See
 // docs/performance.md for how to read them.
 //
-//	go run ./internal/bench [-pets 200000] [-rounds 3] [-seconds 3]
-//	go run ./internal/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
+//	go run ./internal/tools/bench [-pets 200000] [-rounds 3] [-seconds 3]
+//	go run ./internal/tools/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
 //
 // With -base it compares the program of the working directory with the one of
 // another commit instead.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const description = "../api/openapi.yaml"
+const description = "../../api/openapi.yaml"
 
 // change edits the description as it is: text to find, text in its place, and so on.
 type change []string
@@ -135,7 +135,7 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {description}, {description, "missing.yaml"}} {
 		var stdout, stderr strings.Builder
 		if code := run(args, &stdout, &stderr); code != 2 || stderr.String() == "" {
-			t.Errorf("apidiff %q: exit code %d, stderr %q; want 2 and a reason", args, code, stderr.String())
+			t.Errorf("openapidiff %q: exit code %d, stderr %q; want 2 and a reason", args, code, stderr.String())
 		}
 	}
 }

@@ -1,8 +1,8 @@
-// Apidiff prints the changes between two OpenAPI descriptions that break clients and
+// Openapidiff prints the changes between two OpenAPI descriptions that break clients and
 // that oasdiff passes over, one a line: an operation that no longer takes a
 // credential that it took, and an error code that is no longer given.
 //
-//	go run ./internal/apidiff BASE.yaml REVISION.yaml
+//	go run ./internal/tools/openapidiff BASE.yaml REVISION.yaml
 //
 // It ends with 1 when there is one, and with 2 when it cannot tell. `make breaking`
 // runs both.
@@ -26,14 +26,14 @@ func main() {
 
 func run(args []string, stdout, stderr io.Writer) (code int) {
 	if len(args) != 2 {
-		fmt.Fprintln(stderr, "usage: apidiff BASE.yaml REVISION.yaml")
+		fmt.Fprintln(stderr, "usage: openapidiff BASE.yaml REVISION.yaml")
 		return 2
 	}
 	var documents [2]*openapi3.T
 	for i, file := range args {
 		document, err := openapi3.NewLoader().LoadFromFile(file)
 		if err != nil {
-			fmt.Fprintf(stderr, "apidiff: %s: %v\n", file, err)
+			fmt.Fprintf(stderr, "openapidiff: %s: %v\n", file, err)
 			return 2
 		}
 		documents[i] = document

@@ -10,7 +10,7 @@ import (
 func TestFaultsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {
-		if _, _, err := f.plant("../.."); err != nil {
+		if _, _, err := f.plant("../../.."); err != nil {
 			t.Error(err)
 		}
 	}

@@ -36,7 +36,7 @@ type suite struct {
 // newSuite builds the program from the sources in the current folder and makes
 // the shop.
 func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
-	dir, err := os.MkdirTemp("", "petstore-reliability-")
+	dir, err := os.MkdirTemp("", "petstore-faulttest-")
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (s *suite) furnish(ctx context.Context) (err error) {
 	if _, err := b.petstore(ctx, db.url(), "migrate", "up"); err != nil {
 		return err
 	}
-	key, err := b.petstore(ctx, db.url(), "key", "create", "--account", "reliability", "--scope", "admin")
+	key, err := b.petstore(ctx, db.url(), "key", "create", "--account", "faulttest", "--scope", "admin")
 	if err != nil {
 		return err
 	}

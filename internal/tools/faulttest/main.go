@@ -1,11 +1,11 @@
-// Command reliability shows what the service promises about faults: it builds
+// Command faulttest shows what the service promises about faults: it builds
 // the program, does bad things to it and to its PostgreSQL, and looks at it from
 // outside, over real HTTP. Each row is one experiment, with a database, a server
 // and a folder of its own; docs/reliability.md tells the promises in words.
 //
-//	go run ./internal/reliability                 every row, in under four minutes
-//	go run ./internal/reliability -rows 5,6       these rows
-//	go run ./internal/reliability -faults         each row must notice a mistake planted in the program
+//	go run ./internal/tools/faulttest                 every row, in under four minutes
+//	go run ./internal/tools/faulttest -rows 5,6       these rows
+//	go run ./internal/tools/faulttest -faults         each row must notice a mistake planted in the program
 //
 // It runs on Linux, where it can look into /proc. As root it also fills a disk
 // and makes fsync fail; elsewhere it says that it left a row out.
@@ -75,14 +75,14 @@ func main() {
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "reliability: %v\n", err)
+		fmt.Fprintf(os.Stderr, "faulttest: %v\n", err)
 		os.Exit(1)
 	}
 }
 
 // run is the program; the error says which rows failed, or why none could run.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("reliability", flag.ContinueOnError)
+	flags := flag.NewFlagSet("faulttest", flag.ContinueOnError)
 	numbers := flags.String("rows", "", "the rows to run, such as 5,6 (default: all)")
 	faults := flags.Bool("faults", false, "plant the faults of these rows, one after the other; each must be noticed")
 	if err := flags.Parse(args); err != nil {

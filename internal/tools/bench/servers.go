@@ -99,7 +99,7 @@ type process struct {
 
 // buildPrograms compiles the two programs that are compared.
 func buildPrograms(ctx context.Context, dir string) error {
-	_, err := output(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/bench/plain")
+	_, err := output(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/tools/bench/plain")
 	return err
 }
 
