@@ -32,41 +32,41 @@ const keysPath = "/account/api-keys"
 func keyPath(id int64) string    { return fmt.Sprintf("%s/%d", keysPath, id) }
 func rotatePath(id int64) string { return keyPath(id) + "/rotate" }
 
-// wantSecret fails the test unless the answer is one that holds a secret, and
-// gives the key in it.
+// wantSecret fails the test unless the response contains a secret. It returns the
+// key.
 func (r *response) wantSecret() apiKey {
 	r.t.Helper()
 	made := decode[apiKey](r.want(201))
 	if cache := r.header.Get("Cache-Control"); cache != "no-store" || r.header.Get("ETag") != "" {
-		r.t.Errorf("%s: a secret with Cache-Control %q and ETag %q", r.what, cache, r.header.Get("ETag"))
+		r.t.Errorf("%s: a response with a secret has Cache-Control %q and ETag %q", r.what, cache, r.header.Get("ETag"))
 	}
 	if location := r.header.Get("Location"); location != keyPath(made.ID) {
-		r.t.Errorf("%s: key %d at the Location %q", r.what, made.ID, location)
+		r.t.Errorf("%s: key %d has the Location %q", r.what, made.ID, location)
 	}
 	secret, err := auth.ParseSecret(made.Secret)
 	if err != nil || secret.Prefix() != made.Prefix {
-		r.t.Errorf("%s: a secret that is none, or not with the prefix %s: %v", r.what, made.Prefix, err)
+		r.t.Errorf("%s: the secret is malformed or does not start with the prefix %s: %v", r.what, made.Prefix, err)
 	}
 	return made
 }
 
-// makeKey makes an API key of the client's account.
+// makeKey creates an API key in the client's account.
 func (p *petstore) makeKey(name, scope string) apiKey {
 	p.t.Helper()
 	return p.post(keysPath, object{"name": name, "scope": scope}).wantSecret()
 }
 
-// works reports whether a secret is good for requests.
+// works reports whether the server accepts a secret.
 func (p *petstore) works(secret string) bool {
 	p.t.Helper()
-	answer := p.as(secret).get("/account")
-	if answer.status != 200 {
-		answer.wantChallenge(401, "invalid_api_key", challengeInvalid)
+	resp := p.as(secret).get("/account")
+	if resp.status != 200 {
+		resp.wantChallenge(401, "invalid_api_key", challengeInvalid)
 	}
-	return answer.status == 200
+	return resp.status == 200
 }
 
-// wantWork fails the test unless exactly these secrets work.
+// wantWork fails the test unless exactly the secrets marked true work.
 func (p *petstore) wantWork(want map[string]bool) {
 	p.t.Helper()
 	got := map[string]bool{}
@@ -74,11 +74,11 @@ func (p *petstore) wantWork(want map[string]bool) {
 		got[secret] = p.works(secret)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		p.t.Errorf("which secrets work (-want +got):\n%s", diff)
+		p.t.Errorf("accepted secrets (-want +got):\n%s", diff)
 	}
 }
 
-// keys reads the keys of the client's account.
+// keys returns the keys of the client's account by id.
 func (p *petstore) keys() map[int64]apiKey {
 	p.t.Helper()
 	byID := map[int64]apiKey{}
@@ -94,22 +94,22 @@ func TestAccount(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	for _, scope := range []auth.Scope{auth.Read, auth.Write, auth.Admin} {
 		secret := p.newKey("acme", scope)
-		answer := p.as(secret).get("/account").want(200)
+		resp := p.as(secret).get("/account").want(200)
 		got := decode[struct {
 			ID        int64
 			Name      string
 			CreatedAt time.Time
 			APIKey    apiKey
-		}](answer)
+		}](resp)
 		if got.ID == 0 || got.Name != "acme" || got.CreatedAt.Before(began) {
-			t.Errorf("the account: %s", answer.body)
+			t.Errorf("account: %s", resp.body)
 		}
 		key := got.APIKey
 		if key.ID == 0 || key.Name != "test" || key.Scope != scope.String() || key.Prefix != secret[:len("petstore_")+8] ||
 			key.CreatedAt.Before(began) || key.ExpiresAt != nil || key.LastUsedAt != nil || key.RevokedAt != nil {
-			t.Errorf("the key: %s", answer.body)
+			t.Errorf("key: %s", resp.body)
 		}
-		if cache := answer.header.Get("Cache-Control"); cache != "private, no-store" {
+		if cache := resp.header.Get("Cache-Control"); cache != "private, no-store" {
 			t.Errorf("Cache-Control %q", cache)
 		}
 	}
@@ -122,18 +122,18 @@ func TestCreateAPIKey(t *testing.T) {
 	for _, scope := range []string{"read", "write", "admin"} {
 		made := p.makeKey("for "+scope, scope)
 		if made.Name != "for "+scope || made.Scope != scope || made.CreatedAt.Before(began) || made.ExpiresAt != nil || made.LastUsedAt != nil || made.RevokedAt != nil {
-			t.Errorf("made: %+v", made)
+			t.Errorf("created key: %+v", made)
 		}
 		client := p.as(made.Secret)
-		for needs, answer := range map[string]*response{
+		for needs, resp := range map[string]*response{
 			"read":  client.get("/pets"),
 			"write": client.post("/messages", object{"message": "x"}),
 			"admin": client.get(keysPath),
 		} {
 			may, _ := auth.ParseScope(scope)
 			need, _ := auth.ParseScope(needs)
-			if may.Includes(need) == (answer.status == 403) || answer.status == 401 {
-				t.Errorf("scope %s, %s: %d", scope, answer.what, answer.status)
+			if may.Includes(need) == (resp.status == 403) || resp.status == 401 {
+				t.Errorf("scope %s, %s: %d", scope, resp.what, resp.status)
 			}
 		}
 	}
@@ -143,7 +143,7 @@ func TestCreateAPIKey(t *testing.T) {
 			continue
 		}
 		if got := p.makeKey(name, "read").Name; got != name {
-			t.Errorf("the name %q came back as %q", name, got)
+			t.Errorf("the name %q was returned as %q", name, got)
 		}
 	}
 }
@@ -164,12 +164,12 @@ func TestAPIKeyExpiry(t *testing.T) {
 	} {
 		made := expiring(sent).wantSecret()
 		if made.ExpiresAt == nil || !made.ExpiresAt.Equal(want) || !p.works(made.Secret) {
-			t.Errorf("expiresAt %s came back as %v", sent, made.ExpiresAt)
+			t.Errorf("expiresAt %s was returned as %v", sent, made.ExpiresAt)
 		}
 	}
 	for _, sent := range []string{
 		time.Now().Add(-time.Second).UTC().Format(time.RFC3339Nano),
-		time.Now().UTC().Format(time.RFC3339Nano), // is over when it arrives
+		time.Now().UTC().Format(time.RFC3339Nano), // in the past when the request arrives
 		"0001-01-01T00:00:00Z",
 		"2026-01-01T00:00:00+23:59",
 	} {
@@ -198,23 +198,23 @@ func TestAPIKeyBodies(t *testing.T) {
 		{"a long name", keysPath, object{"name": strings.Repeat("n", 101), "scope": "read"}, []string{"/name too_long"}},
 		{"control characters", keysPath, `{"name":"a\u009Fb","scope":"read"}`, []string{"/name invalid_characters"}},
 		{"U+0000", keysPath, `{"name":"a\u0000b","scope":"read\u0000"}`, []string{"/name invalid_characters", "/scope invalid_characters"}},
-		{"an unknown scope", keysPath, `{"name":"x","scope":"root"}`, []string{"/scope not_in_enum"}},
-		{"a scope in another case", keysPath, `{"name":"x","scope":"Admin"}`, []string{"/scope not_in_enum"}},
+		{"unknown scope", keysPath, `{"name":"x","scope":"root"}`, []string{"/scope not_in_enum"}},
+		{"scope in the wrong case", keysPath, `{"name":"x","scope":"Admin"}`, []string{"/scope not_in_enum"}},
 		{"two scopes", keysPath, `{"name":"x","scope":["read","write"]}`, []string{"/scope wrong_type"}},
 		{
-			"what the server sets", keysPath, `{"name":"x","scope":"read","id":1,"prefix":"petstore_00000000","createdAt":"2026-01-01T00:00:00Z","lastUsedAt":null,"revokedAt":null,"secret":"x"}`,
+			"read-only fields", keysPath, `{"name":"x","scope":"read","id":1,"prefix":"petstore_00000000","createdAt":"2026-01-01T00:00:00Z","lastUsedAt":null,"revokedAt":null,"secret":"x"}`,
 			[]string{"/id read_only", "/prefix read_only", "/createdAt read_only", "/lastUsedAt read_only", "/revokedAt read_only", "/secret read_only"},
 		},
-		{"another account", keysPath, `{"name":"x","scope":"read","accountId":1,"account":"x"}`, []string{"/accountId unknown_field", "/account unknown_field"}},
+		{"accountId of another account", keysPath, `{"name":"x","scope":"read","accountId":1,"account":"x"}`, []string{"/accountId unknown_field", "/account unknown_field"}},
 		{"negative grace", rotation, `{"graceSeconds":-1}`, []string{"/graceSeconds out_of_range"}},
 		{"too much grace", rotation, `{"graceSeconds":86401}`, []string{"/graceSeconds out_of_range"}},
-		{"endless grace", rotation, `{"graceSeconds":18446744073709551617}`, []string{"/graceSeconds out_of_range"}},
+		{"infinite grace", rotation, `{"graceSeconds":18446744073709551617}`, []string{"/graceSeconds out_of_range"}},
 		{"a fraction", rotation, `{"graceSeconds":1.5}`, []string{"/graceSeconds wrong_type"}},
 		{"an exponent", rotation, `{"graceSeconds":1e2}`, []string{"/graceSeconds wrong_type"}},
 		{"a string", rotation, `{"graceSeconds":"60"}`, []string{"/graceSeconds wrong_type"}},
 		{"null", rotation, `{"graceSeconds":null}`, []string{"/graceSeconds null_not_allowed"}},
-		{"no object", rotation, `null`, []string{" wrong_type"}},
-		{"another name", rotation, `{"grace":60,"name":"x"}`, []string{"/grace unknown_field", "/name unknown_field"}},
+		{"not an object", rotation, `null`, []string{" wrong_type"}},
+		{"a misspelled field", rotation, `{"grace":60,"name":"x"}`, []string{"/grace unknown_field", "/name unknown_field"}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			p.in(t).post(test.target, test.body).wantViolations("validation_failed", test.want...)
@@ -224,11 +224,12 @@ func TestAPIKeyBodies(t *testing.T) {
 	p.post(rotation, "{}{}").wantError(400, "invalid_json")
 	p.post(rotation, strings.Repeat(" ", maxBodyBytes+1)).wantError(413, "body_too_large")
 	if after := len(p.keys()); after != before {
-		t.Errorf("%d keys, and %d before", after, before)
+		t.Errorf("%d keys, want %d as before", after, before)
 	}
 }
 
-// TestRotationWithoutABody: no body needs no Content-Type, and is the same as {}.
+// TestRotationWithoutABody: an absent body is the same as {} and needs no
+// Content-Type.
 func TestRotationWithoutABody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -239,7 +240,7 @@ func TestRotationWithoutABody(t *testing.T) {
 		p.wantWork(map[string]bool{made.Secret: false, rotated.Secret: true})
 		made = rotated
 	}
-	for _, answer := range []*response{
+	for _, resp := range []*response{
 		p.do("POST", rotation, "", "Content-Type", "text/plain"),
 		p.do("POST", rotation, "{}", "Content-Type", ""),
 		p.do("POST", rotation, "{}", "Content-Type", "text/plain"),
@@ -247,14 +248,14 @@ func TestRotationWithoutABody(t *testing.T) {
 		p.do("POST", keysPath, nil),
 		p.do("POST", "/messages", nil),
 	} {
-		answer.wantError(400, "unsupported_content_type")
+		resp.wantError(400, "unsupported_content_type")
 	}
 	p.wantWork(map[string]bool{made.Secret: true})
 }
 
-// TestSecretsRefuseAnIdempotencyKey: whatever it is, after the parameters and
-// before the body.
-func TestSecretsRefuseAnIdempotencyKey(t *testing.T) {
+// TestSecretsRejectIdempotencyKeys: the header is rejected with any value, after
+// the parameters and before the body are checked.
+func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	made := p.makeKey("x", "read")
@@ -272,14 +273,14 @@ func TestSecretsRefuseAnIdempotencyKey(t *testing.T) {
 	p.under("x", rotatePath(made.ID+1), "{}").wantError(400, "invalid_idempotency_key")
 	p.wantWork(map[string]bool{made.Secret: true})
 	if kept := p.count("idempotency_keys"); kept > 0 || len(p.keys()) != 2 {
-		t.Errorf("%d answers were kept, and there are the keys %v", kept, p.keys())
+		t.Errorf("%d responses were stored; the keys are %v", kept, p.keys())
 	}
-	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // which ignores it, as everywhere
+	p.do("DELETE", keyPath(made.ID), nil, "Idempotency-Key", "a b").want(204) // DELETE ignores the header
 }
 
-// TestOrderOfChecksOfAKey: as in TestOrderOfChecks, for an operation whose body
-// may be left out.
-func TestOrderOfChecksOfAKey(t *testing.T) {
+// TestOrderOfChecksWithOptionalBody is TestOrderOfChecks for an operation with an
+// optional body.
+func TestOrderOfChecksWithOptionalBody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	writer := p.newKey("tester", auth.Write)
@@ -325,7 +326,8 @@ func TestOrderOfChecksOfAKey(t *testing.T) {
 	}
 }
 
-// TestListAPIKeys: those of the account by id, page by page, revoked ones for 30 days.
+// TestListAPIKeys: the list has the keys of the account by id, and revoked keys for
+// 30 days.
 func TestListAPIKeys(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -352,7 +354,7 @@ func TestListAPIKeys(t *testing.T) {
 	for _, id := range slices.Delete(slices.Clone(all), 7, 9) {
 		one := p.keys()[id]
 		if (one.RevokedAt != nil) != (id == all[3] || id == all[5]) {
-			t.Errorf("key %d was revoked at %v", id, one.RevokedAt)
+			t.Errorf("key %d has revokedAt %v", id, one.RevokedAt)
 		}
 		want = append(want, one)
 	}
@@ -363,7 +365,7 @@ func TestListAPIKeys(t *testing.T) {
 	for _, target := range []string{"?sort=id", "?name=key", "?scope=read"} {
 		p.get(keysPath+target).wantViolations("invalid_parameter", target[1:strings.Index(target, "=")]+" unknown")
 	}
-	// a cursor is good for the account that got it
+	// a cursor is valid only for the account that received it
 	next := p.get(keysPath + "?limit=1").want(200).link("next")
 	other.get(next).wantError(400, "invalid_cursor")
 	p.get("/messages?cursor="+next[strings.Index(next, "cursor=")+len("cursor="):strings.LastIndex(next, "&")]).wantError(400, "invalid_cursor")
@@ -390,27 +392,28 @@ func TestRotate(t *testing.T) {
 	want := first
 	want.Secret, want.Prefix = second.Secret, second.Prefix
 	if diff := cmp.Diff(want, second); diff != "" || second.Secret == first.Secret || second.Prefix == first.Prefix {
-		t.Errorf("the key, rotated (-want +got):\n%s", diff)
+		t.Errorf("rotated key (-want +got):\n%s", diff)
 	}
 	want.Secret = ""
 	if diff := cmp.Diff(want, p.keys()[first.ID]); diff != "" {
-		t.Errorf("the key in the list (-want +got):\n%s", diff)
+		t.Errorf("key in the list (-want +got):\n%s", diff)
 	}
 	p.wantWork(map[string]bool{first.Secret: true, second.Secret: true})
 
-	// again: the one before the last ends, grace or not
+	// a second rotation ends the oldest secret, even within its grace
 	third := p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantSecret()
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: true, third.Secret: true})
 	fourth := p.post(rotatePath(first.ID), nil).wantSecret()
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false, third.Secret: false, fourth.Secret: true})
 
-	// the key of the request itself
+	// the key that signs the request
 	admin := p.makeKey("admin", "admin")
 	renewed := p.as(admin.Secret).post(rotatePath(admin.ID), nil).wantSecret()
 	p.wantWork(map[string]bool{admin.Secret: false, renewed.Secret: true})
 }
 
-// TestGraceEnds to the moment, also on a server that remembers the secret.
+// TestGraceEnds: the old secret works exactly until its grace ends, also on a
+// server that has cached it.
 func TestGraceEnds(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -424,19 +427,20 @@ func TestGraceEnds(t *testing.T) {
 	eventually(t, 5*time.Second, func() bool {
 		p.verifier.Trust()
 		began := time.Now()
-		answer := old.get("/pets")
-		if answer.status == 200 && !began.Before(until) {
-			t.Fatalf("the secret worked %s after its grace", began.Sub(until))
+		resp := old.get("/pets")
+		if resp.status == 200 && !began.Before(until) {
+			t.Fatalf("the secret still worked %s after its grace", began.Sub(until))
 		}
-		if answer.status == 401 && time.Now().Before(until) {
-			t.Fatalf("the secret ended %s before its grace", time.Until(until))
+		if resp.status == 401 && time.Now().Before(until) {
+			t.Fatalf("the secret stopped working %s before the end of its grace", time.Until(until))
 		}
-		return answer.status == 401
+		return resp.status == 401
 	})
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: true})
 }
 
-// TestRotateExpired: an expired key can be given a new secret, but no new life.
+// TestRotateExpired: rotating an expired key returns a new secret but does not
+// extend its life.
 func TestRotateExpired(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -444,7 +448,7 @@ func TestRotateExpired(t *testing.T) {
 	id, secret := p.issue(auth.Read, &past)
 	rotated := p.post(rotatePath(id), object{"graceSeconds": 60}).wantSecret()
 	if rotated.ExpiresAt == nil || !rotated.ExpiresAt.Equal(past) {
-		t.Errorf("the key expires at %v", rotated.ExpiresAt)
+		t.Errorf("expiresAt is %v", rotated.ExpiresAt)
 	}
 	p.wantWork(map[string]bool{secret: false, rotated.Secret: false})
 }
@@ -460,12 +464,12 @@ func TestRevoke(t *testing.T) {
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
 	at := p.keys()[first.ID].RevokedAt
 	if at == nil || at.Before(began) {
-		t.Errorf("revoked at %v", at)
+		t.Errorf("revokedAt is %v", at)
 	}
 	p.post(rotatePath(first.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
 	p.del(keyPath(first.ID)).want(204)
 	if again := p.keys()[first.ID].RevokedAt; again == nil || !again.Equal(*at) {
-		t.Errorf("revoked again, at %v and not at %v", again, at)
+		t.Errorf("revoking again returned %v, want %v", again, at)
 	}
 	p.wantWork(map[string]bool{first.Secret: false, second.Secret: false})
 
@@ -475,8 +479,8 @@ func TestRevoke(t *testing.T) {
 	p.wantWork(map[string]bool{self.Secret: false})
 }
 
-// TestLastAdminKey checks that the last live admin key of an account cannot be
-// revoked through the API, and that its operator can still revoke it.
+// TestLastAdminKey checks that the API does not revoke the last live admin key of
+// an account, and that its operator can.
 func TestLastAdminKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -484,7 +488,7 @@ func TestLastAdminKey(t *testing.T) {
 	expired, _ := p.issue(auth.Admin, &past)
 	revoked, _ := p.issue(auth.Admin, nil)
 	p.revoke(revoked)
-	p.newKey("bob", auth.Admin) // another account's does not count
+	p.newKey("bob", auth.Admin) // keys of other accounts do not count
 	writer := p.makeKey("writer", "write")
 	p.del(keyPath(p.keyID())).wantError(409, "last_admin_key")
 	p.del(keyPath(expired)).want(204)
@@ -503,8 +507,8 @@ func TestLastAdminKey(t *testing.T) {
 	p.get(keysPath).wantError(401, "invalid_api_key")
 }
 
-// TestAdminsRevokeEachOther checks that one of two admins stays, at the moment when
-// both have found the other's key in force.
+// TestAdminsRevokeEachOther checks that one of two admin keys stays when both
+// requests have seen the other's key as valid.
 func TestAdminsRevokeEachOther(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -515,7 +519,7 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // unless it is committed
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // has no effect after the commit
 	if _, err := tx.Exec(t.Context(), "SELECT FROM api_keys WHERE id = ANY ($1) ORDER BY id FOR UPDATE", []int64{one.ID, two.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -539,8 +543,8 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 	}
 }
 
-// TestRevokedWhileTheBodyArrives checks that a request does nothing when its key was
-// revoked before its body was there.
+// TestRevokedWhileTheBodyArrives checks that a request does nothing when its key
+// was revoked before its body arrived.
 func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -551,35 +555,36 @@ func TestRevokedWhileTheBodyArrives(t *testing.T) {
 		t.Errorf("status %d, want 401", status)
 	}
 	if finish := p.slowly(); finish() != 202 {
-		t.Error("a slow body with a key in force is refused")
+		t.Error("a slow body with a valid key was rejected")
 	}
 	if got := len(p.contents([]string{"messages"})["messages"]); got != 1 {
 		t.Errorf("%d messages were stored, want 1", got)
 	}
 }
 
-// TestKeysBelongToAnAccount: another account's can be neither seen nor changed.
+// TestKeysBelongToAnAccount: a client can neither see nor change the keys of
+// another account.
 func TestKeysBelongToAnAccount(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	bob := p.as(p.newKey("bob", auth.Admin))
 	mine := p.makeKey("mine", "admin")
 	if _, seen := bob.keys()[mine.ID]; seen || len(bob.keys()) != 1 {
-		t.Errorf("bob sees the keys %+v", bob.keys())
+		t.Errorf("bob's list of keys: %+v", bob.keys())
 	}
 	before := p.keys()
 	bob.post(rotatePath(mine.ID), object{"graceSeconds": 60}).wantError(404, "api_key_not_found")
 	bob.del(keyPath(mine.ID)).wantError(404, "api_key_not_found")
 	if diff := cmp.Diff(before, p.keys()); diff != "" {
-		t.Errorf("bob changed (-before +after):\n%s", diff)
+		t.Errorf("bob's keys changed (-before +after):\n%s", diff)
 	}
 	p.wantWork(map[string]bool{mine.Secret: true})
 	if made := bob.makeKey("bob's", "read"); len(p.keys()) != len(before) || !strings.Contains(string(p.as(made.Secret).get("/account").body), `"bob"`) {
-		t.Errorf("bob's key %d is another's", made.ID)
+		t.Errorf("the list of bob's keys contains key %d of another account", made.ID)
 	}
 }
 
-// TestLastUsedAt is shown once it was written.
+// TestLastUsedAt checks lastUsedAt after the server has written it.
 func TestLastUsedAt(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -589,22 +594,22 @@ func TestLastUsedAt(t *testing.T) {
 	p.as(made.Secret).post("/pets", object{}).wantError(403, "insufficient_scope")
 	ended := time.Now()
 	if at := p.keys()[made.ID].LastUsedAt; at != nil {
-		t.Errorf("last used at %s, written while a request ran", at)
+		t.Errorf("lastUsedAt is %s, written while a request ran", at)
 	}
 	if err := p.verifier.FlushUses(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	at := p.keys()[made.ID].LastUsedAt
 	if at == nil || at.Before(began) || at.After(ended) {
-		t.Errorf("last used at %v, and not between %s and %s", at, began, ended)
+		t.Errorf("lastUsedAt is %v, want a time between %s and %s", at, began, ended)
 	}
 	if got := string(p.as(made.Secret).get("/account").body); !strings.Contains(got, `"lastUsedAt"`) {
-		t.Errorf("the account: %s", got)
+		t.Errorf("account: %s", got)
 	}
 }
 
-// TestSecretsAreNowhere but in the answer that makes them: not in another
-// answer, not in the log, not in the database.
+// TestSecretsAreNowhere checks that a secret is only in the response that creates
+// it, and not in other responses, the log or the database.
 func TestSecretsAreNowhere(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -612,12 +617,12 @@ func TestSecretsAreNowhere(t *testing.T) {
 	rotated := p.post(rotatePath(made.ID), object{"graceSeconds": 60}).wantSecret()
 	seen := map[string]string{}
 	for _, client := range []*petstore{p, p.as(made.Secret), p.as(rotated.Secret)} {
-		for _, answer := range []*response{
+		for _, resp := range []*response{
 			client.get("/account"), client.get(keysPath), client.get(keysPath + "?secret=" + made.Secret), client.get("/" + made.Secret),
 			client.post(keysPath, object{"name": made.Secret[:20], "scope": made.Secret}), client.del(keyPath(1 << 40)),
 			client.do("GET", "/pets", nil, "Accept", made.Secret), client.do("POST", "/pets", made.Secret),
 		} {
-			seen[answer.what] += string(answer.body) + fmt.Sprint(answer.header)
+			seen[resp.what] += string(resp.body) + fmt.Sprint(resp.header)
 		}
 	}
 	p.del(keyPath(made.ID)).want(204)
@@ -629,24 +634,24 @@ func TestSecretsAreNowhere(t *testing.T) {
 	for where, text := range seen {
 		for _, secret := range []string{made.Secret, rotated.Secret} {
 			if hidden := secret[len("petstore_")+8:]; strings.Contains(text, hidden) && !strings.Contains(where, secret) {
-				t.Errorf("%s holds a secret: %s", where, text)
+				t.Errorf("%s contains a secret: %s", where, text)
 			}
 			hash := secretHash(secret)
 			if strings.Contains(text, hash) != (where == "the table api_keys") {
-				t.Errorf("%s: whether it holds the hash %s", where, hash)
+				t.Errorf("%s: contains the hash %s", where, hash)
 			}
 		}
 	}
 }
 
-// secretHash is what is stored of a secret, as Postgres prints it.
+// secretHash returns the stored hash of a secret, as Postgres prints it.
 func secretHash(text string) string {
 	secret, _ := auth.ParseSecret(text)
 	return fmt.Sprintf("%x", secret.Hash())
 }
 
-// TestRaceOfRotations: of many at once each is answered a secret, and the last
-// one wins. The secret of the one before it has its grace; the others end.
+// TestRaceOfRotations: each of many concurrent rotations returns a secret, and the
+// last one wins. The secret before it keeps its grace, and all others stop working.
 func TestRaceOfRotations(t *testing.T) {
 	t.Parallel()
 	const clients = 12
@@ -655,38 +660,38 @@ func TestRaceOfRotations(t *testing.T) {
 	servers := []*petstore{p, startOn(t, database).as(p.key)}
 	for grace, left := range map[int]int{0: 1, 60: 2} {
 		first := p.makeKey("x", "read")
-		answers := make([]*response, clients)
+		responses := make([]*response, clients)
 		atOnce(t, clients, func(i int) (err error) {
-			answers[i], err = servers[i%2].try("POST", rotatePath(first.ID), object{"graceSeconds": grace})
+			responses[i], err = servers[i%2].try("POST", rotatePath(first.ID), object{"graceSeconds": grace})
 			return err
 		})
 		prefix := p.keys()[first.ID].Prefix
 		for _, server := range servers {
-			server.verifier.Forget() // which the other server would hear of
+			server.verifier.Forget() // stands in for the notification to the other server
 			var working []string
-			for _, answer := range answers {
-				if made := answer.wantSecret(); server.works(made.Secret) {
+			for _, resp := range responses {
+				if made := resp.wantSecret(); server.works(made.Secret) {
 					working = append(working, made.Prefix)
 				}
 			}
 			if len(working) != left || !slices.Contains(working, prefix) || server.works(first.Secret) {
-				t.Errorf("grace %d: %v work, the key is %s", grace, working, prefix)
+				t.Errorf("grace %d: %v work; the prefix of the key is %s", grace, working, prefix)
 			}
 		}
 	}
 }
 
-// TestRaceOfRotateAndRevoke: whoever is first, in the end nothing works.
+// TestRaceOfRotateAndRevoke: in any order, no secret works in the end.
 func TestRaceOfRotateAndRevoke(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	ends := map[int]int{}
 	for range 20 {
 		first := p.makeKey("x", "read")
-		var answer *response
+		var resp *response
 		atOnce(t, 2, func(i int) (err error) {
 			if i == 0 {
-				answer, err = p.try("POST", rotatePath(first.ID), object{"graceSeconds": 60})
+				resp, err = p.try("POST", rotatePath(first.ID), object{"graceSeconds": 60})
 				return err
 			}
 			gone, err := p.try("DELETE", keyPath(first.ID), nil)
@@ -695,19 +700,19 @@ func TestRaceOfRotateAndRevoke(t *testing.T) {
 			}
 			return err
 		})
-		ends[answer.status]++
+		ends[resp.status]++
 		secrets := map[string]bool{first.Secret: false}
-		if answer.status == 201 {
-			secrets[answer.wantSecret().Secret] = false
+		if resp.status == 201 {
+			secrets[resp.wantSecret().Secret] = false
 		} else {
-			answer.wantError(404, "api_key_not_found")
+			resp.wantError(404, "api_key_not_found")
 		}
 		p.wantWork(secrets)
 	}
 	t.Log(ends)
 }
 
-// rotateAway rotates a key without a grace, as `petstore key rotate` does.
+// rotateAway rotates a key without grace, as `petstore key rotate` does.
 func (p *petstore) rotateAway(id int64) {
 	p.t.Helper()
 	found, err := db.New(p.db).APIKeyFind(p.t.Context(), db.APIKeyFindParams{ID: &id})
@@ -725,7 +730,7 @@ func (p *petstore) revokeOver(id int64) {
 	p.del(keyPath(id)).want(204)
 }
 
-// rotateOver rotates a key over HTTP, without a grace.
+// rotateOver rotates a key over HTTP, without grace.
 func (p *petstore) rotateOver(id int64) {
 	p.t.Helper()
 	p.post(rotatePath(id), nil).wantSecret()

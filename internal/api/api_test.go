@@ -28,27 +28,27 @@ import (
 
 const maxBodyBytes = 64 << 10
 
-// petstore is a server on a database of the test's own, seen by a client whose
-// every exchange is held to the contract.
+// petstore is a server on a database of its own test, seen by one client. Every
+// exchange of the client is checked against openapi.yaml.
 type petstore struct {
 	t        testing.TB
 	server   *api.Server
 	url      string
 	dbURL    string
-	db       *pgxpool.Pool // the same database, past the server
-	pool     *postgres.DB  // the server's own
+	db       *pgxpool.Pool // the same database, without the server in between
+	pool     *postgres.DB  // the pool of the server
 	verifier *auth.Verifier
-	key      string // the client's API key; empty: none is sent
+	key      string // API key of the client; "" sends none
 	log      *logBuffer
 }
 
-// start starts a server; its client has an admin key.
+// start starts a server. Its client has an admin key.
 func start(t testing.TB) *petstore {
 	t.Helper()
 	return startOn(t, pgtest.New(t))
 }
 
-// startOn starts a server on a database that may have another server already.
+// startOn starts a server on a database that may already have another server.
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
 	const maxConns = 8
@@ -63,7 +63,7 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	return p.with(func(*api.Options) {})
 }
 
-// with starts another server that has other options.
+// with starts another server with changed options.
 func (p *petstore) with(change func(*api.Options)) *petstore {
 	p.t.Helper()
 	options := api.Options{
@@ -85,12 +85,12 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	return &other
 }
 
-// theSecrets are those of the tests so far: no server may say one, but for the
-// answer that makes it.
+// theSecrets holds the secrets of all tests so far. No server may send or log one,
+// except in the response that creates it.
 var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
 
-// watchLog searches what the servers have logged, when the test is over, for every
-// key that was made or sent, the key of cursors and the password of the database.
+// watchLog searches the server logs at the end of the test for every key that was
+// created or sent, the cursor key and the database password.
 func (p *petstore) watchLog() {
 	p.t.Helper()
 	theSecrets().LearnKeys(p.key)
@@ -98,29 +98,29 @@ func (p *petstore) watchLog() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	theSecrets().Learn("the key of cursors", string(signing))
+	theSecrets().Learn("the cursor key", string(signing))
 	password := p.pool.Pool().Config().ConnConfig.Password
-	theSecrets().Learn("the password of the database", password)
+	theSecrets().Learn("the database password", password)
 	p.t.Cleanup(func() {
 		if found := theSecrets().In(p.log.String()); len(found) > 0 {
-			p.t.Errorf("the log holds %q:\n%s", found, p.log)
+			p.t.Errorf("the log contains %q:\n%s", found, p.log)
 		}
 	})
 }
 
-// watchAnswer searches an answer, too.
-func watchAnswer(t testing.TB, request *http.Request, received *http.Response, text []byte) {
+// searchResponse fails the test if a response contains a known secret.
+func searchResponse(t testing.TB, request *http.Request, received *http.Response, text []byte) {
 	t.Helper()
 	theSecrets().LearnKeys(request.Header.Get("Authorization"))
 	if found := theSecrets().In(fmt.Sprintf("%v\n%s", received.Header, text)); len(found) > 0 {
-		t.Errorf("%s %s: %d: the answer holds %q: %v\n%s", request.Method, request.URL, received.StatusCode, found, received.Header, text)
+		t.Errorf("%s %s: %d: the response contains %q: %v\n%s", request.Method, request.URL, received.StatusCode, found, received.Header, text)
 	}
 	if received.StatusCode < http.StatusMultipleChoices && request.Method == http.MethodPost && strings.HasPrefix(request.URL.Path, keysPath) {
-		theSecrets().LearnKeys(string(text)) // which are told this once
+		theSecrets().LearnKeys(string(text)) // shown only in this response
 	}
 }
 
-// newKey makes an API key of the account with this name.
+// newKey creates an API key for the account with this name.
 func (p *petstore) newKey(account string, scope auth.Scope) string {
 	p.t.Helper()
 	queries := db.New(p.db)
@@ -135,7 +135,7 @@ func (p *petstore) newKey(account string, scope auth.Scope) string {
 	return secret.Reveal()
 }
 
-// as returns the same server seen by a client with another key.
+// as returns the same server with a client that uses another key.
 func (p *petstore) as(key string) *petstore {
 	other := *p
 	other.key = key
@@ -150,7 +150,7 @@ func (p *petstore) in(t testing.TB) *petstore {
 	return &other
 }
 
-// response is an answer, read in whole.
+// response is an HTTP response with its whole body.
 type response struct {
 	t      testing.TB
 	what   string // method and target of the request
@@ -159,20 +159,19 @@ type response struct {
 	body   []byte
 }
 
-// do sends a request and returns the answer, which the contract has been held
-// to. The body is JSON as a string, or a value to encode; header are names and
-// values, of which the empty ones take a field away.
+// do sends a request and returns the response, checked against openapi.yaml. The
+// body is JSON as a string, or a value to encode. The header is a list of names and
+// values; an empty value removes the field.
 func (p *petstore) do(method, target string, body any, header ...string) *response {
 	p.t.Helper()
-	answer, err := p.try(method, target, body, header...)
+	resp, err := p.try(method, target, body, header...)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return answer
+	return resp
 }
 
-// try is do for goroutines and faults: it returns what went wrong with the
-// connection.
+// try is do for goroutines and fault tests. It returns connection errors.
 func (p *petstore) try(method, target string, body any, header ...string) (*response, error) {
 	var sent []byte
 	switch body := body.(type) {
@@ -210,7 +209,7 @@ func (p *petstore) try(method, target string, body any, header ...string) (*resp
 	return p.send(request, sent)
 }
 
-// send sends a request that was made by hand, with this body.
+// send sends a prepared request with this body.
 func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 	p.t.Helper()
 	received, err := client.Do(request)
@@ -227,13 +226,13 @@ func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 			return nil, err
 		}
 	}
-	watchAnswer(p.t, request, received, text)
+	searchResponse(p.t, request, received, text)
 	theContract().hold(p.t, request, sent, received, text)
 	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
 }
 
 func gunzip(text []byte) ([]byte, error) {
-	if len(text) == 0 { // the answer to a HEAD, or 304
+	if len(text) == 0 { // a response to HEAD, or 304
 		return nil, nil
 	}
 	reader, err := gzip.NewReader(bytes.NewReader(text))
@@ -243,14 +242,14 @@ func gunzip(text []byte) ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// client follows no redirects, and asks for compression where a test does.
+// client does not follow redirects and asks for compression only where a test does.
 var client = &http.Client{
 	Transport:     &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Timeout:       30 * time.Second,
 }
 
-// get, post, put, patch and del send a request with the usual header.
+// get, post, put, patch and del send a request with the usual headers.
 func (p *petstore) get(target string) *response { p.t.Helper(); return p.do("GET", target, nil) }
 
 func (p *petstore) post(target string, body any) *response {
@@ -269,26 +268,26 @@ func (p *petstore) patch(target string, body any) *response {
 }
 func (p *petstore) del(target string) *response { p.t.Helper(); return p.do("DELETE", target, nil) }
 
-// want fails the test unless the answer has this status.
+// want fails the test unless the response has this status.
 func (r *response) want(status int) *response {
 	r.t.Helper()
 	if r.status != status {
-		r.t.Fatalf("%s: %d, want %d: %s", r.what, r.status, status, r.body)
+		r.t.Fatalf("%s: status %d, want %d: %s", r.what, r.status, status, r.body)
 	}
 	return r
 }
 
-// wantError fails the test unless the answer is an Error of this status and code
-// in every respect.
+// wantError fails the test unless the response is a complete Error with this status
+// and code.
 func (r *response) wantError(status int, code string) *response {
 	r.t.Helper()
 	r.want(status)
 	got := r.error()
 	if got.Code != code || got.Status != status || got.Message == "" {
-		r.t.Fatalf("%s: %s; want the code %s and the status %d in it", r.what, r.body, code, status)
+		r.t.Fatalf("%s: %s; want code %s and status %d", r.what, r.body, code, status)
 	}
 	if got.RequestID == "" || got.RequestID != r.header.Get("X-Request-Id") {
-		r.t.Errorf("%s: requestId %q, and X-Request-Id %q", r.what, got.RequestID, r.header.Get("X-Request-Id"))
+		r.t.Errorf("%s: requestId %q differs from X-Request-Id %q", r.what, got.RequestID, r.header.Get("X-Request-Id"))
 	}
 	if contentType := r.header.Get("Content-Type"); contentType != "application/json" {
 		r.t.Errorf("%s: Content-Type %q", r.what, contentType)
@@ -299,7 +298,7 @@ func (r *response) wantError(status int, code string) *response {
 	return r
 }
 
-// errorBody is the Error object.
+// errorBody is the Error schema.
 type errorBody struct {
 	Code, Message string
 	Status        int
@@ -321,7 +320,8 @@ func (r *response) error() errorBody {
 	return decode[errorBody](r)
 }
 
-// violations lists what an Error says is wrong, as "/name required" or "limit out_of_range".
+// violations lists the entries of an Error, such as "/name required" or "limit
+// out_of_range".
 func (r *response) violations() []string {
 	r.t.Helper()
 	var all []string
@@ -338,7 +338,7 @@ func (r *response) violations() []string {
 	return all
 }
 
-// decode reads the body of an answer.
+// decode parses the body of a response.
 func decode[T any](r *response) T {
 	r.t.Helper()
 	var value T
@@ -348,7 +348,7 @@ func decode[T any](r *response) T {
 	return value
 }
 
-// link gives the target of a link of the answer; empty when there is none.
+// link returns the target of a link of the response, or "".
 func (r *response) link(rel string) string {
 	for one := range strings.SplitSeq(r.header.Get("Link"), ", ") {
 		if target, isRel := strings.CutSuffix(one, fmt.Sprintf(`>; rel=%q`, rel)); isRel {
@@ -394,7 +394,7 @@ func (p *petstore) newCategory(name string) int64 {
 	return decode[category](p.post("/categories", object{"name": name}).want(201)).ID
 }
 
-// newPet creates a pet in a category of its own, with this stock.
+// newPet creates a pet with this stock in a category of its own.
 func (p *petstore) newPet(name string, stock int64) int64 {
 	p.t.Helper()
 	id := decode[pet](p.post("/pets", object{"name": name, "categoryId": p.newCategory("category of " + name)}).want(201)).ID
@@ -410,13 +410,13 @@ func (p *petstore) newOrder(petID, quantity int64) int64 {
 	return decode[order](p.post("/store/orders", object{"petId": petID, "quantity": quantity}).want(201)).ID
 }
 
-// inventory reads the stock and the status of a pet.
+// inventory returns the stock and the status of a pet.
 func (p *petstore) inventory(petID int64) inventoryItem {
 	p.t.Helper()
 	return decode[inventoryItem](p.get(fmt.Sprintf("/store/inventory/%d", petID)).want(200))
 }
 
-// walk reads a list page by page to its end.
+// walk reads all pages of a list.
 func walk[T any](p *petstore, target string) []T {
 	p.t.Helper()
 	const tooManyPages = 1000
@@ -428,7 +428,7 @@ func walk[T any](p *petstore, target string) []T {
 			return all
 		}
 	}
-	p.t.Fatalf("%s: the list has no end", target)
+	p.t.Fatalf("%s: the list does not end", target)
 	return nil
 }
 
@@ -459,7 +459,7 @@ func query(pairs ...string) string {
 	return "?" + values.Encode()
 }
 
-// logBuffer keeps what a server logs.
+// logBuffer collects the log of a server.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

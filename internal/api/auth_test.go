@@ -15,14 +15,15 @@ import (
 	"petstore/internal/postgres"
 )
 
-// What WWW-Authenticate says (RFC 6750, 3).
+// Values of WWW-Authenticate (RFC 6750, section 3).
 const (
 	challenge        = `Bearer realm="petstore"`
 	challengeInvalid = `Bearer realm="petstore", error="invalid_token"`
 	challengeScope   = `Bearer realm="petstore", error="insufficient_scope"`
 )
 
-// wantChallenge fails the test unless the answer asks for a key in this way.
+// wantChallenge fails the test unless the response is this error with this
+// challenge.
 func (r *response) wantChallenge(status int, code, challenge string) {
 	r.t.Helper()
 	r.wantError(status, code)
@@ -31,7 +32,7 @@ func (r *response) wantChallenge(status int, code, challenge string) {
 	}
 }
 
-// authorized sends a request with these Authorization fields.
+// authorized sends a request with these Authorization header lines.
 func (p *petstore) authorized(fields ...string) *response {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+"/pets", nil)
@@ -39,14 +40,14 @@ func (p *petstore) authorized(fields ...string) *response {
 		p.t.Fatal(err)
 	}
 	request.Header["Authorization"] = fields
-	answer, err := p.send(request, nil)
+	resp, err := p.send(request, nil)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return answer
+	return resp
 }
 
-// issue makes a key of the account tester, and gives its id as well.
+// issue creates a key in the account "tester".
 func (p *petstore) issue(scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
 	p.t.Helper()
 	queries := db.New(p.db)
@@ -61,7 +62,7 @@ func (p *petstore) issue(scope auth.Scope, expiresAt *time.Time) (id int64, key 
 	return made.ID, secret.Reveal()
 }
 
-// revoke revokes a key, as `petstore key revoke` does.
+// revoke revokes a key as `petstore key revoke` does.
 func (p *petstore) revoke(id int64) {
 	p.t.Helper()
 	revoked, err := db.New(p.db).APIKeyRevoke(p.t.Context(), db.APIKeyRevokeParams{ID: &id})
@@ -81,68 +82,68 @@ func TestAuthentication(t *testing.T) {
 	unknown := auth.NewSecret().Reveal()
 
 	for what, fields := range map[string][]string{
-		"a key":                 {"Bearer " + p.key},
-		"scheme in lower case":  {"bearer " + p.key},
-		"scheme in upper case":  {"BEARER " + p.key},
-		"scheme in mixed case":  {"bEaReR " + p.key},
-		"a key that expires":    {"Bearer " + lasting},
-		"more than one space":   {"Bearer   " + p.key},
-		"white space around it": {"  Bearer " + p.key + "  "},
+		"valid key":                {"Bearer " + p.key},
+		"scheme in lower case":     {"bearer " + p.key},
+		"scheme in upper case":     {"BEARER " + p.key},
+		"scheme in mixed case":     {"bEaReR " + p.key},
+		"key with a future expiry": {"Bearer " + lasting},
+		"more than one space":      {"Bearer   " + p.key},
+		"surrounding white space":  {"  Bearer " + p.key + "  "},
 	} {
 		if got := p.authorized(fields...); got.status != 200 {
 			t.Errorf("%s: %d %s", what, got.status, got.body)
 		}
 	}
 	for what, fields := range map[string][]string{
-		"nothing":                   nil,
-		"an empty field":            {""},
-		"Basic":                     {"Basic dXNlcjpwYXNz"},
-		"Digest":                    {`Digest username="x"`},
-		"the key without a scheme":  {p.key},
-		"a longer scheme":           {"Bearers " + p.key},
-		"a scheme of two words":     {"API Bearer " + p.key},
-		"a comma":                   {"Bearer," + p.key},
-		"two fields without Bearer": {"Basic dXNlcjpwYXNz", "Token x"},
+		"nothing":                    nil,
+		"empty header":               {""},
+		"Basic":                      {"Basic dXNlcjpwYXNz"},
+		"Digest":                     {`Digest username="x"`},
+		"the key without a scheme":   {p.key},
+		"a longer scheme":            {"Bearers " + p.key},
+		"a scheme of two words":      {"API Bearer " + p.key},
+		"comma after the scheme":     {"Bearer," + p.key},
+		"two headers without Bearer": {"Basic dXNlcjpwYXNz", "Token x"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			p.in(t).authorized(fields...).wantChallenge(401, "missing_api_key", challenge)
 		})
 	}
 	for what, fields := range map[string][]string{
-		"the scheme alone":          {"Bearer"},
-		"an empty key":              {"Bearer "},
-		"malformed":                 {"Bearer x"},
-		"the prefix alone":          {"Bearer petstore_"},
-		"too short":                 {"Bearer " + p.key[:len(p.key)-1]},
-		"too long":                  {"Bearer " + p.key + "0"},
-		"very long":                 {"Bearer " + strings.Repeat("x", 10_000)},
-		"two keys":                  {"Bearer " + p.key + " " + p.key},
-		"two keys by a comma":       {"Bearer " + p.key + "," + p.key},
-		"quoted":                    {`Bearer "` + p.key + `"`},
-		"another prefix":            {"Bearer " + strings.Replace(p.key, "petstore_", "petstorf_", 1)},
-		"prefix in upper case":      {"Bearer " + strings.Replace(p.key, "petstore_", "PETSTORE_", 1)},
-		"key in lower case":         {"Bearer " + strings.ToLower(p.key) + "A"},
-		"outside the alphabet":      {"Bearer petstore_" + strings.Repeat("-", 36)},
-		"outside ASCII":             {"Bearer petstore_" + strings.Repeat("é", 18)},
-		"a bad checksum":            {"Bearer petstore_" + strings.Repeat("0", 36)},
-		"unknown":                   {"Bearer " + unknown},
-		"revoked":                   {"Bearer " + revoked},
-		"expired":                   {"Bearer " + expired},
-		"SQL":                       {"Bearer ' OR '1'='1"},
-		"two fields":                {"Bearer " + p.key, "Bearer " + p.key},
-		"two fields, Bearer first":  {"Bearer " + p.key, "Basic dXNlcjpwYXNz"},
-		"two fields, Bearer second": {"Basic dXNlcjpwYXNz", "Bearer " + p.key},
+		"scheme alone":                    {"Bearer"},
+		"empty key":                       {"Bearer "},
+		"malformed":                       {"Bearer x"},
+		"prefix alone":                    {"Bearer petstore_"},
+		"too short":                       {"Bearer " + p.key[:len(p.key)-1]},
+		"too long":                        {"Bearer " + p.key + "0"},
+		"very long":                       {"Bearer " + strings.Repeat("x", 10_000)},
+		"two keys":                        {"Bearer " + p.key + " " + p.key},
+		"two keys separated by a comma":   {"Bearer " + p.key + "," + p.key},
+		"quoted":                          {`Bearer "` + p.key + `"`},
+		"wrong prefix":                    {"Bearer " + strings.Replace(p.key, "petstore_", "petstorf_", 1)},
+		"prefix in upper case":            {"Bearer " + strings.Replace(p.key, "petstore_", "PETSTORE_", 1)},
+		"key in lower case":               {"Bearer " + strings.ToLower(p.key) + "A"},
+		"characters outside the alphabet": {"Bearer petstore_" + strings.Repeat("-", 36)},
+		"characters outside ASCII":        {"Bearer petstore_" + strings.Repeat("é", 18)},
+		"bad checksum":                    {"Bearer petstore_" + strings.Repeat("0", 36)},
+		"unknown":                         {"Bearer " + unknown},
+		"revoked":                         {"Bearer " + revoked},
+		"expired":                         {"Bearer " + expired},
+		"SQL":                             {"Bearer ' OR '1'='1"},
+		"two headers":                     {"Bearer " + p.key, "Bearer " + p.key},
+		"two headers, Bearer first":       {"Bearer " + p.key, "Basic dXNlcjpwYXNz"},
+		"two headers, Bearer second":      {"Basic dXNlcjpwYXNz", "Bearer " + p.key},
 	} {
 		t.Run(what, func(t *testing.T) {
 			p.in(t).authorized(fields...).wantChallenge(401, "invalid_api_key", challengeInvalid)
 		})
 	}
-	// a key is taken from nowhere else
+	// only the Authorization header carries a key
 	p.as("").get("/pets?api_key="+p.key).wantChallenge(401, "missing_api_key", challenge)
 	p.as("").do("GET", "/pets", nil, "X-API-Key", p.key, "Cookie", "api_key="+p.key).wantChallenge(401, "missing_api_key", challenge)
 }
 
-// TestScopes: admin includes write, write includes read.
+// TestScopes: admin includes write, and write includes read.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -150,25 +151,26 @@ func TestScopes(t *testing.T) {
 	for scope, may := range map[auth.Scope]bool{auth.Read: false, auth.Write: true, auth.Admin: true} {
 		client := p.as(p.newKey("another", scope))
 		client.get(categoryPath(home)).want(200)
-		for _, answer := range []*response{
+		for _, resp := range []*response{
 			client.post("/categories", object{"name": "of " + scope.String()}),
 			client.patch(categoryPath(home), object{"name": "home of " + scope.String()}),
 		} {
 			if may {
-				if answer.status >= 300 {
-					t.Errorf("scope %s, %s: %d %s", scope, answer.what, answer.status, answer.body)
+				if resp.status >= 300 {
+					t.Errorf("scope %s, %s: %d %s", scope, resp.what, resp.status, resp.body)
 				}
 				continue
 			}
-			answer.wantChallenge(403, "insufficient_scope", challengeScope)
-			if message := answer.error().Message; !strings.Contains(message, "write") || !strings.Contains(message, scope.String()) {
-				t.Errorf("the message %q names not both scopes", message)
+			resp.wantChallenge(403, "insufficient_scope", challengeScope)
+			if message := resp.error().Message; !strings.Contains(message, "write") || !strings.Contains(message, scope.String()) {
+				t.Errorf("the message %q does not name both scopes", message)
 			}
 		}
 	}
 }
 
-// TestPublicOperations: docs, health and OPTIONS take no key, and mind none.
+// TestPublicOperations: docs, health and OPTIONS need no key and ignore an invalid
+// one.
 func TestPublicOperations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -180,8 +182,7 @@ func TestPublicOperations(t *testing.T) {
 	}
 }
 
-// eventually asks again and again until it is so, and fails the test when it is
-// not within this time.
+// eventually repeats a check until it succeeds, and fails the test after this time.
 func eventually(t testing.TB, within time.Duration, so func() bool) {
 	t.Helper()
 	deadline := time.After(within)
@@ -191,13 +192,13 @@ func eventually(t testing.TB, within time.Duration, so func() bool) {
 		select {
 		case <-again.C:
 		case <-deadline:
-			t.Fatalf("it was not so within %s", within)
+			t.Fatalf("the condition did not hold within %s", within)
 		}
 	}
 }
 
-// TestKeyExpiresInUse: an expiry is seen to the moment, also by a server that
-// remembers the key.
+// TestKeyExpiresInUse: a key stops working exactly at its expiry, also on a server
+// that has cached it.
 func TestKeyExpiresInUse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -207,16 +208,17 @@ func TestKeyExpiresInUse(t *testing.T) {
 	p.get("/pets").want(200)
 	eventually(t, 5*time.Second, func() bool {
 		began := time.Now()
-		answer := p.get("/pets")
-		if answer.status == 200 && !began.Before(at) {
-			t.Fatalf("the key worked %s after it had expired", began.Sub(at))
+		resp := p.get("/pets")
+		if resp.status == 200 && !began.Before(at) {
+			t.Fatalf("the key still worked %s after it had expired", began.Sub(at))
 		}
-		return answer.status == 401
+		return resp.status == 401
 	})
 	p.get("/pets").wantChallenge(401, "invalid_api_key", challengeInvalid)
 }
 
-// listen hears of revoked keys until the test ends, wired as `petstore serve` does.
+// listen receives notifications of revoked keys until the test ends, wired as in
+// `petstore serve`.
 func (p *petstore) listen() {
 	p.t.Helper()
 	connected := make(chan struct{}, 1)
@@ -238,11 +240,11 @@ func (p *petstore) listen() {
 	select {
 	case <-connected:
 	case <-p.t.Context().Done():
-		p.t.Fatal("not connected when the test ended")
+		p.t.Fatal("the listener did not connect before the test ended")
 	}
 }
 
-// run runs something beside the test, and ends it with the test.
+// run runs a function in the background until the test ends.
 func (p *petstore) run(beside func(context.Context)) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan struct{})
@@ -256,7 +258,7 @@ func (p *petstore) run(beside func(context.Context)) {
 	})
 }
 
-// cutListeners ends every connection that listens, again and again.
+// cutListeners terminates every listening connection, repeatedly.
 func (p *petstore) cutListeners(ctx context.Context) {
 	for again := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-again.C {
 		_, _ = p.db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -264,23 +266,24 @@ func (p *petstore) cutListeners(ctx context.Context) {
 	}
 }
 
-// TestRevokedKeyStops: within a second on every process, whether it hears of it
-// or not; and so does a secret that was rotated without a grace.
+// TestRevokedKeyStops: within a second of a revocation, no process accepts the key,
+// with or without a notification. The same holds for a secret that was rotated
+// without grace.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	for what, connect := range map[string]func(servers []*petstore){
-		"hearing of it": func(servers []*petstore) {
+		"with notifications": func(servers []*petstore) {
 			for _, server := range servers {
 				server.listen()
 			}
 		},
-		"with a connection that is cut": func(servers []*petstore) {
+		"with interrupted connections": func(servers []*petstore) {
 			for _, server := range servers {
 				server.listen()
 			}
 			servers[0].run(servers[0].cutListeners)
 		},
-		"without a connection": func([]*petstore) {},
+		"without notifications": func([]*petstore) {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -302,31 +305,31 @@ func TestRevokedKeyStops(t *testing.T) {
 	}
 }
 
-// stops returns an error unless requests with the revoked key end in 401.
+// stops returns an error unless the server rejects the revoked key within a second,
+// and from then on.
 func (p *petstore) stops(revoked time.Time) error {
 	for refused := 0; refused < 20; {
 		since := time.Since(revoked)
-		answer, err := p.try("GET", "/pets?limit=1", nil)
+		resp, err := p.try("GET", "/pets?limit=1", nil)
 		switch {
 		case err != nil:
 			return err
-		case answer.status == 401:
+		case resp.status == 401:
 			refused++
-		case answer.status != 200:
-			return fmt.Errorf("%d: %s", answer.status, answer.body)
+		case resp.status != 200:
+			return fmt.Errorf("%d: %s", resp.status, resp.body)
 		case refused > 0:
-			return fmt.Errorf("after it was refused, the key worked again")
+			return fmt.Errorf("the key worked again after it had been rejected")
 		case since > time.Second:
-			return fmt.Errorf("the key worked %s after it was revoked", since)
+			return fmt.Errorf("the key still worked %s after it was revoked", since)
 		}
 	}
 	return nil
 }
 
-// TestWarmServerAsksNothing: a server that would have heard of a revocation
-// verifies a key that it knows, and refuses what is wrong, without taking a
-// connection.
-func TestWarmServerAsksNothing(t *testing.T) {
+// TestWarmServerNeedsNoConnection: a server with a live listener verifies a cached
+// key, and rejects invalid requests, without a database connection.
+func TestWarmServerNeedsNoConnection(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	reader := p.as(p.newKey("tester", auth.Read))
@@ -340,7 +343,7 @@ func TestWarmServerAsksNothing(t *testing.T) {
 	before, began := taken(), time.Now()
 	const longerThanUnheardKeysLive = 1500 * time.Millisecond
 	for time.Since(began) < longerThanUnheardKeysLive {
-		p.verifier.Trust() // which the listener does in time on a machine that is not as busy as with tests
+		p.verifier.Trust() // the listener can be late on a busy machine
 		p.get("/nothing").want(404)
 		p.put("/pets", object{}).want(405)
 		p.as("").get("/pets").want(401)
@@ -357,18 +360,18 @@ func TestWarmServerAsksNothing(t *testing.T) {
 		p.get("/openapi.json").want(200)
 	}
 	if got := taken() - before; got != 0 {
-		t.Errorf("%d connections were taken", got)
+		t.Errorf("%d connections were acquired, want 0", got)
 	}
 }
 
-// TestKeyLookups: what the metrics say of the memory of keys.
+// TestKeyLookups checks the metrics of the key cache.
 func TestKeyLookups(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	verifier := auth.NewVerifier(db.New(p.pool), db.New(p.pool.Writing()))
 	verify := func(key string) {
 		verifier.Trust()
-		_, _ = verifier.Verify(t.Context(), key, nil) // other tests say whose it is
+		_, _ = verifier.Verify(t.Context(), key, nil) // other tests check the result
 	}
 	for range 3 {
 		verify(p.key)

@@ -11,8 +11,8 @@ import (
 	"petstore/internal/api"
 )
 
-// BenchmarkRequest is the way of a request through the program to the database
-// and back, without the network between the client and the server.
+// BenchmarkRequest measures a request through the server to the database and back,
+// without the network between client and server.
 func BenchmarkRequest(b *testing.B) {
 	p := start(b).with(func(options *api.Options) {
 		options.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) //nolint:sloglint // the line is part of the work
@@ -56,7 +56,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// discard is a client that reads nothing but the status.
+// discard is a ResponseWriter that keeps nothing but the status.
 type discard struct {
 	header http.Header
 	status int

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// utf16Of gives the code units by which JSON escapes a text.
+// utf16Of returns the code units with which JSON escapes a text.
 func utf16Of(text string) []uint16 { return utf16.Encode([]rune(text)) }
 
 func categoryPath(id int64) string { return fmt.Sprintf("/categories/%d", id) }
@@ -31,7 +31,7 @@ func TestCategory(t *testing.T) {
 		want  category
 	}{
 		{`{}`, category{dogs.ID, "Dogs", text("all of them")}},
-		{`{"name":"dogs"}`, category{dogs.ID, "dogs", text("all of them")}}, // its own name is not taken
+		{`{"name":"dogs"}`, category{dogs.ID, "dogs", text("all of them")}}, // a category may keep its own name
 		{`{"description":"some"}`, category{dogs.ID, "dogs", text("some")}},
 		{`{"description":""}`, category{dogs.ID, "dogs", text("")}},
 		{`{}`, category{dogs.ID, "dogs", text("")}},
@@ -40,32 +40,32 @@ func TestCategory(t *testing.T) {
 		{`{"name":"Hounds","description":"again"}`, category{dogs.ID, "Hounds", text("again")}},
 		{`{"name":"Hounds","description":null}`, category{dogs.ID, "Hounds", nil}},
 	} {
-		for _, answer := range []*response{p.patch(path, step.patch).want(200), p.get(path).want(200)} {
-			if diff := cmp.Diff(step.want, decode[category](answer)); diff != "" {
-				t.Errorf("%s after %s (-want +got):\n%s", answer.what, step.patch, diff)
+		for _, resp := range []*response{p.patch(path, step.patch).want(200), p.get(path).want(200)} {
+			if diff := cmp.Diff(step.want, decode[category](resp)); diff != "" {
+				t.Errorf("%s after %s (-want +got):\n%s", resp.what, step.patch, diff)
 			}
-			// an absent description is left out, and an empty one is not absent
-			if got, want := strings.Contains(string(answer.body), "description"), step.want.Description != nil; got != want {
-				t.Errorf("%s after %s: %s", answer.what, step.patch, answer.body)
+			// an absent description is omitted, an empty one is not
+			if got, want := strings.Contains(string(resp.body), "description"), step.want.Description != nil; got != want {
+				t.Errorf("%s after %s: %s", resp.what, step.patch, resp.body)
 			}
 		}
 	}
-	if answer := p.del(path).want(204); len(answer.body) > 0 {
-		t.Errorf("DELETE answers %q", answer.body)
+	if resp := p.del(path).want(204); len(resp.body) > 0 {
+		t.Errorf("DELETE answers %q", resp.body)
 	}
 	p.get(path).wantError(404, "category_not_found")
 	p.patch(path, `{"name":"x"}`).wantError(404, "category_not_found")
 	p.del(path).wantError(404, "category_not_found")
 }
 
-func TestCategoryRefusals(t *testing.T) {
+func TestCategoryErrors(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	dogs, cats := p.newCategory("Dogs"), p.newCategory("Cats")
 	p.post("/categories", object{"name": "dOGS"}).wantError(409, "category_exists")
 	p.patch(categoryPath(cats), object{"name": "DOGS", "description": "x"}).wantError(409, "category_exists")
 	if got := decode[category](p.get(categoryPath(cats)).want(200)); got.Name != "Cats" || got.Description != nil {
-		t.Errorf("a refused request changed the category: %+v", got)
+		t.Errorf("a rejected request changed the category: %+v", got)
 	}
 	rex := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201))
 	p.del(categoryPath(dogs)).wantError(409, "category_in_use")
@@ -74,8 +74,8 @@ func TestCategoryRefusals(t *testing.T) {
 	p.post("/categories", object{"name": "dogs"}).want(201)
 }
 
-// TestCategoryNamesAreComparedWithoutCase: by Unicode's rules, and not by the
-// locale of the database.
+// TestCategoryNamesAreComparedWithoutCase: names are compared by Unicode case
+// folding, independent of the locale of the database.
 func TestCategoryNamesAreComparedWithoutCase(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -112,12 +112,13 @@ func TestDescriptionIsKeptAsSent(t *testing.T) {
 	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, naughty...) {
 		got := decode[category](p.patch(path, object{"description": text}).want(200)).Description
 		if got == nil || *got != text {
-			t.Errorf("%q came back as %v", text, got)
+			t.Errorf("%q was returned as %v", text, got)
 		}
 	}
 }
 
-// TestOneNameAtOnce: of many who create the same category, one does.
+// TestOneNameAtOnce: of many concurrent requests that create the same category, one
+// succeeds.
 func TestOneNameAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -127,18 +128,18 @@ func TestOneNameAtOnce(t *testing.T) {
 		if i%2 == 0 {
 			name = "DOGS"
 		}
-		answer, err := p.try("POST", "/categories", object{"name": name})
+		resp, err := p.try("POST", "/categories", object{"name": name})
 		switch {
 		case err != nil:
 			return err
-		case answer.status == 201:
+		case resp.status == 201:
 			created.Add(1)
-		case answer.status != 409:
-			return fmt.Errorf("%d: %s", answer.status, answer.body)
+		case resp.status != 409:
+			return fmt.Errorf("%d: %s", resp.status, resp.body)
 		}
 		return nil
 	})
 	if created.Load() != 1 || len(decode[[]category](p.get("/categories").want(200))) != 1 {
-		t.Errorf("%d categories of one name were created", created.Load())
+		t.Errorf("%d categories with the same name were created", created.Load())
 	}
 }

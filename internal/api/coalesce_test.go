@@ -25,9 +25,9 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// Orders of one pet that go to the database together end as they would one after
-// the other, whatever they ask for and whatever there is.
-func TestOrdersTogetherAreOrdersInTurn(t *testing.T) {
+// Orders of one pet that share a statement have the same results as orders in
+// sequence, for any quantities and stock.
+func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 	t.Parallel()
 	const rounds, most = 60, 12
 	p := start(t)
@@ -36,7 +36,7 @@ func TestOrdersTogetherAreOrdersInTurn(t *testing.T) {
 	type outcome struct {
 		Placed   bool
 		ShipDate *time.Time
-		Status   string // of the pet, as the order found it
+		Status   string // status of the pet before the order
 	}
 	for round := range rounds {
 		random := rand.New(rand.NewPCG(uint64(round), 1))
@@ -74,41 +74,41 @@ func TestOrdersTogetherAreOrdersInTurn(t *testing.T) {
 			}
 			placed := decode[order](p.get(fmt.Sprintf("/store/orders/%d", row.ID)).want(200))
 			if placed.Quantity != all.Quantities[i] || placed.PetID != together.pet {
-				t.Errorf("order %d of round %d is answered by %+v", i, round, placed)
+				t.Errorf("order %d of round %d: the response is %+v", i, round, placed)
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("round %d, %s with %d, %v: in turn -, together +\n%s", round, status, stock, all.Quantities, diff)
+			t.Errorf("round %d, %s with %d, %v: in sequence (-), together (+)\n%s", round, status, stock, all.Quantities, diff)
 		}
 		if one, other := inTurn.stored(), together.stored(); cmp.Diff(one, other) != "" {
-			t.Errorf("round %d: in turn %v, together %v", round, one, other)
+			t.Errorf("round %d: in sequence %v, together %v", round, one, other)
 		}
 	}
 	if rows, err := queries.OrderPlaceMany(t.Context(), db.OrderPlaceManyParams{PetID: 1 << 40, Quantities: []int64{1}, ShipDates: []time.Time{none}, NoShipDate: none}); err != nil || len(rows) > 0 {
-		t.Errorf("of a pet that is not there: %v, %v", rows, err)
+		t.Errorf("orders of a pet that does not exist: %v, %v", rows, err)
 	}
 }
 
-// Each of many orders that wait for one pet is answered for itself.
-func TestEachOrderOfACrowdIsItsOwn(t *testing.T) {
+// Each of many concurrent orders of one pet gets its own response.
+func TestConcurrentOrders(t *testing.T) {
 	t.Parallel()
 	const buyers = 40
 	s := start(t).stage(on("available", buyers*buyers))
 	begin := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	answers := make([]*response, buyers)
-	s.heldUp(1, func(int) error { // the first holds the others up
+	responses := make([]*response, buyers)
+	s.heldUp(1, func(int) error { // the first one delays the others
 		atOnce(t, buyers, func(i int) (err error) {
-			answers[i], err = s.try("POST", "/store/orders", object{"petId": s.pet, "quantity": i + 1, "shipDate": begin.AddDate(0, 0, i)})
+			responses[i], err = s.try("POST", "/store/orders", object{"petId": s.pet, "quantity": i + 1, "shipDate": begin.AddDate(0, 0, i)})
 			return err
 		})
 		return nil
 	})
 	seen := map[int64]bool{}
-	for i, answer := range answers {
-		got := decode[order](answer.want(201))
-		kept := decode[order](s.get(answer.header.Get("Location")).want(200))
+	for i, resp := range responses {
+		got := decode[order](resp.want(201))
+		kept := decode[order](s.get(resp.header.Get("Location")).want(200))
 		if diff := cmp.Diff(got, kept); diff != "" || seen[got.ID] {
-			t.Errorf("buyer %d: answered -, kept +\n%s", i, diff)
+			t.Errorf("buyer %d: response (-), stored order (+)\n%s", i, diff)
 		}
 		if got.Quantity != int64(i+1) || got.ShipDate == nil || !got.ShipDate.Equal(begin.AddDate(0, 0, i)) {
 			t.Errorf("buyer %d got %+v", i, got)
@@ -120,8 +120,8 @@ func TestEachOrderOfACrowdIsItsOwn(t *testing.T) {
 	}
 }
 
-// Many reads of pets at once, of some that are not there: each gets its own.
-func TestEachReadOfACrowdIsItsOwn(t *testing.T) {
+// Each of many concurrent reads of pets gets its own pet or its own 404.
+func TestConcurrentReads(t *testing.T) {
 	t.Parallel()
 	const pets, readers = 10, 60
 	p := start(t)
@@ -136,21 +136,21 @@ func TestEachReadOfACrowdIsItsOwn(t *testing.T) {
 			if n == pets {
 				path, want = "/pets/999999", "404 pet_not_found"
 			}
-			answer, err := p.try("GET", path, nil)
-			if err != nil || answer.brief() != want {
-				return fmt.Errorf("%s: %v: %w", path, answer, err)
+			resp, err := p.try("GET", path, nil)
+			if err != nil || resp.brief() != want {
+				return fmt.Errorf("%s: %v: %w", path, resp, err)
 			}
-			if answer.status == 200 && decode[pet](answer).Name != fmt.Sprint("Pet ", n) {
-				return fmt.Errorf("%s: %s", path, answer.body)
+			if resp.status == 200 && decode[pet](resp).Name != fmt.Sprint("Pet ", n) {
+				return fmt.Errorf("%s: %s", path, resp.body)
 			}
 		}
 		return nil
 	})
 }
 
-// Many reads of lists at once, of two accounts: each gets the page that it asked
-// for, and its own account's messages.
-func TestEachPageOfACrowdIsItsOwn(t *testing.T) {
+// Each of many concurrent reads of lists, by two accounts, gets its own page, and
+// messages of its own account only.
+func TestConcurrentPages(t *testing.T) {
 	t.Parallel()
 	const readers, rounds = 60, 10
 	p := start(t)
@@ -177,37 +177,38 @@ func TestEachPageOfACrowdIsItsOwn(t *testing.T) {
 	atOnce(t, readers, func(i int) error {
 		for j := range rounds {
 			q := question{i % 2, targets[(i/2+j)%len(targets)], []string{"", "count=exact"}[(i/8+j)%2]}
-			answer, err := accounts[q.account].try("GET", q.target, nil, "Prefer", q.counted)
+			resp, err := accounts[q.account].try("GET", q.target, nil, "Prefer", q.counted)
 			if err != nil {
 				return err
 			}
 			want := alone[q]
-			if !bytes.Equal(answer.body, want.body) || answer.header.Get("Link") != want.header.Get("Link") ||
-				answer.header.Get("X-Total-Count") != want.header.Get("X-Total-Count") {
-				return fmt.Errorf("%v: %v %s, want %v %s", q, answer.header, answer.body, want.header, want.body)
+			if !bytes.Equal(resp.body, want.body) || resp.header.Get("Link") != want.header.Get("Link") ||
+				resp.header.Get("X-Total-Count") != want.header.Get("X-Total-Count") {
+				return fmt.Errorf("%v: %v %s, want %v %s", q, resp.header, resp.body, want.header, want.body)
 			}
 		}
 		return nil
 	})
 }
 
-// turnstile is a server whose statements of some queries are held until the test
-// lets them pass, or their context ends.
+// turnstile is a server that holds statements of some queries until the test lets
+// them pass, or until their context ends.
 type turnstile struct {
 	*petstore
 	queries *regexp.Regexp
 	metrics *telemetry.Metrics
-	arrived chan struct{} // has a value for each statement
+	arrived chan struct{} // receives a value for each statement
 	open    chan struct{} // closed by pass
 	pass    func()
-	first   bool // whether only the first statement is held
+	first   bool // hold only the first statement
 
 	mu            sync.Mutex
-	all, now, max int // statements: in total, under way, and under way at the same time
+	all, now, max int // statements: in total, running, and the most that ran at the same time
 	ended         []error
 }
 
-// newTurnstile starts a server that holds the statements of queries with these names.
+// newTurnstile starts a server that holds the statements of queries with these
+// names.
 func newTurnstile(t *testing.T, names string) *turnstile {
 	t.Helper()
 	const maxConns, maxStatements = 8, 1000
@@ -229,7 +230,7 @@ func newTurnstile(t *testing.T, names string) *turnstile {
 	return s
 }
 
-// heldKey is the key of a context value: the statement is one of the turnstile's.
+// heldKey is the context key that marks the statements of the turnstile.
 type heldKey struct{}
 
 // TraceQueryStart implements pgx.QueryTracer.
@@ -264,8 +265,8 @@ func (s *turnstile) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 	s.ended = append(s.ended, ctx.Err())
 }
 
-// await returns when the server handles this many requests. It gives up when none
-// of them can be under way any more.
+// await waits until the server handles this many requests. It gives up when all
+// requests have ended.
 func (s *turnstile) await(requests int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
@@ -282,8 +283,8 @@ func (s *turnstile) await(requests int) {
 	}
 }
 
-// leaving sends requests at the same time and returns a function that has all
-// their clients hang up, and returns when they have.
+// leaving sends requests at the same time. The returned function hangs up all
+// clients and waits for them.
 func (s *turnstile) leaving(clients int, method, target, body string) (leave func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var gone sync.WaitGroup
@@ -311,14 +312,14 @@ func (s *turnstile) leaving(clients int, method, target, body string) (leave fun
 	}
 }
 
-// Requests that come while a statement is under way share the next one. The test
-// fails when each has a statement of its own, or too many are under way at once.
+// Requests that arrive while a statement runs share the next one. The test fails
+// when each has a statement of its own, or when too many run at once.
 func TestWaitingRequestsShareStatements(t *testing.T) {
 	t.Parallel()
 	const requests, pets = 40, 10
 	for _, test := range []struct {
 		name, queries string
-		parallel      int // how many statements there may be at once
+		parallel      int // limit of concurrent statements
 		ask           func(p *petstore, i int) (*response, error)
 	}{
 		{"single pets", "PetGetMany", 3, func(p *petstore, i int) (*response, error) {
@@ -344,9 +345,9 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 					s.pass()
 					return nil
 				}
-				answer, err := test.ask(s.petstore, i)
-				if err == nil && answer.status >= 300 {
-					err = fmt.Errorf("%s: %d %s", answer.what, answer.status, answer.body)
+				resp, err := test.ask(s.petstore, i)
+				if err == nil && resp.status >= 300 {
+					err = fmt.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
 				}
 				return err
 			})
@@ -359,8 +360,8 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 	}
 }
 
-// The count of one list is not that of another, however alike they are.
-func TestCountsAreOfTheirOwnList(t *testing.T) {
+// Similar lists do not share a count.
+func TestListsDoNotShareCounts(t *testing.T) {
 	t.Parallel()
 	s := newTurnstile(t, "(Pet|Message|Order)Count.*")
 	for i := range 3 {
@@ -380,7 +381,7 @@ func TestCountsAreOfTheirOwnList(t *testing.T) {
 		{s.petstore, "/messages", "1"},
 		{other, "/messages", "0"},
 	}
-	const each = 4 // one runs alone, and those that wait may share the wrong count
+	const each = 4 // one runs alone; the waiting ones could share the wrong count
 	atOnce(t, each*len(lists)+1, func(i int) error {
 		if i == each*len(lists) {
 			s.await(i)
@@ -388,17 +389,17 @@ func TestCountsAreOfTheirOwnList(t *testing.T) {
 			return nil
 		}
 		list := lists[i%len(lists)]
-		answer, err := list.p.try("GET", list.target, nil, "Prefer", "count=exact")
-		if err == nil && answer.header.Get("X-Total-Count") != list.count {
-			err = fmt.Errorf("%s: %d %v, want a count of %s", list.target, answer.status, answer.header, list.count)
+		resp, err := list.p.try("GET", list.target, nil, "Prefer", "count=exact")
+		if err == nil && resp.header.Get("X-Total-Count") != list.count {
+			err = fmt.Errorf("%s: %d %v, want a count of %s", list.target, resp.status, resp.header, list.count)
 		}
 		return err
 	})
 }
 
-// A statement that hangs does not stop the requests after it that would share the
-// next one. The scorecard's row 24 shows the same with a frozen backend.
-func TestAReadThatHangsStopsNoOther(t *testing.T) {
+// A hanging statement does not block later requests that share the next one. Row 24
+// of the fault suite shows the same with a frozen backend.
+func TestHangingReadBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	for target, query := range map[string]string{"/pets/1": "PetGetMany", "/pets?limit=1": "PetList"} {
 		t.Run(query, func(t *testing.T) {
@@ -408,18 +409,18 @@ func TestAReadThatHangsStopsNoOther(t *testing.T) {
 			s.newPet("one", 1)
 			atOnce(t, 2, func(i int) error {
 				if i == 0 { // hangs until the others have their responses
-					answer, err := s.try("GET", target, nil)
-					if err == nil && answer.status != 200 {
-						err = fmt.Errorf("the read that hung: %d %s", answer.status, answer.body)
+					resp, err := s.try("GET", target, nil)
+					if err == nil && resp.status != 200 {
+						err = fmt.Errorf("the hanging read: %d %s", resp.status, resp.body)
 					}
 					return err
 				}
 				defer s.pass()
 				<-s.arrived
 				for range 3 {
-					answer, err := s.try("GET", target, nil)
-					if err != nil || answer.status != 200 {
-						return fmt.Errorf("beside a read that hangs: %v: %w", answer, err)
+					resp, err := s.try("GET", target, nil)
+					if err != nil || resp.status != 200 {
+						return fmt.Errorf("next to a hanging read: %v: %w", resp, err)
 					}
 				}
 				return nil
@@ -428,8 +429,8 @@ func TestAReadThatHangsStopsNoOther(t *testing.T) {
 	}
 }
 
-// The statement of a shared read is canceled when the last of its clients hangs
-// up, long before the deadline of the requests.
+// The statement of a shared read is canceled when the last of its clients hangs up,
+// long before the deadline of the requests.
 func TestSharedReadsEndWithTheirClients(t *testing.T) {
 	t.Parallel()
 	const clients = 5
@@ -442,7 +443,7 @@ func TestSharedReadsEndWithTheirClients(t *testing.T) {
 			<-s.arrived
 			leaveTogether := s.leaving(clients, "GET", target, "")
 			s.await(1 + clients)
-			leaveFirst() // its statement ends, and that of the others begins
+			leaveFirst() // its statement ends, and the one of the others begins
 			<-s.arrived
 			leaveTogether()
 			s.await(0)
@@ -455,14 +456,14 @@ func TestSharedReadsEndWithTheirClients(t *testing.T) {
 			defer s.mu.Unlock()
 			for _, err := range s.ended {
 				if !errors.Is(err, context.Canceled) {
-					t.Errorf("a statement ended with %v, want it canceled", err)
+					t.Errorf("a statement ended with %v, want a cancellation", err)
 				}
 			}
 		})
 	}
 }
 
-// Orders that wait for each other are placed though all their clients hang up.
+// Orders that share a statement are placed even if all their clients hang up.
 func TestSharedOrdersOutliveTheirClients(t *testing.T) {
 	t.Parallel()
 	const clients = 5

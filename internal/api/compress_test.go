@@ -13,8 +13,8 @@ import (
 	"petstore/internal/api"
 )
 
-// wantCoding fails the test unless the answer is in this coding, "" for none,
-// and says that it depends on what the client takes.
+// wantCoding fails the test unless the response has this Content-Encoding ("" for
+// none) and varies by Accept-Encoding.
 func (r *response) wantCoding(coding string) *response {
 	r.t.Helper()
 	if got := r.header.Get("Content-Encoding"); got != coding {
@@ -53,7 +53,7 @@ func TestAcceptEncoding(t *testing.T) {
 		"*;q=0":                           "",
 		"identity, gzip;q=0.9":            "",
 		"gzip;q=0.5, identity;q=0.6":      "",
-		"gzip;q=0, identity;q=0":          "", // nothing would do: better this than nothing
+		"gzip;q=0, identity;q=0":          "", // nothing is acceptable: an unencoded response is better than none
 		"gzipped":                         "",
 		"gzip;q=x":                        "",
 		"gzip;q=":                         "",
@@ -71,8 +71,8 @@ func TestAcceptEncoding(t *testing.T) {
 	}
 }
 
-// TestCompressedLists: from 1 KiB a list is compressed for those who ask, and
-// says the same.
+// TestCompressedLists: lists from 1 KiB on are compressed on request, with the same
+// content.
 func TestCompressedLists(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -80,7 +80,7 @@ func TestCompressedLists(t *testing.T) {
 	size := len(p.post("/categories", object{"name": "a", "description": "d"}).want(201).body) + len("[]")
 	small := p.do("PATCH", "/categories/1", object{"description": strings.Repeat("d", atMost-size+1)})
 	if small.want(200).header.Get("Vary") != "" {
-		t.Error("a resource, which is never compressed, has a Vary")
+		t.Error("a single resource, which is never compressed, has a Vary header")
 	}
 	for _, step := range []struct {
 		length int
@@ -92,7 +92,7 @@ func TestCompressedLists(t *testing.T) {
 		}
 		zipped := p.do("GET", "/categories", nil, "Accept-Encoding", "gzip").want(200).wantCoding(step.coding)
 		if !bytes.Equal(zipped.body, plain.body) {
-			t.Errorf("%d bytes say something else than\n%s\nin the coding %q:\n%s", step.length, plain.body, step.coding, zipped.body)
+			t.Errorf("%d bytes differ from\n%s\nin the coding %q:\n%s", step.length, plain.body, step.coding, zipped.body)
 		}
 		length, err := strconv.Atoi(zipped.header.Get("Content-Length"))
 		if err != nil || (step.coding != "" && length > step.length/2) {
@@ -104,14 +104,14 @@ func TestCompressedLists(t *testing.T) {
 		target string
 		status int
 	}{{"/categories/1", 200}, {"/categories?" + strings.Repeat("x", 2000), 400}, {"/nothing", 404}, {"/livez", 200}} {
-		answer := p.do("GET", one.target, nil, "Accept-Encoding", "gzip").want(one.status)
-		if answer.header.Get("Content-Encoding") != "" || answer.header.Get("Vary") != "" {
-			t.Errorf("%.20s: header %v", one.target, answer.header)
+		resp := p.do("GET", one.target, nil, "Accept-Encoding", "gzip").want(one.status)
+		if resp.header.Get("Content-Encoding") != "" || resp.header.Get("Vary") != "" {
+			t.Errorf("%.20s: header %v", one.target, resp.header)
 		}
 	}
 }
 
-// TestEveryListIsCompressed: not one of them is forgotten.
+// TestEveryListIsCompressed checks all list operations.
 func TestEveryListIsCompressed(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -129,7 +129,7 @@ func TestEveryListIsCompressed(t *testing.T) {
 	}
 }
 
-// TestCompressionAtOnce: writers that are used again mix up nothing.
+// TestCompressionAtOnce: reused gzip writers do not mix up responses.
 func TestCompressionAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -138,19 +138,19 @@ func TestCompressionAtOnce(t *testing.T) {
 	}
 	atOnce(t, 64, func(i int) error {
 		want := i % 8
-		answer, err := p.try("GET", fmt.Sprintf("/categories?name=%d", want), nil, "Accept-Encoding", "gzip")
+		resp, err := p.try("GET", fmt.Sprintf("/categories?name=%d", want), nil, "Accept-Encoding", "gzip")
 		if err != nil {
 			return err
 		}
-		if got := decode[[]category](answer); len(got) != 1 || got[0].Name != strconv.Itoa(want) || *got[0].Description != strings.Repeat(strconv.Itoa(want), 1500) {
-			return fmt.Errorf("category %d is answered as %+v", want, got)
+		if got := decode[[]category](resp); len(got) != 1 || got[0].Name != strconv.Itoa(want) || *got[0].Description != strings.Repeat(strconv.Itoa(want), 1500) {
+			return fmt.Errorf("category %d was returned as %+v", want, got)
 		}
 		return nil
 	})
 }
 
-// TestDescriptionETag: each form of the description has a tag for each coding.
-func TestDescriptionETag(t *testing.T) {
+// TestSpecETag: each form of the spec has a tag for each coding.
+func TestSpecETag(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	again := p.with(func(*api.Options) {})
@@ -158,10 +158,10 @@ func TestDescriptionETag(t *testing.T) {
 	seen := map[string]string{}
 	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
 		for _, coding := range []string{"", "gzip"} {
-			answer := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
-			etag := answer.header.Get("ETag")
+			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
+			etag := resp.header.Get("ETag")
 			if other, twice := seen[etag]; twice || etag == "" {
-				t.Errorf("%s in the coding %q has the tag %s, as %s", target, coding, etag, other)
+				t.Errorf("%s in the coding %q has the same tag %s as %s", target, coding, etag, other)
 			}
 			seen[etag] = target + " " + coding
 		}
@@ -170,12 +170,12 @@ func TestDescriptionETag(t *testing.T) {
 		target, coding, _ := strings.Cut(of, " ")
 		for ours := range seen {
 			for _, method := range []string{"GET", "HEAD"} {
-				answer := p.do(method, target, nil, "Accept-Encoding", coding, "If-None-Match", `"other", W/`+ours)
+				resp := p.do(method, target, nil, "Accept-Encoding", coding, "If-None-Match", `"other", W/`+ours)
 				if ours != etag {
-					answer.want(200)
+					resp.want(200)
 					continue
 				}
-				got := answer.want(304).header
+				got := resp.want(304).header
 				for _, name := range []string{"Date", "X-Request-Id", "Api-Version", "X-Content-Type-Options", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"} {
 					got.Del(name)
 				}
@@ -187,7 +187,7 @@ func TestDescriptionETag(t *testing.T) {
 		}
 		p.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", "*").want(304)
 		p.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", "nonsense").want(200)
-		// another process, or the same after a restart, has the same tags
+		// the tags survive a restart and are the same in all processes
 		again.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", etag).want(304)
 		another.do("GET", target, nil, "Accept-Encoding", coding, "If-None-Match", etag).want(200)
 	}

@@ -24,29 +24,29 @@ import (
 	"petstore/internal/api"
 )
 
-// The contract is openapi.yaml, to which every exchange of every test in this
-// package is held:
+// contract checks every exchange of every test in this package against
+// openapi.yaml:
 //
-//   - an answer must have a status, headers and a body that the document describes,
-//     and no member that it does not;
-//   - a request that the document forbids must not succeed;
-//   - when all tests have run, each status of each operation must have been seen,
-//     and of the codes of errors and violations those in the tables, no more.
+//   - A response must have a status, headers and a body that the spec describes,
+//     and no other field.
+//   - A request that the spec forbids must not succeed.
+//   - When all tests have run, each status of each operation must have been seen.
+//     The error codes and violation codes seen must be those in the tables.
 type contract struct {
-	document *openapi3.T // its schemas made strict
+	document *openapi3.T // with strict schemas
 
 	mu    sync.Mutex
 	seen  map[string]bool // "GET /pets 200"
 	codes map[string]bool // "429 rate_limited", "body required"
 }
 
-// theContract is read once.
+// theContract is loaded once.
 var theContract = sync.OnceValue(func() *contract {
 	yaml, _, err := api.Description("")
 	if err != nil {
 		panic(err)
 	}
-	// RFC 3339, section 5.6, allows t and z in lower case; this library does not.
+	// RFC 3339, section 5.6, allows lower-case t and z. This library does not.
 	openapi3.DefineStringFormatValidator("date-time", openapi3.NewRegexpFormatValidator("(?i)"+openapi3.FormatOfStringDateTime))
 	document, err := openapi3.NewLoader().LoadFromData(yaml)
 	if err != nil {
@@ -59,8 +59,8 @@ var theContract = sync.OnceValue(func() *contract {
 	return &contract{document: document, seen: map[string]bool{}, codes: map[string]bool{}}
 })
 
-// makeStrict narrows what clients must tolerate to what this version of the server
-// sends: no field that a schema does not name, and times in UTC to the microsecond.
+// makeStrict narrows the spec to what this version of the server sends: no unknown
+// fields, and times in UTC to the microsecond.
 func makeStrict(document *openapi3.T) {
 	for name, schema := range document.Components.Schemas {
 		additional := &schema.Value.AdditionalProperties
@@ -72,8 +72,8 @@ func makeStrict(document *openapi3.T) {
 	document.Components.Schemas["Time"].Value.Pattern = `^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$`
 }
 
-// TestResponseSchemas: clients accept a field that a later version adds to a response,
-// and the contract of these tests does not.
+// TestResponseSchemas: clients accept a field that a later version adds to a
+// response, and the strict schemas of these tests do not.
 func TestResponseSchemas(t *testing.T) {
 	t.Parallel()
 	yaml, _, err := api.Description("")
@@ -109,10 +109,10 @@ func TestResponseSchemas(t *testing.T) {
 						fields := maps.Clone(value.(map[string]any))
 						fields["fromALaterVersion"] = true
 						if err := schema.Value.VisitJSON(fields); err != nil {
-							t.Errorf("%s %s %s: a client refuses another field: %v", method, path, status, err)
+							t.Errorf("%s %s %s: a client rejects an additional field: %v", method, path, status, err)
 						}
 						if theContract().document.Components.Schemas[name].Value.VisitJSON(fields) == nil {
-							t.Errorf("%s %s %s: the contract does not notice another field", method, path, status)
+							t.Errorf("%s %s %s: the strict schema accepts an additional field", method, path, status)
 						}
 						examples++
 					}
@@ -125,22 +125,23 @@ func TestResponseSchemas(t *testing.T) {
 	}
 }
 
-// TestErrorsOfNoOperation: the description has an example of each error that no
-// operation returns, and it is what the server sends.
+// TestErrorsOfNoOperation: the spec has an example of each error that belongs to no
+// operation, and the server sends exactly that.
 func TestErrorsOfNoOperation(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	described := theContract().document.Info.Description
-	for _, answer := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
-		got := answer.error()
+	for _, resp := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
+		got := resp.error()
 		want := fmt.Sprintf("`{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}`", got.Code, got.Message, got.Status)
 		if !strings.Contains(described, want) {
-			t.Errorf("the description does not have the example %s", want)
+			t.Errorf("openapi.yaml does not contain the example %s", want)
 		}
 	}
 }
 
-// TestLinks: from each create a link leads to every operation on what was created.
+// TestLinks: each create operation links to every operation on the created
+// resource.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	var linked, want []string
@@ -171,21 +172,21 @@ func TestLinks(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	// A run of some tests sees some answers only.
+	// A partial run sees only some of the responses.
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
 		if missing := theContract().unseen(); len(missing) > 0 {
-			fmt.Fprintf(os.Stderr, "openapi.yaml describes what no test has seen:\n\t%s\n", strings.Join(missing, "\n\t"))
+			fmt.Fprintf(os.Stderr, "openapi.yaml describes responses that no test has seen:\n\t%s\n", strings.Join(missing, "\n\t"))
 			code = 1
 		}
 		if diff := cmp.Diff(theContract().describedCodes(), theContract().codes); diff != "" {
-			fmt.Fprintf(os.Stderr, "the codes in the tables of openapi.yaml (-) are not those that the tests have seen (+):\n%s", diff)
+			fmt.Fprintf(os.Stderr, "codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+):\n%s", diff)
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// TestRoutes holds the routes of the server to the paths of the document, both ways.
+// TestRoutes compares the routes of the server with the paths of the spec.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	var documented, routed []string
@@ -227,10 +228,10 @@ func (c *contract) unseen() []string {
 	return missing
 }
 
-// tableCell is a cell of a table in Markdown, with what ends the one before.
+// tableCell is a cell of a Markdown table, with the end of the cell before.
 var tableCell = regexp.MustCompile(`\| ([^|]+) `)
 
-// describedCodes reads the tables of the codes, as contract.codes has them.
+// describedCodes reads the tables of codes in the form of contract.codes.
 func (c *contract) describedCodes() map[string]bool {
 	described := map[string]bool{}
 	rows := func(schema string) (rows [][]string) {
@@ -258,7 +259,7 @@ func (c *contract) describedCodes() map[string]bool {
 	return described
 }
 
-// recordCodes keeps the codes of an Error.
+// recordCodes records the codes of an Error.
 func (c *contract) recordCodes(t testing.TB, text []byte) {
 	t.Helper()
 	var body errorBody
@@ -281,15 +282,15 @@ func (c *contract) recordCodes(t testing.TB, text []byte) {
 	}
 }
 
-// ofHTTP are the header fields of answers that the description leaves to HTTP, to
-// browsers and to its prose.
+// ofHTTP lists response header fields that the spec does not declare per operation:
+// those of HTTP and CORS, and those that its text describes.
 var ofHTTP = []string{"Date", "Content-Length", "Content-Type", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers", "X-Content-Type-Options"}
 
-// undescribed lists the header fields of an answer that the description does not name.
+// undescribed lists the header fields of a response that the spec does not declare.
 func undescribed(operation *openapi3.Operation, response *http.Response) []string {
 	described := operation.Responses.Status(response.StatusCode)
 	if described == nil {
-		return nil // which is reported as such
+		return nil // reported as an undescribed response
 	}
 	var names []string
 	for name := range described.Value.Headers {
@@ -297,7 +298,7 @@ func undescribed(operation *openapi3.Operation, response *http.Response) []strin
 	}
 	var fields []string
 	for name, values := range response.Header {
-		// Vary: Origin says on every answer that some origins alone are allowed.
+		// Vary: Origin is on every response if only some origins are allowed.
 		if !slices.Contains(names, name) && !slices.Contains(ofHTTP, name) && !(name == "Vary" && slices.Equal(values, []string{"Origin"})) {
 			fields = append(fields, name)
 		}
@@ -305,8 +306,8 @@ func undescribed(operation *openapi3.Operation, response *http.Response) []strin
 	return fields
 }
 
-// hold checks one exchange against the document; requestBody and responseBody
-// are what was sent and received.
+// check compares one exchange with the spec. The bodies are those sent and
+// received.
 func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte, response *http.Response, responseBody []byte) {
 	t.Helper()
 	if response.StatusCode >= 400 && request.Method != http.MethodHead {
@@ -346,11 +347,11 @@ func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte,
 	}
 	output.SetBodyBytes(responseBody)
 	if err := openapi3filter.ValidateResponse(t.Context(), output); err != nil {
-		t.Errorf("%s %s: an answer that openapi.yaml does not describe: %v\n%d %s", request.Method, request.URL, err, response.StatusCode, responseBody)
+		t.Errorf("%s %s: openapi.yaml does not describe the response: %v\n%d %s", request.Method, request.URL, err, response.StatusCode, responseBody)
 	}
 }
 
-// find gives the operation that a request is for; nil for none.
+// find returns the operation of a request, or nil.
 func (c *contract) find(request *http.Request) (*routers.Route, map[string]string) {
 	segments := strings.Split(request.URL.EscapedPath(), "/")
 	var found *routers.Route

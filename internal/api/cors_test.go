@@ -16,21 +16,21 @@ const (
 	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"
 )
 
-// corsOf gives the fields of an answer that browsers go by.
-func corsOf(answer *response) map[string]string {
+// corsOf returns the CORS headers of a response.
+func corsOf(resp *response) map[string]string {
 	fields := map[string]string{}
-	for name, values := range answer.header {
+	for name, values := range resp.header {
 		if strings.HasPrefix(name, "Access-Control-") {
 			fields[name] = strings.Join(values, "; ")
 		}
 	}
-	if slices.Contains(strings.Split(strings.Join(answer.header.Values("Vary"), ", "), ", "), "Origin") {
+	if slices.Contains(strings.Split(strings.Join(resp.header.Values("Vary"), ", "), ", "), "Origin") {
 		fields["Vary"] = "Origin"
 	}
 	return fields
 }
 
-// TestCORS: who may read an answer is said on every one.
+// TestCORS: every response says which origins may read it.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	all := start(t)
@@ -66,7 +66,7 @@ func TestCORS(t *testing.T) {
 		{some, "HTTPS://SHOP.EXAMPLE", toNone},
 	} {
 		p := test.p
-		for _, answer := range []*response{
+		for _, resp := range []*response{
 			p.do("GET", "/pets", nil, "Origin", test.origin).want(200),
 			p.do("HEAD", "/pets", nil, "Origin", test.origin).want(200),
 			p.do("GET", "/openapi.json", nil, "Origin", test.origin).want(200),
@@ -82,23 +82,24 @@ func TestCORS(t *testing.T) {
 			p.do("OPTIONS", "/pets", nil, "Origin", test.origin).want(204),
 			broken[p].do("GET", "/pets", nil, "Origin", test.origin).want(500),
 		} {
-			if diff := cmp.Diff(test.want, corsOf(answer)); diff != "" {
-				t.Errorf("%s from %q: %d (-want +got):\n%s", answer.what, test.origin, answer.status, diff)
+			if diff := cmp.Diff(test.want, corsOf(resp)); diff != "" {
+				t.Errorf("%s from %q: %d (-want +got):\n%s", resp.what, test.origin, resp.status, diff)
 			}
 		}
 	}
-	// both reasons to differ are told at once
+	// Vary has both reasons in one header
 	if vary := some.get("/pets").header.Values("Vary"); strings.Join(vary, ", ") != "Origin, Accept-Encoding" {
 		t.Errorf("Vary %q", vary)
 	}
 }
 
-// TestPreflight: a browser is told what a page may send to a path, without a key.
+// TestPreflight: a preflight response says which methods and headers a page may
+// send to a path, and needs no key.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	for path, methods := range allow() {
-		answer := p.do("OPTIONS", filled(path, "1"), nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "DELETE", "Access-Control-Request-Headers", "authorization").want(204)
+		resp := p.do("OPTIONS", filled(path, "1"), nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "DELETE", "Access-Control-Request-Headers", "authorization").want(204)
 		want := map[string]string{
 			"Access-Control-Allow-Origin":   "*",
 			"Access-Control-Expose-Headers": exposedHeaders,
@@ -106,25 +107,25 @@ func TestPreflight(t *testing.T) {
 			"Access-Control-Allow-Headers":  allowedHeaders,
 			"Access-Control-Max-Age":        "7200",
 		}
-		if diff := cmp.Diff(want, corsOf(answer)); diff != "" || answer.header.Get("Allow") != methods {
-			t.Errorf("a preflight of %s: Allow %q, (-want +got):\n%s", path, answer.header.Get("Allow"), diff)
+		if diff := cmp.Diff(want, corsOf(resp)); diff != "" || resp.header.Get("Allow") != methods {
+			t.Errorf("a preflight of %s: Allow %q, (-want +got):\n%s", path, resp.header.Get("Allow"), diff)
 		}
 	}
-	// what only looks like one is an OPTIONS as any other
+	// an incomplete preflight is an ordinary OPTIONS request
 	some := p.with(func(o *api.Options) { o.CORSOrigins = []string{"https://shop.example"} })
-	for _, answer := range []*response{
+	for _, resp := range []*response{
 		p.do("OPTIONS", "/pets", nil),
 		p.do("OPTIONS", "/pets", nil, "Origin", "https://shop.example"),
 		p.do("OPTIONS", "/pets", nil, "Access-Control-Request-Method", "GET"),
 		p.do("GET", "/livez", nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "GET"),
 		some.do("OPTIONS", "/pets", nil, "Origin", "https://evil.example", "Access-Control-Request-Method", "GET"),
 	} {
-		if methods := answer.header.Get("Access-Control-Allow-Methods"); methods != "" {
-			t.Errorf("%s: %d allows %s", answer.what, answer.status, methods)
+		if methods := resp.header.Get("Access-Control-Allow-Methods"); methods != "" {
+			t.Errorf("%s: %d allows %s", resp.what, resp.status, methods)
 		}
 	}
 	allowed := some.do("OPTIONS", "/pets", nil, "Origin", "https://shop.example", "Access-Control-Request-Method", "GET").want(204)
 	if got := allowed.header.Get("Access-Control-Allow-Methods"); got != "GET, HEAD, OPTIONS, POST" {
-		t.Errorf("an origin that is named may use %q", got)
+		t.Errorf("an allowed origin may use %q", got)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDeprecationsAreChecked: the server does not start on a description whose
-// word about a deprecation cannot be kept.
+// TestDeprecationsAreChecked: the server does not start with an invalid deprecation
+// in the spec.
 func TestDeprecationsAreChecked(t *testing.T) {
 	t.Parallel()
 	const right = `"tags":["pets"],"operationId":"getPet","deprecated":true,"x-deprecated-since":"2026-07-01","x-deprecated-sunset":"2027-12-31","x-deprecated-successor":"/pets?id={petId}"`
@@ -16,7 +16,7 @@ func TestDeprecationsAreChecked(t *testing.T) {
 	}
 	found, err := read(right)
 	if err != nil || len(found) != 1 || found["GET /pets/{petId}"] == nil {
-		t.Fatalf("%v, %v; want GET /pets/{petId} alone", found, err)
+		t.Fatalf("%v, %v; want only GET /pets/{petId}", found, err)
 	}
 	if found, err := read(strings.Replace(right, "true", "false", 1)); err != nil || len(found) != 0 {
 		t.Errorf("not deprecated: %v, %v", found, err)
@@ -41,6 +41,6 @@ func TestDeprecationsAreChecked(t *testing.T) {
 		}
 	}
 	if _, err := deprecations([]byte("{"), ""); err == nil {
-		t.Error("what is no JSON is taken")
+		t.Error("text that is not JSON was accepted")
 	}
 }

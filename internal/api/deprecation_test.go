@@ -12,24 +12,24 @@ import (
 	"petstore/internal/auth"
 )
 
-// deprecationOf gives what an answer says of a deprecation.
-func deprecationOf(answer *response) map[string]string {
+// deprecationOf returns the deprecation headers of a response.
+func deprecationOf(resp *response) map[string]string {
 	said := map[string]string{}
 	for _, name := range []string{"Deprecation", "Sunset"} {
-		if value := answer.header.Get(name); value != "" {
+		if value := resp.header.Get(name); value != "" {
 			said[name] = value
 		}
 	}
 	for _, rel := range []string{"deprecation", "successor-version"} {
-		if target := answer.link(rel); target != "" {
+		if target := resp.link(rel); target != "" {
 			said[rel] = target
 		}
 	}
 	return said
 }
 
-// TestDeprecation: every answer of GET /pets/{petId} announces its end, and no
-// other does.
+// TestDeprecation: every response of GET /pets/{petId} announces its deprecation
+// and sunset, and no other response does.
 func TestDeprecation(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -49,7 +49,7 @@ func TestDeprecation(t *testing.T) {
 	itself := fmt.Sprintf("/pets?id=%d", id)
 	for _, method := range []string{"GET", "HEAD"} {
 		for _, test := range []struct {
-			answer *response
+			resp   *response
 			status int
 			want   map[string]string
 		}{
@@ -63,7 +63,7 @@ func TestDeprecation(t *testing.T) {
 			{p.do(method, "/pets/4711", nil), 404, said("", "/pets?id=4711")},
 			{p.do(method, "/pets/%34711", nil), 404, said("", "/pets?id=4711")},
 			{broken.do(method, onePet, nil), 500, said("", itself)},
-			// what is no id is not repeated
+			// an invalid id is not repeated in the link
 			{p.do(method, "/pets/0", nil), 400, said("", "/pets")},
 			{p.do(method, "/pets/01", nil), 400, said("", "/pets")},
 			{p.do(method, "/pets/-1", nil), 400, said("", "/pets")},
@@ -71,33 +71,33 @@ func TestDeprecation(t *testing.T) {
 			{p.do(method, "/pets/1%3E%3B%20rel=next", nil), 400, said("", "/pets")},
 			{p.do(method, "/pets/1%0D%0ASet-Cookie:x", nil), 400, said("", "/pets")},
 		} {
-			if diff := cmp.Diff(test.want, deprecationOf(test.answer.want(test.status))); diff != "" {
-				t.Errorf("%s: %d says of its deprecation (-want +got):\n%s", test.answer.what, test.status, diff)
+			if diff := cmp.Diff(test.want, deprecationOf(test.resp.want(test.status))); diff != "" {
+				t.Errorf("%s: %d: deprecation headers (-want +got):\n%s", test.resp.what, test.status, diff)
 			}
 		}
 	}
-	for _, answer := range []*response{
+	for _, resp := range []*response{
 		p.patch(onePet, object{"name": "two"}).want(200), p.patch(onePet, "{").want(400), p.as("").patch(onePet, object{}).want(401),
 		p.put(onePet, object{}).want(405), p.do("OPTIONS", onePet, nil).want(204), p.get("/pets").want(200), p.get(itself).want(200),
 		p.get("/pets/").want(404), p.get(fmt.Sprintf("/store/inventory/%d", id)).want(200), p.del("/pets/4711").want(404), p.del(onePet).want(204),
 	} {
-		if said := deprecationOf(answer); len(said) > 0 {
-			t.Errorf("%s: %d says that it is deprecated: %v", answer.what, answer.status, said)
+		if said := deprecationOf(resp); len(said) > 0 {
+			t.Errorf("%s: %d has deprecation headers: %v", resp.what, resp.status, said)
 		}
 	}
 }
 
-// TestSuccessor: the link leads to the same pet.
+// TestSuccessor: the successor link leads to the same pet.
 func TestSuccessor(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	answer := p.get(fmt.Sprintf("/pets/%d", p.newPet("one", 0))).want(200)
-	if diff := cmp.Diff([]pet{decode[pet](answer)}, decode[[]pet](p.get(answer.link("successor-version")).want(200))); diff != "" {
-		t.Errorf("the successor's answer (-want +got):\n%s", diff)
+	resp := p.get(fmt.Sprintf("/pets/%d", p.newPet("one", 0))).want(200)
+	if diff := cmp.Diff([]pet{decode[pet](resp)}, decode[[]pet](p.get(resp.link("successor-version")).want(200))); diff != "" {
+		t.Errorf("response of the successor (-want +got):\n%s", diff)
 	}
 }
 
-// TestSunset: when its sunset is over, the operation ends where that is enforced.
+// TestSunset: with enforced sunsets, the operation is gone after its sunset.
 func TestSunset(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -114,18 +114,18 @@ func TestSunset(t *testing.T) {
 		at(now, true).get(onePet).wantError(410, "operation_sunset")
 	}
 
-	// the order of checks: after 404 and 405, before everything else
+	// order of checks: after 404 and 405, before all others
 	ended := at(end, true)
 	ended.as("").do("GET", "/pets/0?x", nil, "Accept", "text/html").wantError(410, "operation_sunset")
 	ended.do("HEAD", onePet, nil).want(410)
 	if said := deprecationOf(ended.get(onePet)); len(said) != 4 {
-		t.Errorf("after its end it says %v, which lacks something", said)
+		t.Errorf("the 410 response has %v, which is incomplete", said)
 	}
 	ended.get(onePet+"/").wantError(404, "route_not_found")
 	ended.put(onePet, object{}).wantError(405, "method_not_allowed")
 	ended.do("OPTIONS", onePet, nil).want(http.StatusNoContent)
 
-	// the path's other operations go on, as does the successor
+	// the other operations of the path and the successor still work
 	ended.patch(onePet, object{"name": "two"}).want(200)
 	ended.get("/pets?id=1").want(200)
 	ended.as(p.newKey("reader", auth.Read)).del(onePet).wantError(403, "insufficient_scope")

@@ -19,7 +19,7 @@ import (
 
 var docsPages = []string{"/docs", "/docs/quickstart", "/docs/errors"}
 
-// TestDocs: the pages and what they load need no key, whatever is asked for.
+// TestDocs: the docs pages and their assets need no key and ignore Accept.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -54,13 +54,12 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsWithASlash: the path that people type leads to the page, and takes no
-// other methods.
+// TestDocsWithASlash: /docs/ redirects to the page and allows no other methods.
 func TestDocsWithASlash(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	if got := p.get("/docs/?x=1").want(308).header.Get("Location"); got != "/docs" {
-		t.Errorf("it leads to %q", got)
+		t.Errorf("it redirects to %q", got)
 	}
 	for _, method := range []string{"POST", "PUT", "DELETE", "FOO"} {
 		if got := p.do(method, "/docs/", nil).wantError(405, "method_not_allowed").header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
@@ -72,8 +71,8 @@ func TestDocsWithASlash(t *testing.T) {
 	}
 }
 
-// TestEveryErrorIsExplained: the page, the program's text and the description
-// know the same codes.
+// TestEveryErrorIsExplained: the errors page, the source and the spec list the same
+// codes.
 func TestEveryErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -84,10 +83,10 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 	slices.Sort(explained)
 	if diff := cmp.Diff(problemsInSource(t), explained); diff != "" {
-		t.Errorf("problems (-program +page):\n%s", diff)
+		t.Errorf("problems (-source +page):\n%s", diff)
 	}
 	if silent := strings.Count(page, "Remedy</strong> </p>"); silent > 0 {
-		t.Errorf("%d errors are without a word on what to do", silent)
+		t.Errorf("%d errors have no remedy", silent)
 	}
 
 	var described []string
@@ -103,7 +102,8 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 }
 
-// problemsInSource finds the status and code of every problem in this package's files.
+// problemsInSource finds the status and code of every problem in the files of this
+// package.
 func problemsInSource(t *testing.T) []string {
 	t.Helper()
 	sources, err := filepath.Glob("*.go")
@@ -136,17 +136,18 @@ func problemsInSource(t *testing.T) []string {
 			}
 			code, err := strconv.Unquote(fields["code"])
 			if err != nil || fields["status"] == "" {
-				t.Fatalf("%s: a problem without status and code", source)
+				t.Fatalf("%s: a problem without a status or a code", source)
 			}
 			found = append(found, fields["status"]+" "+code)
 			return true
 		})
 	}
 	slices.Sort(found)
-	return slices.Compact(found) // some say the same in other words
+	return slices.Compact(found) // some codes have several messages
 }
 
-// TestQuickstart runs the commands of the quickstart in one shell, as a reader does.
+// TestQuickstart runs the commands of the quickstart in one shell, as a reader
+// does.
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -163,7 +164,7 @@ func TestQuickstart(t *testing.T) {
 	}
 	for _, want := range []string{`"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`, `"quantity":3,"status":"available"`, `"quantity":2,"complete":false`} {
 		if !strings.Contains(string(output), want) {
-			t.Errorf("the answers do not hold %s:\n%s", want, output)
+			t.Errorf("the responses do not contain %s:\n%s", want, output)
 		}
 	}
 }

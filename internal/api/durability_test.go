@@ -16,8 +16,8 @@ import (
 	"petstore/internal/postgres"
 )
 
-// ownCluster starts a PostgreSQL for one test, with a migrated database, for
-// settings that change a whole server.
+// ownCluster starts a PostgreSQL server for one test, with a migrated database, for
+// settings that affect a whole server.
 func ownCluster(t *testing.T) *pgtest.Database {
 	t.Helper()
 	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
@@ -29,7 +29,7 @@ func ownCluster(t *testing.T) *pgtest.Database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // for the server's user
+	if err := os.Chmod(dir, 0o711); err != nil { // readable for the user of the server
 		t.Fatal(err)
 	}
 	cluster, err := localpg.Start(t.Context(), localpg.Options{
@@ -62,8 +62,8 @@ func ownCluster(t *testing.T) *pgtest.Database {
 	return &pgtest.Database{URL: url, OwnerURL: url, Pool: pool}
 }
 
-// withoutStandby makes commits wait for a standby that is not there, and returns
-// when the server has taken the setting. After back they do not wait any more.
+// withoutStandby makes commits wait for a standby that does not exist, and returns
+// when the setting is active. Calling back ends the wait.
 func (p *petstore) withoutStandby() (back func()) {
 	p.t.Helper()
 	set := func(standby string) {
@@ -76,7 +76,7 @@ func (p *petstore) withoutStandby() (back func()) {
 	}
 	set("away")
 	ending, ended := make(chan struct{}), make(chan error, 1)
-	go func() { // commits until a commit waits, and then until it returns
+	go func() { // commits until a commit waits, then until it returns
 		for {
 			if err := db.New(p.db).AwaitStandby(p.t.Context()); err != nil {
 				ended <- err
@@ -107,8 +107,7 @@ func (p *petstore) withoutStandby() (back func()) {
 	}
 }
 
-// until returns when something is so, and fails the test when it is not within
-// ten seconds.
+// until waits for a condition and fails the test after ten seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); {
@@ -118,9 +117,10 @@ func (p *petstore) until(what string, so func() bool) {
 	}
 }
 
-// TestReplayWaitsForTheStandby: while the synchronous standby is away, a request
-// that has committed on the primary alone is not acknowledged, at its first
-// attempt or at a retry. When the standby is back, the retry is.
+// TestReplayWaitsForTheStandby: while the synchronous standby is away, the server
+// does not acknowledge a request that has committed on the primary only, neither at
+// the first attempt nor at a retry. When the standby is back, it acknowledges the
+// retry.
 func TestReplayWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
@@ -128,7 +128,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	back := p.withoutStandby()
 	p.under("key", target, body).wantError(503, "unavailable")
 	p.until("the cut-off transaction commits on the primary", func() bool { return p.count("messages") > 0 })
-	// The server may still be ending the transaction of the request before, which holds the key.
+	// The server may still be ending the earlier transaction, which holds the key.
 	again := func() (retry *response) {
 		p.until("the key is free", func() bool {
 			retry = p.under("key", target, body)
@@ -142,12 +142,12 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	back()
 	retry := again().want(202)
 	if retry.header.Get("Idempotent-Replayed") != "true" {
-		t.Error("the retry is not a replay, so this test shows nothing")
+		t.Error("the retry is not a replay, so this test proves nothing")
 	}
 }
 
-// TestRevokedTwiceWaitsForTheStandby: nor is a revocation acknowledged to a retry
-// that finds the key revoked.
+// TestRevokedTwiceWaitsForTheStandby: a retry that finds the key revoked does not
+// acknowledge the revocation before the standby has it.
 func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
@@ -167,8 +167,8 @@ func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
 	p.del(location).want(204)
 }
 
-// TestLostTransactionIsRetriedInOnePlace: an order that always loses to another
-// transaction is tried four times, with an Idempotency-Key and without.
+// TestLostTransactionIsRetriedInOnePlace: an order that always fails to serialize
+// is attempted four times, with and without an Idempotency-Key.
 func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -41,8 +41,8 @@ func (s scene) tags() map[string]string {
 	for kind, target := range map[string]string{
 		"pet": s.petPath(), "category": fmt.Sprintf("/categories/%d", s.category()), "order": s.orderPath(0), "inventory": s.inventoryPath(),
 	} {
-		answer := s.get(target).want(200)
-		all[kind+" body"], all[kind+" tag"] = string(answer.body), answer.etag()
+		resp := s.get(target).want(200)
+		all[kind+" body"], all[kind+" tag"] = string(resp.body), resp.etag()
 	}
 	return all
 }
@@ -81,8 +81,8 @@ func TestETagChangesWithTheBody(t *testing.T) {
 		{"an order completed", completing(0), []string{"order"}},
 		{"again", completing(0), nil},
 	} {
-		if answer := s.run(step.event); answer.status >= 300 {
-			t.Fatalf("%s: %d %s", step.name, answer.status, answer.body)
+		if resp := s.run(step.event); resp.status >= 300 {
+			t.Fatalf("%s: %d %s", step.name, resp.status, resp.body)
 		}
 		after := s.tags()
 		for _, kind := range []string{"category", "inventory", "order", "pet"} {
@@ -151,9 +151,9 @@ func TestNoETagElsewhere(t *testing.T) {
 		"/account", "/account/api-keys", "/pets/9999", "/pets/0", "/livez",
 	} {
 		for _, field := range []string{"", otherTag, "*"} {
-			answer := p.do("GET", target, nil, "If-None-Match", field)
-			if tag := answer.header.Get("ETag"); tag != "" || answer.status == 304 && field != "*" {
-				t.Errorf("GET %s, If-None-Match %s: %d with the tag %q", target, field, answer.status, tag)
+			resp := p.do("GET", target, nil, "If-None-Match", field)
+			if tag := resp.header.Get("ETag"); tag != "" || resp.status == 304 && field != "*" {
+				t.Errorf("GET %s, If-None-Match %s: %d with the tag %q", target, field, resp.status, tag)
 			}
 		}
 	}
@@ -229,14 +229,14 @@ func TestIfNoneMatch(t *testing.T) {
 		whole := p.get(target).want(200)
 		for _, condition := range conditions(whole.etag()) {
 			for _, method := range []string{"GET", "HEAD"} {
-				answer := p.do(method, target, nil, "If-None-Match", condition.field)
+				resp := p.do(method, target, nil, "If-None-Match", condition.field)
 				if !condition.weakly {
-					answer.want(200).etag()
+					resp.want(200).etag()
 					continue
 				}
-				answer.want(304)
-				if len(answer.body) > 0 || answer.etag() != whole.etag() {
-					t.Errorf("%s %s, %s: %d %s, body %q", method, target, condition.name, answer.status, answer.etag(), answer.body)
+				resp.want(304)
+				if len(resp.body) > 0 || resp.etag() != whole.etag() {
+					t.Errorf("%s %s, %s: %d %s, body %q", method, target, condition.name, resp.status, resp.etag(), resp.body)
 				}
 			}
 		}
@@ -346,17 +346,17 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 				want, methods = test.read, []string{"GET", "HEAD"}
 			}
 			for _, method := range methods {
-				answer := p.do(method, o.target, o.body, "If-Match", test.match, "If-None-Match", test.noneMatch)
+				resp := p.do(method, o.target, o.body, "If-Match", test.match, "If-None-Match", test.noneMatch)
 				switch {
 				case want == holds:
-					answer.want(o.success)
+					resp.want(o.success)
 				case want == failed && method != "HEAD":
-					answer.wantError(412, "precondition_failed")
+					resp.wantError(412, "precondition_failed")
 				default:
-					answer.want(want)
+					resp.want(want)
 				}
-				if want == unmodified && len(answer.body) > 0 {
-					t.Errorf("%s: 304 with a body: %s", answer.what, answer.body)
+				if want == unmodified && len(resp.body) > 0 {
+					t.Errorf("%s: 304 with a body: %s", resp.what, resp.body)
 				}
 			}
 		}
@@ -408,11 +408,11 @@ func (p *petstore) withHeader(name string, values []string, method, target strin
 		request.Header.Set("Content-Type", "application/json")
 	}
 	request.Header[name] = values
-	answer, err := p.send(request, body)
+	resp, err := p.send(request, body)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return answer
+	return resp
 }
 
 // conditionalWrite is a write of a resource that is there, which changes it.
@@ -483,16 +483,16 @@ func TestIfMatch(t *testing.T) {
 			}
 			for _, write := range p.conditionalWrites() {
 				tag := p.get(write.target).want(200).etag()
-				answer := p.do(write.method, write.target, write.body, "If-Match", conditions(tag)[i].field).want(write.success)
+				resp := p.do(write.method, write.target, write.body, "If-Match", conditions(tag)[i].field).want(write.success)
 				if write.success == 204 {
 					if status := p.get(write.target).status; status != 404 {
 						t.Errorf("GET %s: %d when it was deleted", write.target, status)
 					}
 					continue
 				}
-				answer.wantSame(p.get(write.target))
-				if answer.etag() == tag {
-					t.Errorf("%s did nothing: %s", answer.what, answer.body)
+				resp.wantSame(p.get(write.target))
+				if resp.etag() == tag {
+					t.Errorf("%s did nothing: %s", resp.what, resp.body)
 				}
 				p.do(write.method, write.target, write.body, "If-Match", tag).wantError(412, "precondition_failed")
 			}
@@ -584,27 +584,27 @@ func TestRaceForOneTag(t *testing.T) {
 				s := p.stage(on("available", 5, 1))
 				target := race.target(s)
 				tag := s.get(target).want(200).etag()
-				answers := make([]*response, clients)
+				responses := make([]*response, clients)
 				run := func(i int) (err error) {
-					answers[i], err = s.try(race.method, target, race.body(i), "If-Match", tag)
+					responses[i], err = s.try(race.method, target, race.body(i), "If-Match", tag)
 					return err
 				}
 				if round%2 == 1 && race.name != "category" { // whose row heldUp does not hold
-					answers = answers[:heldUp]
+					responses = responses[:heldUp]
 					s.heldUp(heldUp, run)
 				} else {
 					atOnce(t, clients, run)
 				}
 				var won []*response
-				for _, answer := range answers {
-					if answer.status == 200 {
-						won = append(won, answer)
+				for _, resp := range responses {
+					if resp.status == 200 {
+						won = append(won, resp)
 					} else {
-						answer.wantError(412, "precondition_failed")
+						resp.wantError(412, "precondition_failed")
 					}
 				}
 				if len(won) != 1 {
-					t.Fatalf("%d of %d changed what had one tag", len(won), len(answers))
+					t.Fatalf("%d of %d changed what had one tag", len(won), len(responses))
 				}
 				won[0].wantSame(s.get(target))
 			}
@@ -620,12 +620,12 @@ func TestRaceOfIfMatchAndOrder(t *testing.T) {
 	for round := range 20 {
 		s := p.stage(on("available", 5))
 		tag := s.get(s.inventoryPath()).etag()
-		var answers [2]*response
+		var responses [2]*response
 		run := func(i int) (err error) {
 			if i == 0 {
-				answers[i], err = placing(2)(s)
+				responses[i], err = placing(2)(s)
 			} else {
-				answers[i], err = s.try("PUT", s.inventoryPath(), object{"quantity": 50}, "If-Match", tag)
+				responses[i], err = s.try("PUT", s.inventoryPath(), object{"quantity": 50}, "If-Match", tag)
 			}
 			return err
 		}
@@ -634,7 +634,7 @@ func TestRaceOfIfMatchAndOrder(t *testing.T) {
 		} else {
 			s.heldUp(2, run)
 		}
-		ends[fmt.Sprintf("%s, %s: %v", answers[0].brief(), answers[1].brief(), s.stored())]++
+		ends[fmt.Sprintf("%s, %s: %v", responses[0].brief(), responses[1].brief(), s.stored())]++
 	}
 	for end, times := range ends {
 		if end != "201, 200: available 48 [2]" && end != "201, 412 precondition_failed: available 3 [2]" {

@@ -83,8 +83,8 @@ func (p *petstore) oneOfEach() {
 	p.post("/messages", object{"message": "hello"}).want(202)
 }
 
-// TestEveryOperationRefuses what section 3 of the contract says of all of them.
-func TestEveryOperationRefuses(t *testing.T) {
+// TestEveryOperationRejects what section 3 of the contract says of all of them.
+func TestEveryOperationRejects(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	small := p.with(func(o *api.Options) { o.MaxBodyBytes = 10 })
@@ -97,11 +97,11 @@ func TestEveryOperationRefuses(t *testing.T) {
 		p.ask(o, "Accept", "text/html").wantError(406, "not_acceptable")
 		p.do(o.method, o.target+"?unheard=of", o.body).wantViolations("invalid_parameter", "unheard unknown")
 		for scope, key := range lesser {
-			answer := p.as(key).ask(o)
+			resp := p.as(key).ask(o)
 			if !scope.Includes(o.scope()) {
-				answer.wantChallenge(403, "insufficient_scope", challengeScope)
-			} else if answer.status == 401 || answer.status == 403 || (o.method == "GET" && answer.status != 200 && answer.status != 404) {
-				t.Errorf("with a key of scope %s: %d", scope, answer.status)
+				resp.wantChallenge(403, "insufficient_scope", challengeScope)
+			} else if resp.status == 401 || resp.status == 403 || (o.method == "GET" && resp.status != 200 && resp.status != 404) {
+				t.Errorf("with a key of scope %s: %d", scope, resp.status)
 			}
 		}
 		if o.body != nil {
@@ -125,8 +125,8 @@ func (r *response) wantUnavailable() {
 	}
 }
 
-// TestDatabaseAway: 503, for keys that the server remembers and those it does not.
-func TestDatabaseAway(t *testing.T) {
+// TestDatabaseUnavailable: 503, for keys that the server remembers and those it does not.
+func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
@@ -169,12 +169,12 @@ func TestDatabaseSlow(t *testing.T) {
 	p.verifier.Trust() // so that it is the operations that wait
 	atOnce(t, len(all), func(i int) error {
 		began := time.Now()
-		answer, err := p.try(all[i].method, all[i].target, all[i].body)
+		resp, err := p.try(all[i].method, all[i].target, all[i].body)
 		if err != nil {
 			return err
 		}
-		if took := time.Since(began); answer.status != 503 || took > 8*time.Second {
-			return fmt.Errorf("%s: %d after %s: %s", answer.what, answer.status, took, answer.body)
+		if took := time.Since(began); resp.status != 503 || took > 8*time.Second {
+			return fmt.Errorf("%s: %d after %s: %s", resp.what, resp.status, took, resp.body)
 		}
 		return nil
 	})
@@ -218,11 +218,11 @@ func TestConnectionsCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, 8*time.Second, func() bool {
-			answer := p.post("/messages", object{"message": "x"})
-			if answer.status != 202 {
-				answer.wantUnavailable()
+			resp := p.post("/messages", object{"message": "x"})
+			if resp.status != 202 {
+				resp.wantUnavailable()
 			}
-			return answer.status == 202
+			return resp.status == 202
 		})
 	}
 }
@@ -322,13 +322,13 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 		p := p.in(t)
 		p.verifier.Trust() // so that the server goes on to know the key
 		id := "fault-" + o.described.OperationID
-		answer := p.ask(o, "X-Request-Id", id)
+		resp := p.ask(o, "X-Request-Id", id)
 		want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: id}
-		if diff := cmp.Diff(want, answer.wantError(500, "internal_error").error()); diff != "" {
+		if diff := cmp.Diff(want, resp.wantError(500, "internal_error").error()); diff != "" {
 			t.Errorf("the Error (-want +got):\n%s", diff)
 		}
-		if bytes.Contains(answer.body, []byte("relation")) {
-			t.Errorf("the database's words are told: %s", answer.body)
+		if bytes.Contains(resp.body, []byte("relation")) {
+			t.Errorf("the database's words are told: %s", resp.body)
 		}
 		lines := p.logged(id)
 		if len(lines) != 1 || lines[0].Level != "ERROR" || !strings.Contains(lines[0].Error, "does not exist") {

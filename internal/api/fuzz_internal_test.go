@@ -133,9 +133,9 @@ func decoded(t *testing.T, text []byte) (value any) {
 	return value
 }
 
-// FuzzMembers reads one member in every way there is: each gives either what
+// FuzzFields reads one member in every way there is: each gives either what
 // encoding/json reads, within the bounds, or a violation.
-func FuzzMembers(f *testing.F) {
+func FuzzFields(f *testing.F) {
 	for _, seed := range []string{
 		`"Rex"`, `""`, `" "`, `"\u00a0\u2003"`, `"a\u0085b"`, `"\u0000"`, `"\t"`, `"` + strings.Repeat("ä", 10) + `"`, `"` + strings.Repeat("ä", 11) + `"`,
 		`0`, `-0`, `1`, `10`, `11`, `-1`, `1.0`, `1e1`, `9223372036854775807`, `9223372036854775808`, `-9223372036854775808`, strings.Repeat("1", 100),

@@ -37,9 +37,9 @@ func FuzzBodies(f *testing.F) {
 		if operation < 0 || operation >= len(operations) {
 			return
 		}
-		answer := p.in(t).do(operations[operation].method, operations[operation].target, body)
-		if !slices.Contains([]int{200, 201, 202, 400, 409, 413, 422}, answer.status) {
-			t.Errorf("%s %q: %d %s", answer.what, body, answer.status, answer.body)
+		resp := p.in(t).do(operations[operation].method, operations[operation].target, body)
+		if !slices.Contains([]int{200, 201, 202, 400, 409, 413, 422}, resp.status) {
+			t.Errorf("%s %q: %d %s", resp.what, body, resp.status, resp.body)
 		}
 	})
 }
@@ -66,9 +66,9 @@ func FuzzQueries(f *testing.F) {
 		if list < 0 || list >= len(lists) || strings.ContainsFunc(query, unsendable) {
 			return
 		}
-		answer := p.in(t).get(lists[list] + "?" + query)
-		if answer.status != 200 && answer.status != 400 {
-			t.Errorf("%s: %d %s", answer.what, answer.status, answer.body)
+		resp := p.in(t).get(lists[list] + "?" + query)
+		if resp.status != 200 && resp.status != 400 {
+			t.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
 		}
 	})
 }

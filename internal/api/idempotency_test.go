@@ -280,7 +280,7 @@ func (p *petstore) keyID() (id int64) {
 }
 
 // A twin of a request that still runs does not wait for it.
-func TestTwinStillRunning(t *testing.T) {
+func TestIdempotencyKeyInUse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	another := p.as(p.newKey("another", auth.Write))
@@ -288,8 +288,8 @@ func TestTwinStillRunning(t *testing.T) {
 		before := p.count(one.table)
 		p.holding("x", func() {
 			for _, body := range []string{one.body, one.other} {
-				answer := p.under("x", one.target, body).wantError(409, "idempotency_in_progress")
-				if after := answer.header.Get("Retry-After"); after != "1" {
+				resp := p.under("x", one.target, body).wantError(409, "idempotency_in_progress")
+				if after := resp.header.Get("Retry-After"); after != "1" {
 					t.Errorf("Retry-After %q", after)
 				}
 			}
@@ -308,7 +308,7 @@ func TestTwinStillRunning(t *testing.T) {
 }
 
 // Forty twins at once have one effect.
-func TestRaceOfTwins(t *testing.T) {
+func TestRaceForOneIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	const twins, rounds = 40, 5
 	database := pgtest.New(t)
@@ -317,21 +317,21 @@ func TestRaceOfTwins(t *testing.T) {
 	for range rounds {
 		s := p.stage(on("available", 100))
 		key := rand.Text()
-		answers := make([]*response, twins)
+		responses := make([]*response, twins)
 		atOnce(t, twins, func(i int) (err error) {
-			answers[i], err = servers[i%2].try("POST", "/store/orders", object{"petId": s.pet, "quantity": 3}, "Idempotency-Key", key)
+			responses[i], err = servers[i%2].try("POST", "/store/orders", object{"petId": s.pet, "quantity": 3}, "Idempotency-Key", key)
 			return err
 		})
 		ends := map[string]int{}
-		for _, answer := range answers {
-			ends[fmt.Sprintf("%s %s", answer.brief(), answer.header.Get("Idempotent-Replayed"))]++
-			if answer.status == 201 {
-				if answer.header.Get("Location") != fmt.Sprintf("/store/orders/%d", decode[order](answer).ID) {
-					t.Errorf("Location %q of %s", answer.header.Get("Location"), answer.body)
+		for _, resp := range responses {
+			ends[fmt.Sprintf("%s %s", resp.brief(), resp.header.Get("Idempotent-Replayed"))]++
+			if resp.status == 201 {
+				if resp.header.Get("Location") != fmt.Sprintf("/store/orders/%d", decode[order](resp).ID) {
+					t.Errorf("Location %q of %s", resp.header.Get("Location"), resp.body)
 				}
-				answer.wantSame(p.get(answer.header.Get("Location")))
-			} else if answer.wantError(409, "idempotency_in_progress").header.Get("Retry-After") != "1" {
-				t.Errorf("Retry-After %q", answer.header.Get("Retry-After"))
+				resp.wantSame(p.get(resp.header.Get("Location")))
+			} else if resp.wantError(409, "idempotency_in_progress").header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", resp.header.Get("Retry-After"))
 			}
 		}
 		if ends["201 "] != 1 {
@@ -344,14 +344,14 @@ func TestRaceOfTwins(t *testing.T) {
 }
 
 // Requests under keys of their own do not hinder each other.
-func TestRaceOfStrangers(t *testing.T) {
+func TestConcurrentIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	const strangers = 40
 	s := start(t).stage(on("available", strangers))
 	atOnce(t, strangers, func(i int) error {
-		answer, err := s.try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprint("stranger-", i))
-		if err == nil && answer.status != 201 {
-			err = errors.New(answer.brief())
+		resp, err := s.try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprint("stranger-", i))
+		if err == nil && resp.status != 201 {
+			err = errors.New(resp.brief())
 		}
 		return err
 	})
@@ -389,12 +389,12 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 }
 
 // expire stores answers that have expired.
-func (p *petstore) expire(answers int) {
+func (p *petstore) expire(responses int) {
 	p.t.Helper()
 	_, err := p.db.Exec(p.t.Context(), `
 		INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body, created_at)
 		SELECT $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
-		FROM generate_series(1, $2) AS n`, p.keyID(), answers)
+		FROM generate_series(1, $2) AS n`, p.keyID(), responses)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestStatusRules(t *testing.T) {
 }
 
 // A refused status keeps the rest of the patch from being made.
-func TestRefusedStatusChangesNothing(t *testing.T) {
+func TestRejectedStatusChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("sold", 2))
 	before := s.get(s.petPath()).want(200)
@@ -101,8 +101,8 @@ func TestInventoryBodies(t *testing.T) {
 		{"unknown", `{"quantity": 9, "held": 1}`, []string{"/held unknown_field"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			answer := s.in(t).put(s.inventoryPath(), test.body).wantError(400, "validation_failed")
-			if diff := cmp.Diff(test.want, answer.violations()); diff != "" {
+			resp := s.in(t).put(s.inventoryPath(), test.body).wantError(400, "validation_failed")
+			if diff := cmp.Diff(test.want, resp.violations()); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})

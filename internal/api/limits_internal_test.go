@@ -11,9 +11,9 @@ import (
 	"petstore/internal/ratelimit"
 )
 
-// TestToldLimit: of every state of a bucket the header tells what is so, though
+// TestRateLimitHeader: of every state of a bucket the header tells what is so, though
 // fields are made once.
-func TestToldLimit(t *testing.T) {
+func TestRateLimitHeader(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []ratelimit.Limit{
 		{PerMinute: 600, Burst: 100},

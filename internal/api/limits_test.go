@@ -99,15 +99,15 @@ func TestKeyLimit(t *testing.T) {
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
 }
 
-// TestLimitIsToldOnEveryAnswer to a known key, and on no other.
-func TestLimitIsToldOnEveryAnswer(t *testing.T) {
+// TestRateLimitOnEveryResponse to a known key, and on no other.
+func TestRateLimitOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
 	tag := p.get("/categories/1").etag()
 	reader := p.newKey("tester", auth.Read)
 	known, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 5}, ratelimit.Limit{})
-	for _, answer := range []func() *response{
+	for _, resp := range []func() *response{
 		func() *response { return known.get("/categories").want(200) },
 		func() *response { return known.post("/categories", object{"name": "new"}).want(201) },
 		func() *response { return known.post("/messages", object{"message": "new"}).want(202) },
@@ -130,7 +130,7 @@ func TestLimitIsToldOnEveryAnswer(t *testing.T) {
 			return known.do("POST", "/messages", object{"message": "x"}, "Idempotency-Key", "x").want(202)
 		},
 	} {
-		answer().wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
+		resp().wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
 		clock.move(time.Second)
 	}
 	p.pool.Close()
@@ -200,11 +200,11 @@ func TestRaceForTokens(t *testing.T) {
 	p, _ := start(t).limited(ratelimit.Limit{PerMinute: 1, Burst: 10}, ratelimit.Limit{})
 	var answered atomic.Int64
 	atOnce(t, 40, func(int) error {
-		answer, err := p.try("GET", "/pets", nil)
-		if err == nil && answer.status == 200 {
+		resp, err := p.try("GET", "/pets", nil)
+		if err == nil && resp.status == 200 {
 			answered.Add(1)
-		} else if err == nil && answer.status != 429 {
-			err = fmt.Errorf("%d: %s", answer.status, answer.body)
+		} else if err == nil && resp.status != 429 {
+			err = fmt.Errorf("%d: %s", resp.status, resp.body)
 		}
 		return err
 	})
@@ -307,11 +307,11 @@ func TestAddressOfAClient(t *testing.T) {
 				if header == nil {
 					request.Header = http.Header{}
 				}
-				answer, err := p.send(request, nil)
+				resp, err := p.send(request, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				statuses = append(statuses, answer.status)
+				statuses = append(statuses, resp.status)
 			}
 			want := []int{401, 401}
 			if test.same {
@@ -404,10 +404,10 @@ func (p *petstore) slowly() (finish func() int) {
 	status := make(chan int, 1)
 	go func() {
 		defer close(status)
-		answer, err := client.Do(request)
+		resp, err := client.Do(request)
 		if err == nil {
-			answer.Body.Close()
-			status <- answer.StatusCode
+			resp.Body.Close()
+			status <- resp.StatusCode
 		}
 	}()
 	select {
@@ -527,8 +527,8 @@ func TestBodyBytes(t *testing.T) {
 	p.post("/messages", object{"message": "again"}).want(202)
 }
 
-// TestPlacesAreGivenBack by a request that fails, whether we or its client are to blame.
-func TestPlacesAreGivenBack(t *testing.T) {
+// TestPlacesAreReleased by a request that fails, whether we or its client are to blame.
+func TestPlacesAreReleased(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	one := func(o *api.Options) { o.MaxInFlight = 1 }
@@ -627,11 +627,11 @@ func TestBodyTooSlow(t *testing.T) {
 			t.Fatal(err)
 		}
 		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}}
-		answer, err := slow.in(t).send(request, []byte("{"))
+		resp, err := slow.in(t).send(request, []byte("{"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer.wantError(408, "request_timeout")
+		resp.wantError(408, "request_timeout")
 	}
 	for _, o := range operations() {
 		if o.described.RequestBody != nil {
@@ -717,9 +717,9 @@ func TestLongQuery(t *testing.T) {
 		"ids":          strings.Repeat("id=1&", 10_000),
 	} {
 		t.Run(what, func(t *testing.T) {
-			answer := p.in(t).get("/pets?"+query).wantError(400, "invalid_parameter")
-			if len(answer.body) > 20_000 {
-				t.Errorf("an answer of %d bytes", len(answer.body))
+			resp := p.in(t).get("/pets?"+query).wantError(400, "invalid_parameter")
+			if len(resp.body) > 20_000 {
+				t.Errorf("an answer of %d bytes", len(resp.body))
 			}
 		})
 	}
@@ -781,11 +781,11 @@ func TestSlowBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		request.Header = http.Header{"Authorization": {"Bearer " + p.key}, "Content-Type": {"application/json"}, "Expect": {"100-continue"}}
-		answer, err := p.send(request, text)
+		resp, err := p.send(request, text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer
+		return resp
 	}
 	post().want(202)
 
@@ -835,8 +835,8 @@ func TestPageBytes(t *testing.T) {
 	const messages = 60
 	p := start(t)
 	p.insertMessages(messages)
-	answer := p.get("/messages?limit=200").want(200)
-	if got := len(answer.body); got < 480<<10 || got > 512<<10 {
+	resp := p.get("/messages?limit=200").want(200)
+	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
 		t.Errorf("a page of %d bytes", got)
 	}
 	if got := len(walk[message](p, "/messages?limit=200")); got != messages {
@@ -918,13 +918,13 @@ func TestSlowReaders(t *testing.T) {
 	}
 	defer leave()
 	refused := func() bool {
-		answer := p.get(page)
-		if answer.status == 200 {
+		resp := p.get(page)
+		if resp.status == 200 {
 			return false
 		}
-		answer.wantRefused(429, "too_many_concurrent_requests")
-		if answer.header.Get("Link") != "" {
-			t.Errorf("an error with the header %v", answer.header)
+		resp.wantRefused(429, "too_many_concurrent_requests")
+		if resp.header.Get("Link") != "" {
+			t.Errorf("an error with the header %v", resp.header)
 		}
 		return true
 	}

@@ -447,7 +447,7 @@ func TestCountIsPreferred(t *testing.T) {
 			for _, field := range test.prefer {
 				request.Header.Add("Prefer", field)
 			}
-			answer, err := p.send(request, nil)
+			resp, err := p.send(request, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -455,7 +455,7 @@ func TestCountIsPreferred(t *testing.T) {
 			if test.counted {
 				total, applied = "5", "count=exact"
 			}
-			if got := answer.want(200).header; got.Get("X-Total-Count") != total || got.Get("Preference-Applied") != applied {
+			if got := resp.want(200).header; got.Get("X-Total-Count") != total || got.Get("Preference-Applied") != applied {
 				t.Errorf("%s, Prefer %q: X-Total-Count %q, Preference-Applied %q", method, test.prefer, got.Get("X-Total-Count"), got.Get("Preference-Applied"))
 			}
 		}
@@ -648,11 +648,11 @@ func TestWalkAmongWriters(t *testing.T) {
 	for writer := range writers {
 		p.run(func(ctx context.Context) {
 			do := func(method, target string, body any, status int) string {
-				answer, err := p.try(method, target, body)
+				resp, err := p.try(method, target, body)
 				if err != nil {
 					return "" // the test is over
 				}
-				return answer.want(status).header.Get("Location")
+				return resp.want(status).header.Get("Location")
 			}
 			var mine []string // the paths of what it made, of which the older half goes
 			for i := writer; ctx.Err() == nil; i++ {

@@ -19,21 +19,21 @@ import (
 	"petstore/internal/postgres"
 )
 
-// TestDescription: the two forms say the same, by the word of a reader that is
+// TestSpec: the two forms say the same, by the word of a reader that is
 // not the server's own.
-func TestDescription(t *testing.T) {
+func TestSpec(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
 	if got := inYAML.header.Get("Content-Type"); got != "application/yaml" {
 		t.Errorf("openapi.yaml is served as %q", got)
 	}
-	for _, answer := range []*response{inJSON, inYAML} {
-		if got := answer.header.Get("Cache-Control"); got != "public, no-cache" {
-			t.Errorf("%s: Cache-Control %q", answer.what, got)
+	for _, resp := range []*response{inJSON, inYAML} {
+		if got := resp.header.Get("Cache-Control"); got != "public, no-cache" {
+			t.Errorf("%s: Cache-Control %q", resp.what, got)
 		}
-		if !bytes.Contains(answer.body, []byte("9223372036854775807")) {
-			t.Errorf("%s: 2^63-1 was rounded", answer.what)
+		if !bytes.Contains(resp.body, []byte("9223372036854775807")) {
+			t.Errorf("%s: 2^63-1 was rounded", resp.what)
 		}
 	}
 	if diff := cmp.Diff(document(t, inYAML.body), document(t, inJSON.body)); diff != "" {
@@ -99,18 +99,18 @@ func TestReady(t *testing.T) {
 		"/livez":  `{"status":"ok"}`,
 		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","shutdown":"ok"}}`,
 	} {
-		answer := p.get(target).want(200)
+		resp := p.get(target).want(200)
 		var got, wanted any
 		if err := json.Unmarshal([]byte(want), &wanted); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(answer.body, &got); err != nil {
+		if err := json.Unmarshal(resp.body, &got); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(wanted, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", target, diff)
 		}
-		if cache := answer.header.Get("Cache-Control"); cache != "no-store" {
+		if cache := resp.header.Get("Cache-Control"); cache != "no-store" {
 			t.Errorf("%s: Cache-Control %q", target, cache)
 		}
 	}
@@ -120,20 +120,20 @@ func TestReady(t *testing.T) {
 // words that hold this and no internals.
 func (p *petstore) wantNotReady(saying string, checks map[string]string) {
 	p.t.Helper()
-	answer := p.as("").get("/readyz").wantError(503, "unavailable")
-	got := answer.error()
+	resp := p.as("").get("/readyz").wantError(503, "unavailable")
+	got := resp.error()
 	if diff := cmp.Diff(checks, got.Checks); diff != "" {
 		p.t.Errorf("checks (-want +got):\n%s", diff)
 	}
 	if !strings.Contains(got.Message, saying) {
 		p.t.Errorf("the message %q does not say %q", got.Message, saying)
 	}
-	if answer.header.Get("Retry-After") == "" {
+	if resp.header.Get("Retry-After") == "" {
 		p.t.Error("no Retry-After")
 	}
 	for _, internal := range []string{"SQLSTATE", "dial", "127.0.0.1", "goose", "pool"} {
-		if bytes.Contains(answer.body, []byte(internal)) {
-			p.t.Errorf("/readyz tells internals: %s", answer.body)
+		if bytes.Contains(resp.body, []byte(internal)) {
+			p.t.Errorf("/readyz tells internals: %s", resp.body)
 		}
 	}
 	p.as("").get("/livez").want(200)
@@ -209,12 +209,12 @@ func TestShutDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := client.Do(request)
+	resp, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer.Body.Close()
-	if !answer.Close {
+	resp.Body.Close()
+	if !resp.Close {
 		t.Error("the connection may be used again")
 	}
 }

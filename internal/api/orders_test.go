@@ -30,14 +30,14 @@ func TestPlaceOrder(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			p := p.in(t)
-			answer := p.post("/store/orders", test.body).want(201)
-			placed := decode[order](answer)
+			resp := p.post("/store/orders", test.body).want(201)
+			placed := decode[order](resp)
 			test.want.ID = placed.ID
 			if diff := cmp.Diff(test.want, placed); diff != "" {
 				t.Errorf("the order (-want +got):\n%s", diff)
 			}
 			location := fmt.Sprintf("/store/orders/%d", placed.ID)
-			if got := answer.header.Get("Location"); got != location {
+			if got := resp.header.Get("Location"); got != location {
 				t.Errorf("Location %q, want %q", got, location)
 			}
 			if diff := cmp.Diff(test.want, decode[order](p.get(location).want(200))); diff != "" {
@@ -195,16 +195,16 @@ func TestShipDate(t *testing.T) {
 			placed := p.post("/store/orders", object{"petId": s.pet, "shipDate": test.sent}).want(201)
 			patched := p.patch(s.orderPath(0), object{"shipDate": test.sent}).want(200)
 			read := p.get(placed.header.Get("Location")).want(200)
-			for _, answer := range []*response{placed, patched, read} {
-				if got := decode[map[string]any](answer)["shipDate"]; got != test.want {
-					t.Errorf("%s: %v for %s, want %s", answer.what, got, test.sent, test.want)
+			for _, resp := range []*response{placed, patched, read} {
+				if got := decode[map[string]any](resp)["shipDate"]; got != test.want {
+					t.Errorf("%s: %v for %s, want %s", resp.what, got, test.sent, test.want)
 				}
 			}
 		})
 	}
 }
 
-func TestShipDateRefused(t *testing.T) {
+func TestInvalidShipDate(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1))
 	for _, test := range []struct{ name, sent, code string }{
@@ -247,16 +247,16 @@ func TestShipDateRefused(t *testing.T) {
 			t.Parallel()
 			p := s.in(t)
 			want := []string{"/shipDate " + test.code}
-			for _, answer := range []*response{
+			for _, resp := range []*response{
 				p.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": %s}`, s.pet, test.sent)),
 				p.patch(s.orderPath(0), fmt.Sprintf(`{"shipDate": %s}`, test.sent)),
 			} {
-				if diff := cmp.Diff(want, answer.wantError(400, "validation_failed").violations()); diff != "" {
-					t.Errorf("%s: violations (-want +got):\n%s", answer.what, diff)
+				if diff := cmp.Diff(want, resp.wantError(400, "validation_failed").violations()); diff != "" {
+					t.Errorf("%s: violations (-want +got):\n%s", resp.what, diff)
 				}
-				leap := strings.Contains(answer.error().Errors[0].Message, "leap seconds are not supported")
+				leap := strings.Contains(resp.error().Errors[0].Message, "leap seconds are not supported")
 				if leap != strings.HasPrefix(test.name, "a leap second") {
-					t.Errorf("%s: %s", answer.what, answer.body)
+					t.Errorf("%s: %s", resp.what, resp.body)
 				}
 			}
 		})
@@ -282,12 +282,12 @@ func TestShipDateAtAnyTime(t *testing.T) {
 		{`{}`, `"2027-01-03T00:00:00Z"`},
 	}
 	for _, step := range steps {
-		for _, answer := range []*response{
+		for _, resp := range []*response{
 			s.run(patchingOrder(0, step.patch)).want(200),
 			s.get(path).want(200),
 		} {
-			if got := string(decode[map[string]json.RawMessage](answer)["shipDate"]); got != step.want {
-				t.Fatalf("after %s: %s answers %s, want the ship date %q", step.patch, answer.what, answer.body, step.want)
+			if got := string(decode[map[string]json.RawMessage](resp)["shipDate"]); got != step.want {
+				t.Fatalf("after %s: %s answers %s, want the ship date %q", step.patch, resp.what, resp.body, step.want)
 			}
 		}
 	}
@@ -378,8 +378,8 @@ func TestOrderBodies(t *testing.T) {
 			if test.method == "PATCH" {
 				target = s.orderPath(0)
 			}
-			answer := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
-			if diff := cmp.Diff(test.want, answer.violations()); diff != "" {
+			resp := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
+			if diff := cmp.Diff(test.want, resp.violations()); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})
@@ -388,7 +388,7 @@ func TestOrderBodies(t *testing.T) {
 }
 
 // Each operation on orders and the inventory refuses what every operation does.
-func TestStoreRefusals(t *testing.T) {
+func TestStoreErrors(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	s := p.stage(on("available", 5, 4))
@@ -458,9 +458,9 @@ func TestStorePathIDs(t *testing.T) {
 				"0": "out_of_range", "9223372036854775808": "out_of_range", "01": "invalid_format", "-1": "invalid_format",
 				"%2B1": "invalid_format", "1.0": "invalid_format", "one": "invalid_format", "%20": "invalid_format", "%00": "invalid_format",
 			} {
-				answer := p.do(operation.method, operation.collection+id, body).wantError(400, "invalid_parameter")
-				if diff := cmp.Diff([]string{operation.parameter + " " + code}, answer.violations()); diff != "" {
-					t.Errorf("%s: violations (-want +got):\n%s", answer.what, diff)
+				resp := p.do(operation.method, operation.collection+id, body).wantError(400, "invalid_parameter")
+				if diff := cmp.Diff([]string{operation.parameter + " " + code}, resp.violations()); diff != "" {
+					t.Errorf("%s: violations (-want +got):\n%s", resp.what, diff)
 				}
 			}
 		})

@@ -66,8 +66,8 @@ func TestPet(t *testing.T) {
 	want.Name = "Zoë"
 	same("merge patch", p.do("PATCH", path, `{"name":"Zo\u00eb"}`, "Content-Type", "application/merge-patch+json").want(200))
 
-	if answer := p.del(path).want(204); len(answer.body) > 0 {
-		t.Errorf("DELETE answers %q", answer.body)
+	if resp := p.del(path).want(204); len(resp.body) > 0 {
+		t.Errorf("DELETE answers %q", resp.body)
 	}
 	p.get(path).wantError(404, "pet_not_found")
 	p.patch(path, object{}).wantError(404, "pet_not_found")
@@ -90,7 +90,7 @@ func TestPetStatusWhenCreated(t *testing.T) {
 	}
 }
 
-func TestPetRefusals(t *testing.T) {
+func TestPetErrors(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	id := p.newPet("one", 2)

@@ -31,17 +31,17 @@ func TestStockIsNeverOversold(t *testing.T) {
 		t.Run(fmt.Sprint(test.units, " units each"), func(t *testing.T) {
 			t.Parallel()
 			s := start(t).stage(on("available", stock))
-			answers := make([]*response, buyers)
+			responses := make([]*response, buyers)
 			atOnce(t, buyers, func(i int) (err error) {
-				answers[i], err = placing(test.units)(s)
+				responses[i], err = placing(test.units)(s)
 				return err
 			})
 			var sold []int64
-			for _, answer := range answers {
-				if answer.status == 201 {
+			for _, resp := range responses {
+				if resp.status == 201 {
 					sold = append(sold, test.units)
 				} else {
-					answer.wantError(409, test.refusal)
+					resp.wantError(409, test.refusal)
 				}
 			}
 			if int64(len(sold)) != stock/test.units {
@@ -184,9 +184,9 @@ func TestRacesOfTwo(t *testing.T) {
 				s := p.stage(race.before)
 				elsewhere := s
 				elsewhere.petstore = other.in(t)
-				var answers [2]*response
+				var responses [2]*response
 				run := func(i int) (err error) {
-					answers[i], err = []event{race.one, race.two}[i]([]scene{s, elsewhere}[i])
+					responses[i], err = []event{race.one, race.two}[i]([]scene{s, elsewhere}[i])
 					return err
 				}
 				if round%2 == 0 {
@@ -194,7 +194,7 @@ func TestRacesOfTwo(t *testing.T) {
 				} else {
 					s.heldUp(2, run)
 				}
-				seen[fmt.Sprintf("%s, %s: %v", answers[0].brief(), answers[1].brief(), s.stored())]++
+				seen[fmt.Sprintf("%s, %s: %v", responses[0].brief(), responses[1].brief(), s.stored())]++
 			}
 			for end, times := range seen {
 				if !slices.Contains(race.ends, end) {
@@ -310,11 +310,11 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 		for range requests {
 			event := mix[rand.IntN(len(mix))]
 			method, target, body := event.request(s.pets[rand.IntN(len(s.pets))], s.anyOrder())
-			answer, err := s.servers[worker%2].try(method, target, body)
+			resp, err := s.servers[worker%2].try(method, target, body)
 			if err != nil {
 				return err
 			}
-			s.note(event, answer)
+			s.note(event, resp)
 		}
 		return nil
 	})
@@ -346,12 +346,12 @@ func (s *storm) anyOrder() int64 {
 	return max(1, s.lastOrder-rand.Int64N(20))
 }
 
-func (s *storm) note(event stormEvent, answer *response) {
+func (s *storm) note(event stormEvent, resp *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[fmt.Sprint(event.name, " ", answer.status)]++
-	if event.name == stormPlace.name && answer.status == 201 {
-		s.lastOrder = max(s.lastOrder, decode[order](answer).ID)
+	s.seen[fmt.Sprint(event.name, " ", resp.status)]++
+	if event.name == stormPlace.name && resp.status == 201 {
+		s.lastOrder = max(s.lastOrder, decode[order](resp).ID)
 	}
 }
 

@@ -30,9 +30,9 @@ func (r *schemaReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *schemaReads) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestReadinessAsksOnceASecond covers probes that come one after the other, and
+// TestReadinessQueriesOncePerSecond covers probes that come one after the other, and
 // probes that come while the database takes its time.
-func TestReadinessAsksOnceASecond(t *testing.T) {
+func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	t.Parallel()
 	var reads schemaReads
 	clock := &stoppedClock{}

@@ -170,11 +170,11 @@ func TestBodySize(t *testing.T) {
 		}
 		request.Header.Set("Authorization", "Bearer "+p.key)
 		request.Header.Set("Content-Type", "application/json")
-		answer, err := p.send(request, body)
+		resp, err := p.send(request, body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer
+		return resp
 	}
 	p.post("/categories", padded("told", maxBodyBytes)).want(201)
 	chunked(padded("not told", maxBodyBytes)).want(201)
@@ -292,8 +292,8 @@ func TestManyViolations(t *testing.T) {
 	for i := range 2000 {
 		fmt.Fprintf(&body, `,"unknown member %d":1`, i)
 	}
-	answer := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
-	if got := len(answer.violations()); got != 100 {
+	resp := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
+	if got := len(resp.violations()); got != 100 {
 		t.Errorf("%d violations are listed, want 100", got)
 	}
 	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_field")
@@ -516,11 +516,11 @@ func TestAccept(t *testing.T) {
 		"*/*;q=0":                        false,
 		"image/png, application/pdf":     false,
 	} {
-		answer := p.do("GET", "/pets", nil, "Accept", accept)
+		resp := p.do("GET", "/pets", nil, "Accept", accept)
 		if acceptable {
-			answer.want(200)
+			resp.want(200)
 		} else {
-			answer.wantError(406, "not_acceptable")
+			resp.wantError(406, "not_acceptable")
 		}
 	}
 	// errors are JSON regardless, and health and the description do not ask
@@ -743,11 +743,11 @@ func TestOrderOfChecks(t *testing.T) {
 		if step.contentType != "" {
 			header = append(header, "Content-Type", step.contentType)
 		}
-		answer := p.as(step.key).do(step.method, step.target, step.body, header...)
+		resp := p.as(step.key).do(step.method, step.target, step.body, header...)
 		if step.code == "" {
-			answer.want(step.status)
+			resp.want(step.status)
 		} else {
-			answer.wantError(step.status, step.code)
+			resp.wantError(step.status, step.code)
 		}
 	}
 }

@@ -76,11 +76,11 @@ func (s scene) order(i int) order {
 // run makes an event happen and returns the answer.
 func (s scene) run(happen event) *response {
 	s.t.Helper()
-	answer, err := happen(s)
+	resp, err := happen(s)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return answer
+	return resp
 }
 
 // wantShelf fails the test unless this is what clients see and what is stored.
@@ -192,9 +192,9 @@ func hold(t *testing.T, rules []rule) {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
 			s := p.in(t).stage(rule.before)
-			answer := s.run(rule.event).want(rule.status)
+			resp := s.run(rule.event).want(rule.status)
 			if rule.code != "" {
-				answer.wantError(rule.status, rule.code)
+				resp.wantError(rule.status, rule.code)
 			}
 			s.wantShelf(rule.after)
 		})

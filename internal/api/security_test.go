@@ -47,9 +47,9 @@ func TestSecurityChecklist(t *testing.T) {
 	}
 }
 
-// TestServerAsksNobody: the packages that answer requests use nothing of Go's that
+// TestServerSendsNoRequests: the packages that answer requests use nothing of Go's that
 // sends one. Only PostgreSQL is asked, by pgx.
-func TestServerAsksNobody(t *testing.T) {
+func TestServerSendsNoRequests(t *testing.T) {
 	t.Parallel()
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)
 	files := 0

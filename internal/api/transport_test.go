@@ -44,9 +44,9 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	for path, want := range allow() {
-		answer := p.do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204)
-		if got := answer.header.Get("Allow"); got != want || len(answer.body) > 0 {
-			t.Errorf("OPTIONS %s: Allow %q, want %q; body %q", path, got, want, answer.body)
+		resp := p.do("OPTIONS", filled(path, "1")+"?x", nil, "Accept", "text/html").want(204)
+		if got := resp.header.Get("Allow"); got != want || len(resp.body) > 0 {
+			t.Errorf("OPTIONS %s: Allow %q, want %q; body %q", path, got, want, resp.body)
 		}
 	}
 	p.do("OPTIONS", "/nothing", nil).wantError(404, "route_not_found")
@@ -62,8 +62,8 @@ func TestMethodNotAllowed(t *testing.T) {
 				continue
 			}
 			for _, value := range []string{"1", "0", "x%2Fy", "%00", "summaryx"} {
-				answer := p.as("").do(method, filled(path, value), nil).wantError(405, "method_not_allowed")
-				if got := answer.header.Get("Allow"); got != want {
+				resp := p.as("").do(method, filled(path, value), nil).wantError(405, "method_not_allowed")
+				if got := resp.header.Get("Allow"); got != want {
 					t.Errorf("%s %s: Allow %q, want %q", method, path, got, want)
 				}
 			}
@@ -77,8 +77,8 @@ func TestLiteralPathWins(t *testing.T) {
 	p := start(t)
 	p.get("/store/inventory/summary").want(200)
 	for _, method := range []string{"PUT", "PATCH", "POST", "DELETE", "FOO"} {
-		answer := p.do(method, "/store/inventory/summary", object{"quantity": 1}).wantError(405, "method_not_allowed")
-		if got := answer.header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
+		resp := p.do(method, "/store/inventory/summary", object{"quantity": 1}).wantError(405, "method_not_allowed")
+		if got := resp.header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
 			t.Errorf("%s: Allow %q", method, got)
 		}
 	}
@@ -164,8 +164,8 @@ func compareHead(p *petstore, target, coding string) {
 	}
 }
 
-// TestHeadersOfEveryAnswer names every header field of every kind of answer.
-func TestHeadersOfEveryAnswer(t *testing.T) {
+// TestHeadersOfEveryResponse names every header field of every kind of answer.
+func TestHeadersOfEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 5))
@@ -195,7 +195,7 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 	)
 	first := func(target string) string { return fmt.Sprintf(`Link: <%s>; rel="first"`, target) }
 	for _, test := range []struct {
-		answer *response
+		resp   *response
 		status int
 		want   []string // beside those of every answer; a field without a value may have any
 	}{
@@ -261,19 +261,19 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 			"Access-Control-Expose-Headers: "+exposedHeaders, "X-Request-Id", "Date") {
 			name, value, told := strings.Cut(field, ": ")
 			if !told {
-				value = test.answer.header.Get(name)
+				value = test.resp.header.Get(name)
 			}
 			want.Add(name, value)
 			if value == "" {
-				t.Errorf("%s: %d without %s", test.answer.what, test.status, name)
+				t.Errorf("%s: %d without %s", test.resp.what, test.status, name)
 			}
 		}
-		got := test.answer.want(test.status).header.Clone()
+		got := test.resp.want(test.status).header.Clone()
 		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // which have tests of their own
 			got.Del(name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %d: header (-want +got):\n%s", test.answer.what, test.status, diff)
+			t.Errorf("%s: %d: header (-want +got):\n%s", test.resp.what, test.status, diff)
 		}
 	}
 }
@@ -385,9 +385,9 @@ func TestPanic(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	broken := p.with(func(o *api.Options) { o.Verifier = nil })
-	answer := broken.do("GET", "/pets", nil, "X-Request-Id", "panicked").wantError(500, "internal_error")
+	resp := broken.do("GET", "/pets", nil, "X-Request-Id", "panicked").wantError(500, "internal_error")
 	want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: "panicked"}
-	if diff := cmp.Diff(want, answer.error()); diff != "" {
+	if diff := cmp.Diff(want, resp.error()); diff != "" {
 		t.Errorf("the Error (-want +got):\n%s", diff)
 	}
 	lines := p.logged("panicked")
@@ -433,8 +433,8 @@ func TestTraceparent(t *testing.T) {
 		"00-" + trace + "-" + parent + "-01, 00-" + trace + "-" + parent + "-01": "",
 	}
 	for sent, want := range tests {
-		answer := p.do("GET", "/livez", nil, "traceparent", sent).want(200)
-		if lines := p.logged(answer.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != want {
+		resp := p.do("GET", "/livez", nil, "traceparent", sent).want(200)
+		if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != want {
 			t.Errorf("%q is logged as %+v, want the trace id %q", sent, lines, want)
 		}
 	}
@@ -444,11 +444,11 @@ func TestTraceparent(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Header["Traceparent"] = []string{"00-" + trace + "-" + parent + "-01", "00-" + trace + "-" + parent + "-01"}
-	answer, err := p.send(request, nil)
+	resp, err := p.send(request, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := p.logged(answer.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
+	if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
 		t.Errorf("two are logged as %+v", lines)
 	}
 	// errors are logged with it too
