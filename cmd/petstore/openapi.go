@@ -21,7 +21,7 @@ func (p *program) openAPICommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			description, json, err := api.Description(c.BaseURL)
+			description, json, err := api.Spec(c.BaseURL)
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// apiKey is the ApiKey of the description.
+// apiKey is the ApiKey schema of the spec.
 type apiKey struct {
 	ID         int64      `json:"id"`
 	Name       string     `json:"name"`
@@ -26,7 +26,7 @@ type apiKey struct {
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
 }
 
-// apiKeyWithSecret is the ApiKeyWithSecret of the description.
+// apiKeyWithSecret is the ApiKeyWithSecret schema of the spec.
 type apiKeyWithSecret struct {
 	apiKey
 
@@ -50,7 +50,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 		return orNotFound(err, errInvalidAPIKey)
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return answerUntagged(c, struct {
+	return writeUntagged(c, struct {
 		ID        int64     `json:"id"`
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
@@ -69,15 +69,15 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
+	return writePage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
 		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
-			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.id, PageSize: p.size()})
+			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.id, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.APIKeyCountRecent(ctx, p.account)
 		},
-		item:  apiKeyFrom,
-		place: func(row db.APIKeyListRecentRow) position { return position{id: row.ID} },
+		item:     apiKeyFrom,
+		cursorOf: func(row db.APIKeyListRecentRow) position { return position{id: row.ID} },
 	})
 }
 
@@ -89,7 +89,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err := in.err("name", "scope"); err != nil {
 		return err
 	}
-	if err := untagged(c.Request); err != nil {
+	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
 	scope, err := auth.ParseScope(*scopeName)
@@ -106,7 +106,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 		return err
 	}
 	recordKeyEvent(c, eventKeyCreated, row.ID)
-	return answerSecret(c, db.APIKeyListRecentRow(row), secret)
+	return writeSecret(c, db.APIKeyListRecentRow(row), secret)
 }
 
 // rotateAPIKey gives a key a new secret. All processes hear of it; this one
@@ -119,7 +119,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	if err := untagged(c.Request); err != nil {
+	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
 	var grace time.Duration
@@ -139,7 +139,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	s.verifier.Forget()
 	recordKeyEvent(c, eventKeyRotated, row.ID)
-	return answerSecret(c, db.APIKeyListRecentRow{
+	return writeSecret(c, db.APIKeyListRecentRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	}, secret)
@@ -153,7 +153,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	if err := untagged(c.Request); err != nil {
+	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
 	revoked, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) (bool, error) {
@@ -171,12 +171,12 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 		s.verifier.Forget()
 		recordKeyEvent(c, eventKeyRevoked, id)
 	}
-	return answerNothing(c)
+	return writeNoContent(c)
 }
 
-// answerSecret is the one answer that holds a secret. It has no tag, since no GET
+// writeSecret is the one answer that holds a secret. It has no tag, since no GET
 // gives this representation, and nobody may store it.
-func answerSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret) error {
+func writeSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret) error {
 	representation, err := encode(apiKeyWithSecret{apiKeyFrom(row), secret.Reveal()})
 	if err != nil {
 		return err

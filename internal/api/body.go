@@ -68,7 +68,7 @@ func (r *request) body(readOnly ...string) *body {
 	if _, b.failure = r.server.authenticate(r.c); b.failure != nil {
 		return b
 	}
-	if b.failure = r.server.enter(r.c); b.failure != nil {
+	if b.failure = r.server.reservePlace(r.c); b.failure != nil {
 		return b
 	}
 	if len(b.raw) == 0 && r.bodyOptional {
@@ -95,7 +95,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 	if size < 0 { // unknown
 		size = s.maxBodyBytes
 	}
-	arrived, err := s.limits.expectBody(heldBy(c), size)
+	arrived, err := s.limits.reserveBody(reservationOf(c), size)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// category is the Category of the description.
+// category is the Category schema of the spec.
 type category struct {
 	ID          int64   `json:"id"`
 	Name        string  `json:"name"`
@@ -51,7 +51,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return answerResource(c, categoryFrom(row))
+	return writeResource(c, categoryFrom(row))
 }
 
 func (s *Server) updateCategory(c *gin.Context) error {
@@ -63,7 +63,7 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	row, err := change(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+	row, err := updateIfMatch(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 		return queries.CategoryUpdate(ctx, db.CategoryUpdateParams{
 			ID:             id,
 			Name:           name,
@@ -78,7 +78,7 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return answerResource(c, categoryFrom(row))
+	return writeResource(c, categoryFrom(row))
 }
 
 func (s *Server) deleteCategory(c *gin.Context) error {
@@ -87,7 +87,7 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	deleted, err := change(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+	deleted, err := updateIfMatch(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return queries.CategoryDelete(ctx, id)
 	})
 	switch {
@@ -98,7 +98,7 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	case deleted == 0:
 		return errCategoryNotFound
 	}
-	return answerNothing(c)
+	return writeNoContent(c)
 }
 
 // lockCategory locks a category for If-Match.
@@ -114,18 +114,18 @@ func (s *Server) listCategories(c *gin.Context) error {
 	prefix := r.queryPrefix("name")
 	from, until := casefold.Range(prefix)
 	p := r.page(defaultLimit, byIDOrName)
-	p.within(from, until)
+	p.startWithin(from, until)
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[db.Category, category]{
+	return writePage(s, c, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
-			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.key, AfterID: p.after.id, FromKey: from, UntilKey: until, PageSize: p.size()})
+			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.key, AfterID: p.after.id, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.CategoryCount(ctx, db.CategoryCountParams{FromKey: from, UntilKey: until})
 		},
-		item:  categoryFrom,
-		place: func(row db.Category) position { return position{row.NameKey, row.ID} },
+		item:     categoryFrom,
+		cursorOf: func(row db.Category) position { return position{row.NameKey, row.ID} },
 	})
 }

@@ -77,10 +77,10 @@ func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[int64, db.OrderPlac
 	})
 }
 
-// newPageMaker shares the reading of a page among requests for the same page of the
+// newPageReader shares the reading of a page among requests for the same page of the
 // same list. The key must name everything on which the page depends.
-func newPageMaker() *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage] {
-	return coalesce.New(sharedReads, firstForAll[madePage])
+func newPageReader() *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage] {
+	return coalesce.New(sharedReads, firstForAll[encodedPage])
 }
 
 // newCounter shares exact counts of the same items. A count may take longer than

@@ -17,14 +17,14 @@ import (
 // compressFrom is the size in bytes from which a list or a document is sent compressed.
 const compressFrom = 1 << 10
 
-// compressor compresses lists, at the fastest level: the others take up to twice
-// the time and make a sixth less at most. Writers are used again, for a new one
-// takes 0.8 MB, and none is held while a client reads, so they stay few.
+// compressor compresses lists at the fastest level. Other levels take up to twice
+// the time and save at most a sixth of the size. Writers are reused, because a new one
+// allocates 0.8 MB. There are few, because none is held while a client reads.
 type compressor struct{ writers sync.Pool }
 
 func newCompressor() *compressor {
 	return &compressor{sync.Pool{New: func() any {
-		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // fails for an unknown level alone
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // fails only for an unknown level
 		return writer
 	}}}
 }
@@ -44,9 +44,9 @@ func compressWith(writer *gzip.Writer, text []byte) []byte {
 	return compressed.Bytes()
 }
 
-// prefersGzip reads Accept-Encoding (RFC 9110, 12.5.3): gzip must be named, or
-// meant by "*", with a weight above 0 and not below that of identity. What
-// cannot be read asks for nothing.
+// prefersGzip reads Accept-Encoding (RFC 9110, section 12.5.3). It reports whether
+// gzip, named or covered by "*", has a weight above 0 and at least that of identity.
+// It ignores invalid elements.
 func prefersGzip(fields []string) bool {
 	const unnamed = -1
 	var forGzip, forIdentity, forOthers float64 = unnamed, unnamed, unnamed
@@ -73,7 +73,7 @@ func prefersGzip(fields []string) bool {
 	return forGzip > 0 && forGzip >= forIdentity
 }
 
-// weightOf reads a weight such as "q=0.5"; 0 for what is none.
+// weightOf returns the weight in a parameter such as "q=0.5", or 0 if it is invalid.
 func weightOf(parameter string) float64 {
 	name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
 	weight, err := strconv.ParseFloat(value, 64)
@@ -97,9 +97,9 @@ func drainTime(size int64) time.Duration {
 	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
 }
 
-// answerList sends a page of a list. What follows the last error sets its header
-// fields, so that none is on an error.
-func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
+// writeList sends a page of a list. It sets headers only after the last possible
+// error, so that an error response has none of them.
+func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error {
 	unmodified, err := preconditions(c.Request, noTag)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
 		encoded = s.compressor.compress(encoded)
 	}
 	account, size := caller(c).AccountID, int64(len(encoded))
-	if err := refusal(s.limits.sending.Take(account, size)); err != nil {
+	if err := grantError(s.limits.sending.Take(account, size)); err != nil {
 		return err
 	}
 	defer s.limits.sending.Give(account, size)
@@ -138,50 +138,50 @@ func (s *Server) answerList(c *gin.Context, page madePage, counted bool) error {
 	return nil
 }
 
-// document is a text that everybody gets alike, in either coding, each with a
-// tag of its own, as strong tags are of bytes (RFC 9110, 8.8.3).
+// document is a static text, plain and compressed. Each variant has its own strong
+// entity tag, because the bytes differ (RFC 9110, section 8.8.3).
 type document struct {
 	contentType   []string
-	plain, zipped coded
+	plain, zipped variant
 }
 
-// coded is a text in one coding, and the header fields that go with it.
-type coded struct {
+// variant is a text in one content coding, with its entity tag and headers.
+type variant struct {
 	text   []byte
 	etag   string
 	fields http.Header
 }
 
-// newDocument prepares a document of [compressFrom] bytes or more. Vary is that
-// of an answer that comes in two codings.
+// newDocument returns a document of at least [compressFrom] bytes. The Vary header
+// of its responses is vary.
 func newDocument(contentType string, text []byte, vary []string) document {
-	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails for an unknown level alone
+	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
 	hash := strings.Trim(etagOf(text), `"`)
-	code := func(text []byte, etag string) coded {
-		return coded{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": vary}}
+	code := func(text []byte, etag string) variant {
+		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": vary}}
 	}
 	return document{[]string{contentType}, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
 }
 
-// answer sends the document, or nothing when the client has it already.
-func (d document) answer(c *gin.Context) error {
+// write sends the document, or 304 if the client already has it.
+func (d document) write(c *gin.Context) error {
 	form, zip := d.plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
 		form = d.zipped
 	}
-	return form.answer(c, d.contentType, zip)
+	return form.write(c, d.contentType, zip)
 }
 
-// answer sends a text in the coding that was chosen, or 304 if the client has it
-// already. The error is [errPreconditionFailed].
-func (form coded) answer(c *gin.Context, contentType []string, zip bool) error {
-	unmodified, err := preconditions(c.Request, form.etag)
+// write sends the text, or 304 if the client already has it. The error is
+// [errPreconditionFailed].
+func (v variant) write(c *gin.Context, contentType []string, zip bool) error {
+	unmodified, err := preconditions(c.Request, v.etag)
 	if err != nil {
 		return err
 	}
 	header := c.Writer.Header()
-	maps.Copy(header, form.fields)
-	header.Set("ETag", form.etag)
+	maps.Copy(header, v.fields)
+	header.Set("ETag", v.etag)
 	if unmodified {
 		sendNotModified(c)
 		return nil
@@ -189,6 +189,6 @@ func (form coded) answer(c *gin.Context, contentType []string, zip bool) error {
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
-	send(c, http.StatusOK, contentType, form.text)
+	send(c, http.StatusOK, contentType, v.text)
 	return nil
 }

@@ -42,7 +42,7 @@ type contract struct {
 
 // theContract is loaded once.
 var theContract = sync.OnceValue(func() *contract {
-	yaml, _, err := api.Description("")
+	yaml, _, err := api.Spec("")
 	if err != nil {
 		panic(err)
 	}
@@ -76,7 +76,7 @@ func makeStrict(document *openapi3.T) {
 // response, and the strict schemas of these tests do not.
 func TestResponseSchemas(t *testing.T) {
 	t.Parallel()
-	yaml, _, err := api.Description("")
+	yaml, _, err := api.Spec("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,20 +14,19 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// deprecation is what clients are told, with every answer, of an operation that
-// is to end.
+// deprecation has the headers of every response of a deprecated operation.
 type deprecation struct {
 	fields http.Header // Deprecation (RFC 9745) and Sunset (RFC 8594)
-	// end is when the sunset is over.
+	// end is the end of the day of the sunset.
 	end time.Time
 
-	// links is the Link field (RFC 8288) up to the successor: target, which the
-	// parameter of the path completes where it is an id, or else anyID.
+	// links is the Link header (RFC 8288) up to the URL of the successor. That is
+	// target with the value of the path parameter, or anyID if the value is no id.
 	links, target, parameter, anyID string
 }
 
-// describedOperation is what the server reads of an operation of the description.
-type describedOperation struct {
+// specOperation has the fields of an operation in the spec that the server uses.
+type specOperation struct {
 	ID         string   `json:"operationId"`
 	Tags       []string `json:"tags"`
 	Deprecated bool     `json:"deprecated"`
@@ -36,8 +35,8 @@ type describedOperation struct {
 	Successor  string   `json:"x-deprecated-successor"`
 }
 
-// deprecations reads the description, as JSON, and gives the deprecated
-// operations by method and path. The links begin with base.
+// deprecations returns the deprecated operations of the spec, a JSON document, by
+// method and path. Their links begin with base.
 func deprecations(document []byte, base string) (map[string]*deprecation, error) {
 	var described struct {
 		Paths map[string]map[string]jsontext.Value `json:"paths"`
@@ -47,28 +46,28 @@ func deprecations(document []byte, base string) (map[string]*deprecation, error)
 	}
 	all := map[string]*deprecation{}
 	for path, item := range described.Paths {
-		for member, value := range item {
+		for method, value := range item {
 			if value.Kind() != '{' {
-				continue // parameters, or a summary
+				continue // not an operation, but parameters or a summary
 			}
-			var operation describedOperation
+			var operation specOperation
 			if err := json.Unmarshal(value, &operation); err != nil {
-				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", member, path, err)
+				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
 			}
 			if !operation.Deprecated {
 				continue
 			}
 			d, err := newDeprecation(path, operation, base)
 			if err != nil {
-				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", member, path, err)
+				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
 			}
-			all[strings.ToUpper(member)+" "+path] = d
+			all[strings.ToUpper(method)+" "+path] = d
 		}
 	}
 	return all, nil
 }
 
-func newDeprecation(path string, operation describedOperation, base string) (*deprecation, error) {
+func newDeprecation(path string, operation specOperation, base string) (*deprecation, error) {
 	since, err := time.Parse(time.DateOnly, operation.Since)
 	if err != nil {
 		return nil, fmt.Errorf("x-deprecated-since: %w", err)
@@ -78,15 +77,15 @@ func newDeprecation(path string, operation describedOperation, base string) (*de
 		return nil, fmt.Errorf("x-deprecated-sunset: %w", err)
 	}
 	if sunset.Before(since) {
-		return nil, errors.New("x-deprecated-sunset lies before x-deprecated-since")
+		return nil, errors.New("x-deprecated-sunset is before x-deprecated-since")
 	}
 	target, parameter, named := strings.Cut(operation.Successor, "{")
 	known := strings.HasSuffix(parameter, "}") && strings.Contains(path, "{"+parameter)
 	if !strings.HasPrefix(target, "/") || named && !known {
-		return nil, errors.New("x-deprecated-successor is no path that ends, if at all, with a parameter of this one")
+		return nil, errors.New("x-deprecated-successor must be a path that ends with a parameter of this path, or has no parameter")
 	}
 	if len(operation.Tags) == 0 {
-		return nil, errors.New("there is no tag to find it by in the docs")
+		return nil, errors.New("tags must not be empty, because the link to the docs needs one")
 	}
 	anyID := target
 	if named {
@@ -106,7 +105,7 @@ func newDeprecation(path string, operation describedOperation, base string) (*de
 	}, nil
 }
 
-// announce tells the client, whatever the answer will be.
+// announce sets the headers, for a success or an error.
 func (d *deprecation) announce(c *gin.Context) {
 	target := d.anyID
 	if id := c.Param(d.parameter); isID(id) {
@@ -117,7 +116,7 @@ func (d *deprecation) announce(c *gin.Context) {
 	header["Link"] = []string{d.links + target + `>; rel="successor-version"`}
 }
 
-// isID reports whether a segment of a path is an id that could be there.
+// isID reports whether a segment of a path is a valid id.
 func isID(segment string) bool {
 	id, err := strconv.ParseInt(segment, 10, 64)
 	return err == nil && id > 0 && strconv.FormatInt(id, 10) == segment

@@ -8,17 +8,17 @@ import (
 	"petstore/internal/docs"
 )
 
-// docsFiles are the reference page and what goes with it, by path: the same for
-// every server of a process.
-var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, explained()) })
+// docsFiles returns the reference page and its files by path. All servers of a
+// process share them.
+var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, errorReference()) })
 
-// answerFile sends a page or what it loads, or nothing when the client has it already.
-func (s *Server) answerFile(c *gin.Context, file *docs.File) error {
+// writeFile sends a file of the docs, or 304 if the client already has it.
+func (s *Server) writeFile(c *gin.Context, file *docs.File) error {
 	form, zip := file.Plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
 	if zip {
 		form = file.Compressed
 	}
 	chosen := form()
 	c.Writer.Header()["Vary"] = s.varyEncoding
-	return coded{chosen.Text, chosen.ETag, file.Fields}.answer(c, []string{file.ContentType}, zip)
+	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, []string{file.ContentType}, zip)
 }

@@ -99,16 +99,16 @@ func isConditional(r *http.Request) bool {
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // untagged evaluates the preconditions of a write to a resource without a tag.
-func untagged(r *http.Request) error {
+func checkUntagged(r *http.Request) error {
 	_, err := preconditions(r, noTag)
 	return err
 }
 
-// change runs a write, a single statement. If the request has preconditions, lock
+// updateIfMatch runs a write, a single statement. If the request has preconditions, lock
 // reads and locks what the write changes, and the write follows in the same
 // transaction if they hold for what is there. The error is that of lock or write,
 // or [errPreconditionFailed].
-func change[Result any](s *Server, c *gin.Context,
+func updateIfMatch[Result any](s *Server, c *gin.Context,
 	lock func(context.Context, *db.Queries) (present any, err error),
 	write func(context.Context, *db.Queries) (Result, error),
 ) (Result, error) {
@@ -133,9 +133,9 @@ func change[Result any](s *Server, c *gin.Context,
 	})
 }
 
-// answerResource sends the representation of one resource with its tag. A read
+// writeResource sends the representation of one resource with its tag. A read
 // evaluates its preconditions here; a write did so under its lock.
-func answerResource(c *gin.Context, value any) error {
+func writeResource(c *gin.Context, value any) error {
 	representation, err := encode(value)
 	if err != nil {
 		return err

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Exact counts and the inventory summary read an index entry for every row that
-// matches: a third of a second of a processor for 400,000 rows.
+// Exact counts and the inventory summary read an index entry for every matching row.
+// For 400,000 rows that takes 0.33 s of CPU time.
 const (
-	// expensiveCost is how many requests one of them costs its key.
+	// expensiveCost is the number of requests that one of them counts as.
 	expensiveCost = 10
 
-	// maxExpensive is how many of them run at a time, of which an account has one.
+	// maxExpensive is the maximum number that run at a time, one per account.
 	maxExpensive = 2
-	// expensiveWait is how long one waits for others of its account, and then for
-	// those of other accounts.
+	// expensiveWait is the maximum time that one waits for others of its account, and
+	// then for those of other accounts.
 	expensiveWait = time.Second
 )
 
 const summaryPath = "/store/inventory/summary"
 
-// countedPaths are the lists whose items a client can have counted.
+// countedPaths are the lists that support Prefer: count=exact.
 var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys"}
 
-// cost is how many requests of its key's limit a request counts as.
+// cost returns the number of requests that a request counts as in the limit of its key.
 func (r route) cost(request *http.Request) int {
 	counted := r.method == http.MethodGet && slices.Contains(countedPaths, r.path)
 	if r.path == summaryPath || (counted && prefersCount(request.Header.Values("Prefer"))) {
@@ -35,28 +35,28 @@ func (r route) cost(request *http.Request) int {
 	return 1
 }
 
-// expensiveQueries lets few expensive queries run at a time, so that one account
-// cannot keep the database busy with them.
+// expensiveQueries limits the expensive queries that run at a time, so that one account
+// cannot occupy the database with them.
 type expensiveQueries struct {
 	running chan struct{}
 
 	mu       sync.Mutex
-	accounts map[int64]*turn // of accounts that have a query that runs or waits
+	accounts map[int64]*accountQueue // accounts with a query that runs or waits
 }
 
-// turn is whose turn it is among the queries of one account.
-type turn struct {
-	queries int // that run or wait
+// accountQueue has the expensive queries of one account.
+type accountQueue struct {
+	queries int // running or waiting
 	running chan struct{}
 }
 
 func newExpensiveQueries() *expensiveQueries {
-	return &expensiveQueries{running: make(chan struct{}, maxExpensive), accounts: make(map[int64]*turn)}
+	return &expensiveQueries{running: make(chan struct{}, maxExpensive), accounts: make(map[int64]*accountQueue)}
 }
 
-// begin waits for the turn of a query of an account; end must be called after it. The
-// error is the context's, or says whether queries of the account or of others ran all
-// the time.
+// begin waits until a query of an account may run. Call end after the query. The error
+// is that of the context, [errTooManyConcurrent] if others of the account kept running,
+// or [errOverloaded] if those of other accounts did.
 func (e *expensiveQueries) begin(ctx context.Context, account int64) (end func(), err error) {
 	own := e.join(account)
 	if err := acquire(ctx, own.running, errTooManyConcurrent); err != nil {
@@ -75,8 +75,8 @@ func (e *expensiveQueries) begin(ctx context.Context, account int64) (end func()
 	}, nil
 }
 
-// acquire puts a value into a channel that bounds how many run at a time. It returns
-// the error busy after [expensiveWait].
+// acquire takes a place in a channel used as a semaphore. It returns the error busy
+// after [expensiveWait].
 func acquire(ctx context.Context, running chan struct{}, busy error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, expensiveWait, busy)
 	defer cancel()
@@ -89,19 +89,19 @@ func acquire(ctx context.Context, running chan struct{}, busy error) error {
 }
 
 // join counts a query of an account.
-func (e *expensiveQueries) join(account int64) *turn {
+func (e *expensiveQueries) join(account int64) *accountQueue {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	own := e.accounts[account]
 	if own == nil {
-		own = &turn{running: make(chan struct{}, 1)}
+		own = &accountQueue{running: make(chan struct{}, 1)}
 		e.accounts[account] = own
 	}
 	own.queries++
 	return own
 }
 
-// leave forgets a query, and its account with the last one.
+// leave removes a query, and its account after the last one.
 func (e *expensiveQueries) leave(account int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

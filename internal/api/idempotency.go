@@ -59,7 +59,7 @@ type created struct {
 // key gets the same answer. An error frees the key. The preconditions are those of
 // the path, a list without a tag.
 func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *db.Queries) (created, error)) error {
-	if err := untagged(c.Request); err != nil {
+	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
 	ctx := c.Request.Context()
@@ -75,8 +75,8 @@ func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *
 		sendCreated(c, made.status, made.location, representation)
 		return nil
 	}
-	answer, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (storedAnswer, error) {
-		return once(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.raw), effect)
+	answer, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (storedResponse, error) {
+		return runOnce(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.raw), effect)
 	})
 	if err != nil {
 		return err
@@ -89,45 +89,45 @@ func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *
 	return nil
 }
 
-// storedAnswer is an answer as it is kept under its Idempotency-Key.
-type storedAnswer struct {
+// storedResponse is an answer as it is kept under its Idempotency-Key.
+type storedResponse struct {
 	status         int
 	location       string
 	representation []byte
 	replayed       bool
 }
 
-// once gives the answer stored under a key, or makes it and stores it.
-func once(ctx context.Context, queries *db.Queries, apiKeyID int64, key string, fingerprint []byte,
+// runOnce returns the answer stored under a key, or makes it and stores it.
+func runOnce(ctx context.Context, queries *db.Queries, apiKeyID int64, key string, fingerprint []byte,
 	effect func(context.Context, *db.Queries) (created, error),
-) (storedAnswer, error) {
+) (storedResponse, error) {
 	// The lock comes in a statement of its own, so that the next one sees what
 	// the request that held it before has committed.
 	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: key, APIKeyID: apiKeyID})
 	if err != nil {
-		return storedAnswer{}, err
+		return storedResponse{}, err
 	}
 	if !locked {
-		return storedAnswer{}, errIdempotencyInProgress
+		return storedResponse{}, errIdempotencyInProgress
 	}
 	kept, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{APIKeyID: apiKeyID, Key: key})
 	switch {
 	case err == nil && !bytes.Equal(kept.Fingerprint, fingerprint):
-		return storedAnswer{}, errIdempotencyKeyReused
+		return storedResponse{}, errIdempotencyKeyReused
 	case err == nil:
 		// The first request may have committed without the standby having it.
-		replay := storedAnswer{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}
+		replay := storedResponse{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}
 		return replay, queries.AwaitStandby(ctx)
 	case !errors.Is(err, pgx.ErrNoRows):
-		return storedAnswer{}, err
+		return storedResponse{}, err
 	}
 	made, err := effect(ctx, queries)
 	if err != nil {
-		return storedAnswer{}, err
+		return storedResponse{}, err
 	}
-	answer := storedAnswer{status: made.status, location: made.location}
+	answer := storedResponse{status: made.status, location: made.location}
 	if answer.representation, err = encode(made.value); err != nil {
-		return storedAnswer{}, err
+		return storedResponse{}, err
 	}
 	return answer, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
 		APIKeyID:    apiKeyID,

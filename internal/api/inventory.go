@@ -8,7 +8,7 @@ import (
 	"petstore/db"
 )
 
-// inventoryItem is the InventoryItem of the description.
+// inventoryItem is the InventoryItem schema of the spec.
 type inventoryItem struct {
 	PetID    int64  `json:"petId"`
 	Quantity int64  `json:"quantity"`
@@ -25,7 +25,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return answerResource(c, inventoryItem(row))
+	return writeResource(c, inventoryItem(row))
 }
 
 func (s *Server) setInventory(c *gin.Context) error {
@@ -36,13 +36,13 @@ func (s *Server) setInventory(c *gin.Context) error {
 	if err := in.err("quantity"); err != nil {
 		return err
 	}
-	status, err := change(s, c, lockInventory(id), func(ctx context.Context, queries *db.Queries) (string, error) {
+	status, err := updateIfMatch(s, c, lockInventory(id), func(ctx context.Context, queries *db.Queries) (string, error) {
 		return queries.InventorySet(ctx, db.InventorySetParams{PetID: id, Quantity: *quantity})
 	})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return answerResource(c, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
+	return writeResource(c, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
 }
 
 // lockInventory locks an entry, and its pet with the status, for If-Match.
@@ -84,7 +84,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		}
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return answerUntagged(c, summary)
+	return writeUntagged(c, summary)
 }
 
 func (s *Server) listInventory(c *gin.Context) error {
@@ -95,15 +95,15 @@ func (s *Server) listInventory(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[inventoryItem, inventoryItem]{
+	return writePage(s, c, p, list[inventoryItem, inventoryItem]{
 		find: func(ctx context.Context) ([]inventoryItem, error) {
 			return s.findInventory(ctx, statuses, low, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.countInventory(ctx, statuses, low)
 		},
-		item:  func(item inventoryItem) inventoryItem { return item },
-		place: func(item inventoryItem) position { return position{id: item.PetID} },
+		item:     func(item inventoryItem) inventoryItem { return item },
+		cursorOf: func(item inventoryItem) position { return position{id: item.PetID} },
 	})
 }
 
@@ -111,13 +111,13 @@ func (s *Server) listInventory(c *gin.Context) error {
 func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
 	case low != nil && *low:
-		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
+		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	case low == nil && len(statuses) > 0:
-		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.size()})
+		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	default:
-		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.size()})
+		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	}
 }

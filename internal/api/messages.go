@@ -13,7 +13,7 @@ import (
 	"petstore/db"
 )
 
-// message is the Message of the description.
+// message is the Message schema of the spec.
 type message struct {
 	ID        string    `json:"id"`
 	Message   string    `json:"message"`
@@ -66,7 +66,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
-	return answerResource(c, messageFrom(row))
+	return writeResource(c, messageFrom(row))
 }
 
 // listMessages lists the caller's messages, newest first.
@@ -77,14 +77,14 @@ func (s *Server) listMessages(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[db.Message, message]{
+	return writePage(s, c, p, list[db.Message, message]{
 		find: func(ctx context.Context) ([]db.Message, error) {
-			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.key, PageSize: p.size()})
+			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.key, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.MessageCount(ctx, p.account)
 		},
-		item:  messageFrom,
-		place: func(row db.Message) position { return position{key: row.ID} },
+		item:     messageFrom,
+		cursorOf: func(row db.Message) position { return position{key: row.ID} },
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"petstore/db"
 )
 
-// order is the Order of the description.
+// order is the Order schema of the spec.
 type order struct {
 	ID       int64 `json:"id"`
 	PetID    int64 `json:"petId"`
@@ -83,7 +83,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	return answerResource(c, orderFrom(row))
+	return writeResource(c, orderFrom(row))
 }
 
 func (s *Server) updateOrder(c *gin.Context) error {
@@ -99,7 +99,7 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	row, err := change(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
+	row, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
 		return queries.OrderUpdate(ctx, db.OrderUpdateParams{
 			PetID:       before.PetID,
 			ID:          id,
@@ -114,7 +114,7 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	case !row.Allowed:
 		return errInvalidTransition.saying("The order is complete and cannot be reopened. Omit complete or send true.")
 	}
-	return answerResource(c, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
+	return writeResource(c, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
 }
 
 func (s *Server) cancelOrder(c *gin.Context) error {
@@ -127,7 +127,7 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	complete, err := change(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (bool, error) {
+	complete, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (bool, error) {
 		return queries.OrderCancel(ctx, db.OrderCancelParams{PetID: before.PetID, ID: id})
 	})
 	switch {
@@ -136,7 +136,7 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	case complete:
 		return errOrderComplete
 	}
-	return answerNothing(c)
+	return writeNoContent(c)
 }
 
 // lockOrder locks an order for If-Match.
@@ -186,24 +186,24 @@ func (s *Server) listOrders(c *gin.Context) error {
 	}
 	p := r.page(defaultLimit, byIDOrShipAt)
 	from, to := filter.shipDates()
-	p.within(keyOfTime(from), keyOfTime(to))
+	p.startWithin(keyOfTime(from), keyOfTime(to))
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[db.Order, order]{
+	return writePage(s, c, p, list[db.Order, order]{
 		find: func(ctx context.Context) ([]db.Order, error) {
 			return s.findOrders(ctx, filter, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.countOrders(ctx, filter)
 		},
-		item:  orderFrom,
-		place: func(row db.Order) position { return orderPlace(row, p) },
+		item:     orderFrom,
+		cursorOf: func(row db.Order) position { return orderPosition(row, p) },
 	})
 }
 
-// orderPlace is the place of an order in the order of a page.
-func orderPlace(row db.Order, p *page) position {
+// orderPosition is the place of an order in the order of a page.
+func orderPosition(row db.Order, p *page) position {
 	if p.byID() {
 		return position{id: row.ID}
 	}
@@ -215,7 +215,7 @@ func keyOfTime(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 1
 
 // findOrders picks the query that walks the index of the filter.
 func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
-	id, size := p.after.id, p.size()
+	id, size := p.after.id, p.queryLimit()
 	switch {
 	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
@@ -236,7 +236,7 @@ func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page)
 		return nil, err // the key comes from keyOfTime
 	}
 	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
-		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.id, PageSize: p.size(),
+		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.id, PageSize: p.queryLimit(),
 	})
 }
 

@@ -24,33 +24,32 @@ const (
 	maxLimit     = 200
 )
 
-// position is a place in the order of a list: of ids, or of keys and then ids. The
-// key is that of a name, or a ship date as [keyOfTime] writes it.
+// position is a position in the order of a list, by id or by key and then id. The key
+// is that of a name, or a ship date as [keyOfTime] formats it.
 type position struct {
 	key string
 	id  int64
 }
 
-// last is where every descending order begins; the zero position is its end.
+// last comes after all items of an ascending order, and the zero position before them.
 var last = position{key: casefold.Beyond, id: math.MaxInt64}
 
-// page is the part of a list that is asked for.
+// page is the page of a list that a request asks for.
 type page struct {
 	limit  int
 	sort   string
 	cursor string
-	// after is the place where the page before this one ended, or the end from
-	// which the order begins.
+	// after is the position of the last item of the previous page, or the position
+	// before the first item.
 	after position
-	// account is whose list it is; 0: the list is the same for all.
+	// account is the account whose items the list has; 0: all accounts share the list.
 	account int64
-	caller  int64 // the account that asks
-	// counted is whether the client prefers to be told how many items all pages
-	// hold together.
+	caller  int64 // the account of the request
+	// counted is whether the client prefers an exact count of the items of all pages.
 	counted bool
 }
 
-// page reads limit, cursor and sort, and whether to count.
+// page reads limit, cursor, sort and Prefer.
 func (r *request) page(defaultLimit int, s sorts) *page {
 	p := &page{limit: defaultLimit, caller: caller(r.c).AccountID, counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
 	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
@@ -64,33 +63,34 @@ func (r *request) page(defaultLimit int, s sorts) *page {
 	return p
 }
 
-// descending reports whether the order runs from the last to the first.
+// descending reports whether the order is descending.
 func (p *page) descending() bool { return strings.HasPrefix(p.sort, "-") }
 
-// byName reports whether the order is that of names.
+// byName reports whether the order is by name.
 func (p *page) byName() bool { return strings.HasSuffix(p.sort, "name") }
 
-// byID reports whether the order is that of ids.
+// byID reports whether the order is by id.
 func (p *page) byID() bool { return strings.HasSuffix(p.sort, "id") }
 
-// within begins an order by keys at the bounds of a range.
-func (p *page) within(from, until string) {
+// startWithin starts an order by key at a bound of the range.
+func (p *page) startWithin(from, until string) {
 	switch {
 	case p.byID():
 	case p.descending():
-		p.after = position{key: until} // which is outside, and ids are positive
+		p.after = position{key: until} // the range excludes it, and ids are positive
 	default:
 		p.after = position{key: from}
 	}
 }
 
-// size is how many rows to ask for: one more than the page holds tells whether
-// another page follows.
-func (p *page) size() int32 { return int32(p.limit) + 1 } //nolint:gosec // at most maxLimit
+// queryLimit returns the number of rows to query: one more than the page has, which
+// shows whether another page follows.
+func (p *page) queryLimit() int32 { return int32(p.limit) + 1 } //nolint:gosec // at most maxLimit
 
-// turn moves the page to where its cursor points, if it has one. It is the last
-// check of a request, and the only one that may need the database.
-func (s *Server) turn(c *gin.Context, p *page) error {
+// applyCursor moves the page to the position of its cursor, if it has one. It is the
+// last check of a request, because it may need the database. The error is
+// [errInvalidCursor] or comes from the database.
+func (s *Server) applyCursor(c *gin.Context, p *page) error {
 	if p.cursor == "" {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *Server) turn(c *gin.Context, p *page) error {
 	if err != nil {
 		return err
 	}
-	after, ok := openCursor(key, p.listing(c.FullPath(), c.Request.URL.Query()), p.cursor)
+	after, ok := openCursor(key, p.listID(c.FullPath(), c.Request.URL.Query()), p.cursor)
 	if !ok {
 		return errInvalidCursor
 	}
@@ -106,23 +106,23 @@ func (s *Server) turn(c *gin.Context, p *page) error {
 	return nil
 }
 
-// list is a list, as far as lists differ.
+// list has the parts in which lists differ.
 type list[Row, Item any] struct {
-	// find gives the rows of a page and, if there is one, the row after it.
+	// find returns the rows of a page and the row after it, if there is one.
 	find func(context.Context) ([]Row, error)
 	// count counts the rows of all pages.
-	count func(context.Context) (int64, error)
-	item  func(Row) Item
-	place func(Row) position
+	count    func(context.Context) (int64, error)
+	item     func(Row) Item
+	cursorOf func(Row) position
 }
 
-// answerPage sends a page of a list. Requests for the same page that would wait
-// for each other share one.
-func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, Item]) error {
-	if err := s.turn(c, p); err != nil {
+// writePage sends a page of a list. Concurrent requests for the same page share the
+// query.
+func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, Item]) error {
+	if err := s.applyCursor(c, p); err != nil {
 		return err
 	}
-	// The context of gin is another request's when this one has left.
+	// gin reuses its context for another request when this one has ended.
 	request, pattern := c.Request, c.FullPath()
 	var total int64
 	if p.counted { // first, since a count may have to wait
@@ -132,23 +132,23 @@ func answerPage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, I
 		}
 	}
 	key := fmt.Sprintf("%d %s", p.account, request.URL.RequestURI())
-	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (madePage, error) {
-		return makePage(ctx, s, request, pattern, p, l)
+	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (encodedPage, error) {
+		return readPage(ctx, s, request, pattern, p, l)
 	})
 	if err != nil {
 		return err
 	}
 	made.total = total
-	return s.answerList(c, made, p.counted)
+	return s.writeList(c, made, p.counted)
 }
 
-// countOf returns how many items all pages of a list hold. Requests of an account that
-// differ in limit, cursor and sort alone share a count, if they would wait for each
-// other. It begins when it is the turn of the account.
+// countOf returns the number of items of all pages of a list. Concurrent requests of an
+// account that differ only in limit, cursor and sort share a count. It counts as an
+// expensive query.
 func (s *Server) countOf(request *http.Request, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := request.URL.Query()
 	query.Del("sort")
-	key := fmt.Sprintf("%d %s", p.caller, p.items(request.URL.Path, query))
+	key := fmt.Sprintf("%d %s", p.caller, p.itemsID(request.URL.Path, query))
 	return s.counts.Do(request.Context(), key, func(ctx context.Context) (int64, error) {
 		end, err := s.limits.expensive.begin(ctx, p.caller)
 		if err != nil {
@@ -159,15 +159,15 @@ func (s *Server) countOf(request *http.Request, p *page, count func(context.Cont
 	})
 }
 
-// madePage is a page as it is sent.
-type madePage struct {
+// encodedPage is a page in the form in which the server sends it.
+type encodedPage struct {
 	items []byte
 	links string
-	total int64 // set by answerPage, for requests that prefer a count
+	total int64 // set by writePage, for requests that prefer a count
 }
 
-// makePage reads a page and links to the next one, if there is one.
-func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Request, pattern string, p *page, l list[Row, Item]) (made madePage, err error) {
+// readPage reads and encodes a page, with a link to the next one if there is one.
+func readPage[Row, Item any](ctx context.Context, s *Server, request *http.Request, pattern string, p *page, l list[Row, Item]) (made encodedPage, err error) {
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
@@ -183,18 +183,18 @@ func makePage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 		if err != nil {
 			return made, err
 		}
-		cursor := sealCursor(key, p.listing(pattern, request.URL.Query()), l.place(rows[count-1]))
+		cursor := sealCursor(key, p.listID(pattern, request.URL.Query()), l.cursorOf(rows[count-1]))
 		made.links = s.link(request, "next", cursor) + ", " + made.links
 	}
 	return made, nil
 }
 
-// maxPageBytes is the maximum size of a page of several items: one of messages could
+// maxPageBytes is the maximum size of a page of several items. A page of messages could
 // otherwise have 3 MB.
 const maxPageBytes = 512 << 10
 
-// encodeItems encodes as many of the rows as fit into a page, at least one if there
-// is any, and returns how many.
+// encodeItems encodes as many of the rows as fit into a page, but at least one, and
+// returns their number.
 func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte, count int, err error) {
 	items := make([]Item, len(rows))
 	for i, row := range rows {
@@ -209,8 +209,8 @@ func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte
 	}
 }
 
-// link is a link (RFC 8288) to the same list at a cursor, every other parameter kept.
-// Without a base URL the target is a relative reference (RFC 3986, section 4.2).
+// link returns a link (RFC 8288) to the same list at a cursor, with the same other
+// parameters. Without a base URL it is relative (RFC 3986, section 4.2).
 func (s *Server) link(request *http.Request, rel, cursor string) string {
 	query := request.URL.Query()
 	query.Del("cursor")
@@ -221,16 +221,15 @@ func (s *Server) link(request *http.Request, rel, cursor string) string {
 	return fmt.Sprintf(`<%s%s>; rel=%q`, s.base, target.RequestURI(), rel)
 }
 
-// listing names the list at a path and whose it is, its filters and its sort, to
-// which a cursor is bound. The limit may change from page to page.
-func (p *page) listing(path string, query url.Values) string {
+// listID identifies the list at a path by its account, filters and sort. A cursor is
+// valid for one list, whatever the limit.
+func (p *page) listID(path string, query url.Values) string {
 	query.Set("sort", p.sort)
-	return p.items(path, query)
+	return p.itemsID(path, query)
 }
 
-// items names the items of the list at a path: whose they are and the filters that
-// they match, whatever the limit and the cursor of the request.
-func (p *page) items(path string, query url.Values) string {
+// itemsID identifies the items of the list at a path by their account and filters.
+func (p *page) itemsID(path string, query url.Values) string {
 	query.Del("cursor")
 	query.Del("limit")
 	for name, values := range query {
@@ -272,7 +271,7 @@ func cursorMAC(key []byte, listing string, payload []byte) []byte {
 	return mac.Sum(nil)[:cursorMACLength]
 }
 
-// sharedKey is a key that the migration made, read from the database once.
+// sharedKey is a key that all processes share. It is read from the database once.
 type sharedKey struct {
 	read  func(context.Context) ([]byte, error)
 	known atomic.Pointer[[]byte]

@@ -25,7 +25,7 @@ const (
 
 var petStatuses = []string{statusAvailable, statusPending, statusSold}
 
-// pet is the Pet of the description.
+// pet is the Pet schema of the spec.
 type pet struct {
 	ID         int64  `json:"id"`
 	Name       string `json:"name"`
@@ -75,7 +75,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	case row == nil:
 		return errPetNotFound
 	}
-	return answerResource(c, petFrom(*row))
+	return writeResource(c, petFrom(*row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {
@@ -86,7 +86,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	if err := in.err(); err != nil {
 		return err
 	}
-	row, err := change(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
+	row, err := updateIfMatch(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
 		return queries.PetUpdate(ctx, db.PetUpdateParams{
 			ID:         id,
 			CategoryID: categoryID,
@@ -105,7 +105,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	case !row.TransitionAllowed:
 		return errInvalidTransition.saying("A sold pet cannot become pending. Make it available first.")
 	}
-	return answerResource(c, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
+	return writeResource(c, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
 }
 
 func (s *Server) deletePet(c *gin.Context) error {
@@ -114,7 +114,7 @@ func (s *Server) deletePet(c *gin.Context) error {
 	if err := r.err(); err != nil {
 		return err
 	}
-	deleted, err := change(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+	deleted, err := updateIfMatch(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return queries.PetDelete(ctx, id)
 	})
 	switch {
@@ -125,7 +125,7 @@ func (s *Server) deletePet(c *gin.Context) error {
 	case deleted == 0:
 		return errPetNotFound
 	}
-	return answerNothing(c)
+	return writeNoContent(c)
 }
 
 // lockPet locks a pet for If-Match.
@@ -161,28 +161,28 @@ func (s *Server) listPets(c *gin.Context) error {
 		limit = maxFilterValues // a batch comes whole
 	}
 	p := r.page(limit, byIDOrName)
-	p.within(filter.from, filter.until)
+	p.startWithin(filter.from, filter.until)
 	if err := r.err(); err != nil {
 		return err
 	}
-	return answerPage(s, c, p, list[db.Pet, pet]{
+	return writePage(s, c, p, list[db.Pet, pet]{
 		find: func(ctx context.Context) ([]db.Pet, error) {
 			return s.findPets(ctx, filter, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.countPets(ctx, filter)
 		},
-		item:  petFrom,
-		place: petPlace,
+		item:     petFrom,
+		cursorOf: petPosition,
 	})
 }
 
-// petPlace is the place of a pet in any order.
-func petPlace(row db.Pet) position { return position{row.NameKey, row.ID} }
+// petPosition is the place of a pet in any order.
+func petPosition(row db.Pet) position { return position{row.NameKey, row.ID} }
 
 // findPets picks the query that walks the index of the filter.
 func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	key, id, size := p.after.key, p.after.id, p.size()
+	key, id, size := p.after.key, p.after.id, p.queryLimit()
 	switch {
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
@@ -220,9 +220,9 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 		}
 		return c
 	}
-	pets = slices.DeleteFunc(pets, func(row db.Pet) bool { return order(petPlace(row), p.after) <= 0 })
-	slices.SortFunc(pets, func(a, b db.Pet) int { return order(petPlace(a), petPlace(b)) })
-	return pets[:min(len(pets), int(p.size()))], nil
+	pets = slices.DeleteFunc(pets, func(row db.Pet) bool { return order(petPosition(row), p.after) <= 0 })
+	slices.SortFunc(pets, func(a, b db.Pet) int { return order(petPosition(a), petPosition(b)) })
+	return pets[:min(len(pets), int(p.queryLimit()))], nil
 }
 
 // petsAmong reads the pets of a batch that the filter lets through.

@@ -15,17 +15,17 @@ import (
 // route is one operation of openapi.yaml.
 type route struct {
 	method, path string
-	// scope is what the API key needs; 0: the operation takes no key.
+	// scope is the scope that the API key needs; 0: the operation needs no key.
 	scope  auth.Scope
 	handle func(*gin.Context) error
 }
 
 const rotatePath = "/account/api-keys/{apiKeyId}/rotate"
 
-// bodyOptional reports whether the body of the operation may be left out.
+// bodyOptional reports whether a request may omit the body.
 func (r route) bodyOptional() bool { return r.path == rotatePath }
 
-// routes lists every operation, in the order of the description.
+// routes lists every operation, in the order of the spec.
 func (s *Server) routes() []route {
 	return []route{
 		{"GET", "/pets", auth.Read, s.listPets},
@@ -68,58 +68,58 @@ func (s *Server) routes() []route {
 	}
 }
 
-// methods are all that a literal path answers itself, so that no pattern does in its place.
+// methods are registered for every literal path, so that no pattern matches it instead.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
-// redirects are the paths that lead to the reference page, and the status of each.
+// redirects has the status of each path that redirects to the reference page.
 var redirects = map[string]int{"/": http.StatusFound, docs.ReferencePath + "/": http.StatusPermanentRedirect}
 
-// newEngine registers the routes: HEAD wherever there is GET, OPTIONS
-// everywhere, and what is left over as 404 and 405.
+// newEngine registers the routes, with HEAD for every GET and OPTIONS for every path.
+// Other requests get 404 or 405.
 func (s *Server) newEngine() *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	engine := gin.New()
-	// A segment is matched as it was sent, and then decoded.
+	// Match segments before decoding them.
 	engine.UseEscapedPath, engine.UnescapePathValues = true, true
 	engine.RedirectTrailingSlash = false
-	// gin's own search for other methods panics on some paths (v1.12.0: it walks
-	// several trees with the stack of one), so refuse tells 405 from 404.
+	// gin's own search for other methods panics on some paths (v1.12.0 walks several
+	// trees with the stack of one), so notFound distinguishes 405 from 404.
 	engine.HandleMethodNotAllowed = false
-	engine.RemoteIPHeaders = []string{"X-Forwarded-For"} // from trusted proxies; anybody may send X-Real-IP
-	engine.Use(s.observe)
-	engine.NoRoute(s.endpoint(route{handle: s.refuse}))
+	engine.RemoteIPHeaders = []string{"X-Forwarded-For"} // from trusted proxies only; anyone can send X-Real-IP
+	engine.Use(s.logRequest)
+	engine.NoRoute(s.handler(route{handle: s.notFound}))
 
 	for _, r := range s.routed {
-		engine.Handle(r.method, ginPath(r.path), s.endpoint(r))
+		engine.Handle(r.method, ginPath(r.path), s.handler(r))
 		if r.method == http.MethodGet {
-			engine.Handle(http.MethodHead, ginPath(r.path), s.endpoint(r))
+			engine.Handle(http.MethodHead, ginPath(r.path), s.handler(r))
 		}
 	}
 	for path, allow := range s.allowed {
-		preflight := preflightFields(allow)
-		engine.Handle(http.MethodOptions, ginPath(path), s.endpoint(route{handle: func(c *gin.Context) error {
+		preflight := preflightHeaders(allow)
+		engine.Handle(http.MethodOptions, ginPath(path), s.handler(route{handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
 			if header := c.Writer.Header(); isPreflight(c.Request, header) {
 				maps.Copy(header, preflight)
 			}
-			return answerNothing(c)
+			return writeNoContent(c)
 		}}))
 		if strings.Contains(path, "{") {
 			continue
 		}
 		for _, method := range methods {
 			if !slices.Contains(strings.Split(allow, ", "), method) {
-				engine.Handle(method, path, s.endpoint(route{handle: s.refuse}))
+				engine.Handle(method, path, s.handler(route{handle: s.notFound}))
 			}
 		}
 	}
 	for path, file := range s.docs {
-		page := s.endpoint(route{handle: func(c *gin.Context) error { return s.answerFile(c, file) }})
+		page := s.handler(route{handle: func(c *gin.Context) error { return s.writeFile(c, file) }})
 		engine.GET(path, page)
 		engine.HEAD(path, page)
 	}
 	for path, status := range redirects {
-		redirect := s.endpoint(route{handle: func(c *gin.Context) error {
+		redirect := s.handler(route{handle: func(c *gin.Context) error {
 			c.Redirect(status, s.base+docs.ReferencePath)
 			return nil
 		}})
@@ -129,12 +129,12 @@ func (s *Server) newEngine() *gin.Engine {
 	return engine
 }
 
-// refuse answers what no route does: a method that the path does not take, or a
-// path that is not there.
-func (s *Server) refuse(c *gin.Context) error {
-	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // about the server as a whole (RFC 9110, 9.3.7)
+// notFound handles requests that match no route. The error is [errRouteNotFound] or
+// [errMethodNotAllowed].
+func (s *Server) notFound(c *gin.Context) error {
+	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // the server as a whole (RFC 9110, section 9.3.7)
 		c.Header("Allow", strings.Join(slices.Sorted(slices.Values(methods)), ", "))
-		return answerNothing(c)
+		return writeNoContent(c)
 	}
 	allow := ""
 	for path, methods := range s.allowed {
@@ -152,10 +152,10 @@ func (s *Server) refuse(c *gin.Context) error {
 	return errMethodNotAllowed
 }
 
-// allowedByPath gives the Allow field (RFC 9110, 10.2.1) of each path.
+// allowedByPath returns the Allow header (RFC 9110, section 10.2.1) of each path.
 func allowedByPath(routes []route, pages map[string]*docs.File) map[string]string {
 	byPath := map[string][]string{}
-	for path := range redirects { // which are no operations of the spec
+	for path := range redirects { // not in the spec
 		byPath[path] = []string{http.MethodGet}
 	}
 	for path := range pages {
@@ -176,7 +176,7 @@ func allowedByPath(routes []route, pages map[string]*docs.File) map[string]strin
 	return allowed
 }
 
-// matches reports whether a path has the form of a pattern.
+// matches reports whether a path matches a pattern.
 func matches(pattern, path string) bool {
 	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
 	return slices.EqualFunc(want, have, func(want, have string) bool {
@@ -184,7 +184,7 @@ func matches(pattern, path string) bool {
 	})
 }
 
-// ginPath writes a path pattern of OpenAPI as gin does.
+// ginPath converts a path pattern of OpenAPI to the syntax of gin.
 func ginPath(path string) string {
 	return strings.NewReplacer("{", ":", "}", "").Replace(path)
 }

@@ -9,7 +9,7 @@ import (
 	"petstore/internal/auth"
 )
 
-// The events that an operator searches the log for. docs/security.md lists them.
+// Security events in the log. docs/security.md lists them.
 const (
 	eventAuthenticationFailed = "authentication_failed"
 	eventAccessDenied         = "access_denied"
@@ -25,14 +25,14 @@ type keyEvent struct {
 	targetKeyID int64
 }
 
-// recordKeyEvent has the log line of the request say what it did to an API key.
+// recordKeyEvent adds a change of an API key to the log line of the request.
 func recordKeyEvent(c *gin.Context, name string, targetKeyID int64) {
 	c.Set(eventKey, keyEvent{name, targetKeyID})
 }
 
-// securityAttributes returns what the log line of a request says about its security
-// event: nil if there is none. They are part of that line, so that a flood of
-// refused requests writes no more lines than any other.
+// securityAttributes returns the attributes of the security event of a request, or nil
+// if there is none. They are part of its log line, so that a flood of rejected requests
+// writes no additional lines.
 func securityAttributes(c *gin.Context) []slog.Attr {
 	change, _ := c.Value(eventKey).(keyEvent)
 	event := change.name

@@ -1,5 +1,5 @@
-// Package api is the HTTP contract of Petstore: its routes, what it reads and
-// what it answers, held to openapi.yaml by the contract test.
+// Package api is the HTTP API of Petstore: routes, middleware and handlers. The
+// contract test compares every request and response with openapi.yaml.
 package api
 
 import (
@@ -22,60 +22,60 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// Version is the version of the API, info.version of the description.
+// Version is the version of the API, info.version of the spec.
 const Version = "1.0.0"
 
-// Options are what a Server needs, and what may be set about it.
+// Options are the dependencies and settings of a Server.
 type Options struct {
 	DB       *postgres.DB
 	Verifier *auth.Verifier
 	Log      *slog.Logger
-	// Metrics count the requests; nil: they are counted for nobody.
+	// Metrics count the requests; nil: new metrics that nobody reads.
 	Metrics *telemetry.Metrics
-	// Tracer makes a span of each request; nil: there are none.
+	// Tracer creates a span for each request; nil: no spans.
 	Tracer *telemetry.Tracer
 
 	// BaseURL is the scheme and host at the start of absolute links. If it is empty,
-	// links are relative to the URL of the request: the server cannot know the scheme
-	// that the client used in front of a proxy.
+	// links are relative: behind a proxy, the server does not know the scheme that the
+	// client used.
 	BaseURL string
-	// MaxBodyBytes bounds the body of a request.
+	// MaxBodyBytes is the maximum size of the body of a request.
 	MaxBodyBytes int64
-	// RequestTimeout bounds the time that the handling of a request may take, without
-	// that in which its body comes.
+	// RequestTimeout is the maximum time to handle a request, excluding the upload of
+	// its body.
 	RequestTimeout time.Duration
 
-	// CORSOrigins are the origins whose pages may call the API, as browsers write
-	// them; empty: all.
+	// CORSOrigins are the origins whose pages may call the API, in the form of the
+	// Origin header; empty: all.
 	CORSOrigins []string
-	// EnforceSunset ends deprecated operations when their sunset is over.
+	// EnforceSunset ends deprecated operations after the day of their sunset.
 	EnforceSunset bool
 
-	// KeyLimit bounds the requests of each API key, and FailureLimit the failed
+	// KeyLimit limits the requests of each API key, and FailureLimit the failed
 	// authentications from each address. Zero: no limit.
 	KeyLimit, FailureLimit ratelimit.Limit
 	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
-	// is believed.
+	// header the server trusts.
 	TrustedProxies []string
-	// MaxInFlight bounds the requests with an API key that are answered at the
-	// same time; more are unavailable at once. Zero: no limit.
+	// MaxInFlight is the maximum number of requests with an API key in progress. The
+	// server rejects more of them immediately. Zero: no limit.
 	MaxInFlight int
 
-	// Now tells the time; nil: time.Now.
+	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// Server answers the API's requests. It is safe for concurrent use.
+// Server is the handler of the API. It is safe for concurrent use.
 type Server struct {
 	db       *postgres.DB
 	queries  *db.Queries
 	writes   *db.Queries // for statements that write
-	planned  *db.Queries // for statements that Postgres must plan with their values
+	planned  *db.Queries // for statements that Postgres plans with their values
 	verifier *auth.Verifier
 	log      *slog.Logger
 	pets     *coalesce.Coalescer[struct{}, int64, *db.Pet]
 	orders   *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow]
-	pages    *coalesce.Coalescer[string, func(context.Context) (madePage, error), madePage]
+	pages    *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts   *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
 	metrics  *telemetry.Metrics
 	tracer   *telemetry.Tracer
@@ -95,20 +95,19 @@ type Server struct {
 	schema         schemaChecks
 	engine         *gin.Engine
 	routed         []route
-	docs           map[string]*docs.File // the reference page, by path
-	allowed        map[string]string     // the Allow field of each path
-	operations     map[operation]*telemetry.Operation
+	docs           map[string]*docs.File // files of the reference page by path
+	allowed        map[string]string     // Allow headers by path
+	routeMetrics   map[routeKey]*telemetry.Operation
 
-	// Header fields, made once: of every answer, of those to an origin beside
-	// them, and the Vary of those that come in two codings. They are shared, so
-	// their values must not change.
-	everyAnswer  http.Header
-	answerTo     map[string]http.Header
-	varyEncoding []string
+	// Headers of every response, more headers of responses to an origin, and Vary of
+	// responses with two content codings. Requests share them: do not modify.
+	commonHeader  http.Header
+	originHeaders map[string]http.Header
+	varyEncoding  []string
 }
 
-// New returns a Server. The error is a mistake in the description or its pages,
-// which are built in, or a trusted proxy that is none.
+// New returns a Server. The error is an invalid address in TrustedProxies, or a
+// mistake in the embedded spec or reference pages.
 func New(options Options) (*Server, error) {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -132,46 +131,46 @@ func New(options Options) (*Server, error) {
 	}
 	s.pets = newPetReader(s.queries)
 	s.orders = newOrderPlacer(s.writes)
-	s.pages = newPageMaker()
+	s.pages = newPageReader()
 	s.counts = newCounter()
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
-	s.schema.ask, s.schema.now = s.db.SchemaIsCurrent, s.now
+	s.schema.query, s.schema.now = s.db.SchemaIsCurrent, s.now
 	s.routed = s.routes()
 	var err error
 	if s.docs, err = docsFiles(); err != nil {
 		return nil, err
 	}
 	s.allowed = allowedByPath(s.routed, s.docs)
-	s.everyAnswer, s.answerTo = corsFields(options.CORSOrigins)
-	s.varyEncoding = []string{strings.Join(append(s.everyAnswer["Vary"], "Accept-Encoding"), ", ")}
-	s.everyAnswer.Set("API-Version", Version)
-	s.everyAnswer.Set("X-Content-Type-Options", "nosniff")
+	s.commonHeader, s.originHeaders = corsHeaders(options.CORSOrigins)
+	s.varyEncoding = []string{strings.Join(append(s.commonHeader["Vary"], "Accept-Encoding"), ", ")}
+	s.commonHeader.Set("API-Version", Version)
+	s.commonHeader.Set("X-Content-Type-Options", "nosniff")
 
-	description, err := describe(options.BaseURL)
+	document, err := specFor(options.BaseURL)
 	if err != nil {
 		return nil, err
 	}
-	s.openAPIJSON = newDocument(jsonContentType, description.json, s.varyEncoding)
-	s.openAPIYAML = newDocument("application/yaml", description.yaml, s.varyEncoding) // RFC 9512
-	if s.deprecated, err = deprecations(description.json, options.BaseURL); err != nil {
+	s.openAPIJSON = newDocument(jsonContentType, document.json, s.varyEncoding)
+	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
+	if s.deprecated, err = deprecations(document.json, options.BaseURL); err != nil {
 		return nil, err
 	}
 	s.engine = s.newEngine()
 	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
-		return nil, fmt.Errorf("api: the trusted proxies: %w", err)
+		return nil, fmt.Errorf("api: trusted proxies: %w", err)
 	}
-	s.operations = operations(s.engine, s.metrics)
+	s.routeMetrics = routeMetrics(s.engine, s.metrics)
 	return s, nil
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP handles one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.ServeHTTP(w, r) }
 
-// ShutDown makes the server not ready from now on, so that load balancers send
-// nothing new; requests are answered as before, each as the last of its connection.
+// ShutDown makes /readyz fail from now on, so that load balancers send no new requests.
+// The server still handles requests, and closes the connection after each.
 func (s *Server) ShutDown() { s.shuttingDown.Store(true) }
 
 // Routes lists the method and path pattern of every operation.
@@ -183,6 +182,6 @@ func (s *Server) Routes() []Route {
 	return all
 }
 
-// Route is the method and the path pattern of an operation; {name} stands for
-// one segment.
+// Route is the method and the path pattern of an operation. A {name} in the pattern
+// matches one segment.
 type Route struct{ Method, Path string }

@@ -148,7 +148,7 @@ type Operation struct {
 
 	metrics  *Metrics
 	duration atomic.Pointer[prometheus.Observer]
-	answers  [5 * statusesPerClass]atomic.Pointer[prometheus.Counter]
+	counters [5 * statusesPerClass]atomic.Pointer[prometheus.Counter]
 }
 
 // statusesPerClass is the number of statuses per class whose counters are cached.
@@ -161,11 +161,11 @@ func (m *Metrics) Operation(method, route string) *Operation {
 	return &Operation{Method: method, Route: route, metrics: m}
 }
 
-// Began counts a request as in flight, until its Answered.
-func (o *Operation) Began() { o.metrics.inFlight.Inc() }
+// Start counts a request in flight, until End.
+func (o *Operation) Start() { o.metrics.inFlight.Inc() }
 
-// Answered counts the answer to a request.
-func (o *Operation) Answered(status int, took time.Duration) {
+// End counts the response to a request.
+func (o *Operation) End(status int, took time.Duration) {
 	o.metrics.inFlight.Dec()
 	o.counter(status).Inc()
 	duration := o.duration.Load()
@@ -182,13 +182,13 @@ func (o *Operation) counter(status int) prometheus.Counter {
 	known := class >= 0 && class < 5 && rest < statusesPerClass
 	at := class*statusesPerClass + rest
 	if known {
-		if made := o.answers[at].Load(); made != nil {
+		if made := o.counters[at].Load(); made != nil {
 			return *made
 		}
 	}
 	counter := o.metrics.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(status))
 	if known {
-		o.answers[at].Store(&counter)
+		o.counters[at].Store(&counter)
 	}
 	return counter
 }

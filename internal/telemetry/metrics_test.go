@@ -28,10 +28,10 @@ func TestMetricsOfOperations(t *testing.T) {
 	m.WatchKeys(func() (hits, misses uint64) { return 7, 3 })
 	list, other := m.Operation("GET", "/pets"), m.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute)
 	for _, status := range []int{200, 200, 503, 451, 599, 0, 1000} { // a class has more than are looked up once
-		list.Began()
-		list.Answered(status, 3*time.Millisecond)
+		list.Start()
+		list.End(status, 3*time.Millisecond)
 	}
-	other.Began()
+	other.Start()
 	m.RateLimited(true)
 	m.RateLimited(false)
 	m.RateLimited(false)
@@ -70,7 +70,7 @@ func BenchmarkOperation(b *testing.B) {
 	operation := telemetry.NewMetrics().Operation("GET", "/pets")
 	b.ReportAllocs()
 	for b.Loop() {
-		operation.Began()
-		operation.Answered(200, time.Millisecond)
+		operation.Start()
+		operation.End(200, time.Millisecond)
 	}
 }

@@ -95,7 +95,7 @@ var (
 
 // explained lists every problem with what a client can do about it, in the order
 // of section 8: /docs/errors shows it.
-func explained() []docs.Problem {
+func errorReference() []docs.Problem {
 	var list []docs.Problem
 	for _, one := range []struct {
 		*problem

@@ -22,24 +22,24 @@ func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see a
 		c.Status(http.StatusNotFound)
 		request := c.Request
 		if allocated := testing.AllocsPerRun(runs, func() {
-			asked := s.operation(c)
-			asked.Began()
+			op := s.operation(c)
+			op.Start()
 			var span *telemetry.Span
-			c.Request, span = s.tracer.Request(c.Request, asked)
-			s.count(c, asked, time.Millisecond)
+			c.Request, span = s.tracer.Request(c.Request, op)
+			s.recordMetrics(c, op, time.Millisecond)
 			span.End(c.Writer.Status())
 		}); allocated != 0 {
 			t.Errorf("%s %s: counting a request allocates %v times", request.Method, request.URL, allocated)
 		}
 	})
 	engine.GET("/pets/:petId", func(*gin.Context) {})
-	s.operations = operations(engine, metrics)
+	s.routeMetrics = routeMetrics(engine, metrics)
 	for _, test := range []struct{ target, path, want string }{
 		{"/pets/1", "/pets/:petId", "/pets/{petId}"},
 		{"/nowhere", "", telemetry.UnmatchedRoute},
 	} {
 		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.target, nil))
-		if got := s.operations[operation{http.MethodGet, test.path}].Route; got != test.want {
+		if got := s.routeMetrics[routeKey{http.MethodGet, test.path}].Route; got != test.want {
 			t.Errorf("%s is told as %s, want %s", test.target, got, test.want)
 		}
 	}

@@ -17,6 +17,18 @@ const (
 	readinessInterval = time.Second
 )
 
+// health is the body of a successful response of /livez or /readyz.
+type health struct {
+	Status string            `json:"status"`
+	Checks map[string]string `json:"checks,omitempty"`
+}
+
+// getLiveness responds with 200 while the process runs.
+func (s *Server) getLiveness(c *gin.Context) error {
+	c.Header("Cache-Control", "no-store")
+	return writeJSON(c, health{Status: "ok"})
+}
+
 // getReadiness responds with 200 if the database responds, the schema is current
 // and no shutdown has begun. /readyz needs no key, so all probes share one check
 // of the database a second.
@@ -44,30 +56,30 @@ func (s *Server) getReadiness(c *gin.Context) error {
 	case !current:
 		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
 	default:
-		return answer(c, health{Status: "ok", Checks: checks})
+		return writeJSON(c, health{Status: "ok", Checks: checks})
 	}
 }
 
-// schemaChecks asks the database whether its schema is current, once for all who
-// want to know within a readinessInterval.
+// schemaChecks checks whether the schema of the database is current, at most once per
+// readinessInterval.
 type schemaChecks struct {
-	ask func(context.Context) (bool, error)
-	now func() time.Time
+	query func(context.Context) (bool, error)
+	now   func() time.Time
 
 	mu     sync.Mutex
-	latest *schemaCheck // nil: there was none
+	latest *schemaCheck // nil before the first
 }
 
-// schemaCheck is one question to the database.
+// schemaCheck is one query of the database.
 type schemaCheck struct {
 	began   time.Time
-	done    chan struct{} // closed when the result is there
+	done    chan struct{} // closed when the result is known
 	current bool
 	err     error
 }
 
 // check returns the result of a check that began at most a readinessInterval ago.
-// The error is the database's, or that of the context.
+// The error comes from the database or the context.
 func (s *schemaChecks) check(ctx context.Context) (current bool, err error) {
 	latest := s.join(ctx)
 	select {
@@ -78,8 +90,8 @@ func (s *schemaChecks) check(ctx context.Context) (current bool, err error) {
 	}
 }
 
-// join returns the latest check, or begins one if that is too old. A check goes on
-// when the request that began it ends, since others may wait for it.
+// join returns the latest check, or begins one if that is too old. A check continues
+// after the end of the request that began it, because others may wait for it.
 func (s *schemaChecks) join(ctx context.Context) *schemaCheck {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +105,7 @@ func (s *schemaChecks) join(ctx context.Context) *schemaCheck {
 		defer close(started.done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
 		defer cancel()
-		started.current, started.err = s.ask(ctx)
+		started.current, started.err = s.query(ctx)
 	}()
 	return started
 }

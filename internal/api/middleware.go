@@ -25,27 +25,27 @@ import (
 
 // Keys of values in a gin.Context.
 const (
-	identityKey = "identity"
-	heldKey     = "held"
-	causeKey    = "cause"
-	eventKey    = "event"
-	cancelKey   = "cancel"
-	bodyReadKey = "bodyRead"
+	identityKey    = "identity"
+	reservationKey = "reservation"
+	causeKey       = "cause"
+	eventKey       = "event"
+	cancelKey      = "cancel"
+	bodyReadKey    = "bodyRead"
 )
 
-// statusClientGone is what the log says of a client that left before the answer;
-// nginx uses the same number.
+// statusClientGone is the status in the log of a request whose client disconnected
+// before the response. nginx uses the same number.
 const statusClientGone = 499
 
-// endpoint is the way of every request: who asks, may they, can they read the
-// answer, is there a body to read; then the operation's handler.
-func (s *Server) endpoint(r route) gin.HandlerFunc {
+// handler runs the checks that all operations share, then the handler of the
+// operation, and writes the error of either.
+func (s *Server) handler(r route) gin.HandlerFunc {
 	deprecated := s.deprecated[r.method+" "+r.path]
 	return func(c *gin.Context) {
 		ctx := c.Request.Context()
 		writes := methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete
 		if writes {
-			ctx = context.WithoutCancel(ctx) // a write is not undone by a client that leaves
+			ctx = context.WithoutCancel(ctx) // a write continues when its client disconnects
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.requestTimeout)
 		defer cancel()
@@ -53,54 +53,53 @@ func (s *Server) endpoint(r route) gin.HandlerFunc {
 		c.Request = c.Request.WithContext(ctx)
 
 		if !methodHasBody(c.Request.Method) {
-			hurryBody(c)
+			limitUnreadBody(c)
 		}
 		err := s.sunset(c, deprecated)
 		if err == nil {
-			err = s.admit(c, r)
+			err = s.authorize(c, r)
 		}
-		if err == nil && r.scope != 0 { // an operation without a key needs nothing that could run short
-			defer s.limits.release(heldBy(c))
-			if !methodHasBody(c.Request.Method) { // with a body, once that has arrived
-				err = s.enter(c)
+		if err == nil && r.scope != 0 { // operations without a key use no limited resource
+			defer s.limits.release(reservationOf(c))
+			if !methodHasBody(c.Request.Method) { // otherwise after the body has arrived
+				err = s.reservePlace(c)
 			}
 		}
 		switch {
 		case err != nil:
 		case writes:
 			err = r.handle(c)
-		default: // a read, which answers nothing when it fails
+		default: // a read, which writes no response before it succeeds
 			err = postgres.RetryRead(ctx, func() error { return r.handle(c) })
 		}
 		switch {
 		case err == nil:
 		case errors.Is(ctx.Err(), context.Canceled):
-			c.Status(statusClientGone) // nobody is there to be told
+			c.Status(statusClientGone) // for the log
 		default:
-			hurryBody(c)
+			limitUnreadBody(c)
 			s.fail(c, err)
 		}
 	}
 }
 
-// unreadBodyTime is how long a response waits for the rest of a body that the server
-// does not read, so that the connection can be kept.
+// unreadBodyTime is the maximum time that net/http waits for the rest of an unread body
+// before it sends the response and can reuse the connection.
 const unreadBodyTime = time.Second
 
-// hurryBody bounds the time that net/http waits for the rest of a body before it sends
-// the response and closes the connection. The bound would otherwise be its ReadTimeout,
-// and strangers could hold all connections. The next request sets another deadline.
-func hurryBody(c *gin.Context) {
+// limitUnreadBody limits the time that net/http waits for the rest of a body before it
+// sends the response. Otherwise it would wait for its ReadTimeout, so that clients
+// without a key could occupy all connections. The next request sets another deadline.
+func limitUnreadBody(c *gin.Context) {
 	if c.Request.ContentLength != 0 && !c.GetBool(bodyReadKey) {
 		// If this fails, so does the response.
 		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
 	}
 }
 
-// extendDeadline extends the deadline of the request by the time that its body took
-// to arrive: that depends on the client, and the HTTP server bounds it. The
-// server's time to write begins again, or it would cut off a response that is late
-// for that reason.
+// extendDeadline extends the request deadline by the time spent reading the body, which
+// depends on the client and has its own limit. It restarts the write timeout of the
+// HTTP server for the same reason.
 func (s *Server) extendDeadline(c *gin.Context, took time.Duration) {
 	ctx := c.Request.Context()
 	deadline, _ := ctx.Deadline()
@@ -112,7 +111,7 @@ func (s *Server) extendDeadline(c *gin.Context, took time.Duration) {
 	}
 }
 
-// writeTimeout is the time that the HTTP server gives a response; 0: any time.
+// writeTimeout returns the write timeout of the HTTP server, or 0 if it has none.
 func writeTimeout(ctx context.Context) time.Duration {
 	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
 		return server.WriteTimeout
@@ -120,22 +119,22 @@ func writeTimeout(ctx context.Context) time.Duration {
 	return 0
 }
 
-// setWriteDeadline bounds the time from now on to send the response. The HTTP
-// server must have a WriteTimeout, which it sets again for the next request.
+// setWriteDeadline limits the time from now to send the response. The HTTP server
+// must have a WriteTimeout, so that it resets the deadline for the next request.
 func setWriteDeadline(c *gin.Context, limit time.Duration) {
 	// If this fails, so does the response.
 	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
 }
 
-// cancelExtended frees what extendDeadline took, if it was called.
+// cancelExtended cancels the context of extendDeadline, if there is one.
 func cancelExtended(c *gin.Context) {
 	if cancel, ok := c.Value(cancelKey).(context.CancelFunc); ok {
 		cancel()
 	}
 }
 
-// sunset announces that an operation is deprecated, if it is, and ends it when
-// its time has come.
+// sunset sets the headers of a deprecated operation. The error is
+// [errOperationSunset] after the sunset, if the server enforces it.
 func (s *Server) sunset(c *gin.Context, d *deprecation) error {
 	if d == nil {
 		return nil
@@ -147,9 +146,9 @@ func (s *Server) sunset(c *gin.Context, d *deprecation) error {
 	return nil
 }
 
-// admit makes the checks that come before any parameter is read, in the order of
-// section 3 of the contract.
-func (s *Server) admit(c *gin.Context, r route) error {
+// authorize runs the checks that come before parameters, in the order of the API
+// reference ("Errors"): API key, rate limit, scope, Accept and Content-Type.
+func (s *Server) authorize(c *gin.Context, r route) error {
 	if r.scope == 0 {
 		return nil
 	}
@@ -161,8 +160,8 @@ func (s *Server) admit(c *gin.Context, r route) error {
 		return err
 	}
 	c.Set(identityKey, identity)
-	c.Set(heldKey, &held{account: identity.AccountID})
-	if err := s.limits.count(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
+	c.Set(reservationKey, &reservation{account: identity.AccountID})
+	if err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		return err
 	}
 	switch {
@@ -177,7 +176,7 @@ func (s *Server) admit(c *gin.Context, r route) error {
 	}
 }
 
-// authenticate finds out whose API key the request carries (RFC 6750, 2.1).
+// authenticate verifies the API key of the request (RFC 6750, section 2.1).
 func (s *Server) authenticate(c *gin.Context) (auth.Identity, error) {
 	r := c.Request
 	fields := r.Header.Values("Authorization")
@@ -190,7 +189,7 @@ func (s *Server) authenticate(c *gin.Context) (auth.Identity, error) {
 	switch {
 	case !found:
 		return auth.Identity{}, errMissingAPIKey
-	case len(fields) > 1: // which of them would be meant?
+	case len(fields) > 1: // ambiguous
 		return auth.Identity{}, errInvalidAPIKey
 	}
 	credentials = strings.Trim(credentials, " ")
@@ -205,14 +204,13 @@ func (s *Server) authenticate(c *gin.Context) (auth.Identity, error) {
 	return identity, err
 }
 
-// caller is whose request it is; the operation must need a key.
+// caller returns the identity of the API key. The operation must require a key.
 func caller(c *gin.Context) auth.Identity {
-	return c.MustGet(identityKey).(auth.Identity) //nolint:forcetypeassert // set by admit alone
+	return c.MustGet(identityKey).(auth.Identity) //nolint:forcetypeassert // only authorize sets it
 }
 
-// acceptsJSON reports whether the Accept fields (RFC 9110, 12.5.1) leave room
-// for application/json: the most specific range that covers it decides. Ranges
-// that cannot be read exclude nothing.
+// acceptsJSON reports whether Accept (RFC 9110, section 12.5.1) allows
+// application/json. The most specific matching range decides. It ignores invalid ranges.
 func acceptsJSON(fields []string) bool {
 	specificity := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3}
 	best, accepted, readable := 0, false, false
@@ -230,7 +228,7 @@ func acceptsJSON(fields []string) bool {
 	return accepted || !readable
 }
 
-// isJSONContent reports whether the body is declared as this API takes it.
+// isJSONContent reports whether the headers of the body are supported.
 func isJSONContent(r *http.Request) bool {
 	types := r.Header.Values("Content-Type")
 	if len(types) != 1 || len(r.Header.Values("Content-Encoding")) > 0 {
@@ -241,31 +239,31 @@ func isJSONContent(r *http.Request) bool {
 		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
 }
 
-// hasNoContent reports whether a request has no body and does not speak of one.
+// hasNoContent reports whether a request has neither a body nor headers of one.
 func hasNoContent(r *http.Request) bool {
 	return r.ContentLength == 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
 }
 
-// requestIDPattern is what is taken over from a client as the id of a request.
+// requestIDPattern matches the request ids that the server accepts from a client.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// observe gives a request its id and the headers of every answer, turns a panic
-// into a 500, and writes the request's one log line.
-func (s *Server) observe(c *gin.Context) {
+// logRequest sets the request id and the headers of every response, turns a panic into
+// a 500, and records the request in the metrics, the trace and one log line.
+func (s *Server) logRequest(c *gin.Context) {
 	began := time.Now()
-	asked := s.operation(c)
-	asked.Began()
+	op := s.operation(c)
+	op.Start()
 	var span *telemetry.Span
-	c.Request, span = s.tracer.Request(c.Request, asked)
+	c.Request, span = s.tracer.Request(c.Request, op)
 	id := c.GetHeader("X-Request-Id")
 	if !requestIDPattern.MatchString(id) {
 		id = rand.Text()
 	}
 	header := c.Writer.Header()
 	header.Set("X-Request-Id", id)
-	maps.Copy(header, s.everyAnswer)
-	maps.Copy(header, s.answerTo[c.GetHeader("Origin")])
-	// net/http lets PRI * HTTP/2.0 pass, and what follows that is no request.
+	maps.Copy(header, s.commonHeader)
+	maps.Copy(header, s.originHeaders[c.GetHeader("Origin")])
+	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
 	if s.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
 		header.Set("Connection", "close")
 	}
@@ -276,17 +274,17 @@ func (s *Server) observe(c *gin.Context) {
 			s.fail(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
 		}
 		took := time.Since(began)
-		s.count(c, asked, took)
+		s.recordMetrics(c, op, took)
 		span.End(c.Writer.Status())
-		s.logRequest(c, id, span.TraceID(), took)
+		s.writeLogLine(c, id, span.TraceID(), took)
 		if panicked != nil && c.Writer.Status() < http.StatusInternalServerError {
-			panic(http.ErrAbortHandler) // part of another answer is out: cut it
+			panic(http.ErrAbortHandler) // part of the response is sent: close the connection
 		}
 	}()
 	c.Next()
 }
 
-func (s *Server) logRequest(c *gin.Context, id, trace string, took time.Duration) {
+func (s *Server) writeLogLine(c *gin.Context, id, trace string, took time.Duration) {
 	level := slog.LevelInfo
 	attributes := []slog.Attr{
 		slog.String("method", c.Request.Method),
@@ -302,7 +300,7 @@ func (s *Server) logRequest(c *gin.Context, id, trace string, took time.Duration
 		attributes = append(attributes, slog.String("trace_id", trace))
 	}
 	if identity, known := c.Get(identityKey); known {
-		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // set by admit alone
+		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // only authorize sets it
 	}
 	attributes = append(attributes, securityAttributes(c)...)
 	if cause, failed := c.Get(causeKey); failed {

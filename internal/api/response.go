@@ -20,9 +20,9 @@ func encode(value any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// answerUntagged sends a resource that has no tag, in response to a read; the caller
+// writeUntagged sends a resource that has no tag, in response to a read; the caller
 // sets Cache-Control.
-func answerUntagged(c *gin.Context, value any) error {
+func writeUntagged(c *gin.Context, value any) error {
 	unmodified, err := preconditions(c.Request, noTag)
 	switch {
 	case err != nil:
@@ -31,13 +31,13 @@ func answerUntagged(c *gin.Context, value any) error {
 		sendNotModified(c)
 		return nil
 	default:
-		return answer(c, value)
+		return writeJSON(c, value)
 	}
 }
 
 // answer sends a value without a tag and without regard to preconditions; the caller
 // sets Cache-Control.
-func answer(c *gin.Context, value any) error {
+func writeJSON(c *gin.Context, value any) error {
 	encoded, err := encode(value)
 	if err != nil {
 		return err
@@ -64,8 +64,8 @@ func send(c *gin.Context, status int, contentType []string, body []byte) {
 	_, _ = c.Writer.Write(body) // fails when the client has left, which is no matter
 }
 
-// answerNothing sends 204.
-func answerNothing(c *gin.Context) error {
+// writeNoContent sends 204.
+func writeNoContent(c *gin.Context) error {
 	c.Status(http.StatusNoContent)
 	c.Writer.WriteHeaderNow()
 	return nil
