@@ -227,7 +227,7 @@ func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 		}
 	}
 	searchResponse(p.t, request, received, text)
-	theContract().hold(p.t, request, sent, received, text)
+	theContract().check(p.t, request, sent, received, text)
 	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
 }
 

@@ -308,17 +308,17 @@ func TestRevokedKeyStops(t *testing.T) {
 // stops returns an error unless the server rejects the revoked key within a second,
 // and from then on.
 func (p *petstore) stops(revoked time.Time) error {
-	for refused := 0; refused < 20; {
+	for rejected := 0; rejected < 20; {
 		since := time.Since(revoked)
 		resp, err := p.try("GET", "/pets?limit=1", nil)
 		switch {
 		case err != nil:
 			return err
 		case resp.status == 401:
-			refused++
+			rejected++
 		case resp.status != 200:
 			return fmt.Errorf("%d: %s", resp.status, resp.body)
-		case refused > 0:
+		case rejected > 0:
 			return fmt.Errorf("the key worked again after it had been rejected")
 		case since > time.Second:
 			return fmt.Errorf("the key still worked %s after it was revoked", since)

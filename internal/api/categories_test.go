@@ -51,7 +51,7 @@ func TestCategory(t *testing.T) {
 		}
 	}
 	if resp := p.del(path).want(204); len(resp.body) > 0 {
-		t.Errorf("DELETE answers %q", resp.body)
+		t.Errorf("DELETE returned the body %q", resp.body)
 	}
 	p.get(path).wantError(404, "category_not_found")
 	p.patch(path, `{"name":"x"}`).wantError(404, "category_not_found")
@@ -109,7 +109,7 @@ func TestDescriptionIsKeptAsSent(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	path := categoryPath(p.newCategory("one"))
-	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, naughty...) {
+	for _, text := range append([]string{"", " ", "\t", "a\r\nb", "\u0001\u007F\u0085"}, awkwardNames...) {
 		got := decode[category](p.patch(path, object{"description": text}).want(200)).Description
 		if got == nil || *got != text {
 			t.Errorf("%q was returned as %v", text, got)

@@ -308,7 +308,7 @@ func undescribed(operation *openapi3.Operation, response *http.Response) []strin
 
 // check compares one exchange with the spec. The bodies are those sent and
 // received.
-func (c *contract) hold(t testing.TB, request *http.Request, requestBody []byte, response *http.Response, responseBody []byte) {
+func (c *contract) check(t testing.TB, request *http.Request, requestBody []byte, response *http.Response, responseBody []byte) {
 	t.Helper()
 	if response.StatusCode >= 400 && request.Method != http.MethodHead {
 		c.recordCodes(t, responseBody)

@@ -15,12 +15,12 @@ import (
 
 var strongTag = regexp.MustCompile(`^"[A-Za-z0-9_-]{22}"$`)
 
-// etag gives the answer's ETag, which must be a strong one.
+// etag returns the ETag of the response, which must be a strong one.
 func (r *response) etag() string {
 	r.t.Helper()
 	tag := r.header.Get("ETag")
 	if !strongTag.MatchString(tag) {
-		r.t.Errorf("%s: the ETag %q", r.what, tag)
+		r.t.Errorf("%s: ETag %q", r.what, tag)
 	}
 	if cache := r.header.Get("Cache-Control"); cache != "private, no-cache" {
 		r.t.Errorf("%s: Cache-Control %q with an ETag", r.what, cache)
@@ -34,7 +34,7 @@ func (s scene) category() int64 {
 	return decode[pet](s.get(s.petPath()).want(200)).CategoryID
 }
 
-// tags reads one resource of each kind that writes change.
+// tags reads one resource of each kind that writes can change.
 func (s scene) tags() map[string]string {
 	s.t.Helper()
 	all := map[string]string{}
@@ -47,7 +47,7 @@ func (s scene) tags() map[string]string {
 	return all
 }
 
-// A tag changes exactly when the body does, whoever changes it.
+// A tag changes exactly when the body does, whichever request changes it.
 func TestETagChangesWithTheBody(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1, 2))
@@ -56,14 +56,14 @@ func TestETagChangesWithTheBody(t *testing.T) {
 			return s.try("PATCH", fmt.Sprintf("/categories/%d", s.category()), object{"description": description})
 		}
 	}
-	seen := map[string]string{} // the body by its tag
+	seen := map[string]string{} // body by tag
 	before := s.tags()
 	for _, step := range []struct {
 		name    string
 		event   event
 		changed []string
 	}{
-		{"nothing said", patchingPet(object{}), nil},
+		{"an empty patch", patchingPet(object{}), nil},
 		{"a name", patchingPet(object{"name": "Rex"}), []string{"pet"}},
 		{"the same name", patchingPet(object{"name": "Rex"}), nil},
 		{"a description", describing("dogs"), []string{"category"}},
@@ -72,13 +72,13 @@ func TestETagChangesWithTheBody(t *testing.T) {
 		{"a ship date", patchingOrder(0, `{"shipDate": "2026-12-24T09:30:00.000001Z"}`), []string{"order"}},
 		{"the same ship date", patchingOrder(0, `{"shipDate": "2026-12-24T10:30:00.000001999+01:00"}`), nil},
 		{"another ship date", patchingOrder(0, `{"shipDate": "2026-12-24T09:30:00.000002Z"}`), []string{"order"}},
-		{"some units ordered", placing(2), []string{"inventory"}},
-		{"units held leave unseen", completing(1), nil},
-		{"the other units ordered", placing(3), []string{"inventory", "pet"}},
+		{"an order of some units", placing(2), []string{"inventory"}},
+		{"a completed order of held units", completing(1), nil},
+		{"an order of the other units", placing(3), []string{"inventory", "pet"}},
 		{"a status", moving("sold"), []string{"inventory", "pet"}},
 		{"stock for a sold pet", stocking(4), []string{"inventory", "pet"}},
 		{"the same stock", stocking(4), nil},
-		{"an order completed", completing(0), []string{"order"}},
+		{"a completed order", completing(0), []string{"order"}},
 		{"again", completing(0), nil},
 	} {
 		if resp := s.run(step.event); resp.status >= 300 {
@@ -92,7 +92,7 @@ func TestETagChangesWithTheBody(t *testing.T) {
 				t.Errorf("%s: the %s was %s %s and is %s %s", step.name, kind, before[kind+" tag"], before[kind+" body"], tag, body)
 			}
 			if known, found := seen[tag]; found && known != body {
-				t.Errorf("%s: two bodies have the tag %s: %s and %s", step.name, tag, known, body)
+				t.Errorf("%s: two bodies share the tag %s: %s and %s", step.name, tag, known, body)
 			}
 			seen[tag] = body
 		}
@@ -100,7 +100,7 @@ func TestETagChangesWithTheBody(t *testing.T) {
 	}
 }
 
-// What a write answers is what a read answers then, and so is its tag.
+// A write returns the same body and tag as a read after it.
 func TestETagOfWrites(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -129,12 +129,12 @@ func TestETagOfWrites(t *testing.T) {
 
 	queued := p.post("/messages", object{"message": "hello"}).want(202)
 	if tag := queued.header.Get("ETag"); tag != "" {
-		t.Errorf("a message that is queued has the tag %s: its representation may be another later", tag)
+		t.Errorf("a queued message has the tag %s, but its representation may change later", tag)
 	}
 	p.get(queued.header.Get("Location")).want(200).etag()
 }
 
-// wantSame fails the test unless both answers are one representation.
+// wantSame fails the test unless both responses are the same representation.
 func (r *response) wantSame(other *response) {
 	r.t.Helper()
 	if r.etag() != other.etag() || !bytes.Equal(r.body, other.body) {
@@ -159,7 +159,7 @@ func TestNoETagElsewhere(t *testing.T) {
 	}
 	deleted := p.del(p.post("/categories", object{"name": "short-lived"}).want(201).header.Get("Location")).want(204)
 	if tag := deleted.header.Get("ETag"); tag != "" {
-		t.Errorf("what is gone has the tag %s", tag)
+		t.Errorf("a 404 response has the tag %s", tag)
 	}
 }
 
@@ -168,22 +168,22 @@ const otherTag = `"AAAAAAAAAAAAAAAAAAAAAA"`
 // condition is the value of If-Match or If-None-Match.
 type condition struct {
 	name, field    string
-	strong, weakly bool // whether it holds when tags are compared so
+	strong, weakly bool // whether it holds under strong and under weak comparison
 }
 
-// conditions are those for what has this tag.
+// conditions lists conditions for a resource with this tag.
 func conditions(tag string) []condition {
 	bare := tag[1 : len(tag)-1]
 	return []condition{
 		{"the tag", tag, true, true},
-		{"anything", "*", true, true},
-		{"anything, in space", " * ", true, true},
-		{"first of a list", tag + ", " + otherTag, true, true},
-		{"last of a list", otherTag + `,W/"x",` + tag, true, true},
-		{"a list with gaps", ", ,\t" + otherTag + "\t, ," + tag + " ,", true, true},
-		{"beside a tag with a comma", `"a, b", ` + tag, true, true},
-		{"beside an empty tag", `"",` + tag, true, true},
-		{"the tag and then none", tag + ", x", true, true},
+		{"asterisk", "*", true, true},
+		{"asterisk in white space", " * ", true, true},
+		{"first in a list", tag + ", " + otherTag, true, true},
+		{"last in a list", otherTag + `,W/"x",` + tag, true, true},
+		{"a list with empty elements", ", ,\t" + otherTag + "\t, ," + tag + " ,", true, true},
+		{"after a tag with a comma", `"a, b", ` + tag, true, true},
+		{"after an empty tag", `"",` + tag, true, true},
+		{"the tag and then garbage", tag + ", x", true, true},
 
 		{"a weak tag", "W/" + tag, false, true},
 		{"a weak tag in a list", otherTag + ", W/" + tag, false, true},
@@ -191,25 +191,25 @@ func conditions(tag string) []condition {
 		{"another tag", otherTag, false, false},
 		{"another weak tag", "W/" + otherTag, false, false},
 		{"a part of the tag", tag[:10] + `"`, false, false},
-		{"the tag and more", `"` + bare + `x"`, false, false},
+		{"the tag and a suffix", `"` + bare + `x"`, false, false},
 		{"in another case", `"` + swapCase(bare) + `"`, false, false},
 		{"no quotes", bare, false, false},
 		{"one quote", `"` + bare, false, false},
-		{"other quotes", "'" + bare + "'", false, false},
-		{"something behind", tag + "x", false, false},
-		{"a tag behind", tag + otherTag, false, false},
-		{"something before", "x" + tag, false, false},
-		{"none and then the tag", "x, " + tag, false, false},
+		{"single quotes", "'" + bare + "'", false, false},
+		{"trailing garbage", tag + "x", false, false},
+		{"a tag without a comma", tag + otherTag, false, false},
+		{"leading garbage", "x" + tag, false, false},
+		{"garbage and then the tag", "x, " + tag, false, false},
 		{"a weak tag in lower case", "w/" + tag, false, false},
-		{"anything in a list", otherTag + ", *", false, false},
-		{"anything in quotes", `"*"`, false, false},
+		{"asterisk in a list", otherTag + ", *", false, false},
+		{"asterisk in quotes", `"*"`, false, false},
 		{"the empty tag", `""`, false, false},
 		{"commas", ",,", false, false},
 		{"W/", "W/", false, false},
 	}
 }
 
-// swapCase turns the case of every letter.
+// swapCase swaps the case of every letter.
 func swapCase(text string) string {
 	swapped := []byte(text)
 	for i, b := range swapped {
@@ -240,7 +240,7 @@ func TestIfNoneMatch(t *testing.T) {
 				}
 			}
 		}
-		// what 304 says beside is what 200 says
+		// 304 has the same header fields as 200
 		header := p.do("GET", target, nil, "If-None-Match", "*").want(304).header
 		for _, both := range []http.Header{header, whole.header} {
 			for _, name := range []string{"Date", "X-Request-Id", "Content-Type", "Content-Length"} {
@@ -265,7 +265,8 @@ type conditionalRequest struct {
 	success       int
 }
 
-// everyOperation has resources made for one request of each operation, but health.
+// everyOperation creates resources and returns one valid request for each operation
+// except the health checks.
 func (p *petstore) everyOperation() []conditionalRequest {
 	p.t.Helper()
 	s, unordered := p.stage(on("available", 5, 1, 2)), p.stage(on("available", 0))
@@ -306,8 +307,8 @@ func (p *petstore) everyOperation() []conditionalRequest {
 	}
 }
 
-// TestPreconditionsOfEveryOperation: RFC 9110, section 13.2.2. If-Match comes first,
-// on a read too, and "*" alone matches what has no tag.
+// TestPreconditionsOfEveryOperation checks RFC 9110, section 13.2.2: If-Match comes
+// first, on reads too, and only "*" matches a resource without a tag.
 func TestPreconditionsOfEveryOperation(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -361,7 +362,7 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(before, p.everything()); test.write == failed && diff != "" {
-			t.Errorf("If-Match %s, If-None-Match %s: something changed:\n%s", test.match, test.noneMatch, diff)
+			t.Errorf("If-Match %s, If-None-Match %s: the database changed:\n%s", test.match, test.noneMatch, diff)
 		}
 	}
 	for _, target := range []string{"/livez", "/readyz"} {
@@ -369,7 +370,8 @@ func TestPreconditionsOfEveryOperation(t *testing.T) {
 	}
 }
 
-// TestErrorsComeBeforePreconditions: a request that fails anyway fails in the same way.
+// TestErrorsComeBeforePreconditions: preconditions do not change the response to an
+// invalid request.
 func TestErrorsComeBeforePreconditions(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -383,7 +385,8 @@ func TestErrorsComeBeforePreconditions(t *testing.T) {
 	}
 }
 
-// TestIfNoneMatchOnAWrite: a write that must not touch one version of a resource.
+// TestIfNoneMatchOnAWrite: If-None-Match keeps a write from one version of a
+// resource.
 func TestIfNoneMatchOnAWrite(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -395,8 +398,8 @@ func TestIfNoneMatchOnAWrite(t *testing.T) {
 	}
 }
 
-// withHeader sends a request with a field as many times as there are values,
-// and as they are, an empty one too.
+// withHeader sends a request with one header line per value, unchanged, even an
+// empty one.
 func (p *petstore) withHeader(name string, values []string, method, target string, body []byte) *response {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+target, bytes.NewReader(body))
@@ -415,15 +418,14 @@ func (p *petstore) withHeader(name string, values []string, method, target strin
 	return resp
 }
 
-// conditionalWrite is a write of a resource that is there, which changes it.
+// conditionalWrite is a write that changes an existing resource.
 type conditionalWrite struct {
 	method, target string
 	body           any
 	success        int
 }
 
-// conditionalWrites has resources made for one of each operation that takes
-// If-Match.
+// conditionalWrites creates a resource for each operation that takes If-Match.
 func (p *petstore) conditionalWrites() []conditionalWrite {
 	p.t.Helper()
 	s, unordered := p.stage(on("available", 5, 1, 2)), p.stage(on("available", 0))
@@ -439,7 +441,7 @@ func (p *petstore) conditionalWrites() []conditionalWrite {
 	}
 }
 
-// everything is what the API can change in the database.
+// everything dumps all tables that the API can change.
 func (p *petstore) everything() (dump string) {
 	p.t.Helper()
 	err := p.db.QueryRow(p.t.Context(), `
@@ -471,7 +473,7 @@ func TestIfMatch(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(before, p.everything()); diff != "" {
-			t.Errorf("something changed:\n%s", diff)
+			t.Errorf("the database changed:\n%s", diff)
 		}
 	})
 	t.Run("holds", func(t *testing.T) {
@@ -486,13 +488,13 @@ func TestIfMatch(t *testing.T) {
 				resp := p.do(write.method, write.target, write.body, "If-Match", conditions(tag)[i].field).want(write.success)
 				if write.success == 204 {
 					if status := p.get(write.target).status; status != 404 {
-						t.Errorf("GET %s: %d when it was deleted", write.target, status)
+						t.Errorf("GET %s: %d after it was deleted", write.target, status)
 					}
 					continue
 				}
 				resp.wantSame(p.get(write.target))
 				if resp.etag() == tag {
-					t.Errorf("%s did nothing: %s", resp.what, resp.body)
+					t.Errorf("%s changed nothing: %s", resp.what, resp.body)
 				}
 				p.do(write.method, write.target, write.body, "If-Match", tag).wantError(412, "precondition_failed")
 			}
@@ -500,7 +502,7 @@ func TestIfMatch(t *testing.T) {
 	})
 }
 
-// A tag of the past is of no use, although nothing but the status has changed.
+// An old tag does not match, even if only the status has changed.
 func TestIfMatchSeesOrders(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1))
@@ -517,7 +519,7 @@ func TestIfMatchSeesOrders(t *testing.T) {
 	s.wantShelf(on("available", 50, 2, 3))
 }
 
-// 400s, then 404, then 412, then 422 and 409.
+// Errors 400 come first, then 404, then 412, then 422 and 409.
 func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -550,7 +552,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 			p.do(test.method, test.target, object{"x": 1}, "If-Match", otherTag).wantError(400, "validation_failed")
 		}
 		if diff := cmp.Diff(before, p.everything()); diff != "" {
-			t.Errorf("%s %s changed something:\n%s", test.method, test.target, diff)
+			t.Errorf("%s %s changed the database:\n%s", test.method, test.target, diff)
 		}
 	}
 	for _, field := range []string{"*", otherTag, "x"} {
@@ -561,7 +563,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	}
 }
 
-// Of many who change what they have all read, one does.
+// Of many concurrent updates with the same If-Match, one succeeds.
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4
@@ -589,7 +591,7 @@ func TestRaceForOneTag(t *testing.T) {
 					responses[i], err = s.try(race.method, target, race.body(i), "If-Match", tag)
 					return err
 				}
-				if round%2 == 1 && race.name != "category" { // whose row heldUp does not hold
+				if round%2 == 1 && race.name != "category" { // heldUp does not lock the row of the category
 					responses = responses[:heldUp]
 					s.heldUp(heldUp, run)
 				} else {
@@ -604,7 +606,7 @@ func TestRaceForOneTag(t *testing.T) {
 					}
 				}
 				if len(won) != 1 {
-					t.Fatalf("%d of %d changed what had one tag", len(won), len(responses))
+					t.Fatalf("%d of %d updates with the same If-Match succeeded", len(won), len(responses))
 				}
 				won[0].wantSame(s.get(target))
 			}
@@ -612,7 +614,8 @@ func TestRaceForOneTag(t *testing.T) {
 	}
 }
 
-// Stock that is counted anew never undoes an order that the count has not seen.
+// Setting the stock with If-Match never undoes an order that the client has not
+// seen.
 func TestRaceOfIfMatchAndOrder(t *testing.T) {
 	t.Parallel()
 	p := start(t)

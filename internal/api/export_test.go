@@ -5,11 +5,11 @@ import (
 	"net/url"
 )
 
-// SealCursor makes the cursor of a place that a test would else have to walk to.
+// SealCursor makes the cursor of any place, so that a test need not walk there.
 func SealCursor(secret []byte, account int64, path string, query url.Values, sort, key string, id int64) string {
 	p := &page{account: account, sort: sort}
 	return sealCursor(secret, p.listID(path, query), position{key: key, id: id})
 }
 
-// Sweep deletes the stored responses that have expired by now.
+// Sweep deletes the stored responses that have expired.
 func (s *Server) Sweep(ctx context.Context) { s.sweep(ctx) }

@@ -19,22 +19,22 @@ import (
 	"petstore/internal/auth"
 )
 
-// operation is an operation of the document with a request that it takes.
+// operation is an operation of the spec with a valid request.
 type operation struct {
 	method, path string
 	target       string // the path with ids in it
-	body         any    // the example of the document; nil for none
-	public       bool   // whether it takes no key
+	body         any    // the example of the spec, or nil
+	public       bool   // needs no key
 	described    *openapi3.Operation
 }
 
-// operations lists every operation of the document.
+// operations lists every operation of the spec.
 func operations() []operation {
 	var all []operation
 	for path, item := range theContract().document.Paths.Map() {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
-			// the API key 1 is that of the test
+			// the key with id 1 is the test's own
 			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711")
 			one.target = filled(ids.Replace(path), "1")
 			one.public = described.Security != nil && len(*described.Security) == 0
@@ -58,7 +58,7 @@ func eachOperation(t *testing.T, test func(t *testing.T, o operation)) {
 	}
 }
 
-// scope is what the API key needs.
+// scope is the scope that the operation needs.
 func (o operation) scope() auth.Scope {
 	switch {
 	case strings.HasPrefix(o.path, "/account/api-keys"):
@@ -76,14 +76,16 @@ func (p *petstore) ask(o operation, header ...string) *response {
 	return p.do(o.method, o.target, o.body, header...)
 }
 
-// oneOfEach makes what the operations ask for: a pet of id 1 and so on.
+// oneOfEach creates the resources that the operations refer to: a pet with id 1 and
+// so on.
 func (p *petstore) oneOfEach() {
 	p.t.Helper()
 	p.newOrder(p.newPet("one", 100), 1)
 	p.post("/messages", object{"message": "hello"}).want(202)
 }
 
-// TestEveryOperationRejects what section 3 of the contract says of all of them.
+// TestEveryOperationRejects checks the errors that every operation can return, as
+// listed under Errors in the API reference.
 func TestEveryOperationRejects(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -113,7 +115,8 @@ func TestEveryOperationRejects(t *testing.T) {
 	})
 }
 
-// wantUnavailable fails the test unless the answer says to try again.
+// wantUnavailable fails the test unless the response is a 503 that tells the client
+// to retry.
 func (r *response) wantUnavailable() {
 	r.t.Helper()
 	want := errorBody{Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Status: 503, RequestID: r.header.Get("X-Request-Id")}
@@ -125,7 +128,8 @@ func (r *response) wantUnavailable() {
 	}
 }
 
-// TestDatabaseUnavailable: 503, for keys that the server remembers and those it does not.
+// TestDatabaseUnavailable: every operation returns 503, for cached and for unknown
+// keys.
 func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -135,7 +139,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	eachOperation(t, func(t *testing.T, o operation) {
 		t.Helper()
 		p := p.in(t)
-		p.verifier.Trust() // so that it is the operation that finds the database away
+		p.verifier.Trust() // so that the operation itself finds the database unavailable
 		p.ask(o).wantUnavailable()
 		p.as(auth.NewSecret().Reveal()).ask(o).wantUnavailable()
 		p.as("x").ask(o).wantError(401, "invalid_api_key")
@@ -144,8 +148,8 @@ func TestDatabaseUnavailable(t *testing.T) {
 	p.as("").get("/openapi.json").want(200)
 }
 
-// TestDatabaseSlow: 503 within 8 seconds where a lock is not to be had, or a
-// connection; afterwards all is as before, and works.
+// TestDatabaseSlow: every operation returns 503 within 8 seconds when it cannot get
+// a lock or a connection. Afterwards the data is unchanged and the operations work.
 func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -156,7 +160,7 @@ func TestDatabaseSlow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = lock.Rollback(t.Context()) }() // when the test has failed
+	defer func() { _ = lock.Rollback(t.Context()) }() // only after a failure
 	if _, err := lock.Exec(t.Context(), "LOCK "+strings.Join(tables, ", ")); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +170,7 @@ func TestDatabaseSlow(t *testing.T) {
 			all = append(all, o)
 		}
 	}
-	p.verifier.Trust() // so that it is the operations that wait
+	p.verifier.Trust() // so that the operations wait, and not the verifier
 	atOnce(t, len(all), func(i int) error {
 		began := time.Now()
 		resp, err := p.try(all[i].method, all[i].target, all[i].body)
@@ -182,7 +186,7 @@ func TestDatabaseSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
-		t.Errorf("requests that failed changed the data (-before +after):\n%s", diff)
+		t.Errorf("failed requests changed the data (-before +after):\n%s", diff)
 	}
 	for _, o := range all {
 		if status := p.ask(o).status; status >= 500 {
@@ -191,7 +195,7 @@ func TestDatabaseSlow(t *testing.T) {
 	}
 }
 
-// contents gives every row of the tables as text.
+// contents returns every row of the tables as text.
 func (p *petstore) contents(tables []string) map[string][]string {
 	p.t.Helper()
 	all := map[string][]string{}
@@ -205,8 +209,8 @@ func (p *petstore) contents(tables []string) map[string][]string {
 	return all
 }
 
-// TestConnectionsCut: when the connections die under the server, requests are
-// answered or unavailable, and soon answered again.
+// TestConnectionsCut: when the connections of the server are terminated, requests
+// succeed or return 503, and soon all succeed again.
 func TestConnectionsCut(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -227,9 +231,9 @@ func TestConnectionsCut(t *testing.T) {
 	}
 }
 
-// hold locks a table and returns once so many statements of the server wait for
-// it, when those of begin run; release lets go.
-func (p *petstore) hold(table string, waiting int, begin func()) (release func()) {
+// lockTable locks a table, runs begin and returns once this many statements of the
+// server wait for the lock. Calling release unlocks the table.
+func (p *petstore) lockTable(table string, waiting int, begin func()) (release func()) {
 	p.t.Helper()
 	lock, err := p.db.Begin(p.t.Context())
 	if err == nil {
@@ -240,7 +244,7 @@ func (p *petstore) hold(table string, waiting int, begin func()) (release func()
 	}
 	begin()
 	eventually(p.t, 8*time.Second, func() bool { return p.waiting() == waiting })
-	return func() { _ = lock.Rollback(p.t.Context()) } // again is no error that matters
+	return func() { _ = lock.Rollback(p.t.Context()) } // a second rollback has no effect
 }
 
 // waiting counts the statements of the server that wait for a lock.
@@ -253,15 +257,15 @@ func (p *petstore) waiting() (count int) {
 	return count
 }
 
-// TestConnectionLost: a read whose connection is lost is done again; of a write it
-// is not known whether it was done.
+// TestConnectionLost: the server repeats a read whose connection is lost. It does
+// not repeat a write, because the write may have taken effect.
 func TestConnectionLost(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
 	var read, write *response
 	var group sync.WaitGroup
-	release := p.hold("orders", 2, func() {
+	release := p.lockTable("orders", 2, func() {
 		group.Go(func() { read = p.get("/store/orders/1") })
 		group.Go(func() { write = p.post("/store/orders", object{"petId": 1}) })
 	})
@@ -276,7 +280,8 @@ func TestConnectionLost(t *testing.T) {
 	write.wantUnavailable()
 }
 
-// TestClientLeaves: a read ends with its client, and that is no error of ours.
+// TestClientLeaves: a read ends when its client hangs up, and is not logged as an
+// error.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -291,7 +296,7 @@ func TestClientLeaves(t *testing.T) {
 	request.Header.Set("Authorization", "Bearer "+p.key)
 	request.Header.Set("X-Request-Id", id)
 	left := make(chan error, 1)
-	release := p.hold("orders", 1, func() {
+	release := p.lockTable("orders", 1, func() {
 		go func() {
 			_, err := p.send(request, nil)
 			left <- err
@@ -300,16 +305,16 @@ func TestClientLeaves(t *testing.T) {
 	defer release()
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("the client was told %v", err)
+		t.Errorf("the client got %v", err)
 	}
 	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 && len(p.logged(id)) == 1 })
 	if line := p.logged(id)[0]; line.Level != "INFO" || line.Status != 499 || line.Error != "" {
-		t.Errorf("the log says %+v", line)
+		t.Errorf("the log has %+v", line)
 	}
 }
 
-// TestDatabaseErrorsAreHidden: what the database says of a statement goes to the
-// log, and not to the client.
+// TestDatabaseErrorsAreHidden: the text of a database error goes to the log, not to
+// the client.
 func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -320,7 +325,7 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 	eachOperation(t, func(t *testing.T, o operation) {
 		t.Helper()
 		p := p.in(t)
-		p.verifier.Trust() // so that the server goes on to know the key
+		p.verifier.Trust() // so that the key stays cached
 		id := "fault-" + o.described.OperationID
 		resp := p.ask(o, "X-Request-Id", id)
 		want := errorBody{Code: "internal_error", Message: "The server failed. Quote the request id when you report it.", Status: 500, RequestID: id}
@@ -328,11 +333,11 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 			t.Errorf("the Error (-want +got):\n%s", diff)
 		}
 		if bytes.Contains(resp.body, []byte("relation")) {
-			t.Errorf("the database's words are told: %s", resp.body)
+			t.Errorf("the response contains the text of the database: %s", resp.body)
 		}
 		lines := p.logged(id)
 		if len(lines) != 1 || lines[0].Level != "ERROR" || !strings.Contains(lines[0].Error, "does not exist") {
-			t.Errorf("the log lines do not say what happened: %+v", lines)
+			t.Errorf("the log lines do not contain the error: %+v", lines)
 		}
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzParseObject holds the reader of bodies to encoding/json, another reader,
-// which is lenient in ways that are made up for here.
+// FuzzParseObject compares the body parser with encoding/json, and compensates for
+// that package's leniency.
 func FuzzParseObject(f *testing.F) {
 	for _, seed := range []string{
 		``, ` `, `{}`, ` { "name" : "Rex" } `, `{"name": "Rex", "categoryId": 1}`, `[]`, `null`, `"text"`, `1`, `-0`, `true`,
@@ -44,31 +44,31 @@ func FuzzParseObject(f *testing.F) {
 		}
 		if err != nil || len(violations) > 0 {
 			if object != nil {
-				t.Fatal("an object beside an error")
+				t.Fatal("returned an object together with an error")
 			}
 			return
 		}
-		members := maps.Collect(clonedFields(object))
+		fields := maps.Collect(clonedFields(object))
 
 		var theirs map[string]json.RawMessage
 		if err := json.Unmarshal(text, &theirs); err != nil {
 			t.Fatalf("encoding/json: %v", err)
 		}
-		if diff := cmp.Diff(slices.Sorted(maps.Keys(theirs)), slices.Sorted(maps.Keys(members))); diff != "" {
-			t.Fatalf("names of the members (-encoding/json +ours):\n%s", diff)
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(theirs)), slices.Sorted(maps.Keys(fields))); diff != "" {
+			t.Fatalf("field names (-encoding/json +ours):\n%s", diff)
 		}
-		for name, value := range members {
+		for name, value := range fields {
 			if want, have := decoded(t, theirs[name]), decoded(t, []byte(value)); !reflect.DeepEqual(want, have) {
 				t.Fatalf("%q is %v, for encoding/json %v", name, have, want)
 			}
 		}
 
-		again, err := encode(members)
+		again, err := encode(fields)
 		if err != nil {
 			t.Fatalf("encoding again: %v", err)
 		}
 		reread, violations, err := parseObject(again)
-		if err != nil || len(violations) > 0 || len(maps.Collect(clonedFields(reread))) != len(members) {
+		if err != nil || len(violations) > 0 || len(maps.Collect(clonedFields(reread))) != len(fields) {
 			t.Fatalf("reading %s again: %v, %v", again, violations, err)
 		}
 	})
@@ -85,9 +85,9 @@ func clonedFields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	}
 }
 
-// acceptable says, by way of encoding/json, whether a text is one JSON value as
-// the contract wants it. Lone surrogates, which that package replaces, make it
-// unsure.
+// acceptable reports whether encoding/json reads a text as one JSON value without
+// invalid UTF-8, duplicate names or excessive depth. It is unsure about lone
+// surrogates, which that package replaces.
 func acceptable(text []byte) (yes, sure bool) {
 	if !utf8.Valid(text) || !json.Valid(text) {
 		return false, true
@@ -95,8 +95,8 @@ func acceptable(text []byte) (yes, sure bool) {
 	return wellNested(bytes.TrimSpace(text), 1), !bytes.Contains(bytes.ToLower(text), []byte(`\ud`))
 }
 
-// wellNested reports whether no object holds a name twice, and arrays and
-// objects are no deeper than maxDepth.
+// wellNested reports whether no object has a duplicate name, and the depth is at
+// most maxDepth.
 func wellNested(value json.RawMessage, depth int) bool {
 	if value[0] != '{' && value[0] != '[' {
 		return true
@@ -122,7 +122,7 @@ func wellNested(value json.RawMessage, depth int) bool {
 	return true
 }
 
-// decoded is a value with its numbers as they are written.
+// decoded is a value whose numbers keep their spelling.
 func decoded(t *testing.T, text []byte) (value any) {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -133,7 +133,7 @@ func decoded(t *testing.T, text []byte) (value any) {
 	return value
 }
 
-// FuzzFields reads one member in every way there is: each gives either what
+// FuzzFields reads one field as every type. Each read returns either the value that
 // encoding/json reads, within the bounds, or a violation.
 func FuzzFields(f *testing.F) {
 	for _, seed := range []string{
@@ -195,24 +195,24 @@ func FuzzFields(f *testing.F) {
 	})
 }
 
-// checkRead reads one member, which must give either a good value or violations,
-// each of another code: a name can be blank and hold a control character.
+// checkRead reads one field, which must return either a good value or violations
+// with different codes: a name can be blank and contain a control character.
 func checkRead[T any](t *testing.T, object jsontext.Value, read func(*body) *T, good func(T) bool) {
 	t.Helper()
 	b := &body{object: object}
 	value := read(b)
 	switch {
 	case (value == nil) != (len(b.violations) == 1 || len(b.violations) == 2 && b.violations[0].Code == "blank" && b.violations[1].Code == "invalid_characters"):
-		t.Fatalf("%s: the value %v and the violations %v", object, value, b.violations)
+		t.Fatalf("%s: both the value %v and the violations %v", object, value, b.violations)
 	case value != nil && !good(*value):
 		t.Fatalf("%s was read as %v", object, *value)
 	case value == nil && b.err() == nil:
-		t.Fatalf("%s: the violation %v is no error", object, b.violations)
+		t.Fatalf("%s: the violation %v has an unknown code", object, b.violations)
 	}
 }
 
-// FuzzParseTime holds the reader of times to the form that RFC 3339 describes
-// and to what time.Parse reads.
+// FuzzParseTime compares the time parser with the RFC 3339 grammar and with
+// time.Parse.
 func FuzzParseTime(f *testing.F) {
 	for _, seed := range []string{
 		"2026-12-24T09:30:00Z", "2026-12-24T09:30:00.123456789+02:00", "2026-12-24T09:30:00.999999999-23:59", "2028-02-29T00:00:00Z",
@@ -227,9 +227,9 @@ func FuzzParseTime(f *testing.F) {
 		at, err := parseTime(text)
 		theirs, theirErr := time.Parse(time.RFC3339Nano, strings.ToUpper(text))
 		if err != nil {
-			// Offsets are the one thing of which time.Parse takes a little more.
+			// time.Parse accepts a few more offsets.
 			if year := theirs.UTC().Year(); theirErr == nil && form.MatchString(text) && year >= 1 && year <= 9999 && !regexp.MustCompile(`(24:..|60)\z`).MatchString(text) {
-				t.Fatalf("refused: %v", err)
+				t.Fatalf("rejected: %v", err)
 			}
 			return
 		}
@@ -242,12 +242,12 @@ func FuzzParseTime(f *testing.F) {
 			t.Fatalf("read as %v", at)
 		}
 		if again, err := parseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
-			t.Fatalf("%v was answered, and read again as %v, %v", at, again, err)
+			t.Fatalf("%v was formatted, and parsed again as %v, %v", at, again, err)
 		}
 	})
 }
 
-// FuzzCursor seals positions, and opens them and whatever else comes.
+// FuzzCursor seals positions, and opens them and arbitrary text.
 func FuzzCursor(f *testing.F) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	const name = "/pets?sort=name"

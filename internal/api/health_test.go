@@ -16,7 +16,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// schemaReads counts the statements that read the version of the schema.
+// schemaReads counts the statements that read the schema version.
 type schemaReads struct{ count atomic.Int64 }
 
 // TraceQueryStart implements pgx.QueryTracer.
@@ -30,8 +30,8 @@ func (r *schemaReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *schemaReads) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestReadinessQueriesOncePerSecond covers probes that come one after the other, and
-// probes that come while the database takes its time.
+// TestReadinessQueriesOncePerSecond covers probes in sequence, and concurrent
+// probes of a slow database.
 func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	t.Parallel()
 	var reads schemaReads
@@ -46,7 +46,7 @@ func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	wantReads := func(want int64) {
 		t.Helper()
 		if got := reads.count.Load(); got != want {
-			t.Errorf("the database was asked %d times, want %d", got, want)
+			t.Errorf("the database got %d queries, want %d", got, want)
 		}
 	}
 

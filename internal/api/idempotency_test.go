@@ -19,20 +19,20 @@ import (
 	"petstore/internal/postgres"
 )
 
-// under sends a POST under an Idempotency-Key.
+// under sends a POST with an Idempotency-Key.
 func (p *petstore) under(key, target string, body any) *response {
 	p.t.Helper()
 	return p.do("POST", target, body, "Idempotency-Key", key)
 }
 
-// wantReplay fails the test unless the answer is that one again, said to be so.
+// wantReplay fails the test unless the response is a replay of first.
 func (r *response) wantReplay(first *response) {
 	r.t.Helper()
 	if r.header.Get("Idempotent-Replayed") != "true" || first.header.Get("Idempotent-Replayed") != "" {
-		r.t.Errorf("%s: Idempotent-Replayed %q, and at first %q", r.what, r.header.Get("Idempotent-Replayed"), first.header.Get("Idempotent-Replayed"))
+		r.t.Errorf("%s: Idempotent-Replayed %q, on the first response %q", r.what, r.header.Get("Idempotent-Replayed"), first.header.Get("Idempotent-Replayed"))
 	}
 	if r.status != first.status || !bytes.Equal(r.body, first.body) {
-		r.t.Errorf("%s: %d %s, and at first %d %s", r.what, r.status, r.body, first.status, first.body)
+		r.t.Errorf("%s: %d %s; the first response was %d %s", r.what, r.status, r.body, first.status, first.body)
 	}
 	for _, name := range []string{"Location", "ETag", "Content-Type", "Cache-Control"} {
 		if diff := cmp.Diff(first.header.Values(name), r.header.Values(name)); diff != "" {
@@ -41,7 +41,7 @@ func (r *response) wantReplay(first *response) {
 	}
 }
 
-// wantFresh fails the test unless the answer is one of a request that did something.
+// wantFresh fails the test unless the response has this status and is not a replay.
 func (r *response) wantFresh(status int) *response {
 	r.t.Helper()
 	if replayed := r.want(status).header.Get("Idempotent-Replayed"); replayed != "" {
@@ -59,14 +59,14 @@ func (p *petstore) count(table string) (rows int) {
 	return rows
 }
 
-// creation is what one POST operation takes.
+// creation is a valid request of one POST operation.
 type creation struct {
 	target, table string
 	status        int
 	body, other   string
 }
 
-// creations gives a creation for each POST operation.
+// creations returns a creation for each POST operation.
 func (p *petstore) creations() []creation {
 	p.t.Helper()
 	pet := p.newPet(rand.Text(), 1_000)
@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	p := startOn(t, database)
-	another := startOn(t, database).as(p.key) // process
+	another := startOn(t, database).as(p.key) // another process
 	for i, one := range p.creations() {
 		before, key := p.count(one.table), fmt.Sprint("key-", i)
 		first := p.under(key, one.target, one.body).wantFresh(one.status)
@@ -94,7 +94,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("POST %s created %d", one.target, after-before)
 		}
 
-		// the same in other bytes is another request
+		// other bytes are another request, even with the same meaning
 		for _, body := range []string{one.other, one.body + " "} {
 			p.under(key, one.target, body).wantError(422, "idempotency_key_reused")
 		}
@@ -109,7 +109,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Another API key's requests are others, of the same account too.
+// Idempotency keys are separate for each API key, also within an account.
 func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -124,7 +124,7 @@ func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	}
 }
 
-// Only a success is kept: whatever else was answered, the key is free.
+// Only successful responses are stored. After an error the key is free.
 func TestErrorsFreeTheKey(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1))
@@ -143,13 +143,13 @@ func TestErrorsFreeTheKey(t *testing.T) {
 	s.wantShelf(on("available", 2, 3))
 }
 
-// So it is after a 503, whose effect did not come about.
+// The key is also free after a 503, whose write was rolled back.
 func TestUnavailabilityFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5))
 	tx, err := s.db.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "LOCK TABLE idempotency_keys IN SHARE MODE") // no answer can be kept
+		_, err = tx.Exec(t.Context(), "LOCK TABLE idempotency_keys IN SHARE MODE") // the server cannot store a response
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +164,8 @@ func TestUnavailabilityFreesTheKey(t *testing.T) {
 	s.wantShelf(on("available", 4, 1))
 }
 
-// The answer is given again whatever has become of things, but not to a request
-// that is wrong by itself.
+// A replay ignores the current state of the resources, but an invalid request is
+// rejected.
 func TestReplayInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1))
@@ -193,7 +193,7 @@ func TestReplayInTheOrderOfChecks(t *testing.T) {
 	s.under("x", "/store/orders", order).wantReplay(first)
 }
 
-// That the key is wrong comes after the parameters and before the body.
+// An invalid Idempotency-Key is reported after the parameters and before the body.
 func TestInvalidIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -213,7 +213,7 @@ func TestInvalidIdempotencyKey(t *testing.T) {
 		p.under("a b", one.target, "{").wantError(400, "invalid_idempotency_key")
 	}
 	if diff := cmp.Diff(before, p.everything()); diff != "" || p.count("messages") > 0 || p.count("idempotency_keys") > 0 {
-		t.Errorf("something changed:\n%s", diff)
+		t.Errorf("the database changed:\n%s", diff)
 	}
 	for _, key := range []string{"x", "X", "0", strings.Repeat("x", 255), `!"#$%&'()*+,-./:;<=>?@[\]^_{|}~` + "`", `"quoted"`, "%00", "';--"} {
 		first := p.under(key, "/messages", object{"message": key}).wantFresh(202)
@@ -221,7 +221,7 @@ func TestInvalidIdempotencyKey(t *testing.T) {
 	}
 }
 
-// Other methods are repeated as they are.
+// Other methods ignore the header.
 func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1, 2))
@@ -244,13 +244,13 @@ func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantFresh(204)
 	s.withHeader("Idempotency-Key", []string{"x"}, "DELETE", s.orderPath(0), nil).wantError(404, "order_not_found")
 	if kept := s.count("idempotency_keys"); kept > 0 {
-		t.Errorf("%d answers were kept", kept)
+		t.Errorf("%d responses were stored", kept)
 	}
 	s.under("x", "/store/orders", object{"petId": s.pet}).wantFresh(201)
 }
 
-// holding holds an Idempotency-Key of the client, as a request that still runs
-// does, while something happens.
+// holding holds an Idempotency-Key of the client, like a running request, while
+// happen runs.
 func (p *petstore) holding(key string, happen func()) {
 	p.t.Helper()
 	ctx := p.t.Context()
@@ -270,7 +270,7 @@ func (p *petstore) holding(key string, happen func()) {
 	happen()
 }
 
-// keyID is the id of the first API key.
+// keyID returns the id of the first API key.
 func (p *petstore) keyID() (id int64) {
 	p.t.Helper()
 	if err := p.db.QueryRow(p.t.Context(), "SELECT min(id) FROM api_keys").Scan(&id); err != nil {
@@ -279,7 +279,7 @@ func (p *petstore) keyID() (id int64) {
 	return id
 }
 
-// A twin of a request that still runs does not wait for it.
+// A second request with the key of a running request does not wait for it.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -307,7 +307,7 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 	p.under("x", "/messages", object{"message": "free again"}).wantFresh(202)
 }
 
-// Forty twins at once have one effect.
+// Forty concurrent requests with the same key have one effect.
 func TestRaceForOneIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	const twins, rounds = 40, 5
@@ -335,7 +335,7 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 			}
 		}
 		if ends["201 "] != 1 {
-			t.Errorf("%d requests were the first", ends["201 "])
+			t.Errorf("%d requests were not replays, want 1", ends["201 "])
 		}
 		t.Log(ends)
 		s.wantShelf(on("available", 97, 3))
@@ -343,7 +343,7 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 	}
 }
 
-// Requests under keys of their own do not hinder each other.
+// Concurrent requests with different keys do not affect each other.
 func TestConcurrentIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	const strangers = 40
@@ -356,11 +356,11 @@ func TestConcurrentIdempotencyKeys(t *testing.T) {
 		return err
 	})
 	if item := s.inventory(s.pet); item.Quantity != 0 || s.count("orders") != strangers {
-		t.Errorf("%d orders, and %d left in stock", s.count("orders"), item.Quantity)
+		t.Errorf("%d orders, and a stock of %d left", s.count("orders"), item.Quantity)
 	}
 }
 
-// age makes every stored answer older.
+// age makes all stored responses older.
 func (p *petstore) age(by time.Duration) {
 	p.t.Helper()
 	if _, err := p.db.Exec(p.t.Context(), "UPDATE idempotency_keys SET created_at = created_at - $1::interval", by); err != nil {
@@ -384,11 +384,11 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 	third := p.under("x", "/messages", bye).wantFresh(202)
 	p.under("x", "/messages", bye).wantReplay(third)
 	if p.count("messages") != 3 || p.count("idempotency_keys") != 1 {
-		t.Errorf("%d messages and %d stored answers, want 3 and 1", p.count("messages"), p.count("idempotency_keys"))
+		t.Errorf("%d messages and %d stored responses, want 3 and 1", p.count("messages"), p.count("idempotency_keys"))
 	}
 }
 
-// expire stores answers that have expired.
+// expire inserts expired stored responses.
 func (p *petstore) expire(responses int) {
 	p.t.Helper()
 	_, err := p.db.Exec(p.t.Context(), `
@@ -405,16 +405,16 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	p := start(t)
 	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
 
-	t.Run("a batch at a time", func(t *testing.T) {
+	t.Run("in batches", func(t *testing.T) {
 		p.expire(25)
 		for _, want := range []int64{10, 10, 5, 0} {
 			swept, err := db.New(p.db).IdempotencyKeySweep(t.Context(), 10)
 			if err != nil || swept != want {
-				t.Errorf("%d were swept, want %d: %v", swept, want, err)
+				t.Errorf("%d were deleted, want %d: %v", swept, want, err)
 			}
 		}
 	})
-	t.Run("past what others sweep", func(t *testing.T) {
+	t.Run("skipping rows that another sweep has locked", func(t *testing.T) {
 		p.expire(25)
 		tx, err := p.db.Begin(t.Context())
 		if err != nil {
@@ -426,14 +426,14 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 		}{{db.New(tx), 10, 10}, {db.New(p.db), 100, 15}} {
 			swept, err := step.queries.IdempotencyKeySweep(t.Context(), int32(step.batch))
 			if err != nil || swept != step.want {
-				t.Errorf("%d were swept, want %d: %v", swept, step.want, err)
+				t.Errorf("%d were deleted, want %d: %v", swept, step.want, err)
 			}
 		}
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
-	t.Run("by the server, until it is told to end", func(t *testing.T) {
+	t.Run("periodically, until shutdown", func(t *testing.T) {
 		p.expire(2500)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -443,19 +443,19 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 		}()
 		for deadline := time.Now().Add(10 * time.Second); p.count("idempotency_keys") > 1; {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d stored answers are left", p.count("idempotency_keys"))
+				t.Fatalf("%d stored responses are left", p.count("idempotency_keys"))
 			}
 		}
 		cancel()
 		<-ended
 	})
 	if kept := p.count("idempotency_keys"); kept != 1 {
-		t.Errorf("%d stored answers are left, want 1", kept)
+		t.Errorf("%d stored responses are left, want 1", kept)
 	}
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
 
-// A sweep that meets no database says so and goes on.
+// TestSweepWithoutADatabase: a failing sweep logs a warning and retries later.
 func TestSweepWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -468,7 +468,7 @@ func TestSweepWithoutADatabase(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(p.log.String(), "could not sweep"); {
 		if time.Now().After(deadline) {
-			t.Fatalf("the log: %s", p.log)
+			t.Fatalf("log: %s", p.log)
 		}
 	}
 	cancel()
@@ -476,7 +476,7 @@ func TestSweepWithoutADatabase(t *testing.T) {
 }
 
 // TestSweepBeforeTheSchema: on an empty database the sweep logs nothing, because
-// serve has said that the schema is behind.
+// serve has already logged that the schema is behind.
 func TestSweepBeforeTheSchema(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -488,12 +488,12 @@ func TestSweepBeforeTheSchema(t *testing.T) {
 	p = p.with(func(o *api.Options) { o.DB = empty })
 	p.server.Sweep(t.Context())
 	if strings.Contains(p.log.String(), "sweep") {
-		t.Errorf("the log: %s", p.log)
+		t.Errorf("log: %s", p.log)
 	}
 }
 
-// withoutWriters returns the same server with a pool of its own, whose only
-// connection for writes is in use until the test ends.
+// withoutWriters returns the same server with a pool whose only connection for
+// writes is in use until the test ends.
 func (p *petstore) withoutWriters() *petstore {
 	p.t.Helper()
 	const conns = 3
@@ -510,12 +510,13 @@ func (p *petstore) withoutWriters() *petstore {
 	return p.with(func(o *api.Options) { o.DB = pool })
 }
 
-// TestSweepIsAWrite: it takes no connection that is kept for reads.
+// TestSweepIsAWrite: the sweep does not take a connection that is reserved for
+// reads.
 func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
 	p := start(t).withoutWriters()
 	p.server.Sweep(t.Context())
 	if got := p.pool.CanceledWrites(); got != 1 {
-		t.Errorf("%d writes got no connection, want the sweep", got)
+		t.Errorf("%d writes did not get a connection, want 1, the sweep", got)
 	}
 }

@@ -16,21 +16,21 @@ func TestGetInventoryItem(t *testing.T) {
 	petID := p.newPet("Rex", 0)
 	want := inventoryItem{petID, 0, "available"}
 	if diff := cmp.Diff(want, p.inventory(petID)); diff != "" {
-		t.Errorf("of a new pet (-want +got):\n%s", diff)
+		t.Errorf("entry of a new pet (-want +got):\n%s", diff)
 	}
 	path := fmt.Sprintf("/store/inventory/%d", petID)
 	want.Quantity = 7
 	if diff := cmp.Diff(want, decode[inventoryItem](p.put(path, object{"quantity": 7}).want(200))); diff != "" {
-		t.Errorf("what setting it answers (-want +got):\n%s", diff)
+		t.Errorf("response to PUT (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(want, p.inventory(petID)); diff != "" {
-		t.Errorf("after it was set (-want +got):\n%s", diff)
+		t.Errorf("entry after PUT (-want +got):\n%s", diff)
 	}
 }
 
 func TestStockingRules(t *testing.T) {
 	t.Parallel()
-	hold(t, []rule{
+	checkRules(t, []rule{
 		{"available", on("available", 2), stocking(5), 200, "", on("available", 5)},
 		{"available, the same", on("available", 2, 4), stocking(2), 200, "", on("available", 2, 4)},
 		{"pending", on("pending", 0, 4), stocking(5), 200, "", on("available", 5, 4)},
@@ -49,8 +49,8 @@ func TestStockingRules(t *testing.T) {
 	})
 }
 
-// Clients may set any status but pending on what is sold, whatever the stock;
-// units stay where they are.
+// Clients may set any status except pending on a sold pet, with any stock. The
+// units do not change.
 func TestStatusRules(t *testing.T) {
 	t.Parallel()
 	statuses := []string{"available", "pending", "sold"}
@@ -58,7 +58,7 @@ func TestStatusRules(t *testing.T) {
 	for _, from := range statuses {
 		for _, to := range statuses {
 			for _, before := range []shelf{on(from, 0), on(from, 2), on(from, 0, 4), on(from, 2, 4)} {
-				r := rule{fmt.Sprintf("%v to %s", before, to), before, moving(to), 200, "", shelf{to, before.Stock, before.Held}}
+				r := rule{fmt.Sprintf("from %v to %s", before, to), before, moving(to), 200, "", shelf{to, before.Stock, before.Held}}
 				if from == "sold" && to == "pending" {
 					r.status, r.code, r.after = 409, "invalid_transition", before
 				}
@@ -66,17 +66,17 @@ func TestStatusRules(t *testing.T) {
 			}
 		}
 	}
-	hold(t, rules)
+	checkRules(t, rules)
 }
 
-// A refused status keeps the rest of the patch from being made.
+// A rejected status rejects the whole patch.
 func TestRejectedStatusChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("sold", 2))
 	before := s.get(s.petPath()).want(200)
 	s.run(patchingPet(object{"status": "pending", "name": "Other"})).wantError(409, "invalid_transition")
 	if diff := cmp.Diff(string(before.body), string(s.get(s.petPath()).want(200).body)); diff != "" {
-		t.Errorf("the pet (-before +after):\n%s", diff)
+		t.Errorf("pet (-before +after):\n%s", diff)
 	}
 }
 
@@ -88,16 +88,16 @@ func TestInventoryBodies(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", `{}`, []string{"/quantity required"}},
-		{"no object", `5`, []string{" wrong_type"}},
+		{"not an object", `5`, []string{" wrong_type"}},
 		{"negative", `{"quantity": -1}`, []string{"/quantity out_of_range"}},
-		{"minus nothing", `{"quantity": -0.0}`, []string{"/quantity wrong_type"}},
+		{"minus zero", `{"quantity": -0.0}`, []string{"/quantity wrong_type"}},
 		{"too many", `{"quantity": 1000000001}`, []string{"/quantity out_of_range"}},
 		{"a fraction", `{"quantity": 1.5}`, []string{"/quantity wrong_type"}},
-		{"a fraction of nothing", `{"quantity": 5.0}`, []string{"/quantity wrong_type"}},
+		{"zero as a fraction", `{"quantity": 5.0}`, []string{"/quantity wrong_type"}},
 		{"an exponent", `{"quantity": 5E0}`, []string{"/quantity wrong_type"}},
 		{"text", `{"quantity": "5"}`, []string{"/quantity wrong_type"}},
 		{"null", `{"quantity": null}`, []string{"/quantity null_not_allowed"}},
-		{"what the server sets", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},
+		{"read-only fields", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},
 		{"unknown", `{"quantity": 9, "held": 1}`, []string{"/held unknown_field"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestInventorySummary(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for _, step := range []struct {
-		add  []string // pets of these statuses
+		add  []string // statuses of pets to add
 		want map[string]int
 	}{
 		{nil, map[string]int{"available": 0, "pending": 0, "sold": 0}},
@@ -129,12 +129,12 @@ func TestInventorySummary(t *testing.T) {
 			t.Errorf("after %v (-want +got):\n%s", step.add, diff)
 		}
 	}
-	// The word is no id, whatever the method.
+	// "summary" is not an id, whatever the method.
 	p.put("/store/inventory/summary", object{"quantity": 1}).wantError(405, "method_not_allowed")
 }
 
-// TestOrdersUpdateInventoryHOT: an order writes no index of inventory, as long as the
-// pet does not become low or stop being it.
+// TestOrdersUpdateInventoryHOT: an order is a HOT update of inventory, unless the
+// pet becomes low or stops being low.
 func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -160,7 +160,7 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	}
 }
 
-// TestLowFollowsTheStock: low changes with the quantity, at 10 units.
+// TestLowFollowsTheStock: an entry is low from 10 units down.
 func TestLowFollowsTheStock(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -168,7 +168,7 @@ func TestLowFollowsTheStock(t *testing.T) {
 	for _, test := range []struct {
 		quantity int
 		low      bool
-	}{{1, false}, {1, true}, {10, true}} { // 11, 10 and 0 are left
+	}{{1, false}, {1, true}, {10, true}} { // leaves 11, 10 and 0
 		p.post("/store/orders", object{"petId": petID, "quantity": test.quantity}).want(201)
 		for filter, listed := range map[bool]bool{true: test.low, false: !test.low} {
 			got := decode[[]inventoryItem](p.get(fmt.Sprintf("/store/inventory?low=%t", filter)).want(200))

@@ -27,14 +27,14 @@ import (
 	"petstore/internal/ratelimit"
 )
 
-// stoppedClock is a clock that the test moves.
+// stoppedClock is a clock that only the test moves.
 type stoppedClock struct{ nanoseconds atomic.Int64 }
 
 func (c *stoppedClock) now() time.Time { return time.Unix(0, c.nanoseconds.Load()) }
 
 func (c *stoppedClock) move(by time.Duration) { c.nanoseconds.Add(int64(by)) }
 
-// limited starts a server with limits by a clock that stands still.
+// limited starts a server with these limits and a stopped clock.
 func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.Options)) (*petstore, *stoppedClock) {
 	p.t.Helper()
 	clock := &stoppedClock{}
@@ -46,7 +46,8 @@ func (p *petstore) limited(keys, failures ratelimit.Limit, change ...func(*api.O
 	}), clock
 }
 
-// wantLimit fails the test unless the answer tells this limit and what is left of it.
+// wantLimit fails the test unless the response has this rate limit policy and
+// state.
 func (r *response) wantLimit(policy, state string) {
 	r.t.Helper()
 	got := [][]string{r.header.Values("RateLimit-Policy"), r.header.Values("RateLimit")}
@@ -55,7 +56,7 @@ func (r *response) wantLimit(policy, state string) {
 	}
 }
 
-// wantNoLimit fails the test if the answer tells of a limit.
+// wantNoLimit fails the test if the response has a rate limit header.
 func (r *response) wantNoLimit() {
 	r.t.Helper()
 	for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
@@ -65,7 +66,7 @@ func (r *response) wantNoLimit() {
 	}
 }
 
-// wantLimited fails the test unless the answer is 429 and says how long to wait.
+// wantLimited fails the test unless the response is 429 with this Retry-After.
 func (r *response) wantLimited(seconds string) *response {
 	r.t.Helper()
 	r.wantError(429, "rate_limited")
@@ -78,7 +79,8 @@ func (r *response) wantLimited(seconds string) *response {
 	return r
 }
 
-// TestKeyLimit: three at once and one each ten seconds, told on every answer.
+// TestKeyLimit: a burst of three, then one request every ten seconds, with rate
+// limit headers on every response.
 func TestKeyLimit(t *testing.T) {
 	t.Parallel()
 	const policy = `"key";q=3;w=30`
@@ -99,7 +101,8 @@ func TestKeyLimit(t *testing.T) {
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
 }
 
-// TestRateLimitOnEveryResponse to a known key, and on no other.
+// TestRateLimitOnEveryResponse: responses to a known key have rate limit headers,
+// and others do not.
 func TestRateLimitOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -147,7 +150,7 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 	p.get("/pets").want(503).wantNoLimit() // a server without a limit
 }
 
-// TestEveryOperationIsLimited, and does nothing then.
+// TestEveryOperationIsLimited: a limited request has no effect.
 func TestEveryOperationIsLimited(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -165,7 +168,7 @@ func TestEveryOperationIsLimited(t *testing.T) {
 		p.as("x").ask(o).wantLimited("30").wantNoLimit()
 	})
 	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
-		t.Errorf("requests that were refused changed the data (-before +after):\n%s", diff)
+		t.Errorf("limited requests changed the data (-before +after):\n%s", diff)
 	}
 	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
 		p.get(target).want(200)
@@ -174,8 +177,8 @@ func TestEveryOperationIsLimited(t *testing.T) {
 	p.do("OPTIONS", "/pets", nil).want(204)
 }
 
-// TestBucketsOfKeys: each key has a bucket, whosever it is, on whatever operation
-// and with whatever secret.
+// TestBucketsOfKeys: each key has its own bucket, in any account, for all
+// operations and with each of its secrets.
 func TestBucketsOfKeys(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -194,32 +197,33 @@ func TestBucketsOfKeys(t *testing.T) {
 	p.as(unlimited.post(rotatePath(rotating.ID), nil).wantSecret().Secret).get("/pets").wantLimited("60")
 }
 
-// TestRaceForTokens: of many requests at once, as many are answered as the key may send.
+// TestRaceForTokens: of many concurrent requests, exactly the allowed number
+// succeeds.
 func TestRaceForTokens(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).limited(ratelimit.Limit{PerMinute: 1, Burst: 10}, ratelimit.Limit{})
-	var answered atomic.Int64
+	var succeeded atomic.Int64
 	atOnce(t, 40, func(int) error {
 		resp, err := p.try("GET", "/pets", nil)
 		if err == nil && resp.status == 200 {
-			answered.Add(1)
+			succeeded.Add(1)
 		} else if err == nil && resp.status != 429 {
 			err = fmt.Errorf("%d: %s", resp.status, resp.body)
 		}
 		return err
 	})
-	if got := answered.Load(); got != 10 {
-		t.Errorf("%d requests were answered, want 10", got)
+	if got := succeeded.Load(); got != 10 {
+		t.Errorf("%d requests succeeded, want 10", got)
 	}
 }
 
-// TestFailureLimit: whoever fails too often is not even told why; a key that
-// works is never refused for it.
+// TestFailureLimit: over the failure limit, an address gets 429 without the reason
+// of the failure. A valid key is never rejected for it.
 func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	p, clock := start(t).limited(ratelimit.Limit{}, ratelimit.Limit{PerMinute: 3, Burst: 3})
 	for range 10 {
-		p.get("/pets").want(200) // which no failure is
+		p.get("/pets").want(200) // not a failure
 	}
 	p.as("").get("/pets").wantChallenge(401, "missing_api_key", challenge)
 	p.as("x").get("/pets").wantChallenge(401, "invalid_api_key", challengeInvalid)
@@ -230,7 +234,7 @@ func TestFailureLimit(t *testing.T) {
 	p.as("").get("/nothing").wantError(404, "route_not_found")
 	p.as("").get("/livez").want(200)
 	p.get("/pets").want(200)
-	p.as(p.newKey("tester", auth.Read)).post("/pets", object{}).wantError(403, "insufficient_scope") // a key that works, for something else
+	p.as(p.newKey("tester", auth.Read)).post("/pets", object{}).wantError(403, "insufficient_scope") // a valid key with another error
 	clock.move(19 * time.Second)
 	p.as("").get("/pets").wantLimited("1")
 	clock.move(time.Second)
@@ -238,9 +242,9 @@ func TestFailureLimit(t *testing.T) {
 	p.as("").get("/pets").wantLimited("20")
 }
 
-// TestGuessesAreSlow checks that unknown keys from an address over its failure limit
-// are looked up one after the other, with a pause, and that a valid key that this
-// process has not seen yet works from there.
+// TestGuessesAreSlow checks that the server looks up unknown keys from an address
+// over its failure limit one after the other, with a pause. A valid key that this
+// process has not cached still works from there.
 func TestGuessesAreSlow(t *testing.T) {
 	t.Parallel()
 	const guesses, pace = 5, 20 * time.Millisecond // at most 50 a second
@@ -256,7 +260,8 @@ func TestGuessesAreSlow(t *testing.T) {
 	p.as(p.newKey("tester", auth.Read)).get("/pets").want(200)
 }
 
-// TestAddressOfAClient: what is counted as the same address, by whom it says it is.
+// TestAddressOfAClient: which peer and X-Forwarded-For headers count as the same
+// address.
 func TestAddressOfAClient(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -269,30 +274,30 @@ func TestAddressOfAClient(t *testing.T) {
 		first, second fields
 		same          bool
 	}{
-		"the peer alone":                           {local, nil, nil, true},
-		"nobody is trusted":                        {none, via("192.0.2.1"), via("192.0.2.2"), true},
-		"the peer is not trusted":                  {[]string{"10.0.0.0/8", "::1"}, via("192.0.2.1"), via("192.0.2.2"), true},
-		"two clients of a proxy":                   {local, via("192.0.2.1"), via("192.0.2.2"), false},
-		"one client of a proxy":                    {local, via("192.0.2.1"), via("192.0.2.1"), true},
-		"a client and the proxy itself":            {local, via("192.0.2.1"), nil, false},
-		"a client that tells of others":            {local, via("192.0.2.7, 192.0.2.1"), via("192.0.2.8, 192.0.2.1"), true},
-		"a client that tells of us":                {local, via("127.0.0.1, 192.0.2.1"), via("192.0.2.1"), true},
-		"through two proxies":                      {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.2, 10.1.2.3"), false},
-		"through another second proxy":             {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.1, 2001:db8:ffff::1"), true},
-		"two fields":                               {nested, via("192.0.2.1", "10.1.2.3"), via("192.0.2.2", "10.1.2.3"), false},
-		"two fields are one list":                  {nested, via("192.0.2.7", "192.0.2.1, 10.1.2.3"), via("192.0.2.1, 10.1.2.3"), true},
-		"two fields of a client":                   {local, via("192.0.2.7", "192.0.2.1"), via("192.0.2.8", "192.0.2.1"), true},
-		"two clients of one IPv6 network":          {local, via("2001:db8::1"), via("2001:db8::ffff:ffff:ffff:ffff"), true},
-		"two IPv6 networks":                        {local, via("2001:db8::1"), via("2001:db8:0:1::1"), false},
-		"IPv4 written as IPv6":                     {local, via("::ffff:192.0.2.1"), via("192.0.2.1"), true},
-		"two of them":                              {local, via("::ffff:192.0.2.1"), via("::ffff:192.0.2.2"), false},
-		"what is no address is the proxy's":        {local, via("unknown"), via("192.0.2.1, x"), true},
-		"an empty field is the proxy's":            {local, via(""), nil, true},
-		"X-Real-IP is not believed":                {local, fields{"X-Real-Ip": {"192.0.2.1"}}, fields{"X-Real-Ip": {"192.0.2.2"}}, true},
-		"Forwarded is not believed":                {local, fields{"Forwarded": {"for=192.0.2.1"}}, fields{"Forwarded": {"for=192.0.2.2"}}, true},
-		"neither are those of single platforms":    {local, fields{"Cf-Connecting-Ip": {"192.0.2.1"}, "X-Appengine-Remote-Addr": {"192.0.2.1"}}, nil, true},
-		"a long list is read from its end":         {local, via(strings.Repeat("192.0.2.7, ", 4000) + "192.0.2.1"), via("192.0.2.1"), true},
-		"all are proxies: the first is the client": {nested, via("10.0.0.1, 10.0.0.2"), via("10.0.0.3, 10.0.0.2"), false},
+		"without a header":                                   {local, nil, nil, true},
+		"no trusted proxies":                                 {none, via("192.0.2.1"), via("192.0.2.2"), true},
+		"untrusted peer":                                     {[]string{"10.0.0.0/8", "::1"}, via("192.0.2.1"), via("192.0.2.2"), true},
+		"two clients of one proxy":                           {local, via("192.0.2.1"), via("192.0.2.2"), false},
+		"one client of one proxy":                            {local, via("192.0.2.1"), via("192.0.2.1"), true},
+		"a client and the proxy itself":                      {local, via("192.0.2.1"), nil, false},
+		"a client with forged addresses":                     {local, via("192.0.2.7, 192.0.2.1"), via("192.0.2.8, 192.0.2.1"), true},
+		"a client that names the server":                     {local, via("127.0.0.1, 192.0.2.1"), via("192.0.2.1"), true},
+		"through two proxies":                                {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.2, 10.1.2.3"), false},
+		"different second proxies":                           {nested, via("192.0.2.1, 10.1.2.3"), via("192.0.2.1, 2001:db8:ffff::1"), true},
+		"two headers":                                        {nested, via("192.0.2.1", "10.1.2.3"), via("192.0.2.2", "10.1.2.3"), false},
+		"two headers are one list":                           {nested, via("192.0.2.7", "192.0.2.1, 10.1.2.3"), via("192.0.2.1, 10.1.2.3"), true},
+		"two headers of a client":                            {local, via("192.0.2.7", "192.0.2.1"), via("192.0.2.8", "192.0.2.1"), true},
+		"two clients in one IPv6 network":                    {local, via("2001:db8::1"), via("2001:db8::ffff:ffff:ffff:ffff"), true},
+		"two IPv6 networks":                                  {local, via("2001:db8::1"), via("2001:db8:0:1::1"), false},
+		"IPv4 written as IPv6":                               {local, via("::ffff:192.0.2.1"), via("192.0.2.1"), true},
+		"two addresses as IPv4-mapped IPv6":                  {local, via("::ffff:192.0.2.1"), via("::ffff:192.0.2.2"), false},
+		"an invalid address counts as the proxy":             {local, via("unknown"), via("192.0.2.1, x"), true},
+		"an empty header counts as the proxy":                {local, via(""), nil, true},
+		"X-Real-IP is ignored":                               {local, fields{"X-Real-Ip": {"192.0.2.1"}}, fields{"X-Real-Ip": {"192.0.2.2"}}, true},
+		"Forwarded is ignored":                               {local, fields{"Forwarded": {"for=192.0.2.1"}}, fields{"Forwarded": {"for=192.0.2.2"}}, true},
+		"headers of single platforms are ignored":            {local, fields{"Cf-Connecting-Ip": {"192.0.2.1"}, "X-Appengine-Remote-Addr": {"192.0.2.1"}}, nil, true},
+		"a long list is read from its end":                   {local, via(strings.Repeat("192.0.2.7, ", 4000) + "192.0.2.1"), via("192.0.2.1"), true},
+		"all addresses are proxies: the first is the client": {nested, via("10.0.0.1, 10.0.0.2"), via("10.0.0.3, 10.0.0.2"), false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -323,12 +328,12 @@ func TestAddressOfAClient(t *testing.T) {
 		})
 	}
 	if _, err := api.New(api.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}); err == nil {
-		t.Error("a proxy is trusted that has no address")
+		t.Error("a trusted proxy without an address was accepted")
 	}
 }
 
-// TestLimitsInTheOrderOfChecks: after 404, 405 and 410, before all that the key
-// or the request has wrong.
+// TestLimitsInTheOrderOfChecks: limits apply after 404, 405 and 410, and before all
+// other errors.
 func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -341,7 +346,7 @@ func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	wrong(p.as("")).wantError(401, "missing_api_key")
 	wrong(p.as("")).wantLimited("60")
 	wrong(p.as("petstore_")).wantLimited("60")
-	wrong(p.as(reader)).wantError(403, "insufficient_scope") // although the address has failed too often
+	wrong(p.as(reader)).wantError(403, "insufficient_scope") // although the address is over its failure limit
 	wrong(p.as(reader)).wantLimited("60")
 	wrong(p).wantError(406, "not_acceptable")
 	for _, one := range []struct {
@@ -371,7 +376,8 @@ func TestLimitsInTheOrderOfChecks(t *testing.T) {
 	}
 }
 
-// TestLimitedRequestsAreLogged like any other, and not as errors.
+// TestLimitedRequestsAreLogged: a limited request is logged at the usual level, not
+// as an error.
 func TestLimitedRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t).limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
@@ -387,8 +393,8 @@ func TestLimitedRequestsAreLogged(t *testing.T) {
 	}
 }
 
-// slowly begins to send a message. When the server waits for the rest of it, it
-// returns a function that sends that and returns the status of the response.
+// slowly starts to send a message. Once the server waits for the rest of the body,
+// it returns a function that sends the rest and returns the status of the response.
 func (p *petstore) slowly() (finish func() int) {
 	p.t.Helper()
 	read, write := io.Pipe()
@@ -400,7 +406,7 @@ func (p *petstore) slowly() (finish func() int) {
 	}
 	request.Header.Set("Authorization", "Bearer "+p.key)
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Expect", "100-continue") // which the server says when it begins to read
+	request.Header.Set("Expect", "100-continue") // the server confirms it when it starts to read
 	status := make(chan int, 1)
 	go func() {
 		defer close(status)
@@ -412,8 +418,8 @@ func (p *petstore) slowly() (finish func() int) {
 	}()
 	select {
 	case <-reading:
-	case refused := <-status:
-		p.t.Fatalf("status %d before the body was sent", refused)
+	case rejected := <-status:
+		p.t.Fatalf("status %d before the body was sent", rejected)
 	}
 	return func() int {
 		_, _ = io.WriteString(write, `{"message":"hello"}`)
@@ -422,8 +428,9 @@ func (p *petstore) slowly() (finish func() int) {
 	}
 }
 
-// wantRefused fails the test unless the response is this error and says when to try again.
-func (r *response) wantRefused(status int, code string) {
+// wantRejected fails the test unless the response is this error with Retry-After:
+// 1.
+func (r *response) wantRejected(status int, code string) {
 	r.t.Helper()
 	if got := r.wantError(status, code).header.Get("Retry-After"); got != "1" {
 		r.t.Errorf("%s: Retry-After %q, want 1", r.what, got)
@@ -431,7 +438,7 @@ func (r *response) wantRefused(status int, code string) {
 }
 
 // TestPlacesInProgress checks that an account gets a quarter of the places, that
-// the others share the rest, and that nobody else is affected.
+// other accounts share the rest, and that requests without a key need none.
 func TestPlacesInProgress(t *testing.T) {
 	t.Parallel()
 	const places = 4
@@ -445,12 +452,12 @@ func TestPlacesInProgress(t *testing.T) {
 	once := func() {
 		var group sync.WaitGroup
 		statuses := make([]int, places)
-		release := p.hold("orders", 1, func() {
+		release := p.lockTable("orders", 1, func() {
 			group.Go(func() { statuses[0] = p.as(keys[0]).get("/store/orders/1").status })
 		})
 		defer release()
-		p.as(keys[0]).get("/pets").wantRefused(429, "too_many_concurrent_requests")
-		p.as(keys[0]).post("/pets", object{}).wantRefused(429, "too_many_concurrent_requests")
+		p.as(keys[0]).get("/pets").wantRejected(429, "too_many_concurrent_requests")
+		p.as(keys[0]).post("/pets", object{}).wantRejected(429, "too_many_concurrent_requests")
 		p.as(keys[1]).get("/pets").want(200)
 		for i := 1; i < places; i++ {
 			group.Go(func() { statuses[i] = p.as(keys[i]).get(fmt.Sprintf("/store/orders?petId=%d", i)).status })
@@ -458,13 +465,13 @@ func TestPlacesInProgress(t *testing.T) {
 		eventually(t, 8*time.Second, func() bool { return p.waiting() == places })
 		eachOperation(t, func(t *testing.T, o operation) {
 			t.Helper()
-			p.in(t).as(keys[places]).ask(o).wantRefused(503, "unavailable")
+			p.in(t).as(keys[places]).ask(o).wantRejected(503, "unavailable")
 			p.in(t).as("").ask(o).want(401)
 			p.in(t).as("x").ask(o).want(401)
 		})
-		p.as(keys[0]).get("/pets").wantRefused(429, "too_many_concurrent_requests")
+		p.as(keys[0]).get("/pets").wantRejected(429, "too_many_concurrent_requests")
 		if got := p.as(keys[places]).get("/pets/1").want(503).header.Get("Deprecation"); got == "" {
-			t.Error("a deprecated operation does not say so")
+			t.Error("the response of a deprecated operation has no Deprecation header")
 		}
 		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
 			p.get(target).want(200)
@@ -475,15 +482,15 @@ func TestPlacesInProgress(t *testing.T) {
 		release()
 		group.Wait()
 		if diff := cmp.Diff([]int{200, 200, 200, 200}, statuses); diff != "" {
-			t.Errorf("requests that had a place (-want +got):\n%s", diff)
+			t.Errorf("requests that got a place (-want +got):\n%s", diff)
 		}
 	}
 	once()
-	once() // the places are given back
+	once() // all places are free again
 }
 
-// TestArrivingBodies checks that requests whose body has not arrived hold no place
-// in progress, and that an account has a bounded number of them.
+// TestArrivingBodies checks that requests with an incomplete body hold no place in
+// progress, and that each account may have a limited number of them.
 func TestArrivingBodies(t *testing.T) {
 	t.Parallel()
 	const bodies = 512 / 4
@@ -495,7 +502,7 @@ func TestArrivingBodies(t *testing.T) {
 		finish[i] = p.slowly()
 	}
 	p.get("/pets").want(200)
-	p.post("/messages", object{"message": "one more"}).wantRefused(429, "too_many_concurrent_requests")
+	p.post("/messages", object{"message": "one more"}).wantRejected(429, "too_many_concurrent_requests")
 	p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 	for _, one := range finish {
 		if status := one(); status != 202 {
@@ -505,8 +512,8 @@ func TestArrivingBodies(t *testing.T) {
 	p.post("/messages", object{"message": "again"}).want(202)
 }
 
-// TestBodyBytes checks that the bytes of the bodies of one account are bounded, by
-// what their requests declare.
+// TestBodyBytes checks that the total size of the bodies of one account, as
+// declared by its requests, is limited.
 func TestBodyBytes(t *testing.T) {
 	t.Parallel()
 	const size, share = 1 << 20, 8 << 20
@@ -514,10 +521,10 @@ func TestBodyBytes(t *testing.T) {
 	another := p.newKey("another", auth.Write)
 	p = p.with(func(o *api.Options) { o.MaxBodyBytes = size })
 	var finish []func() int
-	for range share / size { // a chunked body may have the largest size
+	for range share / size { // a chunked body counts as the largest size
 		finish = append(finish, p.slowly())
 	}
-	p.post("/messages", object{"message": "one more"}).wantRefused(429, "too_many_concurrent_requests")
+	p.post("/messages", object{"message": "one more"}).wantRejected(429, "too_many_concurrent_requests")
 	p.as(another).post("/messages", object{"message": "from another account"}).want(202)
 	for _, one := range finish {
 		if status := one(); status != 202 {
@@ -527,7 +534,7 @@ func TestBodyBytes(t *testing.T) {
 	p.post("/messages", object{"message": "again"}).want(202)
 }
 
-// TestPlacesAreReleased by a request that fails, whether we or its client are to blame.
+// TestPlacesAreReleased by requests that fail, with a 4xx or a 5xx.
 func TestPlacesAreReleased(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -542,8 +549,8 @@ func TestPlacesAreReleased(t *testing.T) {
 	}
 }
 
-// wantClosing sends the beginning of a request and fails the test unless the response
-// has this status and says that the server closes the connection.
+// wantClosing sends the beginning of a request and fails the test unless the
+// response has this status and the server closes the connection.
 func (p *petstore) wantClosing(text string, status int) {
 	p.t.Helper()
 	dialer := net.Dialer{}
@@ -561,11 +568,11 @@ func (p *petstore) wantClosing(text string, status int) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != status || !response.Close {
-		p.t.Errorf("status %d, want %d; Connection: close: %t", response.StatusCode, status, response.Close)
+		p.t.Errorf("status %d, want %d; Connection: close is %t", response.StatusCode, status, response.Close)
 	}
 }
 
-// TestDeclaredBodyTooLarge checks that the server refuses a Content-Length over the
+// TestDeclaredBodyTooLarge checks that the server rejects a Content-Length over the
 // limit without asking for the body or waiting for it.
 func TestDeclaredBodyTooLarge(t *testing.T) {
 	t.Parallel()
@@ -578,8 +585,8 @@ func TestDeclaredBodyTooLarge(t *testing.T) {
 	}
 }
 
-// TestUnreadBody checks that a response to a request whose body the server does not
-// read waits neither for that body nor for a ReadTimeout, and closes the connection.
+// TestUnreadBody checks that the response to a request with an unread body waits
+// neither for the body nor for ReadTimeout, and closes the connection.
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -603,8 +610,8 @@ func TestUnreadBody(t *testing.T) {
 	}
 }
 
-// TestBodyTooSlow checks that a body that does not arrive in the server's ReadTimeout
-// is 408, that nothing was done, and that the connection is closed.
+// TestBodyTooSlow checks that a body that does not arrive within ReadTimeout is
+// 408, that the request has no effect, and that the connection is closed.
 func TestBodyTooSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -645,12 +652,12 @@ func TestBodyTooSlow(t *testing.T) {
 		})
 	}
 	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
-		t.Errorf("requests whose body did not arrive changed the data (-before +after):\n%s", diff)
+		t.Errorf("requests with an incomplete body changed the data (-before +after):\n%s", diff)
 	}
 }
 
 // TestExpensiveRequests checks that exact counts and the summary cost ten requests
-// each, and that an account has one of them running at a time.
+// each, and that an account can run one of them at a time.
 func TestExpensiveRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -677,15 +684,15 @@ func TestExpensiveRequests(t *testing.T) {
 	summary := func(i int, key string) {
 		group.Go(func() { summaries[i] = p.as(key).get("/store/inventory/summary").status })
 	}
-	release := p.hold("pets", 2, func() {
+	release := p.lockTable("pets", 2, func() {
 		summary(0, p.key)
 		summary(1, another)
 	})
 	defer release()
-	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(429, "too_many_concurrent_requests")
-	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRefused(503, "unavailable")
+	p.do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(429, "too_many_concurrent_requests")
+	p.as(third).do("GET", "/messages", nil, "Prefer", "count=exact").wantRejected(503, "unavailable")
 	p.as(third).get("/messages").want(200)
-	summary(2, third) // gets its turn
+	summary(2, third) // waits for its turn
 	release()
 	group.Wait()
 	if diff := cmp.Diff([]int{200, 200, 200}, summaries); diff != "" {
@@ -694,7 +701,7 @@ func TestExpensiveRequests(t *testing.T) {
 	p.do("GET", "/messages", nil, "Prefer", "count=exact").want(200)
 }
 
-// manyParameters is a query of n parameters, none like another.
+// manyParameters returns a query of n different parameters.
 func manyParameters(n int) string {
 	var query strings.Builder
 	for i := range n {
@@ -703,23 +710,23 @@ func manyParameters(n int) string {
 	return query.String()
 }
 
-// TestLongQuery: however many parameters a query has, what is told and done
-// about them is bounded.
+// TestLongQuery: the size of the response does not grow with the number of
+// parameters.
 func TestLongQuery(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	const parameters = 20_000
 	p.get("/pets?" + strings.Repeat("id=1&", 99) + "id=1").want(200)
 	for what, query := range map[string]string{
-		"one repeated": strings.Repeat("x&", parameters),
-		"many":         manyParameters(8000),
-		"malformed":    strings.Repeat("%&", parameters),
-		"ids":          strings.Repeat("id=1&", 10_000),
+		"one parameter repeated": strings.Repeat("x&", parameters),
+		"many":                   manyParameters(8000),
+		"malformed":              strings.Repeat("%&", parameters),
+		"ids":                    strings.Repeat("id=1&", 10_000),
 	} {
 		t.Run(what, func(t *testing.T) {
 			resp := p.in(t).get("/pets?"+query).wantError(400, "invalid_parameter")
 			if len(resp.body) > 20_000 {
-				t.Errorf("an answer of %d bytes", len(resp.body))
+				t.Errorf("the response has %d bytes", len(resp.body))
 			}
 		})
 	}
@@ -732,7 +739,7 @@ func TestLongQuery(t *testing.T) {
 	}
 }
 
-// withSession starts another server that has another setting on its connections.
+// withSession starts another server with another setting on its connections.
 func (p *petstore) withSession(name, value string) *petstore {
 	p.t.Helper()
 	target, err := url.Parse(p.dbURL)
@@ -750,9 +757,9 @@ func (p *petstore) withSession(name, value string) *petstore {
 	return p.with(func(o *api.Options) { o.DB, o.Verifier = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())) })
 }
 
-// TestSlowBody: a body that takes longer to come than the handling of a request
-// may is taken, when it is whole; and what the handling has to say then is
-// answered, although it is later than the server writes after the header.
+// TestSlowBody: a body may take longer than the request timeout to arrive. The
+// server still handles the request and writes the response, even after its
+// WriteTimeout.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second
@@ -763,13 +770,13 @@ func TestSlowBody(t *testing.T) {
 	t.Cleanup(server.Close)
 	post := func() *response {
 		text := []byte(`{"message":"slow, but whole"}`)
-		// The server asks for the body when the time of the request has begun.
-		asked := make(chan struct{})
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(asked) }})
+		// The server asks for the body when the time of the request has started.
+		requested := make(chan struct{})
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(requested) }})
 		body, writer := io.Pipe()
 		go func() {
 			_, _ = writer.Write(text[:10])
-			<-asked
+			<-requested
 			late, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			<-late.Done()
@@ -800,7 +807,8 @@ func TestSlowBody(t *testing.T) {
 	post().wantUnavailable()
 }
 
-// TestTimeLimits of a request and of its statements, each far shorter than the other.
+// TestTimeLimits checks the limits of a request and of a statement, each far
+// shorter than the other.
 func TestTimeLimits(t *testing.T) {
 	t.Parallel()
 	const short = 100 * time.Millisecond
@@ -828,8 +836,8 @@ func TestTimeLimits(t *testing.T) {
 	}
 }
 
-// TestPageBytes checks that a page of large items ends early, and that its link leads
-// to the rest.
+// TestPageBytes checks that a page of large items ends early, and that its next
+// link leads to the rest.
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
 	const messages = 60
@@ -837,14 +845,15 @@ func TestPageBytes(t *testing.T) {
 	p.insertMessages(messages)
 	resp := p.get("/messages?limit=200").want(200)
 	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
-		t.Errorf("a page of %d bytes", got)
+		t.Errorf("a page has %d bytes", got)
 	}
 	if got := len(walk[message](p, "/messages?limit=200")); got != messages {
-		t.Errorf("all pages hold %d messages, want %d", got, messages)
+		t.Errorf("all pages have %d messages, want %d", got, messages)
 	}
 }
 
-// insertMessages inserts messages of 16 KB, the largest there are, for all accounts.
+// insertMessages inserts messages of the maximum size, 16 KB, spread over all
+// accounts.
 func (p *petstore) insertMessages(count int) {
 	p.t.Helper()
 	_, err := p.db.Exec(p.t.Context(), `
@@ -856,8 +865,8 @@ func (p *petstore) insertMessages(count int) {
 	}
 }
 
-// withSmallBuffers starts the same server on a listener whose connections keep next to
-// nothing in the kernel that their client does not take.
+// withSmallBuffers starts the same server on a listener with minimal send buffers
+// in the kernel.
 func (p *petstore) withSmallBuffers(change func(*http.Server)) *petstore {
 	p.t.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -886,8 +895,8 @@ func setBuffer(raw syscall.RawConn, option int) error {
 	return errors.Join(err, failed)
 }
 
-// slowReader asks for a target and does not read the response. The receive buffer is
-// small from the start, so that the window never opens.
+// slowReader sends a GET request and does not read the response. Its receive buffer
+// is small from the start, so that the TCP window never opens.
 func (p *petstore) slowReader(target string) net.Conn {
 	p.t.Helper()
 	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -901,11 +910,12 @@ func (p *petstore) slowReader(target string) net.Conn {
 	return conn
 }
 
-// TestSlowReaders checks that clients that ask for large pages and do not read them
-// use up the share of their own account, which comes back when they are gone.
+// TestSlowReaders checks that clients that do not read their large pages use up the
+// share of their own account only, and that the share is free again when they are
+// gone.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
-	const most = 50 // more than fit into the share
+	const most = 50 // more than the share allows
 	p := start(t).withSmallBuffers(func(*http.Server) {})
 	another := p.newKey("another", auth.Read)
 	p.insertMessages(50)
@@ -917,18 +927,18 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 	defer leave()
-	refused := func() bool {
+	rejected := func() bool {
 		resp := p.get(page)
 		if resp.status == 200 {
 			return false
 		}
-		resp.wantRefused(429, "too_many_concurrent_requests")
+		resp.wantRejected(429, "too_many_concurrent_requests")
 		if resp.header.Get("Link") != "" {
-			t.Errorf("an error with the header %v", resp.header)
+			t.Errorf("the header of an error: %v", resp.header)
 		}
 		return true
 	}
-	for !refused() && len(slow) < most {
+	for !rejected() && len(slow) < most {
 		slow = append(slow, p.slowReader(page))
 	}
 	if len(slow) == most {
@@ -937,11 +947,11 @@ func TestSlowReaders(t *testing.T) {
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)
 	leave()
-	eventually(t, 30*time.Second, func() bool { return !refused() })
+	eventually(t, 30*time.Second, func() bool { return !rejected() })
 }
 
 // TestSlowReadersAreClosed checks that the server closes the connection of a client
-// that does not take its page at the minimum rate.
+// that reads more slowly than the minimum rate.
 func TestSlowReadersAreClosed(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -24,7 +24,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// catalogue is what a database holds, as a client sees it and in the order of ids.
+// catalogue holds the contents of a database as clients see them, sorted by id.
 type catalogue struct {
 	categories []category
 	pets       []pet
@@ -32,10 +32,10 @@ type catalogue struct {
 	orders     []order
 }
 
-// The ids of a catalogue have gaps of this size, as after deletions.
+// Ids in a catalogue have gaps of this size, as after deletions.
 const idGap = 3
 
-// fill fills the database with this many of each, of which many are alike.
+// fill fills the database with this many rows of each kind, many of them similar.
 func (p *petstore) fill(size int) catalogue {
 	p.t.Helper()
 	var s catalogue
@@ -69,7 +69,7 @@ func (p *petstore) fill(size int) catalogue {
 	return s
 }
 
-// copy fills a table, and lets new rows have higher ids.
+// copy fills a table and advances its id sequence.
 func (p *petstore) copy(table string, columns []string, size int, row func(int) []any) {
 	p.t.Helper()
 	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
@@ -81,9 +81,9 @@ func (p *petstore) copy(table string, columns []string, size int, row func(int) 
 	}
 }
 
-// walkAll walks a list to its end with pages of several sizes, and fails the
-// test unless it gives what is wanted, page by page, and with those of counted
-// items the number of all.
+// walkAll walks a list with pages of several sizes. It fails the test unless the
+// pages return these items in this order, and X-Total-Count their number where the
+// client prefers a count.
 func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	p.t.Helper()
 	const counted = 3
@@ -95,10 +95,10 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 		limits = []int{50, 200}
 	}
 	for _, limit := range limits {
-		asked := url.Values{"limit": {fmt.Sprint(limit)}}
-		maps.Copy(asked, filter)
+		requested := url.Values{"limit": {fmt.Sprint(limit)}}
+		maps.Copy(requested, filter)
 		rest := want
-		for target := path + "?" + asked.Encode(); target != ""; {
+		for target := path + "?" + requested.Encode(); target != ""; {
 			prefer, total, applied := "", "", ""
 			if limit == counted {
 				prefer, total, applied = "count=exact", fmt.Sprint(len(want)), "count=exact"
@@ -116,7 +116,7 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 			rest = rest[len(expected):]
 			target = page.link("next")
 			if hasNext := target != ""; hasNext != (len(rest) > 0) {
-				p.t.Fatalf("%s: %d items are left, and the next page is %q", page.what, len(rest), target)
+				p.t.Fatalf("%s: %d items are missing, and the next page is %q", page.what, len(rest), target)
 			}
 			for _, rel := range []string{"first", "next"} {
 				linked := page.link(rel)
@@ -132,7 +132,7 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 					p.t.Fatalf("%s: rel=%s is %s", page.what, rel, linked)
 				}
 				query.Del("cursor")
-				if diff := gocmp.Diff(asked, query); diff != "" || parsed.Path != path || parsed.IsAbs() || parsed.Host != "" {
+				if diff := gocmp.Diff(requested, query); diff != "" || parsed.Path != path || parsed.IsAbs() || parsed.Host != "" {
 					p.t.Fatalf("%s: rel=%s is %s (-want +got):\n%s", page.what, rel, linked, diff)
 				}
 			}
@@ -140,7 +140,7 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	}
 }
 
-// selected gives the items that a filter lets through, in an order.
+// selected returns the items that pass a filter, in this order.
 func selected[T any](items []T, keep func(T) bool, order func(a, b T) int) []T {
 	var kept []T
 	for _, item := range items {
@@ -159,7 +159,8 @@ func byName[T any](name func(T) string, id func(T) int64) func(a, b T) int {
 	}
 }
 
-// sorts gives the order of each value of sort that a filter allows, and of none.
+// sorts returns the order for each value of sort that a filter allows, and for the
+// default.
 func sorts[T any](filter url.Values, name func(T) string, id func(T) int64) map[string]func(a, b T) int {
 	byID := func(a, b T) int { return cmp.Compare(id(a), id(b)) }
 	if filter.Has("name") {
@@ -173,7 +174,7 @@ func sorts[T any](filter url.Values, name func(T) string, id func(T) int64) map[
 	return all
 }
 
-// orderSorts is sorts of orders.
+// orderSorts returns the sorts of orders.
 func orderSorts(filter url.Values) map[string]func(a, b order) int {
 	if !filter.Has("shipDateFrom") && !filter.Has("shipDateTo") {
 		return sorts(filter, nil, func(o order) int64 { return o.ID })
@@ -181,17 +182,18 @@ func orderSorts(filter url.Values) map[string]func(a, b order) int {
 	return directions("shipDate", func(a, b order) int { return cmp.Or(a.ShipDate.Compare(*b.ShipDate), cmp.Compare(a.ID, b.ID)) })
 }
 
-// directions gives both orders by a column, and the one of no value of sort.
+// directions returns the ascending and descending order of a column, and the
+// default.
 func directions[T any](column string, up func(a, b T) int) map[string]func(a, b T) int {
 	return map[string]func(a, b T) int{"": up, column: up, "-" + column: func(a, b T) int { return up(b, a) }}
 }
 
-// oneOf reports whether a repeatable filter lets a value through.
+// oneOf reports whether a repeatable filter accepts a value.
 func oneOf(filter []string, value any) bool {
 	return len(filter) == 0 || slices.Contains(filter, fmt.Sprint(value))
 }
 
-// hasPrefix reports whether a filter by name lets a name through.
+// hasPrefix reports whether a filter by name accepts a name.
 func hasPrefix(filter []string, name string) bool {
 	return len(filter) == 0 || strings.HasPrefix(casefold.Key(name), casefold.Key(filter[0]))
 }
@@ -347,8 +349,8 @@ func TestListMessages(t *testing.T) {
 	walkAll(p, "/messages", nil, want)
 }
 
-// TestListManyMatches: filters with thousands of matches, some of them at one end of
-// the list alone.
+// TestListManyMatches checks filters with thousands of matches, some of which lie
+// at one end of the list.
 func TestListManyMatches(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -371,7 +373,7 @@ func TestListManyMatches(t *testing.T) {
 			delete(filter, "sort")
 		}
 	}
-	// Ship dates that follow the ids, so that a range is a stretch of them.
+	// Ship dates follow the ids, so that a range of dates is a range of ids.
 	newYear := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = $1::timestamptz + id * interval '1 hour'", newYear); err != nil {
 		t.Fatal(err)
@@ -403,7 +405,7 @@ func TestListManyMatches(t *testing.T) {
 	}
 }
 
-// TestCountIsPreferred: what Prefer asks for, by RFC 7240, on GET and on HEAD.
+// TestCountIsPreferred checks Prefer: count=exact (RFC 7240) on GET and HEAD.
 func TestCountIsPreferred(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -432,10 +434,10 @@ func TestCountIsPreferred(t *testing.T) {
 		{[]string{"account=exact"}, false},
 		{[]string{"exact"}, false},
 		{[]string{"exact=count"}, false},
-		{[]string{"foo; count=exact"}, false}, // a parameter of another
+		{[]string{"foo; count=exact"}, false}, // a parameter of another preference
 		{[]string{`foo="count=exact"`}, false},
 		{[]string{`foo="a, count=exact"`}, false},
-		{[]string{`foo="a\", count=exact`}, false}, // has no end
+		{[]string{`foo="a\", count=exact`}, false}, // unterminated
 		{[]string{"count=exact x"}, false},
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
@@ -460,14 +462,15 @@ func TestCountIsPreferred(t *testing.T) {
 			}
 		}
 	}
-	// it is the last thing: what is refused is not counted
-	refused := p.do("GET", "/pets?cursor=x", nil, "Prefer", "count=exact").wantError(400, "invalid_cursor")
-	if refused.header.Get("Preference-Applied") != "" || refused.header.Get("X-Total-Count") != "" {
-		t.Errorf("an error has the header %v", refused.header)
+	// the server counts only if the request is valid
+	rejected := p.do("GET", "/pets?cursor=x", nil, "Prefer", "count=exact").wantError(400, "invalid_cursor")
+	if rejected.header.Get("Preference-Applied") != "" || rejected.header.Get("X-Total-Count") != "" {
+		t.Errorf("an error has the header %v", rejected.header)
 	}
 }
 
-// TestListLimits: 50 items where nothing is said, 100 in a batch of ids, at most 200.
+// TestListLimits: the default limit is 50, or 100 with a batch of ids. The maximum
+// is 200.
 func TestListLimits(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -503,7 +506,8 @@ func TestListLimits(t *testing.T) {
 	}
 }
 
-// TestCursorIsBound: to its list, filters and sort, but not to the limit.
+// TestCursorIsBound: a cursor is bound to its list, filters and sort, but not to
+// the limit.
 func TestCursorIsBound(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -545,25 +549,26 @@ func TestCursorIsBound(t *testing.T) {
 		p.get(target+cursor).wantError(400, "invalid_cursor")
 	}
 
-	// lists of the same parameters tell their cursors apart
+	// lists with the same parameters reject each other's cursors
 	byID := "&cursor=" + cursorOf("/pets?limit=1")
 	for _, path := range []string{"/categories", "/store/orders", "/store/inventory", "/messages"} {
 		p.get(path+"?limit=1"+byID).wantError(400, "invalid_cursor")
 	}
-	p.get("/pets?sort=id" + byID).want(200) // which is the default
+	p.get("/pets?sort=id" + byID).want(200) // the default
 	byText := "&cursor=" + cursorOf("/pets?name=%7A&limit=1")
 	p.get("/pets?name=z" + byText).want(200)
 	p.get("/pets?name=zo"+byText).wantError(400, "invalid_cursor")
-	p.get("/pets?sort=name&name=z" + byText).want(200) // which is the default with a name
+	p.get("/pets?sort=name&name=z" + byText).want(200) // the default with a name
 	p.get("/pets?sort=-name&name=z"+byText).wantError(400, "invalid_cursor")
 	since := "&cursor=" + cursorOf("/store/orders?shipDateFrom=2026-12-24T00:00:00Z&limit=1")
 	p.get("/store/orders?shipDateFrom=2026-12-24T00%3A00%3A00Z" + since).want(200)
 	p.get("/store/orders?shipDateFrom=2026-12-25T00:00:00Z"+since).wantError(400, "invalid_cursor")
 	p.get("/store/orders?shipDateTo=2026-12-24T00:00:00Z"+since).wantError(400, "invalid_cursor")
-	// another process of the same database knows them, another database does not
+	// another process on the same database accepts the cursors, another database
+	// does not
 	twin := p.with(func(*api.Options) {})
 	twin.get("/pets?limit=1" + byID).want(200)
-	other := pgtest.NewEmpty(t) // a template would have the key of ours
+	other := pgtest.NewEmpty(t) // a cloned template would have the same key
 	migrations, err := postgres.OpenMigrations(t.Context(), other.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -575,7 +580,8 @@ func TestCursorIsBound(t *testing.T) {
 	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
 }
 
-// TestTamperedCursor: a cursor with one character changed, lost or added is none.
+// TestTamperedCursor: a cursor with one character changed, removed or added is
+// invalid.
 func TestTamperedCursor(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -585,7 +591,7 @@ func TestTamperedCursor(t *testing.T) {
 		t.Fatal(err)
 	}
 	cursor := next.Query().Get("cursor")
-	refused := func(tampered string) {
+	rejected := func(tampered string) {
 		t.Helper()
 		p.get("/pets"+query("sort", "name", "limit", "1", "cursor", tampered)).wantError(400, "invalid_cursor")
 	}
@@ -593,13 +599,13 @@ func TestTamperedCursor(t *testing.T) {
 	for i := range cursor {
 		at := strings.IndexByte(alphabet, cursor[i])
 		for _, other := range []int{at ^ 1, at ^ 32} {
-			refused(cursor[:i] + alphabet[other:other+1] + cursor[i+1:])
+			rejected(cursor[:i] + alphabet[other:other+1] + cursor[i+1:])
 		}
-		refused(cursor[:i] + cursor[i+1:])
-		refused(cursor[:i] + "A" + cursor[i:])
-		refused(cursor[:i] + "=" + cursor[i:])
+		rejected(cursor[:i] + cursor[i+1:])
+		rejected(cursor[:i] + "A" + cursor[i:])
+		rejected(cursor[:i] + "=" + cursor[i:])
 		if i > 0 {
-			refused(cursor[:i])
+			rejected(cursor[:i])
 		}
 	}
 	unsealed, err := base64.RawURLEncoding.DecodeString(cursor)
@@ -612,14 +618,14 @@ func TestTamperedCursor(t *testing.T) {
 		base64.RawURLEncoding.EncodeToString(make([]byte, 16)),
 		base64.RawURLEncoding.EncodeToString(append(make([]byte, 16), unsealed[16:]...)),
 	} {
-		refused(forged)
+		rejected(forged)
 	}
 	p.get(next.String()).want(200)
 }
 
-// TestWalkAmongWriters: while others insert, delete and change what does not
-// matter to the list, a walk sees each row that stays exactly once, in order. So
-// it is for every list, sort and kind of filter.
+// TestWalkAmongWriters: while writers insert, delete and update rows, a walk
+// returns each row that stays exactly once and in order. The test covers every
+// list, sort and kind of filter.
 func TestWalkAmongWriters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -628,7 +634,7 @@ func TestWalkAmongWriters(t *testing.T) {
 	shipping := func(i int) time.Time { return time.Date(2027, 1, 1+i%7, 0, 0, 0, 0, time.UTC) }
 	home := p.newCategory("home")
 
-	// What stays: pets and categories, and an order and a message for each.
+	// Rows that stay: pets and categories, and an order and a message for each.
 	petIDs, categoryIDs, orderIDs := map[int64]pet{}, map[int64]category{}, map[int64]order{}
 	messageIDs := map[string]message{}
 	var staying []int64
@@ -654,7 +660,7 @@ func TestWalkAmongWriters(t *testing.T) {
 				}
 				return resp.want(status).header.Get("Location")
 			}
-			var mine []string // the paths of what it made, of which the older half goes
+			var mine []string // the paths of the rows it created; the older half is deleted
 			for i := writer; ctx.Err() == nil; i++ {
 				host := staying[i%len(staying)]
 				mine = append(mine,
@@ -704,7 +710,7 @@ func TestWalkAmongWriters(t *testing.T) {
 	seenOnce(p, "/messages?limit=7", messageIDs, func(m message) string { return m.ID }, func(a, b message) int { return cmp.Compare(b.ID, a.ID) })
 }
 
-// parsed gives the parameters of a query.
+// parsed parses a query.
 func parsed(t *testing.T, query string) url.Values {
 	t.Helper()
 	values, err := url.ParseQuery(query)
@@ -714,7 +720,7 @@ func parsed(t *testing.T, query string) url.Values {
 	return values
 }
 
-// sortedBy is the parameter of a sort, if there is one.
+// sortedBy returns the sort parameter for this sort, or "".
 func sortedBy(sort string) string {
 	if sort == "" {
 		return ""
@@ -722,18 +728,18 @@ func sortedBy(sort string) string {
 	return "&sort=" + sort
 }
 
-// seenOnce walks a list and fails the test unless its rows are in order, none of
-// them twice, and all that stay and match are among them.
+// seenOnce walks a list and fails the test unless its rows are in order and unique,
+// and include all staying rows that match.
 func seenOnce[ID comparable, T any](p *petstore, target string, stay map[ID]T, id func(T) ID, inOrder func(a, b T) int) {
 	p.t.Helper()
-	asked, err := url.Parse(target)
+	requested, err := url.Parse(target)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	filter := asked.Query()
+	filter := requested.Query()
 	seen := walk[T](p, target)
 	if !slices.IsSortedFunc(seen, inOrder) {
-		p.t.Errorf("GET %s: not in order", target)
+		p.t.Errorf("GET %s: out of order", target)
 	}
 	times := map[ID]int{}
 	for _, one := range seen {
@@ -764,6 +770,6 @@ func seenOnce[ID comparable, T any](p *petstore, target string, stay map[ID]T, i
 		}
 	}
 	if missing > 0 || matching == 0 {
-		p.t.Errorf("GET %s: %d of %d that stay are missing", target, missing, matching)
+		p.t.Errorf("GET %s: %d of %d staying rows are missing", target, missing, matching)
 	}
 }

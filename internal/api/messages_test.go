@@ -18,7 +18,7 @@ func TestMessage(t *testing.T) {
 	queued := p.post("/messages", object{"message": "hello"}).want(202)
 	sent := decode[message](queued)
 	if sent.Message != "hello" || sent.Status != "queued" || !regexp.MustCompile(`^msg_[0-9a-f]{32}$`).MatchString(sent.ID) {
-		t.Errorf("queued: %s", queued.body)
+		t.Errorf("queued message: %s", queued.body)
 	}
 	if sent.CreatedAt.Before(began) || sent.CreatedAt.After(time.Now().Add(time.Second)) {
 		t.Errorf("createdAt %s is not now", sent.CreatedAt)
@@ -29,17 +29,17 @@ func TestMessage(t *testing.T) {
 	}
 	got := p.get(queued.header.Get("Location")).want(200)
 	if diff := cmp.Diff(string(queued.body), string(got.body)); diff != "" {
-		t.Errorf("queued and read back (-queued +read):\n%s", diff)
+		t.Errorf("queued message and message read (-queued +read):\n%s", diff)
 	}
 }
 
 func TestMessagesAreKeptAsSent(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, naughty...)
+	texts := append([]string{" ", "\t", "a\r\nb", "\u0001\u001B[31m\u007F\u0085"}, awkwardNames...)
 	for _, text := range texts {
 		if got := decode[message](p.post("/messages", object{"message": text}).want(202)).Message; got != text {
-			t.Errorf("%q came back as %q", text, got)
+			t.Errorf("%q was returned as %q", text, got)
 		}
 	}
 	var listed []string
@@ -48,11 +48,12 @@ func TestMessagesAreKeptAsSent(t *testing.T) {
 	}
 	slices.Reverse(texts) // newest first
 	if diff := cmp.Diff(texts, listed); diff != "" {
-		t.Errorf("the list (-want +got):\n%s", diff)
+		t.Errorf("list (-want +got):\n%s", diff)
 	}
 }
 
-// TestMessagesBelongToAnAccount: to all keys of it, and to no other account.
+// TestMessagesBelongToAnAccount: all keys of an account can read its messages, and
+// no other account can.
 func TestMessagesBelongToAnAccount(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -76,14 +77,14 @@ func TestMessagesBelongToAnAccount(t *testing.T) {
 		t.Errorf("bob's messages (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{}, ids(p)); diff != "" {
-		t.Errorf("the others' messages (-want +got):\n%s", diff)
+		t.Errorf("messages of the other account (-want +got):\n%s", diff)
 	}
 	aliceReads.get("/messages/" + first).want(200)
 	bob.get("/messages/"+first).wantError(404, "message_not_found")
 	alice.get("/messages/"+bobs).wantError(404, "message_not_found")
 	aliceReads.post("/messages", object{"message": "x"}).wantError(403, "insufficient_scope")
 
-	// a cursor is good for the account that got it, whatever key it uses
+	// a cursor is valid for the account that received it, with any of its keys
 	next := alice.get("/messages?limit=1").want(200).link("next")
 	aliceReads.get(next).want(200)
 	bob.get(next).wantError(400, "invalid_cursor")

@@ -19,8 +19,8 @@ import (
 	"petstore/internal/postgres"
 )
 
-// TestSpec: the two forms say the same, by the word of a reader that is
-// not the server's own.
+// TestSpec: the JSON and YAML forms have the same content, according to an
+// independent parser.
 func TestSpec(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -37,11 +37,11 @@ func TestSpec(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(document(t, inYAML.body), document(t, inJSON.body)); diff != "" {
-		t.Errorf("the document (-YAML +JSON):\n%s", diff)
+		t.Errorf("spec (-YAML +JSON):\n%s", diff)
 	}
 }
 
-// document reads a description, and gives it in a form that compares.
+// document parses a spec into a comparable value.
 func document(t *testing.T, text []byte) any {
 	t.Helper()
 	read, err := openapi3.NewLoader().LoadFromData(text)
@@ -59,9 +59,9 @@ func document(t *testing.T, text []byte) any {
 	return value
 }
 
-// TestBaseURL: where the server's own address is known, the description names it
-// and links begin with it. Otherwise links are relative, whatever the request says
-// of its host: behind TLS, a link to http:// would carry the key in the clear.
+// TestBaseURL: with a base URL, the spec names it and links begin with it.
+// Otherwise links are relative, whatever Host the request has: behind a TLS proxy,
+// a link to http:// would send the key in the clear.
 func TestBaseURL(t *testing.T) {
 	t.Parallel()
 	const base = "https://petstore.example"
@@ -84,11 +84,11 @@ func TestBaseURL(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(read.Servers) != 1 || read.Servers[0].URL != base {
-			t.Errorf("%s names the servers %+v", target, read.Servers)
+			t.Errorf("%s has the servers %+v", target, read.Servers)
 		}
 	}
 	if first := p.get("/pets?limit=1").want(200).link("first"); first != base+"/pets?limit=1" {
-		t.Errorf("the link is %q", first)
+		t.Errorf("link %q", first)
 	}
 }
 
@@ -116,20 +116,20 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// wantNotReady fails the test unless /readyz says so, with these checks, in
-// words that hold this and no internals.
-func (p *petstore) wantNotReady(saying string, checks map[string]string) {
+// wantNotReady fails the test unless /readyz returns 503 with these checks and a
+// message that contains this text.
+func (p *petstore) wantNotReady(message string, checks map[string]string) {
 	p.t.Helper()
 	resp := p.as("").get("/readyz").wantError(503, "unavailable")
 	got := resp.error()
 	if diff := cmp.Diff(checks, got.Checks); diff != "" {
 		p.t.Errorf("checks (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(got.Message, saying) {
-		p.t.Errorf("the message %q does not say %q", got.Message, saying)
+	if !strings.Contains(got.Message, message) {
+		p.t.Errorf("the message %q does not contain %q", got.Message, message)
 	}
 	if resp.header.Get("Retry-After") == "" {
-		p.t.Error("no Retry-After")
+		p.t.Error("Retry-After is missing")
 	}
 	for _, internal := range []string{"SQLSTATE", "dial", "127.0.0.1", "goose", "pool"} {
 		if bytes.Contains(resp.body, []byte(internal)) {
@@ -156,9 +156,9 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
 	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
 
-	refused := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
-	refused.wantNotReady("database", gone)
-	refused.get("/pets").wantError(503, "unavailable")
+	rejected := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
+	rejected.wantNotReady("database", gone)
+	rejected.get("/pets").wantError(503, "unavailable")
 
 	p.get("/readyz").want(200)
 	p.pool.Close()
@@ -197,7 +197,8 @@ func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	p.with(func(o *api.Options) { o.DB = empty }).wantNotReady("petstore migrate up", behind)
 }
 
-// TestShutDown: load balancers are sent away first, and requests still answered.
+// TestShutDown: during shutdown the server is not ready, but still handles
+// requests.
 func TestShutDown(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -215,6 +216,6 @@ func TestShutDown(t *testing.T) {
 	}
 	resp.Body.Close()
 	if !resp.Close {
-		t.Error("the connection may be used again")
+		t.Error("the connection stays open for another request")
 	}
 }

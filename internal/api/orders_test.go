@@ -23,7 +23,7 @@ func TestPlaceOrder(t *testing.T) {
 		body object
 		want order
 	}{
-		{"one unit unless said otherwise", object{"petId": petID}, order{PetID: petID, Quantity: 1}},
+		{"default quantity", object{"petId": petID}, order{PetID: petID, Quantity: 1}},
 		{"some units", object{"petId": petID, "quantity": 3}, order{PetID: petID, Quantity: 3}},
 		{"with a ship date", object{"petId": petID, "quantity": 2, "shipDate": ship}, order{PetID: petID, Quantity: 2, ShipDate: &ship}},
 	} {
@@ -34,20 +34,20 @@ func TestPlaceOrder(t *testing.T) {
 			placed := decode[order](resp)
 			test.want.ID = placed.ID
 			if diff := cmp.Diff(test.want, placed); diff != "" {
-				t.Errorf("the order (-want +got):\n%s", diff)
+				t.Errorf("order (-want +got):\n%s", diff)
 			}
 			location := fmt.Sprintf("/store/orders/%d", placed.ID)
 			if got := resp.header.Get("Location"); got != location {
 				t.Errorf("Location %q, want %q", got, location)
 			}
 			if diff := cmp.Diff(test.want, decode[order](p.get(location).want(200))); diff != "" {
-				t.Errorf("the order at its Location (-want +got):\n%s", diff)
+				t.Errorf("order at its Location (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// An order that was refused leaves nothing behind.
+// A rejected order has no effect.
 func TestPlaceOrderOfUnknownPet(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -58,21 +58,21 @@ func TestPlaceOrderOfUnknownPet(t *testing.T) {
 	s.run(deleting).want(204)
 	s.run(placing(1)).wantError(422, "unknown_pet")
 	if orders := walk[order](p, "/store/orders"); len(orders) > 0 {
-		t.Errorf("there are orders: %+v", orders)
+		t.Errorf("orders: %+v", orders)
 	}
 }
 
 func TestPlacingRules(t *testing.T) {
 	t.Parallel()
-	hold(t, []rule{
+	checkRules(t, []rule{
 		{"some of the stock", on("available", 5), placing(2), 201, "", on("available", 3, 2)},
-		{"some, beside another order", on("available", 5, 3), placing(2), 201, "", on("available", 3, 2, 3)},
+		{"some, with another order open", on("available", 5, 3), placing(2), 201, "", on("available", 3, 2, 3)},
 		{"all of the stock", on("available", 5), placing(5), 201, "", on("pending", 0, 5)},
-		{"the last units, beside another order", on("available", 2, 4), placing(2), 201, "", on("pending", 0, 2, 4)},
-		{"the most that one order takes", on("available", 1_000_000), placing(1_000_000), 201, "", on("pending", 0, 1_000_000)},
+		{"the last units, with another order open", on("available", 2, 4), placing(2), 201, "", on("pending", 0, 2, 4)},
+		{"the maximum quantity", on("available", 1_000_000), placing(1_000_000), 201, "", on("pending", 0, 1_000_000)},
 
 		{"more than the stock", on("available", 5), placing(6), 409, "insufficient_stock", on("available", 5)},
-		{"more than the stock, less than with what is held", on("available", 2, 4), placing(3), 409, "insufficient_stock", on("available", 2, 4)},
+		{"more than the stock, less than the stock and the held units", on("available", 2, 4), placing(3), 409, "insufficient_stock", on("available", 2, 4)},
 		{"no stock", on("available", 0), placing(1), 409, "insufficient_stock", on("available", 0)},
 		{"no stock, but units held", on("available", 0, 3), placing(1), 409, "insufficient_stock", on("available", 0, 3)},
 
@@ -85,7 +85,7 @@ func TestPlacingRules(t *testing.T) {
 
 func TestCompletingRules(t *testing.T) {
 	t.Parallel()
-	hold(t, []rule{
+	checkRules(t, []rule{
 		{"the last units", on("pending", 0, 4), completing(0), 200, "", on("sold", 0)},
 		{"the last units of an available pet", on("available", 0, 4), completing(0), 200, "", on("sold", 0)},
 		{"the last units of a sold pet", on("sold", 0, 4), completing(0), 200, "", on("sold", 0)},
@@ -95,16 +95,16 @@ func TestCompletingRules(t *testing.T) {
 		{"while there is stock, of a pending pet", on("pending", 2, 4), completing(0), 200, "", on("pending", 2)},
 		{"while there are both", on("available", 2, 3, 4), completing(0), 200, "", on("available", 2, 4)},
 
-		{"not, of an open order", on("pending", 0, 4), reopening(0), 200, "", on("pending", 0, 4)},
-		{"nothing said", on("pending", 0, 4), patchingOrder(0, `{}`), 200, "", on("pending", 0, 4)},
+		{"an open order stays open", on("pending", 0, 4), reopening(0), 200, "", on("pending", 0, 4)},
+		{"an empty patch", on("pending", 0, 4), patchingOrder(0, `{}`), 200, "", on("pending", 0, 4)},
 	})
 }
 
 func TestCancellingRules(t *testing.T) {
 	t.Parallel()
-	hold(t, []rule{
+	checkRules(t, []rule{
 		{"stock was 0", on("pending", 0, 4), cancelling(0), 204, "", on("available", 4)},
-		{"stock was 0, beside another order", on("pending", 0, 3, 4), cancelling(0), 204, "", on("available", 3, 4)},
+		{"stock was 0, with another order open", on("pending", 0, 3, 4), cancelling(0), 204, "", on("available", 3, 4)},
 		{"stock was 0, of an available pet", on("available", 0, 4), cancelling(0), 204, "", on("available", 4)},
 		{"stock was 0, of a sold pet", on("sold", 0, 4), cancelling(0), 204, "", on("sold", 4)},
 		{"stock was not 0", on("available", 2, 4), cancelling(0), 204, "", on("available", 6)},
@@ -119,10 +119,10 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	want := order{ID: s.orders[0], PetID: s.pet, Quantity: 4, Complete: true}
 	completed := decode[order](s.run(completing(0)).want(200))
 	if diff := cmp.Diff(want, completed); diff != "" {
-		t.Errorf("the order (-want +got):\n%s", diff)
+		t.Errorf("order (-want +got):\n%s", diff)
 	}
 
-	// A repeat moves nothing: neither the units that came since, nor the status.
+	// Completing again changes neither the stock nor the status.
 	s.run(stocking(5)).want(200)
 	s.run(completing(0)).want(200)
 	s.wantShelf(on("available", 5))
@@ -130,13 +130,13 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s.run(completing(0)).want(200)
 	s.wantShelf(on("available", 0))
 
-	// Nothing of a refused change is made.
+	// A rejected patch changes nothing.
 	s.run(reopening(0)).wantError(409, "invalid_transition")
 	s.run(patchingOrder(0, `{"complete": false, "shipDate": "2026-12-24T09:30:00Z"}`)).wantError(409, "invalid_transition")
 	s.run(cancelling(0)).wantError(409, "order_complete")
 	s.run(patchingOrder(0, `{}`)).want(200)
 	if diff := cmp.Diff(want, s.order(0)); diff != "" {
-		t.Errorf("the order at the end (-want +got):\n%s", diff)
+		t.Errorf("final order (-want +got):\n%s", diff)
 	}
 	s.wantShelf(on("available", 0))
 }
@@ -145,7 +145,7 @@ func TestCancelledOrderIsGone(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("pending", 0, 3, 4))
 	if body := s.run(cancelling(0)).want(204).body; len(body) > 0 {
-		t.Errorf("a body: %s", body)
+		t.Errorf("204 with a body: %s", body)
 	}
 	s.get(s.orderPath(0)).wantError(404, "order_not_found")
 	for _, event := range []event{cancelling(0), completing(0), reopening(0), patchingOrder(0, `{}`)} {
@@ -154,7 +154,7 @@ func TestCancelledOrderIsGone(t *testing.T) {
 	s.wantShelf(on("available", 3, 4))
 }
 
-// All stock of the shop is on its way back through one pet.
+// The stock exceeds its maximum after a cancellation.
 func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
 	t.Parallel()
 	const most = 1_000_000_000
@@ -176,18 +176,18 @@ func TestShipDate(t *testing.T) {
 		{"east", "2026-12-24T01:30:00+02:00", "2026-12-23T23:30:00Z"},
 		{"west", "2026-12-24T23:30:00-02:00", "2026-12-25T01:30:00Z"},
 		{"half an hour", "2026-12-24T09:30:00+05:30", "2026-12-24T04:00:00Z"},
-		{"farthest east", "2026-12-24T23:59:00+23:59", "2026-12-24T00:00:00Z"},
+		{"easternmost offset", "2026-12-24T23:59:00+23:59", "2026-12-24T00:00:00Z"},
 		{"an unknown offset", "2026-12-24T09:30:00-00:00", "2026-12-24T09:30:00Z"},
 		{"a leap day", "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z"},
 		{"one digit", "2026-12-24T09:30:00.5Z", "2026-12-24T09:30:00.5Z"},
 		{"zeros", "2026-12-24T09:30:00.000000000Z", "2026-12-24T09:30:00Z"},
 		{"six digits", "2026-12-24T09:30:00.123456Z", "2026-12-24T09:30:00.123456Z"},
-		{"nine digits are cut", "2026-12-24T09:30:00.123456789Z", "2026-12-24T09:30:00.123456Z"},
+		{"nine digits are truncated", "2026-12-24T09:30:00.123456789Z", "2026-12-24T09:30:00.123456Z"},
 		{"and not rounded", "2026-12-24T09:30:59.999999999+00:00", "2026-12-24T09:30:59.999999Z"},
-		{"the first", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"},
-		{"the first, before it here", "0000-12-31T23:00:00-01:00", "0001-01-01T00:00:00Z"},
+		{"the earliest", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"},
+		{"the earliest in UTC, with an offset", "0000-12-31T23:00:00-01:00", "0001-01-01T00:00:00Z"},
 		{"before 1970", "1582-10-15T12:00:00.000001999Z", "1582-10-15T12:00:00.000001Z"},
-		{"the last", "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999Z"},
+		{"the latest", "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999Z"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -213,9 +213,9 @@ func TestInvalidShipDate(t *testing.T) {
 		{"year 10000", `"10000-01-01T00:00:00Z"`, "invalid_format"},
 		{"year 10000 in UTC", `"9999-12-31T23:59:59-00:01"`, "invalid_format"},
 		{"a leap second", `"2016-12-31T23:59:60Z"`, "invalid_format"},
-		{"a leap second elsewhere", `"2017-01-01t00:59:60.5+01:00"`, "invalid_format"},
+		{"a leap second with an offset", `"2017-01-01t00:59:60.5+01:00"`, "invalid_format"},
 		{"second 61", `"2016-12-31T23:59:61Z"`, "invalid_format"},
-		{"no leap day", `"2027-02-29T00:00:00Z"`, "invalid_format"},
+		{"not a leap day", `"2027-02-29T00:00:00Z"`, "invalid_format"},
 		{"no such day", `"2026-04-31T00:00:00Z"`, "invalid_format"},
 		{"no such month", `"2026-13-01T00:00:00Z"`, "invalid_format"},
 		{"hour 24", `"2026-12-24T24:00:00Z"`, "invalid_format"},
@@ -223,7 +223,7 @@ func TestInvalidShipDate(t *testing.T) {
 		{"offset of a day", `"2026-12-24T09:30:00+24:00"`, "invalid_format"},
 		{"offset of 60 minutes", `"2026-12-24T09:30:00+02:60"`, "invalid_format"},
 		{"offset without a colon", `"2026-12-24T09:30:00+0200"`, "invalid_format"},
-		{"offset of hours", `"2026-12-24T09:30:00+02"`, "invalid_format"},
+		{"offset without minutes", `"2026-12-24T09:30:00+02"`, "invalid_format"},
 		{"no offset", `"2026-12-24T09:30:00"`, "invalid_format"},
 		{"a date", `"2026-12-24"`, "invalid_format"},
 		{"no seconds", `"2026-12-24T09:30Z"`, "invalid_format"},
@@ -263,7 +263,7 @@ func TestInvalidShipDate(t *testing.T) {
 	}
 }
 
-// The ship date can be set, cleared and left alone at any time.
+// The ship date can be set, cleared or left alone at any time.
 func TestShipDateAtAnyTime(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("pending", 0, 4))
@@ -287,7 +287,7 @@ func TestShipDateAtAnyTime(t *testing.T) {
 			s.get(path).want(200),
 		} {
 			if got := string(decode[map[string]json.RawMessage](resp)["shipDate"]); got != step.want {
-				t.Fatalf("after %s: %s answers %s, want the ship date %q", step.patch, resp.what, resp.body, step.want)
+				t.Fatalf("after %s: %s returns %s, want the ship date %q", step.patch, resp.what, resp.body, step.want)
 			}
 		}
 	}
@@ -296,15 +296,14 @@ func TestShipDateAtAnyTime(t *testing.T) {
 	s.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": null}`, s.pet)).wantError(400, "validation_failed")
 }
 
-// A pet with orders, complete or not, stays as it is, and so does its entry in
-// the inventory.
+// A pet with open or complete orders cannot be deleted, and stays unchanged.
 func TestDeletePetWithOrders(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for _, test := range []struct {
 		name   string
 		before shelf
-		orders []event // before the attempt
+		orders []event // before the deletion
 		after  shelf
 	}{
 		{"open", on("available", 2, 4), nil, on("available", 2, 4)},
@@ -320,7 +319,7 @@ func TestDeletePetWithOrders(t *testing.T) {
 			}
 			s.run(deleting).wantError(409, "pet_in_use")
 			s.wantShelf(test.after)
-			s.run(stocking(1)).want(200) // the entry is whole
+			s.run(stocking(1)).want(200) // the entry still works
 		})
 	}
 	t.Run("all cancelled", func(t *testing.T) {
@@ -347,8 +346,8 @@ func TestOrderBodies(t *testing.T) {
 		want               []string
 	}{
 		{"nothing", "POST", `{}`, []string{"/petId required"}},
-		{"no object", "POST", `[]`, []string{" wrong_type"}},
-		{"no object", "PATCH", `null`, []string{" wrong_type"}},
+		{"not an object", "POST", `[]`, []string{" wrong_type"}},
+		{"not an object", "PATCH", `null`, []string{" wrong_type"}},
 		{"petId 0", "POST", `{"petId": 0}`, []string{"/petId out_of_range"}},
 		{"petId negative", "POST", `{"petId": -1}`, []string{"/petId out_of_range"}},
 		{"petId 2^63", "POST", `{"petId": 9223372036854775808}`, []string{"/petId out_of_range"}},
@@ -361,9 +360,9 @@ func TestOrderBodies(t *testing.T) {
 		{"quantity too large", "POST", `{"petId": 1, "quantity": 1000001}`, []string{"/quantity out_of_range"}},
 		{"quantity huge", "POST", `{"petId": 1, "quantity": 1` + strings.Repeat("0", 100) + `}`, []string{"/quantity out_of_range"}},
 		{"quantity null", "POST", `{"petId": 1, "quantity": null}`, []string{"/quantity null_not_allowed"}},
-		{"what the server sets", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/id read_only", "/complete read_only"}},
-		{"what the server sets", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
-		{"another case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_field"}},
+		{"read-only fields", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/id read_only", "/complete read_only"}},
+		{"read-only fields", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
+		{"field name in the wrong case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_field"}},
 		{"complete text", "PATCH", `{"complete": "true"}`, []string{"/complete wrong_type"}},
 		{"complete number", "PATCH", `{"complete": 1}`, []string{"/complete wrong_type"}},
 		{"complete null", "PATCH", `{"complete": null}`, []string{"/complete null_not_allowed"}},
@@ -387,7 +386,7 @@ func TestOrderBodies(t *testing.T) {
 	s.wantShelf(on("available", 5, 4))
 }
 
-// Each operation on orders and the inventory refuses what every operation does.
+// Each operation on orders and the inventory returns the common errors.
 func TestStoreErrors(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -433,7 +432,7 @@ func TestStoreErrors(t *testing.T) {
 	s.wantShelf(on("available", 5, 4))
 }
 
-// An id in the path is checked before it is looked for.
+// An invalid id in the path is an error before the lookup.
 func TestStorePathIDs(t *testing.T) {
 	t.Parallel()
 	p := start(t)

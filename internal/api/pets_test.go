@@ -8,11 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// naughty are names that are awkward to somebody between the client and the disk.
-var naughty = []string{
+// awkwardNames lists names that some layer between client and disk could mishandle.
+var awkwardNames = []string{
 	"Zoë", "Zoe\u0308", // composed and decomposed
 	"👩‍👩‍👧‍👦", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "1\uFE0F\u20E3",
-	"\u200B", "\u00AD", "\u2060", "\uFEFF", // nothing to see, but no white space
+	"\u200B", "\u00AD", "\u2060", "\uFEFF", // invisible, but not white space
 	" leading", "trailing ", "two  spaces", "line\u2028separator\u2029s", "no-break\u00A0space",
 	"مرحبا", "\u202Eevil", "\u202A\u202A", "ภาษาไทย", "한국어", "\u1112\u1161\u11AB", "漢字",
 	"İstanbul", "ıı", "straße", "ΑΣΣ", "ﬃ", "ǅ", "K", "Å",
@@ -43,9 +43,9 @@ func TestPet(t *testing.T) {
 	if path != petPath(rex.ID) {
 		t.Errorf("Location %q", path)
 	}
-	same("found at its Location", p.get(path).want(200))
+	same("pet at its Location", p.get(path).want(200))
 	if got, want := p.inventory(rex.ID), (inventoryItem{PetID: rex.ID, Quantity: 0, Status: "available"}); got != want {
-		t.Errorf("its inventory entry is %+v, want %+v", got, want)
+		t.Errorf("inventory entry %+v, want %+v", got, want)
 	}
 
 	for _, step := range []struct {
@@ -67,14 +67,14 @@ func TestPet(t *testing.T) {
 	same("merge patch", p.do("PATCH", path, `{"name":"Zo\u00eb"}`, "Content-Type", "application/merge-patch+json").want(200))
 
 	if resp := p.del(path).want(204); len(resp.body) > 0 {
-		t.Errorf("DELETE answers %q", resp.body)
+		t.Errorf("DELETE returned the body %q", resp.body)
 	}
 	p.get(path).wantError(404, "pet_not_found")
 	p.patch(path, object{}).wantError(404, "pet_not_found")
 	p.del(path).wantError(404, "pet_not_found")
 	p.get(fmt.Sprintf("/store/inventory/%d", rex.ID)).wantError(404, "inventory_not_found")
 	if got := decode[pet](p.post("/pets", object{"name": "Rex", "categoryId": dogs}).want(201)); got.ID == rex.ID {
-		t.Errorf("the id %d was given out again", rex.ID)
+		t.Errorf("the id %d was used again", rex.ID)
 	}
 }
 
@@ -108,23 +108,24 @@ func TestPetErrors(t *testing.T) {
 	p.del(path).wantError(409, "pet_in_use")
 
 	if got := decode[pet](p.get(path).want(200)); got.Name != "one" || got.Status != "available" {
-		t.Errorf("a refused request changed the pet: %+v", got)
+		t.Errorf("a rejected request changed the pet: %+v", got)
 	}
 	if got := p.inventory(id).Quantity; got != 1 {
-		t.Errorf("a refused DELETE changed the stock: %d", got)
+		t.Errorf("a rejected DELETE changed the stock: %d", got)
 	}
 }
 
-// TestNamesAreKeptAsSent: byte for byte, however they were escaped, and found again.
+// TestNamesAreKeptAsSent: names are stored byte for byte, whatever their JSON
+// escapes, and can be found by name.
 func TestNamesAreKeptAsSent(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	home := p.newCategory("home")
-	for _, name := range naughty {
+	for _, name := range awkwardNames {
 		created := p.post("/pets", object{"name": name, "categoryId": home}).want(201)
 		stored := p.get(created.header.Get("Location")).want(200)
 		if got := decode[pet](stored).Name; got != name {
-			t.Errorf("%q came back as %q", name, got)
+			t.Errorf("%q was returned as %q", name, got)
 		}
 		listed := p.get("/pets?name=" + url.QueryEscape(name)).want(200)
 		var found bool
@@ -140,7 +141,7 @@ func TestNamesAreKeptAsSent(t *testing.T) {
 		}
 		patched := p.patch(created.header.Get("Location"), `{"name":"`+escaped+`"}`).want(200)
 		if got := decode[pet](patched).Name; got != name {
-			t.Errorf("%q, escaped, came back as %q", name, got)
+			t.Errorf("%q with escapes was returned as %q", name, got)
 		}
 	}
 }

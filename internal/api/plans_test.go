@@ -25,25 +25,25 @@ import (
 	"petstore/internal/postgres"
 )
 
-// scale is how many pets, orders and messages TestListPlans plans for.
+// scale is the number of pets, orders and messages of TestListPlans.
 var scale = flag.Int("scale", 100_000, "pets, orders and messages of TestListPlans")
 
-// The most that a page may cost, however many rows there are.
+// Upper bounds of the cost of a page, independent of the number of rows.
 const (
-	// A list merges at most three stretches of an index, each as long as a page.
+	// A list merges at most three index ranges, each as long as a page.
 	mostSorted = 3 * 201
-	// Entries and rows: the stretches, the rows of the page, and those of a second
-	// table. A page of a filter that is applied to rows of an index reads some more.
+	// Index entries and rows: the ranges, the rows of the page and those of a joined
+	// table. A filter on rows of an index reads some more.
 	mostTouched = 2000
-	// In pages of 8 KiB. A deep page may read as many times what the first does, and
-	// some more: its rows lie elsewhere.
+	// Pages of 8 KiB. A deep page may read mostTimes as many as the first page, and
+	// some more, because its rows are scattered.
 	mostPages, mostTimes = 2000, 2
 )
 
-// TestListPlans holds every list, with each kind of filter and each sort, to what
-// docs/decisions/0005-lists.md promises, by the plans of the very statements that
-// the server sends: no table is scanned or sorted, and a page in the middle of the
-// list reads no more than the first one.
+// TestListPlans checks the promises of docs/decisions/0005-lists.md for every list,
+// with each kind of filter and each sort. It explains the statements that the
+// server sends: they scan and sort no table, and a page in the middle reads no more
+// than the first one.
 func TestListPlans(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -86,14 +86,14 @@ func TestListPlans(t *testing.T) {
 			}
 			counted := recorder.during(func() { p.do("GET", target(filter), nil, "Prefer", "count=exact").want(200) })
 			if !strings.Contains(list.filter, "&id=") && len(counted) != 2 {
-				t.Errorf("GET %s: %d statements where a count is preferred, want 2", target(filter), len(counted))
+				t.Errorf("GET %s: %d statements with a preferred count, want 2", target(filter), len(counted))
 			}
 		}
 	}
 }
 
-// planModes returns how Postgres may plan what was sent. It plans a statement that is
-// not prepared with its values only.
+// planModes returns the ways in which Postgres may plan a statement. It always
+// plans an unprepared statement with its values.
 func planModes(sent []statement) []string {
 	if len(sent) > 0 && sent[0].byValues {
 		return []string{"force_custom_plan"}
@@ -108,7 +108,7 @@ type plannedList struct {
 	sorts  []string
 }
 
-// account is that of the lists that belong to one.
+// account returns the account of a list that belongs to one.
 func (l plannedList) account() int64 {
 	if l.path == "/messages" {
 		return 1
@@ -116,8 +116,8 @@ func (l plannedList) account() int64 {
 	return 0
 }
 
-// plannedLists is every list with every kind of filter: those that let many rows
-// through and those that let few, near the beginning and far from it.
+// plannedLists returns every list with every kind of filter: with many matches and
+// with few, near the beginning and far from it.
 func plannedLists(size int) []plannedList {
 	ship := func(percent int) string { return shipDate(percent * size / 100).Format(time.RFC3339) }
 	var lists []plannedList
@@ -156,8 +156,8 @@ func plannedLists(size int) []plannedList {
 }
 
 // seed fills the database with this many pets, entries, orders and messages. The
-// names of the last three in a hundred pets begin with late, and ship dates are in
-// the order of ids: both lie far from one end of the lists.
+// names of the last three percent of the pets begin with "late", and ship dates
+// follow the ids, so that both lie far from one end of the lists.
 func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	t.Helper()
 	exec := func(sql string, args ...any) {
@@ -178,7 +178,7 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 		}
 		return all
 	}
-	// Indexes and foreign keys are made when the rows are there, which takes less time.
+	// Creating indexes and foreign keys after the rows is faster.
 	const bare = ` FROM pg_index WHERE indrelid IN ('pets'::regclass, 'inventory'::regclass, 'orders'::regclass) AND NOT indisunique`
 	const keys = ` FROM pg_constraint WHERE contype = 'f' AND conrelid IN ('pets'::regclass, 'inventory'::regclass, 'orders'::regclass)`
 	again := append(list("SELECT pg_get_indexdef(indexrelid)"+bare),
@@ -204,7 +204,7 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	exec("VACUUM (ANALYZE) categories, pets, inventory, orders, messages")
 }
 
-// shipDate is that of the order with this id.
+// shipDate returns the ship date of the order with this id.
 func shipDate(id int) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
 }
@@ -215,7 +215,8 @@ type place struct {
 	id  int64
 }
 
-// middle is a place in the middle of what a list holds, if it holds anything.
+// middle returns a place in the middle of a list, or the zero place for an empty
+// list.
 func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Values) place {
 	t.Helper()
 	if path == "/messages" {
@@ -253,7 +254,7 @@ func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Valu
 	return at
 }
 
-// recorder keeps the statements about lists that a server sends.
+// recorder records the list statements that a server sends.
 type recorder struct {
 	mu   sync.Mutex
 	sent []statement
@@ -262,7 +263,7 @@ type recorder struct {
 type statement struct {
 	sql      string
 	args     []any
-	byValues bool // it is not prepared
+	byValues bool // not prepared
 }
 
 var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Message)(List|GetMany|Count)`)
@@ -284,7 +285,7 @@ func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// during gives the statements that were sent while do ran.
+// during returns the statements that were sent while do ran.
 func (r *recorder) during(do func()) []statement {
 	r.mu.Lock()
 	r.sent = nil
@@ -295,7 +296,7 @@ func (r *recorder) during(do func()) []statement {
 	return r.sent
 }
 
-// planner runs statements again to see their plans.
+// planner explains recorded statements.
 type planner struct {
 	t    *testing.T
 	conn *pgx.Conn
@@ -311,10 +312,11 @@ func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {
 	return planner{t, conn}
 }
 
-// cost is what a statement read.
+// cost counts the pages and rows that a statement read.
 type cost struct{ pages, rows int }
 
-// cost fails the test unless one statement was sent and its plan is one of a list.
+// cost explains a statement. It fails the test unless there is exactly one, with an
+// acceptable plan.
 func (p planner) cost(what, mode string, sent []statement) cost {
 	p.t.Helper()
 	if len(sent) != 1 {
@@ -334,7 +336,7 @@ func (p planner) cost(what, mode string, sent []statement) cost {
 	for i := range places {
 		places[i] = "$" + strconv.Itoa(i+1)
 	}
-	// EXECUTE takes no parameters but literals, which this protocol makes of them.
+	// EXECUTE takes literals only, and this protocol turns parameters into literals.
 	explain := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE list (%s)", strings.Join(places, ", "))
 	var text []byte
 	if err := p.conn.QueryRow(ctx, explain, append([]any{pgx.QueryExecModeSimpleProtocol}, sent[0].args...)...).Scan(&text); err != nil {
@@ -350,10 +352,10 @@ func (p planner) cost(what, mode string, sent []statement) cost {
 		p.t.Errorf("%s: %s\n%s", what, fault, root.outline(""))
 	}
 	if total.rows > mostTouched {
-		p.t.Errorf("%s: %d rows are read, at most %d may be\n%s", what, total.rows, mostTouched, root.outline(""))
+		p.t.Errorf("%s: reads %d rows, want at most %d\n%s", what, total.rows, mostTouched, root.outline(""))
 	}
 	if total.pages > mostPages {
-		p.t.Errorf("%s: %d pages are read, at most %d may be\n%s", what, total.pages, mostPages, root.outline(""))
+		p.t.Errorf("%s: reads %d pages, want at most %d\n%s", what, total.pages, mostPages, root.outline(""))
 	}
 	return total
 }
@@ -372,7 +374,8 @@ type node struct {
 	Plans    []node
 }
 
-// faults tells what no list may do, and adds the rows that were read of tables.
+// faults lists the forbidden nodes of a plan, and adds the rows read from tables to
+// read.
 func (n node) faults(read *int) []string {
 	var all []string
 	if n.Relation != "" || n.Type == "Bitmap Index Scan" {
@@ -390,7 +393,7 @@ func (n node) faults(read *int) []string {
 	return all
 }
 
-// outline shows a plan to a person.
+// outline formats a plan for failure messages.
 func (n node) outline(indent string) string {
 	text := fmt.Sprintf("%s%s %s %s: %v rows, %v removed, %v times\n", indent, n.Type, n.Relation, n.Index, n.Rows, n.Filtered+n.Lossy, n.Loops)
 	for _, child := range n.Plans {

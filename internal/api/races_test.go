@@ -16,7 +16,7 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// However many buy at once, what is in stock is sold and no unit more.
+// Concurrent orders never sell more than the stock.
 func TestStockIsNeverOversold(t *testing.T) {
 	t.Parallel()
 	const buyers, stock = 64, 100
@@ -52,21 +52,21 @@ func TestStockIsNeverOversold(t *testing.T) {
 	}
 }
 
-// Two events at once end as if one had come after the other. In every other
-// round both are held up until both have begun, so that each has seen the state
-// before the other.
+// Two concurrent events end as if one had followed the other. In every other round
+// both are delayed until both have started, so that each has seen the state before
+// the other.
 func TestRacesOfTwo(t *testing.T) {
 	t.Parallel()
 	const rounds = 50
-	// Each event goes to a server of its own: orders of one pet that one server
-	// has go to the database together.
+	// Each event goes to its own server, because orders of one pet on one server
+	// share a statement.
 	p := start(t)
 	other := p.with(func(*api.Options) {})
 	for _, race := range []struct {
 		name     string
 		before   shelf
 		one, two event
-		ends     []string // the two answers, and what becomes of the pet
+		ends     []string // the two responses, and the state of the pet afterwards
 	}{
 		{
 			"two orders of the last unit", on("available", 1), placing(1), placing(1),
@@ -206,7 +206,7 @@ func TestRacesOfTwo(t *testing.T) {
 	}
 }
 
-// brief is the status of an answer, and the code of an error.
+// brief returns the status of a response, with the error code.
 func (r *response) brief() string {
 	if r.status < 400 {
 		return fmt.Sprint(r.status)
@@ -214,7 +214,7 @@ func (r *response) brief() string {
 	return fmt.Sprint(r.status, " ", r.error().Code)
 }
 
-// heldUp is atOnce with the rows of the pet locked until all n wait for them.
+// heldUp is atOnce with the rows of the pet locked until all n calls wait for them.
 func (s scene) heldUp(n int, run func(i int) error) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -234,7 +234,7 @@ func (s scene) heldUp(n int, run func(i int) error) {
 	})
 }
 
-// awaitWaiting returns when n connections of the database wait for a lock.
+// awaitWaiting waits until n connections of the database wait for a lock.
 func (p *petstore) awaitWaiting(n int) error {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
@@ -243,13 +243,13 @@ func (p *petstore) awaitWaiting(n int) error {
 			SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
 		if err != nil {
-			return fmt.Errorf("%d of %d wait for a lock: %w", waiting, n, err)
+			return fmt.Errorf("%d of %d connections wait for a lock: %w", waiting, n, err)
 		}
 	}
 	return nil
 }
 
-// A storm is many clients that do anything to few pets, on two servers.
+// storm has many clients that change a few pets on two servers at random.
 type storm struct {
 	servers [2]*petstore
 	pets    []int64
@@ -269,7 +269,7 @@ func newStorm(t *testing.T, pets int, stock int64) *storm {
 	return s
 }
 
-// stormEvent is one kind of event: the request for a pet and an order.
+// stormEvent is one kind of event: a request for a pet and an order.
 type stormEvent struct {
 	name    string
 	weight  int
@@ -297,8 +297,8 @@ var (
 	}}
 )
 
-// rage has workers send so many requests each. None may fail, and there must
-// be no deadlock, not even one that was got over by trying again.
+// rage runs workers that send this many requests each. No request may fail with
+// 5xx, and there must be no deadlock, not even one that a retry has resolved.
 func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) {
 	t.Helper()
 	var mix []stormEvent
@@ -330,7 +330,7 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 	}
 	for _, success := range []string{"place 201", "complete 200", "cancel 204"} {
 		if s.seen[success] == 0 {
-			t.Errorf("%s: not once, so this was no storm", success)
+			t.Errorf("%s: never, so this test proves nothing", success)
 		}
 	}
 	if after := s.deadlocks(t); after != before {
@@ -339,7 +339,7 @@ func (s *storm) rage(t *testing.T, workers, requests int, events ...stormEvent) 
 	t.Log(s.seen)
 }
 
-// anyOrder is the id of an order that may be there, rather one of the last.
+// anyOrder returns the id of an order that may exist, usually a recent one.
 func (s *storm) anyOrder() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,8 +355,8 @@ func (s *storm) note(event stormEvent, resp *response) {
 	}
 }
 
-// deadlocks counts those of the database so far. A connection reports its own
-// after a while, or when it is told to.
+// deadlocks counts the deadlocks of the database so far. A connection reports its
+// own with a delay, or on demand.
 func (s *storm) deadlocks(t *testing.T) (count int64) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -376,9 +376,9 @@ func (s *storm) deadlocks(t *testing.T) (count int64) {
 	return count
 }
 
-// wantPets fails the test for every pet of which the condition does not hold.
-// It may name status, quantity, held, open (the units of open orders) and
-// ordered (those of all orders).
+// wantPets fails the test for every pet that violates the condition. The condition
+// may name status, quantity, held, open (units of open orders) and ordered (units
+// of all orders).
 func (s *storm) wantPets(t *testing.T, condition string) {
 	t.Helper()
 	rows, err := s.servers[0].db.Query(t.Context(), `
@@ -403,7 +403,8 @@ func (s *storm) wantPets(t *testing.T, condition string) {
 	}
 }
 
-// Orders alone lose and make no unit, and the status always tells what is left.
+// Orders alone preserve the number of units, and the status always follows the
+// stock.
 func TestStormOfOrders(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 4, 30)
@@ -412,7 +413,7 @@ func TestStormOfOrders(t *testing.T) {
 	s.wantPets(t, "status = CASE WHEN quantity > 0 THEN 'available' WHEN held > 0 THEN 'pending' ELSE 'sold' END")
 }
 
-// Whatever clients do, the units held are those of the open orders.
+// Whatever clients do, the held units equal the units of the open orders.
 func TestStormOfEverything(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 8, 10)

@@ -16,8 +16,8 @@ import (
 	"petstore/internal/auth"
 )
 
-// wantViolations fails the test unless the answer lists exactly these, as
-// "/name required" or "limit out_of_range", in any order.
+// wantViolations fails the test unless the response lists exactly these violations,
+// such as "/name required" or "limit out_of_range", in any order.
 func (r *response) wantViolations(code string, want ...string) {
 	r.t.Helper()
 	r.wantError(400, code)
@@ -29,12 +29,12 @@ func (r *response) wantViolations(code string, want ...string) {
 	}
 }
 
-// nested is a JSON value of this depth, the outermost being 1, which is an object.
+// nested returns a JSON object of this depth; the outermost object has depth 1.
 func nested(depth int) string {
 	return `{"x":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
 }
 
-// padded is a body of this many bytes that creates a category.
+// padded returns a body of this many bytes that creates a category.
 func padded(name string, size int) []byte {
 	body := fmt.Appendf(nil, `{"name":%q}`, name)
 	return append(body, bytes.Repeat([]byte(" "), size-len(body))...)
@@ -44,57 +44,57 @@ func TestInvalidJSON(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for what, body := range map[string]string{
-		"nothing":                 "",
-		"white space alone":       " \r\n\t",
-		"no end":                  `{"name":"x"`,
-		"no end of a string":      `{"name":"x`,
-		"two values":              `{"name":"x"} {"name":"y"}`,
-		"two values, glued":       `{"name":"x"}{"name":"y"}`,
-		"trailing text":           `{"name":"x"} x`,
-		"trailing bracket":        `{"name":"x"}}`,
-		"trailing NUL":            "{\"name\":\"x\"}\x00",
-		"trailing comma":          `{"name":"x",}`,
-		"leading comma":           `{,"name":"x"}`,
-		"no colon":                `{"name" "x"}`,
-		"duplicate member":        `{"name":"x","name":"y"}`,
-		"duplicate by escape":     `{"name":"x","n\u0061me":"y"}`,
-		"duplicate, equal":        `{"name":"x","name":"x"}`,
-		"duplicate, long":         `{"` + strings.Repeat("x", 5000) + `":1,"` + strings.Repeat("x", 5000) + `":1}`,
-		"duplicate below":         `{"name":"x","description":{"a":1,"a":2}}`,
-		"duplicate in an array":   `{"name":"x","description":[{"a":1,"a":2}]}`,
-		"byte order mark":         "\xEF\xBB\xBF{\"name\":\"x\"}",
-		"UTF-16":                  "\xFF\xFE{\x00}\x00",
-		"invalid UTF-8":           "{\"name\":\"\xFF\"}",
-		"invalid UTF-8 in a name": "{\"\xFF\":1}",
-		"cut UTF-8":               "{\"name\":\"\xE2\x82\"}",
-		"overlong UTF-8":          "{\"name\":\"\xC0\x80\"}",
-		"surrogate in UTF-8":      "{\"name\":\"\xED\xA0\x80\"}",
-		"beyond U+10FFFF":         "{\"name\":\"\xF4\x90\x80\x80\"}",
-		"lone high surrogate":     `{"name":"\ud800"}`,
-		"lone low surrogate":      `{"name":"\udc00"}`,
-		"surrogates swapped":      `{"name":"\ude00\ud83d"}`,
-		"lone surrogate below":    `{"name":"x","description":["\ud800"]}`,
-		"raw NUL":                 "{\"name\":\"a\x00b\"}",
-		"raw line feed":           "{\"name\":\"a\nb\"}",
-		"unknown escape":          `{"name":"\x41"}`,
-		"cut escape":              `{"name":"\u12"}`,
-		"single quotes":           `{'name':'x'}`,
-		"no quotes":               `{name:"x"}`,
-		"a comment":               `{"name":"x"/* */}`,
-		"NaN":                     `{"name":NaN}`,
-		"Infinity":                `{"name":-Infinity}`,
-		"leading zero":            `{"name":01}`,
-		"plus sign":               `{"name":+1}`,
-		"no digit before a point": `{"name":.5}`,
-		"no digit after a point":  `{"name":1.}`,
-		"hexadecimal":             `{"name":0x10}`,
-		"minus alone":             `{"name":-}`,
-		"True":                    `{"name":True}`,
-		"depth 33":                nested(33),
-		"depth 33 in an object":   strings.Repeat(`{"x":`, 32) + "{}" + strings.Repeat("}", 32),
-		"depth 10,000":            nested(10_000),
-		"depth without end":       strings.Repeat("[", maxBodyBytes),
-		"a form":                  "name=x",
+		"nothing":                     "",
+		"white space only":            " \r\n\t",
+		"unterminated object":         `{"name":"x"`,
+		"unterminated string":         `{"name":"x`,
+		"two values":                  `{"name":"x"} {"name":"y"}`,
+		"two values without a space":  `{"name":"x"}{"name":"y"}`,
+		"trailing text":               `{"name":"x"} x`,
+		"trailing bracket":            `{"name":"x"}}`,
+		"trailing NUL":                "{\"name\":\"x\"}\x00",
+		"trailing comma":              `{"name":"x",}`,
+		"leading comma":               `{,"name":"x"}`,
+		"no colon":                    `{"name" "x"}`,
+		"duplicate field":             `{"name":"x","name":"y"}`,
+		"duplicate by escape":         `{"name":"x","n\u0061me":"y"}`,
+		"duplicate, equal":            `{"name":"x","name":"x"}`,
+		"duplicate, long":             `{"` + strings.Repeat("x", 5000) + `":1,"` + strings.Repeat("x", 5000) + `":1}`,
+		"duplicate in an object":      `{"name":"x","description":{"a":1,"a":2}}`,
+		"duplicate in an array":       `{"name":"x","description":[{"a":1,"a":2}]}`,
+		"byte order mark":             "\xEF\xBB\xBF{\"name\":\"x\"}",
+		"UTF-16":                      "\xFF\xFE{\x00}\x00",
+		"invalid UTF-8":               "{\"name\":\"\xFF\"}",
+		"invalid UTF-8 in a name":     "{\"\xFF\":1}",
+		"truncated UTF-8":             "{\"name\":\"\xE2\x82\"}",
+		"overlong UTF-8":              "{\"name\":\"\xC0\x80\"}",
+		"surrogate in UTF-8":          "{\"name\":\"\xED\xA0\x80\"}",
+		"beyond U+10FFFF":             "{\"name\":\"\xF4\x90\x80\x80\"}",
+		"lone high surrogate":         `{"name":"\ud800"}`,
+		"lone low surrogate":          `{"name":"\udc00"}`,
+		"surrogates swapped":          `{"name":"\ude00\ud83d"}`,
+		"lone surrogate in an object": `{"name":"x","description":["\ud800"]}`,
+		"raw NUL":                     "{\"name\":\"a\x00b\"}",
+		"raw line feed":               "{\"name\":\"a\nb\"}",
+		"unknown escape":              `{"name":"\x41"}`,
+		"truncated escape":            `{"name":"\u12"}`,
+		"single quotes":               `{'name':'x'}`,
+		"no quotes":                   `{name:"x"}`,
+		"a comment":                   `{"name":"x"/* */}`,
+		"NaN":                         `{"name":NaN}`,
+		"Infinity":                    `{"name":-Infinity}`,
+		"leading zero":                `{"name":01}`,
+		"plus sign":                   `{"name":+1}`,
+		"no digit before a point":     `{"name":.5}`,
+		"no digit after a point":      `{"name":1.}`,
+		"hexadecimal":                 `{"name":0x10}`,
+		"minus alone":                 `{"name":-}`,
+		"True":                        `{"name":True}`,
+		"depth 33":                    nested(33),
+		"depth 33 in an object":       strings.Repeat(`{"x":`, 32) + "{}" + strings.Repeat("}", 32),
+		"depth 10,000":                nested(10_000),
+		"unbounded depth":             strings.Repeat("[", maxBodyBytes),
+		"a form":                      "name=x",
 	} {
 		t.Run(what, func(t *testing.T) {
 			p.in(t).post("/categories", body).wantError(400, "invalid_json")
@@ -106,7 +106,7 @@ func TestInvalidJSON(t *testing.T) {
 	}
 }
 
-// TestHostileBodies sends what no client should to every operation that takes a body.
+// TestHostileBodies sends malformed bodies to every operation that takes a body.
 func TestHostileBodies(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -120,10 +120,10 @@ func TestHostileBodies(t *testing.T) {
 				status int
 				code   string
 			}{
-				"white space alone":    {" \n", 400, "invalid_json"},
+				"white space only":     {" \n", 400, "invalid_json"},
 				"two values":           {`{} {}`, 400, "invalid_json"},
 				"trailing data":        {`{}x`, 400, "invalid_json"},
-				"duplicate members":    {`{"name":"x","name":"x"}`, 400, "invalid_json"},
+				"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
 				"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
 				"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
 				"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
@@ -132,7 +132,7 @@ func TestHostileBodies(t *testing.T) {
 				"null":                 {`null`, 400, "validation_failed"},
 				"an array":             {`[]`, 400, "validation_failed"},
 				"a string":             {`"{}"`, 400, "validation_failed"},
-				"unknown member":       {`{"colour":1}`, 400, "validation_failed"},
+				"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
 				"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
 				"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
 				"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
@@ -153,12 +153,12 @@ func TestDepth32IsRead(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.post("/categories", nested(32)).wantViolations("validation_failed", "/name required", "/x unknown_field")
-	// brackets in a string nest nothing
+	// brackets in a string do not nest
 	p.post("/categories", object{"name": strings.Repeat(`["{\`, 50)}).want(201)
 }
 
-// TestBodySize: 1 MiB is taken, one byte more is not, whether the length is told
-// before or not.
+// TestBodySize: a body of exactly the limit is accepted and one byte more is
+// rejected, with and without Content-Length.
 func TestBodySize(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -176,17 +176,16 @@ func TestBodySize(t *testing.T) {
 		}
 		return resp
 	}
-	p.post("/categories", padded("told", maxBodyBytes)).want(201)
-	chunked(padded("not told", maxBodyBytes)).want(201)
-	p.post("/categories", padded("told, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
-	chunked(padded("not told, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
+	p.post("/categories", padded("with length", maxBodyBytes)).want(201)
+	chunked(padded("no length", maxBodyBytes)).want(201)
+	p.post("/categories", padded("length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
+	chunked(padded("no length, too large", maxBodyBytes+1)).wantError(413, "body_too_large")
 	if got := len(decode[[]category](p.get("/categories").want(200))); got != 2 {
 		t.Errorf("%d categories, want 2", got)
 	}
 }
 
-// TestViolations: everything that is wrong with a body is told at once, and
-// where it is.
+// TestViolations: the response lists every violation of a body, with its place.
 func TestViolations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -206,23 +205,23 @@ func TestViolations(t *testing.T) {
 		{"an empty array", "PATCH", oneCategory, "[]", []string{" wrong_type"}},
 		{"no message", "POST", "/messages", "null", []string{" wrong_type"}},
 
-		{"nothing of a pet", "POST", "/pets", `{}`, []string{"/categoryId required", "/name required"}},
-		{"nothing of a category", "POST", "/categories", `{}`, []string{"/name required"}},
-		{"nothing of a message", "POST", "/messages", `{}`, []string{"/message required"}},
+		{"empty pet", "POST", "/pets", `{}`, []string{"/categoryId required", "/name required"}},
+		{"empty category", "POST", "/categories", `{}`, []string{"/name required"}},
+		{"empty message", "POST", "/messages", `{}`, []string{"/message required"}},
 
-		{"unknown member", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_field"}},
-		{"unknown null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_field"}},
-		{"no name of a member", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_field"}},
+		{"unknown field", "POST", "/categories", `{"name":"x","colour":1}`, []string{"/colour unknown_field"}},
+		{"unknown field with null", "POST", "/categories", `{"name":"x","colour":null}`, []string{"/colour unknown_field"}},
+		{"empty field name", "POST", "/categories", `{"name":"x","":1}`, []string{"/ unknown_field"}},
 		{"wrong case", "POST", "/pets", object{"Name": "x", "categoryid": home}, []string{"/Name unknown_field", "/categoryid unknown_field", "/name required", "/categoryId required"}},
-		{"wrong case beside the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_field"}},
-		{"pointers are escaped", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_field", "/m~0n unknown_field", "/~01 unknown_field", `/a b" unknown_field`, "/é unknown_field"}},
+		{"wrong case next to the right one", "POST", "/categories", `{"name":"x","NAME":"y"}`, []string{"/NAME unknown_field"}},
+		{"escaped pointers", "POST", "/categories", `{"name":"x","a/b":1,"m~n":1,"~1":1,"a b\"":1,"é":1}`, []string{"/a~1b unknown_field", "/m~0n unknown_field", "/~01 unknown_field", `/a b" unknown_field`, "/é unknown_field"}},
 		{"a prototype", "POST", "/categories", `{"name":"x","__proto__":{"admin":true},"constructor":1}`, []string{"/__proto__ unknown_field", "/constructor unknown_field"}},
 
 		{"read-only id of a pet", "POST", "/pets", object{"name": "x", "categoryId": home, "id": 7}, []string{"/id read_only"}},
 		{"read-only id of a pet, again", "PATCH", onePet, `{"id":7}`, []string{"/id read_only"}},
 		{"read-only id of a category", "POST", "/categories", `{"name":"x","id":7}`, []string{"/id read_only"}},
 		{"read-only id of a category, again", "PATCH", oneCategory, `{"id":7}`, []string{"/id read_only"}},
-		{"read-only members of a message", "POST", "/messages", `{"message":"x","id":"1","status":"queued","createdAt":"2026-01-01T00:00:00Z"}`, []string{"/id read_only", "/status read_only", "/createdAt read_only"}},
+		{"read-only fields of a message", "POST", "/messages", `{"message":"x","id":"1","status":"queued","createdAt":"2026-01-01T00:00:00Z"}`, []string{"/id read_only", "/status read_only", "/createdAt read_only"}},
 
 		{"nulls of a new pet", "POST", "/pets", `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
 		{"nulls of a patch", "PATCH", onePet, `{"name":null,"categoryId":null,"status":null}`, []string{"/name null_not_allowed", "/categoryId null_not_allowed", "/status null_not_allowed"}},
@@ -266,7 +265,7 @@ func TestViolations(t *testing.T) {
 		{"U+0000 in a description", "PATCH", oneCategory, `{"description":"\u0000"}`, []string{"/description invalid_characters"}},
 		{"U+0000 in a message", "POST", "/messages", `{"message":"a\u0000"}`, []string{"/message invalid_characters"}},
 		{"U+0000 in a status", "PATCH", onePet, `{"status":"sold\u0000"}`, []string{"/status invalid_characters"}},
-		{"U+0000 in the name of a member", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_field"}},
+		{"U+0000 in a field name", "PATCH", onePet, `{"\u0000":1}`, []string{"/\x00 unknown_field"}},
 
 		{
 			"all at once", "POST", "/pets", `{"id":1,"name":" ","categoryId":1.0,"status":"lost","colour":"red","Name":"x"}`,
@@ -283,14 +282,14 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestManyViolations: the answer stays small, however much is wrong.
+// TestManyViolations: the response stays small, however many violations there are.
 func TestManyViolations(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	var body strings.Builder
 	body.WriteString(`{"name":"x"`)
 	for i := range 2000 {
-		fmt.Fprintf(&body, `,"unknown member %d":1`, i)
+		fmt.Fprintf(&body, `,"unknown field %d":1`, i)
 	}
 	resp := p.post("/categories", body.String()+"}").wantError(400, "validation_failed")
 	if got := len(resp.violations()); got != 100 {
@@ -299,7 +298,7 @@ func TestManyViolations(t *testing.T) {
 	p.post("/categories", `{"name":"x","`+strings.Repeat("long ", 10_000)+`":1}`).wantViolations("validation_failed", " unknown_field")
 }
 
-// TestLongestValues: bounds count code points, and the bound itself is inside.
+// TestLongestValues: limits count code points and are inclusive.
 func TestLongestValues(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -309,14 +308,14 @@ func TestLongestValues(t *testing.T) {
 		p.post("/categories", object{"name": name, "description": strings.Repeat(one, 2000)}).want(201)
 		created := decode[pet](p.post("/pets", object{"name": name, "categoryId": home}).want(201))
 		if created.Name != name {
-			t.Errorf("the name came back as %q", created.Name)
+			t.Errorf("the name was returned as %q", created.Name)
 		}
 		if got := walk[pet](p, "/pets"+query("name", name, "sort", "-name")); len(got) != 1 {
 			t.Errorf("its own name as a prefix finds %d pets", len(got))
 		}
 		text := strings.Repeat(one, 4000)
 		if sent := decode[message](p.post("/messages", object{"message": text}).want(202)); sent.Message != text {
-			t.Errorf("the message came back as %q", sent.Message)
+			t.Errorf("the message was returned as %q", sent.Message)
 		}
 	}
 	p.post("/categories", object{"name": "a", "description": ""}).want(201)
@@ -324,7 +323,7 @@ func TestLongestValues(t *testing.T) {
 	p.patch(fmt.Sprintf("/pets/%d", p.newPet("b", 0)), object{"categoryId": int64(math.MaxInt64)}).wantError(422, "unknown_category")
 }
 
-// whiteSpace is every code point of the Unicode property White_Space.
+// whiteSpace has every code point with the Unicode property White_Space.
 const whiteSpace = "\t\n\v\f\r \u0085\u00A0\u1680" +
 	"\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000"
 
@@ -334,7 +333,7 @@ func TestBlankNames(t *testing.T) {
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
 	for _, space := range whiteSpace {
 		want := []string{"/name blank"}
-		if unicode.IsControl(space) { // both are wrong, and to mend one leaves the other
+		if unicode.IsControl(space) { // two violations, and fixing one leaves the other
 			want = append(want, "/name invalid_characters")
 		}
 		p.post("/categories", object{"name": string(space)}).wantViolations("validation_failed", want...)
@@ -343,7 +342,7 @@ func TestBlankNames(t *testing.T) {
 	p.post("/categories", object{"name": whiteSpace}).wantViolations("validation_failed", "/name blank", "/name invalid_characters")
 	// around other characters, white space is part of the name
 	if got := decode[category](p.post("/categories", object{"name": "\u3000a\u00A0"}).want(201)); got.Name != "\u3000a\u00A0" {
-		t.Errorf("the name came back as %q", got.Name)
+		t.Errorf("the name was returned as %q", got.Name)
 	}
 }
 
@@ -358,12 +357,12 @@ func TestControlCharacters(t *testing.T) {
 		p.post("/categories", object{"name": text}).wantViolations("validation_failed", "/name invalid_characters")
 		p.get("/categories"+query("name", text)).wantViolations("invalid_parameter", "name invalid_characters")
 	}
-	// elsewhere they are text like any other
+	// messages may contain control characters
 	p.post("/messages", object{"message": "a\tb\r\nc\u001B[31m\u007F\u0085"}).want(202)
 }
 
-// TestPrefixIsNoPattern: what LIKE, regular expressions and SQL give a meaning
-// to stands for itself.
+// TestPrefixIsNoPattern: special characters of LIKE, regular expressions and SQL
+// match only themselves.
 func TestPrefixIsNoPattern(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -383,7 +382,7 @@ func TestPrefixIsNoPattern(t *testing.T) {
 			got = append(got, found.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("the prefix %q finds (-want +got):\n%s", name, diff)
+			t.Errorf("pets with the prefix %q (-want +got):\n%s", name, diff)
 		}
 	}
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
@@ -445,7 +444,7 @@ func TestContentType(t *testing.T) {
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 0))
 	tests := []struct {
 		contentType, contentEncoding string
-		post, patch                  bool // whether they take it
+		post, patch                  bool // methods that take the header
 	}{
 		{"application/json", "", true, true},
 		{"application/json; charset=utf-8", "", true, true},
@@ -486,7 +485,7 @@ func TestContentType(t *testing.T) {
 			}
 		})
 	}
-	// without a body to read, nothing is asked of its type
+	// without a body to read, the server ignores its type
 	p.do("DELETE", onePet, nil, "Content-Type", "text/plain", "Content-Encoding", "gzip").want(204)
 }
 
@@ -505,7 +504,7 @@ func TestAccept(t *testing.T) {
 		"text/html, application/json":    true,
 		"application/json, */*;q=0":      true,
 		"text/html;q=1, application/*":   true,
-		"/":                              true, // cannot be read: excludes nothing
+		"/":                              true, // invalid: excludes nothing
 		"text/html":                      false,
 		"text/*":                         false,
 		"application/xml":                false,
@@ -523,7 +522,7 @@ func TestAccept(t *testing.T) {
 			resp.wantError(406, "not_acceptable")
 		}
 	}
-	// errors are JSON regardless, and health and the description do not ask
+	// errors are JSON regardless, and health and the spec ignore Accept
 	p.as("").do("GET", "/pets", nil, "Accept", "text/html").wantError(401, "missing_api_key")
 	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
 		p.do("GET", target, nil, "Accept", "image/png").want(200)
@@ -631,7 +630,7 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?&limit=1", []string{" empty"}},
 		{"/pets?&&limit=1&&name=a&x=1&", []string{" empty", "x unknown"}},
 		{"/pets?&", []string{" empty"}},
-		{"/pets?=1", []string{" unknown"}}, // the contract asks for a parameter, be it empty
+		{"/pets?=1", []string{" unknown"}}, // a parameter with an empty name
 		{"/pets?=", []string{" unknown"}},
 		{"/pets?=%FF", []string{" invalid_format"}},
 	}
@@ -659,14 +658,14 @@ func TestQueryParameters(t *testing.T) {
 	for _, target := range []string{"/pets?", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi.yaml?a&a"} {
 		p.get(target).want(200)
 	}
-	// parameters of the path and the query are told together, of writes too
+	// violations of the path and the query are listed together, for writes too
 	p.get("/pets/0?x=1").wantViolations("invalid_parameter", "petId out_of_range", "x unknown")
 	p.post("/pets?x=1", `{}`).wantViolations("invalid_parameter", "x unknown")
 	p.patch("/categories/x?dry-run", `{}`).wantViolations("invalid_parameter", "categoryId invalid_format", "dry-run unknown")
 	p.del("/store/orders/-?force=true").wantViolations("invalid_parameter", "orderId invalid_format", "force unknown")
 }
 
-// TestRepeatedIDs: a batch holds at most a hundred ids.
+// TestRepeatedIDs: a batch has at most a hundred ids.
 func TestRepeatedIDs(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -685,10 +684,10 @@ func TestRepeatedIDs(t *testing.T) {
 	p.get(ids(101, one)).wantViolations("invalid_parameter", "id too_many")
 }
 
-// TestOrderOfChecks: a request that is wrong in every way is told what section
-// 3 of the contract names first; each step mends that and leaves the rest. What
-// needs another server or a header stands in tests of its own: 410 in TestSunset,
-// 429 in TestLimitsInTheOrderOfChecks, 412 in TestIfMatchInTheOrderOfChecks, and
+// TestOrderOfChecks: a request with every error gets the first one in the order of
+// the API reference. Each step fixes that one and leaves the rest. Checks that need
+// another server or header have tests of their own: 410 in TestSunset, 429 in
+// TestLimitsInTheOrderOfChecks, 412 in TestIfMatchInTheOrderOfChecks, and
 // Idempotency-Key in TestReplayInTheOrderOfChecks.
 func TestOrderOfChecks(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see a
 	} {
 		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.target, nil))
 		if got := s.routeMetrics[routeKey{http.MethodGet, test.path}].Route; got != test.want {
-			t.Errorf("%s is told as %s, want %s", test.target, got, test.want)
+			t.Errorf("%s is counted as %s, want %s", test.target, got, test.want)
 		}
 	}
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shelf is a pet as section 4 of the contract speaks of it. A shelf without a
-// status is that of no pet.
+// shelf is a pet with its stock and open orders. A shelf without a status stands
+// for a pet that does not exist.
 type shelf struct {
 	Status string
 	Stock  int64
-	Held   []int64 // the units of each open order, fewest first
+	Held   []int64 // units of each open order, ascending
 }
 
-// on is a shelf with so much in stock, and orders that hold so many units each.
+// on returns a shelf with this stock, and orders that hold these units.
 func on(status string, stock int64, held ...int64) shelf {
 	return shelf{status, stock, held}
 }
 
-// gone is what there is of a pet that was deleted.
+// gone is the shelf of a deleted pet.
 var gone shelf
 
 func (s shelf) String() string {
@@ -42,8 +42,8 @@ type scene struct {
 	orders []int64
 }
 
-// stage brings a new pet there, by way of the API, with an order for each number
-// of units held.
+// stage creates a pet through the API, with one order for each number of held
+// units.
 func (p *petstore) stage(want shelf) scene {
 	p.t.Helper()
 	stock, now := want.Stock, "available"
@@ -73,7 +73,7 @@ func (s scene) order(i int) order {
 	return decode[order](s.get(s.orderPath(i)).want(200))
 }
 
-// run makes an event happen and returns the answer.
+// run runs an event and returns the response.
 func (s scene) run(happen event) *response {
 	s.t.Helper()
 	resp, err := happen(s)
@@ -83,18 +83,19 @@ func (s scene) run(happen event) *response {
 	return resp
 }
 
-// wantShelf fails the test unless this is what clients see and what is stored.
+// wantShelf fails the test unless clients see this shelf and the database stores
+// it.
 func (s scene) wantShelf(want shelf) {
 	s.t.Helper()
 	if diff := cmp.Diff(want, s.seen()); diff != "" {
-		s.t.Errorf("pet %d, as clients see it (-want +got):\n%s", s.pet, diff)
+		s.t.Errorf("pet %d, as seen by clients (-want +got):\n%s", s.pet, diff)
 	}
 	if diff := cmp.Diff(want, s.stored()); diff != "" {
-		s.t.Errorf("pet %d, as it is stored (-want +got):\n%s", s.pet, diff)
+		s.t.Errorf("pet %d, as stored (-want +got):\n%s", s.pet, diff)
 	}
 }
 
-// seen is the shelf as clients see it.
+// seen returns the shelf as clients see it.
 func (s scene) seen() shelf {
 	s.t.Helper()
 	item := s.inventory(s.pet)
@@ -110,8 +111,8 @@ func (s scene) seen() shelf {
 	return have
 }
 
-// stored is the shelf as the database has it, in one snapshot. The units held
-// must be those of the open orders.
+// stored returns the shelf as the database has it, in one snapshot. The held units
+// must equal those of the open orders.
 func (s scene) stored() shelf {
 	s.t.Helper()
 	var have shelf
@@ -132,7 +133,7 @@ func (s scene) stored() shelf {
 		sum += units
 	}
 	if held != sum {
-		s.t.Errorf("pet %d: %d units are held for the open orders %v", s.pet, held, have.Held)
+		s.t.Errorf("pet %d: %d held units, but open orders %v", s.pet, held, have.Held)
 	}
 	if len(have.Held) == 0 {
 		have.Held = nil
@@ -140,7 +141,7 @@ func (s scene) stored() shelf {
 	return have
 }
 
-// event is something that a client does to a scene.
+// event is a request of a client in a scene.
 type event func(scene) (*response, error)
 
 func placing(units int64) event {
@@ -174,18 +175,19 @@ func patchingPet(body any) event {
 
 func deleting(s scene) (*response, error) { return s.try("DELETE", s.petPath(), nil) }
 
-// rule is an event in one situation: what it answers and what becomes of it.
+// rule is an event in one situation, with the expected response and the shelf
+// afterwards.
 type rule struct {
 	name   string
 	before shelf
 	event  event
 	status int
-	code   string // of the error, if it is one
+	code   string // error code, if the event fails
 	after  shelf
 }
 
-// hold checks rules, each on a pet of its own.
-func hold(t *testing.T, rules []rule) {
+// checkRules checks rules, each on a pet of its own.
+func checkRules(t *testing.T, rules []rule) {
 	t.Helper()
 	p := start(t)
 	for _, rule := range rules {

@@ -28,14 +28,14 @@ type sample struct {
 	Lang, Label, Source string
 }
 
-// sampleTools is what runs the samples of each language.
+// sampleTools lists the programs that run the samples of each language.
 var sampleTools = []struct{ lang, program, file string }{
 	{"cURL", "bash", "sample.sh"},
 	{"JavaScript", "node", "sample.mjs"},
 	{"Python", "python3", "sample.py"},
 }
 
-// samples reads all samples from the description as it is served.
+// samples returns all samples from the spec that the server serves.
 func (p *petstore) samples() []sample {
 	p.t.Helper()
 	document, err := openapi3.NewLoader().LoadFromData(p.get("/openapi.json").want(200).body)
@@ -64,8 +64,8 @@ func (p *petstore) samples() []sample {
 	return all
 }
 
-// run runs a sample as it stands, with the two variables that the document
-// names, and gives what it printed.
+// run runs a sample unchanged, with the two variables that the spec names, and
+// returns its output.
 func (s sample) run(t *testing.T, url, key string) (output string, err error) {
 	t.Helper()
 	for _, tool := range sampleTools {
@@ -89,7 +89,7 @@ func (s sample) run(t *testing.T, url, key string) (output string, err error) {
 	return "", nil
 }
 
-// needSampleTools fails the test where the samples cannot be run.
+// needSampleTools fails the test if the samples cannot run here.
 func needSampleTools(t *testing.T) {
 	t.Helper()
 	programs := []string{"curl"}
@@ -98,7 +98,7 @@ func needSampleTools(t *testing.T) {
 	}
 	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Errorf("%s is not on this machine, so the code samples of openapi.yaml cannot be run; on Debian: apt-get install bash curl nodejs python3", program)
+			t.Errorf("%s is not installed, so the code samples of openapi.yaml cannot run; on Debian: apt-get install bash curl nodejs python3", program)
 		}
 	}
 	if t.Failed() {
@@ -106,7 +106,8 @@ func needSampleTools(t *testing.T) {
 	}
 }
 
-// startShop starts a server on a small shop of its own, whose log tells who asked for what.
+// startShop starts a server with a small sample shop, whose log records all
+// requests.
 func startShop(t *testing.T) *petstore {
 	t.Helper()
 	p := start(t)
@@ -116,8 +117,8 @@ func startShop(t *testing.T) *petstore {
 	return p
 }
 
-// answered counts the successes of an operation in the server's log.
-func (p *petstore) answered(method, path string) int {
+// succeeded counts the successful requests of an operation in the server's log.
+func (p *petstore) succeeded(method, path string) int {
 	p.t.Helper()
 	route := strings.NewReplacer("{", ":", "}", "").Replace(path)
 	count := 0
@@ -136,7 +137,7 @@ func (p *petstore) answered(method, path string) int {
 	return count
 }
 
-// Every operation has a sample in each of the three languages, in their order.
+// Every operation has a sample in each of the three languages, in this order.
 func TestCodeSamplesAreComplete(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -156,10 +157,9 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 	}
 }
 
-// A panel of the reference page shows lines of this many characters without
-// wrapping them, in windows from 1280 pixels on (internal/docs measures that in a
-// browser). The request of a cURL sample is a line of its own, with the method
-// before the path.
+// A panel of the reference page shows lines of this length without wrapping, in
+// windows of at least 1280 pixels (internal/docs measures that in a browser). The
+// request of a cURL sample starts a line, with the method before the path.
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
@@ -184,7 +184,7 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 	}
 }
 
-// Every sample runs as it stands and on its own, and does what it is a sample of.
+// Every sample runs unchanged and on its own, and sends a request to its operation.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
@@ -203,13 +203,13 @@ func TestCodeSamples(t *testing.T) {
 			if strings.TrimSpace(output) == "" {
 				t.Error("it printed nothing")
 			}
-			// the log has a long answer's line when the client may have it already
-			eventually(t, 5*time.Second, func() bool { return p.answered(sample.method, sample.path) == 1 })
+			// a client can have a long response before the server logs the request
+			eventually(t, 5*time.Second, func() bool { return p.succeeded(sample.method, sample.path) == 1 })
 		})
 	}
 }
 
-// A sample whose request is refused fails.
+// A sample exits with an error if its request fails.
 func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
@@ -222,7 +222,7 @@ func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
 		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
 			t.Parallel()
 			if output, err := sample.run(t, p.url, wrong); err == nil {
-				t.Errorf("it ended well and printed %s", output)
+				t.Errorf("it succeeded and printed %s", output)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"petstore/internal/ratelimit"
 )
 
-// eventLine is what the log says about a security event.
+// eventLine is the part of a log line about a security event.
 type eventLine struct {
 	Event, Client, Key string
 	AccountID          int64  `json:"account_id"`
@@ -20,7 +20,7 @@ type eventLine struct {
 	RequestID          string `json:"request_id"`
 }
 
-// event returns what the only log line of a request says about a security event.
+// event returns the security event of the only log line of a request.
 func (p *petstore) event(requestID string) eventLine {
 	p.t.Helper()
 	var found []eventLine

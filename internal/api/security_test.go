@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestSecurityChecklist: docs/security.md has all ten, each with tests, and the
-// tests that it names are there.
+// TestSecurityChecklist: docs/security.md covers all ten risks, each with tests
+// that exist.
 func TestSecurityChecklist(t *testing.T) {
 	t.Parallel()
 	const docs = "../../docs"
@@ -47,8 +47,9 @@ func TestSecurityChecklist(t *testing.T) {
 	}
 }
 
-// TestServerSendsNoRequests: the packages that answer requests use nothing of Go's that
-// sends one. Only PostgreSQL is asked, by pgx.
+// TestServerSendsNoRequests: the packages that handle requests use no function of
+// the standard library that sends one. The server only talks to PostgreSQL, through
+// pgx.
 func TestServerSendsNoRequests(t *testing.T) {
 	t.Parallel()
 	sends := regexp.MustCompile(`^(http\.(Get|Head|Post|PostForm|NewRequest|NewRequestWithContext|Client|DefaultClient|Transport|DefaultTransport)|net\.(Dial\w*|Dialer|Lookup\w*|Resolver)|exec\.\w+|httputil\.\w+)$`)

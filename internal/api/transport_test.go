@@ -17,7 +17,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// allow gives the Allow field that the document asks for, by path.
+// allow returns the Allow header of each path in the spec.
 func allow() map[string]string {
 	all := map[string]string{}
 	for path, item := range theContract().document.Paths.Map() {
@@ -71,7 +71,8 @@ func TestMethodNotAllowed(t *testing.T) {
 	}
 }
 
-// TestLiteralPathWins: /store/inventory/summary is never an id, whatever the method.
+// TestLiteralPathWins: /store/inventory/summary is never an id, whatever the
+// method.
 func TestLiteralPathWins(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -82,7 +83,7 @@ func TestLiteralPathWins(t *testing.T) {
 			t.Errorf("%s: Allow %q", method, got)
 		}
 	}
-	// a segment is matched before it is decoded
+	// a segment is matched before percent-decoding
 	p.put("/store/inventory/summar%79", object{"quantity": 1}).wantViolations("invalid_parameter", "petId invalid_format")
 }
 
@@ -106,7 +107,7 @@ func TestRoot(t *testing.T) {
 	p := start(t).as("")
 	for _, method := range []string{"GET", "HEAD"} {
 		if got := p.do(method, "/docs/", nil).want(308).header.Get("Location"); got != "/docs" {
-			t.Errorf("%s /docs/ leads to %q", method, got)
+			t.Errorf("%s /docs/ redirects to %q", method, got)
 		}
 		if got := p.do(method, "/", nil).want(302).header.Get("Location"); got != "/docs" {
 			t.Errorf("%s / redirects to %q", method, got)
@@ -121,7 +122,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestHead: HEAD answers as GET does, without the body, in either coding.
+// TestHead: HEAD returns the header of GET without the body, in either coding.
 func TestHead(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -156,7 +157,7 @@ func compareHead(p *petstore, target, coding string) {
 		header.Del("X-Request-Id")
 		header.Del("Date")
 		if target == "/" {
-			header.Del("Content-Length") // net/http writes the text of a redirect for GET alone
+			header.Del("Content-Length") // net/http writes the text of a redirect for GET only
 		}
 	}
 	if diff := cmp.Diff(get.header, head.header); diff != "" {
@@ -164,7 +165,7 @@ func compareHead(p *petstore, target, coding string) {
 	}
 }
 
-// TestHeadersOfEveryResponse names every header field of every kind of answer.
+// TestHeadersOfEveryResponse lists every header field of every kind of response.
 func TestHeadersOfEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -197,7 +198,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 	for _, test := range []struct {
 		resp   *response
 		status int
-		want   []string // beside those of every answer; a field without a value may have any
+		want   []string // in addition to those of every response; a field without a value may have any
 	}{
 		{p.get("/categories/1"), 200, []string{isJSON, private, "ETag"}},
 		{p.do("GET", "/categories/1", nil, "Accept-Encoding", "gzip"), 200, []string{isJSON, private, "ETag"}},
@@ -259,8 +260,8 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		want := http.Header{}
 		for _, field := range append(test.want, "API-Version: 1.0.0", "X-Content-Type-Options: nosniff", "Access-Control-Allow-Origin: *",
 			"Access-Control-Expose-Headers: "+exposedHeaders, "X-Request-Id", "Date") {
-			name, value, told := strings.Cut(field, ": ")
-			if !told {
+			name, value, hasValue := strings.Cut(field, ": ")
+			if !hasValue {
 				value = test.resp.header.Get(name)
 			}
 			want.Add(name, value)
@@ -269,7 +270,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 			}
 		}
 		got := test.resp.want(test.status).header.Clone()
-		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // which have tests of their own
+		for _, name := range []string{"Content-Length", "RateLimit", "RateLimit-Policy"} { // covered by other tests
 			got.Del(name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -278,7 +279,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 	}
 }
 
-// closedPool is a pool of connections that gives none.
+// closedPool returns a connection pool that is closed.
 func (p *petstore) closedPool() *postgres.DB {
 	p.t.Helper()
 	pool, err := postgres.Open(p.t.Context(), p.dbURL, 1)
@@ -294,20 +295,20 @@ func TestRequestID(t *testing.T) {
 	p := start(t)
 	for _, id := range []string{"1", "a.B_c-9", strings.Repeat("x", 128), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"} {
 		if got := p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID; got != id {
-			t.Errorf("the id %q was not taken over, but made %q", id, got)
+			t.Errorf("the request id %q was replaced by %q", id, got)
 		}
 	}
 	made := map[string]bool{}
 	for _, id := range []string{"", " ", "a b", "a\tb", "é", "a/b", "a,b", `{"level":"error"}`, strings.Repeat("x", 129), "${jndi:ldap://x}"} {
 		got := p.do("GET", "/pets/1", nil, "X-Request-Id", id).wantError(404, "pet_not_found").error().RequestID
 		if got == id || made[got] || !regexp.MustCompile(`^[A-Za-z0-9._-]{16,128}$`).MatchString(got) {
-			t.Errorf("for %q, the id %q was made", id, got)
+			t.Errorf("for %q, the server generated the request id %q", id, got)
 		}
 		made[got] = true
 	}
 }
 
-// logLine is what is logged about a request.
+// logLine is the log line of a request.
 type logLine struct {
 	Level, Msg, Method, Route, Key, Error string
 	Status                                int
@@ -316,7 +317,7 @@ type logLine struct {
 	TraceID                               string   `json:"trace_id"`
 }
 
-// logged gives the log lines of the request with this id.
+// logged returns the log lines of the request with this id.
 func (p *petstore) logged(requestID string) []logLine {
 	p.t.Helper()
 	var found []logLine
@@ -332,7 +333,7 @@ func (p *petstore) logged(requestID string) []logLine {
 	return found
 }
 
-// TestLog: one line tells of each request, and no key is in it.
+// TestLog: each request has one log line, and no log line contains a key.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -364,7 +365,7 @@ func TestLog(t *testing.T) {
 		}
 		got := lines[0]
 		if got.DurationMS == nil || *got.DurationMS < 0 {
-			t.Errorf("%s %s: no duration is logged", test.method, test.target)
+			t.Errorf("%s %s: the log line has no duration", test.method, test.target)
 		}
 		got.DurationMS = nil
 		test.want.Msg, test.want.Method, test.want.RequestID = "request", test.method, id
@@ -374,13 +375,13 @@ func TestLog(t *testing.T) {
 	}
 	for _, secret := range []string{p.key[len(prefix):], wellFormed[len(prefix):], "secret", "Bearer"} {
 		if strings.Contains(p.log.String(), secret) {
-			t.Errorf("%q is in the log:\n%s", secret, p.log)
+			t.Errorf("the log contains %q:\n%s", secret, p.log)
 		}
 	}
 }
 
-// TestPanic: a mistake of ours is a 500 that tells the client nothing, and the
-// log everything. The mistake here is a server without a verifier.
+// TestPanic: a panic is a 500 whose details go to the log and not to the client.
+// Here the server panics because it has no verifier.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -393,12 +394,12 @@ func TestPanic(t *testing.T) {
 	lines := p.logged("panicked")
 	if len(lines) != 1 || lines[0].Level != "ERROR" || lines[0].Status != 500 ||
 		!strings.Contains(lines[0].Error, "nil pointer dereference") || !strings.Contains(lines[0].Error, "verifier.go") {
-		t.Errorf("the log lines do not say what happened: %+v", lines)
+		t.Errorf("the log lines do not contain the panic: %+v", lines)
 	}
 	broken.get("/livez").want(200)
 }
 
-// TestTraceparent: a request that belongs to a trace is logged with the trace's id.
+// TestTraceparent: a request with a traceparent header is logged with its trace id.
 func TestTraceparent(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -408,7 +409,7 @@ func TestTraceparent(t *testing.T) {
 		"00-" + trace + "-" + parent + "-01":                                     trace,
 		"00-" + trace + "-" + parent + "-00":                                     trace,
 		"00-" + trace + "-" + parent + "-ff":                                     trace,
-		" 00-" + trace + "-" + parent + "-01":                                    trace, // white space is not of the value
+		" 00-" + trace + "-" + parent + "-01":                                    trace, // white space does not belong to the value
 		"00-" + trace + "-" + parent + "-01-":                                    "",
 		"00-" + trace + "-" + parent + "-01-what-comes-later":                    "",
 		"01-" + trace + "-" + parent + "-01":                                     trace,
@@ -438,7 +439,7 @@ func TestTraceparent(t *testing.T) {
 			t.Errorf("%q is logged as %+v, want the trace id %q", sent, lines, want)
 		}
 	}
-	// two of them name no trace
+	// two headers are invalid
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -451,7 +452,7 @@ func TestTraceparent(t *testing.T) {
 	if lines := p.logged(resp.header.Get("X-Request-Id")); len(lines) != 1 || lines[0].TraceID != "" {
 		t.Errorf("two are logged as %+v", lines)
 	}
-	// errors are logged with it too
+	// errors have the trace id too
 	failed := p.do("GET", "/pets", nil, "traceparent", "00-"+trace+"-"+parent+"-01").wantError(401, "missing_api_key")
 	if lines := p.logged(failed.error().RequestID); len(lines) != 1 || lines[0].TraceID != trace {
 		t.Errorf("a 401 is logged as %+v", lines)
