@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// patience is longer than any answer may take: who waits this long has none.
-const patience = 10 * time.Second
+// requestTimeout is longer than any response may take.
+const requestTimeout = 10 * time.Second
 
-// client asks one service with one key. It is safe for concurrent use.
+// client sends requests to one service with one key. It is safe for concurrent use.
 type client struct {
 	base, key string
-	judge     *judge // nil: exchanges are not judged
+	validator *validator // nil: exchanges are not validated
 	transport http.RoundTripper
 }
 
-// transport is for as many clients as there are in the largest row.
+// transport keeps enough idle connections for the largest row.
 var transport = &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, DisableCompression: true}
 
-// answer is what came back, read in whole.
-type answer struct {
+// response is a response whose body was read completely.
+type response struct {
 	status int
 	header http.Header
 	body   []byte
 	took   time.Duration
 }
 
-// do sends a request; an empty body is none. Header are names and values, of
-// which the empty ones take a field away. The error says that there was no
-// answer, or one that the description does not describe.
-func (c *client) do(ctx context.Context, method, target, body string, header ...string) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// do sends a request. An empty body means no body. The header is a list of names and
+// values; an empty value removes the header. The error says that there was no response, or
+// that the response does not match the spec.
+func (c *client) do(ctx context.Context, method, target, body string, header ...string) (response, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, c.base+target, strings.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if c.key != "" {
 		request.Header.Set("Authorization", "Bearer "+c.key)
@@ -58,87 +58,98 @@ func (c *client) do(ctx context.Context, method, target, body string, header ...
 		using = transport
 	}
 	began := time.Now()
-	response, err := using.RoundTrip(request)
+	received, err := using.RoundTrip(request)
 	if err != nil {
-		return answer{took: time.Since(began)}, err
+		return response{took: time.Since(began)}, err
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	a := answer{response.StatusCode, response.Header, text, time.Since(began)}
-	if err == nil && c.judge != nil {
-		err = c.judge.exchange(request, body, a)
+	defer received.Body.Close()
+	text, err := io.ReadAll(received.Body)
+	resp := response{received.StatusCode, received.Header, text, time.Since(began)}
+	if err == nil && c.validator != nil {
+		err = c.validator.validate(request, body, resp)
 	}
-	return a, err
+	return resp, err
 }
 
-// want is do for a request that must have this status.
-func (c *client) want(ctx context.Context, status int, method, target, body string, header ...string) (answer, error) {
-	a, err := c.do(ctx, method, target, body, header...)
-	if err == nil && a.status != status {
-		err = fmt.Errorf("%s %s: %s, want %d", method, target, a, status)
+// want sends a request whose response must have this status.
+func (c *client) want(ctx context.Context, status int, method, target, body string) (response, error) {
+	resp, err := c.do(ctx, method, target, body)
+	if err != nil {
+		return resp, err
 	}
-	return a, err
+	if err := resp.check(status); err != nil {
+		return resp, fmt.Errorf("%s %s: %w", method, target, err)
+	}
+	return resp, nil
 }
 
-// as is the same client with another key.
-func (c *client) as(key string) *client {
+// check returns an error unless the response has this status.
+func (resp response) check(status int) error {
+	if resp.status != status {
+		return fmt.Errorf("%s, want %d", resp, status)
+	}
+	return nil
+}
+
+// withKey returns the same client with another key.
+func (c *client) withKey(key string) *client {
 	other := *c
 	other.key = key
 	return &other
 }
 
 // order orders one unit of a pet.
-func (c *client) order(ctx context.Context, pet int, header ...string) (answer, error) {
+func (c *client) order(ctx context.Context, pet int, header ...string) (response, error) {
 	return c.do(ctx, "POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet), header...)
 }
 
-// order is an order as the service answers it.
+// order is an Order in a response.
 type order struct {
 	ID    int64 `json:"id"`
 	PetID int64 `json:"petId"`
 }
 
-// stockItem is an inventory entry as the service answers it.
+// stockItem is an InventoryItem in a response.
 type stockItem struct {
 	Quantity int    `json:"quantity"`
 	Status   string `json:"status"`
 }
 
-// stock reads how much there is of a pet.
+// stock reads the inventory entry of a pet.
 func (c *client) stock(ctx context.Context, pet int) (item stockItem, err error) {
-	a, err := c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), "")
+	resp, err := c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), "")
 	if err != nil {
 		return item, err
 	}
-	return item, a.decode(&item)
+	return item, resp.decode(&item)
 }
 
-// setStock sets how much there is of a pet.
+// setStock sets the quantity of a pet in stock.
 func (c *client) setStock(ctx context.Context, pet, quantity int) error {
 	_, err := c.want(ctx, http.StatusOK, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, quantity))
 	return err
 }
 
-func (a answer) decode(into any) error {
-	if err := json.Unmarshal(a.body, into); err != nil {
-		return fmt.Errorf("%s: %w", a, err)
+func (resp response) decode(into any) error {
+	if err := json.Unmarshal(resp.body, into); err != nil {
+		return fmt.Errorf("%s: %w", resp, err)
 	}
 	return nil
 }
 
-// code is the code of an Error; empty for another body.
-func (a answer) code() string {
+// code returns the error code of an Error, or "" for another body.
+func (resp response) code() string {
 	var problem struct{ Code string }
-	_ = json.Unmarshal(a.body, &problem) // then it has none
+	_ = json.Unmarshal(resp.body, &problem) // another body has no code
 	return problem.Code
 }
 
-// String is the answer on one line, for people.
-func (a answer) String() string {
+// String returns the status and body on one line, shortened.
+func (resp response) String() string {
 	const enough = 300
-	body := string(a.body)
+	body := string(resp.body)
 	if len(body) > enough {
 		body = body[:enough] + "…"
 	}
-	return fmt.Sprintf("%d %s", a.status, strings.TrimSpace(body))
+	return fmt.Sprintf("%d %s", resp.status, strings.TrimSpace(body))
 }

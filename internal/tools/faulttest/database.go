@@ -18,41 +18,42 @@ import (
 	"petstore/internal/localpg"
 )
 
-// durable are the settings on which promises about crashes rest; localpg starts
-// quickly without them.
+// durable are the settings that crash safety depends on. localpg turns them off by default
+// to start faster.
 var durable = map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
-// database is a PostgreSQL of the row's own, with the shop in it. It can be
-// killed, frozen and started again.
+// database is a PostgreSQL for one row, filled from the template. It can be killed, frozen
+// and started again.
 type database struct {
 	*localpg.Cluster
 	options localpg.Options
 }
 
-// startDatabase starts a copy of the shop in a folder, by default one of the row.
-func (b *bench) startDatabase(ctx context.Context, dir string, settings map[string]string) (*database, error) {
+// startDatabase starts a copy of the template in dir, or in the folder of the row if dir is
+// "".
+func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[string]string) (*database, error) {
 	if dir == "" {
-		dir = filepath.Join(b.dir, "pg")
+		dir = filepath.Join(f.dir, "pg")
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
-	if seed := filepath.Join(b.shop(), "pg", "data"); b.dir != b.shop() {
+	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
 		if err := command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")); err != nil {
 			return nil, err
 		}
 	}
 	merged := maps.Clone(durable)
 	maps.Copy(merged, settings)
-	d := &database{options: localpg.Options{Binaries: b.postgres, Dir: dir, Disposable: true, Settings: merged}}
+	d := &database{options: localpg.Options{Binaries: f.postgres, Dir: dir, Disposable: true, Settings: merged}}
 	if err := d.start(ctx); err != nil {
 		return nil, err
 	}
-	b.atEnd(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it dies with us anyway
+	f.cleanup(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
 	return d, nil
 }
 
-// start starts the cluster, again if it has ended.
+// start starts the cluster, or restarts it.
 func (d *database) start(ctx context.Context) error {
 	if d.Cluster != nil {
 		if err := d.Stop(ctx); err != nil {
@@ -69,8 +70,7 @@ func (d *database) start(ctx context.Context) error {
 
 func (d *database) url() string { return d.URL(databaseName) }
 
-// processes are the process ids of the server: the postmaster's, then those of
-// its children.
+// processes returns the process ids of the server: the postmaster first, then its children.
 func (d *database) processes() ([]int, error) {
 	file := filepath.Join(d.options.Dir, "data", "postmaster.pid")
 	content, err := os.ReadFile(file)
@@ -97,8 +97,8 @@ func (d *database) processes() ([]int, error) {
 	return all, nil
 }
 
-// signal sends a signal to every process of the server, the postmaster first, so
-// that it makes no new ones.
+// signal sends a signal to every process of the server. The postmaster is first, so that it
+// starts no new ones.
 func (d *database) signal(signal syscall.Signal) error {
 	processes, err := d.processes()
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *database) signal(signal syscall.Signal) error {
 	return nil
 }
 
-// exec runs a statement on a connection of its own.
+// exec runs a statement on its own connection.
 func (d *database) exec(ctx context.Context, sql string) error {
 	return d.execIn(ctx, databaseName, sql)
 }
@@ -128,7 +128,7 @@ func (d *database) execIn(ctx context.Context, name, sql string) error {
 	return err
 }
 
-// read reads one row on a connection of its own.
+// read reads one row on its own connection.
 func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) error {
 	conn, err := pgx.Connect(ctx, d.url())
 	if err != nil {
@@ -138,8 +138,9 @@ func (d *database) read(ctx context.Context, sql string, arguments []any, into .
 	return conn.QueryRow(ctx, sql, arguments...).Scan(into...)
 }
 
-// hold runs a statement that takes a lock in a database, and keeps it until release.
-func (d *database) hold(ctx context.Context, name, sql string) (release func(), err error) {
+// holdLock runs a statement that takes a lock in a database, and holds the lock until
+// release.
+func (d *database) holdLock(ctx context.Context, name, sql string) (release func(), err error) {
 	conn, err := pgx.Connect(ctx, d.URL(name))
 	if err != nil {
 		return nil, err
@@ -150,26 +151,38 @@ func (d *database) hold(ctx context.Context, name, sql string) (release func(), 
 	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// waiting counts the service's statements that wait for a lock.
-func (d *database) waiting(ctx context.Context) (count int, err error) {
+// lockWaits counts the statements of the service that wait for a lock.
+func (d *database) lockWaits(ctx context.Context) (count int, err error) {
 	err = d.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'", nil, &count)
 	return count, err
 }
 
-// untilWait returns when that many connections of a service wait for a lock; the
-// error says that they do not soon.
-func (d *database) untilWait(ctx context.Context, connections int) error {
+// awaitLockWaits waits until that many statements of the service wait for a lock. The error
+// says that this took too long.
+func (d *database) awaitLockWaits(ctx context.Context, connections int) error {
 	_, err := eventually(ctx, time.Second, func() error {
-		waiting, err := d.waiting(ctx)
+		waiting, err := d.lockWaits(ctx)
 		if err == nil && waiting < connections {
-			err = fmt.Errorf("%d statements wait, not %d", waiting, connections)
+			err = fmt.Errorf("%d statements wait for a lock, want %d", waiting, connections)
 		}
 		return err
 	})
 	return err
 }
 
-// command runs a program of the system.
+// awaitNoLockWaits waits until no statement of the service waits for a lock, and returns
+// how long that took.
+func (d *database) awaitNoLockWaits(ctx context.Context, limit time.Duration) (time.Duration, error) {
+	return eventually(ctx, limit, func() error {
+		waiting, err := d.lockWaits(ctx)
+		if err == nil && waiting > 0 {
+			err = fmt.Errorf("%d backends still wait after their clients have disconnected", waiting)
+		}
+		return err
+	})
+}
+
+// command runs a system program.
 func command(ctx context.Context, name string, args ...string) error {
 	if output, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", name, err, output)

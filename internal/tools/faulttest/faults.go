@@ -11,13 +11,12 @@ import (
 	"strings"
 )
 
-// fault is a mistake that the program does not make. A row that does not notice
-// it promises nothing.
+// fault is a mistake to plant in the program. A row that does not detect it proves nothing.
 type fault struct {
 	row  int
 	what string
 	file string
-	// before stands in the file once, and is replaced by after.
+	// before occurs exactly once in the file. It is replaced by after.
 	before, after string
 }
 
@@ -46,7 +45,7 @@ var faults = []fault{
 	{8, "a 503 has no Retry-After", "internal/api/errors.go", `at the moment. Retry after the time in Retry-After.", header: [2]string{"Retry-After", "1"}}`, `at the moment."}`},
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	answeredEarly.in(10),
+	earlyResponse.in(10),
 	{10, "startup takes four seconds more", "cmd/petstore/serve.go", "public, err := listen(cmd.Context()", "time.Sleep(4 * time.Second)\npublic, err := listen(cmd.Context()"},
 	{11, "SIGTERM ends requests in progress", "cmd/petstore/serve.go", "server.Shutdown(limited)", "server.Close()"},
 	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
@@ -58,8 +57,8 @@ var faults = []fault{
 	{15, "text is stored without surrounding spaces", "internal/api/body.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},
 	{16, "the size of a body is not limited", "internal/api/body.go", "http.MaxBytesReader(c.Writer, c.Request.Body, s.maxBodyBytes)", "io.Reader(c.Request.Body)"},
 	{16, "a connection stays open after a malformed request", "internal/api/middleware.go", "s.shuttingDown.Load() || c.Request.ProtoMajor != 1", "s.shuttingDown.Load()"},
-	{17, "a read continues after its client hangs up", "internal/api/middleware.go", "\t\tif writes {\n", "\t\tif writes || true {\n"},
-	{17, "a client that hangs up is logged as an error", "internal/api/middleware.go", "errors.Is(ctx.Err(), context.Canceled)", "errors.Is(ctx.Err(), http.ErrServerClosed)"},
+	{17, "a read continues after its client disconnects", "internal/api/middleware.go", "\t\tif writes {\n", "\t\tif writes || true {\n"},
+	{17, "a client that disconnects is logged as an error", "internal/api/middleware.go", "errors.Is(ctx.Err(), context.Canceled)", "errors.Is(ctx.Err(), http.ErrServerClosed)"},
 	{18, "a page repeats the last item of the previous page", "internal/api/page.go", "cursorOf(rows[count-1])", "cursorOf(rows[max(0, count-2)])"},
 	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
 	{20, "an operation does not require a key", "internal/api/routes.go", `summaryPath, auth.Read`, `summaryPath, 0`},
@@ -88,14 +87,14 @@ var faults = []fault{
 	{29, "headers may have 64 KiB", "cmd/petstore/serve.go", "c.MaxHeaderBytes - headerSlop", "60 << 10"},
 	{29, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	answeredEarly.in(30),
+	earlyResponse.in(30),
 	{31, "shutdown rejects requests that still arrive", "cmd/petstore/serve.go", "handler.ShutDown()\n", "handler.ShutDown()\nserver.Handler = http.NotFoundHandler()\n"},
 	{31, "shutdown cuts off requests in progress", "cmd/petstore/serve.go", "handler.ShutDown()\n", "_ = server.Close()\n"},
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
 }
 
-// answeredEarly loses what was answered just before the service is killed.
-var answeredEarly = fault{
+// earlyResponse loses orders that were acknowledged just before the service is killed.
+var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/api/idempotency.go",
 	"made, err := postgres.Retry(ctx, effect, s.writes)",
 	`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
@@ -109,16 +108,16 @@ var answeredEarly = fault{
 		}()`,
 }
 
-// in returns the same mistake for another row to notice.
+// in returns the same mistake for another row.
 func (f fault) in(row int) fault {
 	f.row = row
 	return f
 }
 
-// plantFaults plants each fault of the rows in a build of its own, and runs its
-// row on it. The error says which were not noticed.
+// plantFaults builds the program with each fault of the rows and runs the row on it. The
+// error lists the faults that the rows missed.
 func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
-	var unnoticed []string
+	var missed []string
 	for _, f := range faults {
 		i := slices.IndexFunc(chosen, func(r row) bool { return r.number == f.row })
 		if i < 0 {
@@ -128,31 +127,32 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
 		if err != nil {
 			return err
 		}
-		figures, logs, err := s.try(ctx, binary, chosen[i])
+		figures, logs, err := s.runRow(ctx, binary, chosen[i])
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		verdict, told := "noticed", figures
-		if why, ok := errors.AsType[notHereError](err); ok {
-			verdict, told = "-", "not run here: "+why.Error()
+		verdict, text := "detected", figures
+		if why, ok := errors.AsType[skipError](err); ok {
+			verdict, text = "-", "skipped: "+why.Error()
 		} else if err != nil {
-			told, _, _ = strings.Cut(err.Error(), "\n")
-			if err := os.RemoveAll(logs); err != nil { // nothing to find out
+			text, _, _ = strings.Cut(err.Error(), "\n")
+			if err := os.RemoveAll(logs); err != nil { // the fault was detected, so nobody needs the logs
 				return err
 			}
 		} else {
 			verdict = "MISSED"
-			unnoticed = append(unnoticed, fmt.Sprintf("%d (%s)", f.row, f.what))
+			missed = append(missed, fmt.Sprintf("%d (%s)", f.row, f.what))
 		}
-		fmt.Fprintf(s.stdout, "%2d  %-55s %-8s %.150s\n", f.row, f.what, verdict, told)
+		fmt.Fprintf(s.stdout, "%2d  %-55s %-8s %.150s\n", f.row, f.what, verdict, text)
 	}
-	if len(unnoticed) > 0 {
-		return fmt.Errorf("not noticed: %s", strings.Join(unnoticed, ", "))
+	if len(missed) > 0 {
+		return fmt.Errorf("not detected: %s", strings.Join(missed, ", "))
 	}
 	return nil
 }
 
-// plant gives the file that a fault changes and its text with the fault.
+// plant returns the absolute path of the file that a fault changes, and its text with the
+// fault.
 func (f fault) plant(root string) (file, text string, err error) {
 	if file, err = filepath.Abs(filepath.Join(root, f.file)); err != nil {
 		return "", "", err
@@ -162,12 +162,12 @@ func (f fault) plant(root string) (file, text string, err error) {
 		return "", "", err
 	}
 	if count := strings.Count(string(source), f.before); count != 1 {
-		return "", "", fmt.Errorf("the fault %q: %s holds %q %d times; mend the fault", f.what, f.file, f.before, count)
+		return "", "", fmt.Errorf("fault %q: %q occurs %d times in %s, want once; update the fault in faults.go", f.what, f.before, count, f.file)
 	}
 	return file, strings.Replace(string(source), f.before, f.after, 1), nil
 }
 
-// buildWith compiles the program with a fault in it; the sources stay as they are.
+// buildWith compiles the program with a fault. It does not change the source files.
 func (s *suite) buildWith(ctx context.Context, f fault) (string, error) {
 	source, text, err := f.plant(".")
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestFaultsCanBePlanted: the code that each fault changes is there, and every row
-// has one. Whether it is noticed, make reliability-faults tells.
+// TestFaultsCanBePlanted checks that the code of each fault exists and that every row has a
+// fault. make reliability-faults checks that the rows detect them.
 func TestFaultsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {
@@ -16,7 +16,7 @@ func TestFaultsCanBePlanted(t *testing.T) {
 	}
 	for _, r := range rows {
 		if !slices.ContainsFunc(faults, func(f fault) bool { return f.row == r.number }) {
-			t.Errorf("row %d has no fault to notice", r.number)
+			t.Errorf("row %d has no fault, want at least one in faults.go", r.number)
 		}
 	}
 }

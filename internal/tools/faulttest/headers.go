@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,11 +20,11 @@ const (
 	connectionBound = 2000     // the default of PETSTORE_MAX_CONNECTIONS
 )
 
-// halfHeaders is the second part of row 29: 4,000 clients never end their headers.
-// They send headers as long as they may be, then 58 KB, and connect again when the
-// server closes them. Requests with a key succeed in time, on a connection that is
-// kept and on new ones. The server stays within its bounds of connections and memory.
-func halfHeaders(ctx context.Context, b *bench) (string, error) {
+// incompleteHeaders is the second part of row 29. 4,000 clients never end their headers.
+// They send headers of almost the maximum size, then of 58 KB, and reconnect when the
+// server closes the connection. Requests with a key succeed in time, on a kept connection
+// and on new ones. The server stays within its limits for connections and memory.
+func incompleteHeaders(ctx context.Context, f *fixture) (string, error) {
 	const (
 		clients     = 4000
 		during      = 5 * time.Second
@@ -35,7 +34,7 @@ func halfHeaders(ctx context.Context, b *bench) (string, error) {
 	if err := needDescriptors(clients + 500); err != nil {
 		return "", err
 	}
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -46,65 +45,65 @@ func halfHeaders(ctx context.Context, b *bench) (string, error) {
 	var figures []string
 	for _, size := range []int{headerLimit - 100, 58_000} {
 		attacked, stop := context.WithCancel(ctx)
-		attack := s.sendHalfHeaders(attacked, clients, size)
-		known, err := s.known(ctx, during)
+		attack := s.sendIncompleteHeaders(attacked, clients, size)
+		known, err := s.measureKnownKey(ctx, during)
 		most, descriptorsErr := s.api.descriptors()
-		memory, memoryErr := s.api.memory("VmHWM") // the most so far
+		memory, memoryErr := s.api.memory("VmHWM") // VmHWM is the peak
 		stop()
 		attack.Wait()
 		switch {
 		case err != nil:
-			return "", fmt.Errorf("a known key, beside half headers of %d bytes: %w", size, err)
+			return "", fmt.Errorf("a known key, during incomplete headers of %d bytes: %w", size, err)
 		case descriptorsErr != nil || memoryErr != nil:
 			return "", errors.Join(descriptorsErr, memoryErr)
 		case most > before+connectionBound+2*poolSize:
-			return "", fmt.Errorf("%d descriptors are open, %d before, beside half headers of %d bytes", most, before, size)
-		case size > headerLimit && attack.refused.Load() == 0:
-			return "", fmt.Errorf("no header of %d bytes is refused with 431", size)
+			return "", fmt.Errorf("%d descriptors are open, %d before, during incomplete headers of %d bytes", most, before, size)
+		case size > headerLimit && attack.rejected.Load() == 0:
+			return "", fmt.Errorf("no header of %d bytes gets 431", size)
 		case memory > memoryLimit:
-			return "", fmt.Errorf("the server took %d MB beside half headers of %d bytes", memory>>20, size)
+			return "", fmt.Errorf("the server used %d MB during incomplete headers of %d bytes", memory>>20, size)
 		case known.p99() > p99Limit:
-			return "", fmt.Errorf("p99 of a known key is %s beside half headers of %d bytes", round(known.p99()), size)
+			return "", fmt.Errorf("p99 of a known key is %s during incomplete headers of %d bytes", round(known.p99()), size)
 		}
-		figures = append(figures, fmt.Sprintf("%d half headers of %d bytes (%d × 431): %d requests, p99 %s, memory %d MB",
-			attack.sent.Load(), size, attack.refused.Load(), len(known), round(known.p99()), memory>>20))
+		figures = append(figures, fmt.Sprintf("%d incomplete headers of %d bytes (%d × 431): %d requests, p99 %s, memory %d MB",
+			attack.sent.Load(), size, attack.rejected.Load(), len(known), round(known.p99()), memory>>20))
 	}
 	return strings.Join(figures, "; "), nil
 }
 
-// needDescriptors returns a notHereError if this process may not open that many
-// descriptors. The server inherits the limit.
+// needDescriptors returns a skipError if this process may not open that many descriptors.
+// The server inherits the limit.
 func needDescriptors(number uint64) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return err
 	}
 	if limit.Cur < number {
-		return notHereError(fmt.Sprintf("it takes %d descriptors (ulimit -n), and the limit is %d", number, limit.Cur))
+		return skipError(fmt.Sprintf("needs %d descriptors (ulimit -n), and the limit is %d", number, limit.Cur))
 	}
 	return nil
 }
 
-// halfHeaderAttack counts what the clients do.
-type halfHeaderAttack struct {
+// headerAttack counts the headers sent and the responses with 431.
+type headerAttack struct {
 	sync.WaitGroup
-	sent, refused atomic.Int64
+	sent, rejected atomic.Int64
 }
 
-// sendHalfHeaders has clients connect, over some seconds, and send the beginning
-// of a header. When the server closes the connection, they connect again some
-// seconds later. They end with the context.
-func (s *shop) sendHalfHeaders(ctx context.Context, clients, size int) *halfHeaderAttack {
+// sendIncompleteHeaders starts clients, over some seconds, that each send the beginning of
+// a header. When the server closes a connection, its client reconnects some seconds later.
+// The clients end with the context.
+func (s *deployment) sendIncompleteHeaders(ctx context.Context, clients, size int) *headerAttack {
 	const pause = 5 * time.Second // on average
 	const begin = "GET /pets HTTP/1.1\r\nHost: petstore\r\nX-Long: "
-	text := []byte(begin + strings.Repeat("x", size-len(begin))) // shared, or its copies would be this process's load
-	attack := &halfHeaderAttack{}
+	text := []byte(begin + strings.Repeat("x", size-len(begin))) // shared, because copies would load this process
+	attack := &headerAttack{}
 	for range clients {
 		attack.Go(func() {
-			for wait(ctx, rand.N(pause)); ctx.Err() == nil; wait(ctx, pause/2+rand.N(pause)) {
+			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
 				attack.sent.Add(1)
-				if response, err := sendHalfHeader(ctx, s.api.addr, text); err == nil && strings.HasPrefix(response, "HTTP/1.1 431 ") {
-					attack.refused.Add(1)
+				if response, err := sendIncompleteHeader(ctx, s.api.addr, text); err == nil && strings.HasPrefix(response, "HTTP/1.1 431 ") {
+					attack.rejected.Add(1)
 				}
 			}
 		})
@@ -112,10 +111,10 @@ func (s *shop) sendHalfHeaders(ctx context.Context, clients, size int) *halfHead
 	return attack
 }
 
-// sendHalfHeader sends text on a connection of its own and returns the response,
-// which is empty if the server closes the connection without one.
-func sendHalfHeader(ctx context.Context, addr string, text []byte) (string, error) {
-	const enough = 512 // for a 431
+// sendIncompleteHeader sends text on a new connection and returns the response, or "" if
+// the server closes the connection without one.
+func sendIncompleteHeader(ctx context.Context, addr string, text []byte) (string, error) {
+	const enough = 512 // enough for a 431
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -130,14 +129,9 @@ func sendHalfHeader(ctx context.Context, addr string, text []byte) (string, erro
 	return string(response), err
 }
 
-// durations are how long requests took, in order.
-type durations []time.Duration
-
-func (d durations) p99() time.Duration { return d[len(d)*99/100] }
-
-// known reads on a connection that is kept and orders on new ones, for some time.
-// The error is the first request that did not succeed.
-func (s *shop) known(ctx context.Context, during time.Duration) (durations, error) {
+// measureKnownKey reads on a kept connection and orders on new ones, for some time. The
+// error is the first request that failed.
+func (s *deployment) measureKnownKey(ctx context.Context, during time.Duration) (durations, error) {
 	fresh := *s.client
 	fresh.transport = &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	var all durations
@@ -147,14 +141,15 @@ func (s *shop) known(ctx context.Context, during time.Duration) (durations, erro
 		if err != nil {
 			return nil, fmt.Errorf("after %s: %w", round(time.Since(began)), err)
 		}
-		ordered, err := fresh.want(ctx, http.StatusCreated, "POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet),
-			"Idempotency-Key", fmt.Sprintf("known-%d-%d", began.UnixNano(), len(all)))
+		ordered, err := fresh.order(ctx, pet, "Idempotency-Key", fmt.Sprintf("known-%d-%d", began.UnixNano(), len(all)))
+		if err == nil {
+			err = ordered.check(http.StatusCreated)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("after %s: %w", round(time.Since(began)), err)
 		}
 		all = append(all, read.took, ordered.took)
-		wait(ctx, 10*time.Millisecond)
+		sleep(ctx, 10*time.Millisecond)
 	}
-	slices.Sort(all)
 	return all, nil
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Row 30. The histories of hot pets at two instances stay linearizable when an
-// instance is killed, and when PostgreSQL is stopped without a checkpoint
-// (pg_ctl stop -m immediate) and started again. A step without a response, or with
-// a 503, may have happened at any later moment, or never.
-func crashHistories(ctx context.Context, b *bench) (string, error) {
+// crashHistories is row 30: the histories of hot pets at two instances stay linearizable
+// when an instance is killed, and when PostgreSQL is stopped without a checkpoint (pg_ctl
+// stop -m immediate) and restarted. A step without a response, or with a 503, may take
+// effect at any later moment, or never.
+func crashHistories(ctx context.Context, f *fixture) (string, error) {
 	const clients, hotPets, stock, rounds = 16, 8, 5, 2
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -57,22 +57,22 @@ func crashHistories(ctx context.Context, b *bench) (string, error) {
 	return h.check(stock)
 }
 
-// crash stops PostgreSQL and starts it again, and then kills an instance and starts
-// it again, in each round another one.
-func (s *shop) crash(ctx context.Context, services [2]*service, rounds int) error {
+// crash restarts PostgreSQL and then kills and restarts an instance, in each round a
+// different one.
+func (s *deployment) crash(ctx context.Context, services [2]*service, rounds int) error {
 	const pause, readyWithin = 300 * time.Millisecond, 5 * time.Second
 	ready := func() error {
 		for _, service := range services {
-			if _, err := service.ready(ctx, readyWithin); err != nil {
+			if _, err := service.awaitReady(ctx, readyWithin); err != nil {
 				return err
 			}
 		}
-		wait(ctx, pause)
+		sleep(ctx, pause)
 		return nil
 	}
-	wait(ctx, pause)
+	sleep(ctx, pause)
 	for round := range rounds {
-		if err := s.db.start(ctx); err != nil { // stops it as -m immediate does
+		if err := s.db.start(ctx); err != nil { // stops PostgreSQL in immediate mode first
 			return err
 		}
 		if err := ready(); err != nil {
@@ -80,7 +80,7 @@ func (s *shop) crash(ctx context.Context, services [2]*service, rounds int) erro
 		}
 		killed := services[round%len(services)]
 		killed.kill()
-		wait(ctx, pause)
+		sleep(ctx, pause)
 		if err := killed.start(); err != nil {
 			return err
 		}
@@ -91,10 +91,9 @@ func (s *shop) crash(ctx context.Context, services [2]*service, rounds int) erro
 	return nil
 }
 
-// hotStep does a random step at a random instance, again if nothing was sent. A
-// client that does not learn the outcome then reads all hot pets: each crash leaves
-// at most one unknown outcome for each client, and is looked at before others
-// change what it left.
+// hotStep does a random step at a random instance. It retries a step that was not sent.
+// After an unknown outcome it reads all hot pets. So a crash leaves at most one unknown
+// outcome for each client, and its effect is read before others change it.
 func (h *history) hotStep(ctx context.Context, client int, instances [2]*client, hotPets int) error {
 	const few, plenty = 4, 100
 	did := randomStep(1 + rand.N(hotPets))
@@ -110,82 +109,81 @@ func (h *history) hotStep(ctx context.Context, client int, instances [2]*client,
 	return err
 }
 
-// stepUntilSent does a step, again while connections are refused, and reports
-// whether its outcome is unknown.
+// stepUntilSent does a step, retries it while connections are refused, and reports whether
+// its outcome is unknown.
 func (h *history) stepUntilSent(ctx context.Context, client int, instances [2]*client, did petStep) (unknown bool, err error) {
 	const pause = 10 * time.Millisecond
 	for ctx.Err() == nil {
 		called := time.Now()
 		saw, err := instances[rand.N(len(instances))].step(ctx, did)
 		if err == nil {
-			h.note(client, did, called, saw)
+			h.record(client, did, called, saw)
 			if saw.unknown {
-				wait(ctx, pause)
+				sleep(ctx, pause)
 			}
 			return saw.unknown, nil
 		}
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return false, err
 		}
-		wait(ctx, pause)
+		sleep(ctx, pause)
 	}
 	return false, context.Cause(ctx)
 }
 
-// petStep is what a client does to a pet, and petView what it sees of it.
+// petStep is an operation on a pet, and petView what the client sees of it.
 type (
 	petStep struct {
 		kind     string
 		pet      int
-		quantity int // to set
+		quantity int // for set
 	}
 	petView struct {
-		item    stockItem // read or set
+		item    stockItem // for read and set
 		bought  bool
-		refusal string // the code of a 409
-		// unknown means that the step may have happened, may happen later, and may
-		// never happen.
+		refusal string // the error code of a 409
+		// unknown means that the step may have taken effect, may do so later, or never.
 		unknown bool
 	}
 )
 
-// stepKinds are drawn at random, so twice as many buy as set.
+// stepKinds are drawn at random, so buy is twice as likely as set.
 var stepKinds = []string{"buy", "buy", "read", "set"}
 
 func randomStep(pet int) petStep {
 	return petStep{kind: stepKinds[rand.N(len(stepKinds))], pet: pet, quantity: rand.N(4)}
 }
 
-// step does one thing to a pet. The error is ECONNREFUSED when nothing was sent,
-// or says that the response is none that may be.
+// step does one step. The error is ECONNREFUSED if nothing was sent, or describes an
+// unexpected response.
 func (c *client) step(ctx context.Context, did petStep) (saw petView, err error) {
 	path := fmt.Sprintf("/store/inventory/%d", did.pet)
-	var a answer
+	var resp response
 	switch did.kind {
 	case "read":
-		a, err = c.do(ctx, "GET", path, "")
+		resp, err = c.do(ctx, "GET", path, "")
 	case "set":
-		a, err = c.do(ctx, "PUT", path, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
+		resp, err = c.do(ctx, "PUT", path, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
 	default:
-		a, err = c.order(ctx, did.pet)
+		resp, err = c.order(ctx, did.pet)
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return saw, err
-	case err != nil || a.status == http.StatusServiceUnavailable:
-		return petView{unknown: true}, nil //nolint:nilerr // the outcome is what the client saw
-	case did.kind != "buy" && a.status == http.StatusOK:
-		return saw, a.decode(&saw.item)
-	case did.kind == "buy" && a.status == http.StatusCreated:
+	case err != nil || resp.status == http.StatusServiceUnavailable:
+		return petView{unknown: true}, nil //nolint:nilerr // petView reports the error
+	case did.kind != "buy" && resp.status == http.StatusOK:
+		return saw, resp.decode(&saw.item)
+	case did.kind == "buy" && resp.status == http.StatusCreated:
 		return petView{bought: true}, nil
-	case did.kind == "buy" && a.status == http.StatusConflict:
-		return petView{refusal: a.code()}, nil
+	case did.kind == "buy" && resp.status == http.StatusConflict:
+		return petView{refusal: resp.code()}, nil
 	default:
-		return saw, fmt.Errorf("a %s of pet %d: %s", did.kind, did.pet, a)
+		return saw, fmt.Errorf("%s of pet %d: %s", did.kind, did.pet, resp)
 	}
 }
 
-// history is what clients did to pets, and saw of them. It is safe for concurrent
+// history records what clients did to pets and what they saw. It is safe for concurrent
 // use.
 type history struct {
 	began      time.Time
@@ -200,10 +198,10 @@ func newHistory() *history {
 	return &history{began: time.Now(), clients: map[int]bool{}, pets: map[int]bool{}}
 }
 
-// note notes a step that began at a time and has ended now. One of unknown outcome
-// has no end: porcupine may put it anywhere after its begin, and one that never
-// happened goes behind all others. A read of unknown outcome tells nothing.
-func (h *history) note(client int, did petStep, called time.Time, saw petView) {
+// record records a step that began at called and has ended now. A step of unknown outcome
+// has no end, so porcupine may order it anywhere after its beginning, and at the end if it
+// never happened. A read of unknown outcome is not recorded.
+func (h *history) record(client int, did petStep, called time.Time, saw petView) {
 	returned := time.Since(h.began).Nanoseconds()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -220,32 +218,32 @@ func (h *history) note(client int, did petStep, called time.Time, saw petView) {
 	})
 }
 
-// check says whether the history of each pet is linearizable, if it had that many
+// check returns an error unless the history of each pet is linearizable, with that many
 // units in stock at first.
 func (h *history) check(stock int) (string, error) {
 	const checking = 20 * time.Second
-	figures := fmt.Sprintf("%d operations of %d clients on %d pets", len(h.operations), len(h.clients), len(h.pets))
+	figures := fmt.Sprintf("%d operations of %d clients, pets: %d", len(h.operations), len(h.clients), len(h.pets))
 	if h.unknown > 0 {
-		figures += fmt.Sprintf(" (%d of unknown outcome)", h.unknown)
+		figures += fmt.Sprintf(", unknown outcomes: %d", h.unknown)
 	}
 	switch verdict := porcupine.CheckOperationsTimeout(petModel(stock), h.operations, checking); verdict {
 	case porcupine.Ok:
-		return figures + " are linearizable", nil
+		return figures + ", linearizable", nil
 	case porcupine.Illegal:
-		return "", fmt.Errorf("%s are not linearizable", figures)
+		return "", fmt.Errorf("%s, not linearizable", figures)
 	default:
-		return "", fmt.Errorf("%s: porcupine did not find out within %s whether they are linearizable", figures, checking)
+		return "", fmt.Errorf("%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
 	}
 }
 
-// petModel is the rule for orders and stock (see POST /store/orders in the API
-// reference) for pets of which some units are held. Nobody completes or cancels.
+// petModel models orders and stock of a pet (see POST /store/orders in the API reference).
+// Orders are neither completed nor cancelled.
 func petModel(stock int) porcupine.Model {
 	return porcupine.Model{
 		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 			byPet := map[int][]porcupine.Operation{}
 			for _, operation := range all {
-				pet := operation.Input.(petStep).pet //nolint:forcetypeassert // the history holds nothing else
+				pet := operation.Input.(petStep).pet //nolint:forcetypeassert // the history holds only petSteps
 				byPet[pet] = append(byPet[pet], operation)
 			}
 			return slices.Collect(maps.Values(byPet))
@@ -260,11 +258,11 @@ func petModel(stock int) porcupine.Model {
 	}
 }
 
-// petState is the pet between two steps; one that is not available is pending.
+// petState is the state of a pet between two steps. A pet that is not available is pending.
 type petState struct {
 	stock     int
 	available bool
-	held      bool // whether any order is open
+	held      bool // whether an order is open
 }
 
 // after returns what a client must see of a step, and the state after it.

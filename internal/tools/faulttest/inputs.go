@@ -11,14 +11,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody is the default limit of a body, in bytes.
+// maxBody is the default limit of a body in bytes.
 const maxBody = 64 << 10
 
-// Row 14. Whatever JSON, or what is none, is sent as a body, as a member of one
-// or as a name: it is refused as the client's mistake, or stored and read back
-// the same. Each exchange is judged against the description.
-func jsonBodies(ctx context.Context, b *bench) (string, error) {
-	s, err := b.openJudged(ctx)
+// jsonBodies is row 14: any input, valid JSON or not, sent as a body, as a field or as a
+// name is either rejected as a client error, or stored and read back unchanged. Every
+// exchange is validated against the spec.
+func jsonBodies(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.openValidated(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -26,39 +26,38 @@ func jsonBodies(ctx context.Context, b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var accepted, refused int
+	var t tally
 	for i, test := range cases {
 		invalid := http.StatusBadRequest
 		if len(test.Input) > maxBody {
 			invalid = http.StatusRequestEntityTooLarge
 		}
-		member := strings.TrimSuffix(strings.TrimPrefix(test.Input, "["), "]") // mostly a list of one
+		element := strings.TrimSuffix(strings.TrimPrefix(test.Input, "["), "]") // most cases are an array with one element
 		for _, target := range []string{"/categories", "/pets", "/store/orders", "/messages"} {
-			a, err := s.do(ctx, "POST", target, test.Input)
-			if err == nil && strings.HasPrefix(test.Name, "n_") && a.status != invalid {
-				err = fmt.Errorf("%s, and must be %d", a, invalid)
+			resp, err := s.do(ctx, "POST", target, test.Input)
+			if err == nil && strings.HasPrefix(test.Name, "n_") && resp.status != invalid {
+				err = fmt.Errorf("%s, want %d", resp, invalid)
 			}
-			if err := errors.Join(err, clientsMistake(a, &accepted, &refused)); err != nil {
+			if err := errors.Join(err, t.count(resp)); err != nil {
 				return "", fmt.Errorf("%s to %s: %w", test.Name, target, err)
 			}
 		}
-		for form, body := range map[string]string{
-			"description": fmt.Sprintf(`{"name": "wrapped %d", "description": %s}`, i, member),
+		for field, body := range map[string]string{
+			"description": fmt.Sprintf(`{"name": "wrapped %d", "description": %s}`, i, element),
 			"name":        `{"name": "` + escape(test.Input) + `"}`,
 		} {
 			want := map[string]any{}
-			readable := json.Unmarshal([]byte(body), &want) == nil
-			if err := s.storedTheSame(ctx, body, form, want[form], readable && utf8.ValidString(body), &accepted, &refused); err != nil {
-				return "", fmt.Errorf("%s as %s: %w", test.Name, form, err)
+			valid := json.Unmarshal([]byte(body), &want) == nil
+			if err := s.checkStored(ctx, &t, categoryBody{body, field, want[field], valid && utf8.ValidString(body)}); err != nil {
+				return "", fmt.Errorf("%s as %s: %w", test.Name, field, err)
 			}
 		}
 	}
-	return fmt.Sprintf("%d bodies, %d requests: %d refused, %d accepted and read back the same; %d exchanges validated",
-		len(cases), accepted+refused, refused, accepted, s.client.judge.judged.Load()), nil
+	return fmt.Sprintf("%d bodies, %d requests: %d rejected, %d accepted and read back unchanged; %d exchanges validated",
+		len(cases), t.accepted+t.rejected, t.rejected, t.accepted, s.client.validator.validated.Load()), nil
 }
 
-// escape writes bytes as the inside of a JSON string, and leaves what is not
-// UTF-8 as it is.
+// escape writes bytes as the inside of a JSON string. Invalid UTF-8 is unchanged.
 func escape(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -75,30 +74,41 @@ func escape(text string) string {
 	return b.String()
 }
 
-// clientsMistake is an error unless the answer is a success or a 4xx, which it counts.
-func clientsMistake(a answer, accepted, refused *int) error {
+// tally counts the requests that were accepted or rejected.
+type tally struct{ accepted, rejected int }
+
+// count counts a success or a 4xx. Any other status is an error.
+func (t *tally) count(resp response) error {
 	switch {
-	case a.status < http.StatusMultipleChoices:
-		*accepted++
-	case a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError:
-		*refused++
+	case resp.status < http.StatusMultipleChoices:
+		t.accepted++
+	case resp.status >= http.StatusBadRequest && resp.status < http.StatusInternalServerError:
+		t.rejected++
 	default:
-		return errors.New(a.String())
+		return errors.New(resp.String())
 	}
 	return nil
 }
 
-// storedTheSame creates a category and, if that succeeds, reads it back: a
-// member must be what was sent, and what was sent must be readable at all.
-func (s *shop) storedTheSame(ctx context.Context, body, member string, want any, readable bool, accepted, refused *int) error {
-	a, err := s.do(ctx, "POST", "/categories", body)
-	if err := errors.Join(err, clientsMistake(a, accepted, refused)); err != nil || a.status != http.StatusCreated {
+// categoryBody is the body of a POST /categories. If the server accepts it, it must be
+// valid JSON, and the field must have the value want.
+type categoryBody struct {
+	text  string
+	field string
+	want  any
+	valid bool
+}
+
+// checkStored creates a category. If the server accepts it, the category is read back.
+func (s *deployment) checkStored(ctx context.Context, t *tally, body categoryBody) error {
+	resp, err := s.do(ctx, "POST", "/categories", body.text)
+	if err := errors.Join(err, t.count(resp)); err != nil || resp.status != http.StatusCreated {
 		return err
 	}
-	if !readable {
-		return fmt.Errorf("what is no JSON was accepted: %s", a)
+	if !body.valid {
+		return fmt.Errorf("invalid JSON was accepted: %s", resp)
 	}
-	stored, err := s.want(ctx, http.StatusOK, "GET", a.header.Get("Location"), "")
+	stored, err := s.want(ctx, http.StatusOK, "GET", resp.header.Get("Location"), "")
 	if err != nil {
 		return err
 	}
@@ -106,16 +116,17 @@ func (s *shop) storedTheSame(ctx context.Context, body, member string, want any,
 	if err := stored.decode(&got); err != nil {
 		return err
 	}
-	if got[member] != want {
-		return fmt.Errorf("sent %q, read back %q", want, got[member])
+	if got[body.field] != body.want {
+		return fmt.Errorf("sent %q, read back %q", body.want, got[body.field])
 	}
 	return nil
 }
 
-// Row 15. Text that has broken other programs is stored and read back the same,
-// in a body, a path or a query. Each exchange is judged against the description.
-func naughtyStrings(ctx context.Context, b *bench) (string, error) {
-	s, err := b.openJudged(ctx)
+// naughtyStrings is row 15: strings that have broken other programs are stored and read
+// back unchanged, in a body, a path or a query. Every exchange is validated against the
+// spec.
+func naughtyStrings(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.openValidated(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -123,16 +134,16 @@ func naughtyStrings(ctx context.Context, b *bench) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var accepted, refused int
+	var t tally
 	for i, text := range texts {
 		quoted, err := json.Marshal(text)
 		if err != nil {
 			return "", err
 		}
 		if err := errors.Join(
-			s.storedTheSame(ctx, fmt.Sprintf(`{"name": %s}`, quoted), "name", text, true, &accepted, &refused),
-			s.storedTheSame(ctx, fmt.Sprintf(`{"name": "naughty %d", "description": %s}`, i, quoted), "description", text, true, &accepted, &refused),
-			s.queuedTheSame(ctx, text, string(quoted)),
+			s.checkStored(ctx, &t, categoryBody{fmt.Sprintf(`{"name": %s}`, quoted), "name", text, true}),
+			s.checkStored(ctx, &t, categoryBody{fmt.Sprintf(`{"name": "naughty %d", "description": %s}`, i, quoted), "description", text, true}),
+			s.checkQueued(ctx, text, string(quoted)),
 		); err != nil {
 			return "", fmt.Errorf("%q in a body: %w", text, err)
 		}
@@ -141,22 +152,22 @@ func naughtyStrings(ctx context.Context, b *bench) (string, error) {
 			"/pets?name=" + url.QueryEscape(text), "/categories?name=" + url.QueryEscape(text), "/pets?cursor=" + url.QueryEscape(text),
 			"/pets?" + url.QueryEscape(text), "/store/orders?shipDateFrom=" + url.QueryEscape(text), "/store/inventory?low=" + url.QueryEscape(text),
 		} {
-			a, err := s.do(ctx, "GET", target, "")
-			if err := errors.Join(err, clientsMistake(a, &accepted, &refused)); err != nil {
+			resp, err := s.do(ctx, "GET", target, "")
+			if err := errors.Join(err, t.count(resp)); err != nil {
 				return "", fmt.Errorf("%q in %s: %w", text, target, err)
 			}
 		}
 	}
-	return fmt.Sprintf("%d strings, %d requests: no 5xx, read back identical; %d exchanges validated", len(texts), accepted+refused+2*len(texts), s.client.judge.judged.Load()), nil
+	return fmt.Sprintf("%d strings, %d requests: no 5xx, read back unchanged; %d exchanges validated", len(texts), t.accepted+t.rejected+2*len(texts), s.client.validator.validated.Load()), nil
 }
 
-// queuedTheSame queues a message, which may be any text, and reads it back.
-func (s *shop) queuedTheSame(ctx context.Context, text, quoted string) error {
-	a, err := s.want(ctx, http.StatusAccepted, "POST", "/messages", fmt.Sprintf(`{"message": %s}`, quoted))
+// checkQueued queues a message, which may be any text, and reads it back.
+func (s *deployment) checkQueued(ctx context.Context, text, quoted string) error {
+	resp, err := s.want(ctx, http.StatusAccepted, "POST", "/messages", fmt.Sprintf(`{"message": %s}`, quoted))
 	if err != nil {
 		return err
 	}
-	stored, err := s.want(ctx, http.StatusOK, "GET", a.header.Get("Location"), "")
+	stored, err := s.want(ctx, http.StatusOK, "GET", resp.header.Get("Location"), "")
 	if err != nil {
 		return err
 	}

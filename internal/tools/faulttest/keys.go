@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Row 20. No operation lets anybody in without a key in force, and each says how
-// to come in. The exchanges are judged against the description.
-func wrongCredentials(ctx context.Context, b *bench) (string, error) {
-	s, err := b.openJudged(ctx)
+// wrongCredentials is row 20: no operation works without a valid key, and each 401 has a
+// WWW-Authenticate header. The exchanges are validated against the spec.
+func wrongCredentials(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.openValidated(ctx)
 	if err != nil {
 		return "", err
 	}
-	revoked, err := b.petstore(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin")
+	revoked, err := f.runCommand(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin")
 	if err != nil {
 		return "", err
 	}
 	revoked = strings.TrimSpace(revoked)
-	if _, err := b.petstore(ctx, s.db.url(), "key", "revoke", revoked[:17]); err != nil {
+	if _, err := f.runCommand(ctx, s.db.url(), "key", "revoke", revoked[:17]); err != nil {
 		return "", err
 	}
-	expired, err := b.petstore(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin", "--expires-in", "1ms")
+	expired, err := f.runCommand(ctx, s.db.url(), "key", "create", "--account", "gone", "--scope", "admin", "--expires-in", "1ms")
 	if err != nil {
 		return "", err
 	}
-	const unknown = "petstore_0000000000000000000000000000000n1WfS" // well-formed, for what that is worth
+	const unknown = "petstore_0000000000000000000000000000000n1WfS" // well-formed, but does not exist
 	credentials := []string{
 		"",                               // none
 		"Bearer",                         // no key
@@ -41,20 +41,23 @@ func wrongCredentials(ctx context.Context, b *bench) (string, error) {
 		"Basic " + s.key,
 		"Bearer petstore_' OR 1=1 --",
 	}
-	operations := s.client.judge.operations()
-	anybody := s.as("")
+	operations := s.client.validator.operations()
+	anonymous := s.withKey("")
 	for _, o := range operations {
 		for i, credential := range credentials {
 			body := ""
 			if o.method == "POST" || o.method == "PUT" || o.method == "PATCH" {
 				body = `{"name": "x", "categoryId": 1, "quantity": 1, "petId": 1, "message": "x"}`
 			}
-			a, err := anybody.want(ctx, http.StatusUnauthorized, o.method, o.target, body, "Authorization", credential)
-			if err == nil && !strings.HasPrefix(a.header.Get("WWW-Authenticate"), `Bearer realm="petstore"`) {
-				err = fmt.Errorf("%s %s: WWW-Authenticate is %q", o.method, o.target, a.header.Get("WWW-Authenticate"))
+			resp, err := anonymous.do(ctx, o.method, o.target, body, "Authorization", credential)
+			if err == nil {
+				err = resp.check(http.StatusUnauthorized)
+			}
+			if scheme := resp.header.Get("WWW-Authenticate"); err == nil && !strings.HasPrefix(scheme, `Bearer realm="petstore"`) {
+				err = fmt.Errorf("WWW-Authenticate is %q", scheme)
 			}
 			if err != nil {
-				return "", fmt.Errorf("wrong credential %d: %w", i+1, err)
+				return "", fmt.Errorf("wrong credential %d: %s %s: %w", i+1, o.method, o.target, err)
 			}
 		}
 	}
@@ -62,17 +65,17 @@ func wrongCredentials(ctx context.Context, b *bench) (string, error) {
 		return "", fmt.Errorf("the right key: %w", err)
 	}
 	return fmt.Sprintf("%d operations × %d credentials: always 401 with WWW-Authenticate; %d exchanges validated",
-		len(operations), len(credentials), s.client.judge.judged.Load()), nil
+		len(operations), len(credentials), s.client.validator.validated.Load()), nil
 }
 
-// Row 21. A key that is revoked through one process stops within a second on
-// every other, also on one that cannot listen for revocations.
-func revokedKey(ctx context.Context, b *bench) (string, error) {
-	s, err := b.open(ctx)
+// revokedKey is row 21: a key that one process revokes stops working within a second on
+// every other process, even on one that cannot listen for revocations.
+func revokedKey(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	other, err := s.another(ctx)
+	other, err := s.startSecond(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -81,20 +84,19 @@ func revokedKey(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	unheard, err := s.revoke(ctx, other, func() error {
-		// The database lets nobody in: who listened cannot come back, and the
-		// connections of the pools go on.
+		// The database accepts no new connections: listeners cannot reconnect, but the
+		// connections of the pools still work.
 		return errors.Join(s.db.execIn(ctx, "postgres", "ALTER DATABASE petstore ALLOW_CONNECTIONS false"),
 			s.db.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'petstore listen'"))
 	})
 	return fmt.Sprintf("401 after %s; while LISTEN is cut after %s", round(heard), round(unheard)), err
 }
 
-// revoke makes a key, uses it until the service knows it well, has another
-// process revoke it after what comes before that, and returns how long it goes on
-// working.
-func (s *shop) revoke(ctx context.Context, other *client, before func() error) (time.Duration, error) {
+// revoke creates a key and uses it, calls before, revokes the key through another process,
+// and returns how long the key still worked.
+func (s *deployment) revoke(ctx context.Context, other *client, before func() error) (time.Duration, error) {
 	const limit = time.Second
-	a, err := s.want(ctx, http.StatusCreated, "POST", "/account/api-keys", `{"name": "leaving", "scope": "read"}`)
+	resp, err := s.want(ctx, http.StatusCreated, "POST", "/account/api-keys", `{"name": "leaving", "scope": "read"}`)
 	if err != nil {
 		return 0, err
 	}
@@ -102,63 +104,61 @@ func (s *shop) revoke(ctx context.Context, other *client, before func() error) (
 		ID     int64
 		Secret string
 	}
-	if err := a.decode(&created); err != nil {
+	if err := resp.decode(&created); err != nil {
 		return 0, err
 	}
-	own := fmt.Sprintf("/account/api-keys/%d", created.ID)
-	if _, err := other.want(ctx, http.StatusOK, "GET", "/account/api-keys", ""); err != nil { // over a connection that it keeps
+	if _, err := other.want(ctx, http.StatusOK, "GET", "/account/api-keys", ""); err != nil { // opens a connection that the revocation uses
 		return 0, err
 	}
 	using, stop := context.WithCancel(ctx)
 	defer stop()
-	type use struct {
-		asked  time.Time
-		status int
-	}
-	uses, failed := make(chan use, 10_000), make(chan error, 1)
-	go func() {
-		defer close(uses)
-		for using.Err() == nil {
-			asked := time.Now()
-			a, err := s.as(created.Secret).do(ctx, "GET", "/store/inventory/1", "")
-			if err != nil {
-				failed <- err
-				return
-			}
-			uses <- use{asked, a.status}
-			wait(using, 5*time.Millisecond)
-		}
-	}()
-	wait(ctx, 700*time.Millisecond)
+	used := make(chan keyUse, 1)
+	go func() { used <- s.withKey(created.Secret).useKey(using) }()
+	sleep(ctx, 700*time.Millisecond)
 	if err := before(); err != nil {
 		return 0, err
 	}
-	if _, err := other.want(ctx, http.StatusNoContent, "DELETE", own, ""); err != nil {
+	if _, err := other.want(ctx, http.StatusNoContent, "DELETE", fmt.Sprintf("/account/api-keys/%d", created.ID), ""); err != nil {
 		return 0, err
 	}
 	revoked := time.Now()
-	wait(ctx, limit+500*time.Millisecond)
+	sleep(ctx, limit+500*time.Millisecond)
 	stop()
-	var last time.Time // that it worked
-	refused := false
-	for u := range uses {
-		switch u.status {
-		case http.StatusOK:
-			last = u.asked
-		case http.StatusUnauthorized:
-			refused = true
-		default:
-			return 0, fmt.Errorf("a key returned %d", u.status)
-		}
+	use := <-used
+	if use.err != nil {
+		return 0, use.err
 	}
-	select {
-	case err := <-failed:
-		return 0, err
-	default:
-	}
-	worked := max(0, last.Sub(revoked))
-	if !refused || worked > limit {
-		return 0, fmt.Errorf("the key still worked %s after it was revoked (refused at all: %t)", round(worked), refused)
+	worked := max(0, use.last.Sub(revoked))
+	if !use.rejected || worked > limit {
+		return 0, fmt.Errorf("the key still worked %s after its revocation (any 401: %t)", round(worked), use.rejected)
 	}
 	return worked, nil
+}
+
+// keyUse is the result of the requests with a key.
+type keyUse struct {
+	last     time.Time // when the last request that succeeded was sent
+	rejected bool      // whether any response was a 401
+	err      error     // of the first request without a 200 or 401
+}
+
+// useKey sends one request after the other until the context ends.
+func (c *client) useKey(ctx context.Context) (use keyUse) {
+	for ; ctx.Err() == nil; sleep(ctx, 5*time.Millisecond) {
+		sent := time.Now()
+		resp, err := c.do(context.WithoutCancel(ctx), "GET", "/store/inventory/1", "")
+		switch {
+		case err != nil:
+			use.err = err
+			return use
+		case resp.status == http.StatusOK:
+			use.last = sent
+		case resp.status == http.StatusUnauthorized:
+			use.rejected = true
+		default:
+			use.err = fmt.Errorf("a request with the key: %s", resp)
+			return use
+		}
+	}
+	return use
 }

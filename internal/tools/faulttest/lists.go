@@ -12,37 +12,25 @@ import (
 	"time"
 )
 
-// nextLink finds where a list goes on (RFC 8288).
+// nextLink matches the URL of the next page in a Link header (RFC 8288).
 var nextLink = regexp.MustCompile(`<([^>]*)>; rel="next"`)
 
-// Row 18. Who walks the pages of a list sees everything that stays exactly once
-// and in order, whatever is added and deleted meanwhile.
-func pagingUnderWrites(ctx context.Context, b *bench) (string, error) {
+// pagingUnderWrites is row 18: a walk over the pages of a list sees every pet that stays,
+// exactly once and in order, while other pets are added and deleted.
+func pagingUnderWrites(ctx context.Context, f *fixture) (string, error) {
 	const stay, writers, during = 120, 3, 3 * time.Second
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	type pet struct {
-		ID   int64  `json:"id"`
-		Name string `json:"name"`
-	}
 	staying := map[int64]bool{}
-	addPet := func(name string) (created pet, err error) {
-		a, err := s.want(ctx, http.StatusCreated, "POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
-		if err == nil {
-			err = a.decode(&created)
-		}
-		return created, err
-	}
 	for i := range stay {
-		created, err := addPet(fmt.Sprintf("page %03d", i*7919%stay))
+		created, err := s.addPet(ctx, fmt.Sprintf("page %03d", i*7919%stay))
 		if err != nil {
 			return "", err
 		}
 		staying[created.ID] = true
 	}
-
 	writing, stop := context.WithTimeout(ctx, during)
 	defer stop()
 	var group sync.WaitGroup
@@ -50,7 +38,7 @@ func pagingUnderWrites(ctx context.Context, b *bench) (string, error) {
 	for writer := range writers {
 		group.Go(func() {
 			for ; writing.Err() == nil && failures[writer] == nil; changes[writer] += 2 {
-				created, err := addPet(fmt.Sprintf("page %03d passing %d", changes[writer]*31%stay, writer))
+				created, err := s.addPet(ctx, fmt.Sprintf("page %03d passing %d", changes[writer]*31%stay, writer))
 				if err == nil {
 					_, err = s.want(ctx, http.StatusNoContent, "DELETE", fmt.Sprint("/pets/", created.ID), "")
 				}
@@ -58,40 +46,17 @@ func pagingUnderWrites(ctx context.Context, b *bench) (string, error) {
 			}
 		})
 	}
-	byID := func(a, b pet) int { return cmp.Compare(a.ID, b.ID) }
-	byName := func(a, b pet) int { return cmp.Or(cmp.Compare(a.Name, b.Name), byID(a, b)) }
 	walks, pages := 0, 0
-	for walks < 4 || writing.Err() == nil {
-		sort, order := []string{"id", "-id", "name", "-name"}[walks%4], [](func(a, b pet) int){byID, byID, byName, byName}[walks%4]
-		filter := []string{"categoryId=1", "categoryId=1", "name=page", "name=page"}[walks%4]
-		if walks%2 == 1 {
-			ascending := order
-			order = func(a, b pet) int { return -ascending(a, b) }
+	for ; walks < len(listOrders) || writing.Err() == nil; walks++ {
+		o := listOrders[walks%len(listOrders)]
+		seen, count, err := s.walk(ctx, "/pets?limit=7&"+o.query)
+		if err == nil {
+			err = o.check(seen, staying)
 		}
-		var seen []pet
-		for target := "/pets?limit=7&" + filter + "&sort=" + sort; target != ""; pages++ {
-			a, err := s.want(ctx, http.StatusOK, "GET", target, "")
-			if err != nil {
-				return "", err
-			}
-			var page []pet
-			if err := a.decode(&page); err != nil {
-				return "", err
-			}
-			seen = append(seen, page...)
-			target = ""
-			if match := nextLink.FindStringSubmatch(a.header.Get("Link")); match != nil {
-				target = match[1]
-			}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", o.query, err)
 		}
-		if !slices.IsSortedFunc(seen, order) {
-			return "", fmt.Errorf("sort=%s: not in order", sort)
-		}
-		stayed := slices.DeleteFunc(seen, func(p pet) bool { return !staying[p.ID] })
-		if distinct := slices.CompactFunc(slices.Clone(stayed), func(a, b pet) bool { return a.ID == b.ID }); len(distinct) != stay || len(stayed) != stay {
-			return "", fmt.Errorf("sort=%s: %d of %d pets that stayed were seen, %d times", sort, len(distinct), stay, len(stayed))
-		}
-		walks++
+		pages += count
 	}
 	group.Wait()
 	total := 0
@@ -99,4 +64,75 @@ func pagingUnderWrites(ctx context.Context, b *bench) (string, error) {
 		total += count
 	}
 	return fmt.Sprintf("%d walks of %d pages in 4 orders during %d changes: %d of %d seen, each once", walks, pages, total, stay, stay), errors.Join(failures...)
+}
+
+// listedPet is a Pet in a list.
+type listedPet struct {
+	ID   int64  `json:"id"`
+	Name string `json:"name"`
+}
+
+func (c *client) addPet(ctx context.Context, name string) (created listedPet, err error) {
+	resp, err := c.want(ctx, http.StatusCreated, "POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
+	if err == nil {
+		err = resp.decode(&created)
+	}
+	return created, err
+}
+
+// walk follows the links of a list from its first page, and returns the pets and the
+// number of pages.
+func (c *client) walk(ctx context.Context, target string) (seen []listedPet, pages int, err error) {
+	for ; target != ""; pages++ {
+		resp, err := c.want(ctx, http.StatusOK, "GET", target, "")
+		if err != nil {
+			return nil, pages, err
+		}
+		var page []listedPet
+		if err := resp.decode(&page); err != nil {
+			return nil, pages, err
+		}
+		seen, target = append(seen, page...), ""
+		if match := nextLink.FindStringSubmatch(resp.header.Get("Link")); match != nil {
+			target = match[1]
+		}
+	}
+	return seen, pages, nil
+}
+
+// listOrder is a query of a list of pets and the order that it must have.
+type listOrder struct {
+	query   string
+	compare func(a, b listedPet) int
+}
+
+// listOrders are the orders that pets can be sorted by.
+var listOrders = []listOrder{
+	{"categoryId=1&sort=id", compareID},
+	{"categoryId=1&sort=-id", func(a, b listedPet) int { return compareID(b, a) }},
+	{"name=page&sort=name", compareName},
+	{"name=page&sort=-name", func(a, b listedPet) int { return compareName(b, a) }},
+}
+
+func compareID(a, b listedPet) int { return cmp.Compare(a.ID, b.ID) }
+
+func compareName(a, b listedPet) int { return cmp.Or(cmp.Compare(a.Name, b.Name), compareID(a, b)) }
+
+// check returns an error unless the pets are in order and each pet that stays occurs
+// exactly once.
+func (o listOrder) check(seen []listedPet, staying map[int64]bool) error {
+	if !slices.IsSortedFunc(seen, o.compare) {
+		return errors.New("the pets are not in order")
+	}
+	times, distinct := 0, map[int64]bool{}
+	for _, pet := range seen {
+		if staying[pet.ID] {
+			times++
+			distinct[pet.ID] = true
+		}
+	}
+	if len(distinct) != len(staying) || times != len(staying) {
+		return fmt.Errorf("%d of %d remaining pets were seen, %d times in total", len(distinct), len(staying), times)
+	}
+	return nil
 }

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// Row 16. What is not HTTP (RFC 9110, 9112) is refused in time, and what follows
-// it on the connection is never taken for a request. Bodies, values and URLs
-// without end are refused too, and cost little memory.
-func malformedRequests(ctx context.Context, b *bench) (string, error) {
+// malformedRequests is row 16: the server rejects malformed HTTP (RFC 9110, 9112) in time
+// and never parses the bytes after it as a request. It also rejects huge bodies, values and
+// URLs, with little memory.
+func malformedRequests(ctx context.Context, f *fixture) (string, error) {
 	const inTime, moreMemory = 12 * time.Second, 100 << 20
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -30,7 +30,7 @@ func malformedRequests(ctx context.Context, b *bench) (string, error) {
 	for i, test := range cases {
 		group.Go(func() {
 			began := time.Now()
-			failures[i] = test.refused(ctx, s.api.addr, inTime)
+			failures[i] = test.rejected(ctx, s.api.addr, inTime)
 			slowest[i] = time.Since(began)
 		})
 	}
@@ -54,19 +54,20 @@ func malformedRequests(ctx context.Context, b *bench) (string, error) {
 	if peak-before > moreMemory {
 		return "", fmt.Errorf("memory grew by %d MB", (peak-before)>>20)
 	}
-	if _, err := s.working(ctx, time.Second); err != nil {
+	if _, err := s.awaitWorking(ctx, time.Second); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d malformed requests refused within %s, no second response; %s; memory +%d MB",
+	return fmt.Sprintf("%d malformed requests rejected within %s, no second response; %s; memory +%d MB",
 		len(cases), round(slices.Max(slowest)), large, max(0, peak-before)>>20), nil
 }
 
-// largeRequests sends what is too large, all at once; each must be 4xx.
-func (s *shop) largeRequests(ctx context.Context) (string, error) {
+// largeRequests sends requests that are too large, huge bodies at the same time. Each must
+// get a 4xx.
+func (s *deployment) largeRequests(ctx context.Context) (string, error) {
 	const bodies, size = 8, 50 << 20
 	tooLarge := []struct{ what, method, target, body string }{
 		{"a value nested 100,000 deep", "POST", "/categories", strings.Repeat("[", 100_000)},
-		{"members nested 50,000 deep", "POST", "/categories", strings.Repeat(`{"name":`, 50_000)},
+		{"fields nested 50,000 deep", "POST", "/categories", strings.Repeat(`{"name":`, 50_000)},
 		{"a body of 1 MiB and a byte", "POST", "/messages", `{"message": "` + strings.Repeat("x", 1<<20-14) + `"}`},
 		{"a path of 60 kB", "GET", "/pets/" + strings.Repeat("1", 60_000), ""},
 		{"a query of 60 kB", "GET", "/pets?name=" + strings.Repeat("x", 60_000), ""},
@@ -76,32 +77,32 @@ func (s *shop) largeRequests(ctx context.Context) (string, error) {
 	failures := make([]error, bodies+len(tooLarge))
 	var group sync.WaitGroup
 	for i := range bodies {
-		group.Go(func() { failures[i] = s.endlessBody(ctx, size, i%2 == 0) })
+		group.Go(func() { failures[i] = s.sendHugeBody(ctx, size, i%2 == 0) })
 	}
 	group.Wait()
 	for i, test := range tooLarge {
-		a, err := s.do(ctx, test.method, test.target, test.body)
-		if err == nil && (a.status < http.StatusBadRequest || a.status >= http.StatusInternalServerError) {
-			err = errors.New(a.String())
+		resp, err := s.do(ctx, test.method, test.target, test.body)
+		if err == nil && (resp.status < http.StatusBadRequest || resp.status >= http.StatusInternalServerError) {
+			err = errors.New(resp.String())
 		}
 		if err != nil {
 			failures[bodies+i] = fmt.Errorf("%s: %w", test.what, err)
 		}
 	}
-	return fmt.Sprintf("%d × %d MB and %d too deep or long: 4xx", bodies, size>>20, len(tooLarge)), errors.Join(failures...)
+	return fmt.Sprintf("%d × %d MB and %d others too large: 4xx", bodies, size>>20, len(tooLarge)), errors.Join(failures...)
 }
 
-// endlessBody sends a body, with its length said before or in chunks, as long as
-// the service takes it, and wants 413.
-func (s *shop) endlessBody(ctx context.Context, size int, chunked bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// sendHugeBody sends a body, with a Content-Length or in chunks, until the server stops
+// reading. The response must be 413.
+func (s *deployment) sendHugeBody(ctx context.Context, size int, chunked bool) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.api.addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err
 	}
 	framing := "Content-Length: " + strconv.Itoa(size)
@@ -116,7 +117,7 @@ func (s *shop) endlessBody(ctx context.Context, size int, chunked bool) error {
 			if chunked {
 				text = fmt.Sprintf("%x\r\n%s\r\n", piece, text)
 			}
-			_, err = io.WriteString(conn, text) // until it refuses more
+			_, err = io.WriteString(conn, text) // until the server stops reading
 		}
 	}()
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -130,21 +131,21 @@ func (s *shop) endlessBody(ctx context.Context, size int, chunked bool) error {
 	return nil
 }
 
-// rawRequest is what a client writes, byte for byte.
+// rawRequest is a request as the bytes that a client sends.
 type rawRequest struct {
 	name string
 	text string
-	// ends says that the client then closes its half of the connection.
-	ends bool
+	// halfCloses means that the client closes its half of the connection after the text.
+	halfCloses bool
 }
 
-// follower is sent behind every malformed request. An answer to it would mean
-// that the two sides do not agree where a request ends (request smuggling).
+// follower is sent after every malformed request. A response to it would mean that client
+// and server disagree about where the request ends (request smuggling).
 const follower = "GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n"
 
-// refused is an error unless the service answers once, saying that the request
-// is wrong, and closes the connection.
-func (r rawRequest) refused(ctx context.Context, addr string, within time.Duration) error {
+// rejected returns an error unless the server responds once, with a client error, and
+// closes the connection.
+func (r rawRequest) rejected(ctx context.Context, addr string, within time.Duration) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
@@ -154,45 +155,67 @@ func (r rawRequest) refused(ctx context.Context, addr string, within time.Durati
 		return err
 	}
 	text := r.text
-	if !r.ends {
+	if !r.halfCloses {
 		text += follower
 	}
 	go func() {
-		_, _ = io.WriteString(conn, text) // it may be refused before it is whole
-		if tcp, ok := conn.(*net.TCPConn); ok && r.ends {
-			_ = tcp.CloseWrite() // then it is closed already
+		_, _ = io.WriteString(conn, text) // the server may reject it before the end
+		if tcp, ok := conn.(*net.TCPConn); ok && r.halfCloses {
+			_ = tcp.CloseWrite() // fails if the connection is closed
 		}
 	}()
-	answers, err := io.ReadAll(conn)
+	responses, err := io.ReadAll(conn)
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return fmt.Errorf("%s: the connection is still open after %s: %q", r.name, within, answers)
+		return fmt.Errorf("%s: the connection is still open after %s: %q", r.name, within, responses)
 	}
-	if count := strings.Count(string(answers), "HTTP/1.1 "); count != 1 {
-		return fmt.Errorf("%s: %d answers: %q", r.name, count, answers)
+	if count := strings.Count(string(responses), "HTTP/1.1 "); count != 1 {
+		return fmt.Errorf("%s: %d responses, want 1: %q", r.name, count, responses)
 	}
-	status, _, _ := strings.Cut(strings.TrimPrefix(string(answers), "HTTP/1.1 "), " ")
-	// 501 and 505 are what RFC 9112 wants for codings and versions not known.
+	status, _, _ := strings.Cut(strings.TrimPrefix(string(responses), "HTTP/1.1 "), " ")
+	// RFC 9112 recommends 501 for unknown codings and 505 for unknown versions.
 	if strings.HasPrefix(status, "4") || status == "501" || status == "505" {
 		return nil
 	}
-	return fmt.Errorf("%s: %q", r.name, answers)
+	return fmt.Errorf("%s: %q", r.name, responses)
 }
 
-// nameMarks may stand in the name of a field, beside letters and digits (RFC 9110, 5.6.2).
+// nameMarks may occur in the name of a header, as letters and digits may (RFC 9110, section
+// 5.6.2).
 const nameMarks = "!#$%&'*+-.^_`|~"
 
-// rawRequests are requests that a server must refuse, in the order of RFC 9112.
-func rawRequests(key string) (all []rawRequest) {
-	add := func(format string, names ...string) {
-		for _, name := range names {
-			all = append(all, rawRequest{name: fmt.Sprintf("%q", name), text: strings.Replace(format, "{}", name, 1)})
-		}
-	}
+// rawRequests returns requests that a server must reject, in the order of RFC 9112.
+func rawRequests(key string) []rawRequest {
 	authorization := "Authorization: Bearer " + key + "\r\n"
+	post := "POST /categories HTTP/1.1\r\nHost: petstore\r\n" + authorization + "Content-Type: application/json\r\n"
+	var l rawRequestList
+	l.addRequestLines(authorization)
+	l.addHeaders()
+	l.addBodies(post)
+	for i := range l {
+		l[i].name = strconv.Itoa(i+1) + " " + l[i].name[:min(len(l[i].name), 60)]
+	}
+	// RFC 9112, section 8: requests that end too soon.
+	whole := post + "Content-Length: 21\r\n\r\n{\"name\": \"malformed\"}"
+	for _, length := range []int{1, 4, 10, 25, 60, len(whole) - 24, len(whole) - 21, len(whole) - 10, len(whole) - 1} {
+		l = append(l, rawRequest{name: fmt.Sprintf("the first %d bytes of a request", length), text: whole[:length], halfCloses: true})
+	}
+	return l
+}
 
-	// 3: the request line.
-	add("{}\r\nHost: petstore\r\n"+authorization+"\r\n",
+// rawRequestList is a list of requests to add to.
+type rawRequestList []rawRequest
+
+// add adds a request for each variant, which replaces {} in the format.
+func (l *rawRequestList) add(format string, variants ...string) {
+	for _, variant := range variants {
+		*l = append(*l, rawRequest{name: fmt.Sprintf("%q", variant), text: strings.Replace(format, "{}", variant, 1)})
+	}
+}
+
+// addRequestLines adds invalid request lines (RFC 9112, section 3).
+func (l *rawRequestList) addRequestLines(authorization string) {
+	l.add("{}\r\nHost: petstore\r\n"+authorization+"\r\n",
 		"GET", "GET ", " GET /pets HTTP/1.1", "GET  /pets HTTP/1.1", "GET /pets  HTTP/1.1", "GET\t/pets\tHTTP/1.1", "GET /pets", "/pets HTTP/1.1", "GET HTTP/1.1",
 		"GET /pets HTTP", "GET /pets HTTP/", "GET /pets HTTP/1", "GET /pets HTTP/1.", "GET /pets HTTP/.1", "GET /pets HTTP/1.1.1", "GET /pets HTTP/1,1", "GET /pets HTTP/11.1",
 		"GET /pets HTTP/1.10", "GET /pets HTTP/-1.1", "GET /pets HTTP/A.B", "GET /pets http/1.1", "GET /pets HTTPS/1.1", "GET /pets XHTTP/1.1", "GET /pets HTTP /1.1", "GET /pets HTTP/ 1.1",
@@ -202,53 +225,49 @@ func rawRequests(key string) (all []rawRequest) {
 		"GET /pets/%zz HTTP/1.1", "GET /pets/%1 HTTP/1.1", "GET /pets/% HTTP/1.1", "GET http://[::1 HTTP/1.1", "GET http://pet store/pets HTTP/1.1", "GET http://%zz/pets HTTP/1.1", "GET http://petstore:port/pets HTTP/1.1",
 		"GET :80/pets HTTP/1.1", "GET http:///\x01 HTTP/1.1", "CONNECT / x HTTP/1.1", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "SSH-2.0-OpenSSH_9.2p1", "\x00\x00\x00\x00", "EHLO petstore", "*1\r\n$4\r\nPING",
 	)
-	// 3.2: Host.
-	add("GET /livez HTTP/1.1\r\n{}\r\n\r\n",
+}
+
+// addHeaders adds requests with an invalid Host (RFC 9112, section 3.2) or other header
+// (section 5).
+func (l *rawRequestList) addHeaders() {
+	l.add("GET /livez HTTP/1.1\r\n{}\r\n\r\n",
 		"X-Host: petstore", "Host: a\r\nHost: b", "Host: petstore\r\nHost: petstore", "Host: pet store", "Host: petstore/pets", "Host: pet\x01store", "Host: petstore\x00", "Host: pet\"store", "Host: <petstore>", "Host: pet\\store", "Host: user@petstore,b", "Host: ünïcode",
 	)
-	// 5: field lines.
 	for c := range 256 {
 		name := string([]byte{byte(c)})
 		switch {
 		case c >= 0x80 && c%32 != 0, c == '\r', c == '\n', c == ':', strings.Contains(nameMarks, name),
 			c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
-			continue // a token may hold it, or it ends the name
+			continue // valid in a name, or its end
 		}
-		add("GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Na{}me: value\r\n\r\n", name)
+		l.add("GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Na{}me: value\r\n\r\n", name)
 	}
 	for c := range 0x80 {
 		if (c < ' ' && c != '\t' && c != '\r' && c != '\n') || c == 0x7f {
-			add("GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Name: val{}ue\r\n\r\n", string(rune(c)))
+			l.add("GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Name: val{}ue\r\n\r\n", string(rune(c)))
 		}
 	}
-	add("GET /livez HTTP/1.1\r\n{}\r\nHost: petstore\r\n\r\n",
+	l.add("GET /livez HTTP/1.1\r\n{}\r\nHost: petstore\r\n\r\n",
 		" Folded: at the beginning", "\tFolded: at the beginning", "No colon", ": no name", "Space : before the colon", "Tab\t: before the colon", "Carriage: re\rturn", "X-Name\r: value",
 		"X-Large: "+strings.Repeat("x", 80_000), "X-"+strings.Repeat("x", 80_000)+": large", strings.TrimSuffix(strings.Repeat("X-Many: of them\r\n", 6_000), "\r\n"),
 	)
-	// 6: the length of the body.
-	post := "POST /categories HTTP/1.1\r\nHost: petstore\r\n" + authorization + "Content-Type: application/json\r\n"
-	add(post+"{}\r\n\r\n{\"name\": \"malformed\"}",
+}
+
+// addBodies adds requests with an invalid length (RFC 9112, section 6) or invalid chunks
+// (section 7.1).
+func (l *rawRequestList) addBodies(post string) {
+	l.add(post+"{}\r\n\r\n{\"name\": \"malformed\"}",
 		"Content-Length: +21", "Content-Length: -21", "Content-Length: -0", "Content-Length: 0x15", "Content-Length: 2 1", "Content-Length: 21, 21", "Content-Length: 21,", "Content-Length: 21;", "Content-Length: 21.0", "Content-Length: 2e1",
 		"Content-Length: twenty", "Content-Length: \"21\"", "Content-Length:", "Content-Length: 99999999999999999999", "Content-Length: 9223372036854775808", "Content-Length: 18446744073709551637", "Content-Length: 21\r\nContent-Length: 20",
 		"Content-Length: 21\r\nContent-Length: 021x", "Content-Length: 21\r\nContent-Length:", "Content-Length: \xd9\xa2\xd9\xa1",
 	)
-	add(post+"{}\r\n\r\n15\r\n{\"name\": \"malformed\"}\r\n0\r\n\r\n",
+	l.add(post+"{}\r\n\r\n15\r\n{\"name\": \"malformed\"}\r\n0\r\n\r\n",
 		"Transfer-Encoding: identity", "Transfer-Encoding: gzip", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunkedx", "Transfer-Encoding: chunked, identity", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked, chunked",
 		"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "Transfer-Encoding: \"chunked\"", "Transfer-Encoding: chunked;q=1", "Transfer-Encoding: ,chunked", "Transfer-Encoding:",
 		"Transfer-Encoding: \x0bchunked", "Transfer-Encoding : chunked", "Transfer\xadEncoding: chunked",
 	)
-	// 7.1: chunks.
-	add(post+"Transfer-Encoding: chunked\r\n\r\n{}",
+	l.add(post+"Transfer-Encoding: chunked\r\n\r\n{}",
 		"g\r\n{}\r\n0\r\n\r\n", "-2\r\n{}\r\n0\r\n\r\n", "+2\r\n{}\r\n0\r\n\r\n", "0x2\r\n{}\r\n0\r\n\r\n", " 2\r\n{}\r\n0\r\n\r\n", "2 2\r\n{}\r\n0\r\n\r\n", "\r\n{}\r\n0\r\n\r\n", "2.0\r\n{}\r\n0\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n", "8000000000000000\r\n{}\r\n0\r\n\r\n",
 		"2\r\n{}0\r\n\r\n", "2\r\n{}\n0\r\n\r\n", "2\n{}\r\n0\r\n\r\n", "2\r{}\r\n0\r\n\r\n", "2\r\n{}x\r\n0\r\n\r\n", "1\r\n{}\r\n0\r\n\r\n", "3\r\n{}\r\n0\r\n\r\n", "2;"+strings.Repeat("x", 20_000)+"\r\n{}\r\n0\r\n\r\n",
 	)
-	for i := range all {
-		all[i].name = strconv.Itoa(i+1) + " " + all[i].name[:min(len(all[i].name), 60)]
-	}
-	// 8: requests that end too soon.
-	whole := post + "Content-Length: 21\r\n\r\n{\"name\": \"malformed\"}"
-	for _, length := range []int{1, 4, 10, 25, 60, len(whole) - 24, len(whole) - 21, len(whole) - 10, len(whole) - 1} {
-		all = append(all, rawRequest{name: fmt.Sprintf("the first %d bytes of a request", length), text: whole[:length], ends: true})
-	}
-	return all
 }

@@ -10,45 +10,45 @@ import (
 	"time"
 )
 
-// answerLimit is how long an answer may take when the database is away.
-const answerLimit = 8 * time.Second
+// responseLimit is the maximum response time while the database is unavailable.
+const responseLimit = 8 * time.Second
 
-// Row 5. When PostgreSQL is killed and started again, no acknowledged order is
-// lost, whatever cannot be done meanwhile is 503, and the service goes on by itself.
-func databaseKilled(ctx context.Context, b *bench) (string, error) {
-	s, err := b.open(ctx)
+// databaseKilled is row 5: when PostgreSQL is killed and restarted, no acknowledged order
+// is lost. Requests meanwhile get 503, and the service recovers by itself.
+func databaseKilled(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
 	w := s.startWriters(ctx, 16)
-	wait(ctx, time.Second)
+	sleep(ctx, time.Second)
 	if err := s.db.signal(syscall.SIGKILL); err != nil {
 		return "", err
 	}
-	wait(ctx, 1500*time.Millisecond)
+	sleep(ctx, 1500*time.Millisecond)
 	if err := s.db.start(ctx); err != nil {
 		return "", err
 	}
-	back, err := s.working(ctx, 3*time.Second)
+	back, err := s.awaitWorking(ctx, 3*time.Second)
 	if err != nil {
 		return "", err
 	}
-	wait(ctx, time.Second)
-	return s.settle(ctx, w.finish(), fmt.Sprintf("working again after %s", round(back)))
+	sleep(ctx, time.Second)
+	return s.checkWriters(ctx, w.finish(), fmt.Sprintf("working again after %s", round(back)))
 }
 
-// settle judges what writers went through: only 201 and 503, each in time, and
-// nothing lost.
-func (s *shop) settle(ctx context.Context, l *ledger, more string) (string, error) {
-	err := errors.Join(l.only(http.StatusCreated, http.StatusServiceUnavailable), l.within(answerLimit), s.audit(ctx, l))
-	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %s", l.count(), round(l.slowest), len(l.placed), more), err
+// checkWriters returns an error unless all responses to writers are 201 or 503 and in time,
+// and no order is lost.
+func (s *deployment) checkWriters(ctx context.Context, l *ledger, more string) (string, error) {
+	err := errors.Join(l.only(http.StatusCreated, http.StatusServiceUnavailable), l.within(responseLimit), s.audit(ctx, l))
+	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %s", l.summary(), round(l.slowest), len(l.placed), more), err
 }
 
-// Row 6. Lost connections cost at most the writes that were under way on them,
-// and no reads, which are done again; a database that refuses connections is 503.
-func backendsTerminated(ctx context.Context, b *bench) (string, error) {
+// backendsTerminated is row 6: a lost connection costs at most the write in progress on it.
+// Reads are repeated. If the database refuses connections, requests get 503.
+func backendsTerminated(ctx context.Context, f *fixture) (string, error) {
 	const terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'"
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -57,21 +57,21 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 		if err := s.db.exec(ctx, terminate); err != nil {
 			return "", err
 		}
-		wait(ctx, 200*time.Millisecond)
+		sleep(ctx, 200*time.Millisecond)
 	}
 	l, reads := w.finish(), r.finish()
 	succeeded := float64(l.statuses[http.StatusCreated]) / float64(l.total())
 	if succeeded < 0.9 {
-		return "", fmt.Errorf("%s: only %.1f%% succeed", l.count(), 100*succeeded)
+		return "", fmt.Errorf("%s: only %.1f%% succeed", l.summary(), 100*succeeded)
 	}
 	if failed := reads.total() - reads.statuses[http.StatusOK]; 1000*failed > reads.total() {
-		return "", fmt.Errorf("reads: %s, though each can be done again", reads.count())
+		return "", fmt.Errorf("reads: %s, want at most 0.1%% errors, because the server repeats reads", reads.summary())
 	}
 	if err := s.idleTerminated(ctx, terminate); err != nil {
 		return "", err
 	}
 
-	// From another database, since this one lets nobody in.
+	// Sent from another database, because this one refuses connections.
 	if err := s.db.execIn(ctx, "postgres", "ALTER DATABASE petstore ALLOW_CONNECTIONS false"); err != nil {
 		return "", err
 	}
@@ -79,41 +79,41 @@ func backendsTerminated(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	w = s.startWriters(ctx, 16)
-	wait(ctx, time.Second)
+	sleep(ctx, time.Second)
 	refused := w.finish()
-	if err := errors.Join(refused.only(http.StatusServiceUnavailable), refused.within(answerLimit)); err != nil {
+	if err := errors.Join(refused.only(http.StatusServiceUnavailable), refused.within(responseLimit)); err != nil {
 		return "", fmt.Errorf("when connections are refused: %w", err)
 	}
 	if err := s.db.execIn(ctx, "postgres", "ALTER DATABASE petstore ALLOW_CONNECTIONS true"); err != nil {
 		return "", err
 	}
-	if _, err := s.working(ctx, 3*time.Second); err != nil {
+	if _, err := s.awaitWorking(ctx, 3*time.Second); err != nil {
 		return "", err
 	}
-	return s.settle(ctx, l, fmt.Sprintf("%.1f%% succeed; reads: %s; refused: %s", 100*succeeded, reads.count(), refused.count()))
+	return s.checkWriters(ctx, l, fmt.Sprintf("%.1f%% succeed; reads: %s; refused: %s", 100*succeeded, reads.summary(), refused.summary()))
 }
 
-// idleTerminated terminates the backends of a whole pool on which nothing is under
-// way, so that nothing may be lost: the next orders find other connections.
-func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
+// idleTerminated terminates all backends of an idle pool. The next orders must succeed on
+// new connections.
+func (s *deployment) idleTerminated(ctx context.Context, terminate string) error {
 	orders := func() error {
 		var l ledger
 		var group sync.WaitGroup
 		for pet := range writers {
-			group.Go(func() { l.note(s.order(ctx, 1+pet)) })
+			group.Go(func() { l.record(s.order(ctx, 1+pet)) })
 		}
 		group.Wait()
 		return l.only(http.StatusCreated)
 	}
-	// Orders that wait for a lock at the same time take a connection each.
-	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
+	// Orders that wait for a lock at the same time take one connection each.
+	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return err
 	}
 	defer release()
 	filled := make(chan error, 1)
 	go func() { filled <- orders() }()
-	err = s.db.untilWait(ctx, writers)
+	err = s.db.awaitLockWaits(ctx, writers)
 	release()
 	if err := errors.Join(err, <-filled); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
 		var left int
 		err := s.db.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'", nil, &left)
 		if err == nil && left > 0 {
-			err = fmt.Errorf("%d backends are left", left)
+			err = fmt.Errorf("%d backends still run", left)
 		}
 		return err
 	}); err != nil {
@@ -137,15 +137,15 @@ func (s *shop) idleTerminated(ctx context.Context, terminate string) error {
 	return nil
 }
 
-// Row 7. A database that holds its connections open and does not answer is 503
-// within the request's own deadline: nothing else ends that wait.
-func databaseFrozen(ctx context.Context, b *bench) (string, error) {
-	s, err := b.open(ctx)
+// databaseFrozen is row 7: if the database keeps its connections open but does not respond,
+// requests get 503 by their deadline.
+func databaseFrozen(ctx context.Context, f *fixture) (string, error) {
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
 	w := s.startWriters(ctx, 16) // so that every connection of the pool is in use
-	wait(ctx, 300*time.Millisecond)
+	sleep(ctx, 300*time.Millisecond)
 	l := w.finish()
 	if err := s.db.signal(syscall.SIGSTOP); err != nil {
 		return "", err
@@ -156,68 +156,82 @@ func databaseFrozen(ctx context.Context, b *bench) (string, error) {
 	for i := range 48 {
 		group.Go(func() {
 			if i%2 == 0 {
-				frozen.note(s.order(ctx, 1+i))
+				frozen.record(s.order(ctx, 1+i))
 			} else {
-				frozen.note(s.do(ctx, "GET", fmt.Sprintf("/pets/%d", 1+i), ""))
+				frozen.record(s.do(ctx, "GET", fmt.Sprintf("/pets/%d", 1+i), ""))
 			}
 		})
 	}
 	group.Wait()
-	if err := errors.Join(frozen.only(http.StatusServiceUnavailable), frozen.within(answerLimit)); err != nil {
+	if err := errors.Join(frozen.only(http.StatusServiceUnavailable), frozen.within(responseLimit)); err != nil {
 		return "", err
 	}
 	if err := s.db.signal(syscall.SIGCONT); err != nil {
 		return "", err
 	}
-	back, err := s.working(ctx, 3*time.Second)
+	back, err := s.awaitWorking(ctx, 3*time.Second)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, slowest %s; working again after %s", frozen.count(), round(frozen.slowest), round(back)), s.audit(ctx, l)
+	return fmt.Sprintf("%s, slowest %s; working again after %s", frozen.summary(), round(frozen.slowest), round(back)), s.audit(ctx, l)
 }
 
-// Row 8. While every connection waits for a lock, requests are refused in time
-// and say when to come back, and what needs no database is answered at once: no
-// connection is taken before route, key and body are right.
-func tablesLocked(ctx context.Context, b *bench) (string, error) {
-	const requests, limit, atOnce = 60, 6 * time.Second, 200 * time.Millisecond
-	s, err := b.open(ctx)
+// tablesLocked is row 8: while every connection waits for a lock, requests get 503 with
+// Retry-After in time. Requests that fail before they need the database get their
+// response at once. So the server takes no connection before route, key and body are
+// valid.
+func tablesLocked(ctx context.Context, f *fixture) (string, error) {
+	const requests, limit = 60, 6 * time.Second
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.stock(ctx, 1); err != nil { // the key is known from now on
+	if _, err := s.stock(ctx, 1); err != nil { // so that the key is cached
 		return "", err
 	}
-	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
+	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return "", err
 	}
 	defer release()
 	var stuck ledger
 	var group sync.WaitGroup
-	var hasty error
 	for i := range requests {
 		group.Go(func() {
-			var a answer
+			var resp response
 			var err error
 			if i%2 == 0 {
-				a, err = s.order(ctx, 1+i)
+				resp, err = s.order(ctx, 1+i)
 			} else {
-				// Each a statement of its own, which reads of single pets are not.
-				a, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")
+				// Each list runs its own statement; reads of single pets share one.
+				resp, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")
 			}
-			if err == nil && a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
+			if err == nil && resp.status == http.StatusServiceUnavailable && resp.header.Get("Retry-After") == "" {
 				err = errors.New("a 503 without Retry-After")
 			}
-			stuck.note(a, err)
+			stuck.record(resp, err)
 		})
 	}
-	// Until they all wait, and then while they do.
-	if err := s.db.untilWait(ctx, poolSize); err != nil {
+	// Wait until the pool is exhausted.
+	if err := s.db.awaitLockWaits(ctx, poolSize); err != nil {
 		return "", err
 	}
-	var slowest time.Duration
-	for _, ask := range []struct {
+	slowest, err := s.rejectedAtOnce(ctx)
+	group.Wait()
+	if err := errors.Join(err, stuck.only(http.StatusOK, http.StatusServiceUnavailable), stuck.within(limit)); err != nil {
+		return "", err
+	}
+	release()
+	back, err := s.awaitWorking(ctx, 3*time.Second)
+	return fmt.Sprintf("%s, slowest %s; 404, 405, 401, 400 within %s; working again after %s",
+		stuck.summary(), round(stuck.slowest), round(slowest), round(back)), err
+}
+
+// rejectedAtOnce sends requests that need no database, and returns the slowest response
+// time. The error lists those with a wrong status or a slow response.
+func (s *deployment) rejectedAtOnce(ctx context.Context) (slowest time.Duration, failures error) {
+	const limit = 200 * time.Millisecond
+	for _, request := range []struct {
 		status int
 		method string
 		target string
@@ -234,19 +248,12 @@ func tablesLocked(ctx context.Context, b *bench) (string, error) {
 		{400, "GET", "/pets/none", "", s.key},
 		{200, "GET", "/livez", "", ""},
 	} {
-		a, err := s.as(ask.key).want(ctx, ask.status, ask.method, ask.target, ask.body)
-		slowest = max(slowest, a.took)
-		if err == nil && a.took > atOnce {
-			err = fmt.Errorf("%s %s took %s: %s", ask.method, ask.target, round(a.took), a)
+		resp, err := s.withKey(request.key).want(ctx, request.status, request.method, request.target, request.body)
+		slowest = max(slowest, resp.took)
+		if err == nil && resp.took > limit {
+			err = fmt.Errorf("%s %s took %s: %s", request.method, request.target, round(resp.took), resp)
 		}
-		hasty = errors.Join(hasty, err)
+		failures = errors.Join(failures, err)
 	}
-	group.Wait()
-	if err := errors.Join(hasty, stuck.only(http.StatusOK, http.StatusServiceUnavailable), stuck.within(limit)); err != nil {
-		return "", err
-	}
-	release()
-	back, err := s.working(ctx, 3*time.Second)
-	return fmt.Sprintf("%s, slowest %s; 404, 405, 401, 400 within %s; working again after %s",
-		stuck.count(), round(stuck.slowest), round(slowest), round(back)), err
+	return slowest, failures
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Row 3. Requests under one Idempotency-Key take effect once, also when all
-// come at the same moment, and each that succeeds is told of that one effect.
-func twins(ctx context.Context, b *bench) (string, error) {
+// concurrentRetries is row 3: requests with one Idempotency-Key take effect once, even when
+// all come at the same time. Each that succeeds returns the same order.
+func concurrentRetries(ctx context.Context, f *fixture) (string, error) {
 	const keys, each = 20, 30
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -26,9 +26,9 @@ func twins(ctx context.Context, b *bench) (string, error) {
 		group.Go(func() { results[i] = s.orderUntilPlaced(ctx, i/each+1, fmt.Sprint("key-", i/each)) })
 	}
 	group.Wait()
-	ids, asked := map[int]int64{}, 0
+	ids, requests := map[int]int64{}, 0
 	for i, result := range results {
-		asked += result.attempts
+		requests += result.attempts
 		first, seen := ids[i/each]
 		switch {
 		case result.err != nil:
@@ -43,25 +43,25 @@ func twins(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	if placed != keys {
-		return "", fmt.Errorf("%d orders under %d keys", placed, keys)
+		return "", fmt.Errorf("%d orders with %d keys", placed, keys)
 	}
-	return fmt.Sprintf("%d orders, in all %d responses (%d requests)", placed, len(results), asked), nil
+	return fmt.Sprintf("%d orders in %d responses (%d requests)", placed, len(results), requests), nil
 }
 
-// Row 4. A client that sends its request again under the same key, until there
-// is an answer, orders exactly once, however many answers are lost.
-func cutAnswers(ctx context.Context, b *bench) (string, error) {
+// cutResponses is row 4: a client that retries with the same key until it gets a response
+// orders exactly once, even if many responses are lost.
+func cutResponses(ctx context.Context, f *fixture) (string, error) {
 	const clients, each = 8, 10
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	proxy, err := startCutter(ctx, b, s.api.addr)
+	proxy, err := startResponseCutter(ctx, f, s.api.addr)
 	if err != nil {
 		return "", err
 	}
-	// A connection for each request: the transport would send those again by
-	// itself that fail on an old one.
+	// Each request has its own connection, because the transport retries requests that fail
+	// on a kept one.
 	through := &client{base: "http://" + proxy.addr, key: s.key, transport: &http.Transport{DisableKeepAlives: true}}
 	results := make([]orderResult, clients*each)
 	var group sync.WaitGroup
@@ -91,12 +91,12 @@ func cutAnswers(ctx context.Context, b *bench) (string, error) {
 		return "", err
 	}
 	if placed != len(results) || len(distinct) != len(results) {
-		return "", fmt.Errorf("%d orders placed, %d confirmed, %d wanted", placed, len(distinct), len(results))
+		return "", fmt.Errorf("%d orders placed, %d confirmed, want %d", placed, len(distinct), len(results))
 	}
 	return fmt.Sprintf("%d confirmed = %d placed; %d responses cut, %d replayed", len(distinct), placed, proxy.cut.Load(), replayed), s.audit(ctx, confirmed)
 }
 
-// orderResult is what came of an order in the end.
+// orderResult is the final result of an order.
 type orderResult struct {
 	id       int64
 	attempts int
@@ -104,45 +104,45 @@ type orderResult struct {
 	err      error
 }
 
-// orderUntilPlaced places an order as a client does that must know: it sends it
-// again under the same key while the answer is lost, 503, or that a twin runs.
+// orderUntilPlaced places an order and retries it with the same key while the response is
+// lost, is a 503 or 429, or says that the same request is in progress.
 func (c *client) orderUntilPlaced(ctx context.Context, pet int, key string) (result orderResult) {
 	for ctx.Err() == nil {
 		result.attempts++
-		a, err := c.order(ctx, pet, "Idempotency-Key", key)
+		resp, err := c.order(ctx, pet, "Idempotency-Key", key)
 		switch {
-		case err != nil || a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests || a.code() == "idempotency_in_progress":
-			wait(ctx, time.Duration(rand.N(100))*time.Millisecond)
+		case err != nil || resp.status == http.StatusServiceUnavailable || resp.status == http.StatusTooManyRequests || resp.code() == "idempotency_in_progress":
+			sleep(ctx, time.Duration(rand.N(100))*time.Millisecond)
 			continue
-		case a.status != http.StatusCreated:
-			result.err = fmt.Errorf("an order under %s: %s", key, a)
+		case resp.status != http.StatusCreated:
+			result.err = fmt.Errorf("order with %s: %s", key, resp)
 			return result
 		}
 		var o order
-		result.err = a.decode(&o)
-		result.id, result.replayed = o.ID, a.header.Get("Idempotent-Replayed") == "true"
+		result.err = resp.decode(&o)
+		result.id, result.replayed = o.ID, resp.header.Get("Idempotent-Replayed") == "true"
 		return result
 	}
-	result.err = fmt.Errorf("no order under %s after %d attempts: %w", key, result.attempts, context.Cause(ctx))
+	result.err = fmt.Errorf("order with %s: no result after %d attempts: %w", key, result.attempts, context.Cause(ctx))
 	return result
 }
 
-// cutter is a proxy that lets every request through and half of the answers:
-// the others it cuts off, before their first byte or within.
-type cutter struct {
+// responseCutter is a proxy that forwards every request and half of the responses. It cuts
+// off the other responses, before their first byte or later.
+type responseCutter struct {
 	addr string
 	cut  atomic.Int64
 }
 
-// startCutter starts a proxy to an address, until the row ends.
-func startCutter(ctx context.Context, b *bench, to string) (*cutter, error) {
+// startResponseCutter starts a proxy to an address. It ends with the row.
+func startResponseCutter(ctx context.Context, f *fixture, to string) (*responseCutter, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	b.atEnd(func() { listener.Close() })
-	c := &cutter{addr: listener.Addr().String()}
+	f.cleanup(func() { listener.Close() })
+	c := &responseCutter{addr: listener.Addr().String()}
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -155,8 +155,8 @@ func startCutter(ctx context.Context, b *bench, to string) (*cutter, error) {
 	return c, nil
 }
 
-// forward carries one request and its answer.
-func (c *cutter) forward(ctx context.Context, conn net.Conn, to string) {
+// forward forwards one request and its response.
+func (c *responseCutter) forward(ctx context.Context, conn net.Conn, to string) {
 	defer conn.Close()
 	var dialer net.Dialer
 	upstream, err := dialer.DialContext(ctx, "tcp", to)
@@ -164,8 +164,8 @@ func (c *cutter) forward(ctx context.Context, conn net.Conn, to string) {
 		return
 	}
 	defer upstream.Close()
-	go func() { _, _ = io.Copy(upstream, conn) }() // it ends when we close
-	// The whole answer first: what is cut off, the service has done.
+	go func() { _, _ = io.Copy(upstream, conn) }() // ends when upstream is closed
+	// Read the whole response first: then the service has handled the request.
 	text, err := io.ReadAll(upstream)
 	switch {
 	case err != nil:
@@ -174,5 +174,5 @@ func (c *cutter) forward(ctx context.Context, conn net.Conn, to string) {
 		c.cut.Add(1)
 		text = text[:rand.N(len(text))/2] // anywhere in the first half
 	}
-	_, _ = conn.Write(text) // the client may have gone
+	_, _ = conn.Write(text) // the client may be gone
 }

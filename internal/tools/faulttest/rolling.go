@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Row 31. Two instances are restarted one after the other, and no request fails.
-// Clients behave as load balancers do: half of them choose among the instances
-// whose last GET /readyz was 200, the others among both, and a connection that is
-// refused makes them try the other instance. All else counts as a failure.
-func rollingRestart(ctx context.Context, b *bench) (string, error) {
+// rollingRestart is row 31: two instances are restarted one after the other, and no request
+// fails. The clients behave like load balancers. Half of them choose among the instances
+// whose last GET /readyz returned 200, the others among both. After a refused connection
+// they try the other instance. Everything else counts as a failure.
+func rollingRestart(ctx context.Context, f *fixture) (string, error) {
 	const clients, rounds, pause, readyWithin = 32, 3, 300 * time.Millisecond, 3 * time.Second
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -29,9 +29,9 @@ func rollingRestart(ctx context.Context, b *bench) (string, error) {
 	services := [2]*service{s.api, other}
 	balancer, stopChecks := newBalancer(ctx, [2]*client{s.client, {base: other.url(), key: s.key}})
 	defer stopChecks()
-	l := startLoad(ctx, clients, func(number int) (answer, error) {
+	l := startLoad(ctx, clients, func(number int) (response, error) {
 		pet := 1 + number%pets
-		return balancer.send(number%2 == 0, func(c *client) (answer, error) {
+		return balancer.send(number%2 == 0, func(c *client) (response, error) {
 			if number%8 == 0 {
 				return c.do(ctx, "GET", fmt.Sprintf("/pets/%d", pet), "")
 			}
@@ -40,17 +40,17 @@ func rollingRestart(ctx context.Context, b *bench) (string, error) {
 	})
 	err = restartEach(ctx, services, rounds, pause, readyWithin)
 	ledger := l.finish()
-	figures := fmt.Sprintf("%d restarts: %s, slowest %s; %d refused connections, each request of which the other instance served",
-		rounds*len(services), ledger.count(), round(ledger.slowest), balancer.refused.Load())
+	figures := fmt.Sprintf("%d restarts: %s, slowest %s; %d refused connections, all requests served by the other instance",
+		rounds*len(services), ledger.summary(), round(ledger.slowest), balancer.refused.Load())
 	return figures, errors.Join(err, ledger.only(http.StatusOK, http.StatusCreated), s.audit(ctx, ledger))
 }
 
-// restartEach ends one instance after the other with SIGTERM, and starts it again
-// before it goes on with the next.
+// restartEach restarts one instance after the other with SIGTERM and waits until each is
+// ready.
 func restartEach(ctx context.Context, services [2]*service, rounds int, pause, readyWithin time.Duration) error {
 	for range rounds {
 		for _, service := range services {
-			wait(ctx, pause)
+			sleep(ctx, pause)
 			code, err := service.terminate(ctx)
 			if err != nil {
 				return err
@@ -61,12 +61,12 @@ func restartEach(ctx context.Context, services [2]*service, rounds int, pause, r
 			if err := service.start(); err != nil {
 				return err
 			}
-			if _, err := service.ready(ctx, readyWithin); err != nil {
+			if _, err := service.awaitReady(ctx, readyWithin); err != nil {
 				return err
 			}
 		}
 	}
-	wait(ctx, pause)
+	sleep(ctx, pause)
 	return nil
 }
 
@@ -77,7 +77,8 @@ type balancer struct {
 	refused   atomic.Int64
 }
 
-// newBalancer checks the health of instances until stop.
+// newBalancer starts a balancer that checks the health of the instances until stop is
+// called.
 func newBalancer(ctx context.Context, instances [2]*client) (b *balancer, stop func()) {
 	const interval = 50 * time.Millisecond
 	b = &balancer{instances: instances}
@@ -89,24 +90,24 @@ func newBalancer(ctx context.Context, instances [2]*client) (b *balancer, stop f
 			for ctx.Err() == nil {
 				_, err := instance.want(ctx, http.StatusOK, "GET", "/readyz", "")
 				b.healthy[i].Store(err == nil)
-				wait(ctx, interval)
+				sleep(ctx, interval)
 			}
 		})
 	}
 	return b, func() { cancel(); group.Wait() }
 }
 
-// send sends a request to an instance, checked for its health or not, and to the
-// other one when the connection is refused.
-func (b *balancer) send(checked bool, request func(*client) (answer, error)) (answer, error) {
+// send sends a request to an instance, to a healthy one if checked is true, and to the
+// other one if the connection is refused.
+func (b *balancer) send(checked bool, request func(*client) (response, error)) (response, error) {
 	first := rand.N(len(b.instances))
 	if checked && !b.healthy[first].Load() {
 		first = 1 - first
 	}
-	a, err := request(b.instances[first])
+	resp, err := request(b.instances[first])
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		b.refused.Add(1)
-		a, err = request(b.instances[1-first])
+		resp, err = request(b.instances[1-first])
 	}
-	return a, err
+	return resp, err
 }

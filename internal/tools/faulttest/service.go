@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// service is the program under test, serving.
+// service is a process of the program under test that runs "petstore serve".
 type service struct {
-	bench *bench
-	addr  string
-	dbURL string
-	extra []string // variables of its environment, beside those of every service
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended
+	fixture *fixture
+	addr    string
+	dbURL   string
+	extra   []string // more environment variables
+	cmd     *exec.Cmd
+	ended   chan struct{} // closed when the process has ended
 }
 
-// environment is what the program is configured with: nothing of ours, and no
-// limits to the rate, since every client here has the same key and address.
+// environment is the configuration of the program. It has no rate limits, because all
+// clients share a key and an address.
 func environment(dbURL, addr string) []string {
 	return []string{
 		"DATABASE_URL=" + dbURL, "PETSTORE_ADDR=" + addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
@@ -36,9 +36,9 @@ func environment(dbURL, addr string) []string {
 	}
 }
 
-// petstore runs a command of the program and returns what it printed.
-func (b *bench) petstore(ctx context.Context, dbURL string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, b.binary, args...)
+// runCommand runs a command of the program and returns its output.
+func (f *fixture) runCommand(ctx context.Context, dbURL string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, f.binary, args...)
 	cmd.Env = environment(dbURL, "127.0.0.1:0")
 	output, err := cmd.Output()
 	if failure, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -47,25 +47,25 @@ func (b *bench) petstore(ctx context.Context, dbURL string, args ...string) (str
 	return string(output), err
 }
 
-// serve starts the program on a port of its own, with more variables in its
-// environment, and returns when it is ready.
-func (b *bench) serve(ctx context.Context, dbURL string, extra ...string) (*service, error) {
+// serve starts the service on a free port, with more environment variables, and waits until
+// it is ready.
+func (f *fixture) serve(ctx context.Context, dbURL string, extra ...string) (*service, error) {
 	addr, err := freeAddr(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{bench: b, addr: addr, dbURL: dbURL, extra: extra}
-	b.atEnd(s.kill)
+	s := &service{fixture: f, addr: addr, dbURL: dbURL, extra: extra}
+	f.cleanup(s.kill)
 	if err := s.start(); err != nil {
 		return nil, err
 	}
-	if _, err := s.ready(ctx, 10*time.Second); err != nil {
+	if _, err := s.awaitReady(ctx, 10*time.Second); err != nil {
 		return nil, fmt.Errorf("the service is not ready: %w", err)
 	}
 	return s, nil
 }
 
-// freeAddr finds a port below those that the kernel gives out by itself.
+// freeAddr returns a free port below the ephemeral range.
 func freeAddr(ctx context.Context) (string, error) {
 	const lowest, beyond = 30000, 32768
 	var config net.ListenConfig
@@ -75,26 +75,26 @@ func freeAddr(ctx context.Context) (string, error) {
 			return addr, listener.Close()
 		}
 	}
-	return "", errors.New("no port is free")
+	return "", errors.New("no port between 30000 and 32767 is free")
 }
 
-// log is the file with everything that the process says.
-func (s *service) log() string { return filepath.Join(s.bench.dir, "petstore-"+s.port()+".log") }
+// log returns the file with the output of the process.
+func (s *service) log() string { return filepath.Join(s.fixture.dir, "petstore-"+s.port()+".log") }
 
-// errorsLogged counts the lines that call an operator.
-func (s *service) errorsLogged() (int, error) {
+// loggedErrors counts the lines of level ERROR in the log.
+func (s *service) loggedErrors() (int, error) {
 	text, err := os.ReadFile(s.log())
 	return strings.Count(string(text), `"level":"ERROR"`), err
 }
 
-// start starts the process, again if it has ended.
+// start starts the process, or restarts it after it has ended.
 func (s *service) start() error {
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.bench.binary, "serve") //nolint:noctx // it ends with the row
+	s.cmd = exec.Command(s.fixture.binary, "serve") //nolint:noctx // it ends with the row
 	s.cmd.Env = append(environment(s.dbURL, s.addr), s.extra...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
@@ -103,7 +103,7 @@ func (s *service) start() error {
 	ended := make(chan struct{})
 	s.ended = ended
 	go func(cmd *exec.Cmd) {
-		_ = cmd.Wait() // the state of the process tells
+		_ = cmd.Wait() // ProcessState holds the exit code
 		close(ended)
 	}(s.cmd)
 	return nil
@@ -116,8 +116,8 @@ func (s *service) port() string {
 	return port
 }
 
-// ready waits until the service says that it is ready, and returns how long that took.
-func (s *service) ready(ctx context.Context, within time.Duration) (time.Duration, error) {
+// awaitReady waits until GET /readyz returns 200, and returns how long that took.
+func (s *service) awaitReady(ctx context.Context, within time.Duration) (time.Duration, error) {
 	c := &client{base: s.url()}
 	return eventually(ctx, within, func() error {
 		_, err := c.want(ctx, http.StatusOK, "GET", "/readyz", "")
@@ -125,7 +125,7 @@ func (s *service) ready(ctx context.Context, within time.Duration) (time.Duratio
 	})
 }
 
-// kill ends the process as a power failure would.
+// kill kills the process with SIGKILL.
 func (s *service) kill() {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return
@@ -134,7 +134,7 @@ func (s *service) kill() {
 	<-s.ended
 }
 
-// terminate sends SIGTERM and waits for the end; the result is the exit code.
+// terminate sends SIGTERM, waits for the process and returns its exit code.
 func (s *service) terminate(ctx context.Context) (int, error) {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return 0, err
@@ -142,25 +142,25 @@ func (s *service) terminate(ctx context.Context) (int, error) {
 	return s.exitCode(ctx)
 }
 
-// exitCode waits for the end of the process.
+// exitCode waits for the process and returns its exit code.
 func (s *service) exitCode(ctx context.Context) (int, error) {
 	select {
 	case <-s.ended:
 		return s.cmd.ProcessState.ExitCode(), nil
 	case <-ctx.Done():
-		return 0, fmt.Errorf("the service does not end: %w", context.Cause(ctx))
+		return 0, fmt.Errorf("the service has not exited: %w", context.Cause(ctx))
 	}
 }
 
-// descriptors counts the files and sockets that the process has open.
+// descriptors counts the open files and sockets of the process.
 func (s *service) descriptors() (int, error) {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
 	return len(entries), err
 }
 
-// descriptorsBack waits until the process has no more open than before, but for
-// a few of its own, such as connections of its pool.
-func (s *service) descriptorsBack(ctx context.Context, before int, within time.Duration) (time.Duration, error) {
+// awaitDescriptors waits until the process has no more open descriptors than before, except
+// those that it may need itself, such as connections of its pool.
+func (s *service) awaitDescriptors(ctx context.Context, before int, within time.Duration) (time.Duration, error) {
 	return eventually(ctx, within, func() error {
 		const own = poolSize + 4
 		now, err := s.descriptors()
@@ -171,7 +171,7 @@ func (s *service) descriptorsBack(ctx context.Context, before int, within time.D
 	})
 }
 
-// memory reads a field of the process's status, such as VmHWM, in bytes.
+// memory returns a field of /proc/PID/status, such as VmHWM, in bytes.
 func (s *service) memory(field string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {
@@ -183,5 +183,5 @@ func (s *service) memory(field string) (int64, error) {
 			return kilobytes << 10, err
 		}
 	}
-	return 0, fmt.Errorf("the kernel does not tell %s", field)
+	return 0, fmt.Errorf("/proc has no field %s", field)
 }

@@ -5,39 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// Row 24. One of seven backends is frozen while clients read single pets and equal
-// pages, which share statements. Only the requests that share the statement on this
-// backend get 503; the others go on, with a p99 under one second.
-func backendFrozen(ctx context.Context, b *bench) (string, error) {
+// backendFrozen is row 24: one of seven backends is frozen while clients read single pets
+// and equal pages, which share statements. Only the requests that share the statement on
+// this backend get 503. The others continue with a p99 under one second.
+func backendFrozen(ctx context.Context, f *fixture) (string, error) {
 	const (
 		backends        = 7
 		reads, interval = 500, 10 * time.Millisecond // 5 s, less than the deadline of a request
 		limit           = time.Second
 		mostUnavailable = reads / 100
 	)
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
 	if err := s.fillPool(ctx, backends); err != nil {
 		return "", err
 	}
-	ask := func(i int) (answer, error) {
+	read := func(i int) (response, error) {
 		target := "/pets?limit=10"
 		if i%2 == 0 {
 			target = fmt.Sprintf("/pets/%d", 1+i%pets)
 		}
 		return s.do(ctx, "GET", target, "")
 	}
-	for i := range 20 { // so that the key and the backend are those in use
-		if a, err := ask(i); err != nil || a.status != http.StatusOK {
-			return "", fmt.Errorf("before the fault: %s: %w", a, err)
+	for i := range 20 { // so that the key is cached and a backend has run both reads
+		if resp, err := read(i); err != nil || resp.status != http.StatusOK {
+			return "", fmt.Errorf("before the fault: %s: %w", resp, err)
 		}
 	}
 	thaw, err := s.db.freezeLatest(ctx)
@@ -47,31 +46,29 @@ func backendFrozen(ctx context.Context, b *bench) (string, error) {
 	defer thaw()
 	var l ledger
 	var group sync.WaitGroup
-	times := make([]time.Duration, reads)
-	for i := range reads { // at fixed times, whether or not there are responses
+	times := make(durations, reads)
+	for i := range reads { // at a fixed rate, with or without responses
 		group.Go(func() {
-			a, err := ask(i)
-			times[i] = a.took
-			l.note(a, err)
+			resp, err := read(i)
+			times[i] = resp.took
+			l.record(resp, err)
 		})
-		wait(ctx, interval)
+		sleep(ctx, interval)
 	}
 	group.Wait()
-	slices.Sort(times)
-	p99 := times[reads*99/100]
+	p99 := times.p99()
 	failed := l.statuses[http.StatusServiceUnavailable]
-	figures := fmt.Sprintf("%s, p99 %s, slowest %s", l.count(), round(p99), round(l.slowest))
+	figures := fmt.Sprintf("%s, p99 %s, slowest %s", l.summary(), round(p99), round(l.slowest))
 	switch {
 	case failed == 0:
-		return "", fmt.Errorf("%s: no request met the frozen backend", figures)
+		return "", fmt.Errorf("%s: no request used the frozen backend", figures)
 	case p99 > limit || failed > mostUnavailable:
 		return "", errors.New(figures)
 	}
-	return figures, errors.Join(l.only(http.StatusOK, http.StatusServiceUnavailable), l.within(answerLimit))
+	return figures, errors.Join(l.only(http.StatusOK, http.StatusServiceUnavailable), l.within(responseLimit))
 }
 
-// freezeLatest stops the backend that the service used last, which is the one that
-// its pool uses next.
+// freezeLatest stops the backend that the service used last, because the pool uses it next.
 func (d *database) freezeLatest(ctx context.Context) (thaw func(), err error) {
 	var pid int
 	if err := d.read(ctx, `
@@ -85,23 +82,23 @@ func (d *database) freezeLatest(ctx context.Context) (thaw func(), err error) {
 	return func() { _ = syscall.Kill(pid, syscall.SIGCONT) }, syscall.Kill(pid, syscall.SIGSTOP) // it may have ended
 }
 
-// Row 26. Clients that share reads behind a table lock hang up at different times.
-// Unrelated requests get 200 meanwhile, and 300 ms after the last client no backend
-// waits any more.
-func sharedHangUps(ctx context.Context, b *bench) (string, error) {
+// sharedDisconnects is row 26: clients that share reads behind a table lock disconnect at
+// different times. Unrelated requests get 200 meanwhile. No backend still waits 300 ms
+// after the last client is gone.
+func sharedDisconnects(ctx context.Context, f *fixture) (string, error) {
 	const (
 		clients     = 120
-		first, step = 100 * time.Millisecond, 5 * time.Millisecond // the last one leaves before a lock times out
+		first, step = 100 * time.Millisecond, 5 * time.Millisecond // the last client leaves before the lock times out
 		limit       = 300 * time.Millisecond
 	)
-	s, err := b.open(ctx)
+	s, err := f.open(ctx)
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.stock(ctx, 1); err != nil { // the key is known from now on
+	if _, err := s.stock(ctx, 1); err != nil { // so that the key is cached
 		return "", err
 	}
-	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE pets IN ACCESS EXCLUSIVE MODE")
+	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE pets IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return "", err
 	}
@@ -111,10 +108,10 @@ func sharedHangUps(ctx context.Context, b *bench) (string, error) {
 	var group sync.WaitGroup
 	for i := range clients {
 		group.Go(func() {
-			// Not in the order in which they came.
+			// They disconnect in another order than they came.
 			impatient, cancel := context.WithTimeout(ctx, first+time.Duration(i*77%clients)*step)
 			defer cancel()
-			shared.note(s.do(impatient, "GET", targets[i%len(targets)], ""))
+			shared.record(s.do(impatient, "GET", targets[i%len(targets)], ""))
 		})
 	}
 	left := make(chan struct{})
@@ -128,20 +125,14 @@ func sharedHangUps(ctx context.Context, b *bench) (string, error) {
 			begun = false
 		case <-time.After(step):
 		}
-		unrelated.note(s.do(ctx, "GET", "/store/orders", ""))
-		unrelated.note(s.do(ctx, "GET", "/categories", ""))
+		unrelated.record(s.do(ctx, "GET", "/store/orders", ""))
+		unrelated.record(s.do(ctx, "GET", "/categories", ""))
 	}
-	gone, err := eventually(ctx, limit, func() error {
-		waiting, err := s.db.waiting(ctx)
-		if err == nil && waiting > 0 {
-			err = fmt.Errorf("%d backends still wait for clients that have gone", waiting)
-		}
-		return err
-	})
+	gone, err := s.db.awaitNoLockWaits(ctx, limit)
 	if err != nil {
 		return "", err
 	}
-	figures := fmt.Sprintf("%d clients hung up; no backend waits after %s; unrelated requests: %s, slowest %s",
-		shared.total(), round(gone), unrelated.count(), round(unrelated.slowest))
-	return figures, errors.Join(shared.only(noAnswer), unrelated.only(http.StatusOK))
+	figures := fmt.Sprintf("%d clients disconnected; no backend waits after %s; unrelated requests: %s, slowest %s",
+		shared.total(), round(gone), unrelated.summary(), round(unrelated.slowest))
+	return figures, errors.Join(shared.only(noResponse), unrelated.only(http.StatusOK))
 }

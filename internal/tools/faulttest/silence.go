@@ -16,53 +16,52 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// silenceLimit is how long a response may take, and how long requests may fail,
-// when connections go silent: the deadline of a request and a second more.
+// silenceLimit is the maximum response time, and the maximum time that requests may fail,
+// after connections go silent: the deadline of a request and one second.
 const silenceLimit = 7 * time.Second
 
-// Row 23. When a network swallows what the connections of the pool carry, and new
-// ones work, every request gets its response in time, and soon all succeed again.
-// When one of them goes silent, hardly a request fails.
-func silentConnections(ctx context.Context, b *bench) (string, error) {
+// silentConnections is row 23: a network drops the packets of all pooled connections, while
+// new connections work. Every request gets its response in time, and soon all succeed
+// again. If only one connection goes silent, at most two requests fail.
+func silentConnections(ctx context.Context, f *fixture) (string, error) {
 	const conns, tolerated = 24, 2
-	db, err := b.startDatabase(ctx, "", nil)
+	db, err := f.startDatabase(ctx, "", nil)
 	if err != nil {
 		return "", err
 	}
-	proxy, err := startSwallower(ctx, b, db)
+	proxy, err := startBlackhole(ctx, f, db)
 	if err != nil {
 		return "", err
 	}
-	api, err := b.serve(ctx, proxy.url, fmt.Sprint("PETSTORE_DB_MAX_CONNS=", conns))
+	s, err := f.openWith(ctx, db, proxy.url, fmt.Sprint("PETSTORE_DB_MAX_CONNS=", conns))
 	if err != nil {
 		return "", err
 	}
-	s := &shop{bench: b, db: db, api: api, client: &client{base: api.url(), key: b.key}}
 	if err := s.fillPool(ctx, conns); err != nil {
 		return "", err
 	}
-	all, allFailed, err := s.underSilence(ctx, conns, silenceLimit, func() { proxy.swallow(proxy.count()) })
+	all, allFailed, err := s.underSilence(ctx, conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
 	if err != nil {
 		return "", fmt.Errorf("all silent: %w", err)
 	}
 	if allFailed > 0 {
-		return "", fmt.Errorf("all silent: %d requests failed later than %s: %s", allFailed, silenceLimit, all.count())
+		return "", fmt.Errorf("all silent: %d requests failed after more than %s: %s", allFailed, silenceLimit, all.summary())
 	}
-	one, oneFailed, err := s.underSilence(ctx, conns, 0, func() { proxy.swallow(1) })
+	one, oneFailed, err := s.underSilence(ctx, conns, 0, func() { proxy.drop(1) })
 	if err != nil {
 		return "", fmt.Errorf("one silent: %w", err)
 	}
 	if oneFailed > tolerated {
-		return "", fmt.Errorf("one silent: %d requests failed: %s", oneFailed, one.count())
+		return "", fmt.Errorf("one silent: %d requests failed: %s", oneFailed, one.summary())
 	}
 	return fmt.Sprintf("all silent: %s, slowest %s, all succeed %s later; one silent: %d failed of %d, slowest %s",
-		all.count(), round(all.slowest), silenceLimit, oneFailed, one.total(), round(one.slowest)), nil
+		all.summary(), round(all.slowest), silenceLimit, oneFailed, one.total(), round(one.slowest)), nil
 }
 
-// fillPool makes the service hold that many connections: lists that wait for a lock
-// at the same time take one each.
-func (s *shop) fillPool(ctx context.Context, conns int) error {
-	release, err := s.db.hold(ctx, databaseName, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+// fillPool makes the service open that many connections: lists that wait for a lock at the
+// same time take one each.
+func (s *deployment) fillPool(ctx context.Context, conns int) error {
+	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return err
 	}
@@ -70,49 +69,49 @@ func (s *shop) fillPool(ctx context.Context, conns int) error {
 	var l ledger
 	var group sync.WaitGroup
 	for i := range conns {
-		group.Go(func() { l.note(s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")) })
+		group.Go(func() { l.record(s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")) })
 	}
-	err = s.db.untilWait(ctx, conns)
+	err = s.db.awaitLockWaits(ctx, conns)
 	release()
 	group.Wait()
 	return errors.Join(err, l.only(http.StatusOK))
 }
 
-// underSilence has clients list and order while connections go silent. It returns
-// how many of the requests failed that began longer than grace after that.
-func (s *shop) underSilence(ctx context.Context, clients int, grace time.Duration, silence func()) (*ledger, int64, error) {
+// underSilence calls silence under clients that list and order. It returns how many
+// requests failed that began more than grace after that.
+func (s *deployment) underSilence(ctx context.Context, clients int, grace time.Duration, silence func()) (*ledger, int64, error) {
 	var failed, silentAt atomic.Int64
-	l := startLoad(ctx, clients, func(number int) (a answer, err error) {
+	l := startLoad(ctx, clients, func(number int) (resp response, err error) {
 		began := time.Now().UnixNano()
 		if number%2 == 0 {
-			a, err = s.order(ctx, 1+number)
+			resp, err = s.order(ctx, 1+number)
 		} else {
-			a, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")
+			resp, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")
 		}
 		at := silentAt.Load()
-		if late := at > 0 && began > at+int64(grace); late && (err != nil || a.status >= http.StatusBadRequest) {
+		if late := at > 0 && began > at+int64(grace); late && (err != nil || resp.status >= http.StatusBadRequest) {
 			failed.Add(1)
 		}
-		return a, err
+		return resp, err
 	})
-	wait(ctx, 300*time.Millisecond)
+	sleep(ctx, 300*time.Millisecond)
 	silence()
 	silentAt.Store(time.Now().UnixNano())
-	wait(ctx, silenceLimit+2*time.Second)
+	sleep(ctx, silenceLimit+2*time.Second)
 	remembered := l.finish()
 	return remembered, failed.Load(), errors.Join(
 		remembered.only(http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable),
 		remembered.within(silenceLimit), s.audit(ctx, remembered))
 }
 
-// Row 27. SIGTERM ends the service within its grace while the database is silent.
-// It ends with 0 when every request has its response, and not with 0 when one that
-// is slower than the grace is cut off.
-func silentEnd(ctx context.Context, b *bench) (string, error) {
+// silentShutdown is row 27: on SIGTERM the service ends within its grace period even if the
+// database is silent. The exit code is 0 if every request got its response, and 1 if a
+// request took longer than the grace period.
+func silentShutdown(ctx context.Context, f *fixture) (string, error) {
 	const grace = 8 * time.Second
 	var figures [2]string
 	for i, slowBody := range []bool{false, true} {
-		took, code, err := b.endSilently(ctx, grace, slowBody)
+		took, code, err := f.shutDownSilently(ctx, grace, slowBody)
 		if err != nil {
 			return "", err
 		}
@@ -121,32 +120,31 @@ func silentEnd(ctx context.Context, b *bench) (string, error) {
 			want = 1
 		}
 		if took > grace || code != want {
-			return "", fmt.Errorf("with a slow body: %t: it ended after %s with %d; want %d within %s", slowBody, round(took), code, want, grace)
+			return "", fmt.Errorf("slow body %t: exit code %[3]d after %[2]s; want %[4]d within %[5]s", slowBody, round(took), code, want, grace)
 		}
 		figures[i] = fmt.Sprintf("%s, exit code %d", round(took), code)
 	}
-	return fmt.Sprintf("ended after %s; beside a slow body after %s; the grace is %s", figures[0], figures[1], grace), nil
+	return fmt.Sprintf("ended after %s; with a slow body after %s; grace period %s", figures[0], figures[1], grace), nil
 }
 
-// endSilently ends a service under load whose database has gone silent.
-func (b *bench) endSilently(ctx context.Context, grace time.Duration, slowBody bool) (took time.Duration, code int, err error) {
-	db, err := b.startDatabase(ctx, fmt.Sprintf("%s/pg-%t", b.dir, slowBody), nil)
+// shutDownSilently sends SIGTERM to a service under load whose database is silent.
+func (f *fixture) shutDownSilently(ctx context.Context, grace time.Duration, slowBody bool) (took time.Duration, code int, err error) {
+	db, err := f.startDatabase(ctx, fmt.Sprintf("%s/pg-%t", f.dir, slowBody), nil)
 	if err != nil {
 		return 0, 0, err
 	}
-	proxy, err := startSwallower(ctx, b, db)
+	proxy, err := startBlackhole(ctx, f, db)
 	if err != nil {
 		return 0, 0, err
 	}
-	api, err := b.serve(ctx, proxy.url, "PETSTORE_SHUTDOWN_GRACE="+grace.String(), "PETSTORE_REQUEST_TIMEOUT=3s")
+	s, err := f.openWith(ctx, db, proxy.url, "PETSTORE_SHUTDOWN_GRACE="+grace.String(), "PETSTORE_REQUEST_TIMEOUT=3s")
 	if err != nil {
 		return 0, 0, err
 	}
-	s := &shop{bench: b, db: db, api: api, client: &client{base: api.url(), key: b.key}}
 	w := s.startWriters(ctx, 16)
 	defer w.finish()
-	wait(ctx, 500*time.Millisecond)
-	proxy.swallowAll()
+	sleep(ctx, 500*time.Millisecond)
+	proxy.dropAll()
 	if slowBody {
 		conn, err := s.slowOrder(ctx)
 		if err != nil {
@@ -154,14 +152,14 @@ func (b *bench) endSilently(ctx context.Context, grace time.Duration, slowBody b
 		}
 		defer conn.Close()
 	}
-	wait(ctx, 300*time.Millisecond)
+	sleep(ctx, 300*time.Millisecond)
 	began := time.Now()
-	code, err = api.terminate(ctx)
+	code, err = s.api.terminate(ctx)
 	return time.Since(began), code, err
 }
 
-// slowOrder begins a request whose body does not come.
-func (s *shop) slowOrder(ctx context.Context) (net.Conn, error) {
+// slowOrder sends the header of an order without its body.
+func (s *deployment) slowOrder(ctx context.Context) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.api.addr)
 	if err != nil {
 		return nil, err
@@ -171,55 +169,55 @@ func (s *shop) slowOrder(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// swallower is a proxy to a database. Connections through it can go silent: they
-// stay open, and what either end sends is swallowed.
-type swallower struct {
-	url string // of the database, through the proxy
+// blackhole is a proxy to a database. Its connections can go silent: they stay open, but
+// drop everything that either side sends.
+type blackhole struct {
+	url string // of the database through the proxy
 
-	mu    sync.Mutex
-	pipes []*pipe // those that are open and not silent, the oldest first
-	mute  bool    // new connections are silent
+	mu      sync.Mutex
+	pipes   []*pipe // open and not silent, the oldest first
+	dropNew bool    // drop everything on new connections
 }
 
-// pipe is one connection through a proxy.
+// pipe is one connection through the proxy.
 type pipe struct{ silent atomic.Bool }
 
-// startSwallower starts a proxy to a database, until the row ends.
-func startSwallower(ctx context.Context, b *bench, db *database) (*swallower, error) {
+// startBlackhole starts a proxy to a database. It ends with the row.
+func startBlackhole(ctx context.Context, f *fixture, db *database) (*blackhole, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	b.atEnd(func() { listener.Close() })
+	f.cleanup(func() { listener.Close() })
 	to, err := pgx.ParseConfig(db.url())
 	if err != nil {
 		return nil, err
 	}
 	network, address := pgconn.NetworkAddress(to.Host, to.Port)
 	through := url.URL{Scheme: "postgres", Host: listener.Addr().String(), Path: "/" + databaseName, User: url.User(to.User), RawQuery: "sslmode=disable"}
-	s := &swallower{url: through.String()}
+	s := &blackhole{url: through.String()}
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go s.carry(ctx, conn, network, address)
+			go s.forward(ctx, conn, network, address)
 		}
 	}()
 	return s, nil
 }
 
-// count is how many connections are open and not silent.
-func (s *swallower) count() int {
+// connections returns the number of connections that are open and not silent.
+func (s *blackhole) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.pipes)
 }
 
-// swallow makes the newest connections silent.
-func (s *swallower) swallow(connections int) {
+// drop makes the newest connections silent.
+func (s *blackhole) drop(connections int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	older := max(0, len(s.pipes)-connections)
@@ -229,16 +227,16 @@ func (s *swallower) swallow(connections int) {
 	s.pipes = s.pipes[:older]
 }
 
-// swallowAll makes all connections silent, and new ones too.
-func (s *swallower) swallowAll() {
+// dropAll makes all connections silent, including new ones.
+func (s *blackhole) dropAll() {
 	s.mu.Lock()
-	s.mute = true
+	s.dropNew = true
 	s.mu.Unlock()
-	s.swallow(s.count())
+	s.drop(s.connections())
 }
 
-// carry carries one connection.
-func (s *swallower) carry(ctx context.Context, conn net.Conn, network, address string) {
+// forward forwards one connection.
+func (s *blackhole) forward(ctx context.Context, conn net.Conn, network, address string) {
 	defer conn.Close()
 	upstream, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
@@ -247,14 +245,14 @@ func (s *swallower) carry(ctx context.Context, conn net.Conn, network, address s
 	defer upstream.Close()
 	p := &pipe{}
 	s.mu.Lock()
-	p.silent.Store(s.mute)
-	if !s.mute {
+	p.silent.Store(s.dropNew)
+	if !s.dropNew {
 		s.pipes = append(s.pipes, p)
 	}
 	s.mu.Unlock()
 	go func() {
 		_, _ = io.Copy(pipeWriter{p, conn}, upstream)
-		if !p.silent.Load() { // the end would be a sign of life
+		if !p.silent.Load() { // closing the connection would reveal that the other side is gone
 			conn.Close()
 		}
 	}()
@@ -269,7 +267,7 @@ func (s *swallower) carry(ctx context.Context, conn net.Conn, network, address s
 	}
 }
 
-// pipeWriter writes to one end of a connection until it is silent.
+// pipeWriter writes to one side of a connection until the pipe is silent.
 type pipeWriter struct {
 	pipe *pipe
 	to   io.Writer

@@ -11,56 +11,56 @@ import (
 	"time"
 )
 
-// noAnswer stands for a status where the connection ended without one.
-const noAnswer = 0
+// noResponse is the status of a request whose connection ended without a response.
+const noResponse = 0
 
-// ledger is what clients remember of the orders that they placed.
+// ledger records the responses to requests, and the orders that they acknowledge.
 type ledger struct {
 	mu       sync.Mutex
-	placed   []int64 // acknowledged
+	placed   []int64 // ids of acknowledged orders
 	statuses map[int]int
 	slowest  time.Duration
-	strange  map[int]string // for each status, one answer of it
+	samples  map[int]string // for each status, one response
 }
 
-// note writes down an answer to an order.
-func (l *ledger) note(a answer, err error) {
-	status, told := a.status, a.String()
+// record records a response.
+func (l *ledger) record(resp response, err error) {
+	status, text := resp.status, resp.String()
 	if err != nil {
-		status, told = noAnswer, err.Error()
+		status, text = noResponse, err.Error()
 	}
 	var o order
 	if status == http.StatusCreated {
-		if err := a.decode(&o); err != nil {
-			status, told = noAnswer, err.Error()
+		if err := resp.decode(&o); err != nil {
+			status, text = noResponse, err.Error()
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.statuses == nil {
-		l.statuses, l.strange = map[int]int{}, map[int]string{}
+		l.statuses, l.samples = map[int]int{}, map[int]string{}
 	}
 	if status == http.StatusCreated {
 		l.placed = append(l.placed, o.ID)
 	}
 	l.statuses[status]++
-	l.slowest = max(l.slowest, a.took)
-	l.strange[status] = told
+	l.slowest = max(l.slowest, resp.took)
+	l.samples[status] = text
 }
 
-// only is an error unless all answers had one of these statuses.
+// only returns an error unless all responses have one of these statuses.
 func (l *ledger) only(allowed ...int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for status, told := range l.strange {
+	for status, sample := range l.samples {
 		if !slices.Contains(allowed, status) {
-			return fmt.Errorf("%s; the one with %d: %s", l.count(), status, told)
+			return fmt.Errorf("%s; for example %d: %s", l.summary(), status, sample)
 		}
 	}
 	return nil
 }
 
-// within is an error when an answer took longer.
+// within returns an error if a response took longer.
 func (l *ledger) within(limit time.Duration) error {
 	if l.slowest > limit {
 		return fmt.Errorf("the slowest response took %s, more than %s", round(l.slowest), limit)
@@ -68,7 +68,7 @@ func (l *ledger) within(limit time.Duration) error {
 	return nil
 }
 
-// total is the number of requests.
+// total returns the number of requests.
 func (l *ledger) total() int {
 	total := 0
 	for _, count := range l.statuses {
@@ -77,12 +77,12 @@ func (l *ledger) total() int {
 	return total
 }
 
-// count says how often there was which status.
-func (l *ledger) count() string {
+// summary returns the number of responses for each status.
+func (l *ledger) summary() string {
 	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(l.statuses)) {
 		name := fmt.Sprint(status)
-		if status == noAnswer {
+		if status == noResponse {
 			name = "no response"
 		}
 		parts = append(parts, fmt.Sprintf("%d × %s", l.statuses[status], name))
@@ -90,9 +90,9 @@ func (l *ledger) count() string {
 	return strings.Join(parts, ", ")
 }
 
-// audit is an error unless each order that was acknowledged is there, and the
-// units of every pet add up.
-func (s *shop) audit(ctx context.Context, l *ledger) error {
+// audit returns an error unless every acknowledged order exists and the units of every pet
+// add up.
+func (s *deployment) audit(ctx context.Context, l *ledger) error {
 	var lost int
 	if err := s.db.read(ctx, "SELECT count(*) FROM unnest($1::bigint[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM orders)",
 		[]any{l.placed}, &lost); err != nil {
@@ -115,8 +115,8 @@ func (s *shop) audit(ctx context.Context, l *ledger) error {
 	return nil
 }
 
-// load is clients that each ask for one thing after the other, until they are
-// stopped. They do not wait as Retry-After asks, only long enough not to spin.
+// load is a group of clients that each send one request after the other until they are
+// stopped. After an error they ignore Retry-After and pause only briefly.
 type load struct {
 	ledger
 
@@ -124,20 +124,20 @@ type load struct {
 	group sync.WaitGroup
 }
 
-// loadPause follows an answer that is not a success.
+// loadPause follows a response that is not a success.
 const loadPause = 20 * time.Millisecond
 
-// startLoad has clients, which are numbered, ask until they are stopped.
-func startLoad(ctx context.Context, clients int, ask func(client int) (answer, error)) *load {
+// startLoad starts numbered clients that send requests until they are stopped.
+func startLoad(ctx context.Context, clients int, request func(client int) (response, error)) *load {
 	stopping, stop := context.WithCancel(ctx)
 	l := &load{stop: stop}
 	for number := range clients {
 		l.group.Go(func() {
 			for stopping.Err() == nil {
-				a, err := ask(number)
-				l.note(a, err)
-				if err != nil || a.status >= http.StatusBadRequest {
-					wait(stopping, loadPause)
+				resp, err := request(number)
+				l.record(resp, err)
+				if err != nil || resp.status >= http.StatusBadRequest {
+					sleep(stopping, loadPause)
 				}
 			}
 		})
@@ -145,43 +145,48 @@ func startLoad(ctx context.Context, clients int, ask func(client int) (answer, e
 	return l
 }
 
-// startWriters has clients place orders.
-func (s *shop) startWriters(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (answer, error) { return s.order(ctx, 1+number%pets) })
+// startWriters starts clients that place orders.
+func (s *deployment) startWriters(ctx context.Context, clients int) *load {
+	return startLoad(ctx, clients, func(number int) (response, error) { return s.order(ctx, 1+number%pets) })
 }
 
-// startReaders has clients read pets.
-func (s *shop) startReaders(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (answer, error) {
+// startReaders starts clients that read pets.
+func (s *deployment) startReaders(ctx context.Context, clients int) *load {
+	return startLoad(ctx, clients, func(number int) (response, error) {
 		return s.do(ctx, "GET", fmt.Sprintf("/pets/%d", 1+number%pets), "")
 	})
 }
 
-// finish lets each client get its last answer, and returns what all remember.
+// finish waits for the last response of each client and returns what they recorded.
 func (l *load) finish() *ledger {
 	l.stop()
 	l.group.Wait()
 	return &l.ledger
 }
 
-// works is an error unless the service is ready and an order succeeds.
-func (s *shop) works(ctx context.Context) error {
+// checkWorks returns an error unless the service is ready and an order succeeds.
+func (s *deployment) checkWorks(ctx context.Context) error {
 	if _, err := s.want(ctx, http.StatusOK, "GET", "/readyz", ""); err != nil {
 		return err
 	}
-	a, err := s.order(ctx, 1)
-	if err == nil && a.status != http.StatusCreated {
-		err = fmt.Errorf("an order: %s", a)
+	resp, err := s.order(ctx, 1)
+	if err == nil && resp.status != http.StatusCreated {
+		err = fmt.Errorf("POST /store/orders: %s", resp)
 	}
 	return err
 }
 
-// working waits until the service works, and returns how long that took.
-func (s *shop) working(ctx context.Context, within time.Duration) (time.Duration, error) {
-	return eventually(ctx, within, func() error { return s.works(ctx) })
+// awaitWorking waits until the service works, and returns how long that took.
+func (s *deployment) awaitWorking(ctx context.Context, within time.Duration) (time.Duration, error) {
+	return eventually(ctx, within, func() error { return s.checkWorks(ctx) })
 }
 
-// round makes a duration readable.
+// durations are response times.
+type durations []time.Duration
+
+func (d durations) p99() time.Duration { return slices.Sorted(slices.Values(d))[len(d)*99/100] }
+
+// round rounds a duration for printing.
 func round(d time.Duration) time.Duration {
 	if d > time.Second {
 		return d.Round(10 * time.Millisecond)

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"petstore/internal/localpg"
+)
+
+const (
+	pets         = 64            // in stock of every deployment
+	stockOfPet   = 1_000_000_000 // units, so that no row sells out a pet by accident
+	databaseName = "petstore"
+	poolSize     = 10 // connections of a service
+	writers      = 8  // concurrent writers that each use a connection of the pool
+)
+
+// suite is what all rows share: the built program, the installed PostgreSQL, and a template
+// cluster that each row copies.
+type suite struct {
+	stdout   io.Writer
+	dir      string
+	binary   string
+	postgres localpg.Binaries
+	key      string // the API key in every copy, of scope admin
+}
+
+// newSuite builds the program from the sources in the current folder and creates the
+// template.
+func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
+	dir, err := os.MkdirTemp("", "petstore-faulttest-")
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{stdout: stdout, dir: dir}
+	// PostgreSQL runs as another user if this process is root.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return nil, err
+	}
+	if s.postgres, err = localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")}); err != nil {
+		return nil, err
+	}
+	if s.binary, err = build(ctx, filepath.Join(dir, "petstore")); err != nil {
+		return nil, err
+	}
+	return s, s.makeTemplate(ctx)
+}
+
+// close removes everything except the logs of failed rows.
+func (s *suite) close() error {
+	err := errors.Join(os.RemoveAll(s.templateDir()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(filepath.Join(s.dir, "petstore")))
+	_ = os.Remove(s.dir) // not empty if a row failed
+	return err
+}
+
+// build compiles the program from the sources in the current folder.
+func build(ctx context.Context, binary string, flags ...string) (string, error) {
+	args := append([]string{"build", "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/petstore")...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+// templateDir is the folder of the cluster that rows copy.
+func (s *suite) templateDir() string { return filepath.Join(s.dir, "shop") }
+
+// makeTemplate creates a migrated database with an API key, a category and pets in stock.
+func (s *suite) makeTemplate(ctx context.Context) (err error) {
+	f := &fixture{suite: s, binary: s.binary, dir: s.templateDir()}
+	defer func() { f.close(false) }()
+	db, err := f.startDatabase(ctx, "", nil)
+	if err != nil {
+		return err
+	}
+	if err := db.EnsureDatabase(ctx, databaseName); err != nil {
+		return err
+	}
+	if _, err := f.runCommand(ctx, db.url(), "migrate", "up"); err != nil {
+		return err
+	}
+	key, err := f.runCommand(ctx, db.url(), "key", "create", "--account", "faulttest", "--scope", "admin")
+	if err != nil {
+		return err
+	}
+	s.key = strings.TrimSpace(key)
+	api, err := f.serve(ctx, db.url())
+	if err != nil {
+		return err
+	}
+	c := &client{base: api.url(), key: s.key}
+	if _, err := c.want(ctx, 201, "POST", "/categories", `{"name": "Hedgehogs"}`); err != nil {
+		return err
+	}
+	for pet := range pets {
+		if _, err := c.want(ctx, 201, "POST", "/pets", fmt.Sprintf(`{"name": "Pet %d", "categoryId": 1}`, pet)); err != nil {
+			return err
+		}
+		if _, err := c.want(ctx, 200, "PUT", fmt.Sprintf("/store/inventory/%d", pet+1), fmt.Sprintf(`{"quantity": %d}`, stockOfPet)); err != nil {
+			return err
+		}
+	}
+	_, err = api.terminate(ctx)
+	return err
+}
+
+// fixture is the environment of one row. Everything that it starts ends with the row.
+type fixture struct {
+	*suite
+	binary   string // the program under test
+	dir      string // with the clusters and logs of the row
+	cleanups []func()
+}
+
+func (s *suite) fixture(binary string, r row) (*fixture, error) {
+	dir, err := os.MkdirTemp(s.dir, fmt.Sprintf("row%02d-", r.number))
+	if err != nil {
+		return nil, err
+	}
+	return &fixture{suite: s, binary: binary, dir: dir}, os.Chmod(dir, 0o711)
+}
+
+// cleanup registers a function to call when the row ends, the latest first.
+func (f *fixture) cleanup(do func()) { f.cleanups = append(f.cleanups, do) }
+
+// close calls all cleanups and removes the folder if remove is true.
+func (f *fixture) close(remove bool) {
+	for _, end := range slices.Backward(f.cleanups) {
+		end()
+	}
+	if remove {
+		_ = os.RemoveAll(f.dir) // it is in a temporary folder anyway
+	}
+}
+
+// deployment is a running service with its database and a client with a key.
+type deployment struct {
+	*fixture
+	*client
+	db  *database
+	api *service
+}
+
+// open starts a database and a service.
+func (f *fixture) open(ctx context.Context) (*deployment, error) {
+	db, err := f.startDatabase(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	return f.openWith(ctx, db, db.url())
+}
+
+// openWith starts a service on a database, with more environment variables. It connects
+// to dbURL, which may name a proxy or several servers.
+func (f *fixture) openWith(ctx context.Context, db *database, dbURL string, extra ...string) (*deployment, error) {
+	api, err := f.serve(ctx, dbURL, extra...)
+	if err != nil {
+		return nil, err
+	}
+	return &deployment{fixture: f, db: db, api: api, client: &client{base: api.url(), key: f.key}}, nil
+}
+
+// startSecond starts a second instance of the service. A promise within one process may
+// depend on its memory, but a promise across two depends on the database.
+func (s *deployment) startSecond(ctx context.Context) (*client, error) {
+	api, err := s.serve(ctx, s.db.url())
+	if err != nil {
+		return nil, err
+	}
+	return &client{base: api.url(), key: s.key, validator: s.client.validator}, nil
+}
+
+// skipError says why a row cannot run on this machine.
+type skipError string
+
+func (e skipError) Error() string { return string(e) }
+
+// sleep waits for d or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// eventually repeats a check until it succeeds, and returns how long that took. The error
+// wraps that of the last check.
+func eventually(ctx context.Context, within time.Duration, check func() error) (time.Duration, error) {
+	const interval = 5 * time.Millisecond
+	began := time.Now()
+	for {
+		err := check()
+		took := time.Since(began)
+		switch {
+		case err == nil:
+			return took, nil
+		case took > within || ctx.Err() != nil:
+			return took, fmt.Errorf("not within %s: %w", within, err)
+		}
+		sleep(ctx, interval)
+	}
+}
