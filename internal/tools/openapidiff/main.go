@@ -1,11 +1,11 @@
-// Openapidiff prints the changes between two OpenAPI descriptions that break clients and
-// that oasdiff passes over, one a line: an operation that no longer takes a
-// credential that it took, and an error code that is no longer given.
+// Openapidiff prints breaking changes between two versions of the spec that oasdiff
+// does not report, one per line: an operation that no longer accepts a credential, and
+// an error code that no longer exists.
 //
 //	go run ./internal/tools/openapidiff BASE.yaml REVISION.yaml
 //
-// It ends with 1 when there is one, and with 2 when it cannot tell. `make breaking`
-// runs both.
+// It exits with 1 if there is a breaking change, and with 2 if it cannot read a spec.
+// `make breaking` runs both programs.
 package main
 
 import (
@@ -45,25 +45,25 @@ func run(args []string, stdout, stderr io.Writer) (code int) {
 	return min(len(changes), 1)
 }
 
-// breaking lists what a client of base cannot do with revision.
+// breaking returns the changes that break a client of base.
 func breaking(base, revision *openapi3.T) []string {
-	return slices.Concat(credentialsRefused(base, revision), codesGone(base, revision))
+	return slices.Concat(removedCredentials(base, revision), removedCodes(base, revision))
 }
 
-// credentialsRefused finds the operations of both that do not take every credential any more.
-func credentialsRefused(base, revision *openapi3.T) []string {
+// removedCredentials finds operations that no longer accept a credential.
+func removedCredentials(base, revision *openapi3.T) []string {
 	var changes []string
 	for _, path := range slices.Sorted(maps.Keys(base.Paths.Map())) {
 		operations := base.Paths.Value(path).Operations()
 		for _, method := range slices.Sorted(maps.Keys(operations)) {
 			item := revision.Paths.Value(path)
 			if item == nil || item.GetOperation(method) == nil {
-				continue // oasdiff tells
+				continue // oasdiff reports it
 			}
-			taken := credentials(revision, item.GetOperation(method))
+			accepted := credentials(revision, item.GetOperation(method))
 			for _, credential := range credentials(base, operations[method]) {
-				if !slices.Contains(taken, credential) && !slices.Contains(taken, anyone) {
-					changes = append(changes, fmt.Sprintf("%s %s took %s; now it takes %s", method, path, credential, strings.Join(taken, " or ")))
+				if !slices.Contains(accepted, credential) && !slices.Contains(accepted, noCredential) {
+					changes = append(changes, fmt.Sprintf("%s %s accepted %s, now only %s", method, path, credential, strings.Join(accepted, " or ")))
 				}
 			}
 		}
@@ -71,16 +71,17 @@ func credentialsRefused(base, revision *openapi3.T) []string {
 	return changes
 }
 
-const anyone = "no credential"
+const noCredential = "no credential"
 
-// credentials describes each alternative that an operation takes, as the schemes define it.
+// credentials returns the alternatives that an operation accepts, as its security schemes
+// define them.
 func credentials(document *openapi3.T, operation *openapi3.Operation) []string {
 	requirements := document.Security
 	if operation.Security != nil {
 		requirements = *operation.Security
 	}
 	if len(requirements) == 0 {
-		return []string{anyone}
+		return []string{noCredential}
 	}
 	alternatives := make([]string, 0, len(requirements))
 	for _, requirement := range requirements {
@@ -91,22 +92,22 @@ func credentials(document *openapi3.T, operation *openapi3.Operation) []string {
 			parts = append(parts, strings.Join(append([]string{part}, requirement[name]...), " "))
 		}
 		if len(parts) == 0 {
-			parts = []string{anyone}
+			parts = []string{noCredential}
 		}
 		alternatives = append(alternatives, strings.Join(parts, " with "))
 	}
 	return alternatives
 }
 
-// codesGone finds the error codes that revision does not name any more.
-// Clients decide by them, but they are no enum, because new ones may be added.
-func codesGone(base, revision *openapi3.T) []string {
+// removedCodes finds the error codes that revision no longer has. Clients depend on them. They
+// are not an enum, because new codes may be added.
+func removedCodes(base, revision *openapi3.T) []string {
 	var changes []string
 	for _, schema := range []string{"Error", "Violation"} {
-		given := codes(revision, schema)
+		remaining := codes(revision, schema)
 		for _, code := range codes(base, schema) {
-			if !slices.Contains(given, code) {
-				changes = append(changes, fmt.Sprintf("%s.code is no longer %s", schema, code))
+			if !slices.Contains(remaining, code) {
+				changes = append(changes, fmt.Sprintf("%s.code no longer has %s", schema, code))
 			}
 		}
 	}
@@ -118,8 +119,8 @@ var (
 	codeName = regexp.MustCompile("`([a-z_]+)`")
 )
 
-// codes reads the table in the description of a schema's code: rows of "| 409 | `a` `b` |"
-// give "409 a" and "409 b", rows of "| `a` |" give "a".
+// codes reads the table of error codes in the description of a schema's code. Rows like "|
+// 409 | `a` `b` |" return "409 a" and "409 b", rows like "| `a` |" return "a".
 func codes(document *openapi3.T, schema string) []string {
 	ref := document.Components.Schemas[schema]
 	if ref == nil || ref.Value.Properties["code"] == nil {

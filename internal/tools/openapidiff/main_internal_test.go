@@ -11,21 +11,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const description = "../../api/openapi.yaml"
+const specFile = "../../api/openapi.yaml"
 
-// change edits the description as it is: text to find, text in its place, and so on.
+// change is an edit of the spec: a text to find, its replacement, and so on.
 type change []string
 
 func (c change) file(t *testing.T) string {
 	t.Helper()
-	content, err := os.ReadFile(description)
+	content, err := os.ReadFile(specFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 0; i < len(c); i += 2 {
 		before, after, found := bytes.Cut(content, []byte(c[i]))
 		if !found {
-			t.Fatalf("%s does not hold %q", description, c[i])
+			t.Fatalf("%s does not contain %q", specFile, c[i])
 		}
 		content = bytes.Join([][]byte{before, after}, []byte(c[i+1]))
 	}
@@ -41,82 +41,83 @@ const (
 	listPets   = "      operationId: listPets\n"
 )
 
+var breakingTests = []struct {
+	name   string
+	change change
+	want   string // a line of the output, or "" for no output
+}{
+	{"no change", change{}, ""},
+	{
+		"another scheme",
+		change{"      scheme: bearer\n", "      scheme: basic\n"},
+		"GET /pets accepted http bearer, now only http basic",
+	},
+	{
+		"a scheme of another kind",
+		change{"      type: http\n      scheme: bearer\n", "      type: apiKey\n      in: header\n      name: X-Api-Key\n"},
+		"GET /pets accepted http bearer, now only apiKey header X-Api-Key",
+	},
+	{
+		"a second credential beside the first",
+		change{"  - apiKey: []\n", "  - { apiKey: [], other: [] }\n", "  securitySchemes:\n", twoSchemes},
+		"GET /pets accepted http bearer, now only http bearer with apiKey header X-Api-Key",
+	},
+	{
+		"a second credential instead of the first",
+		change{"  - apiKey: []\n", "  - apiKey: []\n  - other: []\n", "  securitySchemes:\n", twoSchemes},
+		"",
+	},
+	{
+		"an operation accepts another credential",
+		change{listPets, listPets + "      security: [other: []]\n", "  securitySchemes:\n", twoSchemes},
+		"GET /pets accepted http bearer, now only apiKey header X-Api-Key",
+	},
+	{
+		"an operation without a credential now needs one",
+		change{"runs. It needs no API key and ignores the query, `Accept` and preconditions.\n      security: []\n", "runs.\n"},
+		"GET /livez accepted no credential, now only http bearer",
+	},
+	{
+		"an operation needs no credential",
+		change{listPets, listPets + "      security: []\n"},
+		"",
+	},
+	{
+		"an operation makes the credential optional",
+		change{listPets, listPets + "      security: [other: [], {}]\n", "  securitySchemes:\n", twoSchemes},
+		"",
+	},
+	{
+		"a removed path, which oasdiff reports",
+		change{"  /messages/{messageId}:\n", "  /letters/{messageId}:\n"},
+		"",
+	},
+	{
+		"a code renamed",
+		change{"`insufficient_stock` `", "`out_of_stock` `"},
+		"Error.code no longer has 409 insufficient_stock",
+	},
+	{
+		"a code of another status",
+		change{"| 422 | `unknown_category` ", "| 422 | ", "| 409 | ", "| 409 | `unknown_category` "},
+		"Error.code no longer has 422 unknown_category",
+	},
+	{
+		"a removed code of a violation",
+		change{"| `blank` | body |", "| `too_short` | body |"},
+		"Violation.code no longer has blank",
+	},
+	{"a new code", change{"| 409 | ", "| 409 | `pet_asleep` "}, ""},
+	{"other wording", change{"The value contains only white space.", "only `white_space`"}, ""},
+}
+
 func TestBreaking(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name   string
-		change change
-		want   string // a line, or nothing at all
-	}{
-		{"nothing", change{}, ""},
-		{
-			"another scheme",
-			change{"      scheme: bearer\n", "      scheme: basic\n"},
-			"GET /pets took http bearer; now it takes http basic",
-		},
-		{
-			"a scheme of another kind",
-			change{"      type: http\n      scheme: bearer\n", "      type: apiKey\n      in: header\n      name: X-Api-Key\n"},
-			"GET /pets took http bearer; now it takes apiKey header X-Api-Key",
-		},
-		{
-			"a second credential beside the first",
-			change{"  - apiKey: []\n", "  - { apiKey: [], other: [] }\n", "  securitySchemes:\n", twoSchemes},
-			"GET /pets took http bearer; now it takes http bearer with apiKey header X-Api-Key",
-		},
-		{
-			"a second credential instead of the first",
-			change{"  - apiKey: []\n", "  - apiKey: []\n  - other: []\n", "  securitySchemes:\n", twoSchemes},
-			"",
-		},
-		{
-			"one operation takes another credential",
-			change{listPets, listPets + "      security: [other: []]\n", "  securitySchemes:\n", twoSchemes},
-			"GET /pets took http bearer; now it takes apiKey header X-Api-Key",
-		},
-		{
-			"one operation that took none needs one",
-			change{"runs. It needs no API key and ignores the query, `Accept` and preconditions.\n      security: []\n", "runs.\n"},
-			"GET /livez took no credential; now it takes http bearer",
-		},
-		{
-			"one operation takes none",
-			change{listPets, listPets + "      security: []\n"},
-			"",
-		},
-		{
-			"one operation can do without",
-			change{listPets, listPets + "      security: [other: [], {}]\n", "  securitySchemes:\n", twoSchemes},
-			"",
-		},
-		{
-			"a path, of which oasdiff tells",
-			change{"  /messages/{messageId}:\n", "  /letters/{messageId}:\n"},
-			"",
-		},
-		{
-			"a code renamed",
-			change{"`insufficient_stock` `", "`out_of_stock` `"},
-			"Error.code is no longer 409 insufficient_stock",
-		},
-		{
-			"a code of another status",
-			change{"| 422 | `unknown_category` ", "| 422 | ", "| 409 | ", "| 409 | `unknown_category` "},
-			"Error.code is no longer 422 unknown_category",
-		},
-		{
-			"a code of a violation gone",
-			change{"| `blank` | body |", "| `too_short` | body |"},
-			"Violation.code is no longer blank",
-		},
-		{"a code more", change{"| 409 | ", "| 409 | `pet_asleep` "}, ""},
-		{"other words", change{"The value contains only white space.", "only `white_space`"}, ""},
-	}
-	for _, test := range tests {
+	for _, test := range breakingTests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr strings.Builder
-			code := run([]string{description, test.change.file(t)}, &stdout, &stderr)
+			code := run([]string{specFile, test.change.file(t)}, &stdout, &stderr)
 			if test.want == "" {
 				if diff := cmp.Diff("", stdout.String()+stderr.String()); diff != "" || code != 0 {
 					t.Errorf("exit code %d:\n%s", code, diff)
@@ -132,10 +133,10 @@ func TestBreaking(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{}, {description}, {description, "missing.yaml"}} {
+	for _, args := range [][]string{{}, {specFile}, {specFile, "missing.yaml"}} {
 		var stdout, stderr strings.Builder
 		if code := run(args, &stdout, &stderr); code != 2 || stderr.String() == "" {
-			t.Errorf("openapidiff %q: exit code %d, stderr %q; want 2 and a reason", args, code, stderr.String())
+			t.Errorf("openapidiff %q: exit code %d, stderr %q; want 2 and a message", args, code, stderr.String())
 		}
 	}
 }
