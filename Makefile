@@ -52,19 +52,19 @@ generate: ## Write db/ from queries/ and migrations/
 check: fmt vet lint generated tidy description breaking test race browser ## What CI runs, but for the containers: see .ci/run
 
 .PHONY: bench
-bench: ## Compare Petstore with what limits it and with a plain handler, or with another commit (BASE=v1.0.0)
-	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(TURNS),-rounds $(TURNS)) $(if $(SECONDS),-seconds $(SECONDS))
+bench: ## Compare Petstore with its limits and with a plain handler, or with another commit (BASE=v1.0.0)
+	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS),-seconds $(SECONDS))
 
 .PHONY: microbench
 microbench: ## Every benchmark of the Go code
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: reliability
-reliability: ## What the service promises about faults, shown from outside (see docs/reliability.md)
+reliability: ## Test what the service does when something fails (see docs/reliability.md)
 	go run ./internal/tools/faulttest
 
 .PHONY: reliability-faults
-reliability-faults: ## Each row of reliability notices a mistake planted in the program
+reliability-faults: ## Plant mistakes in the program, which the rows of reliability must detect
 	go run ./internal/tools/faulttest -faults
 
 .PHONY: image

@@ -24,20 +24,20 @@ import (
 
 const (
 	account = "bench"
-	// Pages of 50 that the lists of a comparison are drawn from. Their pets are the
-	// ones that clients read and order.
+	// The comparison draws pages of this size from the lists. Clients read and order the
+	// pets on them.
 	pageSize, pagesDrawn = 50, 200
-	// tolerated is the least ratio present/base of requests a second that is no loss.
+	// tolerated is the lowest ratio present/base of requests per second that does not count
+	// as a loss.
 	tolerated = 0.95
 )
 
-// build is one of the two builds that are compared: its program, a database of its
-// own that it has migrated itself, and the data in it as HTTP shows it. A build
-// needs the commands migrate up, key create, seed and serve, the environment of
-// petstoreEnv, and the paths that load.lua and this file name.
+// build is one of the two compared builds. It has its own database, which it migrates and
+// seeds itself. A build needs the commands migrate up, key create, seed and serve, the
+// environment of petstoreEnv, and the paths in load.lua and in this file.
 type build struct {
 	name     string // base or present
-	version  string // what git calls it
+	version  string // from git describe
 	program  string
 	database string
 	server   *process
@@ -45,12 +45,12 @@ type build struct {
 	pages    string // a file with a path of GET /pets in each line
 }
 
-// compareBuilds measures the program of the working directory against the one of
-// another commit, both in turn, and prints the ratios.
+// compareBuilds compares the program of the working directory with that of another commit,
+// and prints the ratios.
 func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
-	base, err := output(ctx, "git", "rev-parse", "--verify", "--quiet", o.base+"^{commit}")
+	base, err := runProgram(ctx, "git", "rev-parse", "--verify", "--quiet", o.base+"^{commit}")
 	if err != nil {
-		return fmt.Errorf("%q is no commit; set BASE to a commit, a tag or a branch, such as HEAD~1", o.base)
+		return fmt.Errorf("%q is not a commit; set BASE to a commit, tag or branch, such as HEAD~1", o.base)
 	}
 	if err := warnOfLoad(out); err != nil {
 		return err
@@ -69,7 +69,7 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))) }()
-	fmt.Fprintf(out, "%s, base %s, present %s, %d pets, %d turns of %s\n", binaries, builds[0].version, builds[1].version, o.pets, o.rounds, o.duration)
+	fmt.Fprintf(out, "%s, base %s, present %s, %d pets, %d rounds of %s\n", binaries, builds[0].version, builds[1].version, o.pets, o.rounds, o.duration)
 	defer func() {
 		for _, b := range builds {
 			if b.server != nil {
@@ -82,23 +82,23 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	if err := compareTurns(ctx, builds, o, out); err != nil {
+	if err := compareRounds(ctx, builds, o, out); err != nil {
 		return err
 	}
 	return errors.Join(printHOT(ctx, out, "base", builds[0].database), printHOT(ctx, out, "present", builds[1].database))
 }
 
-// compileBoth builds the program of the commit and the one of the working
-// directory, in this order.
+// compileBoth builds the program of the commit and that of the working directory, in this
+// order.
 func compileBoth(ctx context.Context, dir, commit string) (builds [2]*build, err error) {
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
 	if err := os.Mkdir(source, 0o700); err != nil {
 		return builds, err
 	}
-	if _, err := output(ctx, "git", "archive", "--format=tar", "--output="+archive, commit); err != nil {
+	if _, err := runProgram(ctx, "git", "archive", "--format=tar", "--output="+archive, commit); err != nil {
 		return builds, err
 	}
-	if _, err := output(ctx, "tar", "-xf", archive, "-C", source); err != nil {
+	if _, err := runProgram(ctx, "tar", "-xf", archive, "-C", source); err != nil {
 		return builds, err
 	}
 	for i, b := range []*build{{name: "base"}, {name: "present"}} {
@@ -107,12 +107,12 @@ func compileBoth(ctx context.Context, dir, commit string) (builds [2]*build, err
 		if b.name == "base" {
 			from, describe = source, []string{"describe", "--always", commit}
 		}
-		version, err := output(ctx, "git", describe...)
+		version, err := runProgram(ctx, "git", describe...)
 		if err != nil {
 			return builds, err
 		}
 		b.version = strings.TrimSpace(string(version))
-		if _, err := output(ctx, "go", "build", "-C", from, "-buildvcs=false", "-o", b.program, "./cmd/petstore"); err != nil {
+		if _, err := runProgram(ctx, "go", "build", "-C", from, "-buildvcs=false", "-o", b.program, "./cmd/petstore"); err != nil {
 			return builds, fmt.Errorf("building %s: %w", b.name, err)
 		}
 		builds[i] = b
@@ -120,7 +120,8 @@ func compileBoth(ctx context.Context, dir, commit string) (builds [2]*build, err
 	return builds, nil
 }
 
-// prepare makes a database for a build, by its own commands, and starts it.
+// prepare creates and fills a database with the commands of the build, and starts its
+// server.
 func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir string, o options) error {
 	if err := cluster.EnsureDatabase(ctx, b.name); err != nil {
 		return err
@@ -140,32 +141,32 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	if err := b.seed(ctx, o.pets); err != nil {
 		return err
 	}
-	if err := tidy(ctx, b.database); err != nil {
+	if err := vacuum(ctx, b.database); err != nil {
 		return err
 	}
 	var err error
 	if b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database); err != nil {
 		return err
 	}
-	if err := b.gather(ctx, dir, keys, o.duration); err != nil {
+	if err := b.prepareLoad(ctx, dir, keys, o.duration); err != nil {
 		return err
 	}
 	b.server.stop()
-	if err := forgetUpdates(ctx, b.database); err != nil {
+	if err := resetUpdateCounts(ctx, b.database); err != nil {
 		return err
 	}
 	b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database)
 	return err
 }
 
-// run runs a command of the build and returns what it printed on stdout.
+// run runs a command of the build and returns its standard output.
 func (b *build) run(ctx context.Context, args ...string) (string, error) {
-	out, err := outputEnv(ctx, append(os.Environ(), "DATABASE_URL="+b.database), b.program, args...)
+	out, err := runProgramEnv(ctx, append(os.Environ(), "DATABASE_URL="+b.database), b.program, args...)
 	return string(out), err
 }
 
-// seed fills the store of the account. Builds whose accounts share one store have
-// no flag for it.
+// seed fills the store of the account. Builds without a store per account have no --account
+// flag.
 func (b *build) seed(ctx context.Context, pets int) error {
 	number := strconv.Itoa(pets)
 	if _, withAccount := b.run(ctx, "seed", "--pets", number, "--account", account); withAccount != nil {
@@ -176,9 +177,8 @@ func (b *build) seed(ctx context.Context, pets int) error {
 	return nil
 }
 
-// tidy brings both databases to the same state before they are measured:
-// autovacuum is off.
-func tidy(ctx context.Context, databaseURL string) error {
+// vacuum brings both databases to the same state, because autovacuum is off.
+func vacuum(ctx context.Context, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return err
@@ -190,9 +190,9 @@ func tidy(ctx context.Context, databaseURL string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// gather asks the server for pets that are for sale, so that nothing is known
-// about ids, and puts plenty of each in stock.
-func (b *build) gather(ctx context.Context, dir string, keys []string, duration time.Duration) error {
+// prepareLoad reads ids and pages of available pets over HTTP, since the ids of a build are
+// unknown, and fills their stock.
+func (b *build) prepareLoad(ctx context.Context, dir string, keys []string, duration time.Duration) error {
 	var ids, paths []string
 	category := int64(0)
 	path := fmt.Sprintf("/pets?limit=%d&status=available", pageSize)
@@ -208,9 +208,9 @@ func (b *build) gather(ctx context.Context, dir string, keys []string, duration 
 		paths, path = append(paths, path), next
 	}
 	if len(ids) == 0 {
-		return errors.New("the sample data has no pet for sale")
+		return errors.New("the sample data has no available pet")
 	}
-	if err := b.stockUp(ctx, keys, ids); err != nil {
+	if err := b.fillStock(ctx, keys, ids); err != nil {
 		return err
 	}
 	hot, err := strconv.ParseInt(ids[0], 10, 64)
@@ -228,9 +228,9 @@ func (b *build) gather(ctx context.Context, dir string, keys []string, duration 
 	)
 }
 
-// stockUp sets the stock of pets so high that no order is refused. A client for
-// each key does it.
-func (b *build) stockUp(ctx context.Context, keys, ids []string) error {
+// fillStock sets the stock of the pets so high that every order succeeds, with one client
+// per key.
+func (b *build) fillStock(ctx context.Context, keys, ids []string) error {
 	failures := make([]error, len(keys))
 	var group sync.WaitGroup
 	for i, key := range keys {
@@ -245,18 +245,17 @@ func (b *build) stockUp(ctx context.Context, keys, ids []string) error {
 }
 
 func putStock(ctx context.Context, target, key string) error {
-	body := fmt.Sprintf(`{"quantity": %d}`, plentiful)
+	body := fmt.Sprintf(`{"quantity": %d}`, unitsInStock)
 	response, err := send(ctx, http.MethodPut, target, key, body)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body) // so that the connection is used again
+	_, err = io.Copy(io.Discard, response.Body) // to reuse the connection
 	return err
 }
 
-// getPage reads a page of a list, and returns the path of the next one, empty
-// when there is none.
+// getPage reads a page of a list and returns the path of the next page, or "".
 func getPage(ctx context.Context, baseURL, path, key string, page any) (next string, err error) {
 	response, err := send(ctx, http.MethodGet, baseURL+path, key, "")
 	if err != nil {
@@ -264,15 +263,15 @@ func getPage(ctx context.Context, baseURL, path, key string, page any) (next str
 	}
 	defer response.Body.Close()
 	err = json.NewDecoder(response.Body).Decode(page)
-	_, _ = io.Copy(io.Discard, response.Body) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, response.Body) // to reuse the connection
 	if err != nil {
 		return "", fmt.Errorf("GET %s: %w", path, err)
 	}
 	return nextPage(response.Header.Get("Link"))
 }
 
-// nextPage reads the path of the link rel="next", which may be a URL or a
-// reference relative to the host.
+// nextPage returns the path of the link rel="next", which may be a URL or relative to the
+// host.
 func nextPage(header string) (string, error) {
 	for link := range strings.SplitSeq(header, ",") {
 		target, found := strings.CutSuffix(strings.TrimSpace(link), `>; rel="next"`)
@@ -288,7 +287,7 @@ func nextPage(header string) (string, error) {
 	return "", nil
 }
 
-// send sends one request and returns its response, which is a success.
+// send sends a request. A response that is not a success is an error.
 func send(ctx context.Context, method, target, key, body string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	if err != nil {
@@ -303,26 +302,26 @@ func send(ctx context.Context, method, target, key, body string) (*http.Response
 		return nil, err
 	}
 	if response.StatusCode >= http.StatusMultipleChoices {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 500)) // for the message alone
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 500)) // only for the message
 		response.Body.Close()
 		return nil, fmt.Errorf("%s %s: %s: %s", method, target, response.Status, text)
 	}
 	return response, nil
 }
 
-// duel is one work of a comparison and what was measured of it, turn by turn.
-type duel struct {
-	name     string
-	load     func(*build) load
-	measured [2][]measured // base, present
+// comparison is one workload and its measurements, one for each round.
+type comparison struct {
+	name         string
+	load         func(*build) load
+	measurements [2][]measurement // base, present
 }
 
-func duels(only string) []*duel {
+func comparisons(only string) []*comparison {
 	const many = 64
 	simple := func(kind string) func(*build) load {
 		return func(*build) load { return load{kind, "", many} }
 	}
-	all := []*duel{
+	all := []*comparison{
 		{name: "GET /pets/{petId}", load: simple("pet")},
 		{name: "GET /pets?limit=50, one page", load: func(*build) load { return load{"path", "/pets?limit=50", many} }},
 		{name: "GET /pets?limit=50, different pages", load: func(b *build) load { return load{"path", "@" + b.pages, many} }},
@@ -331,63 +330,62 @@ func duels(only string) []*duel {
 		{name: "POST, one pet (flash sale)", load: simple("sale")},
 		{name: "POST /pets", load: simple("create")},
 	}
-	return slices.DeleteFunc(all, func(d *duel) bool { return !strings.Contains(d.name, only) })
+	return slices.DeleteFunc(all, func(c *comparison) bool { return !strings.Contains(c.name, only) })
 }
 
-// compareTurns measures every work of both builds, turn after turn. The two sides
-// of a work follow each other, and another one begins in each turn.
-func compareTurns(ctx context.Context, builds [2]*build, o options, out io.Writer) error {
-	works := duels(o.only)
-	if len(works) == 0 {
-		return fmt.Errorf("the name of no work contains %q", o.only)
+// compareRounds measures every workload with both builds, round after round. Both builds
+// are measured in direct succession, and take turns to go first.
+func compareRounds(ctx context.Context, builds [2]*build, o options, out io.Writer) error {
+	workloads := comparisons(o.only)
+	if len(workloads) == 0 {
+		return fmt.Errorf("no request has a name that contains %q; run without -only to see the names", o.only)
 	}
-	watched, err := startQuiet()
+	disturbed, err := watchDisturbance()
 	if err != nil {
 		return err
 	}
-	for turn := range o.rounds {
-		if err := watched.sample(ctx); err != nil {
+	for round := range o.rounds {
+		if err := disturbed.sample(ctx); err != nil {
 			return err
 		}
-		for _, d := range works {
+		for _, c := range workloads {
 			for i := range builds {
-				side := (turn + i) % len(builds)
-				m, err := builds[side].load.wrk(ctx, builds[side].server.url, d.load(builds[side]))
+				side := (round + i) % len(builds)
+				m, err := builds[side].load.wrk(ctx, builds[side].server.url, c.load(builds[side]))
 				if err != nil {
-					return fmt.Errorf("%s, %s: %w", builds[side].name, d.name, err)
+					return fmt.Errorf("%s, %s: %w", builds[side].name, c.name, err)
 				}
-				d.measured[side] = append(d.measured[side], m)
+				c.measurements[side] = append(c.measurements[side], m)
 			}
 		}
 	}
-	printDuels(out, works)
+	printComparisons(out, workloads)
 	for _, b := range builds {
 		memory, err := b.server.memory()
 		if errors.Is(err, os.ErrNotExist) {
-			break // no /proc here
+			break // not Linux
 		}
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "memory of %s after all this: %d MB\n", b.name, memory>>20)
+		fmt.Fprintf(out, "memory of %s after all rounds: %d MB\n", b.name, memory>>20)
 	}
-	return watched.warn(out)
+	return disturbed.warn(out)
 }
 
-// ratios returns present/base of a quantity: the median over the turns, the least
-// and the greatest.
-func (d *duel) ratios(quantity func(measured) float64) (median, least, greatest float64) {
-	all := make([]float64, len(d.measured[0]))
+// ratios returns present/base of a quantity: the median, minimum and maximum of the rounds.
+func (c *comparison) ratios(quantity func(measurement) float64) (median, least, greatest float64) {
+	all := make([]float64, len(c.measurements[0]))
 	for i := range all {
-		all[i] = quantity(d.measured[1][i]) / quantity(d.measured[0][i])
+		all[i] = quantity(c.measurements[1][i]) / quantity(c.measurements[0][i])
 	}
 	return medianOf(all, func(r float64) float64 { return r }), slices.Min(all), slices.Max(all)
 }
 
-// verdict says whether the present build is slower than the base. Where turns
-// disagree about it, it says so.
-func (d *duel) verdict() string {
-	median, least, greatest := d.ratios(rate)
+// verdict says whether the present build is slower than the base. A question mark means
+// that the rounds disagree.
+func (c *comparison) verdict() string {
+	median, least, greatest := c.ratios(rate)
 	switch {
 	case greatest < tolerated:
 		return "SLOWER"
@@ -400,15 +398,15 @@ func (d *duel) verdict() string {
 	}
 }
 
-func printDuels(out io.Writer, works []*duel) {
+func printComparisons(out io.Writer, workloads []*comparison) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	fmt.Fprintln(table, "work, 64 connections\tbase/s\tpresent/s\tratio\tof the turns\tbase p99 ms\tpresent p99 ms\tratio\tof the turns\t\t")
-	for _, d := range works {
-		r, least, greatest := d.ratios(rate)
-		p, shortest, longest := d.ratios(p99Milliseconds)
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t%.1f\t%.1f\t%.2f\t%.2f to %.2f\t%s\t\n", d.name,
-			medianOf(d.measured[0], rate), medianOf(d.measured[1], rate), r, least, greatest,
-			medianOf(d.measured[0], p99Milliseconds), medianOf(d.measured[1], p99Milliseconds), p, shortest, longest, d.verdict())
+	fmt.Fprintln(table, "request, 64 connections\tbase/s\tpresent/s\tratio\tof the rounds\tbase p99 ms\tpresent p99 ms\tratio\tof the rounds\t\t")
+	for _, c := range workloads {
+		r, least, greatest := c.ratios(rate)
+		p, shortest, longest := c.ratios(p99Milliseconds)
+		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t%.1f\t%.1f\t%.2f\t%.2f to %.2f\t%s\t\n", c.name,
+			medianOf(c.measurements[0], rate), medianOf(c.measurements[1], rate), r, least, greatest,
+			medianOf(c.measurements[0], p99Milliseconds), medianOf(c.measurements[1], p99Milliseconds), p, shortest, longest, c.verdict())
 	}
-	_ = table.Flush() // to stdout
+	_ = table.Flush() // writes to standard output
 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// TestRatiosArePresentToBase: each turn has a ratio of its own, so that drift of
-// the machine between turns is no difference between builds.
+// TestRatiosArePresentToBase checks that each round has its own ratio. So drift of the
+// machine between rounds does not look like a difference between the builds.
 func TestRatiosArePresentToBase(t *testing.T) {
 	t.Parallel()
-	turn := func(perSecond float64) measured { return measured{perSecond: perSecond, p99: time.Millisecond} }
+	round := func(perSecond float64) measurement { return measurement{perSecond: perSecond, p99: time.Millisecond} }
 	for _, test := range []struct {
 		base, present           []float64
 		median, least, greatest float64
@@ -22,16 +22,16 @@ func TestRatiosArePresentToBase(t *testing.T) {
 		{[]float64{100, 200, 50}, []float64{90, 220, 55}, 1.1, 0.9, 1.1, "ok?"},
 		{[]float64{100, 100}, []float64{100, 120}, 1.1, 1, 1.2, "ok"},
 	} {
-		var d duel
+		var c comparison
 		for i := range test.base {
-			d.measured[0] = append(d.measured[0], turn(test.base[i]))
-			d.measured[1] = append(d.measured[1], turn(test.present[i]))
+			c.measurements[0] = append(c.measurements[0], round(test.base[i]))
+			c.measurements[1] = append(c.measurements[1], round(test.present[i]))
 		}
-		median, least, greatest := d.ratios(rate)
+		median, least, greatest := c.ratios(rate)
 		near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
-		if !near(median, test.median) || !near(least, test.least) || !near(greatest, test.greatest) || d.verdict() != test.verdict {
+		if !near(median, test.median) || !near(least, test.least) || !near(greatest, test.greatest) || c.verdict() != test.verdict {
 			t.Errorf("base %v, present %v: %.2f, %.2f to %.2f, %s; want %.2f, %.2f to %.2f, %s", test.base, test.present,
-				median, least, greatest, d.verdict(), test.median, test.least, test.greatest, test.verdict)
+				median, least, greatest, c.verdict(), test.median, test.least, test.greatest, test.verdict)
 		}
 	}
 }

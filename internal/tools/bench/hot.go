@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// leastHOT is the least share of the updates of inventory that should be HOT: they
-// write no index.
+// leastHOT is the target for the share of updates of inventory that are HOT, which means
+// that they write to no index.
 const leastHOT = 0.95
 
-// forgetUpdates resets the count of updates of inventory. No program may use the
-// database: a session reports what it counted seconds later, or when it ends.
-func forgetUpdates(ctx context.Context, databaseURL string) error {
+// resetUpdateCounts resets the number of updates of inventory. It waits until no other
+// session uses the database, because a session reports its counts only when it ends or
+// seconds later.
+func resetUpdateCounts(ctx context.Context, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func forgetUpdates(ctx context.Context, databaseURL string) error {
 }
 
 // printHOT prints the share of the updates of inventory that were HOT since
-// [forgetUpdates].
+// [resetUpdateCounts].
 func printHOT(ctx context.Context, out io.Writer, name, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {

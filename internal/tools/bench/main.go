@@ -1,15 +1,12 @@
-// Bench measures Petstore against what limits it and against what people would
-// write instead, all on one machine in one run, and prints the ratios. See
-// docs/performance.md for how to read them.
+// Bench compares Petstore with its limits and with a plain handler, on one machine in
+// one run, and prints the ratios. docs/performance.md explains how to read them.
 //
 //	go run ./internal/tools/bench [-pets 200000] [-rounds 3] [-seconds 3]
 //	go run ./internal/tools/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
 //
-// With -base it compares the program of the working directory with the one of
-// another commit instead.
-//
-// It runs from the project's root and needs wrk, and pgbench beside the
-// PostgreSQL server's programs.
+// With -base it compares the program of the working directory with that of another
+// commit instead. Run it from the root of the repository. It needs wrk, and pgbench
+// in the folder of the PostgreSQL server.
 package main
 
 import (
@@ -29,26 +26,42 @@ import (
 )
 
 const (
-	maxConns = 8 // of the plain server, which is slower with more; petstore has its default
+	maxConns = 8 // of the plain server, which is slower with more; Petstore uses its default
 	hotPet   = 1
 	starts   = 5
 )
 
-// options are the flags.
+// options are the values of the flags.
 type options struct {
 	pets, rounds int
 	duration     time.Duration
 	only, base   string
 }
 
-func parseOptions() options {
-	var o options
-	flag.IntVar(&o.pets, "pets", 200_000, "how many pets and orders there are")
-	flag.IntVar(&o.rounds, "rounds", 0, "how often each thing is measured; the medians count (default 3, with -base 5)")
-	seconds := flag.Int("seconds", 3, "for how long")
-	flag.StringVar(&o.only, "only", "", "measure only the work whose name contains this")
-	flag.StringVar(&o.base, "base", "", "compare the working directory with this commit")
-	flag.Parse()
+// help precedes the flags in the output of -h.
+const help = `Compares Petstore with its limits and with a plain handler, or with another commit.
+Run it from the root of the repository. See docs/performance.md.
+
+Usage:
+  go run ./internal/tools/bench [flags]
+
+Flags:
+`
+
+func parseOptions(args []string) (o options, err error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), help)
+		flags.PrintDefaults()
+	}
+	flags.IntVar(&o.pets, "pets", 200_000, "`number` of pets and of orders in the sample data")
+	flags.IntVar(&o.rounds, "rounds", 0, "`number` of rounds; the table shows the median (default 3, or 5 with -base)")
+	seconds := flags.Int("seconds", 3, "duration of each measurement in `seconds`")
+	flags.StringVar(&o.only, "only", "", "measure only requests whose name contains this `text`")
+	flags.StringVar(&o.base, "base", "", "compare the working directory with this `commit`")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
 	o.duration = time.Duration(*seconds) * time.Second
 	if o.rounds == 0 {
 		o.rounds = 3
@@ -56,14 +69,17 @@ func parseOptions() options {
 			o.rounds = 5
 		}
 	}
-	return o
+	return o, nil
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, parseOptions())
+	o, err := parseOptions(os.Args[1:])
+	if err == nil {
+		err = run(ctx, o)
+	}
 	stop()
-	if err != nil {
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -84,12 +100,12 @@ func run(ctx context.Context, o options) error {
 	if err := compare(ctx, o, os.Stdout); err != nil {
 		return err
 	}
-	fmt.Printf("%.0f s in all\n", time.Since(began).Seconds())
+	fmt.Printf("%.0f s in total\n", time.Since(began).Seconds())
 	return nil
 }
 
-// makeDir makes a temporary directory that PostgreSQL can enter, which runs as
-// another user when we are root.
+// makeDir creates a temporary directory that PostgreSQL can enter, which runs as another
+// user if this process is root.
 func makeDir() (dir string, remove func() error, err error) {
 	dir, err = os.MkdirTemp("", "petstore-bench-")
 	if err != nil {
@@ -102,8 +118,8 @@ func makeDir() (dir string, remove func() error, err error) {
 	return dir, remove, nil
 }
 
-// compareWithOthers measures the program against what limits it and against a
-// plain handler, and prints the ratios.
+// compareWithOthers compares the program with its limits and with a plain handler, and
+// prints the ratios.
 func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error) {
 	dir, removeDir, err := makeDir()
 	if err != nil {
@@ -118,59 +134,59 @@ func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error
 	if err := cluster.EnsureDatabase(ctx, "petstore"); err != nil {
 		return err
 	}
-	b := &bench{dir: dir, database: cluster.URL("petstore"), pgbench: filepath.Join(binaries.Dir, "pgbench")}
+	s := &comparedServers{dir: dir, database: cluster.URL("petstore"), pgbench: filepath.Join(binaries.Dir, "pgbench")}
 	fmt.Fprintf(out, "%s, %s, %d CPUs, %d pets, %d orders, %d rounds of %s\n", binaries, runtime.Version(), runtime.NumCPU(), o.pets, o.pets, o.rounds, o.duration)
-	keys, err := fill(ctx, b.database, o.pets)
+	keys, err := prepareDatabase(ctx, s.database, o.pets)
 	if err != nil {
 		return err
 	}
-	if b.generator, err = newGenerator(dir, keys, o.pets, hotPet, o.duration); err != nil {
+	if s.generator, err = newGenerator(dir, keys, o.pets, hotPet, o.duration); err != nil {
 		return err
 	}
-	defer b.stop()
-	if err := forgetUpdates(ctx, b.database); err != nil {
+	defer s.stop()
+	if err := resetUpdateCounts(ctx, s.database); err != nil {
 		return err
 	}
-	if err := b.start(ctx); err != nil {
+	if err := s.start(ctx); err != nil {
 		return err
 	}
-	return b.compare(ctx, out, o.rounds, o.only)
+	return s.compare(ctx, out, o.rounds, o.only)
 }
 
-// bench is all that runs.
-type bench struct {
+// comparedServers are the running servers and what the load generator needs.
+type comparedServers struct {
 	dir, database, pgbench string
 	*generator
 	petstore, plain *process
 	constantURL     string
 	stopConstant    func()
 	startTimes      []time.Duration
-	deepPath        string // page 2,000 of the available pets by name
+	deepPath        string // of page 2,000 of the available pets by name
 	orderScript     string
 }
 
-func (b *bench) start(ctx context.Context) error {
-	if err := buildPrograms(ctx, b.dir); err != nil {
+func (s *comparedServers) start(ctx context.Context) error {
+	if err := buildPrograms(ctx, s.dir); err != nil {
 		return err
 	}
 	for i := range starts {
-		p, took, err := startPetstore(ctx, filepath.Join(b.dir, "petstore"), filepath.Join(b.dir, "petstore.log"), b.database)
+		p, took, err := startPetstore(ctx, filepath.Join(s.dir, "petstore"), filepath.Join(s.dir, "petstore.log"), s.database)
 		if err != nil {
 			return err
 		}
-		b.petstore, b.startTimes = p, append(b.startTimes, took)
+		s.petstore, s.startTimes = p, append(s.startTimes, took)
 		if i < starts-1 {
 			p.stop()
 		}
 	}
 	var err error
-	if b.plain, err = startPlain(ctx, b.dir, b.database, maxConns); err != nil {
+	if s.plain, err = startPlain(ctx, s.dir, s.database, maxConns); err != nil {
 		return err
 	}
-	if b.constantURL, b.stopConstant, err = startConstant(ctx); err != nil {
+	if s.constantURL, s.stopConstant, err = startConstant(ctx); err != nil {
 		return err
 	}
-	if b.deepPath, err = b.walk(ctx, firstPath, min(2000, b.pets/50)); err != nil {
+	if s.deepPath, err = s.pagePath(ctx, firstPath, min(2000, s.pets/50)); err != nil {
 		return err
 	}
 	queries, err := os.ReadFile("queries/orders.sql")
@@ -181,27 +197,27 @@ func (b *bench) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.orderScript = filepath.Join(b.dir, "order.pgbench")
-	return os.WriteFile(b.orderScript, []byte(statement), 0o600)
+	s.orderScript = filepath.Join(s.dir, "order.pgbench")
+	return os.WriteFile(s.orderScript, []byte(statement), 0o600)
 }
 
-func (b *bench) stop() {
-	if b.petstore != nil {
-		b.petstore.stop()
+func (s *comparedServers) stop() {
+	if s.petstore != nil {
+		s.petstore.stop()
 	}
-	if b.plain != nil {
-		b.plain.stop()
+	if s.plain != nil {
+		s.plain.stop()
 	}
-	if b.stopConstant != nil {
-		b.stopConstant()
+	if s.stopConstant != nil {
+		s.stopConstant()
 	}
 }
 
-// walk follows the links of a list to its given page and returns that one's path.
-func (b *bench) walk(ctx context.Context, path string, page int) (string, error) {
+// pagePath follows the links of a list and returns the path of the page with this number.
+func (s *comparedServers) pagePath(ctx context.Context, path string, page int) (string, error) {
 	for number := 1; number < page; number++ {
 		var pets []json.RawMessage
-		next, err := getPage(ctx, b.petstore.url, path, b.keys[0], &pets)
+		next, err := getPage(ctx, s.petstore.url, path, s.keys[0], &pets)
 		if err != nil {
 			return "", err
 		}

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// quietLoad is the load average for each CPU above which other programs disturb
-	// a measurement.
+	// quietLoad is the load average per CPU above which other programs disturb a
+	// measurement.
 	quietLoad = 0.25
-	// quietShare is the share of the CPU time above which other programs, or other
-	// virtual machines on the same host, disturb a measurement.
+	// quietShare is the share of the CPU time above which other programs, or other virtual
+	// machines on the same host, disturb a measurement.
 	quietShare = 0.03
-	// quietSample is how long cpuBusy looks at a machine that should be idle.
+	// quietSample is how long sample measures the machine, which should be idle.
 	quietSample = 500 * time.Millisecond
 )
 
-// cpuTimes are the totals of the first line of /proc/stat, in clock ticks.
+// cpuTimes are the totals in the first line of /proc/stat, in clock ticks.
 type cpuTimes struct{ total, idle, stolen int64 }
 
 // readCPUTimes reads /proc/stat, which only Linux has.
@@ -36,9 +36,9 @@ func readCPUTimes() (cpuTimes, error) {
 	return parseCPUTimes(string(text))
 }
 
-// parseCPUTimes reads the first line of /proc/stat (proc_stat(5)): user, nice,
-// system, idle, iowait, irq, softirq, steal. The fields behind them are counted in
-// user already.
+// parseCPUTimes reads the first line of /proc/stat (proc_stat(5)): user, nice, system,
+// idle, iowait, irq, softirq, steal. It ignores the fields after them, because user already
+// includes these.
 func parseCPUTimes(stat string) (t cpuTimes, err error) {
 	const idle, iowait, steal = 3, 4, 7
 	line, _, _ := strings.Cut(stat, "\n")
@@ -62,8 +62,8 @@ func parseCPUTimes(stat string) (t cpuTimes, err error) {
 	return t, nil
 }
 
-// since returns the shares of the CPU time since earlier in which the machine was
-// busy (stolen time included) and in which its host ran something else.
+// since returns two shares of the CPU time since earlier: the time that the machine was
+// busy, including stolen time, and the time that its host ran something else.
 func (t cpuTimes) since(earlier cpuTimes) (busy, stolen float64) {
 	total := t.total - earlier.total
 	if total <= 0 {
@@ -72,7 +72,7 @@ func (t cpuTimes) since(earlier cpuTimes) (busy, stolen float64) {
 	return 1 - float64(t.idle-earlier.idle)/float64(total), float64(t.stolen-earlier.stolen) / float64(total)
 }
 
-// loadAverage returns the load average of the last minute for each CPU.
+// loadAverage returns the load average of the last minute per CPU.
 func loadAverage() (float64, error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -83,7 +83,7 @@ func loadAverage() (float64, error) {
 	return load / float64(runtime.NumCPU()), err
 }
 
-// warnOfLoad warns when other programs ran during the last minute.
+// warnOfLoad prints a warning if other programs ran during the last minute.
 func warnOfLoad(out io.Writer) error {
 	load, err := loadAverage()
 	if errors.Is(err, os.ErrNotExist) {
@@ -96,24 +96,24 @@ func warnOfLoad(out io.Writer) error {
 	return err
 }
 
-// quiet notes how much other programs and other virtual machines disturbed a
-// comparison. On a system without /proc/stat it notes nothing.
-type quiet struct {
+// disturbance records how much other programs and virtual machines disturb a comparison. On
+// a system without /proc/stat it is nil and records nothing.
+type disturbance struct {
 	began  cpuTimes
-	others []float64 // the busy share before each turn, when none of our load ran
+	others []float64 // the busy share before each round, without load of our own
 }
 
-func startQuiet() (*quiet, error) {
+func watchDisturbance() (*disturbance, error) {
 	began, err := readCPUTimes()
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // there is nothing to watch
+		return nil, nil //nolint:nilnil // nothing to record without /proc/stat
 	}
-	return &quiet{began: began}, err
+	return &disturbance{began: began}, err
 }
 
-// sample notes how busy the machine is while it should be idle.
-func (q *quiet) sample(ctx context.Context) error {
-	if q == nil {
+// sample records how busy the machine is while it should be idle.
+func (d *disturbance) sample(ctx context.Context) error {
+	if d == nil {
 		return nil
 	}
 	before, err := readCPUTimes()
@@ -127,24 +127,24 @@ func (q *quiet) sample(ctx context.Context) error {
 	}
 	after, err := readCPUTimes()
 	busy, _ := after.since(before)
-	q.others = append(q.others, busy)
+	d.others = append(d.others, busy)
 	return err
 }
 
-// warn prints what disturbed the comparison.
-func (q *quiet) warn(out io.Writer) error {
-	if q == nil {
+// warn prints a warning if anything disturbed the comparison.
+func (d *disturbance) warn(out io.Writer) error {
+	if d == nil {
 		return nil
 	}
 	now, err := readCPUTimes()
 	if err != nil {
 		return err
 	}
-	if _, stolen := now.since(q.began); stolen > quietShare {
+	if _, stolen := now.since(d.began); stolen > quietShare {
 		fmt.Fprintf(out, "WARNING: the host ran other virtual machines in %.0f %% of the CPU time (steal). Do not trust differences; run this again.\n", 100*stolen)
 	}
-	if len(q.others) > 0 && slices.Max(q.others) > quietShare {
-		fmt.Fprintf(out, "WARNING: other programs used up to %.0f %% of the CPU time between turns. Stop them and run this again.\n", 100*slices.Max(q.others))
+	if len(d.others) > 0 && slices.Max(d.others) > quietShare {
+		fmt.Fprintf(out, "WARNING: other programs used up to %.0f %% of the CPU time between rounds. Stop them and run this again.\n", 100*slices.Max(d.others))
 	}
 	return nil
 }

@@ -24,19 +24,18 @@ import (
 )
 
 const (
-	apiKeys     = 16
-	plentiful   = 1_000_000_000 // units in stock: no order is refused
-	readyWithin = 30 * time.Second
+	apiKeys      = 16
+	unitsInStock = 1_000_000_000 // so many that every order succeeds
+	readyWithin  = 30 * time.Second
 )
 
-// petstoreEnv is everything on, and limits that are never met.
+// petstoreEnv turns everything on, with limits that are never reached.
 var petstoreEnv = []string{
 	"PETSTORE_RATE_LIMIT=1000000", "PETSTORE_RATE_BURST=1000000", "PETSTORE_AUTH_FAILURE_LIMIT=1000000",
 	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json",
 }
 
-// startPostgres starts a cluster that keeps what it has acknowledged, as the ones
-// in production do.
+// startPostgres starts a cluster with fsync and synchronous_commit on, as in production.
 func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.Binaries, error) {
 	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN"), Progress: os.Stderr})
 	if err != nil {
@@ -48,9 +47,9 @@ func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.B
 	return cluster, binaries, err
 }
 
-// fill migrates a database, loads the data and makes keys. Every pet is
+// prepareDatabase migrates a database, loads the sample data and creates keys. Every pet is
 // available and in stock.
-func fill(ctx context.Context, url string, pets int) (keys []string, err error) {
+func prepareDatabase(ctx context.Context, url string, pets int) (keys []string, err error) {
 	m, err := postgres.OpenMigrations(ctx, url)
 	if err != nil {
 		return nil, err
@@ -68,7 +67,7 @@ func fill(ctx context.Context, url string, pets int) (keys []string, err error) 
 		return nil, err
 	}
 	for _, statement := range []string{
-		"UPDATE inventory SET quantity = " + strconv.Itoa(plentiful),
+		"UPDATE inventory SET quantity = " + strconv.Itoa(unitsInStock),
 		"UPDATE pets SET status = 'available' WHERE status <> 'available'",
 		"VACUUM (ANALYZE) pets, inventory", "CHECKPOINT",
 	} {
@@ -91,20 +90,20 @@ func fill(ctx context.Context, url string, pets int) (keys []string, err error) 
 	return keys, nil
 }
 
-// process is a server that runs.
+// process is a running server.
 type process struct {
 	cmd *exec.Cmd
 	url string
 }
 
-// buildPrograms compiles the two programs that are compared.
+// buildPrograms compiles Petstore and the plain server.
 func buildPrograms(ctx context.Context, dir string) error {
-	_, err := output(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/tools/bench/plain")
+	_, err := runProgram(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/tools/bench/plain")
 	return err
 }
 
-// startPetstore starts the program, which logs to a file, and returns once GET
-// /readyz returns 200, and how long that took.
+// startPetstore starts the program with a log file. It returns when GET /readyz returns
+// 200, with the time that this took.
 func startPetstore(ctx context.Context, program, logFile, databaseURL string) (*process, time.Duration, error) {
 	addr, err := freeAddress(ctx)
 	if err != nil {
@@ -132,7 +131,7 @@ func startPlain(ctx context.Context, dir, databaseURL string, maxConns int) (*pr
 	return p, err
 }
 
-// start runs a server until it answers a GET of path with 200.
+// start starts a server and waits until GET path returns 200.
 func start(ctx context.Context, cmd *exec.Cmd, url, path string) (*process, time.Duration, error) {
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
@@ -145,7 +144,7 @@ func start(ctx context.Context, cmd *exec.Cmd, url, path string) (*process, time
 		}
 		if time.Since(began) > readyWithin {
 			p.stop()
-			return nil, 0, fmt.Errorf("%s does not answer", cmd.Path)
+			return nil, 0, fmt.Errorf("%s is not ready after %s", cmd.Path, readyWithin)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -164,13 +163,13 @@ func isOK(ctx context.Context, url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// stop ends the server as an operator would.
+// stop sends SIGTERM and waits for the process.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	_ = p.cmd.Wait()
 }
 
-// memory is what the process holds in RAM, in bytes: VmRSS of Linux.
+// memory returns the resident memory of the process in bytes: VmRSS on Linux.
 func (p *process) memory() (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -181,7 +180,7 @@ func (p *process) memory() (int64, error) {
 	return kilobytes << 10, err
 }
 
-// startConstant answers constant bytes with a bare handler of net/http.
+// startConstant starts a net/http server that returns constant bytes.
 func startConstant(ctx context.Context) (url string, stop func(), err error) {
 	body := []byte(`{"id":123456,"name":"Bella the Brave","categoryId":3,"status":"available"}`)
 	var config net.ListenConfig
@@ -193,14 +192,14 @@ func startConstant(ctx context.Context) (url string, stop func(), err error) {
 		ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(body) // a client that left is no matter
+			_, _ = w.Write(body) // the client may be gone
 		}),
 	}
-	go func() { _ = server.Serve(listener) }() // ends by being closed
+	go func() { _ = server.Serve(listener) }() // ends with Close
 	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
 }
 
-// freeAddress is an address on loopback on which nobody listens.
+// freeAddress returns a free address on loopback.
 func freeAddress(ctx context.Context) (string, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")

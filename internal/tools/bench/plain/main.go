@@ -1,7 +1,7 @@
-// Plain is what the benchmark compares Petstore with: the same work on the same
-// tables as tutorials of this stack do it, with Gin, one query of pgx, c.JSON,
-// and an order as BEGIN, SELECT FOR UPDATE, UPDATE, INSERT, COMMIT. It has no
-// keys, limits, logs, checks or entity tags.
+// Plain is the server that the benchmark compares Petstore with. It does the same work on
+// the same tables as in a tutorial of this stack: Gin, one pgx query, c.JSON, and an order
+// as BEGIN, SELECT FOR UPDATE, UPDATE, INSERT, COMMIT. It has no keys, limits, logs,
+// validation or ETags.
 package main
 
 import (
@@ -36,8 +36,7 @@ type order struct {
 
 type handlers struct{ pool *pgxpool.Pool }
 
-// main serves on the address and the database of its two arguments, with as many
-// connections as the third says.
+// main serves on the address, database URL and number of connections in its arguments.
 func main() {
 	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		slog.Error("plain failed", "error", err)
