@@ -13,18 +13,18 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// addresses reads where the program answers clients and operators.
+// addresses returns the URLs of the API and of the admin address.
 func (p *process) addresses() (base, admin string) {
 	p.t.Helper()
 	found := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(p.expect("listening"), 2)
 	if len(found) != 2 {
-		p.t.Fatalf("the program does not say where it listens, but:\n%s", strings.Join(p.output, "\n"))
+		p.t.Fatalf("the program does not print its addresses:\n%s", strings.Join(p.output, "\n"))
 	}
 	return "http://" + found[0], "http://" + found[1]
 }
 
-// read sends a GET that must succeed and returns the body of the answer, which
-// holds no secret.
+// read sends a GET that must succeed and returns the body, which must not contain a
+// secret.
 func read(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -44,8 +44,8 @@ func read(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestAdmin: the admin address tells operators what clients are not told, and no
-// secret.
+// TestAdmin checks the metrics and profiles, and that neither the API nor the admin
+// address serves the other's paths.
 func TestAdmin(t *testing.T) {
 	t.Parallel()
 	environ := []string{
@@ -66,7 +66,7 @@ func TestAdmin(t *testing.T) {
 	for range 2 {
 		ask(t, http.MethodPost, base+"/messages", key, `{"message":"hidden message"}`, "Idempotency-Key", "hidden-retry")
 	}
-	status(t, base+"/pets", key) // the sixth that the key's limit counts
+	status(t, base+"/pets", key) // the sixth request that counts against the limit of the key
 	status(t, base+"/pets", "hidden-key")
 	status(t, base+"/pets", "hidden-key")
 
@@ -90,7 +90,7 @@ func TestAdmin(t *testing.T) {
 		`petstore_db_pool_acquired_connections 0`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
-			t.Errorf("no line %s in the metrics", line)
+			t.Errorf("the metrics have no line %s", line)
 		}
 	}
 	for _, name := range []string{
@@ -104,7 +104,7 @@ func TestAdmin(t *testing.T) {
 	}
 	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer", "BREW"} {
 		if strings.Contains(metrics, secret) {
-			t.Errorf("%q is in the metrics", secret)
+			t.Errorf("the metrics contain %q", secret)
 		}
 	}
 	if profiles := read(t, admin+"/debug/pprof/"); !strings.Contains(profiles, "goroutine") {
@@ -115,19 +115,18 @@ func TestAdmin(t *testing.T) {
 	}
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/cmdline"} {
 		if got := status(t, base+path, key); got != http.StatusNotFound {
-			t.Errorf("GET %s on the address of the API: %d", path, got)
+			t.Errorf("GET %s on the address of the API: status %d", path, got)
 		}
 	}
 	if got := status(t, admin+"/pets", key); got != http.StatusNotFound {
-		t.Errorf("GET /pets on the admin address: %d", got)
+		t.Errorf("GET /pets on the admin address: status %d", got)
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
 }
 
-// ask sends a request with an API key, a body of JSON, and these header fields,
-// names and values.
+// ask sends a request with an API key, a JSON body, and header names and values.
 func ask(t *testing.T, method, url, key, body string, header ...string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -146,11 +145,10 @@ func ask(t *testing.T, method, url, key, body string, header ...string) {
 	response.Body.Close()
 }
 
-// TestAdminAddress: serve does not run without the metrics that it was asked for,
-// and dev does.
+// TestAdminAddress: serve does not start without its admin address, and dev does.
 func TestAdminAddress(t *testing.T) {
 	t.Parallel()
-	database := "DATABASE_URL=" + pgtest.New(t).OwnerURL // for dev, which migrates and fills it
+	database := "DATABASE_URL=" + pgtest.New(t).OwnerURL // dev migrates and fills it
 	first := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}, "serve")
 	_, admin := first.addresses()
 	taken := "PETSTORE_ADMIN_ADDR=" + strings.TrimPrefix(admin, "http://")
@@ -158,16 +156,16 @@ func TestAdminAddress(t *testing.T) {
 	second := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "serve")
 	second.expect("set PETSTORE_ADMIN_ADDR to another address")
 	if code := second.wait(); code != exitFailure {
-		t.Errorf("serve on a busy admin address ends with %d", code)
+		t.Errorf("serve with a busy admin address exits with %d", code)
 	}
 	third := begin(t, t.TempDir(), []string{database, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off"}, "serve")
 	if line := third.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
-		t.Errorf("serve without an admin address says %s", line)
+		t.Errorf("serve without an admin address prints %s", line)
 	}
 	fourth := begin(t, openDir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
 	fourth.expect("metrics and profiles are not available")
 	if line := fourth.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
-		t.Errorf("dev on a busy admin address says %s", line)
+		t.Errorf("dev with a busy admin address prints %s", line)
 	}
 	for _, p := range []*process{first, third, fourth} {
 		if code := p.end(os.Interrupt); code != 0 {
@@ -176,8 +174,8 @@ func TestAdminAddress(t *testing.T) {
 	}
 }
 
-// TestAdminHosts: a page of a browser whose name was made to resolve to the admin
-// address reads neither metrics nor profiles.
+// TestAdminHosts: a web page whose host name resolves to the admin address (DNS
+// rebinding) can read neither metrics nor profiles.
 func TestAdminHosts(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_HOSTS=api, metrics.example"}
@@ -209,11 +207,11 @@ func TestAdminHosts(t *testing.T) {
 				t.Errorf("GET %s for Host %q: %s %v, want %d", path, host, response.Status, err, want)
 			}
 			if want == http.StatusMisdirectedRequest && !strings.Contains(string(body), "PETSTORE_ADMIN_HOSTS") {
-				t.Errorf("the refusal is %q", body)
+				t.Errorf("the error message is %q", body)
 			}
 		}
 	}
-	// HTTP/1.0 has no Host, and no browser speaks it.
+	// HTTP/1.0 has no Host, and no browser uses it.
 	conn, err := net.Dial("tcp", strings.TrimPrefix(admin, "http://")) //nolint:noctx // it ends with the program
 	if err != nil {
 		t.Fatal(err)
@@ -227,8 +225,8 @@ func TestAdminHosts(t *testing.T) {
 	}
 }
 
-// TestDeployedScrapersAreKnown: Prometheus of the compose file calls the admin
-// address by a name that the compose file lists.
+// TestDeployedScrapersAreKnown: the compose file allows the host name under which
+// its Prometheus calls the admin address.
 func TestDeployedScrapersAreKnown(t *testing.T) {
 	t.Parallel()
 	scraper, err := os.ReadFile("../../deploy/observability/prometheus.yml")

@@ -96,40 +96,40 @@ func (p *program) loadConfig(database bool) (config, error) {
 			parsed.LogFormat = telemetry.Text
 		}
 	}
-	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL is not set; set it to the database, such as postgres://user:password@host:5432/petstore")
+	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	if parsed.DatabaseURL != "" {
 		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
 		// The driver's error may repeat the URL, and with it the password.
-		wrong(err != nil, "DATABASE_URL is not a URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
+		wrong(err != nil, "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	}
-	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR %q is not host:port or :port, with a port from 0 to 65535", parsed.Addr)
+	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
-		"PETSTORE_ADMIN_ADDR %q is not host:port, :port or off, with a port from 0 to 65535", parsed.AdminAddr)
+		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
 	for i, name := range parsed.AdminHosts {
 		parsed.AdminHosts[i] = strings.TrimSpace(name)
-		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS %q is not a host name without a port, such as petstore or metrics.example", name)
+		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS must list host names without a port, such as petstore or metrics.example, but has %q", name)
 	}
-	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL %q is not http:// or https:// and a host, with nothing after it but a port", parsed.BaseURL)
-	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS %d is not between 1 and %d", parsed.DBMaxConns, mostMaxConns)
-	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT %s is negative", parsed.StartupWait)
-	wrong(parsed.MaxHeaderBytes < leastHeaderBytes || parsed.MaxHeaderBytes > mostHeaderBytes, "PETSTORE_MAX_HEADER_BYTES %d is not between %d and %d", parsed.MaxHeaderBytes, leastHeaderBytes, mostHeaderBytes)
-	wrong(parsed.MaxConnections < 1 || parsed.MaxConnections > mostConnections, "PETSTORE_MAX_CONNECTIONS %d is not between 1 and %d", parsed.MaxConnections, mostConnections)
-	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES %d is not positive", parsed.MaxBodyBytes)
-	wrong(parsed.RequestTimeout <= 0 || parsed.RequestTimeout > maxRequestTimeout, "PETSTORE_REQUEST_TIMEOUT %s is not above 0s and at most %s", parsed.RequestTimeout, maxRequestTimeout)
-	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE %s is not positive", parsed.ShutdownGrace)
+	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing after them, but is %q", parsed.BaseURL)
+	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS must be between 1 and %d, but is %d", mostMaxConns, parsed.DBMaxConns)
+	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT must be at least 0s, but is %s", parsed.StartupWait)
+	wrong(parsed.MaxHeaderBytes < leastHeaderBytes || parsed.MaxHeaderBytes > mostHeaderBytes, "PETSTORE_MAX_HEADER_BYTES must be between %d and %d, but is %d", leastHeaderBytes, mostHeaderBytes, parsed.MaxHeaderBytes)
+	wrong(parsed.MaxConnections < 1 || parsed.MaxConnections > mostConnections, "PETSTORE_MAX_CONNECTIONS must be between 1 and %d, but is %d", mostConnections, parsed.MaxConnections)
+	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES must be at least 1, but is %d", parsed.MaxBodyBytes)
+	wrong(parsed.RequestTimeout <= 0 || parsed.RequestTimeout > maxRequestTimeout, "PETSTORE_REQUEST_TIMEOUT must be above 0s and at most %s, but is %s", maxRequestTimeout, parsed.RequestTimeout)
+	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE must be above 0s, but is %s", parsed.ShutdownGrace)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
-	wrong(parsed.RateLimit < 0 || parsed.RateLimit > mostRateLimit, "PETSTORE_RATE_LIMIT %d is not between 0 and %d", parsed.RateLimit, mostRateLimit)
-	wrong(parsed.RateBurst < 0 || parsed.RateBurst > mostRateLimit, "PETSTORE_RATE_BURST %d is not between 1 and %d", parsed.RateBurst, mostRateLimit)
-	wrong(parsed.AuthFailureLimit < 0 || parsed.AuthFailureLimit > mostRateLimit, "PETSTORE_AUTH_FAILURE_LIMIT %d is not between 0 and %d", parsed.AuthFailureLimit, mostRateLimit)
+	wrong(parsed.RateLimit < 0 || parsed.RateLimit > mostRateLimit, "PETSTORE_RATE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.RateLimit)
+	wrong(parsed.RateBurst < 0 || parsed.RateBurst > mostRateLimit, "PETSTORE_RATE_BURST must be between 1 and %d, but is %d", mostRateLimit, parsed.RateBurst)
+	wrong(parsed.AuthFailureLimit < 0 || parsed.AuthFailureLimit > mostRateLimit, "PETSTORE_AUTH_FAILURE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.AuthFailureLimit)
 	for i, proxy := range parsed.TrustedProxies {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
-		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES %q is neither an IP address nor a network such as 10.0.0.0/8", proxy)
+		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
 	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
-	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT %q is neither json nor text", parsed.LogFormat)
+	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
 	if len(mistakes) > 0 {
-		return config{}, fmt.Errorf("the configuration is wrong: %s", strings.Join(mistakes, "; "))
+		return config{}, fmt.Errorf("invalid configuration: %s", strings.Join(mistakes, "; "))
 	}
 	return parsed, nil
 }
@@ -143,7 +143,7 @@ func (p *program) parseMistakes(err error) []string {
 		if parse, ok := errors.AsType[env.ParseError](one); ok {
 			field, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
 			name := field.Tag.Get("env")
-			mistake = fmt.Sprintf("%s %q is not %s", name, env.ToMap(p.environ)[name], describeType(field.Type))
+			mistake = fmt.Sprintf("%s must be %s, but is %q", name, describeType(field.Type), env.ToMap(p.environ)[name])
 		}
 		mistakes = append(mistakes, mistake)
 	}
@@ -198,7 +198,7 @@ func parseOrigins(list []string) ([]string, error) {
 	for i, text := range list {
 		origins[i] = strings.TrimSpace(text)
 		if !isOrigin(origins[i]) {
-			return nil, fmt.Errorf("%q is not an origin as browsers send it, such as https://shop.example or http://localhost:3000, and not * alone", origins[i])
+			return nil, fmt.Errorf("must be * alone, or list origins as browsers send them, such as https://shop.example or http://localhost:3000, but has %q", origins[i])
 		}
 	}
 	return origins, nil
@@ -263,10 +263,10 @@ func (c tracingConfig) mistakes() []string {
 	}
 	var mistakes []string
 	if c.Exporter != "" && c.Exporter != otlpExporter {
-		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER %q is neither otlp nor none", c.Exporter))
+		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter))
 	}
 	if protocol := c.protocol(); protocol != otlpProtocol {
-		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL %q is not http/protobuf", protocol))
+		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol))
 	}
 	return mistakes
 }

@@ -16,7 +16,7 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// bounded is a server with a bound on its connections. Its handler sends the path
+// bounded is a server with a limit on its connections. Its handler sends the path
 // of each request to began and waits until the test sends to proceed.
 type bounded struct {
 	t       *testing.T
@@ -41,11 +41,11 @@ func startBounded(t *testing.T, most int) *bounded {
 			case <-b.proceed:
 			case <-r.Context().Done():
 			}
-			_, _ = io.WriteString(w, r.URL.Path) // the client may have gone
+			_, _ = io.WriteString(w, r.URL.Path) // the client may be gone
 		}),
 		ConnState:         b.limited.track,
 		ReadHeaderTimeout: patience,
-		MaxHeaderBytes:    1, // and headerSlop
+		MaxHeaderBytes:    1, // plus headerSlop
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
 	}
 	go func() { b.served <- b.server.Serve(b.limited) }()
@@ -53,15 +53,15 @@ func startBounded(t *testing.T, most int) *bounded {
 	return b
 }
 
-// peer is a client's end of a connection.
+// peer is the client side of a connection.
 type peer struct {
 	t *testing.T
 	net.Conn
 	reader *bufio.Reader
 }
 
-// dial connects and sends text. It waits until the server has as many connections
-// as the test says.
+// dial connects and sends text. It waits until the server has this many open
+// connections.
 func (b *bounded) dial(text string, open int) *peer {
 	b.t.Helper()
 	p := dialPeer(b.t, b.limited.Addr().String())
@@ -99,7 +99,7 @@ func (b *bounded) until(reached func(open int, evicted uint64) bool) {
 	}
 }
 
-// wantEvicted fails the test unless so many connections were closed to make place.
+// wantEvicted fails the test unless this many connections were closed to make room.
 func (b *bounded) wantEvicted(want uint64) {
 	b.t.Helper()
 	if _, got := b.limited.counts(); got != want {
@@ -107,20 +107,20 @@ func (b *bounded) wantEvicted(want uint64) {
 	}
 }
 
-// handled waits until the handler has begun with this path.
+// handled waits until the handler receives a request with this path.
 func (b *bounded) handled(path string) {
 	b.t.Helper()
 	select {
 	case got := <-b.began:
 		if got != path {
-			b.t.Fatalf("the handler began with %s, want %s", got, path)
+			b.t.Fatalf("the handler received %s, want %s", got, path)
 		}
 	case <-time.After(patience):
-		b.t.Fatalf("the handler did not begin with %s", path)
+		b.t.Fatalf("the handler did not receive %s", path)
 	}
 }
 
-// finish lets one request end.
+// finish ends one request.
 func (b *bounded) finish() {
 	b.t.Helper()
 	select {
@@ -137,7 +137,7 @@ func (p *peer) send(text string) {
 	}
 }
 
-// want reads a response with this status.
+// want reads a response and fails the test unless it has this status.
 func (p *peer) want(status int) {
 	p.t.Helper()
 	response, err := http.ReadResponse(p.reader, nil)
@@ -151,12 +151,13 @@ func (p *peer) want(status int) {
 	}
 }
 
-// wantClosed fails the test unless the server closes the connection without a byte.
+// wantClosed fails the test unless the server closes the connection without sending
+// a byte.
 func (p *peer) wantClosed() {
 	p.t.Helper()
 	read, err := p.reader.ReadByte()
 	if err == nil || errors.Is(err, syscall.EAGAIN) || isTimeout(err) {
-		p.t.Errorf("the connection is open: %q, %v", read, err)
+		p.t.Errorf("the connection is still open: %q, %v", read, err)
 	}
 }
 
@@ -188,8 +189,7 @@ func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
 	b.wantEvicted(1)
 }
 
-// TestConnectionsIdleOnesAgeFromTheirLastResponse covers connections that were
-// kept alive.
+// TestConnectionsIdleOnesAgeFromTheirLastResponse covers keep-alive connections.
 func TestConnectionsIdleOnesAgeFromTheirLastResponse(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 2)
@@ -198,7 +198,7 @@ func TestConnectionsIdleOnesAgeFromTheirLastResponse(t *testing.T) {
 	b.handled("/whole")
 	b.finish()
 	first.want(http.StatusOK)
-	b.until(func(int, uint64) bool { // the response is there before its connection is idle
+	b.until(func(int, uint64) bool { // the response arrives before its connection is idle
 		b.limited.mu.Lock()
 		defer b.limited.mu.Unlock()
 		return b.limited.waiting.prev.prev != &b.limited.waiting
@@ -226,7 +226,7 @@ func TestConnectionsWithRequestsAreKept(t *testing.T) {
 	newcomer.send("GET /newcomer HTTP/1.1\r\nHost: petstore\r\n\r\n")
 	b.wantEvicted(0)
 	b.finish()
-	b.handled("/newcomer") // in the place of the one that has ended
+	b.handled("/newcomer") // it replaces the connection that has ended
 	b.finish()
 	b.finish()
 	for _, p := range append(busy, newcomer) {
@@ -235,12 +235,12 @@ func TestConnectionsWithRequestsAreKept(t *testing.T) {
 	b.wantEvicted(1)
 }
 
-// TestConnectionsWithLongHeadersFillNothing keeps a refused request from holding
-// its place while net/http waits for the client to read the response.
+// TestConnectionsWithLongHeadersFillNothing: a rejected request does not keep its
+// place while net/http waits for the client to read the response.
 func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 1)
-	for range 20 { // the wait of 500 ms can be over before the next connection
+	for range 20 { // the wait of 500 ms can end before the next connection
 		long := dialPeer(t, b.limited.Addr().String())
 		long.send("GET / HTTP/1.1\r\nHost: petstore\r\nX-Long: " + strings.Repeat("x", 2*headerSlop))
 		long.want(http.StatusRequestHeaderFieldsTooLarge)
@@ -256,7 +256,7 @@ func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 	t.Error("no connection was evicted after its 431")
 }
 
-// TestConnectionsClose ends an Accept that waits for a place.
+// TestConnectionsClose: Close ends an Accept that waits for a place.
 func TestConnectionsClose(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 1)
@@ -264,7 +264,7 @@ func TestConnectionsClose(t *testing.T) {
 	b.handled("/whole")
 	dialPeer(t, b.limited.Addr().String())
 	b.until(func(int, uint64) bool { // Accept has taken it from the kernel
-		inner, _ := b.limited.Listener.(*listener) // startBounded made it
+		inner, _ := b.limited.Listener.(*listener) // created by startBounded
 		waits, err := inner.waits()
 		return err == nil && !waits
 	})
@@ -281,7 +281,8 @@ func TestConnectionsClose(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreCounted has many clients come and go at once.
+// TestConnectionsAreCounted: after many concurrent clients, no connection is
+// counted as open.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	const clients, each, most = 8, 25, 4
@@ -296,7 +297,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 		}
 	}()
 	go func() {
-		for range b.began { // it is never closed
+		for range b.began { // never closed
 		}
 	}()
 	var group sync.WaitGroup
@@ -323,7 +324,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 }
 
 // TestServeLimitsConnections covers the two variables, the metrics, and a shutdown
-// at the bound.
+// at the limit.
 func TestServeLimitsConnections(t *testing.T) {
 	t.Parallel()
 	environ := []string{
@@ -362,7 +363,7 @@ func TestServeLimitsConnections(t *testing.T) {
 	metrics := read(t, admin+"/metrics")
 	for _, want := range []string{"petstore_http_connections 2\n", "petstore_http_evicted_connections_total "} {
 		if !strings.Contains(metrics, "\n"+want) {
-			t.Errorf("the metrics have no %q", want)
+			t.Errorf("the metrics do not contain %q", want)
 		}
 	}
 	if strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {

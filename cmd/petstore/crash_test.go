@@ -16,7 +16,7 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// shop is a server that is killed and begun again on the same data.
+// shop is a server that the test kills and restarts on the same data.
 type shop struct {
 	t        *testing.T
 	database *pgtest.Database
@@ -25,10 +25,10 @@ type shop struct {
 
 	mu     sync.Mutex
 	server *process
-	base   string // its URL
+	base   string // URL of the database
 }
 
-// openShop starts a server on a database with one pet, of which there is plenty.
+// openShop starts a server on a database with one pet that has plenty of stock.
 func openShop(t *testing.T) *shop {
 	t.Helper()
 	database := pgtest.New(t)
@@ -50,7 +50,7 @@ func (s *shop) begin() {
 	s.server, s.base = server, base
 }
 
-// kill ends the server as a power failure would.
+// kill kills the server, like a power failure.
 func (s *shop) kill() {
 	s.t.Helper()
 	s.server.end(syscall.SIGKILL)
@@ -63,7 +63,7 @@ func (s *shop) exec(sql string) {
 	}
 }
 
-// await returns when a query gives a number of at least n.
+// await waits until a query returns at least n.
 func (s *shop) await(n int, sql string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -75,14 +75,14 @@ func (s *shop) await(n int, sql string) {
 	}
 }
 
-// ordered is the answer to an order that was placed.
+// ordered is the response to a successful order.
 type ordered struct {
 	id       int64
 	replayed bool
 }
 
-// order places an order under an Idempotency-Key and, as a client that loses no
-// order does, sends it again and again until there is an answer.
+// order places an order with an Idempotency-Key. Like a careful client, it retries
+// until it gets a response.
 func (s *shop) order(ctx context.Context, key string) (ordered, error) {
 	for {
 		s.mu.Lock()
@@ -101,7 +101,7 @@ func (s *shop) order(ctx context.Context, key string) (ordered, error) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond): // the pause of a client in a hurry
+		case <-time.After(20 * time.Millisecond): // the pause of an impatient client
 		}
 	}
 }
@@ -123,34 +123,34 @@ func (s *shop) try(ctx context.Context, base, key string) (int, http.Header, []b
 	return response.StatusCode, response.Header, body, err
 }
 
-// wantOrders fails the test unless there are these orders, and the units for
-// them, and an answer is stored for each.
+// wantOrders fails the test unless there are this many orders, with their units and
+// stored responses.
 func (s *shop) wantOrders(want int) {
 	s.t.Helper()
-	var orders, answers, held, quantity int
+	var orders, responses, held, quantity int
 	err := s.database.Pool.QueryRow(s.t.Context(), `
-		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idempotency_keys), held, quantity FROM inventory`).Scan(&orders, &answers, &held, &quantity)
+		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM idempotency_keys), held, quantity FROM inventory`).Scan(&orders, &responses, &held, &quantity)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if orders != want || answers != want || held != 2*want || quantity != 1000-2*want {
-		s.t.Errorf("%d orders, %d stored answers, %d units held and %d in stock; want %d orders of 2 units each", orders, answers, held, quantity, want)
+	if orders != want || responses != want || held != 2*want || quantity != 1000-2*want {
+		s.t.Errorf("%d orders, %d stored responses, %d units held and %d in stock; want %d orders of 2 units each", orders, responses, held, quantity, want)
 	}
 }
 
-// The server is killed at a point that a lock holds open, between the order's
-// row and the answer to the client.
-func TestKilledBetweenEffectAndAnswer(t *testing.T) {
+// The server is killed at a point that a lock holds open, between writing the order
+// and sending the response.
+func TestKilledBeforeTheResponse(t *testing.T) {
 	t.Parallel()
 	for _, point := range []struct {
 		name     string
-		prepare  string // of the database
-		hold     string // what holds the transaction at the point
-		held     string // the statement that then waits
-		survives bool   // whether the order does
+		prepare  string // SQL that prepares the database
+		hold     string // SQL that blocks the transaction at this point
+		held     string // the statement that is blocked
+		survives bool   // whether the order survives
 	}{
 		{
-			name: "before the answer is stored",
+			name: "before storing the response",
 			hold: "LOCK TABLE idempotency_keys IN SHARE MODE",
 			held: "IdempotencyKeyKeep",
 		},
@@ -163,7 +163,7 @@ func TestKilledBetweenEffectAndAnswer(t *testing.T) {
 			held: "IdempotencyKeyKeep",
 		},
 		{
-			name: "within the commit, before the answer is sent",
+			name: "during the commit, before sending the response",
 			prepare: `
 				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
 				CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`,
@@ -187,8 +187,8 @@ func TestKilledBetweenEffectAndAnswer(t *testing.T) {
 	}
 }
 
-// killAt kills the server while a lock holds up a statement of the order, then
-// lets go.
+// killAt kills the server while a lock blocks a statement of the order, then
+// releases the lock.
 func (s *shop) killAt(hold, held, key string, survives bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -201,11 +201,11 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 		s.t.Fatal(err)
 	}
 	var placed ordered
-	answered := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		var err error
 		placed, err = s.order(ctx, key)
-		answered <- err
+		done <- err
 	}()
 	s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
 	s.kill()
@@ -213,7 +213,7 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 		s.t.Fatal(err)
 	}
 	s.begin()
-	if err := <-answered; err != nil {
+	if err := <-done; err != nil {
 		s.t.Fatal(err)
 	}
 	if placed.replayed != survives {
@@ -221,8 +221,9 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 	}
 }
 
-// The server is killed at any point, again and again, while clients order.
-func TestKilledAgainAndAgain(t *testing.T) {
+// The server is killed at random points, again and again, while clients place
+// orders.
+func TestKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	const clients, each, kills = 4, 25, 5
 	s := openShop(t)
@@ -261,8 +262,8 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		}
 	}
 	if len(ids) != clients*each {
-		t.Errorf("the clients were told of %d orders, want %d", len(ids), clients*each)
+		t.Errorf("the clients got %d orders, want %d", len(ids), clients*each)
 	}
 	s.wantOrders(clients * each)
-	t.Logf("%d of %d answers were replayed", replayed, clients*each)
+	t.Logf("%d of %d responses were replayed", replayed, clients*each)
 }

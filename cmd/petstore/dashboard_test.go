@@ -27,9 +27,9 @@ import (
 
 const observability = "../../deploy/observability/"
 
-// TestDashboardAndAlerts has Prometheus' own engine evaluate every query of the
-// dashboard and every alert on what serve really exposes: each must find values,
-// and every label that it names must be there.
+// TestDashboardAndAlerts evaluates every query of the dashboard and every alert
+// with the Prometheus engine, on the metrics of a real server. Each query must
+// return values, and the labels that it names must exist.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}
@@ -48,7 +48,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: patience})
 	queries := append(dashboardQueries(t), alertQueries(t)...)
 	if len(queries) < 20 {
-		t.Fatalf("only %d queries were found", len(queries))
+		t.Fatalf("found only %d queries", len(queries))
 	}
 	for _, q := range queries {
 		expr, err := parser.ParseExpr(q.expr)
@@ -60,7 +60,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 			expr = condition.LHS // whether there are values to compare
 		}
 		for _, missing := range scraped.missing(expr) {
-			t.Errorf("%s: %q: nothing exposed is %s", q.where, q.expr, missing)
+			t.Errorf("%s: %q: the server does not expose %s", q.where, q.expr, missing)
 		}
 		query, err := engine.NewInstantQuery(t.Context(), scraped, nil, expr.String(), scraped.now)
 		if err != nil {
@@ -69,7 +69,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		}
 		found, err := query.Exec(t.Context()).Vector()
 		if err != nil || len(found) == 0 {
-			t.Errorf("%s: %q finds nothing: %v", q.where, q.expr, err)
+			t.Errorf("%s: %q returns nothing: %v", q.where, q.expr, err)
 		}
 		for _, sample := range found {
 			for _, name := range q.labels {
@@ -79,14 +79,14 @@ func TestDashboardAndAlerts(t *testing.T) {
 			}
 		}
 		if !slices.ContainsFunc(found, func(s promql.Sample) bool { return !math.IsNaN(s.F) }) {
-			t.Errorf("%s: %q finds no number", q.where, q.expr)
+			t.Errorf("%s: %q returns no number", q.where, q.expr)
 		}
 		query.Close()
 	}
 }
 
-// query is one of the dashboard or of an alert, and the labels that are told of
-// what it finds.
+// query is a query of the dashboard or of an alert, with the labels that its legend
+// or text uses.
 type query struct {
 	where, expr string
 	labels      []string
@@ -105,7 +105,7 @@ func dashboardQueries(t *testing.T) []query {
 	var all []query
 	for _, panel := range dashboard.Panels {
 		if panel.Type != "row" && len(panel.Targets) == 0 {
-			t.Errorf("the panel %q asks nothing", panel.Title)
+			t.Errorf("the panel %q has no query", panel.Title)
 		}
 		for _, target := range panel.Targets {
 			q := query{where: "panel " + panel.Title, expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")}
@@ -133,7 +133,7 @@ func alertQueries(t *testing.T) []query {
 	var all []query
 	for _, group := range rules.Groups {
 		for _, rule := range group.Rules {
-			// No 5xx is what one hopes for, and is no value here.
+			// A healthy server has no 5xx, so 4xx stand in for them.
 			q := query{where: "alert " + rule.Alert, expr: strings.ReplaceAll(rule.Expr, `{status=~"5.."}`, `{status=~"4.."}`)}
 			for _, match := range toldLabel.FindAllStringSubmatch(rule.Annotations.Summary, -1) {
 				q.labels = append(q.labels, match[1])
@@ -155,11 +155,11 @@ func decodeFile[F ~func([]byte, any) error](t *testing.T, decode F, name string,
 	}
 }
 
-// scrapeInterval is that of prometheus.yml, as time goes in this test.
+// scrapeInterval is that of prometheus.yml, in the time of this test.
 const scrapeInterval = 5 * time.Second
 
-// series is what Prometheus would have stored after some scrapes, one interval
-// apart.
+// series holds the data that Prometheus would store after some scrapes, one
+// interval apart.
 type series struct {
 	now     time.Time
 	samples map[string]*stored
@@ -173,7 +173,7 @@ type stored struct {
 
 // number is a sample.
 type number struct {
-	chunks.Sample // what histograms have
+	chunks.Sample // for the methods of histograms
 	at            time.Time
 	value         float64
 }
@@ -194,7 +194,7 @@ func (s *series) add(t *testing.T, exposed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scrape := model.Vector{{Metric: model.Metric{"__name__": "up"}, Value: 1}} // which Prometheus adds
+	scrape := model.Vector{{Metric: model.Metric{"__name__": "up"}, Value: 1}} // Prometheus adds this one
 	for _, family := range families {
 		samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, family)
 		if err != nil {
@@ -217,7 +217,7 @@ func (s *series) add(t *testing.T, exposed string) {
 	}
 }
 
-// missing names the metrics and labels of an expression that nothing has.
+// missing lists the metrics and labels of an expression that no series has.
 func (s *series) missing(expr parser.Expr) []string {
 	var missing []string
 	has := func(metric, label string) bool {
@@ -268,7 +268,7 @@ func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, match
 	return set
 }
 
-// seriesSet is what a query selects.
+// seriesSet is the result of a query.
 type seriesSet struct {
 	storage.SeriesSet
 	all []storage.Series

@@ -9,8 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// pinned is a reference that always names the same bytes, and says which version
-// they are.
+// A pinned reference has a digest and names the version.
 var (
 	pinnedImage  = regexp.MustCompile(`^[a-z0-9./-]+:[A-Za-z0-9.-]+@sha256:[0-9a-f]{64}$`)
 	pinnedAction = regexp.MustCompile(`^[a-z0-9/-]+@[0-9a-f]{40} # v[0-9]+\.[0-9]+\.[0-9]+$`)
@@ -38,7 +37,7 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 		}
 		found := test.named.FindAllStringSubmatch(string(text), -1)
 		if len(found) < test.atLeast {
-			t.Errorf("%s: %d references were found", test.file, len(found))
+			t.Errorf("%s: found %d references", test.file, len(found))
 		}
 		for _, match := range found {
 			if !test.pinned.MatchString(match[1]) {
@@ -48,7 +47,8 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 	}
 }
 
-// TestComposeFile covers what every service has, and that no password is in the file.
+// TestComposeFile checks that every service has limits, and that the file contains
+// no password.
 func TestComposeFile(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docker-compose.yml")
@@ -67,7 +67,7 @@ func TestComposeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(file.Services) < 6 {
-		t.Errorf("%d services were found", len(file.Services))
+		t.Errorf("found %d services", len(file.Services))
 	}
 	for name, service := range file.Services {
 		if service.MemLimit == "" || service.Logging.Options["max-size"] == "" || service.Logging.Options["max-file"] == "" || len(service.SecurityOpt) == 0 {
@@ -75,7 +75,7 @@ func TestComposeFile(t *testing.T) {
 		}
 		for variable := range service.Environment {
 			if strings.HasSuffix(variable, "PASSWORD") {
-				t.Errorf("%s: the password %s is in the environment", name, variable)
+				t.Errorf("%s: the environment contains the password %s", name, variable)
 			}
 		}
 	}

@@ -57,7 +57,7 @@ DATABASE_URL is set, dev uses that database instead.`,
 			}
 			if cmd.Flags().Changed("port") {
 				if port < 0 || port > math.MaxUint16 {
-					return wrongUsage(cmd, "--port is %d, but takes a number from 0 to %d", port, math.MaxUint16)
+					return wrongUsage(cmd, "--port must be from 0 to %d, but is %d", math.MaxUint16, port)
 				}
 				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has validated it
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))

@@ -17,11 +17,12 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// internals are words of Go, of the driver and of our packages that tell a user nothing.
+// internals matches words of Go, the driver and our packages that do not help a
+// user.
 var internals = regexp.MustCompile(`\n|\t|strconv|slog:|time:|dial |SQLSTATE \)|arg\(s\)|failed to connect|context |(^|: )(postgres|localpg|auth): |read tcp|lookup |errors?\.|%!`)
 
-// wantSentence runs a command that must fail with this one sentence, and with an
-// error of usage or another one.
+// wantSentence runs a command that must fail with exactly this message, as a usage
+// error or another error.
 func wantSentence(t *testing.T, environ []string, args []string, isUsage bool, want string) {
 	t.Helper()
 	_, _, err := execute(t, environ, args...)
@@ -33,15 +34,15 @@ func wantSentence(t *testing.T, environ []string, args []string, isUsage bool, w
 		t.Errorf("petstore %q\n got %v\nwant %s", args, err, want)
 	}
 	if found := internals.FindString(err.Error()); found != "" {
-		t.Errorf("petstore %q: %q is in %v", args, found, err)
+		t.Errorf("petstore %q: the message contains %q: %v", args, found, err)
 	}
 	if _, ok := errors.AsType[*usageError](err); ok != isUsage {
-		t.Errorf("petstore %q: %v; an error of usage: %v, want %v", args, err, ok, isUsage)
+		t.Errorf("petstore %q: %v: usage error is %v, want %v", args, err, ok, isUsage)
 	}
 }
 
-// TestUsageSentences checks that the error of a wrong command line says what is wrong
-// and where to read on, without words of the library.
+// TestUsageSentences checks that the error of a wrong command line says what is
+// wrong and which help to read, without words of the library.
 func TestUsageSentences(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -58,54 +59,54 @@ func TestUsageSentences(t *testing.T) {
 		"serve -x":                            "there is no flag -x; see petstore serve --help",
 		"serve ---x":                          "---x is not a flag; see petstore serve --help",
 		"openapi --format":                    "--format needs a value; see petstore openapi --help",
-		"openapi --format xml":                `--format is "xml", but takes yaml or json; see petstore openapi --help`,
-		"seed --pets many":                    `--pets is "many", but takes a whole number; see petstore seed --help`,
-		"seed --pets 1.5":                     `--pets is "1.5", but takes a whole number; see petstore seed --help`,
-		"seed --pets 99999999999999999999":    `--pets is "99999999999999999999", but takes a smaller number; see petstore seed --help`,
-		"seed --pets 0":                       "--pets is 0, but takes a number from 1 to 10000000; see petstore seed --help",
-		"dev --port http":                     `--port is "http", but takes a whole number; see petstore dev --help`,
-		"dev --port 65536":                    "--port is 65536, but takes a number from 0 to 65535; see petstore dev --help",
-		"dev --open=perhaps":                  `--open is "perhaps", but takes true or false; see petstore dev --help`,
-		"migrate down --yes=perhaps":          `--yes is "perhaps", but takes true or false; see petstore migrate down --help`,
-		"key create":                          "--account is required: name the account that gets the key; see petstore key create --help",
-		"key create --account=":               "--account is required: name the account that gets the key; see petstore key create --help",
+		"openapi --format xml":                `--format must be yaml or json, but is "xml"; see petstore openapi --help`,
+		"seed --pets many":                    `--pets must be a whole number, but is "many"; see petstore seed --help`,
+		"seed --pets 1.5":                     `--pets must be a whole number, but is "1.5"; see petstore seed --help`,
+		"seed --pets 99999999999999999999":    `--pets must be a smaller number, but is "99999999999999999999"; see petstore seed --help`,
+		"seed --pets 0":                       "--pets must be from 1 to 10000000, but is 0; see petstore seed --help",
+		"dev --port http":                     `--port must be a whole number, but is "http"; see petstore dev --help`,
+		"dev --port 65536":                    "--port must be from 0 to 65535, but is 65536; see petstore dev --help",
+		"dev --open=perhaps":                  `--open must be true or false, but is "perhaps"; see petstore dev --help`,
+		"migrate down --yes=perhaps":          `--yes must be true or false, but is "perhaps"; see petstore migrate down --help`,
+		"key create":                          "--account is required: name the account of the new key; see petstore key create --help",
+		"key create --account=":               "--account is required: name the account of the new key; see petstore key create --help",
 		"key create --account=\t":             "--account must have 1 to 100 characters, not only white space and no control characters; see petstore key create --help",
-		"key create --account a --scope root": `--scope is "root", but takes read, write or admin; see petstore key create --help`,
-		"key create --account a --expires-in soon": `--expires-in is "soon", but takes a duration such as 90d or 12h, ` +
-			"at most 100 years; see petstore key create --help",
+		"key create --account a --scope root": `--scope must be read, write or admin, but is "root"; see petstore key create --help`,
+		"key create --account a --expires-in soon": `--expires-in must be a duration such as 90d or 12h, ` +
+			`at most 100 years, but is "soon"; see petstore key create --help`,
 		"key list":                 "--account is required: name the account whose keys to list; see petstore key list --help",
 		"key revoke":               "key revoke takes the id or the prefix of one API key, but got 0 arguments; see petstore key revoke --help",
 		"key rotate 1 2":           "key rotate takes the id or the prefix of one API key, but got 2 arguments; see petstore key rotate --help",
-		"key rotate 1 --grace x":   `--grace is "x", but takes a duration such as 10m or 90s; see petstore key rotate --help`,
-		"key rotate 1 --grace -1s": "--grace is -1s, but takes 0s to 24h in whole seconds; see petstore key rotate --help",
+		"key rotate 1 --grace x":   `--grace must be a duration such as 10m or 90s, but is "x"; see petstore key rotate --help`,
+		"key rotate 1 --grace -1s": "--grace must be 0s to 24h in whole seconds, but is -1s; see petstore key rotate --help",
 	} {
 		wantSentence(t, nil, strings.Split(line, " "), true, want)
 	}
 }
 
-// TestConfigurationSentences: every variable that cannot be parsed is named once,
-// with what it takes.
+// TestConfigurationSentences: an error names every invalid variable once, with its
+// valid values.
 func TestConfigurationSentences(t *testing.T) {
 	t.Parallel()
 	const url = "DATABASE_URL=postgres://localhost/petstore"
 	for variable, want := range map[string]string{
-		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS "many" is not a whole number in range`,
-		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT "30" is not a duration such as 30s or 2m`,
-		"PETSTORE_ENFORCE_SUNSET=perhaps":  `PETSTORE_ENFORCE_SUNSET "perhaps" is not true or false`,
-		"PETSTORE_LOG_LEVEL=loud":          `PETSTORE_LOG_LEVEL "loud" is not debug, info, warn or error`,
-		"PETSTORE_REQUEST_TIMEOUT=6":       `PETSTORE_REQUEST_TIMEOUT "6" is not a duration such as 30s or 2m`,
-		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR "8080" is not host:port or :port, with a port from 0 to 65535`,
-		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR "localhost:http" is not host:port or :port, with a port from 0 to 65535`,
-		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR ":65536" is not host:port, :port or off, with a port from 0 to 65535`,
-		"DATABASE_URL=":                    "DATABASE_URL is not set; set it to the database, such as postgres://user:password@host:5432/petstore",
-		"DATABASE_URL=mysql://localhost/x": "DATABASE_URL is not a URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
+		"PETSTORE_DB_MAX_CONNS=many":       `PETSTORE_DB_MAX_CONNS must be a whole number in range, but is "many"`,
+		"PETSTORE_STARTUP_WAIT=30":         `PETSTORE_STARTUP_WAIT must be a duration such as 30s or 2m, but is "30"`,
+		"PETSTORE_ENFORCE_SUNSET=perhaps":  `PETSTORE_ENFORCE_SUNSET must be true or false, but is "perhaps"`,
+		"PETSTORE_LOG_LEVEL=loud":          `PETSTORE_LOG_LEVEL must be debug, info, warn or error, but is "loud"`,
+		"PETSTORE_REQUEST_TIMEOUT=6":       `PETSTORE_REQUEST_TIMEOUT must be a duration such as 30s or 2m, but is "6"`,
+		"PETSTORE_ADDR=8080":               `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "8080"`,
+		"PETSTORE_ADDR=localhost:http":     `PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is "localhost:http"`,
+		"PETSTORE_ADMIN_ADDR=:65536":       `PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is ":65536"`,
+		"DATABASE_URL=":                    "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
+		"DATABASE_URL=mysql://localhost/x": "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore",
 	} {
-		wantSentence(t, []string{url, variable}, []string{"serve"}, false, "the configuration is wrong: "+want)
+		wantSentence(t, []string{url, variable}, []string{"serve"}, false, "invalid configuration: "+want)
 	}
 }
 
-// TestDatabaseSentences: whatever is wrong with the database, one sentence says
-// what, where, and what to do.
+// TestDatabaseSentences: every database error says in one sentence what is wrong,
+// where, and what to do.
 func TestDatabaseSentences(t *testing.T) {
 	t.Parallel()
 	database, err := url.Parse(pgtest.NewEmpty(t).URL)
@@ -139,7 +140,7 @@ func TestDatabaseSentences(t *testing.T) {
 		"postgres://" + web + "/x":                                              "cannot connect to PostgreSQL at " + web + ": the server there is not PostgreSQL" + check,
 		"postgres://" + closing + "/x":                                          "cannot connect to PostgreSQL at " + closing + ": the server closes the connection" + check,
 		"postgres://" + withoutTLS + "/x?sslmode=require":                       "PostgreSQL at " + withoutTLS + " does not support TLS; turn it on there, or change sslmode in DATABASE_URL",
-		"postgres://" + refusePasswords(t) + "/x?sslmode=disable&user=petstore": "",
+		"postgres://" + rejectPasswords(t) + "/x?sslmode=disable&user=petstore": "",
 		absent.String():                                                         "PostgreSQL at " + address + ` refuses the connection: database "is_not_there" does not exist; create it, or correct DATABASE_URL`,
 		stranger.String():                                                       "",
 	} {
@@ -148,7 +149,7 @@ func TestDatabaseSentences(t *testing.T) {
 				t.Parallel()
 				want := want
 				environ := []string{"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=1ms"}
-				if want == "" { // what a server says depends on how it was set up
+				if want == "" { // the message of a server depends on its setup
 					_, _, err := execute(t, environ, strings.Fields(command)...)
 					if err == nil || !strings.Contains(err.Error(), "refuses the connection: ") || !strings.Contains(err.Error(), "; correct the user in DATABASE_URL, or ") || internals.MatchString(err.Error()) {
 						t.Errorf("petstore %s: %v", command, err)
@@ -167,21 +168,21 @@ func TestDatabaseSentences(t *testing.T) {
 	}
 }
 
-// TestSilentDatabase: a server that takes connections and says nothing.
+// TestSilentDatabase: a server that accepts connections and sends nothing.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	silent := serveTCP(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	environ := []string{"DATABASE_URL=postgres://" + silent + "/x?sslmode=disable&connect_timeout=1"}
 	wantSentence(t, environ, []string{"migrate", "up"}, false,
 		"cannot connect to PostgreSQL at "+silent+": the server does not respond; check that it runs there, or correct DATABASE_URL")
-	// The pool gives up first, or the connection does.
+	// Either the pool or the connection times out first.
 	_, _, err := execute(t, environ, "key", "list", "--account", "acme")
 	if err == nil || !strings.Contains(err.Error(), " not respond") || internals.MatchString(err.Error()) {
 		t.Errorf("key list: %v", err)
 	}
 }
 
-// serveTCP listens on this machine, does this with every connection and closes
+// serveTCP listens on this machine, handles every connection with handle and closes
 // it. It returns the address.
 func serveTCP(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
@@ -205,7 +206,7 @@ func serveTCP(t *testing.T, handle func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// TestListenSentences: an address that cannot be listened on.
+// TestListenSentences: an address that is not available.
 func TestListenSentences(t *testing.T) {
 	t.Parallel()
 	taken := serveTCP(t, func(net.Conn) {})
@@ -222,7 +223,8 @@ func TestListenSentences(t *testing.T) {
 	}
 }
 
-// TestHealthcheckSentences: a server that is not there, is not ours, or is not ready.
+// TestHealthcheckSentences: no server, another server, or a server that is not
+// ready.
 func TestHealthcheckSentences(t *testing.T) {
 	t.Parallel()
 	closing := serveTCP(t, func(net.Conn) {})
@@ -240,9 +242,9 @@ func TestHealthcheckSentences(t *testing.T) {
 	} {
 		wantSentence(t, []string{"PETSTORE_ADDR=" + address}, []string{"healthcheck"}, false, want)
 	}
-	// The kernel decides whether that is an end or a reset.
+	// Depending on the kernel, the client sees an end or a reset.
 	if _, _, err := execute(t, []string{"PETSTORE_ADDR=" + closing}, "healthcheck"); err == nil || internals.MatchString(err.Error()) {
-		t.Errorf("healthcheck of a server that closes: %v", err)
+		t.Errorf("healthcheck of a server that closes the connection: %v", err)
 	}
 }
 
@@ -261,11 +263,11 @@ func TestDevSentences(t *testing.T) {
 		args    []string
 		want    string
 	}{
-		"a file in its place": {
+		"a file instead of the folder": {
 			prepare: func(dir string) error { return os.WriteFile(filepath.Join(dir, devDir), nil, 0o600) },
 			want:    "cannot write .petstore: not a directory; start petstore dev in a folder that you may write to",
 		},
-		"a folder for the key": {
+		"a folder instead of the key": {
 			prepare: func(dir string) error { return os.MkdirAll(filepath.Join(dir, devDir, "api-key"), 0o700) },
 			environ: []string{database},
 			want:    "cannot write .petstore/api-key: is a directory; start petstore dev in a folder that you may write to",
@@ -307,7 +309,8 @@ func TestDevSentences(t *testing.T) {
 	}
 }
 
-// notRoot is a user who may own a database: us, unless we are root.
+// notRoot returns the uid of a user who may own a database: ours, unless we are
+// root.
 func notRoot() int {
 	const nobody = 65534
 	if uid := os.Geteuid(); uid != 0 {
@@ -316,8 +319,8 @@ func notRoot() int {
 	return nobody
 }
 
-// TestStatementSentences: what a statement fails with is PostgreSQL's own
-// sentence, and for a migration the name of its file.
+// TestStatementSentences: the error of a statement is PostgreSQL's message, and for
+// a migration also the name of its file.
 func TestStatementSentences(t *testing.T) {
 	t.Parallel()
 	taken := pgtest.NewEmpty(t)
@@ -331,9 +334,9 @@ func TestStatementSentences(t *testing.T) {
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
 	if err := plain(context.Canceled); err.Error() != "interrupted" {
-		t.Errorf("Ctrl-C is %v", err)
+		t.Errorf("Ctrl-C returns %v", err)
 	}
 	if err := plain(&os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}); err.Error() != "cannot write /dev/stdout: no space left on device" {
-		t.Errorf("a full disk is %v", err)
+		t.Errorf("a full disk returns %v", err)
 	}
 }

@@ -78,11 +78,11 @@ the database keeps only its hash.`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if account == "" {
-				return wrongUsage(cmd, "--account is required: name the account that gets the key")
+				return wrongUsage(cmd, "--account is required: name the account of the new key")
 			}
 			scope, err := auth.ParseScope(scopeName)
 			if err != nil {
-				return wrongUsage(cmd, "--scope is %q, but takes %s", scopeName, orList(scopes))
+				return wrongUsage(cmd, "--scope must be %s, but is %q", orList(scopes), scopeName)
 			}
 			expiresAt, err := parseExpiry(expiresIn, time.Now())
 			if err != nil {
@@ -149,7 +149,7 @@ func parseExpiry(text string, now time.Time) (*time.Time, error) {
 		duration = time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day
 	}
 	if err != nil || duration <= 0 || duration > maxKeyExpiry {
-		return nil, fmt.Errorf("--expires-in is %q, but takes a duration such as 90d or 12h, at most 100 years", text)
+		return nil, fmt.Errorf("--expires-in must be a duration such as 90d or 12h, at most 100 years, but is %q", text)
 	}
 	expiresAt := now.Add(duration)
 	return &expiresAt, nil
@@ -231,14 +231,14 @@ the grace period. Without one it stops within a second on every server.`,
 		Args:    oneKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
-				return wrongUsage(cmd, "--grace is %s, but takes 0s to %.0fh in whole seconds", grace, auth.MaxGrace.Hours())
+				return wrongUsage(cmd, "--grace must be 0s to %.0fh in whole seconds, but is %s", auth.MaxGrace.Hours(), grace)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				return p.rotateKey(ctx, db.New(database), args[0], grace)
 			})
 		},
 	}
-	command.Flags().DurationVar(&grace, "grace", 0, "how much longer the old secret works, such as 10m; at most 24h")
+	command.Flags().DurationVar(&grace, "grace", 0, "how long the old secret keeps working, such as 10m; at most 24h")
 	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }

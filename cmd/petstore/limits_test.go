@@ -15,8 +15,8 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// TestTrustedProxies: addresses and networks are taken, in any number, and
-// nothing else is.
+// TestTrustedProxies: the variable accepts only IP addresses and networks, in any
+// number.
 func TestTrustedProxies(t *testing.T) {
 	t.Parallel()
 	for value, right := range map[string]bool{
@@ -24,15 +24,15 @@ func TestTrustedProxies(t *testing.T) {
 		"localhost": false, "10.0.0.1/8": false, "10.0.0.0/33": false, "10.0.0": false, "fe80::1%eth0": false, "127.0.0.1:80": false,
 		"10.0.0.0/8,,::1": false, "10.0.0.0/8;::1": false, "*": false,
 	} {
-		_, _, err := execute(t, []string{"PETSTORE_TRUSTED_PROXIES=" + value}, "serve") // which lacks a database
+		_, _, err := execute(t, []string{"PETSTORE_TRUSTED_PROXIES=" + value}, "serve") // fails later because there is no database
 		if err == nil || strings.Contains(err.Error(), "PETSTORE_TRUSTED_PROXIES") == right {
 			t.Errorf("%q: %v", value, err)
 		}
 	}
 }
 
-// TestServeLimitsKeys: the limits that are set are those that clients are told,
-// and those by default are the contract's.
+// TestServeLimitsKeys: responses have the configured limits, and by default those
+// of the API reference.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -58,19 +58,19 @@ func TestServeLimitsKeys(t *testing.T) {
 			for range 25 {
 				statuses[status(t, base+"/pets", "x")]++
 			}
-			const atOnce = 20 // and one more each three seconds
+			const atOnce = 20 // and one more every three seconds
 			if statuses[http.StatusUnauthorized] < atOnce || statuses[http.StatusTooManyRequests] == 0 {
 				t.Errorf("25 failed authentications: %v", statuses)
 			}
 			if got := status(t, base+"/livez", "x"); got != http.StatusOK {
-				t.Errorf("GET /livez from there: %d", got)
+				t.Errorf("GET /livez from there: status %d", got)
 			}
 			p.end(syscall.SIGTERM)
 		})
 	}
 }
 
-// policyOf is the RateLimit-Policy of a key, as an answer tells it.
+// policyOf returns the RateLimit-Policy header of a response to a key.
 func policyOf(t *testing.T, base, key string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/pets", nil)
@@ -78,16 +78,16 @@ func policyOf(t *testing.T, base, key string) string {
 		t.Fatal(err)
 	}
 	request.Header.Set("Authorization", "Bearer "+key)
-	answer, err := http.DefaultClient.Do(request)
+	resp, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	return answer.Header.Get("RateLimit-Policy")
+	defer resp.Body.Close()
+	return resp.Header.Get("RateLimit-Policy")
 }
 
-// TestServeLimitsRequests: what is too large, or too slow to come, is answered
-// or cut off in time, and what asks about the server as a whole is answered too.
+// TestServeLimitsRequests: a request that is too large or too slow gets an error,
+// or the server closes the connection. OPTIONS * gets a response.
 func TestServeLimitsRequests(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
@@ -98,7 +98,7 @@ func TestServeLimitsRequests(t *testing.T) {
 	for what, test := range map[string]struct {
 		sent   string
 		within time.Duration
-		want   []string // what the answer holds; nil: none comes
+		want   []string // parts of the response; nil: no response
 	}{
 		"a header of 15 KiB": {"GET /pets" + common + "X-Long: " + strings.Repeat("x", 15<<10) + "\r\n\r\n", patience, []string{" 200 OK", "application/json"}},
 		"a query of 15 KiB":  {"GET /pets?" + strings.Repeat("a&", 15<<9) + common + "\r\n", patience, []string{" 400 Bad Request", "too_many"}},
@@ -114,24 +114,24 @@ func TestServeLimitsRequests(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			answer, err := exchange(t, strings.TrimPrefix(base, "http://"), test.sent, test.within)
+			resp, err := exchange(t, strings.TrimPrefix(base, "http://"), test.sent, test.within)
 			if err != nil {
 				t.Fatalf("the connection was not closed: %v", err)
 			}
 			for _, want := range test.want {
-				if !strings.Contains(answer, want) {
-					t.Errorf("no %q in the answer:\n%s", want, answer)
+				if !strings.Contains(resp, want) {
+					t.Errorf("the response does not contain %q:\n%s", want, resp)
 				}
 			}
-			if test.want == nil && answer != "" {
-				t.Errorf("answered:\n%s", answer)
+			if test.want == nil && resp != "" {
+				t.Errorf("unexpected response:\n%s", resp)
 			}
 		})
 	}
 }
 
-// exchange sends text, and returns all that comes until the server closes the
-// connection, or a whole answer; the error is that neither came in time.
+// exchange sends text and reads until the server closes the connection, or a
+// complete response. It returns an error if neither happens in time.
 func exchange(t *testing.T, address, text string, within time.Duration) (string, error) {
 	t.Helper()
 	var dialer net.Dialer
@@ -143,15 +143,15 @@ func exchange(t *testing.T, address, text string, within time.Duration) (string,
 	if err := connection.SetDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _, _ = io.WriteString(connection, text) }() // of which the server may have heard enough
-	answer, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	go func() { _, _ = io.WriteString(connection, text) }() // the server may stop reading early
+	resp, err := http.ReadResponse(bufio.NewReader(connection), nil)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return "", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	return fmt.Sprintf("%s %s\n%v\n%s", answer.Proto, answer.Status, answer.Header, body), err
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return fmt.Sprintf("%s %s\n%v\n%s", resp.Proto, resp.Status, resp.Header, body), err
 }

@@ -28,8 +28,8 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// asProgram makes the test binary the program itself, for what needs a process
-// of its own: signals, exit codes and a working directory.
+// asProgram makes the test binary run as the program, for tests that need a
+// process: signals, exit codes and a working directory.
 const asProgram = "PETSTORE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// execute runs a command in this process, without an admin address unless environ
-// names one, and searches what it says for secrets.
+// execute runs a command in this process and searches its output for secrets. The
+// admin address is off unless environ sets it.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -53,7 +53,7 @@ func execute(t *testing.T, environ []string, args ...string) (stdout, stderr str
 	return out.String(), errs.String(), err
 }
 
-// must runs a command that has to succeed and returns its output.
+// must runs a command that must succeed and returns its output.
 func must(t *testing.T, environ []string, args ...string) string {
 	t.Helper()
 	stdout, stderr, err := execute(t, environ, args...)
@@ -90,7 +90,7 @@ func TestWrongUsage(t *testing.T) {
 	} {
 		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Split(args, " ")...)
 		if _, ok := errors.AsType[*usageError](err); !ok {
-			t.Errorf("petstore %s: %v, want an error of usage", args, err)
+			t.Errorf("petstore %s: %v, want a usage error", args, err)
 		}
 	}
 }
@@ -107,14 +107,14 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {
-		t.Fatal("serve takes a configuration that is all wrong")
+		t.Fatal("serve accepts an invalid configuration")
 	}
 	for _, name := range []string{
 		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
-		"PETSTORE_MAX_HEADER_BYTES 8191 is not between", "PETSTORE_MAX_CONNECTIONS 0 is not between",
+		"PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191", "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
 		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
-		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES "proxy.example"`,
+		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
 	} {
 		if !strings.Contains(err.Error(), name) {
@@ -122,12 +122,11 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		}
 	}
 	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("the error tells the password: %v", err)
+		t.Errorf("the error contains the password: %v", err)
 	}
 }
 
-// TestBaseURL: it is a scheme and a host. Paths from the root, such as Location's,
-// would not be below a path of its own.
+// TestBaseURL: a base URL has no path, because Location headers are absolute paths.
 func TestBaseURL(t *testing.T) {
 	t.Parallel()
 	for value, right := range map[string]bool{
@@ -135,18 +134,19 @@ func TestBaseURL(t *testing.T) {
 		"https://petstore.example/": false, "https://petstore.example/v1": false, "https://petstore.example?": false, "https://petstore.example#": false,
 		"https://user@petstore.example": false, "https://": false, "https://:8080": false, "petstore.example": false, "ftp://petstore.example": false,
 	} {
-		_, _, err := execute(t, []string{"PETSTORE_BASE_URL=" + value}, "serve") // which lacks a database
+		_, _, err := execute(t, []string{"PETSTORE_BASE_URL=" + value}, "serve") // fails later because there is no database
 		if err == nil || strings.Contains(err.Error(), "PETSTORE_BASE_URL") == right {
 			t.Errorf("%q: %v", value, err)
 		}
 	}
 }
 
-// TestLongestRequestTimeout: of a longer one nobody could be told that it is over.
+// TestLongestRequestTimeout: after a longer timeout, the server could not send its
+// 503.
 func TestLongestRequestTimeout(t *testing.T) {
 	t.Parallel()
 	for value, right := range map[string]bool{"1ms": true, "10s": true, "10001ms": false, "1m": false, "-1s": false} {
-		_, _, err := execute(t, []string{"PETSTORE_REQUEST_TIMEOUT=" + value}, "serve") // which lacks a database
+		_, _, err := execute(t, []string{"PETSTORE_REQUEST_TIMEOUT=" + value}, "serve") // fails later because there is no database
 		if err == nil || strings.Contains(err.Error(), "PETSTORE_REQUEST_TIMEOUT") == right {
 			t.Errorf("%s: %v", value, err)
 		}
@@ -158,8 +158,8 @@ func TestServeWithoutADatabase(t *testing.T) {
 	t.Run("no URL", func(t *testing.T) {
 		t.Parallel()
 		_, _, err := execute(t, nil, "serve")
-		if err == nil || !strings.Contains(err.Error(), "set it to the database") {
-			t.Errorf("%v; want a sentence that names what to set", err)
+		if err == nil || !strings.Contains(err.Error(), "must be set to the URL") {
+			t.Errorf("%v; want an error that names DATABASE_URL", err)
 		}
 	})
 	t.Run("connection refused", func(t *testing.T) {
@@ -167,10 +167,10 @@ func TestServeWithoutADatabase(t *testing.T) {
 		environ := []string{"DATABASE_URL=postgres://localhost:1/petstore", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=300ms"}
 		_, stderr, err := execute(t, environ, "serve")
 		if err == nil || !strings.Contains(err.Error(), "PETSTORE_STARTUP_WAIT") {
-			t.Errorf("%v; want a sentence that says how long it waited", err)
+			t.Errorf("%v; want an error that names the variable", err)
 		}
 		if !strings.Contains(stderr, "waiting for the database") {
-			t.Errorf("it does not say that it waits:\n%s", stderr)
+			t.Errorf("serve does not log that it waits:\n%s", stderr)
 		}
 	})
 	t.Run("no such database", func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestServeWithoutADatabase(t *testing.T) {
 		database.Path = "/is_not_there"
 		_, _, err = execute(t, []string{"DATABASE_URL=" + database.String(), "PETSTORE_ADDR=127.0.0.1:0"}, "serve")
 		if err == nil || !strings.Contains(err.Error(), "does not exist") {
-			t.Errorf("%v; want what the database says, at once", err)
+			t.Errorf("%v; want the database's message at once", err)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("migrate up, again: %q", again)
 	}
 	if _, _, err := execute(t, append(environ, "PETSTORE_SERVING_ROLE=nobody_at_all"), "migrate", "up"); err == nil || !strings.Contains(err.Error(), "CREATE ROLE") {
-		t.Errorf("migrate up for a role that is not there: %v", err)
+		t.Errorf("migrate up for a role that does not exist: %v", err)
 	}
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00004_create_orders.sql") {
 		t.Errorf("migrate status:\n%s", status)
@@ -212,7 +212,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("migrate down without a terminal: %v", err)
 	}
 	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") {
-		t.Errorf("migrate status after it was not confirmed:\n%s", status)
+		t.Errorf("migrate status without confirmation:\n%s", status)
 	}
 	if down := must(t, environ, "migrate", "down", "--yes"); !strings.Contains(down, "reverted") {
 		t.Errorf("migrate down: %q", down)
@@ -222,7 +222,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestServingRole: migrate up gives the role that serves all that it needs.
+// TestServingRole: migrate up grants the serving role all privileges that it needs.
 func TestServingRole(t *testing.T) {
 	t.Parallel()
 	role, err := url.Parse(pgtest.New(t).URL)
@@ -243,16 +243,16 @@ func TestServingRole(t *testing.T) {
 	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
 	for range 2 {
 		if said := must(t, up, "migrate", "up"); !strings.Contains(said, "granted "+role.User.Username()+" the privileges of serve\n") {
-			t.Errorf("migrate up says %q", said)
+			t.Errorf("migrate up prints %q", said)
 		}
 	}
 	if got := status(t, base+"/readyz", ""); got != http.StatusOK {
-		t.Errorf("GET /readyz after that: %d", got)
+		t.Errorf("GET /readyz after the grant: status %d", got)
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	post(t, base+"/categories", key, `{"name": "dogs"}`)
 	if _, _, err := execute(t, environ, "migrate", "down", "--yes"); err == nil || !strings.Contains(err.Error(), "42501") {
-		t.Errorf("the role that serves migrates: %v", err)
+		t.Errorf("the serving role can migrate: %v", err)
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
@@ -266,7 +266,7 @@ func TestKeys(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
 	secret := must(t, environ, "key", "create", "--account", "acme", "--name", "ci", "--scope", "read", "--expires-in", "90d")
 	if !regexp.MustCompile(`^` + keyPattern.String() + "\n$").MatchString(secret) {
-		t.Fatalf("key create prints %q, want the key alone", secret)
+		t.Fatalf("key create prints %q, want only the key", secret)
 	}
 	must(t, environ, "key", "create", "--account", "acme")
 	prefix := secret[:len("petstore_")+8]
@@ -274,7 +274,7 @@ func TestKeys(t *testing.T) {
 	if !strings.Contains(list, prefix) || strings.Contains(list, strings.TrimSpace(secret)) || strings.Count(list, "in force") != 2 {
 		t.Errorf("key list:\n%s", list)
 	}
-	for range 2 { // again changes nothing
+	for range 2 { // revoking again changes nothing
 		if revoked := must(t, environ, "key", "revoke", prefix); !strings.Contains(revoked, "(ci)") {
 			t.Errorf("key revoke: %q", revoked)
 		}
@@ -290,13 +290,13 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestListManyKeys: all are listed, in order, however many there are.
+// TestListManyKeys: the list has all keys in order, over several pages.
 func TestListManyKeys(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "key", "create", "--account", "acme")
-	const many = 2*keysPerPage - 1 // beside that one, so that the second page is full
+	const many = 2*keysPerPage - 1 // with the other key, the second page is full
 	if _, err := database.Pool.Exec(t.Context(), `
 		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
 		SELECT account_id, name, scope, prefix, sha256(n::text::bytea) FROM api_keys, generate_series(1, $1) n`, many); err != nil {
@@ -304,16 +304,17 @@ func TestListManyKeys(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(must(t, environ, "key", "list", "--account", "acme")), "\n")[1:]
 	if len(lines) != many+1 {
-		t.Fatalf("%d keys are listed, want %d", len(lines), many+1)
+		t.Fatalf("the list has %d keys, want %d", len(lines), many+1)
 	}
 	for i, line := range lines {
 		if id := strings.Fields(line)[0]; id != strconv.Itoa(i+1) {
-			t.Fatalf("line %d has the key %s", i+1, id)
+			t.Fatalf("line %d of the list has the key %s", i+1, id)
 		}
 	}
 }
 
-// TestRotateKey: the new secret is printed alone; the old one works for its grace.
+// TestRotateKey: rotate prints only the new secret, and the old one works during
+// its grace.
 func TestRotateKey(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -331,7 +332,7 @@ func TestRotateKey(t *testing.T) {
 	}
 	second := must(t, environ, "key", "rotate", prefix(first), "--grace", "10m")
 	if !regexp.MustCompile(`^`+keyPattern.String()+"\n$").MatchString(second) || second == first {
-		t.Fatalf("key rotate prints %q, want the new secret alone", second)
+		t.Fatalf("key rotate prints %q, want only the new secret", second)
 	}
 	works(first)
 	works(second)
@@ -361,12 +362,12 @@ func TestRotateKey(t *testing.T) {
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL} // the ids are the owner's to give
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL} // only the owner may set ids
 	if out := must(t, environ, "seed", "--pets", "50"); !strings.Contains(out, "50 pets") {
 		t.Errorf("seed: %q", out)
 	}
 	if _, _, err := execute(t, environ, "seed", "--pets", "50"); err == nil {
-		t.Error("seed writes into a shop that is not empty")
+		t.Error("seed writes into a database that is not empty")
 	}
 }
 
@@ -377,7 +378,7 @@ func TestOpenAPIAndVersion(t *testing.T) {
 	}
 	json := must(t, []string{"PETSTORE_BASE_URL=https://api.example.com"}, "openapi", "--format", "json")
 	if !strings.Contains(json, `"https://api.example.com"`) {
-		t.Error("openapi --format json does not name the base URL")
+		t.Error("openapi --format json does not contain the base URL")
 	}
 	if version := must(t, nil, "version"); !strings.HasPrefix(version, "petstore ") || !strings.Contains(version, "API 1.0.0") {
 		t.Errorf("version: %q", version)
@@ -389,8 +390,8 @@ func TestOpenAPIAndVersion(t *testing.T) {
 	}
 }
 
-// TestCompletion: the shell completes the values of flags, and names no files
-// where none are taken.
+// TestCompletion: the shell completes the values of flags, and file names only
+// where they make sense.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -415,16 +416,16 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// process is the program as a process of its own.
+// process is the program in its own process.
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	lines  chan string // of stdout and stderr
-	output []string    // those read so far
+	output []string    // lines read so far
 }
 
-// begin starts the program in a directory; it is killed when the test ends, and
-// what it has said is searched for secrets.
+// begin starts the program in a directory. The test kills it at the end and
+// searches its output for secrets.
 func begin(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
@@ -447,7 +448,7 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		read.Close()
-		_ = cmd.Wait() // which the test may have done
+		_ = cmd.Wait() // the test may have done so
 		watchOutput(t, args, stdout.String(), stderr.String())
 	})
 	return p
@@ -455,7 +456,7 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 
 const patience = 60 * time.Second
 
-// expect reads on to the line that holds text and returns it.
+// expect reads output up to the line that contains text, and returns that line.
 func (p *process) expect(text string) string {
 	p.t.Helper()
 	for deadline := time.After(patience); ; {
@@ -466,12 +467,12 @@ func (p *process) expect(text string) string {
 				return line
 			}
 		case <-deadline:
-			p.t.Fatalf("the program did not say %q, but:\n%s", text, strings.Join(p.output, "\n"))
+			p.t.Fatalf("the program did not print %q, but:\n%s", text, strings.Join(p.output, "\n"))
 		}
 	}
 }
 
-// end sends a signal, waits for the end and returns the exit code.
+// end sends a signal, waits for the process and returns the exit code.
 func (p *process) end(signal os.Signal) int {
 	p.t.Helper()
 	watchArguments(p.t)
@@ -483,17 +484,17 @@ func (p *process) end(signal os.Signal) int {
 
 func (p *process) wait() int {
 	p.t.Helper()
-	_ = p.cmd.Wait() // the exit code says it
+	_ = p.cmd.Wait() // reported by the exit code
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// address reads the address on which the program listens.
+// address returns the address on which the program listens.
 func (p *process) address() string {
 	p.t.Helper()
 	return "http://" + regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.expect("listening"))
 }
 
-// status sends a GET and returns the status of the answer.
+// status sends a GET and returns the status of the response.
 func status(t *testing.T, url, key string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -531,8 +532,8 @@ func TestServe(t *testing.T) {
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
-	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "never") != 1 { // expires never
-		t.Errorf("the last use was not written at the end:\n%s", list)
+	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "never") != 1 { // "never" in the column EXPIRES only
+		t.Errorf("the last use was not written during shutdown:\n%s", list)
 	}
 	if _, _, err := execute(t, healthcheck, "healthcheck"); err == nil {
 		t.Error("healthcheck succeeds without a server")
@@ -560,7 +561,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestDev is the life of a developer's folder.
+// TestDev starts, kills and restarts dev in one folder.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
@@ -571,14 +572,14 @@ func TestDev(t *testing.T) {
 	base := first.address()
 	wantPrivate(t, filepath.Join(dir, devDir))
 	if got := status(t, base+"/pets/1", key); got != http.StatusOK {
-		t.Errorf("GET /pets/1 of the sample data: %d", got)
+		t.Errorf("GET /pets/1 of the sample data: status %d", got)
 	}
 	created := post(t, base+"/categories", key, `{"name":"kept over a restart"}`)
 
 	second := begin(t, dir, environ, "dev")
 	second.expect("another petstore dev runs in this folder")
 	if code := second.wait(); code != exitFailure {
-		t.Errorf("a second dev in the folder ends with %d", code)
+		t.Errorf("a second dev in the folder exits with %d", code)
 	}
 
 	if err := first.cmd.Process.Kill(); err != nil {
@@ -588,22 +589,22 @@ func TestDev(t *testing.T) {
 
 	third := begin(t, dir, environ, "dev")
 	if again := keyPattern.FindString(third.expect("API key")); again != key {
-		t.Error("the key is another one after a restart")
+		t.Error("the key has changed after a restart")
 	}
 	base = third.address()
 	if got := status(t, base+created, key); got != http.StatusOK {
-		t.Errorf("GET %s after kill -9: %d", created, got)
+		t.Errorf("GET %s after kill -9: status %d", created, got)
 	}
 	if code := third.end(os.Interrupt); code != 0 {
 		t.Errorf("exit code %d after Ctrl-C", code)
 	}
 	if pids, _ := filepath.Glob(filepath.Join(dir, ".petstore", "postgres", "*", "postmaster.pid")); len(pids) != 0 {
-		t.Errorf("PostgreSQL still runs: %v", pids)
+		t.Errorf("PostgreSQL is still running: %v", pids)
 	}
 }
 
-// wantPrivate checks that nobody else can read or list anything in a folder. Under
-// root, the server's user may pass through.
+// wantPrivate checks that other users cannot read or list anything in a folder.
+// Under root, the user of the database server may enter it.
 func wantPrivate(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -621,7 +622,7 @@ func wantPrivate(t *testing.T, dir string) {
 		if open := info.Mode().Perm() &^ allowed; open != 0 && info.Mode()&fs.ModeSocket == 0 {
 			t.Errorf("%s has mode %s", path, info.Mode())
 		}
-		if entry.Name() == "data" || entry.Name() == "socket" { // PostgreSQL's own, closed by their mode
+		if entry.Name() == "data" || entry.Name() == "socket" { // protected by PostgreSQL
 			if info.Mode().Perm() != 0o700 {
 				t.Errorf("%s has mode %s", path, info.Mode())
 			}
@@ -634,7 +635,8 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
-// TestDevClosesItsFolder: one that an older version left open is closed.
+// TestDevClosesItsFolder: dev restricts the permissions of a folder that an older
+// version created.
 func TestDevClosesItsFolder(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
@@ -650,8 +652,8 @@ func TestDevClosesItsFolder(t *testing.T) {
 	}
 }
 
-// TestDevOpensTheReference: --port beats PETSTORE_ADDR, and --open shows the
-// page there. A browser that is not there is no reason to stop.
+// TestDevOpensTheReference: --port overrides PETSTORE_ADDR, and --open opens the
+// API reference. Without a browser, dev still runs.
 func TestDevOpensTheReference(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
@@ -668,7 +670,7 @@ func TestDevOpensTheReference(t *testing.T) {
 	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"
 	var got []byte
 	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); {
-		got, _ = os.ReadFile(opened) // it is there when the browser has been started
+		got, _ = os.ReadFile(opened) // exists once the browser has been started
 	}
 	if string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -685,15 +687,16 @@ func TestDevOnABusyPort(t *testing.T) {
 	second := begin(t, openDir(t), []string{"PETSTORE_ADDR=" + address}, "dev")
 	second.expect("set PETSTORE_ADDR")
 	if code := second.wait(); code != exitFailure {
-		t.Errorf("dev on a busy port ends with %d", code)
+		t.Errorf("dev on a busy port exits with %d", code)
 	}
 	if code := first.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
 }
 
-// openDir is a temporary directory that other users can enter, as that of a
-// clone is: t.TempDir is closed to them, and PostgreSQL refuses to run as root.
+// openDir returns a temporary directory that other users can enter, like a clone of
+// the repository. They cannot enter t.TempDir, and PostgreSQL refuses to run as
+// root.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "petstore-dev-") //nolint:usetesting // see above
@@ -707,7 +710,7 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// post sends a body and returns the Location of what it created.
+// post sends a body and returns the Location header.
 func post(t *testing.T, url, key, body string) (location string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))

@@ -15,7 +15,7 @@ func (p *program) openAPICommand() *cobra.Command {
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "yaml" && format != "json" {
-				return wrongUsage(cmd, "--format is %q, but takes yaml or json", format)
+				return wrongUsage(cmd, "--format must be yaml or json, but is %q", format)
 			}
 			c, err := p.loadConfig(false)
 			if err != nil {

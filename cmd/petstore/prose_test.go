@@ -161,7 +161,7 @@ func markdownFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// proseMistakes returns what a Markdown text should say differently.
+// proseMistakes lists the mistakes of a Markdown text, with corrections.
 func proseMistakes(markdown string) []string {
 	var mistakes []string
 	for _, sentence := range sentences(markdown) {
@@ -211,8 +211,8 @@ func sentences(markdown string) []string {
 	return all
 }
 
-// anchors returns the fragments by which the headings of a Markdown text can be
-// linked, as GitHub makes them.
+// anchors returns the fragments of the headings of a Markdown text, as GitHub makes
+// them.
 func anchors(markdown string) []string {
 	var all []string
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(codeBlock.ReplaceAllString(markdown, ""), -1) {

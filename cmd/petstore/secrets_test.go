@@ -17,12 +17,12 @@ import (
 	"petstore/internal/tools/secretscan"
 )
 
-// theSecrets are those of the tests so far: the passwords of databases, and the
-// keys that were printed. Whatever a program says, in any test, is searched for
-// them, but for the one place that shows a key.
+// theSecrets holds the secrets of all tests so far: database passwords and printed
+// keys. Every test searches the output of the program for them, except the one
+// place that shows a key.
 var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
 
-// showsKeys reports whether a command prints an API key, on stdout.
+// showsKeys reports whether a command prints an API key on stdout.
 func showsKeys(args []string) bool {
 	command := strings.Join(args[:min(2, len(args))], " ")
 	return command == "key create" || command == "key rotate" || command == "dev"
@@ -42,19 +42,19 @@ func learnEnviron(environ []string) {
 	}
 }
 
-// watch fails the test when one of these texts, given after what it is, holds a
-// secret.
+// watch fails the test if a text contains a secret. The arguments are pairs of a
+// name and a text.
 func watch(t *testing.T, said ...string) {
 	t.Helper()
 	for i := 0; i+1 < len(said); i += 2 {
 		if found := theSecrets().In(said[i+1]); len(found) > 0 {
-			t.Errorf("%s: holds %q:\n%s", said[i], found, said[i+1])
+			t.Errorf("%s contains %q:\n%s", said[i], found, said[i+1])
 		}
 	}
 }
 
-// watchOutput searches what a command said. What it printed on stdout may be the
-// first sight of a key.
+// watchOutput searches the output of a command. If the command prints a key on
+// stdout, it learns the key.
 func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 	t.Helper()
 	what := "petstore " + strings.Join(args, " ")
@@ -66,8 +66,8 @@ func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 	watch(t, what+": stderr", stderr)
 }
 
-// watchArguments searches the arguments of every process of this machine, which
-// any of its users can read. Systems without /proc show nothing.
+// watchArguments searches the arguments of all processes, which every user of the
+// machine can read. On systems without /proc it does nothing.
 func watchArguments(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -75,15 +75,15 @@ func watchArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		if arguments, err := os.ReadFile(file); err == nil { // else it has ended
+		if arguments, err := os.ReadFile(file); err == nil { // otherwise it has ended
 			watch(t, "arguments of a process", strings.ReplaceAll(string(arguments), "\x00", " "))
 		}
 	}
 }
 
-// TestPasswordIsNowhere: whatever is wrong with the database, neither the error
-// nor the log says the password. execute searches both, and this test makes sure
-// that there was something to find.
+// TestPasswordIsNowhere: for any database error, neither the error message nor the
+// log contains the password. execute searches both, and this test checks that the
+// search can find it.
 func TestPasswordIsNowhere(t *testing.T) {
 	t.Parallel()
 	const password = "a password, & with/all:of@them?#%"
@@ -94,18 +94,18 @@ func TestPasswordIsNowhere(t *testing.T) {
 	}
 	unknown := *database
 	unknown.User = url.UserPassword("nobody_at_all", password)
-	refusing := refusePasswords(t)
+	refusing := rejectPasswords(t)
 	for what, address := range map[string]string{
-		"a port that is none":   "postgres://" + user + "@localhost:port/petstore",
-		"a mode that is none":   "postgres://" + user + "@localhost/petstore?sslmode=perhaps",
-		"a host that is none":   "postgres://" + user + "@host.invalid/petstore",
-		"words instead":         "host=localhost port=many password='" + password + "'",
-		"not encoded":           "postgres://petstore:" + password + "@localhost/petstore",
-		"nobody listens":        "postgres://" + user + "@127.0.0.1:1/petstore?sslmode=disable",
-		"of several nobody":     "postgres://" + user + "@127.0.0.1:1,127.0.0.1:2/petstore?sslmode=disable",
-		"in the query":          "postgres://127.0.0.1:1/petstore?sslmode=disable&user=petstore&password=" + url.QueryEscape(password),
-		"there is no such role": unknown.String(),
-		"refused":               "postgres://" + user + "@" + refusing + "/petstore?sslmode=disable",
+		"an invalid port":           "postgres://" + user + "@localhost:port/petstore",
+		"an invalid sslmode":        "postgres://" + user + "@localhost/petstore?sslmode=perhaps",
+		"an invalid host":           "postgres://" + user + "@host.invalid/petstore",
+		"words instead":             "host=localhost port=many password='" + password + "'",
+		"not encoded":               "postgres://petstore:" + password + "@localhost/petstore",
+		"nobody listens":            "postgres://" + user + "@127.0.0.1:1/petstore?sslmode=disable",
+		"several unreachable hosts": "postgres://" + user + "@127.0.0.1:1,127.0.0.1:2/petstore?sslmode=disable",
+		"in the query":              "postgres://127.0.0.1:1/petstore?sslmode=disable&user=petstore&password=" + url.QueryEscape(password),
+		"an unknown role":           unknown.String(),
+		"refused":                   "postgres://" + user + "@" + refusing + "/petstore?sslmode=disable",
 	} {
 		for _, command := range []string{"serve", "migrate up", "key list --account acme", "seed"} {
 			t.Run(what+", "+command, func(t *testing.T) {
@@ -116,16 +116,16 @@ func TestPasswordIsNowhere(t *testing.T) {
 					"DATABASE_URL=" + address, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off", "PETSTORE_STARTUP_WAIT=1ms", "PETSTORE_LOG_LEVEL=debug",
 				}, strings.Fields(command)...)
 				if err == nil {
-					t.Error("it found a database")
+					t.Error("the command connected to a database")
 				}
 			})
 		}
 	}
 }
 
-// refusePasswords is the address of a server that asks for a password and wants
-// another one.
-func refusePasswords(t *testing.T) string {
+// rejectPasswords starts a server that asks for a password and rejects every one.
+// It returns the address.
+func rejectPasswords(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -154,7 +154,7 @@ func refusePasswords(t *testing.T) string {
 			if err != nil {
 				return // closed
 			}
-			go func() { _ = refuse(conn) }() // a client that leaves has its own reason
+			go func() { _ = refuse(conn) }() // a client that leaves is expected
 		}
 	}()
 	return fmt.Sprint(listener.Addr())

@@ -23,7 +23,7 @@ func (p *program) seedCommand() *cobra.Command {
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if pets < 1 || pets > seed.MaxPets {
-				return wrongUsage(cmd, "--pets is %d, but takes a number from 1 to %d", pets, seed.MaxPets)
+				return wrongUsage(cmd, "--pets must be from 1 to %d, but is %d", seed.MaxPets, pets)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				if err := seed.Load(ctx, database.Pool(), pets, p.progress()); err != nil {

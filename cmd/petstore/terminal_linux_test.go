@@ -13,8 +13,8 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// openTerminal makes a terminal: what is written to the keyboard is read from
-// the screen end, as from a person.
+// openTerminal opens a pseudo-terminal. The program reads from terminal what the
+// test writes to keyboard.
 func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -35,7 +35,7 @@ func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 	return keyboard, terminal
 }
 
-// TestMigrateDownAsks: on a terminal, nothing but a yes takes a migration back.
+// TestMigrateDownAsks: on a terminal, only the reply yes reverts a migration.
 func TestMigrateDownAsks(t *testing.T) {
 	t.Parallel()
 	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
@@ -48,7 +48,7 @@ func TestMigrateDownAsks(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), []string{"migrate", "down"}, environ, terminal, &stdout, &stderr)
 		if asked := stderr.String(); !strings.HasPrefix(asked, "Revert 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
-			t.Errorf("it asks %q", asked)
+			t.Errorf("the prompt is %q", asked)
 		}
 		after := must(t, environ, "migrate", "version")
 		switch {

@@ -22,7 +22,7 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// spanCollector takes spans by OTLP over HTTP.
+// spanCollector receives spans by OTLP over HTTP.
 type spanCollector struct {
 	url      string
 	mu       sync.Mutex
@@ -64,14 +64,14 @@ func startCollector(t *testing.T) *spanCollector {
 	return c
 }
 
-// span is what a test wants of one.
+// span is the part of a span that the tests compare.
 type span struct {
-	Name, Parent string // by name; "remote" is what the client sent
+	Name, Parent string // names of spans; "remote" is the span of the client
 	Attributes   map[string]string
 	Failed       bool
 }
 
-// trace gives the spans of a trace in the order in which they began.
+// trace returns the spans of a trace in the order of their start times.
 func (c *spanCollector) trace(id, remoteParent string) []span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +99,9 @@ func (c *spanCollector) trace(id, remoteParent string) []span {
 	return all
 }
 
-// TestTraces: with the variables of OpenTelemetry set, the spans of a request and
-// of its statements arrive at the collector, below the client's own, and no secret.
+// TestTraces: with the OpenTelemetry variables set, the collector receives the
+// spans of a request and its statements, as children of the client's span and
+// without secrets.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := startCollector(t)
@@ -132,7 +133,7 @@ func TestTraces(t *testing.T) {
 	send(http.MethodGet, "/pets", "", unwanted, "00")
 	ask(t, http.MethodGet, base+"/livez", key, "")
 	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
-		t.Errorf("the log lines carry the trace ids %q", got)
+		t.Errorf("the log lines have the trace ids %q", got)
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
@@ -169,26 +170,26 @@ func TestTraces(t *testing.T) {
 			conflict,
 		},
 		refused:  {{Name: "GET", Parent: "remote", Attributes: request("GET", "", "404")}},
-		unwanted: nil, // the client's trace is not recorded
+		unwanted: nil, // the client does not record its trace
 	} {
-		// A key is looked up in the database whenever the memory of it was emptied.
+		// The server looks up a key whenever its cache was emptied.
 		got := slices.DeleteFunc(spans.trace(trace, parent), func(s span) bool { return s.Name == "APIKeyLookUp" })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("trace %s (-want +got):\n%s", trace, diff)
 		}
 	}
 	if spans.service != "shop" || len(spans.mistakes) > 0 {
-		t.Errorf("the spans are of the service %q, and sent with the mistakes %v", spans.service, spans.mistakes)
+		t.Errorf("the spans have the service %q and the errors %v", spans.service, spans.mistakes)
 	}
 	watch(t, "the spans", string(spans.received))
 	for _, secret := range []string{key, key[len("petstore_"):], "hidden", "Bearer"} {
 		if strings.Contains(string(spans.received), secret) {
-			t.Errorf("%q is in the spans", secret)
+			t.Errorf("the spans contain %q", secret)
 		}
 	}
 }
 
-// traceIDs reads the trace ids of the log lines of the next requests.
+// traceIDs returns the trace ids of the log lines of the next requests.
 func traceIDs(p *process, requests int) []string {
 	p.t.Helper()
 	ids := make([]string, requests)
@@ -204,8 +205,8 @@ func traceIDs(p *process, requests int) []string {
 	return ids
 }
 
-// TestNoTraces: a collector is contacted only where the variables say so, and one
-// that is away stops nothing.
+// TestNoTraces: the server contacts a collector only if the variables are set, and
+// works without a reachable one.
 func TestNoTraces(t *testing.T) {
 	t.Parallel()
 	spans := startCollector(t)
@@ -218,7 +219,7 @@ func TestNoTraces(t *testing.T) {
 		}
 	}
 	if len(spans.received) > 0 {
-		t.Errorf("%d bytes of spans were sent", len(spans.received))
+		t.Errorf("%d bytes of spans were sent, want 0", len(spans.received))
 	}
 	away := begin(t, t.TempDir(), append(slices.Clone(environ), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"), "serve")
 	if got := status(t, away.address()+"/readyz", ""); got != http.StatusOK {

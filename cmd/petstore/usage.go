@@ -64,7 +64,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		return wrongUsage(cmd, "--%s needs a value", lacking.GetFlag().Name)
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return wrongUsage(cmd, "--%s is %q, but takes %s", invalid.GetFlag().Name, invalid.GetValue(), takenBy(invalid))
+		return wrongUsage(cmd, "--%s must be %s, but is %q", invalid.GetFlag().Name, validValues(invalid), invalid.GetValue())
 	}
 	if bad, ok := errors.AsType[*pflag.InvalidSyntaxError](err); ok {
 		return wrongUsage(cmd, "%s is not a flag", bad.GetSpecifiedFlag())
@@ -72,8 +72,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return wrongUsage(cmd, "%v", err)
 }
 
-// takenBy describes the valid values of a flag.
-func takenBy(invalid *pflag.InvalidValueError) string {
+// validValues describes the valid values of a flag.
+func validValues(invalid *pflag.InvalidValueError) string {
 	switch invalid.GetFlag().Value.Type() {
 	case "int":
 		if number := strings.TrimLeft(invalid.GetValue(), "+-"); number != "" && strings.Trim(number, "0123456789") == "" {
