@@ -9,5 +9,5 @@ const (
 	SuspectPace        = suspectPace
 )
 
-// SetClock replaces the verifier's clock. Call it before the first use.
+// SetClock replaces the clock of the verifier. Call it before the first use.
 func (v *Verifier) SetClock(now func() time.Time) { v.now = now }

@@ -9,8 +9,8 @@ import (
 	"petstore/internal/auth"
 )
 
-// FuzzParseSecret holds the parser of keys to their form: what it takes is a
-// key in whole and differs from every other in more than one character.
+// FuzzParseSecret checks that the parser accepts only complete keys, and that two
+// valid keys differ in more than one character.
 func FuzzParseSecret(f *testing.F) {
 	key := auth.NewSecret().Reveal()
 	for _, seed := range []string{
@@ -30,7 +30,7 @@ func FuzzParseSecret(f *testing.F) {
 		}
 		const length = len("petstore_") + 30 + 6
 		if secret.Reveal() != text || len(text) != length || !strings.HasPrefix(text, "petstore_") || !strings.HasPrefix(text, secret.Prefix()) {
-			t.Fatalf("%q was taken as %q with the prefix %q", text, secret.Reveal(), secret.Prefix())
+			t.Fatalf("%q was accepted as %q with the prefix %q", text, secret.Reveal(), secret.Prefix())
 		}
 		if printed := fmt.Sprintf("%v %s %q %+v %#v %x", secret, secret, secret, secret, secret, secret); strings.Contains(printed, text[len(secret.Prefix()):]) {
 			t.Fatalf("%q prints as %s", text, printed)
@@ -39,7 +39,7 @@ func FuzzParseSecret(f *testing.F) {
 			for _, other := range []byte{'0', 'Z', 'a', '_', 0} {
 				if changed := text[:i] + string(other) + text[i+1:]; changed != text {
 					if _, err := auth.ParseSecret(changed); err == nil {
-						t.Fatalf("%q was taken, and so was %q", text, changed)
+						t.Fatalf("both %q and %q were accepted", text, changed)
 					}
 				}
 			}

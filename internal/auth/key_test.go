@@ -34,7 +34,7 @@ func sealed(random string) string {
 func TestKeyFormat(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[string]string{
-		// The checksums were computed by another program (Python's zlib).
+		// Python's zlib computed these checksums.
 		"000000000000000000000000000000": "petstore_0000000000000000000000000000002C8GjS",
 		"0123456789ABCDEFGHIJKLMNOPQRST": "petstore_0123456789ABCDEFGHIJKLMNOPQRST4PMbyp",
 		"drrYjTdd6emrCGjTGYv3HF2s7u0rih": "petstore_drrYjTdd6emrCGjTGYv3HF2s7u0rih00gEpD", // padded
@@ -45,11 +45,11 @@ func TestKeyFormat(t *testing.T) {
 		}
 		secret, err := auth.ParseSecret(want)
 		if err != nil {
-			t.Errorf("%s is refused: %v", want, err)
+			t.Errorf("%s was rejected: %v", want, err)
 			continue
 		}
 		if secret.Reveal() != want || secret.Prefix() != want[:len("petstore_")+8] {
-			t.Errorf("%s is read as %s with the prefix %s", want, secret.Reveal(), secret.Prefix())
+			t.Errorf("%s was parsed as %s with the prefix %s", want, secret.Reveal(), secret.Prefix())
 		}
 		if hash := secret.Hash(); hash != sha256.Sum256([]byte(want)) {
 			t.Errorf("%s has the hash %x", want, hash)
@@ -57,7 +57,8 @@ func TestKeyFormat(t *testing.T) {
 	}
 }
 
-// TestNewSecret: keys are well-formed, differ, and use every character alike.
+// TestNewSecret: new keys are valid and unique, and use all characters equally
+// often.
 func TestNewSecret(t *testing.T) {
 	t.Parallel()
 	const keys = 20_000
@@ -67,10 +68,10 @@ func TestNewSecret(t *testing.T) {
 		key := auth.NewSecret().Reveal()
 		random := key[len("petstore_") : len("petstore_")+30]
 		if !form.MatchString(key) || key != sealed(random) || seen[key] {
-			t.Fatalf("%s is malformed, or was made before", key)
+			t.Fatalf("%s is malformed or not unique", key)
 		}
 		if _, err := auth.ParseSecret(key); err != nil {
-			t.Fatalf("%s is refused: %v", key, err)
+			t.Fatalf("%s was rejected: %v", key, err)
 		}
 		seen[key] = true
 		for i := range random {
@@ -87,36 +88,37 @@ func TestNewSecret(t *testing.T) {
 	}
 }
 
-// TestTamperedKey: one character changed, swapped, lost or added makes a key invalid.
+// TestTamperedKey: one changed, swapped, lost or added character makes a key
+// invalid.
 func TestTamperedKey(t *testing.T) {
 	t.Parallel()
 	key := sealed("0123456789ABCDEFGHIJKLMNOPQRST")
-	refused := func(text string) {
+	rejected := func(text string) {
 		t.Helper()
 		if secret, err := auth.ParseSecret(text); !errors.Is(err, auth.ErrInvalidKey) || secret != (auth.Secret{}) {
-			t.Errorf("%q is taken (%v)", text, err)
+			t.Errorf("%q was accepted (%v)", text, err)
 		}
 	}
 	for i := range key {
 		for _, other := range []byte(base62 + "_-. \x00é") {
 			if other != key[i] {
-				refused(key[:i] + string(rune(other)) + key[i+1:])
+				rejected(key[:i] + string(rune(other)) + key[i+1:])
 			}
 		}
-		refused(key[:i])
-		refused(key[:i] + key[i+1:])
-		refused(key[:i] + "0" + key[i:])
+		rejected(key[:i])
+		rejected(key[:i] + key[i+1:])
+		rejected(key[:i] + "0" + key[i:])
 		if i > 0 && key[i] != key[i-1] {
-			refused(key[:i-1] + key[i:i+1] + key[i-1:i] + key[i+1:])
+			rejected(key[:i-1] + key[i:i+1] + key[i-1:i] + key[i+1:])
 		}
 	}
 	for _, text := range []string{"", " " + key, key + " ", key + "\n", key + key, strings.ToUpper(key), strings.ToLower(key), strings.TrimPrefix(key, "petstore_"), "Petstore_" + key[9:]} {
-		refused(text)
+		rejected(text)
 	}
 }
 
-// TestSecretNeverPrintsItself: not in formats, logs, errors or JSON, neither as
-// it is nor in another base. (%p, which asks no Formatter, is vet's to refuse.)
+// TestSecretNeverPrintsItself: formats, logs, errors and JSON do not contain the
+// secret in any base. Vet rejects %p, which does not call Format.
 func TestSecretNeverPrintsItself(t *testing.T) {
 	t.Parallel()
 	secret := auth.NewSecret()
@@ -162,7 +164,7 @@ func TestSecretNeverPrintsItself(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(secret); !strings.Contains(got, secret.Prefix()) {
-		t.Errorf("it prints as %q, which does not tell which key it is", got)
+		t.Errorf("it prints as %q, which does not identify the key", got)
 	}
 }
 

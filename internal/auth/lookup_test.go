@@ -24,15 +24,15 @@ type lookup struct {
 	hashes [][]byte
 }
 
-// lookupTracer records the lookups of a pool. It calls before and after, where they
-// are set, and they may hold the statement up.
+// lookupTracer records the key lookups of a pool. It calls before and after, if
+// set, which may block the statement.
 type lookupTracer struct {
 	before, after func(lookup)
 
 	mu      sync.Mutex
 	lookups []lookup
 	running int
-	most    int // at once
+	most    int // the most at the same time
 }
 
 type lookupKey struct{}
@@ -66,14 +66,14 @@ func (l *lookupTracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 	l.mu.Unlock()
 }
 
-// seen returns the lookups so far, and how many ran at once at most.
+// seen returns the lookups so far, and the most that ran at the same time.
 func (l *lookupTracer) seen() (lookups []lookup, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append(lookups, l.lookups...), l.most
 }
 
-// traced is a verifier whose lookups are seen by this tracer.
+// traced returns a verifier whose lookups this tracer records.
 func (a *account) traced(tracer *lookupTracer) *auth.Verifier {
 	a.t.Helper()
 	const maxConns = 8
@@ -85,15 +85,15 @@ func (a *account) traced(tracer *lookupTracer) *auth.Verifier {
 	return auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 }
 
-// over is the limit of an address that has failed too often.
+// over returns the limit of an address over its failure limit.
 func over(address string) auth.OverLimit {
 	return func() (netip.Addr, bool) { return netip.MustParseAddr(address), true }
 }
 
-// patience is how long a test waits for what should not wait at all.
+// patience is the timeout for operations that should not wait at all.
 const patience = 5 * time.Second
 
-// guess verifies a well-formed key that nobody has.
+// guess verifies a well-formed key that does not exist.
 func guess(ctx context.Context, t testing.TB, v *auth.Verifier, limit auth.OverLimit) {
 	t.Helper()
 	if _, err := v.Verify(ctx, auth.NewSecret().Reveal(), limit); !errors.Is(err, auth.ErrInvalidKey) && !errors.Is(err, context.Canceled) {
@@ -101,7 +101,7 @@ func guess(ctx context.Context, t testing.TB, v *auth.Verifier, limit auth.OverL
 	}
 }
 
-// gate holds those that pass until it opens.
+// gate blocks callers until it opens.
 type gate struct {
 	arrived chan struct{}
 	opened  chan struct{}
@@ -114,9 +114,8 @@ func (g *gate) pass() {
 	<-g.opened
 }
 
-// TestGuessesShareLookups checks that unknown keys are looked up by two statements
-// at once, each with at most 100 keys, however many wait, and that none of them is
-// mistaken for another.
+// TestGuessesShareLookups checks that at most two statements at a time look up
+// unknown keys, each at most 100 keys, and that no key gets the result of another.
 func TestGuessesShareLookups(t *testing.T) {
 	t.Parallel()
 	const guesses = 350
@@ -150,10 +149,10 @@ func TestGuessesShareLookups(t *testing.T) {
 	group.Wait()
 	lookups, most := tracer.seen()
 	if most != auth.ParallelLookups {
-		t.Errorf("%d lookups ran at once, want %d", most, auth.ParallelLookups)
+		t.Errorf("%d lookups ran at the same time, want %d", most, auth.ParallelLookups)
 	}
 	if len(lookups) > guesses/10 {
-		t.Errorf("%d guesses were %d statements", guesses, len(lookups))
+		t.Errorf("%d guesses took %d statements", guesses, len(lookups))
 	}
 	for _, one := range lookups {
 		if len(one.hashes) > auth.MaxHashesPerLookup {
@@ -162,9 +161,9 @@ func TestGuessesShareLookups(t *testing.T) {
 	}
 }
 
-// TestKnownKeysDoNotWaitForGuesses checks that keys that this process has seen before
-// pass while as many guesses as may be are looked up: from memory, and also when
-// they must be read again.
+// TestKnownKeysDoNotWaitForGuesses checks that keys known to this process do not
+// wait for lookups of guesses, neither from the cache nor when they must be read
+// again.
 func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -212,9 +211,9 @@ func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	group.Wait()
 }
 
-// TestGuessesOverTheLimit checks that addresses over their failure limit, of which
-// there may be many, have one lookup at a time, that the others pass them, and that
-// a valid key from such an address is found.
+// TestGuessesOverTheLimit checks that addresses over their failure limit share one
+// lookup at a time, that other addresses pass them, and that a valid key from such
+// an address works.
 func TestGuessesOverTheLimit(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -237,7 +236,7 @@ func TestGuessesOverTheLimit(t *testing.T) {
 		guess(t.Context(), t, v, nil)
 	}
 	if lookups, most := tracer.seen(); len(lookups) != 11 || most != 2 {
-		t.Errorf("%d lookups, %d at once; want one of an address over its limit, and the ten others", len(lookups), most)
+		t.Errorf("%d lookups, %d at the same time; want one of an address over its limit, and the ten others", len(lookups), most)
 	}
 	group.Go(func() {
 		if _, err := v.Verify(t.Context(), secret, over(addresses[0])); err != nil {
@@ -247,12 +246,12 @@ func TestGuessesOverTheLimit(t *testing.T) {
 	close(hold.opened)
 	group.Wait()
 	if _, most := tracer.seen(); most != 2 {
-		t.Errorf("%d lookups at once, want the two from before", most)
+		t.Errorf("%d lookups at the same time, want the two from before", most)
 	}
 }
 
-// TestPaceOfGuesses checks the time that a lookup for an address over its failure
-// limit takes at least, also when the client hangs up.
+// TestPaceOfGuesses checks the minimum duration of a lookup for an address over its
+// failure limit, also when the client hangs up.
 func TestPaceOfGuesses(t *testing.T) {
 	t.Parallel()
 	const guesses = 5
@@ -275,8 +274,8 @@ func TestPaceOfGuesses(t *testing.T) {
 	}
 }
 
-// TestForgetDuringALookup checks that a key that was read before it was revoked is
-// not remembered after.
+// TestForgetDuringALookup checks that a verifier does not cache a key that was
+// revoked during its lookup.
 func TestForgetDuringALookup(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -301,7 +300,7 @@ func TestForgetDuringALookup(t *testing.T) {
 	v.Forget()
 	close(hold.opened)
 	if err := <-verified; err != nil {
-		t.Errorf("a request from before: %v", err)
+		t.Errorf("a request from before the revocation: %v", err)
 	}
 	v.Trust()
 	if _, err := v.Verify(t.Context(), secret, nil); !errors.Is(err, auth.ErrInvalidKey) {

@@ -10,8 +10,7 @@ import (
 	"petstore/internal/auth"
 )
 
-// TestRevokeAgain checks that revoking a revoked key writes nothing and announces
-// nothing.
+// TestRevokeAgain checks that revoking a revoked key neither writes nor notifies.
 func TestRevokeAgain(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -48,7 +47,7 @@ func TestRevokeAgain(t *testing.T) {
 	before := version()
 	revoke(false)
 	if named, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil || len(named) != 1 || named[0].ID != id {
-		t.Errorf("named %+v, %v", named, err)
+		t.Errorf("returned %+v, %v", named, err)
 	}
 	if after := version(); after != before {
 		t.Errorf("the row was written again: version %s, then %s", before, after)
@@ -57,12 +56,12 @@ func TestRevokeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"1", "end"} {
-		heard, err := listener.WaitForNotification(t.Context())
+		received, err := listener.WaitForNotification(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if heard.Payload != want {
-			t.Errorf("heard %q, want %q", heard.Payload, want)
+		if received.Payload != want {
+			t.Errorf("received %q, want %q", received.Payload, want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// account is an account on a database of the test's own, and the time there.
+// account is an account on a database of its own test, with a clock.
 type account struct {
 	t        testing.TB
 	database *pgtest.Database
@@ -39,7 +39,7 @@ func newAccount(t testing.TB) *account {
 	return &account{t: t, database: database, queries: queries, id: owner.ID, now: time.Now()}
 }
 
-// verifier is a process that goes by the account's time.
+// verifier returns a verifier of another process with the account's clock.
 func (a *account) verifier() *auth.Verifier {
 	v := auth.NewVerifier(a.queries, a.queries)
 	v.SetClock(func() time.Time { return a.now })
@@ -55,7 +55,7 @@ func (a *account) issue(expiresAt *time.Time) (id int64, secret string) {
 	return row.ID, made.Reveal()
 }
 
-// rotate gives a key a new secret, and says when the one it had ends.
+// rotate rotates a key and returns the new secret, and when the old one ends.
 func (a *account) rotate(id int64, grace time.Duration) (secret string, until *time.Time) {
 	a.t.Helper()
 	_, made, err := auth.Rotate(a.t.Context(), a.queries, a.id, id, grace)
@@ -68,7 +68,7 @@ func (a *account) rotate(id int64, grace time.Duration) (secret string, until *t
 	return made.Reveal(), until
 }
 
-// works reports whether a secret is that of a key in force.
+// works reports whether a verifier accepts a secret.
 func (a *account) works(v *auth.Verifier, secret string) bool {
 	a.t.Helper()
 	identity, err := v.Verify(a.t.Context(), secret, nil)
@@ -82,8 +82,8 @@ func (a *account) works(v *auth.Verifier, secret string) bool {
 	return false
 }
 
-// wantWork fails the test unless, at that time, exactly these secrets work for
-// every process.
+// wantWork fails the test unless exactly these secrets work in every process at
+// this time.
 func (a *account) wantWork(at time.Time, verifiers []*auth.Verifier, want map[string]bool) {
 	a.t.Helper()
 	a.now = at
@@ -93,13 +93,13 @@ func (a *account) wantWork(at time.Time, verifiers []*auth.Verifier, want map[st
 			got[secret] = a.works(v, secret)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			a.t.Errorf("verifier %d at %s: which work (-want +got):\n%s", i, at, diff)
+			a.t.Errorf("verifier %d at %s: accepted secrets (-want +got):\n%s", i, at, diff)
 		}
 	}
 }
 
-// TestGrace: a secret that was rotated works to the moment its grace ends, for a
-// process that remembers it as for one that does not.
+// TestGrace: a rotated secret works exactly until its grace ends, in processes with
+// and without a cached copy.
 func TestGrace(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -111,7 +111,7 @@ func TestGrace(t *testing.T) {
 	}
 	both, one := map[string]bool{first: true, second: true}, map[string]bool{first: false, second: true}
 	a.wantWork(a.now, warm, both)
-	for range 3 { // remembered, though nobody says that nothing was missed
+	for range 3 { // cached, even without a live listener
 		warm[0].Trust()
 		a.wantWork(a.now.Add(time.Millisecond), warm, both)
 	}
@@ -121,7 +121,7 @@ func TestGrace(t *testing.T) {
 	a.wantWork(until.Add(time.Hour), warm, one)
 }
 
-// TestRotateAgain: a key has two secrets at most, and one without a grace.
+// TestRotateAgain: a key has at most two secrets, and only one without grace.
 func TestRotateAgain(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -131,13 +131,14 @@ func TestRotateAgain(t *testing.T) {
 	a.wantWork(a.now, nil, map[string]bool{first: false, second: true, third: true})
 	fourth, until := a.rotate(id, 0)
 	if until != nil {
-		t.Errorf("without a grace, the secret ends at %s", until)
+		t.Errorf("without grace, the secret ends at %s", until)
 	}
 	a.wantWork(a.now, nil, map[string]bool{first: false, second: false, third: false, fourth: true})
 }
 
-// TestGraceOfAKeyThatExpires: what ends first, ends the secret.
-func TestGraceOfAKeyThatExpires(t *testing.T) {
+// TestGraceOfAnExpiringKey: a secret ends with its grace or its key, whichever is
+// first.
+func TestGraceOfAnExpiringKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	expiresAt := a.now.Add(time.Hour).Truncate(time.Microsecond)
@@ -153,12 +154,13 @@ func TestGraceOfAKeyThatExpires(t *testing.T) {
 	a.wantWork(expiresAt.Add(-time.Microsecond), nil, all(false, true))
 	a.wantWork(expiresAt, nil, all(false, false))
 
-	// who has expired stays so
+	// rotation does not revive an expired key
 	third, _ := a.rotate(long, time.Hour)
 	a.wantWork(expiresAt, nil, map[string]bool{longSecond: false, third: false})
 }
 
-// TestRotateNoKey: one that is absent, revoked, or another account's.
+// TestRotateNoKey: rotating fails for a key that does not exist, is revoked, or
+// belongs to another account.
 func TestRotateNoKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -170,7 +172,7 @@ func TestRotateNoKey(t *testing.T) {
 	none := func(accountID, id int64) {
 		t.Helper()
 		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
-			t.Errorf("rotated %d of account %d: %v, %v", id, accountID, made, err)
+			t.Errorf("rotated key %d of account %d: %v, %v", id, accountID, made, err)
 		}
 	}
 	none(other.ID, id)
@@ -184,7 +186,7 @@ func TestRotateNoKey(t *testing.T) {
 	a.wantWork(a.now, nil, map[string]bool{secret: false, second: false})
 }
 
-// lastUsed reads when a key was last used, as it is stored.
+// lastUsed returns the stored last use of a key.
 func (a *account) lastUsed(id int64) (at *time.Time) {
 	a.t.Helper()
 	if err := a.database.Pool.QueryRow(a.t.Context(), "SELECT last_used_at FROM api_keys WHERE id = $1", id).Scan(&at); err != nil {
@@ -200,7 +202,7 @@ func (a *account) wantLastUsed(id int64, want time.Time) {
 	}
 }
 
-// use uses a secret, which must work, and writes what was noted.
+// use verifies a secret, which must work, and writes the last uses.
 func (a *account) use(v *auth.Verifier, secret string, at time.Time) {
 	a.t.Helper()
 	a.now = at
@@ -212,8 +214,8 @@ func (a *account) use(v *auth.Verifier, secret string, at time.Time) {
 	}
 }
 
-// TestLastUsed: written at most once a minute, by however many processes, and
-// for uses alone.
+// TestLastUsed: each use is written at most once a minute, whatever the number of
+// processes.
 func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -224,7 +226,7 @@ func TestLastUsed(t *testing.T) {
 
 	a.works(one, secret)
 	if got := a.lastUsed(id); got != nil {
-		t.Errorf("last used at %s, written while the request ran", got)
+		t.Errorf("last use %s was written while the request ran", got)
 	}
 	a.use(one, secret, began)
 	a.wantLastUsed(id, began)
@@ -246,18 +248,18 @@ func TestLastUsed(t *testing.T) {
 	a.use(other, secret, minute.Add(time.Hour))
 	a.wantLastUsed(id, minute.Add(time.Hour))
 
-	// both secrets of a key are its uses
+	// both secrets of a key count as uses
 	second, _ := a.rotate(id, auth.MaxGrace)
 	a.use(one, secret, minute.Add(2*time.Hour))
 	a.use(one, second, minute.Add(3*time.Hour))
 	a.wantLastUsed(id, minute.Add(3*time.Hour))
 	if got := a.lastUsed(unused); got != nil {
-		t.Errorf("a key that nobody used was last used at %s", got)
+		t.Errorf("an unused key has the last use %s", got)
 	}
 }
 
-// TestRefusedIsNotUsed: neither by an expired key nor by a revoked one.
-func TestRefusedIsNotUsed(t *testing.T) {
+// TestRejectedIsNotUsed: expired and revoked keys have no uses.
+func TestRejectedIsNotUsed(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	expiresAt := a.now.Add(time.Hour)
@@ -279,8 +281,8 @@ func TestRefusedIsNotUsed(t *testing.T) {
 	a.wantLastUsed(revoked, before)
 }
 
-// TestFlushFails: what could not be written is written the next time, a later
-// use of the same key too.
+// TestFlushFails: the next flush writes the uses that could not be written,
+// including later ones.
 func TestFlushFails(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -302,11 +304,11 @@ func TestFlushFails(t *testing.T) {
 	a.wantLastUsed(second, began)
 }
 
-// TestFlushIsAWrite: it takes no connection that is kept for reads.
+// TestFlushIsAWrite: a flush does not take a connection that is reserved for reads.
 func TestFlushIsAWrite(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
-	const conns = 3 // one for writes, two kept for reads
+	const conns = 3 // one for writes, two reserved for reads
 	pool, err := postgres.Open(t.Context(), a.database.URL, conns)
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +327,7 @@ func TestFlushIsAWrite(t *testing.T) {
 	}
 }
 
-// TestRecordUses: what is left is written at the end; what cannot be is logged.
+// TestRecordUses: the last flush runs at the end, and failures are logged.
 func TestRecordUses(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -351,7 +353,7 @@ func TestRecordUses(t *testing.T) {
 	}
 }
 
-// TestUsesAreNotAnnounced: rotations are, and a use is not.
+// TestUsesAreNotAnnounced: rotations send notifications, and uses do not.
 func TestUsesAreNotAnnounced(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -371,21 +373,21 @@ func TestUsesAreNotAnnounced(t *testing.T) {
 	if _, err := a.database.Pool.Exec(t.Context(), "SELECT pg_notify($1, 'end')", auth.Channel); err != nil {
 		t.Fatal(err)
 	}
-	var heard []string
-	for len(heard) == 0 || heard[len(heard)-1] != "end" {
+	var received []string
+	for len(received) == 0 || received[len(received)-1] != "end" {
 		notification, err := listener.WaitForNotification(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		heard = append(heard, notification.Payload)
+		received = append(received, notification.Payload)
 	}
-	if diff := cmp.Diff([]string{"1", "end"}, heard); diff != "" {
-		t.Errorf("announced (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{"1", "end"}, received); diff != "" {
+		t.Errorf("notifications (-want +got):\n%s", diff)
 	}
 }
 
-// TestFlushesAtOnce: processes that write the same uses, each in an order of its
-// own, do not deadlock, and one of them wins.
+// TestFlushesAtOnce: processes that write the same uses in different orders do not
+// deadlock, and one of them wins.
 func TestFlushesAtOnce(t *testing.T) {
 	t.Parallel()
 	const keys, processes, rounds = 400, 4, 5
@@ -417,14 +419,14 @@ func TestFlushesAtOnce(t *testing.T) {
 		group.Wait()
 		var written int
 		if err := a.database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_keys WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)).Scan(&written); err != nil || written != keys {
-			t.Errorf("written for %d keys of %d: %v", written, keys, err)
+			t.Errorf("uses of %d of %d keys were written: %v", written, keys, err)
 		}
 	}
 }
 
-// TestNotingCostsNoAllocation: to note a use of a key that is known takes no
-// memory, beside what reading the secret takes.
-func TestNotingCostsNoAllocation(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
+// TestRecordingAUseAllocatesNothing: recording a use of a cached key allocates nothing
+// beyond parsing the secret.
+func TestRecordingAUseAllocatesNothing(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts for the whole process
 	a := newAccount(t)
 	_, text := a.issue(nil)
 	v := a.verifier()
@@ -435,7 +437,7 @@ func TestNotingCostsNoAllocation(t *testing.T) { //nolint:paralleltest // Allocs
 	reading := testing.AllocsPerRun(runs, func() {
 		secret, err := auth.ParseSecret(text)
 		if hash := secret.Hash(); err != nil || hash[0] == hash[1] && hash[1] == hash[2] && hash[2] == hash[3] {
-			t.Error("the secret is not read")
+			t.Error("the secret could not be parsed")
 		}
 	})
 	verifying := testing.AllocsPerRun(runs, func() {
@@ -444,6 +446,6 @@ func TestNotingCostsNoAllocation(t *testing.T) { //nolint:paralleltest // Allocs
 		}
 	})
 	if verifying > reading {
-		t.Errorf("verifying allocates %.0f times, reading the secret %.0f times", verifying, reading)
+		t.Errorf("verifying allocates %.0f times, parsing the secret %.0f times", verifying, reading)
 	}
 }

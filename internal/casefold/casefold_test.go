@@ -28,12 +28,12 @@ func TestKey(t *testing.T) {
 		})
 	}
 	if casefold.Key("Rex") == casefold.Key("Rey") {
-		t.Error("two different names have one key")
+		t.Error("two different names have the same key")
 	}
 }
 
-// TestKeyOfEveryLetter: letters that differ by case alone have one key, and a key
-// is its own key. SimpleFold of the standard library says which letters these are.
+// TestKeyOfEveryLetter: letters that differ only by case (SimpleFold of the
+// standard library) have the same key, and a key is its own key.
 func TestKeyOfEveryLetter(t *testing.T) {
 	t.Parallel()
 	for r := rune(0); r <= unicode.MaxRune; r++ {
@@ -43,7 +43,7 @@ func TestKeyOfEveryLetter(t *testing.T) {
 		}
 		key := casefold.Key(string(r))
 		if casefold.Key(string(other)) != key {
-			t.Errorf("%U and %U differ by case alone and have the keys %+q and %+q", r, other, key, casefold.Key(string(other)))
+			t.Errorf("%U and %U differ only by case, but have the keys %+q and %+q", r, other, key, casefold.Key(string(other)))
 		}
 		if again := casefold.Key(key); again != key {
 			t.Errorf("the key of %U is %+q, whose key is %+q", r, key, again)

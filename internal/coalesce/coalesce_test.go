@@ -15,18 +15,18 @@ import (
 	"petstore/internal/coalesce"
 )
 
-// one is one run at a time of each key.
+// one allows one run at a time per key.
 var one = coalesce.Limits{Parallel: 1}
 
-// gate lets a test hold runs and see what they were given.
+// gate blocks runs and records their inputs.
 type gate struct {
-	runs chan []int    // the inputs of each run, as it begins
-	open chan struct{} // each receive lets one run end
+	runs chan []int    // inputs of each run, sent when it starts
+	open chan struct{} // each receive ends one run
 }
 
 func newGate() *gate { return &gate{runs: make(chan []int, 100), open: make(chan struct{})} }
 
-// double returns twice each input, once it may proceed.
+// double returns twice each input, once the gate lets it proceed.
 func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 	g.runs <- append([]int(nil), ins...)
 	<-g.open
@@ -37,7 +37,7 @@ func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 	return outs, nil
 }
 
-// TestCallsThatWaitGoTogether is TestRuns in real time, where 50 calls come at once.
+// TestCallsThatWaitGoTogether is TestRuns in real time, with 50 concurrent calls.
 func TestCallsThatWaitGoTogether(t *testing.T) {
 	t.Parallel()
 	g := newGate()
@@ -52,14 +52,14 @@ func TestCallsThatWaitGoTogether(t *testing.T) {
 	}
 	call(1)
 	if first := <-g.runs; len(first) != 1 {
-		t.Fatalf("the first run had %v", first)
+		t.Fatalf("the inputs of the first run are %v", first)
 	}
 	const others = 50
 	for i := range others {
 		call(10 + i)
 	}
 	seen := 0
-	for seen < others { // those that came too late for one run are in the next
+	for seen < others { // calls that came too late for one run are in the next
 		g.open <- struct{}{}
 		seen += len(<-g.runs)
 	}
@@ -70,7 +70,6 @@ func TestCallsThatWaitGoTogether(t *testing.T) {
 	}
 }
 
-// TestKeysDoNotWaitForEachOther.
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	g := newGate()
@@ -84,13 +83,13 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		})
 	}
 	for range 3 {
-		<-g.runs // all have begun, and none has ended
+		<-g.runs // all have started, and none has ended
 	}
 	close(g.open)
 	calls.Wait()
 }
 
-// TestParallelRuns: as many as allowed and no more.
+// TestParallelRuns: as many runs as allowed, and no more.
 func TestParallelRuns(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64
@@ -113,12 +112,12 @@ func TestParallelRuns(t *testing.T) {
 	}
 	calls.Wait()
 	if most.Load() > 2 {
-		t.Errorf("%d runs at once", most.Load())
+		t.Errorf("%d concurrent runs", most.Load())
 	}
 }
 
-// TestLeaving: a call whose context ends leaves. Nothing is done for it when its
-// run begins later, and the others are answered, each for itself.
+// TestLeaving: a call whose context has ended leaves. A run that starts later skips
+// it, and the other calls get their own results.
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	g := newGate()
@@ -126,8 +125,7 @@ func TestLeaving(t *testing.T) {
 	var first, others sync.WaitGroup
 	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
 	<-g.runs
-	// Whoever comes with a context that has ended waits for nothing, and by then
-	// has taken a place.
+	// A call with an ended context does not wait, but it takes a place.
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for in := 100; in < 105; in++ {
@@ -143,17 +141,17 @@ func TestLeaving(t *testing.T) {
 	g.open <- struct{}{}
 	first.Wait()
 	var seen []int
-	for len(seen) < 5 { // those that came too late for one run are in the next
+	for len(seen) < 5 { // calls that came too late for one run are in the next
 		seen = append(seen, <-g.runs...)
 		g.open <- struct{}{}
 	}
 	others.Wait()
 	for _, in := range seen {
 		if in < 0 {
-			t.Errorf("a call that had left was run: %v", seen)
+			t.Errorf("the run includes a call that had left: %v", seen)
 		}
 	}
-	// When all have left, the key is as new.
+	// When all calls have left, the next call starts a run at once.
 	first.Go(func() { _, _ = b.Do(t.Context(), "key", 1) })
 	<-g.runs
 	if _, err := b.Do(ended, "key", -1); !errors.Is(err, context.Canceled) {
@@ -166,8 +164,8 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestFailures: an error is that of all in the run, a panic and a wrong number
-// of answers are errors, and the next run is not touched by them.
+// TestFailures: all calls of a run share its error. A panic and a wrong number of
+// outputs are errors. The next run is not affected.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no")
@@ -212,8 +210,8 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
-// TestAGroupHasItsFirstCallsValues: what waited runs with the values of the
-// context that came first, such as the span that it belongs to, and not its end.
+// TestAGroupHasItsFirstCallsValues: a run has the context values of its first call,
+// such as its span, but not its cancellation.
 func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +226,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		call := func(ctx context.Context, name string, want error) {
 			go func() {
 				if _, err := b.Do(context.WithValue(ctx, caller{}, name), "key", 0); !errors.Is(err, want) {
-					t.Errorf("the call of %s: %v, want %v", name, err, want)
+					t.Errorf("call %s: %v, want %v", name, err, want)
 				}
 			}()
 			synctest.Wait()
@@ -242,7 +240,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		close(open)
 		synctest.Wait()
 		if want := []any{"alone", "first"}; !slices.Equal(ran, want) {
-			t.Errorf("the runs have the values of %v, want %v", ran, want)
+			t.Errorf("the runs have the context values of %v, want %v", ran, want)
 		}
 	})
 }
@@ -253,15 +251,15 @@ type bubble struct {
 	coalescer *coalesce.Coalescer[int, int, int]
 
 	mu    sync.Mutex
-	held  map[int]chan struct{} // by the first input of a run
-	began []string              // the inputs of each run
-	ended []string              // the inputs of each run whose context ended
-	left  []string              // the input and the error of each call that failed
-	done  int                   // how many calls have returned
+	held  map[int]chan struct{} // by first input of the run
+	began []string              // inputs of each run that has started
+	ended []string              // inputs of each run whose context has ended
+	left  []string              // input and error of each failed call
+	done  int                   // number of calls that have returned
 }
 
-// inBubble runs a test with a coalescer whose runs last until release is called
-// for their first input, or until their context ends.
+// inBubble tests a coalescer whose runs last until release is called for their
+// first input, or until their context ends.
 func inBubble(t *testing.T, limits coalesce.Limits, test func(b *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,14 +278,14 @@ func inBubble(t *testing.T, limits coalesce.Limits, test func(b *bubble)) {
 	})
 }
 
-// note changes what the bubble has seen.
+// note changes the records of the bubble.
 func (b *bubble) note(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
 }
 
-// gate returns the channel that is closed when the run with this first input may end.
+// gate returns the channel that ends the run with this first input when closed.
 func (b *bubble) gate(in int) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,7 +295,7 @@ func (b *bubble) gate(in int) chan struct{} {
 	return b.held[in]
 }
 
-// release ends the runs that have these first inputs.
+// release ends the runs with these first inputs.
 func (b *bubble) release(ins ...int) {
 	for _, in := range ins {
 		close(b.gate(in))
@@ -305,14 +303,14 @@ func (b *bubble) release(ins ...int) {
 	}
 }
 
-// pass lets time pass.
+// pass advances the fake time.
 func (b *bubble) pass(d time.Duration) {
-	<-time.After(d) // no real time in a bubble
+	<-time.After(d) // takes no real time in a bubble
 	synctest.Wait()
 }
 
-// call calls Do and returns when the call waits or has returned. The inputs of one
-// hundred have the same key.
+// call calls Do and returns when the call waits or has returned. Inputs in the same
+// hundred share a key.
 func (b *bubble) call(ctx context.Context, in int) {
 	go func() {
 		out, err := b.coalescer.Do(ctx, in/100, in)
@@ -329,24 +327,25 @@ func (b *bubble) call(ctx context.Context, in int) {
 	synctest.Wait()
 }
 
-// calls calls Do for each of some inputs, one after the other.
+// calls calls Do for each input in sequence.
 func (b *bubble) calls(ins ...int) {
 	for _, in := range ins {
 		b.call(b.t.Context(), in)
 	}
 }
 
-// want fails the test unless exactly these runs have begun.
+// want fails the test unless exactly these runs have started.
 func (b *bubble) want(begun ...string) {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !slices.Equal(b.began, begun) {
-		b.t.Errorf("the runs that have begun are %v, want %v", b.began, begun)
+		b.t.Errorf("the started runs are %v, want %v", b.began, begun)
 	}
 }
 
-// wantDone fails the test unless this many calls have returned, these of them with an error.
+// wantDone fails the test unless this many calls have returned, and these of them
+// with an error.
 func (b *bubble) wantDone(calls int, left ...string) {
 	b.t.Helper()
 	b.mu.Lock()
@@ -362,7 +361,7 @@ func (b *bubble) wantEnded(runs ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !slices.Equal(b.ended, runs) {
-		b.t.Errorf("the runs whose context has ended are %v, want %v", b.ended, runs)
+		b.t.Errorf("the runs with an ended context are %v, want %v", b.ended, runs)
 	}
 }
 
@@ -372,20 +371,20 @@ func TestRuns(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		limits coalesce.Limits
-		begun  []string   // while the first runs are held
-		after  [][]string // the runs that begin when the run of 1, of 2 and so on ends
+		begun  []string   // while the first runs are blocked
+		after  [][]string // runs that start after the run of 1, of 2 and so on ends
 	}{
 		{"one at a time", one, []string{"[1]"}, [][]string{{"[2 3 4 5 6]"}}},
 		{"two at a time", coalesce.Limits{Parallel: 2}, []string{"[1]", "[2]"}, [][]string{{"[3 4 5 6]"}, nil}},
 		{"three at a time", coalesce.Limits{Parallel: 3}, []string{"[1]", "[2]", "[3]"}, [][]string{{"[4 5 6]"}, nil, nil}},
-		{"two inputs a run", coalesce.Limits{Parallel: 1, Inputs: 2}, []string{"[1]"}, [][]string{{"[2 3]"}, {"[4 5]"}, nil, {"[6]"}}},
-		{"one input a run", coalesce.Limits{Parallel: 2, Inputs: 1}, []string{"[1]", "[2]"}, [][]string{{"[3]"}, {"[4]"}, {"[5]"}, {"[6]"}}},
+		{"two inputs per run", coalesce.Limits{Parallel: 1, Inputs: 2}, []string{"[1]"}, [][]string{{"[2 3]"}, {"[4 5]"}, nil, {"[6]"}}},
+		{"one input per run", coalesce.Limits{Parallel: 2, Inputs: 1}, []string{"[1]", "[2]"}, [][]string{{"[3]"}, {"[4]"}, {"[5]"}, {"[6]"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, test.limits, func(b *bubble) {
 				b.calls(1, 2, 3, 4, 5, 6)
-				b.pass(time.Hour) // no spare run begins, however slow the others are
+				b.pass(time.Hour) // no spare run starts, however slow the others are
 				begun := test.begun
 				b.want(begun...)
 				for i, begin := range test.after {
@@ -403,8 +402,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// A run that hangs stops the calls after it for 250 ms, and later calls not at
-// all. At most Spare runs begin beside runs that hang.
+// A hanging run delays waiting calls by 250 ms, and later calls not at all. At most
+// Spare runs start beside hanging runs.
 func TestSpareRuns(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
@@ -418,10 +417,10 @@ func TestSpareRuns(t *testing.T) {
 		b.release(2)
 		b.want("[1]", "[2 3]", "[4]")
 		b.release(4)
-		b.calls(5) // runs at once, though 1 still hangs
+		b.calls(5) // runs at once, although 1 still hangs
 		b.want("[1]", "[2 3]", "[4]", "[5]")
 
-		// 5 hangs too, then 6, and then no run begins any more.
+		// 5 hangs too, then 6. After that no run starts.
 		b.calls(6)
 		b.pass(250 * time.Millisecond)
 		b.want("[1]", "[2 3]", "[4]", "[5]", "[6]")
@@ -442,7 +441,7 @@ func TestSpareRuns(t *testing.T) {
 	})
 }
 
-// Each spare run waits for a slow run of its own.
+// Each spare run needs a slow run of its own.
 func TestSpareRunsTakeTurns(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 2, Spare: 2, Inputs: 1}, func(b *bubble) {
@@ -463,8 +462,8 @@ func TestSpareRunsTakeTurns(t *testing.T) {
 	})
 }
 
-// The spare runs of all keys are counted together, however many keys hang, and a
-// key finds out when another has ended one.
+// Spare runs are limited over all keys, however many hang. A key learns when a
+// spare run of another key has ended.
 func TestSpareRunsOfManyKeys(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
@@ -479,14 +478,14 @@ func TestSpareRunsOfManyKeys(t *testing.T) {
 		b.pass(250 * time.Millisecond)
 		b.want("[101]", "[201]", "[301]", "[102]", "[202]", "[302]")
 		b.release(101)
-		b.calls(103) // of a key without a run
+		b.calls(103) // a key without a run
 		b.want("[101]", "[201]", "[301]", "[102]", "[202]", "[302]", "[103]")
 		b.release(103, 201, 202, 301, 302)
 		b.wantDone(7)
 	})
 }
 
-// The context of a run ends when all its calls have left, and no sooner.
+// The context of a run ends when all its calls have left, and not earlier.
 func TestRunsEndWithTheirCalls(t *testing.T) {
 	t.Parallel()
 	inBubble(t, one, func(b *bubble) {
@@ -502,7 +501,7 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 		for in := 1; in <= 5; in++ {
 			call(in)
 		}
-		leave[5]() // before its run begins
+		leave[5]() // before its run starts
 		b.release(1)
 		b.want("[1]", "[2 3 4]")
 		call(6)
@@ -510,10 +509,10 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 		leave[4]()
 		b.pass(time.Hour)
 		b.wantEnded()
-		leave[3]() // the last of its run
+		leave[3]() // the last call of its run
 		b.wantEnded("[2 3 4]")
 		b.want("[1]", "[2 3 4]", "[6]")
-		leave[6]() // alone in its run
+		leave[6]() // the only call of its run
 		b.wantEnded("[2 3 4]", "[6]")
 		b.wantDone(6, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled")
 	})

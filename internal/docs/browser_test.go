@@ -1,7 +1,7 @@
 //go:build browser
 
-// The pages in a real browser, Chromium, which has no network but this machine's
-// own. `make browser` runs it.
+// These tests run the pages in Chromium, without network access beyond this
+// machine. `make browser` runs them.
 
 package docs_test
 
@@ -42,13 +42,13 @@ import (
 
 var (
 	axePath     = flag.String("axe", "", "axe.min.js of the npm package axe-core")
-	screenshots = flag.String("screenshots", "", "a folder for screenshots; none are kept without it")
+	screenshots = flag.String("screenshots", "", "the folder for screenshots; empty means none")
 )
 
-// patience is how long a page may take for what takes it a second.
+// patience is the timeout for actions of a page that usually take a second.
 const patience = 60 * time.Second
 
-// shop is a server with a key, and the browser that looks at it.
+// shop is a server with a key, and the browser that visits it.
 type shop struct {
 	url, key string
 	server   http.Handler
@@ -87,7 +87,7 @@ func open(t *testing.T) *shop {
 func startBrowser(t *testing.T) context.Context {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.NoSandbox, // root in a container has none
+		chromedp.NoSandbox, // a container with root has no sandbox
 		chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true),
@@ -103,7 +103,7 @@ func startBrowser(t *testing.T) context.Context {
 	return ctx
 }
 
-// tab is a tab with a storage of its own, which notes all that should not be.
+// tab is a tab with its own storage. It records faults.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -114,14 +114,14 @@ type tab struct {
 	received float64
 }
 
-// look is how a reader looks at the page.
+// look has the settings of a visitor's browser.
 type look struct {
 	width, height int64
 	dark          bool
 	url           string // of another server than the shop's
 }
 
-// visit opens a page in a new tab and waits until it is there in whole.
+// visit opens a page in a new tab and waits until it is complete.
 func (s *shop) visit(t *testing.T, path string, how look) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(s.browser, chromedp.WithNewBrowserContext())
@@ -141,7 +141,7 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 	if how.dark {
 		scheme = "dark"
 	}
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the first context that it is used with
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the first context that uses it
 		t.Fatal(err)
 	}
 	if err := chromedp.Listen(ctx, func(event any) { p.note(event, base) }); err != nil {
@@ -164,7 +164,7 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 	return p
 }
 
-// note keeps an event that tells of a fault, and what was loaded from where.
+// note records an event that is a fault, and the origins of loaded files.
 func (p *tab) note(event any, base string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,7 +200,7 @@ func encoded(value any) string {
 	return string(text)
 }
 
-// wantNoFault fails the test if the browser complained.
+// wantNoFault fails the test if the browser reported a fault.
 func (p *tab) wantNoFault() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -220,7 +220,7 @@ func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// get evaluates an expression, a promise too.
+// get evaluates an expression, which may be a promise.
 func get[T any](p *tab, expression string) T {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -232,8 +232,8 @@ func get[T any](p *tab, expression string) T {
 	return value
 }
 
-// wait waits until a condition holds. (chromedp's own Poll needs what the
-// policy of the page forbids.)
+// wait waits until a condition holds. The pages' policy forbids chromedp's own
+// Poll.
 func (p *tab) wait(condition string) {
 	p.t.Helper()
 	get[bool](p, fmt.Sprintf(`new Promise((resolve, reject) => {
@@ -266,13 +266,13 @@ func (p *tab) count(selector string) int {
 	return get[int](p, fmt.Sprintf(`document.querySelectorAll(%q).length`, selector))
 }
 
-// texts gives the text of every element.
+// texts returns the text of every element.
 func (p *tab) texts(selector string) []string {
 	p.t.Helper()
 	return get[[]string](p, fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.textContent)`, selector))
 }
 
-// write replaces what is in a field.
+// write replaces the text of a field.
 func (p *tab) write(selector, text string) {
 	p.t.Helper()
 	p.click(selector)
@@ -300,7 +300,7 @@ func (p *tab) keep(name string) {
 	}
 }
 
-// authorize gives the page the reader's key.
+// authorize enters the reader's key on the page.
 func (p *tab) authorize(key, baseURL string) {
 	p.t.Helper()
 	p.click("#sidebar .key-button")
@@ -343,7 +343,7 @@ func (s *shop) document(t *testing.T) map[string]any {
 	return document
 }
 
-// serveDocument serves the same pages with another description.
+// serveDocument serves the same pages with another spec.
 func (s *shop) serveDocument(t *testing.T, document map[string]any) string {
 	t.Helper()
 	text := encoded(document)
@@ -363,21 +363,21 @@ func TestBrowser(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	t.Run("every operation is on the page", s.everyOperation)
-	t.Run("navigation has groups, tags and marks", s.navigation)
+	t.Run("navigation has groups, tags and badges", s.navigation)
 	t.Run("extensions are shown", s.extensions)
-	t.Run("what is internal is not shown", s.internal)
+	t.Run("internal operations are hidden", s.internal)
 	t.Run("an operation without a panel cannot be sent", s.hiddenPanel)
 	t.Run("authorize and create a pet", s.tryIt)
 	t.Run("samples: tabs, copy, the reader's values", s.samples)
-	t.Run("samples: method and path are in sight", s.samplesInSight)
-	t.Run("the key is masked and copied whole", s.maskedKey)
-	t.Run("samples: the choice outlives the page", s.choiceIsKept)
+	t.Run("samples: method and path are visible", s.samplesInSight)
+	t.Run("the key is masked, but copied in full", s.maskedKey)
+	t.Run("samples: the language survives a reload", s.choiceIsKept)
 	t.Run("deep links", s.deepLinks)
-	t.Run("the mark follows the reader", s.scrolling)
+	t.Run("the navigation marks the current section", s.scrolling)
 	t.Run("keyboard", s.keyboard)
 	t.Run("dark", s.dark)
 	t.Run("phone", s.phone)
-	t.Run("answers open", s.answers)
+	t.Run("responses open", s.responses)
 	t.Run("quickstart and errors", s.writtenPages)
 	t.Run("accessibility", s.accessibility)
 	t.Run("weight and speed", s.weight)
@@ -398,7 +398,7 @@ func (s *shop) everyOperation(t *testing.T) {
 			}
 			id := operation["operationId"].(string)
 			if !shown[id] {
-				t.Errorf("%s %s is not on the page", method, path)
+				t.Errorf("%s %s is missing on the page", method, path)
 				continue
 			}
 			delete(shown, id)
@@ -407,10 +407,10 @@ func (s *shop) everyOperation(t *testing.T) {
 				t.Errorf("%s: the endpoint is %q", id, got)
 			}
 			if got, want := p.count(at+" .response"), len(operation["responses"].(map[string]any)); got != want {
-				t.Errorf("%s: %d answers, want %d", id, got, want)
+				t.Errorf("%s: %d responses, want %d", id, got, want)
 			}
 			if p.count(`#sidebar a[href="#`+id+`"]`) != 1 {
-				t.Errorf("%s: not once in the navigation", id)
+				t.Errorf("%s: not exactly once in the navigation", id)
 			}
 			if body, has := operation["requestBody"]; has != (p.count(at+" .schema-use") > 0) {
 				t.Errorf("%s: the body %v", id, body)
@@ -418,11 +418,11 @@ func (s *shop) everyOperation(t *testing.T) {
 		}
 	}
 	if len(shown) > 0 {
-		t.Errorf("the page shows operations that are not described: %v", shown)
+		t.Errorf("the page shows operations that the spec does not have: %v", shown)
 	}
 	for name := range s.document(t)["components"].(map[string]any)["schemas"].(map[string]any) {
 		if p.count("#model-"+name) != 1 {
-			t.Errorf("the model %s is not on the page", name)
+			t.Errorf("the model %s is missing on the page", name)
 		}
 	}
 	last := get[string](p, `[...document.querySelectorAll("main > section")].at(-1).getAttribute("aria-labelledby")`)
@@ -432,14 +432,14 @@ func (s *shop) everyOperation(t *testing.T) {
 	if got := p.text("#createPet"); !strings.Contains(got, "1 to 9223372036854775807") {
 		t.Error("2^63-1 was rounded")
 	}
-	// The headers that every operation takes are in the introduction alone.
+	// Only the introduction shows the headers that every operation takes.
 	for _, name := range []string{"X-Request-Id", "traceparent"} {
 		if !strings.Contains(p.text("#about-responses"), name) {
-			t.Errorf("the introduction does not tell of %s", name)
+			t.Errorf("the introduction does not mention %s", name)
 		}
 	}
 	if diff := cmp.Diff([]string{"Responses"}, p.texts("#getLiveness .part > :first-child")); diff != "" {
-		t.Errorf("the parts of an operation that takes nothing of its own (-want +got):\n%s", diff)
+		t.Errorf("parts of an operation without parameters of its own (-want +got):\n%s", diff)
 	}
 }
 
@@ -469,30 +469,30 @@ func (s *shop) navigation(t *testing.T) {
 		want = append(want, entry{tag["name"].(string), parent, count})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the navigation (-description +page):\n%s", diff)
+		t.Errorf("navigation (-spec +page):\n%s", diff)
 	}
 	if !slices.Contains(got, entry{"Pets", "", 0}) || !slices.ContainsFunc(got, func(e entry) bool { return e.Tag == "pets" && e.Parent == "Pets" && e.Operations > 0 }) {
-		t.Errorf("Pets and pets are not two things: %v", got)
+		t.Errorf("Pets and pets share an entry: %v", got)
 	}
-	// Links that programs fold to one case still lead to one place.
+	// Links still work in programs that ignore the case of fragments.
 	ids := get[[]string](p, `[...document.querySelectorAll("[id]")].map((e) => e.id)`)
 	seen := map[string]string{}
 	for _, id := range ids {
 		if other, taken := seen[strings.ToLower(id)]; taken {
-			t.Errorf("the ids %s and %s differ by case at most", other, id)
+			t.Errorf("the ids %s and %s differ at most by case", other, id)
 		}
 		seen[strings.ToLower(id)] = id
 	}
 	for _, href := range get[[]string](p, `[...document.querySelectorAll("a[href^='#']")].map((a) => a.getAttribute("href"))`) {
 		if seen[strings.ToLower(href[1:])] != href[1:] {
-			t.Errorf("a link leads to %s, which is not there", href)
+			t.Errorf("a link leads to %s, which does not exist", href)
 		}
 	}
 
 	p.write("#sidebar input", "patch ORDER")
 	p.wait(`document.querySelector(".filter-count").textContent.startsWith("1 of ")`)
 	if diff := cmp.Diff([]string{"PATCHUpdate or complete an order"}, p.texts("#sidebar [data-tag] li")); diff != "" {
-		t.Errorf("what the filter leaves (-want +got):\n%s", diff)
+		t.Errorf("filtered navigation (-want +got):\n%s", diff)
 	}
 	p.click(`#sidebar a[href="#updateOrder"]`)
 	p.wait(`location.hash === "#updateOrder" && Math.abs(document.querySelector("#updateOrder").getBoundingClientRect().top - 80) < 4`)
@@ -502,10 +502,10 @@ func (s *shop) extensions(t *testing.T) {
 	p := s.visit(t, "/docs", look{})
 	warning := p.text("#getPet .warning")
 	if !strings.HasPrefix(warning, "This operation is deprecated and will be sunset on 31 December 2027") {
-		t.Errorf("the warning is %q", warning)
+		t.Errorf("the deprecation warning is %q", warning)
 	}
 	if !strings.Contains(warning, "GET /pets?id={petId}") || p.count(`#getPet .warning a[href="#listPets"]`) != 1 {
-		t.Errorf("the warning names no successor: %q", warning)
+		t.Errorf("the warning does not name the successor: %q", warning)
 	}
 	if p.count(".warning") != 1 || p.count("#sidebar s") != 1 {
 		t.Error("another operation is shown as deprecated")
@@ -555,22 +555,22 @@ func (s *shop) internal(t *testing.T) {
 		}
 	}
 	if names := p.texts("#listPets .member-name > code"); slices.Contains(names, "status") || !slices.Contains(names, "categoryId") {
-		t.Errorf("the parameters of listPets: %v", names)
+		t.Errorf("parameters of listPets: %v", names)
 	}
 	if got := p.texts(`#createPet-title .badge, #sidebar a[href="#createPet"] .badge`); !slices.Equal(got, []string{"experimental", "experimental"}) {
 		t.Errorf("badges: %v", got)
 	}
 }
 
-// hiddenPanel: no button, no key and no address sends GET /store/orders.
+// hiddenPanel checks that no button, key or link sends GET /store/orders.
 func (s *shop) hiddenPanel(t *testing.T) {
 	for _, path := range []string{"/docs", "/docs#listOrders", "/docs?tryItOutEnabled=true#/store/listOrders", "/docs?tryItOutEnabled=true&docExpansion=full&layout=BaseLayout#/store/listOrders"} {
 		p := s.visit(t, path, look{})
 		if p.count("#listOrders") != 1 || p.count("#listOrders .code-word") == 0 {
-			t.Fatalf("%s: the operation is not there", path)
+			t.Fatalf("%s: the operation is missing", path)
 		}
 		if got := p.count("#listOrders :is(form, input, textarea, select, .try)"); got > 0 {
-			t.Errorf("%s: %d controls of a panel", path, got)
+			t.Errorf("%s: %d panel controls", path, got)
 		}
 		if operations, panels := p.count(".operation"), p.count(".operation .try"); panels != operations-1 {
 			t.Errorf("%s: %d panels for %d operations", path, panels, operations)
@@ -578,7 +578,7 @@ func (s *shop) hiddenPanel(t *testing.T) {
 		if p.count(".execute, .try-out__btn, .opblock") > 0 {
 			t.Errorf("%s: Swagger UI's own panel is there", path)
 		}
-		// Press and switch all that can be, by the keyboard.
+		// Use every control with the keyboard.
 		get[bool](p, `document.querySelector("#listOrders .anchor").focus() ?? true`)
 		for range 2 * p.count("#listOrders :is(a, button, summary, pre)") {
 			p.press(kb.Enter)
@@ -588,7 +588,7 @@ func (s *shop) hiddenPanel(t *testing.T) {
 		p.mu.Lock()
 		for target := range p.requests {
 			if strings.Contains(target, "/store/orders") {
-				t.Errorf("%s: %s was asked for", path, target)
+				t.Errorf("%s: the page sent %s", path, target)
 			}
 		}
 		p.mu.Unlock()
@@ -616,11 +616,11 @@ func (s *shop) tryIt(t *testing.T) {
 		t.Errorf("POST /pets: %s", p.text("#createPet .outcome"))
 	}
 	if got := p.text("#createPet .outcome"); !strings.Contains(got, `"name": "Igor"`) || !strings.Contains(got, "etag") {
-		t.Errorf("the answer shows %s", got)
+		t.Errorf("the outcome shows %s", got)
 	}
 	p.keep("try-it")
 
-	// A list that repeats a parameter, and a header.
+	// A list with a repeated parameter and a header.
 	p.click("#listPets .try-button")
 	p.write("#listPets .field:nth-of-type(2) input", "available, sold")
 	p.click("#listPets .send-button")
@@ -630,7 +630,7 @@ func (s *shop) tryIt(t *testing.T) {
 	}
 	p.mu.Lock()
 	if p.requests[s.url+"/pets?status=available&status=sold"] != 1 {
-		t.Errorf("the list was asked for otherwise: %v", p.requests)
+		t.Errorf("the page sent other requests: %v", p.requests)
 	}
 	p.mu.Unlock()
 }
@@ -647,20 +647,20 @@ func (s *shop) samples(t *testing.T) {
 	}
 	p.click("#listPets [role=tab]:nth-child(3)")
 	if !strings.Contains(shown("listPets"), "import urllib.request") || !strings.Contains(shown("getMessage"), "import urllib.request") {
-		t.Error("the choice of Python is not that of all operations")
+		t.Error("the choice of Python does not apply to all operations")
 	}
 	p.press(kb.ArrowLeft)
 	if focused := get[string](p, "document.activeElement.textContent"); focused != "JavaScript" || !strings.Contains(shown("queueMessage"), "await fetch") {
-		t.Errorf("the arrow leads to %s", focused)
+		t.Errorf("the arrow key leads to %s", focused)
 	}
 	p.press(kb.Home)
 	p.press(kb.ArrowLeft) // from the first to the last
 	if focused := get[string](p, "document.activeElement.textContent"); focused != "Python" {
-		t.Errorf("the arrow leads to %s", focused)
+		t.Errorf("the arrow key leads to %s", focused)
 	}
 
 	if code := shown("queueMessage"); !strings.Contains(code, `os.environ["PETSTORE_URL"]`) || !strings.Contains(code, `os.environ["PETSTORE_API_KEY"]`) {
-		t.Errorf("before there is a key, the sample is\n%s", code)
+		t.Errorf("without a key, the sample is\n%s", code)
 	}
 	p.authorize(s.key, "https://petstore.example/v1/")
 	for tab, want := range map[string][]string{
@@ -671,13 +671,13 @@ func (s *shop) samples(t *testing.T) {
 		p.click("#queueMessage [role=tab]:nth-child(" + tab + ")")
 		for _, part := range want {
 			if !strings.Contains(shown("queueMessage"), part) {
-				t.Errorf("the sample does not hold %s:\n%s", part, shown("queueMessage"))
+				t.Errorf("the sample does not contain %s:\n%s", part, shown("queueMessage"))
 			}
 		}
 		if strings.Contains(shown("queueMessage"), "PETSTORE_") || strings.Contains(shown("queueMessage"), "import os") {
 			t.Errorf("the sample still needs the environment:\n%s", shown("queueMessage"))
 		}
-		// With the browser's clipboard, and where it has none.
+		// With the browser's clipboard, and without one.
 		for _, clipboard := range []string{"true", "!(navigator.clipboard.writeText = () => Promise.reject(new Error()))"} {
 			get[bool](p, `navigator.clipboard.writeText("before").then(() => true)`)
 			get[bool](p, clipboard)
@@ -692,14 +692,14 @@ func (s *shop) samples(t *testing.T) {
 	}
 }
 
-// samplesInSight measures the samples as readers see them: in every cURL sample,
-// the method and the path of the request are in sight without scrolling, and no
-// code block overflows. In windows from 1280 pixels on, no line of a sample wraps.
+// samplesInSight checks the layout of the samples: in every cURL sample, the method
+// and the path of the request are visible without scrolling, and no code block
+// overflows. In windows of at least 1280 pixels, no line of a sample wraps.
 func (s *shop) samplesInSight(t *testing.T) {
 	type sample struct {
 		ID      string
 		Found   bool // a line begins with curl, the method and the path
-		InSight bool // that line is inside the visible part of its block
+		InSight bool // that line is in the visible part of its block
 	}
 	const request = `[...document.querySelectorAll("article.operation")].map((article) => {
 		const [method, path] = [...article.querySelector(".endpoint").children].map((e) => e.textContent);
@@ -736,7 +736,7 @@ func (s *shop) samplesInSight(t *testing.T) {
 			t.Helper()
 			for _, sample := range get[[]sample](p, request) {
 				if !sample.Found || !sample.InSight {
-					t.Errorf("%+v, %s: method and path of %s: found %t, in sight %t", how, when, sample.ID, sample.Found, sample.InSight)
+					t.Errorf("%+v, %s: method and path of %s: found %t, visible %t", how, when, sample.ID, sample.Found, sample.InSight)
 				}
 			}
 		}
@@ -766,14 +766,14 @@ func (s *shop) samplesInSight(t *testing.T) {
 			return same;
 		})()`
 		if !get[bool](p, selected) {
-			t.Errorf("%+v: a sample that is selected by hand is copied with other line breaks", how)
+			t.Errorf("%+v: a selected and copied sample has other line breaks", how)
 		}
 		keep("-key")
 	}
 }
 
-// maskedKey: what the reader gave as a key is nowhere in the pages, but whole in
-// what their buttons copy.
+// maskedKey checks that the page never shows the reader's key, but copies it in
+// full.
 func (s *shop) maskedKey(t *testing.T) {
 	p := s.visit(t, "/docs", look{})
 	p.allowClipboard()
@@ -787,7 +787,7 @@ func (s *shop) maskedKey(t *testing.T) {
 	}
 	p.authorize(s.key, "")
 	if got := p.text("#sidebar .key-state"); got != masked(s.key) {
-		t.Errorf("the key in use is shown as %q", got)
+		t.Errorf("the current key is shown as %q", got)
 	}
 	for tab := 1; tab <= 3; tab++ {
 		p.click(fmt.Sprintf("#getAccount [role=tab]:nth-child(%d)", tab))
@@ -829,7 +829,7 @@ func (s *shop) maskedKey(t *testing.T) {
 		t.Errorf("copied %q, want %q", got, want)
 	}
 
-	// A key that is too short to hide most of it shows nothing.
+	// A short key is masked completely.
 	p.do(chromedp.Navigate(s.url + "/docs"))
 	p.wait(`document.querySelector("#getAccount")`)
 	p.authorize("petstore_short", "")
@@ -852,7 +852,7 @@ func (s *shop) choiceIsKept(t *testing.T) {
 		t.Errorf("after reload the theme is %q", theme)
 	}
 	if stored := get[string](p, "JSON.stringify(localStorage)"); strings.Contains(stored, s.key) {
-		t.Error("the key is stored for longer than the session, though nobody asked for it")
+		t.Error("the key is stored beyond the session, although the reader did not choose that")
 	}
 	p.click("#sidebar .key-button")
 	p.click("dialog [type=checkbox]")
@@ -890,7 +890,7 @@ func (s *shop) scrolling(t *testing.T) {
 			return link.top >= nav.top - 1 && link.bottom <= nav.bottom + 1;
 		})()`)
 		if !visible {
-			t.Errorf("the mark of %s is out of sight", id)
+			t.Errorf("the navigation entry of %s is not visible", id)
 		}
 	}
 }
@@ -899,10 +899,10 @@ func (s *shop) keyboard(t *testing.T) {
 	p := s.visit(t, "/docs", look{})
 	p.press(kb.Tab)
 	if got := get[string](p, "document.activeElement.textContent"); got != "Skip to content" {
-		t.Fatalf("the first stop is %q", got)
+		t.Fatalf("the first focus stop is %q", got)
 	}
 	if top := get[float64](p, `document.activeElement.getBoundingClientRect().top`); top < 0 {
-		t.Error("the skip link is out of sight when it has the focus")
+		t.Error("the focused skip link is not visible")
 	}
 	p.press(kb.Enter)
 	p.wait(`document.activeElement.id === "content"`)
@@ -915,12 +915,12 @@ func (s *shop) keyboard(t *testing.T) {
 		p.press(kb.Tab)
 		stops++
 		if outline := get[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
-			t.Errorf("the focus cannot be seen on %s", get[string](p, "document.activeElement.outerHTML"))
+			t.Errorf("the focus is not visible on %s", get[string](p, "document.activeElement.outerHTML"))
 		}
 	}
 	p.press(kb.Enter)
 	p.wait(`location.hash === "#createPet" && document.activeElement.id === "createPet"`)
-	// From here, the next stops are the operation's own.
+	// From here, the next stops belong to the operation.
 	path := []string{}
 	for range 12 {
 		p.press(kb.Tab)
@@ -969,7 +969,7 @@ func (s *shop) phone(t *testing.T) {
 			}
 			if got := get[int64](p, "document.documentElement.scrollWidth"); got > width {
 				widest := get[string](p, `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)?.outerHTML.slice(0, 200) ?? ""`)
-				t.Errorf("%s is %d wide in a window of %d: %s", path, got, width, widest)
+				t.Errorf("%s is %d pixels wide in a window of %d: %s", path, got, width, widest)
 			}
 			if width == 390 {
 				p.keep("phone" + strings.ReplaceAll(path, "/", "-"))
@@ -991,13 +991,13 @@ func (s *shop) phone(t *testing.T) {
 	}
 }
 
-func (s *shop) answers(t *testing.T) {
+func (s *shop) responses(t *testing.T) {
 	p := s.visit(t, "/docs#placeOrder", look{})
 	summaries := p.texts("#placeOrder summary")
 	i := slices.IndexFunc(summaries, func(text string) bool { return strings.HasPrefix(text, "409") })
 	for _, code := range []string{"pet_not_available", "insufficient_stock"} {
 		if i < 0 || !strings.Contains(summaries[i], code) {
-			t.Errorf("the answers do not name %s: %q", code, summaries)
+			t.Errorf("the responses do not name %s: %q", code, summaries)
 		}
 	}
 	at := fmt.Sprintf("#placeOrder .response:nth-of-type(%d) ", i+1)
@@ -1015,10 +1015,10 @@ func (s *shop) writtenPages(t *testing.T) {
 	p := s.visit(t, "/docs/quickstart", look{height: 1600, width: 1280})
 	p.keep("quickstart")
 	if got := p.text("#key .panel:last-of-type code"); !strings.Contains(got, "PETSTORE_URL="+s.url+"\n") {
-		t.Errorf("the environment is %q", got)
+		t.Errorf("the environment block is %q", got)
 	}
 	if p.count(".panel .copy") != p.count("code[data-run]")+2 {
-		t.Error("a command has no button to copy it")
+		t.Error("a command has no copy button")
 	}
 	p.click("#send .copy")
 	p.wait(`document.querySelector("#send .copy").textContent === "Copied"`)
@@ -1032,7 +1032,7 @@ func (s *shop) writtenPages(t *testing.T) {
 	p.wait(`location.pathname === "/docs" && document.querySelector("#listPets")`)
 }
 
-// accessibility asks axe-core.
+// accessibility runs axe-core.
 func (s *shop) accessibility(t *testing.T) {
 	if *axePath == "" {
 		t.Fatal("-axe does not name axe.min.js of the npm package axe-core; make browser fetches it")
@@ -1048,7 +1048,7 @@ func (s *shop) accessibility(t *testing.T) {
 				if how.width == 0 {
 					p.authorize(s.key, "")
 				}
-				// A panel of each kind, and what it answered.
+				// A panel of each kind, with its outcome.
 				get[bool](p, `["listPets", "createPet", "getPet"].forEach((id) => document.querySelector("#" + id + " .try-button").click()) ?? true`)
 				get[bool](p, `document.querySelectorAll("#getPet summary").forEach((summary) => summary.click()) ?? true`)
 				p.wait(`document.querySelector("#createPet textarea") && document.querySelector("#getPet .response-more .panel")`)
@@ -1067,7 +1067,7 @@ func (s *shop) accessibility(t *testing.T) {
 				Passes     []struct{ ID string }
 			}](p, `axe.run(document, { resultTypes: ["violations"] })`)
 			if len(found.Passes) < 20 {
-				t.Errorf("%s: axe checked %d rules only", path, len(found.Passes))
+				t.Errorf("%s: axe checked only %d rules", path, len(found.Passes))
 			}
 			for _, violation := range found.Violations {
 				t.Errorf("%s %+v: %s %s (%s), %d times, as %+v", path, how, violation.Impact, violation.ID, violation.Help, len(violation.Nodes), violation.Nodes[0])
@@ -1077,7 +1077,7 @@ func (s *shop) accessibility(t *testing.T) {
 	}
 }
 
-// weight prints what a first visit costs.
+// weight logs the cost of a first visit.
 func (s *shop) weight(t *testing.T) {
 	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/errors"} {
 		p := s.visit(t, path, look{})
@@ -1094,7 +1094,7 @@ func (s *shop) weight(t *testing.T) {
 		p.mu.Lock()
 		received, requests := p.received, len(p.requests)
 		p.mu.Unlock()
-		t.Logf("%-16s first contentful paint %.0f ms, whole after %.0f ms, layout shift %.3f, %d requests, %.1f kB", path, paint, ready, shift, requests, received/1000)
+		t.Logf("%-16s first contentful paint %.0f ms, complete after %.0f ms, layout shift %.3f, %d requests, %.1f kB", path, paint, ready, shift, requests, received/1000)
 		if received > 600_000 {
 			t.Errorf("%s transfers %.0f bytes", path, received)
 		}

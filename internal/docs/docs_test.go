@@ -28,7 +28,8 @@ func newFiles(t *testing.T) map[string]*docs.File {
 	return files
 }
 
-// isPage tells pages, which change, from assets, which do not.
+// isPage reports whether a file is a page, which changes, or an asset, which does
+// not.
 func isPage(name string) bool { return !strings.HasPrefix(name, "/docs/assets/") }
 
 func TestFiles(t *testing.T) {
@@ -63,7 +64,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: the codings differ (%v)", name, err)
 		}
 		if len(compressed.Text) >= len(plain.Text) {
-			t.Errorf("%s: %d bytes are compressed to %d", name, len(plain.Text), len(compressed.Text))
+			t.Errorf("%s: %d bytes, compressed %d", name, len(plain.Text), len(compressed.Text))
 		}
 		total += len(compressed.Text)
 	}
@@ -73,8 +74,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestPagesKeepTheirPolicy: what the policy forbids is not even in our files,
-// and what they load is there.
+// TestPagesKeepTheirPolicy: the pages contain nothing that their
+// Content-Security-Policy forbids, and all files that they load exist.
 func TestPagesKeepTheirPolicy(t *testing.T) {
 	t.Parallel()
 	files := newFiles(t)
@@ -86,7 +87,7 @@ func TestPagesKeepTheirPolicy(t *testing.T) {
 		}
 		text := string(file.Plain().Text)
 		if found := inline.FindString(text); found != "" && isPage(name) {
-			t.Errorf("%s holds %s", name, found)
+			t.Errorf("%s contains %s", name, found)
 		}
 		for _, match := range loads.FindAllStringSubmatch(text, -1) {
 			target := match[1] + match[2]
@@ -99,29 +100,28 @@ func TestPagesKeepTheirPolicy(t *testing.T) {
 				}
 			default:
 				if got := path.Join(path.Dir(name), target); files[got] == nil {
-					t.Errorf("%s leads to %s, which is not there", name, got)
+					t.Errorf("%s links to %s, which does not exist", name, got)
 				}
 			}
 		}
 	}
 }
 
-// TestAssetsAreNamedByContent: the same files have the same names, however often
-// they are made.
+// TestAssetsAreNamedByContent: the same assets always get the same names.
 func TestAssetsAreNamedByContent(t *testing.T) {
 	t.Parallel()
 	other := newFiles(t)
 	for name := range newFiles(t) {
 		if other[name] == nil {
-			t.Errorf("%s was made once only", name)
+			t.Errorf("%s was built only once", name)
 		}
 		if !isPage(name) && !regexp.MustCompile(`^/docs/assets/[0-9a-f]{16}/[a-z-]+\.(js|css|svg)$`).MatchString(name) {
-			t.Errorf("an asset is named %s", name)
+			t.Errorf("the name of an asset is %s", name)
 		}
 	}
 }
 
-// TestErrorsPage: every problem is there, escaped, under its code.
+// TestErrorsPage: the page has every problem, escaped, under its code.
 func TestErrorsPage(t *testing.T) {
 	t.Parallel()
 	text := string(newFiles(t)[docs.ErrorsPath].Plain().Text)
@@ -130,7 +130,7 @@ func TestErrorsPage(t *testing.T) {
 		"Send an API key as Authorization: Bearer &lt;API_KEY&gt;.", "Add <code>Authorization: Bearer &lt;API_KEY&gt;</code>.",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the page does not hold %s", want)
+			t.Errorf("the page does not contain %s", want)
 		}
 	}
 }

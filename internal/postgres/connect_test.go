@@ -19,14 +19,14 @@ import (
 	"petstore/internal/postgres"
 )
 
-// proxy leads TCP connections to a server. It can swallow what they carry.
+// proxy forwards TCP connections to a server. It can swallow their data.
 type proxy struct {
-	url string // of the database, through the proxy
+	url string // URL of the database through the proxy
 
 	mu               sync.Mutex
 	network, address string
 	pipes            []*pipe
-	mute             bool // new connections
+	mute             bool // applies to new connections
 }
 
 // pipe is one connection through the proxy.
@@ -35,7 +35,8 @@ type pipe struct {
 	silent bool
 }
 
-// startProxy starts a proxy to the server of a database, until the test ends.
+// startProxy starts a proxy to the server of a database. It runs until the test
+// ends.
 func startProxy(t *testing.T, databaseURL string) *proxy {
 	t.Helper()
 	listener := listening(t)
@@ -70,7 +71,7 @@ func startProxy(t *testing.T, databaseURL string) *proxy {
 	return p
 }
 
-// leadTo has new connections lead to the server of a database.
+// leadTo forwards new connections to the server of another database.
 func (p *proxy) leadTo(t *testing.T, databaseURL string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(databaseURL)
@@ -82,7 +83,7 @@ func (p *proxy) leadTo(t *testing.T, databaseURL string) {
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 }
 
-// swallow makes the connections of now silent, and new ones when mute says so.
+// swallow makes current connections silent, and with mute also new ones.
 func (p *proxy) swallow(mute bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,8 +129,8 @@ func (s *swallower) Write(p []byte) (int, error) {
 	return s.to.Write(p)
 }
 
-// anotherServer starts a PostgreSQL with an empty database of this name, until the
-// test ends, and returns its URL.
+// anotherServer starts a PostgreSQL server with an empty database of this name,
+// until the test ends, and returns its URL.
 func anotherServer(t *testing.T, database string) string {
 	t.Helper()
 	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
@@ -141,7 +142,7 @@ func anotherServer(t *testing.T, database string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // for the server's user
+	if err := os.Chmod(dir, 0o711); err != nil { // for the user of the server
 		t.Fatal(err)
 	}
 	cluster, err := localpg.Start(t.Context(), localpg.Options{Binaries: binaries, Dir: dir, Disposable: true})
@@ -155,7 +156,7 @@ func anotherServer(t *testing.T, database string) string {
 	return cluster.URL(database)
 }
 
-// fill makes a pool hold that many connections, all of them idle.
+// fill opens this many idle connections in a pool.
 func fill(t *testing.T, pool *postgres.DB, conns int) {
 	t.Helper()
 	var held []*pgxpool.Conn
@@ -171,7 +172,7 @@ func fill(t *testing.T, pool *postgres.DB, conns int) {
 	}
 }
 
-// fails runs a statement that gets no response in 300 ms.
+// fails runs a statement that gets no response within 300 ms.
 func fails(t *testing.T, pool *postgres.DB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -181,11 +182,11 @@ func fails(t *testing.T, pool *postgres.DB) {
 	}
 }
 
-// TestSilentConnections: when one connection of a pool is found silent, its place
-// and those of the others are free long before pgx has given up on it.
+// TestSilentConnections: after one connection of a pool turns out to be silent, all
+// places of silent connections are free long before pgx gives up on them.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
-	for name, mute := range map[string]bool{"new ones work": false, "new ones are silent at first": true} {
+	for name, mute := range map[string]bool{"new connections work": false, "new ones are silent at first": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const conns = 3
@@ -194,7 +195,7 @@ func TestSilentConnections(t *testing.T) {
 			fill(t, pool, conns)
 			proxy.swallow(mute)
 			fails(t, pool)
-			eventually(t, "no place is taken", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
+			eventually(t, "all places are free", func() bool { return pool.Pool().Stat().TotalConns() == 0 })
 			proxy.mu.Lock()
 			proxy.mute = false
 			proxy.mu.Unlock()
@@ -206,7 +207,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// TestCloseWithAConnectionInUse: a pool closes although one is not given back.
+// TestCloseWithAConnectionInUse: a pool closes even if a connection is in use.
 func TestCloseWithAConnectionInUse(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)

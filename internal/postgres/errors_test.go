@@ -16,7 +16,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// stateOf is the SQLSTATE of an error, empty for none.
+// stateOf returns the SQLSTATE of an error, or "".
 func stateOf(err error) string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
@@ -24,11 +24,11 @@ func stateOf(err error) string {
 	return ""
 }
 
-// anyState stands for one that depends on whether the server's last words are
-// read before the connection is seen to be broken.
+// anyState matches any SQLSTATE, because the client may see the broken connection
+// before it reads the server's message.
 const anyState = "*"
 
-// TestUnavailable: by the errors that a server and a network really give.
+// TestUnavailable checks errors of real servers and networks.
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -45,7 +45,7 @@ func TestUnavailable(t *testing.T) {
 		available bool
 		lost      bool // the connection
 	}{
-		"a lock that is not to be had": {state: "55P03", fail: func(t *testing.T) error {
+		"lock timeout": {state: "55P03", fail: func(t *testing.T) error {
 			t.Helper()
 			lock, err := database.Pool.Begin(t.Context())
 			if err != nil {
@@ -57,19 +57,19 @@ func TestUnavailable(t *testing.T) {
 			}
 			return exec(open(t, database.URL, 1, "lock_timeout", "50ms"), "SELECT FROM ones")
 		}},
-		"a statement that takes too long": {state: "57014", fail: func(t *testing.T) error {
+		"statement timeout": {state: "57014", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1, "statement_timeout", "50ms"), "SELECT pg_sleep(60)")
 		}},
-		"a statement that was cancelled": {state: "57014", fail: func(t *testing.T) error {
+		"cancelled statement": {state: "57014", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
 		}},
-		"a connection that was terminated": {lost: true, state: "57P01", fail: func(t *testing.T) error {
+		"terminated connection": {lost: true, state: "57P01", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(60)")
 		}},
-		"a connection that was terminated before": {lost: true, state: anyState, fail: func(t *testing.T) error {
+		"connection terminated earlier": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
 			conn, err := open(t, database.URL, 1).Pool().Acquire(t.Context())
 			if err != nil {
@@ -82,7 +82,7 @@ func TestUnavailable(t *testing.T) {
 			_, err = conn.Exec(t.Context(), "SELECT")
 			return err
 		}},
-		"a transaction that was idle": {lost: true, state: anyState, fail: func(t *testing.T) error {
+		"idle transaction timeout": {lost: true, state: anyState, fail: func(t *testing.T) error {
 			t.Helper()
 			pool := open(t, database.URL, 1, "idle_in_transaction_session_timeout", "50ms")
 			idle, err := pool.Pool().Begin(t.Context())
@@ -90,7 +90,7 @@ func TestUnavailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = idle.Rollback(t.Context()) }()
-			eventually(t, "the connection was cut", func() bool {
+			eventually(t, "broken connection", func() bool {
 				var alive bool
 				if err := database.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", idle.Conn().PgConn().PID()).Scan(&alive); err != nil {
 					t.Fatal(err)
@@ -100,11 +100,11 @@ func TestUnavailable(t *testing.T) {
 			_, err = idle.Exec(t.Context(), "SELECT")
 			return err
 		}},
-		"a server that takes no writes": {state: "25006", fail: func(t *testing.T) error {
+		"read-only server": {state: "25006", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1, "default_transaction_read_only", "on"), "DELETE FROM ones")
 		}},
-		"a database that is gone": {state: "3D000", fail: func(t *testing.T) error {
+		"dropped database": {state: "3D000", fail: func(t *testing.T) error {
 			t.Helper()
 			elsewhere, err := url.Parse(database.URL)
 			if err != nil {
@@ -113,17 +113,17 @@ func TestUnavailable(t *testing.T) {
 			elsewhere.Path = "/petstore_no_such_database"
 			return exec(open(t, elsewhere.String(), 1), "SELECT")
 		}},
-		"a port where nobody listens": {fail: func(t *testing.T) error {
+		"connection refused": {fail: func(t *testing.T) error {
 			t.Helper()
-			return exec(open(t, refusing(t), 1), "SELECT")
+			return exec(open(t, closedPort(t), 1), "SELECT")
 		}},
-		"a pool that is closed": {fail: func(t *testing.T) error {
+		"closed pool": {fail: func(t *testing.T) error {
 			t.Helper()
 			pool := open(t, database.URL, 1)
 			pool.Close()
 			return exec(pool, "SELECT")
 		}},
-		"our own deadline": {fail: func(t *testing.T) error {
+		"deadline of the caller": {fail: func(t *testing.T) error {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
@@ -131,11 +131,11 @@ func TestUnavailable(t *testing.T) {
 			return err
 		}},
 
-		"a value that is taken": {available: true, state: "23505", fail: func(t *testing.T) error {
+		"unique violation": {available: true, state: "23505", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "INSERT INTO ones VALUES (1)")
 		}},
-		"a row that is not there": {available: true, state: "23503", fail: func(t *testing.T) error {
+		"foreign key violation": {available: true, state: "23503", fail: func(t *testing.T) error {
 			t.Helper()
 			return exec(open(t, database.URL, 1), "INSERT INTO ones VALUES (2, 3)")
 		}},
@@ -178,7 +178,8 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// TestUnavailableStates: those that are hard to bring about, raised by a real server.
+// TestUnavailableStates checks states that are hard to reproduce. A real server
+// raises them.
 func TestUnavailableStates(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
@@ -203,15 +204,15 @@ func TestUnavailableStates(t *testing.T) {
 
 func TestStartingUp(t *testing.T) {
 	t.Parallel()
-	if err := open(t, refusing(t), 1).Ping(t.Context()); !postgres.StartingUp(err) {
-		t.Errorf("a refused connection: %v", err)
+	if err := open(t, closedPort(t), 1).Ping(t.Context()); !postgres.StartingUp(err) {
+		t.Errorf("connection refused: %v", err)
 	}
 	if postgres.StartingUp(nil) || postgres.StartingUp(errors.New("another")) {
-		t.Error("it takes any error")
+		t.Error("StartingUp accepts any error")
 	}
 }
 
-// counter is a row that transactions fight for.
+// counter is a row that concurrent transactions update.
 type counter struct {
 	t        *testing.T
 	pool     *postgres.DB
@@ -235,8 +236,8 @@ func (c *counter) attempt() int {
 	return c.attempts
 }
 
-// raise adds to a counter in a transaction that began before somebody else did
-// the same, as long as disturbed says so of the attempt.
+// raise increments a counter in a transaction. While disturbed returns true for an
+// attempt, another transaction increments it after the snapshot.
 func (c *counter) raise(disturbed func(attempt int) bool) func(context.Context, int) (int, error) {
 	const add = "UPDATE counters SET n = n + 1 WHERE id = $1 RETURNING n"
 	return func(ctx context.Context, id int) (n int, err error) {
@@ -256,7 +257,8 @@ func (c *counter) raise(disturbed func(attempt int) bool) func(context.Context, 
 	}
 }
 
-// TestRetry runs a transaction again that lost to another, at most three times.
+// TestRetry: Retry repeats a transaction that fails to serialize, at most three
+// times.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -283,12 +285,12 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestRetryOfDeadlock: two transactions lock two rows in opposite order; one is
-// chosen as the victim and runs again.
+// TestRetryOfDeadlock: two transactions lock two rows in opposite order. Postgres
+// cancels one, and Retry runs it again.
 func TestRetryOfDeadlock(t *testing.T) {
 	t.Parallel()
 	c := newCounter(t)
-	var both sync.WaitGroup // hold their first lock
+	var both sync.WaitGroup // until both hold their first lock
 	both.Add(2)
 	lockBoth := func(ctx context.Context, ids [2]int) (attempt int, err error) {
 		attempt = c.attempt()
@@ -319,15 +321,15 @@ func TestRetryOfDeadlock(t *testing.T) {
 	}
 	var total int
 	if err := c.pool.QueryRow(t.Context(), "SELECT sum(n) FROM counters").Scan(&total); err != nil || total != 4 {
-		t.Errorf("the counters are at %d together (%v), want 4", total, err)
+		t.Errorf("the sum of the counters is %d (%v), want 4", total, err)
 	}
 	if c.attempts != 3 {
 		t.Errorf("%d attempts, want 3", c.attempts)
 	}
 }
 
-// TestRetryOfOthers: what would fail again is not tried again, and nothing is
-// once the time is up.
+// TestRetryOfOthers: Retry does not repeat a transaction that would fail again, or
+// that has no time left.
 func TestRetryOfOthers(t *testing.T) {
 	t.Parallel()
 	c := newCounter(t)

@@ -20,7 +20,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// served is a migrated database and a role of the test's own that serves there.
+// served is a migrated database with a serving role of its own test.
 type served struct {
 	*pgtest.Database
 	migrations *postgres.Migrations
@@ -40,11 +40,11 @@ func newServed(t *testing.T) *served {
 	return s
 }
 
-// newRole makes a role that goes when the test ends.
+// newRole creates a role and drops it when the test ends.
 func newRole(t *testing.T, database *pgtest.Database, options string) string {
 	t.Helper()
 	role := "petstore_test_" + strings.ToLower(rand.Text()[:8])
-	owner := open(t, database.OwnerURL, 1) // which closes after the role is gone
+	owner := open(t, database.OwnerURL, 1) // closed after the role is dropped
 	if _, err := owner.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s %s", role, options)); err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +58,9 @@ func newRole(t *testing.T, database *pgtest.Database, options string) string {
 	return role
 }
 
-// TestServingRoleChangesRowsAlone: what is not a change of a row that some query
-// makes is refused, and so is every way to more.
-func TestServingRoleChangesRowsAlone(t *testing.T) {
+// TestServingRoleChangesOnlyRows: the serving role can only change rows as queries
+// do, and cannot get more privileges.
+func TestServingRoleChangesOnlyRows(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
 	before := s.privileges(t)
@@ -85,15 +85,15 @@ func TestServingRoleChangesRowsAlone(t *testing.T) {
 	} {
 		_, err := pool.Exec(t.Context(), statement)
 		const insufficientPrivilege = "42501"
-		if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != insufficientPrivilege {
+		if rejected, ok := errors.AsType[*pgconn.PgError](err); !ok || rejected.Code != insufficientPrivilege {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
-	if _, err := pool.Exec(t.Context(), "GRANT ALL ON pets TO PUBLIC"); err != nil { // a warning
+	if _, err := pool.Exec(t.Context(), "GRANT ALL ON pets TO PUBLIC"); err != nil { // only a warning
 		t.Error(err)
 	}
 	if diff := cmp.Diff(before, s.privileges(t)); diff != "" {
-		t.Errorf("after all that, the privileges (-before +after):\n%s", diff)
+		t.Errorf("privileges after all attempts (-before +after):\n%s", diff)
 	}
 	var owned int
 	if err := s.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_shdepend WHERE refobjid = $1::regrole AND deptype = 'o'", s.role).Scan(&owned); err != nil || owned != 0 {
@@ -101,22 +101,22 @@ func TestServingRoleChangesRowsAlone(t *testing.T) {
 	}
 }
 
-// TestServingPrivileges checks that the role may run every query, and that each of
-// its privileges is needed by one of them.
+// TestServingPrivileges checks that the role may run every query, and that some
+// query needs each of its privileges.
 func TestServingPrivileges(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
 	granted := s.privileges(t)
 	queries := s.prepareQueries(t)
-	if refused := queries.refused(t, ""); len(refused) > 0 {
-		t.Errorf("queries that the role may not run: %v", refused)
+	if rejected := queries.rejected(t, ""); len(rejected) > 0 {
+		t.Errorf("the role may not run the queries %v", rejected)
 	}
 	for _, privilege := range granted {
-		if len(queries.refused(t, privilege)) == 0 {
-			t.Errorf("no query needs %s", privilege)
+		if len(queries.rejected(t, privilege)) == 0 {
+			t.Errorf("no query needs the privilege %s", privilege)
 		}
 	}
-	// more than that is taken away by the next migration
+	// the next migration revokes additional privileges
 	for _, statement := range []string{
 		"GRANT ALL ON ALL TABLES IN SCHEMA public TO ", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ", "GRANT CREATE ON SCHEMA public TO PUBLIC, ",
 	} {
@@ -128,7 +128,7 @@ func TestServingPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(granted, s.privileges(t)); diff != "" {
-		t.Errorf("privileges, granted again (-before +after):\n%s", diff)
+		t.Errorf("privileges after granting again (-before +after):\n%s", diff)
 	}
 	var more []string
 	err := s.Pool.QueryRow(t.Context(), `
@@ -136,12 +136,12 @@ func TestServingPrivileges(t *testing.T) {
 		    || array(SELECT 'schema' WHERE has_schema_privilege($1, 'public', 'CREATE'))
 		    || array(SELECT 'database' WHERE has_database_privilege($1, current_database(), 'CREATE, TEMPORARY'))`, s.role).Scan(&more)
 	if err != nil || len(more) > 0 {
-		t.Errorf("more than rows can be changed in %v: %v", more, err)
+		t.Errorf("the role can change more than rows in %v: %v", more, err)
 	}
 }
 
-// TestGrantServing: a role that could change the schema anyway is rejected, many
-// may grant at once, and a release that is not known is left alone.
+// TestGrantServing: GrantServing rejects a role that can change the schema.
+// Concurrent grants work, and the schema of an unknown later release is left alone.
 func TestGrantServing(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
@@ -168,7 +168,7 @@ func TestGrantServing(t *testing.T) {
 	}
 	for range processes {
 		if err := <-failed; err != nil {
-			t.Errorf("granting at once: %v", err)
+			t.Errorf("concurrent grant: %v", err)
 		}
 	}
 
@@ -186,9 +186,9 @@ func TestGrantServing(t *testing.T) {
 	}
 }
 
-// TestSchemaIsCurrentForWhomItMay: until the role is granted what it needs, the
-// schema is behind.
-func TestSchemaIsCurrentForWhomItMay(t *testing.T) {
+// TestSchemaIsBehindWithoutPrivileges: the schema counts as behind until the role has
+// its privileges.
+func TestSchemaIsBehindWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	migrations, role := openMigrations(t, database.OwnerURL), newRole(t, database, "LOGIN")
@@ -211,8 +211,8 @@ func TestSchemaIsCurrentForWhomItMay(t *testing.T) {
 	}
 }
 
-// privileges lists what the role may do to tables and columns, as "DELETE ON pets"
-// and "SELECT (name) ON pets".
+// privileges lists the privileges of the role, as "DELETE ON pets" and "SELECT
+// (name) ON pets".
 func (s *served) privileges(t *testing.T) []string {
 	t.Helper()
 	rows, err := s.Pool.Query(t.Context(), `
@@ -240,20 +240,20 @@ func (s *served) privileges(t *testing.T) []string {
 	return all
 }
 
-// queryPattern finds the queries that sqlc has made of queries/.
+// queryPattern matches the queries in the code generated by sqlc.
 var queryPattern = regexp.MustCompile("(?s)const \\w+ = `(-- name: (\\w+) .*?)`")
 
-// preparedQueries are all queries, prepared on one connection of the owner.
+// preparedQueries holds all queries, prepared on one connection of the owner.
 type preparedQueries struct {
 	*pgx.Conn
 
 	role    string
-	queries map[string]string // by their names
-	explain map[string]string // how to plan each query, by its name
+	queries map[string]string // by name
+	explain map[string]string // EXPLAIN statement of each query, by name
 }
 
-// prepareQueries prepares every query, and the one that reads the version of the
-// schema, which is not in queries/.
+// prepareQueries prepares every query, and the one that reads the schema version,
+// which is not in queries/.
 func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 	t.Helper()
 	queries := map[string]string{"SchemaIsCurrent": "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied"}
@@ -275,7 +275,7 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	// A plan for any arguments: one for NULL might leave out a table.
+	// A generic plan: a plan for NULL might omit a table.
 	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
 		t.Fatal(err)
 	}
@@ -294,9 +294,9 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 	return p
 }
 
-// refused lists the queries that the role may not run, without one of its
-// privileges unless that is empty. With a privilege, one query is enough.
-func (p *preparedQueries) refused(t *testing.T, without string) (names []string) {
+// rejected lists the queries that the role may not run, without one of its
+// privileges unless that is empty. With a privilege, it stops at the first query.
+func (p *preparedQueries) rejected(t *testing.T, without string) (names []string) {
 	t.Helper()
 	tx, err := p.Begin(t.Context())
 	if err != nil {
@@ -321,7 +321,7 @@ func (p *preparedQueries) refused(t *testing.T, without string) (names []string)
 			return err
 		})
 		const insufficientPrivilege = "42501"
-		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == insufficientPrivilege {
+		if rejected, ok := errors.AsType[*pgconn.PgError](err); ok && rejected.Code == insufficientPrivilege {
 			if names = append(names, name); without != "" {
 				return names
 			}

@@ -13,16 +13,16 @@ import (
 	"petstore/internal/postgres"
 )
 
-// ear is a listener under test, and what it reports.
+// ear is a listener under test, with its reports.
 type ear struct {
 	connected, alive chan struct{}
-	heard            chan string
+	received         chan string
 	ended            chan error
 	log              *lines
 	cancel           context.CancelFunc
 }
 
-// lines keeps what is logged.
+// lines collects the log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -42,15 +42,15 @@ func (l *lines) String() string {
 
 func listen(t *testing.T, pool *postgres.DB) *ear {
 	t.Helper()
-	const more = 1000 // reports than a test makes
-	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), heard: make(chan string, more), ended: make(chan error, 1), log: &lines{}}
+	const more = 1000 // more reports than any test causes
+	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), received: make(chan string, more), ended: make(chan error, 1), log: &lines{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	e.cancel = cancel
 	listener := &postgres.Listener{
 		DB:        pool,
 		Channel:   "some Channel",
 		Connected: func() { e.connected <- struct{}{} },
-		Heard:     func(payload string) { e.heard <- payload },
+		Heard:     func(payload string) { e.received <- payload },
 		Alive: func() {
 			select {
 			case e.alive <- struct{}{}:
@@ -71,14 +71,15 @@ func listen(t *testing.T, pool *postgres.DB) *ear {
 	return e
 }
 
-// await gives the next report, and fails the test when there is none in ten seconds.
+// await returns the next report, and fails the test if none comes within ten
+// seconds.
 func await[T any](t *testing.T, what string, reports <-chan T) T {
 	t.Helper()
 	select {
 	case report := <-reports:
 		return report
 	case <-time.After(10 * time.Second):
-		t.Fatalf("%s: nothing for 10 s", what)
+		t.Fatalf("%s: no report within 10 s", what)
 	}
 	var none T
 	return none
@@ -91,7 +92,7 @@ func notify(t *testing.T, database *pgtest.Database, payload string) {
 	}
 }
 
-// cut ends the connections that listen, and returns how many there were.
+// cut terminates the listening connections, and returns their number.
 func cut(t *testing.T, database *pgtest.Database) (connections int) {
 	t.Helper()
 	if err := database.Pool.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -109,11 +110,12 @@ func TestListener(t *testing.T) {
 	await(t, "alive", e.alive)
 	for _, payload := range []string{"1", "2", "", "drei"} {
 		notify(t, database, payload)
-		if got := await(t, "heard", e.heard); got != payload {
-			t.Errorf("heard %q, want %q", got, payload)
+		if got := await(t, "notification", e.received); got != payload {
+			t.Errorf("received %q, want %q", got, payload)
 		}
 	}
-	// in silence it goes on telling that it is alive, on the same connection
+	// without notifications it still reports that it is alive, on the same
+	// connection
 	for len(e.alive) > 0 {
 		<-e.alive
 	}
@@ -122,19 +124,19 @@ func TestListener(t *testing.T) {
 		await(t, "alive", e.alive)
 	}
 	notify(t, database, "after the silence")
-	if got := await(t, "heard", e.heard); got != "after the silence" {
-		t.Errorf("heard %q", got)
+	if got := await(t, "notification", e.received); got != "after the silence" {
+		t.Errorf("received %q", got)
 	}
 	if len(e.connected) > 0 {
-		t.Error("it connected again")
+		t.Error("it reconnected")
 	}
 	e.cancel()
 	if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("it returned %v", err)
 	}
 }
 
-// TestListenerReconnects: a connection that is lost is made again, each time.
+// TestListenerReconnects: the listener reconnects whenever it loses its connection.
 func TestListenerReconnects(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -142,29 +144,29 @@ func TestListenerReconnects(t *testing.T) {
 	for _, payload := range []string{"first", "second", "third"} {
 		await(t, "connected", e.connected)
 		notify(t, database, payload)
-		if got := await(t, "heard", e.heard); got != payload {
-			t.Errorf("heard %q, want %q", got, payload)
+		if got := await(t, "notification", e.received); got != payload {
+			t.Errorf("received %q, want %q", got, payload)
 		}
 		if connections := cut(t, database); connections != 1 {
-			t.Errorf("it held %d connections", connections)
+			t.Errorf("%d listening connections", connections)
 		}
 	}
 	await(t, "connected", e.connected)
 }
 
-// TestListenerWithoutServer: it is not alive, logs that once, keeps trying, and can
-// be ended.
+// TestListenerWithoutServer: without a server the listener is not alive, logs one
+// warning, keeps trying, and can be stopped.
 func TestListenerWithoutServer(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{refusing(t), mute(t)} {
+	for _, url := range []string{closedPort(t), mute(t)} {
 		e := listen(t, open(t, url, 4))
 		eventually(t, "the first failure is logged", func() bool { return strings.Contains(e.log.String(), "failures=1 ") })
 		e.cancel()
 		if err := await(t, "ended", e.ended); !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("it returned %v", err)
 		}
 		if len(e.connected)+len(e.alive) > 0 {
-			t.Errorf("it told that it was connected")
+			t.Errorf("it reported a connection")
 		}
 		if logged := e.log.String(); strings.Count(logged, "\n") != 1 {
 			t.Errorf("logged: %s", logged)
@@ -172,8 +174,8 @@ func TestListenerWithoutServer(t *testing.T) {
 	}
 }
 
-// TestPoolParameters: the parameters of a pool are for the pool, and not sent to the
-// server, which knows none of them.
+// TestPoolParameters: pool_* parameters configure the pool and are not sent to the
+// server, which does not know them.
 func TestPoolParameters(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -183,8 +185,8 @@ func TestPoolParameters(t *testing.T) {
 	openMigrations(t, pool.Pool().Config().ConnString())
 }
 
-// TestListenerFollowsThePool: it is never alive on another server than that of the
-// pool, where it would not hear what the pool's tells, and comes to that server.
+// TestListenerFollowsThePool: the listener is never alive on another server than
+// the pool's, where it would miss notifications, and moves to that server.
 func TestListenerFollowsThePool(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -205,7 +207,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 	}
 	await(t, "alive on the pool's new server", e.alive)
 
-	// The pool moves away from a listener that is connected.
+	// The pool moves to another server than the connected listener.
 	proxy.leadTo(t, database.URL)
 	pool.Pool().Reset()
 	if err := pool.Ping(t.Context()); err != nil {
@@ -216,7 +218,7 @@ func TestListenerFollowsThePool(t *testing.T) {
 	}
 	await(t, "connected to the pool's server again", e.connected)
 	notify(t, database, "hello")
-	if got := await(t, "heard", e.heard); got != "hello" {
-		t.Errorf("heard %q", got)
+	if got := await(t, "notification", e.received); got != "hello" {
+		t.Errorf("received %q", got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"petstore/migrations"
 )
 
-// numbered gives the versions of all migrations, which count from 1.
+// numbered returns the versions of all migrations, which count from 1.
 func numbered(t *testing.T) []int64 {
 	t.Helper()
 	files, err := fs.Glob(migrations.FS, "*.sql")
@@ -41,7 +41,7 @@ func openMigrations(t *testing.T, url string) *postgres.Migrations {
 	return migrations
 }
 
-// schema describes all that migrations make, one line each.
+// schema describes the whole schema, one line per object.
 func schema(t *testing.T, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
@@ -93,7 +93,8 @@ func versions(migrations []postgres.Migration) []int64 {
 	return all
 }
 
-// TestMigrations: up, down step by step to nothing, and up to the same again.
+// TestMigrations: migrate up, down step by step to nothing, and up to the same
+// schema again.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -118,7 +119,7 @@ func TestMigrations(t *testing.T) {
 	up()
 	made := schema(t, database.Pool)
 	if len(made) < 100 {
-		t.Errorf("the schema is described in %d lines only: %v", len(made), made)
+		t.Errorf("the description of the schema has only %d lines: %v", len(made), made)
 	}
 	if again, err := migrations.Up(t.Context()); len(again) > 0 || err != nil {
 		t.Errorf("up again applied %v: %v", again, err)
@@ -131,14 +132,14 @@ func TestMigrations(t *testing.T) {
 		isAt(version - 1)
 	}
 	if left := schema(t, database.Pool); len(left) > 0 {
-		t.Errorf("left by the way down: %q", left)
+		t.Errorf("left over after migrating down: %q", left)
 	}
 	if none, err := migrations.Down(t.Context()); len(none) > 0 || err != nil {
-		t.Errorf("down from nothing: %v, %v", none, err)
+		t.Errorf("down from an empty schema: %v, %v", none, err)
 	}
 	up()
 	if diff := cmp.Diff(made, schema(t, database.Pool)); diff != "" {
-		t.Errorf("the schema made again (-first +second):\n%s", diff)
+		t.Errorf("schema after down and up (-first +second):\n%s", diff)
 	}
 }
 
@@ -169,7 +170,8 @@ func TestMigrationStatus(t *testing.T) {
 	pending(1)
 }
 
-// TestMigrationsAtOnce: five processes start at once, and each step is taken once.
+// TestMigrationsAtOnce: when five processes start at the same time, each migration
+// runs once.
 func TestMigrationsAtOnce(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -196,10 +198,10 @@ func TestMigrationsAtOnce(t *testing.T) {
 		want[version] = 1
 	}
 	if diff := cmp.Diff(want, times); diff != "" {
-		t.Errorf("how often each migration was applied (-want +got):\n%s", diff)
+		t.Errorf("runs of each migration (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
-		t.Errorf("the schema (-one process +five):\n%s", diff)
+		t.Errorf("schema (-one process +five):\n%s", diff)
 	}
 }
 
@@ -222,7 +224,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1); err != nil {
 		t.Fatal(err)
 	}
-	current(true) // ahead, as during a deployment
+	current(true) // a newer schema, as during a deployment
 	if _, err := database.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id >= $1", latest); err != nil {
 		t.Fatal(err)
 	}
@@ -231,9 +233,9 @@ func TestSchemaIsCurrent(t *testing.T) {
 
 func TestOpenMigrationsFails(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"://", "postgres://localhost:x/", refusing(t)} {
+	for _, url := range []string{"://", "postgres://localhost:x/", closedPort(t)} {
 		if _, err := postgres.OpenMigrations(t.Context(), url); err == nil {
-			t.Errorf("%s was opened", url)
+			t.Errorf("%s was accepted", url)
 		}
 	}
 }

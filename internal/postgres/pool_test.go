@@ -14,8 +14,8 @@ import (
 	"petstore/internal/postgres"
 )
 
-// open opens a pool that the test closes. The parameters, names and values, are
-// added to the URL.
+// open opens a pool that the test closes. The parameters are names and values that
+// are added to the URL.
 func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) *postgres.DB {
 	t.Helper()
 	parsed, err := url.Parse(databaseURL)
@@ -35,15 +35,15 @@ func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) 
 	return pool
 }
 
-// refusing is the URL of a port where nobody listens.
-func refusing(t *testing.T) string {
+// closedPort returns the URL of a port without a listener.
+func closedPort(t *testing.T) string {
 	t.Helper()
 	listener := listening(t)
 	listener.Close()
 	return "postgres://petstore@" + listener.Addr().String() + "/petstore?sslmode=disable"
 }
 
-// mute is the URL of a server that takes connections and never says a word.
+// mute returns the URL of a server that accepts connections and sends nothing.
 func mute(t *testing.T) string {
 	t.Helper()
 	return "postgres://petstore@" + listening(t).Addr().String() + "/petstore?sslmode=disable"
@@ -59,8 +59,8 @@ func listening(t *testing.T) net.Listener {
 	return listener
 }
 
-// eventually asks again and again until it is so, and fails the test when it is
-// not within ten seconds.
+// eventually repeats a check until it succeeds, and fails the test after ten
+// seconds.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	deadline, again := time.After(10*time.Second), time.NewTicker(5*time.Millisecond)
@@ -69,7 +69,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 		select {
 		case <-again.C:
 		case <-deadline:
-			t.Fatalf("%s: not so after 10 s", what)
+			t.Fatalf("%s: not within 10 s", what)
 		}
 	}
 }
@@ -79,12 +79,12 @@ func TestOpenFails(t *testing.T) {
 	for _, url := range []string{"://", "postgres://localhost:x/", "postgres://localhost/?sslmode=perhaps"} {
 		if pool, err := postgres.Open(t.Context(), url, 1); err == nil {
 			pool.Close()
-			t.Errorf("%s was opened", url)
+			t.Errorf("%s was accepted", url)
 		}
 	}
 }
 
-// TestSessionLimits: every connection has our limits, or those that the URL sets.
+// TestSessionLimits: every connection has the default limits, or those of the URL.
 func TestSessionLimits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -104,8 +104,8 @@ func TestSessionLimits(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreGivenBack: however a statement ends. With one connection in
-// the pool, one that is kept makes the next statement fail.
+// TestConnectionsAreGivenBack: every way to end a statement releases its
+// connection. The pool has one connection, so the next statement would fail.
 func TestConnectionsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
@@ -148,12 +148,12 @@ func TestConnectionsAreGivenBack(t *testing.T) {
 		}
 	}
 	if acquired := pool.Pool().Stat().AcquiredConns(); acquired != 0 {
-		t.Errorf("%d connections were not given back", acquired)
+		t.Errorf("%d connections were not released", acquired)
 	}
 }
 
-// TestPoolExhausted: who waits for a connection is told after a second, all of
-// them at once, and the pool works again when one is free.
+// TestPoolExhausted: callers that wait for a connection get an error after a
+// second, all at the same time. The pool works again when a connection is free.
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.NewEmpty(t).URL, 1)
@@ -178,7 +178,7 @@ func TestPoolExhausted(t *testing.T) {
 		}
 	}
 	if took := time.Since(began); took < 900*time.Millisecond || took > 2*time.Second {
-		t.Errorf("they were told after %s", took)
+		t.Errorf("the callers got their errors after %s", took)
 	}
 	held.Release()
 	if err := pool.Ping(t.Context()); err != nil {
@@ -186,8 +186,8 @@ func TestPoolExhausted(t *testing.T) {
 	}
 }
 
-// TestMuteServer: a server that takes connections and does not answer is
-// unavailable as soon as an exhausted pool.
+// TestMuteServer: a server that accepts connections and does not respond is
+// unavailable as quickly as an exhausted pool.
 func TestMuteServer(t *testing.T) {
 	t.Parallel()
 	pool, began := open(t, mute(t), 1), time.Now()
@@ -195,12 +195,12 @@ func TestMuteServer(t *testing.T) {
 		t.Errorf("%v is not Unavailable and StartingUp", err)
 	}
 	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("it was told after %s", took)
+		t.Errorf("the caller got its error after %s", took)
 	}
 }
 
-// TestBackendsTerminated: no statement is sent on a connection that the server has
-// closed, so none fails.
+// TestBackendsTerminated: the pool sends no statement on a connection that the
+// server has closed, so none fails.
 func TestBackendsTerminated(t *testing.T) {
 	t.Parallel()
 	const conns = 3
@@ -218,7 +218,7 @@ func TestBackendsTerminated(t *testing.T) {
 		for _, release := range held {
 			release()
 		}
-		// It waits until they are gone.
+		// Wait until the connections are gone.
 		var terminated int
 		err := database.Pool.QueryRow(t.Context(), `
 			SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
@@ -237,8 +237,8 @@ func TestBackendsTerminated(t *testing.T) {
 	}
 }
 
-// TestAcquireWhileReading: pgx may leave a read behind on a connection that it
-// gives back, which a look at the connection must not wait for.
+// TestAcquireWhileReading: pgx may release a connection with a read still running,
+// and the connection check must not wait for that.
 func TestAcquireWhileReading(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.New(t).URL, 1)
@@ -255,7 +255,7 @@ func TestAcquireWhileReading(t *testing.T) {
 	}()
 	acquired := make(chan error, 1)
 	go func() {
-		for range 100 { // by then the read is under way
+		for range 100 { // by then the read is running
 			again, err := pool.Pool().Acquire(t.Context())
 			if err != nil {
 				acquired <- err
@@ -271,7 +271,7 @@ func TestAcquireWhileReading(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("an idle connection is not to be had")
+		t.Error("the idle connection is not available")
 	}
 	if err := under.Close(); err != nil {
 		t.Error(err)
@@ -279,8 +279,8 @@ func TestAcquireWhileReading(t *testing.T) {
 	<-ended
 }
 
-// TestReadOnlyServer: when a server takes no writes any more, all connections to it
-// are given up at the first that fails.
+// TestReadOnlyServer: after the first write that fails because the server is
+// read-only, the pool closes all connections to it.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	const conns = 3
@@ -304,7 +304,7 @@ func TestReadOnlyServer(t *testing.T) {
 		return err
 	}
 	if err := write(); !postgres.Unavailable(err) {
-		t.Errorf("a write on a standby: %v, want one that is unavailable", err)
+		t.Errorf("a write on a standby: %v, want an unavailable error", err)
 	}
 	for range 2 * conns {
 		if err := write(); err != nil {
@@ -313,8 +313,8 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
-// TestWritesLeaveConnections: statements that write hold all but two connections
-// at most, and one that ends lets the next have its own.
+// TestWritesLeaveConnections: writes hold all but two connections at most, and a
+// write that ends lets the next one start.
 func TestWritesLeaveConnections(t *testing.T) {
 	t.Parallel()
 	const size, writers = 5, 3
@@ -343,7 +343,7 @@ func TestWritesLeaveConnections(t *testing.T) {
 		hold(pool)
 	}
 	release()
-	release() // which is allowed, and lets no second one in
+	release() // a second release has no effect
 	hold(pool.Writing())
 	fails()
 	if got := pool.CanceledWrites(); got != 2 {

@@ -12,7 +12,7 @@ func TestBudget(t *testing.T) {
 	budget := ratelimit.NewBudget[string](10, 4)
 	for i, step := range []struct {
 		holder string
-		amount int64 // given back when negative
+		amount int64 // negative: given back
 		want   ratelimit.Grant
 	}{
 		{"a", 3, ratelimit.Granted},
@@ -22,15 +22,15 @@ func TestBudget(t *testing.T) {
 		{"c", 3, ratelimit.Exhausted},
 		{"c", 2, ratelimit.Granted},
 		{"d", 1, ratelimit.Exhausted},
-		{"a", 1, ratelimit.ShareExhausted}, // the holder's own fault is named first
+		{"a", 1, ratelimit.ShareExhausted}, // the share is checked before the total
 		{"b", -4, ratelimit.Granted},
 		{"c", 3, ratelimit.ShareExhausted},
 		{"a", -4, ratelimit.Granted},
-		{"a", 8, ratelimit.Granted}, // a holder of nothing may take more than its share
+		{"a", 8, ratelimit.Granted}, // a holder without anything may exceed its share
 		{"a", 1, ratelimit.ShareExhausted},
 		{"c", -2, ratelimit.Granted},
 		{"a", -8, ratelimit.Granted},
-		{"b", 11, ratelimit.Granted}, // nothing is taken, so more than the total is granted
+		{"b", 11, ratelimit.Granted}, // nothing is taken, so the total may be exceeded
 		{"c", 1, ratelimit.Exhausted},
 	} {
 		if step.amount < 0 {
@@ -52,8 +52,8 @@ func TestUnlimitedBudget(t *testing.T) {
 	budget.Give("a", 1<<62)
 }
 
-// TestBudgetRace checks that holders that take at the same time never have more
-// than the total, and that everything taken comes back.
+// TestBudgetRace checks that concurrent holders never have more than the total, and
+// that everything taken is given back.
 func TestBudgetRace(t *testing.T) {
 	t.Parallel()
 	const holders, total, share = 8, 20, 5
@@ -80,7 +80,7 @@ func TestBudgetRace(t *testing.T) {
 	}
 	group.Wait()
 	if most > total {
-		t.Errorf("%d of %d were taken at once", most, total)
+		t.Errorf("%d of %d were taken at the same time", most, total)
 	}
 	if got := budget.Take(0, total); got != ratelimit.Granted {
 		t.Errorf("Take of all = %d after everything was given back", got)

@@ -14,7 +14,7 @@ import (
 	"petstore/internal/ratelimit"
 )
 
-// clock stands still until it is moved.
+// clock is a stopped clock that the test moves.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
@@ -37,7 +37,7 @@ func TestCost(t *testing.T) {
 		{0, 4, ratelimit.Bucket{Taken: true, Left: 6, Full: 4 * s}},
 		{0, 7, ratelimit.Bucket{Left: 6, Full: 4 * s, Wait: s}},
 		{0, 6, ratelimit.Bucket{Taken: true, Left: 0, Full: 10 * s}},
-		{3 * s, 50, ratelimit.Bucket{Left: 3, Full: 7 * s, Wait: 7 * s}}, // more than there ever is costs all
+		{3 * s, 50, ratelimit.Bucket{Left: 3, Full: 7 * s, Wait: 7 * s}}, // more than the capacity costs the whole capacity
 		{7 * s, 50, ratelimit.Bucket{Taken: true, Left: 0, Full: 10 * s}},
 	} {
 		clock.move(step.after)
@@ -47,7 +47,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestBucket: three at once, then one each ten seconds.
+// TestBucket: a burst of three, then one every ten seconds.
 func TestBucket(t *testing.T) {
 	t.Parallel()
 	clock := startClock()
@@ -64,24 +64,24 @@ func TestBucket(t *testing.T) {
 		{0, ratelimit.Bucket{Taken: true, Left: 1, Full: 20 * s}},
 		{0, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
 		{0, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},
-		{4 * s, ratelimit.Bucket{Full: 26 * s, Wait: 6 * s}}, // being refused costs nothing
+		{4 * s, ratelimit.Bucket{Full: 26 * s, Wait: 6 * s}}, // a rejected request costs nothing
 		{6*s - 1, ratelimit.Bucket{Full: 20*s + 1, Wait: 1}},
 		{1, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
 		{15 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 25 * s}}, // and half a token
 		{5 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
-		{time.Hour, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}}, // no fuller than full
-		{-time.Hour, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},        // a clock set back gives nothing
+		{time.Hour, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}}, // never above the capacity
+		{-time.Hour, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},        // a clock that moves back adds nothing
 	} {
 		clock.move(step.after)
 		if limiter.Empty("a") == step.want.Taken {
-			t.Errorf("step %d: whether the bucket is empty", i)
+			t.Errorf("step %d: wrong result of Empty", i)
 		}
 		if diff := cmp.Diff(step.want, limiter.Take("a", 1)); diff != "" {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
 	if limiter.Empty("b") || !limiter.Take("b", 1).Taken {
-		t.Error("another key is refused")
+		t.Error("another key was rejected")
 	}
 }
 
@@ -90,12 +90,13 @@ func TestNoLimit(t *testing.T) {
 	limiter := ratelimit.New[int](ratelimit.Limit{}, time.Now)
 	for range 10_000 {
 		if !limiter.Take(1, 1).Taken {
-			t.Fatal("refused, without a limit")
+			t.Fatal("rejected, although there is no limit")
 		}
 	}
 }
 
-// TestRaceForTokens: of many who ask at once, as many get a token as there are.
+// TestRaceForTokens: of many concurrent callers, exactly as many get a token as
+// there are.
 func TestRaceForTokens(t *testing.T) {
 	t.Parallel()
 	const burst, askers, times = 500, 8, 250
@@ -132,15 +133,15 @@ func TestNetwork(t *testing.T) {
 		"2001:db8:1:2:ffff::%lo0": "2001:db8:1:2::",
 	} {
 		if got := ratelimit.Network(netip.MustParseAddr(text)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s is known by %s, want %s", text, got, want)
+			t.Errorf("%s has the key %s, want %s", text, got, want)
 		}
 	}
 	if got := ratelimit.Network(netip.Addr{}); got.IsValid() {
-		t.Errorf("no address is known by %s", got)
+		t.Errorf("an invalid address has the key %s", got)
 	}
 }
 
-// address is the i-th of 2^32 addresses in networks of their own.
+// address returns the i-th of 2^32 addresses in different networks.
 func address(i uint32) netip.Addr {
 	var bytes [16]byte
 	bytes[0] = 0x20
@@ -148,14 +149,15 @@ func address(i uint32) netip.Addr {
 	return ratelimit.Network(netip.AddrFrom16(bytes))
 }
 
-// TestMemoryIsBounded under a million addresses; the latest of them are known still.
+// TestMemoryIsBounded: a million addresses fit into bounded memory, and the latest
+// ones are still known.
 func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // it measures the heap, which all tests share
 	const addresses, megabyte, limit = 1_000_000, 1 << 20, 24
 	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 1, Burst: 1}, startClock().now)
 	before := heap()
 	for i := range uint32(addresses) {
 		if !limiter.Take(address(i), 1).Taken {
-			t.Fatalf("address %d is refused at its first time", i)
+			t.Fatalf("the first request of address %d was rejected", i)
 		}
 	}
 	grown := (heap() - before) / megabyte
@@ -166,15 +168,15 @@ func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // it measures th
 	const known = 65_536
 	for i := uint32(addresses - known); i < addresses; i++ {
 		if limiter.Take(address(i), 1).Taken {
-			t.Fatalf("address %d of %d is forgotten", i, addresses)
+			t.Fatalf("address %d of %d was forgotten", i, addresses)
 		}
 	}
 	if !limiter.Take(address(addresses-known-1), 1).Taken {
-		t.Error("more addresses are known than there is room for")
+		t.Error("the limiter knows more addresses than it has room for")
 	}
 }
 
-// heap is the size of what is in use.
+// heap returns the size of live objects.
 func heap() int64 {
 	runtime.GC()
 	var stats runtime.MemStats
@@ -182,16 +184,16 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// TestTakingAllocatesNothing, whether there is a token or not.
+// TestTakingAllocatesNothing checks taking with and without an available token.
 func TestTakingAllocatesNothing(t *testing.T) { //nolint:paralleltest // it counts the allocations of all tests
 	for what, limit := range map[string]ratelimit.Limit{
-		"there is a token": {PerMinute: 1, Burst: 1 << 20},
-		"there is none":    {PerMinute: 1, Burst: 1},
+		"with a token":    {PerMinute: 1, Burst: 1 << 20},
+		"without a token": {PerMinute: 1, Burst: 1},
 	} {
 		limiter := ratelimit.New[int64](limit, time.Now)
 		limiter.Take(1, 1)
 		if got := testing.AllocsPerRun(1000, func() { limiter.Take(1, 1) }); got > 0 {
-			t.Errorf("where %s, taking it allocates %v times", what, got)
+			t.Errorf("%s: taking allocates %v times", what, got)
 		}
 	}
 }
@@ -204,7 +206,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeAtOnce has every processor ask at once.
+// BenchmarkTakeAtOnce takes from all processors.
 func BenchmarkTakeAtOnce(b *testing.B) {
 	limiter := ratelimit.New[int64](ratelimit.Limit{PerMinute: 600, Burst: 100}, time.Now)
 	var askers atomic.Int64
@@ -216,7 +218,7 @@ func BenchmarkTakeAtOnce(b *testing.B) {
 	})
 }
 
-// BenchmarkTakeOfStrangers asks with an address that was never seen, each time.
+// BenchmarkTakeOfStrangers takes with a new address each time.
 func BenchmarkTakeOfStrangers(b *testing.B) {
 	limiter := ratelimit.New[netip.Addr](ratelimit.Limit{PerMinute: 20, Burst: 20}, time.Now)
 	b.ReportAllocs()

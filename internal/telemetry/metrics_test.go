@@ -10,7 +10,7 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// exposed is what Prometheus is told.
+// exposed returns the metrics as Prometheus reads them.
 func exposed(t *testing.T, m *telemetry.Metrics) string {
 	t.Helper()
 	recorder := httptest.NewRecorder()
@@ -27,7 +27,7 @@ func TestMetricsOfOperations(t *testing.T) {
 	m.SetVersion("v1.2.3")
 	m.WatchKeys(func() (hits, misses uint64) { return 7, 3 })
 	list, other := m.Operation("GET", "/pets"), m.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute)
-	for _, status := range []int{200, 200, 503, 451, 599, 0, 1000} { // a class has more than are looked up once
+	for _, status := range []int{200, 200, 503, 451, 599, 0, 1000} { // more statuses than are looked up once
 		list.Start()
 		list.End(status, 3*time.Millisecond)
 	}
@@ -59,7 +59,7 @@ func TestMetricsOfOperations(t *testing.T) {
 		}
 	}
 	if !strings.Contains(told, `version="v1.2.3"`) {
-		t.Error("the version is not told")
+		t.Error("the metrics do not contain the version")
 	}
 	if strings.Contains(told, telemetry.OtherMethod) {
 		t.Error("an operation has metrics before its first response")

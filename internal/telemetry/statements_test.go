@@ -15,8 +15,8 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// TestSlowStatements: what takes long is logged by its name, and nothing that it
-// was asked or that it found.
+// TestSlowStatements: the log has slow statements by name, without their text,
+// parameters or results.
 func TestSlowStatements(t *testing.T) {
 	t.Parallel()
 	const slow = 200 * time.Millisecond
@@ -40,7 +40,7 @@ func TestSlowStatements(t *testing.T) {
 	run("select/**/pg_sleep($1)", slow.Seconds())
 	run("SET statement_timeout = '200ms'")
 	if _, err := pool.Exec(t.Context(), nap, "hidden argument", 10.0); err == nil {
-		t.Fatal("a statement outlives statement_timeout")
+		t.Fatal("a statement exceeds statement_timeout")
 	}
 
 	type line struct {
@@ -65,9 +65,9 @@ func TestSlowStatements(t *testing.T) {
 		{Level: "WARN", Msg: "slow statement", Statement: "Nap", Failure: "57014"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the log (-want +got):\n%s", diff)
+		t.Errorf("log (-want +got):\n%s", diff)
 	}
 	if strings.Contains(log.String(), "hidden") {
-		t.Errorf("the log says what was asked:\n%s", &log)
+		t.Errorf("the log contains parameters:\n%s", &log)
 	}
 }
