@@ -1,8 +1,8 @@
 # Needs BuildKit, the default since Docker 23 (before: DOCKER_BUILDKIT=1).
 
 ARG GO_IMAGE=golang:1.26.8-alpine@sha256:ce864e7223ac17b1775e6fd0b4c0db580c2eb50e7953a427916379e4b92a1628
-# BINARY names the stage that the program is taken from: "build" compiles it,
-# "prebuilt" takes it from the build context, where no image can be pulled:
+# BINARY selects the stage that provides the program: "build" compiles it, "prebuilt"
+# copies it from the build context, for machines that cannot pull images:
 #
 #   docker build --build-arg BINARY=prebuilt --file Dockerfile DIRECTORY
 #

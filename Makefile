@@ -1,4 +1,4 @@
-# The versions of every tool, here and nowhere else.
+# The versions of all tools.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SQLC          := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 REDOCLY       := @redocly/cli@2.77.0
@@ -21,7 +21,7 @@ OPENAPI_GENERATORS := 7.17.0 7.25.0
 PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
-DESCRIPTION := internal/api/openapi.yaml
+SPEC := internal/api/openapi.yaml
 
 SCALE ?= 200000
 # The database of known vulnerabilities, or a copy of it.
@@ -29,34 +29,34 @@ GOVULNDB ?= https://vuln.go.dev
 
 .DEFAULT_GOAL := help
 .PHONY: help
-help: ## Say what there is to make
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## The API with a Postgres of its own on http://localhost:8080
+run: ## Run the API with its own Postgres on http://localhost:8080
 	go run ./cmd/petstore dev
 
 .PHONY: test
-test: ## Every test, on a real Postgres
+test: ## Run all tests on a real Postgres
 	go test ./...
 
 .PHONY: lint
-lint: ## Go code: format, mistakes, import rules
+lint: ## Lint the Go code: format, bugs, import rules
 	go run $(GOLANGCI_LINT) run ./...
 
 .PHONY: generate
-generate: ## Write db/ from queries/ and migrations/
+generate: ## Generate db/ from queries/ and migrations/
 	go run $(SQLC) generate
 
 .PHONY: check
-check: fmt vet lint generated tidy description breaking test race browser ## What CI runs, but for the containers: see .ci/run
+check: fmt vet lint generated tidy spec breaking test race browser ## Run most legs of CI; .ci/run runs all
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or with another commit (BASE=v1.0.0)
 	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS),-seconds $(SECONDS))
 
 .PHONY: microbench
-microbench: ## Every benchmark of the Go code
+microbench: ## Run all Go benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: reliability
@@ -68,26 +68,26 @@ reliability-faults: ## Plant mistakes in the program, which the rows of reliabil
 	go run ./internal/tools/faulttest -faults
 
 .PHONY: image
-image: ## The container image petstore:dev
+image: ## Build the container image petstore:dev
 	docker build --build-arg VERSION="$$(git describe --always --dirty)" --tag petstore:dev .
 
-# The parts of check, each a leg of .ci/run.
+# The legs of .ci/run.
 
 .PHONY: fmt
-fmt: ## Go files that gofmt would change, none
+fmt: ## Check that all Go files are formatted with gofmt
 	@files=$$(gofmt -l .) && [ -z "$$files" ] || { echo "gofmt would change:"; echo "$$files"; exit 1; }
 
 .PHONY: vet
-vet: ## Mistakes that go vet finds
+vet: ## Run go vet
 	go vet -tags browser ./...
 
 .PHONY: platforms
-platforms: ## It compiles for the other platforms too
+platforms: ## Compile for the other platforms
 	GOOS=darwin GOARCH=arm64 go build ./...
 	GOOS=linux GOARCH=arm64 go build ./...
 
 .PHONY: generated
-generated: ## The code in db/ is what sqlc makes of queries/ and migrations/
+generated: ## Check that db/ is up to date with queries/ and migrations/
 	go run $(SQLC) diff
 	@for file in db/*.sql.go; do [ -f "queries/$$(basename "$$file" .go)" ] || { echo "$$file has no queries"; exit 1; }; done
 
@@ -96,22 +96,22 @@ vet-queries: ## Prepare every query on the migrated database of PETSTORE_SQLC_DA
 	go run $(SQLC) vet
 
 .PHONY: tidy
-tidy: ## go.mod and go.sum name what is used, and that alone
+tidy: ## Check that go.mod and go.sum are tidy
 	go mod tidy -diff
 
-.PHONY: description
-description: ## Lint of the API description (needs Node.js)
-	npx --yes $(REDOCLY) lint --config .redocly.yaml $(DESCRIPTION)
-	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(DESCRIPTION)
+.PHONY: spec
+spec: ## Lint the spec (needs Node.js)
+	npx --yes $(REDOCLY) lint --config .redocly.yaml $(SPEC)
+	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(SPEC)
 
 .PHONY: breaking
 breaking: export OASDIFF := $(OASDIFF)
 breaking: ## Check that the spec breaks no client of the last release
 	.ci/breaking
 
-.PHONY: release-description
-release-description: ## Take the spec as that of the release that make breaking compares with (see CONTRIBUTING.md)
-	cp $(DESCRIPTION) internal/api/testdata/released/openapi.yaml
+.PHONY: release-spec
+release-spec: ## Record the spec as that of the release that make breaking compares with (see CONTRIBUTING.md)
+	cp $(SPEC) internal/api/testdata/released/openapi.yaml
 
 .PHONY: clients
 clients: export TYPESCRIPT_CLIENT := $(TYPESCRIPT_CLIENT)
@@ -125,21 +125,21 @@ clients: ## Generate clients from the spec and run them against a live server (n
 
 .PHONY: licences
 licences: export GO_LICENSES := $(GO_LICENSES)
-licences: ## The licences of all modules in the program, which must be known and allowed
+licences: ## Check that the licences of all modules are known and allowed
 	.ci/licences
 
 .PHONY: vulnerabilities
-vulnerabilities: ## No known vulnerability is reached from the code (needs vuln.go.dev)
+vulnerabilities: ## Check that the code reaches no known vulnerability (needs vuln.go.dev)
 	go run $(GOVULNCHECK) -db $(GOVULNDB) ./...
 
 .PHONY: manifests
 manifests: export KUSTOMIZE := $(KUSTOMIZE)
 manifests: export KUBERNETES_VALIDATE := $(KUBERNETES_VALIDATE)
-manifests: ## The Kubernetes manifests are valid and fit together (needs Python)
+manifests: ## Check that the Kubernetes manifests are valid and consistent (needs Python)
 	.ci/manifests
 
 .PHONY: browser
-browser: ## The reference page in a browser (needs Chromium and Node.js)
+browser: ## Test the docs pages in a browser (needs Chromium and Node.js)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	npm pack --silent --pack-destination "$$dir" $(AXE) >"$$dir/name" && \
 	tar -xzf "$$dir/$$(cat "$$dir/name")" -C "$$dir" package/axe.min.js && \
@@ -147,18 +147,18 @@ browser: ## The reference page in a browser (needs Chromium and Node.js)
 		-args -axe "$$dir/package/axe.min.js" -screenshots "$(CURDIR)/.ci/output/screenshots"
 
 .PHONY: race
-race: ## Every test under the race detector
+race: ## Run all tests with the race detector
 	go test -race ./...
 
 .PHONY: postgres18
 postgres18: export POSTGRES18 := $(POSTGRES18)
-postgres18: ## The tests of the API, the database and the keys on PostgreSQL 18 (needs Node.js)
+postgres18: ## Run the tests that depend on the database on PostgreSQL 18 (needs Node.js)
 	.ci/postgres18
 
 .PHONY: plans
-plans: ## The plans of all lists, with a million pets, orders and messages
+plans: ## Check the query plans of all lists with a million pets, orders and messages
 	go test -count 1 -timeout 10m -run '^TestListPlans$$' ./internal/api -scale 1000000
 
 .PHONY: bench-once
-bench-once: ## Every benchmark once, to see that it runs
+bench-once: ## Run every Go benchmark once
 	go test -run '^$$' -bench . -benchtime 1x ./...

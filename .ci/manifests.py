@@ -1,4 +1,4 @@
-"""What no schema sees in the manifests of deploy/kubernetes: whether they fit together and fit the program."""
+"""Checks that the manifests of deploy/kubernetes are consistent with each other and with the program."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ def check(right, mistake):
 
 
 def the(kind):
-    """The one manifest of this kind."""
+    """Returns the only manifest of this kind."""
     found = [manifest for manifest in manifests if manifest["kind"] == kind]
     if len(found) != 1:
         sys.exit(f"{len(found)} manifests of the kind {kind}, expected one")
@@ -61,8 +61,8 @@ for name, template in {"api": api, "migrate": migrate}.items():
     check("value" not in container["env"][0], f"{name}: DATABASE_URL is not from a Secret")
 
 urls = [template["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] for template in (api, migrate)]
-check(urls[0] != urls[1], "what serves and what migrates have the same role")
-check("PETSTORE_SERVING_ROLE" in [variable["name"] for variable in migrate["spec"]["containers"][0]["env"]], "the Job grants nothing to the role that serves")
+check(urls[0] != urls[1], "the API and the Job have the same role")
+check("PETSTORE_SERVING_ROLE" in [variable["name"] for variable in migrate["spec"]["containers"][0]["env"]], "the Job does not grant privileges to the serving role")
 
 target = the("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
 check(target["name"] == deployment["metadata"]["name"], "the HorizontalPodAutoscaler scales something else")
@@ -72,14 +72,14 @@ check("replicas" not in deployment["spec"], "the Deployment and the HorizontalPo
 values = settings["data"]
 check(container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}], "the API has other settings")
 for name in values:
-    check(name == "GOMEMLIMIT" or f'env:"{name}"' in config, f"{name} is no variable of config.go")
+    check(name == "GOMEMLIMIT" or f'env:"{name}"' in config, f"{name} is not a variable of config.go")
 stop = container["lifecycle"]["preStop"]["sleep"]["seconds"] + seconds(values["PETSTORE_SHUTDOWN_GRACE"])
-check(stop < api["spec"]["terminationGracePeriodSeconds"], "killed before the shutdown is over")
-check(mebibytes(values["GOMEMLIMIT"]) < mebibytes(container["resources"]["limits"]["memory"]), "GOMEMLIMIT is no less than the limit")
+check(stop < api["spec"]["terminationGracePeriodSeconds"], "the pod is killed before its shutdown ends")
+check(mebibytes(values["GOMEMLIMIT"]) < mebibytes(container["resources"]["limits"]["memory"]), "GOMEMLIMIT is not below the memory limit")
 startup = container["startupProbe"]
 wait = seconds(re.search(r'env:"PETSTORE_STARTUP_WAIT" envDefault:"(\w+)"', config)[1])
-check(startup["periodSeconds"] * startup["failureThreshold"] > wait, "killed while it waits for the database")
+check(startup["periodSeconds"] * startup["failureThreshold"] > wait, "the startup probe kills the pod while it waits for the database")
 
 if mistakes:
     sys.exit("\n".join(mistakes))
-print("The manifests fit together and fit the program.")
+print("The manifests are consistent with each other and with the program.")

@@ -1,7 +1,7 @@
-# Makes a password for each role of the compose file's database, unless there is
-# one: 244 random bits from the kernel. PostgreSQL reads "password", and the
-# program reads "pgpass" (https://www.postgresql.org/docs/current/libpq-pgpass.html).
-# It needs nothing but a shell.
+# Creates a password for each role of the compose file's database, unless it exists:
+# 244 random bits from the kernel. PostgreSQL reads "password", and petstore reads
+# "pgpass" (https://www.postgresql.org/docs/current/libpq-pgpass.html). The script needs
+# only a shell.
 set -eu
 umask 022 # the containers that have a volume read it as different users
 

@@ -1,4 +1,4 @@
--- For psql, once, by a role that may make roles: the role that serves. What it
--- may do is granted by `petstore migrate up` with PETSTORE_SERVING_ROLE.
+-- Creates the serving role. Run it once with psql, as a role that may create roles.
+-- `petstore migrate up` with PETSTORE_SERVING_ROLE grants its privileges.
 \set password `cat /run/petstore/serving/password`
 CREATE ROLE petstore_serving LOGIN PASSWORD :'password';
