@@ -102,6 +102,11 @@ func TestMessagesProse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	general, err := filepath.Glob(filepath.Join(repository, "internal/httpjson/*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, general...)
 	messages := 0
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {

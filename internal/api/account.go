@@ -11,6 +11,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
@@ -42,7 +43,7 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 
 // getAccount answers whose key the request carries, and the key.
 func (s *Server) getAccount(c *gin.Context) error {
-	if err := s.read(c).err(); err != nil {
+	if err := readParams(c).Err(); err != nil {
 		return err
 	}
 	row, err := s.queries.AccountGet(c.Request.Context(), caller(c).KeyID)
@@ -50,7 +51,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 		return orNotFound(err, errInvalidAPIKey)
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return writeUntagged(c, struct {
+	return httpjson.WriteUntagged(c.Writer, c.Request, struct {
 		ID        int64     `json:"id"`
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
@@ -63,30 +64,30 @@ func (s *Server) getAccount(c *gin.Context) error {
 
 // listAPIKeys lists the keys of the caller's account by id.
 func (s *Server) listAPIKeys(c *gin.Context) error {
-	r := s.read(c)
-	p := r.page(defaultLimit, byIDOnly)
+	params := readParams(c)
+	p := newPage(c, params, defaultLimit, byIDOnly)
 	p.account = caller(c).AccountID
-	if err := r.err(); err != nil {
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
 		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
-			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.id, PageSize: p.queryLimit()})
+			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.APIKeyCountRecent(ctx, p.account)
 		},
 		item:     apiKeyFrom,
-		cursorOf: func(row db.APIKeyListRecentRow) position { return position{id: row.ID} },
+		cursorOf: func(row db.APIKeyListRecentRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
 	})
 }
 
 func (s *Server) createAPIKey(c *gin.Context) error {
-	in := s.read(c).secretly().body("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret")
-	name := in.nameUpTo(maxAPIKeyNameLength)
-	scopeName := in.enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
-	expiresAt := in.futureTime("expiresAt", s.now())
-	if err := in.err("name", "scope"); err != nil {
+	in := s.decode(c, secret, required("name", "scope"), readOnly("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret"))
+	name := in.Name(maxAPIKeyNameLength)
+	scopeName := in.Enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
+	expiresAt := in.FutureTime("expiresAt", s.now())
+	if err := in.Err(); err != nil {
 		return err
 	}
 	if err := checkUntagged(c.Request); err != nil {
@@ -112,11 +113,9 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 // rotateAPIKey gives a key a new secret. All processes hear of it; this one
 // forgets the old secret before it answers.
 func (s *Server) rotateAPIKey(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("apiKeyId")
-	in := r.secretly().optionalBody()
-	seconds := in.integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
-	if err := in.err(); err != nil {
+	in := s.decode(c, pathID("apiKeyId"), secret, optionalBody)
+	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
+	if err := in.Err(); err != nil {
 		return err
 	}
 	if err := checkUntagged(c.Request); err != nil {
@@ -128,9 +127,9 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	var secret auth.Secret
 	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, id int64) (row db.APIKeyRotateRow, err error) {
-		row, secret, err = auth.Rotate(ctx, s.writes, caller(c).AccountID, id, grace)
+		row, secret, err = auth.Rotate(ctx, s.writes, caller(c).AccountID, in.pathID, grace)
 		return row, err
-	}, id)
+	}, in.pathID)
 	if errors.Is(err, auth.ErrNoKey) {
 		return errAPIKeyNotFound
 	}
@@ -148,9 +147,9 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 // revokeAPIKey ends every secret of a key. The key may be that of the request
 // itself, unless it is the last live admin key of the account.
 func (s *Server) revokeAPIKey(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("apiKeyId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("apiKeyId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	if err := checkUntagged(c.Request); err != nil {
@@ -171,18 +170,19 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 		s.verifier.Forget()
 		recordKeyEvent(c, eventKeyRevoked, id)
 	}
-	return writeNoContent(c)
+	c.Status(http.StatusNoContent)
+	return nil
 }
 
 // writeSecret is the one answer that holds a secret. It has no tag, since no GET
 // gives this representation, and nobody may store it.
 func writeSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret) error {
-	representation, err := encode(apiKeyWithSecret{apiKeyFrom(row), secret.Reveal()})
+	representation, err := httpjson.Encode(apiKeyWithSecret{apiKeyFrom(row), secret.Reveal()})
 	if err != nil {
 		return err
 	}
 	c.Header("Location", itemPath("/account/api-keys", row.ID))
 	c.Header("Cache-Control", "no-store")
-	send(c, http.StatusCreated, asJSON, representation)
+	httpjson.Send(c.Writer, http.StatusCreated, httpjson.ContentType, representation)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/casefold"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
@@ -23,9 +24,9 @@ func categoryFrom(row db.Category) category {
 }
 
 func (s *Server) createCategory(c *gin.Context) error {
-	in := s.read(c).body("id")
-	name, description := in.name(), in.text("description", 0, maxDescriptionLength)
-	if err := in.err("name"); err != nil {
+	in := s.decode(c, required("name"), readOnly("id"))
+	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
+	if err := in.Err(); err != nil {
 		return err
 	}
 	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
@@ -42,30 +43,28 @@ func (s *Server) createCategory(c *gin.Context) error {
 }
 
 func (s *Server) getCategory(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("categoryId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("categoryId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	row, err := s.queries.CategoryGet(c.Request.Context(), id)
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return writeResource(c, categoryFrom(row))
+	return httpjson.WriteResource(c.Writer, c.Request, categoryFrom(row))
 }
 
 func (s *Server) updateCategory(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("categoryId")
-	in := r.body("id")
-	name := in.name()
-	description, cleared := in.nullableText("description", maxDescriptionLength)
-	if err := in.err(); err != nil {
+	in := s.decode(c, pathID("categoryId"), readOnly("id"))
+	name := in.Name(maxNameLength)
+	description, cleared := in.NullableText("description", maxDescriptionLength)
+	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+	row, err := updateIfMatch(s, c, lockCategory(in.pathID), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 		return queries.CategoryUpdate(ctx, db.CategoryUpdateParams{
-			ID:             id,
+			ID:             in.pathID,
 			Name:           name,
 			NameKey:        keyOf(name),
 			SetDescription: description != nil || cleared,
@@ -78,13 +77,13 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return writeResource(c, categoryFrom(row))
+	return httpjson.WriteResource(c.Writer, c.Request, categoryFrom(row))
 }
 
 func (s *Server) deleteCategory(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("categoryId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("categoryId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	deleted, err := updateIfMatch(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
@@ -98,7 +97,8 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	case deleted == 0:
 		return errCategoryNotFound
 	}
-	return writeNoContent(c)
+	c.Status(http.StatusNoContent)
+	return nil
 }
 
 // lockCategory locks a category for If-Match.
@@ -110,22 +110,22 @@ func lockCategory(id int64) func(context.Context, *db.Queries) (any, error) {
 }
 
 func (s *Server) listCategories(c *gin.Context) error {
-	r := s.read(c)
-	prefix := r.queryPrefix("name")
+	params := readParams(c)
+	prefix := params.Prefix("name", maxNameLength)
 	from, until := casefold.Range(prefix)
-	p := r.page(defaultLimit, byIDOrName)
+	p := newPage(c, params, defaultLimit, byIDOrName)
 	p.startWithin(from, until)
-	if err := r.err(); err != nil {
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
-			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.key, AfterID: p.after.id, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
+			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.CategoryCount(ctx, db.CategoryCountParams{FromKey: from, UntilKey: until})
 		},
 		item:     categoryFrom,
-		cursorOf: func(row db.Category) position { return position{row.NameKey, row.ID} },
+		cursorOf: func(row db.Category) httpjson.Position { return httpjson.Position{Key: row.NameKey, ID: row.ID} },
 	})
 }

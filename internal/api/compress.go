@@ -12,6 +12,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/klauspost/compress/gzip"
+
+	"petstore/internal/httpjson"
 )
 
 // compressFrom is the size in bytes from which a list or a document is sent compressed.
@@ -44,45 +46,6 @@ func compressWith(writer *gzip.Writer, text []byte) []byte {
 	return compressed.Bytes()
 }
 
-// prefersGzip reads Accept-Encoding (RFC 9110, section 12.5.3). It reports whether
-// gzip, named or covered by "*", has a weight above 0 and at least that of identity.
-// It ignores invalid elements.
-func prefersGzip(fields []string) bool {
-	const unnamed = -1
-	var forGzip, forIdentity, forOthers float64 = unnamed, unnamed, unnamed
-	for _, field := range fields {
-		for one := range strings.SplitSeq(field, ",") {
-			coding, parameter, weighted := strings.Cut(one, ";")
-			weight := 1.0
-			if weighted {
-				weight = weightOf(parameter)
-			}
-			switch strings.ToLower(strings.TrimSpace(coding)) {
-			case "gzip", "x-gzip":
-				forGzip = weight
-			case "identity":
-				forIdentity = weight
-			case "*":
-				forOthers = weight
-			}
-		}
-	}
-	if forGzip == unnamed {
-		forGzip = forOthers
-	}
-	return forGzip > 0 && forGzip >= forIdentity
-}
-
-// weightOf returns the weight in a parameter such as "q=0.5", or 0 if it is invalid.
-func weightOf(parameter string) float64 {
-	name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
-	weight, err := strconv.ParseFloat(value, 64)
-	if err == nil && strings.EqualFold(name, "q") && weight >= 0 && weight <= 1 {
-		return weight
-	}
-	return 0
-}
-
 // A client must take a page larger than drainFrom, in bytes, within drainPause and a
 // second for each minDrainBytesSec of it. Smaller pages fit into the buffers of the
 // kernel.
@@ -100,18 +63,19 @@ func drainTime(size int64) time.Duration {
 // writeList sends a page of a list. It sets headers only after the last possible
 // error, so that an error response has none of them.
 func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error {
-	unmodified, err := preconditions(c.Request, noTag)
+	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
 	if err != nil {
 		return err
 	}
 	if unmodified {
 		header := c.Writer.Header()
-		header["Cache-Control"], header["Vary"] = privateStore, s.varyEncoding
-		sendNotModified(c)
+		header.Set("Cache-Control", "private, no-store")
+		header.Set("Vary", s.varyEncoding)
+		c.Status(http.StatusNotModified)
 		return nil
 	}
 	encoded := page.items
-	zip := len(encoded) >= compressFrom && prefersGzip(c.Request.Header.Values("Accept-Encoding"))
+	zip := len(encoded) >= compressFrom && httpjson.PrefersGzip(c.Request.Header)
 	if zip {
 		encoded = s.compressor.compress(encoded)
 	}
@@ -125,8 +89,8 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	}
 	header := c.Writer.Header()
 	header.Add("Link", page.links)
-	header["Cache-Control"] = privateStore
-	header["Vary"] = s.varyEncoding
+	header.Set("Cache-Control", "private, no-store")
+	header.Set("Vary", s.varyEncoding)
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
@@ -134,14 +98,14 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 		header.Set("X-Total-Count", strconv.FormatInt(page.total, 10))
 		header.Set("Preference-Applied", "count=exact")
 	}
-	send(c, http.StatusOK, asJSON, encoded)
+	httpjson.Send(c.Writer, http.StatusOK, httpjson.ContentType, encoded)
 	return nil
 }
 
 // document is a static text, plain and compressed. Each variant has its own strong
 // entity tag, because the bytes differ (RFC 9110, section 8.8.3).
 type document struct {
-	contentType   []string
+	contentType   string
 	plain, zipped variant
 }
 
@@ -154,18 +118,18 @@ type variant struct {
 
 // newDocument returns a document of at least [compressFrom] bytes. The Vary header
 // of its responses is vary.
-func newDocument(contentType string, text []byte, vary []string) document {
+func newDocument(contentType string, text []byte, vary string) document {
 	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
-	hash := strings.Trim(etagOf(text), `"`)
+	hash := strings.Trim(httpjson.ETag(text), `"`)
 	code := func(text []byte, etag string) variant {
-		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": vary}}
+		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {vary}}}
 	}
-	return document{[]string{contentType}, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
+	return document{contentType, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
 }
 
 // write sends the document, or 304 if the client already has it.
 func (d document) write(c *gin.Context) error {
-	form, zip := d.plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
+	form, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
 		form = d.zipped
 	}
@@ -173,9 +137,9 @@ func (d document) write(c *gin.Context) error {
 }
 
 // write sends the text, or 304 if the client already has it. The error is
-// [errPreconditionFailed].
-func (v variant) write(c *gin.Context, contentType []string, zip bool) error {
-	unmodified, err := preconditions(c.Request, v.etag)
+// [httpjson.ErrPreconditionFailed].
+func (v variant) write(c *gin.Context, contentType string, zip bool) error {
+	unmodified, err := httpjson.CheckPreconditions(c.Request, v.etag)
 	if err != nil {
 		return err
 	}
@@ -183,12 +147,12 @@ func (v variant) write(c *gin.Context, contentType []string, zip bool) error {
 	maps.Copy(header, v.fields)
 	header.Set("ETag", v.etag)
 	if unmodified {
-		sendNotModified(c)
+		c.Status(http.StatusNotModified)
 		return nil
 	}
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
-	send(c, http.StatusOK, contentType, v.text)
+	httpjson.Send(c.Writer, http.StatusOK, contentType, v.text)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/docs"
+	"petstore/internal/httpjson"
 )
 
 // docsFiles returns the reference page and its files by path. All servers of a
@@ -14,11 +15,11 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return d
 
 // writeFile sends a file of the docs, or 304 if the client already has it.
 func (s *Server) writeFile(c *gin.Context, file *docs.File) error {
-	form, zip := file.Plain, prefersGzip(c.Request.Header.Values("Accept-Encoding"))
+	form, zip := file.Plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
 		form = file.Compressed
 	}
 	chosen := form()
-	c.Writer.Header()["Vary"] = s.varyEncoding
-	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, []string{file.ContentType}, zip)
+	c.Header("Vary", s.varyEncoding)
+	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, file.ContentType, zip)
 }

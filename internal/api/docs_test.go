@@ -82,8 +82,8 @@ func TestEveryErrorIsExplained(t *testing.T) {
 		explained = append(explained, match[2]+" "+match[1])
 	}
 	slices.Sort(explained)
-	if diff := cmp.Diff(problemsInSource(t), explained); diff != "" {
-		t.Errorf("problems (-source +page):\n%s", diff)
+	if diff := cmp.Diff(errorsInSource(t), explained); diff != "" {
+		t.Errorf("errors (-source +page):\n%s", diff)
 	}
 	if silent := strings.Count(page, "Remedy</strong> </p>"); silent > 0 {
 		t.Errorf("%d errors have no remedy", silent)
@@ -98,20 +98,18 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 	slices.Sort(described)
 	if diff := cmp.Diff(described, explained); diff != "" {
-		t.Errorf("problems (-openapi.yaml +page):\n%s", diff)
+		t.Errorf("errors (-openapi.yaml +page):\n%s", diff)
 	}
 }
 
-// problemsInSource finds the status and code of every problem in the files of this
-// package.
-func problemsInSource(t *testing.T) []string {
+// errorsInSource returns the status and code of every error in the files of this
+// package and of httpjson.
+func errorsInSource(t *testing.T) []string {
 	t.Helper()
-	sources, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own, _ := filepath.Glob("*.go")
+	general, _ := filepath.Glob("../httpjson/*.go")
 	var found []string
-	for _, source := range sources {
+	for _, source := range append(own, general...) {
 		if strings.HasSuffix(source, "_test.go") {
 			continue
 		}
@@ -121,10 +119,7 @@ func problemsInSource(t *testing.T) []string {
 		}
 		ast.Inspect(file, func(node ast.Node) bool {
 			literal, isLiteral := node.(*ast.CompositeLit)
-			if !isLiteral {
-				return true
-			}
-			if name, isName := literal.Type.(*ast.Ident); !isName || name.Name != "problem" {
+			if !isLiteral || !isErrorType(literal.Type) {
 				return true
 			}
 			fields := map[string]string{}
@@ -134,16 +129,28 @@ func problemsInSource(t *testing.T) []string {
 					fields[field.Key.(*ast.Ident).Name] = value.Value
 				}
 			}
-			code, err := strconv.Unquote(fields["code"])
-			if err != nil || fields["status"] == "" {
-				t.Fatalf("%s: a problem without a status or a code", source)
+			code, err := strconv.Unquote(fields["Code"])
+			if err != nil || fields["Status"] == "" {
+				t.Fatalf("%s: an error without a status or a code", source)
 			}
-			found = append(found, fields["status"]+" "+code)
+			found = append(found, fields["Status"]+" "+code)
 			return true
 		})
 	}
 	slices.Sort(found)
 	return slices.Compact(found) // some codes have several messages
+}
+
+// isErrorType reports whether an expression is Error or httpjson.Error.
+func isErrorType(expression ast.Expr) bool {
+	switch name := expression.(type) {
+	case *ast.Ident:
+		return name.Name == "Error"
+	case *ast.SelectorExpr:
+		return name.Sel.Name == "Error"
+	default:
+		return false
+	}
 }
 
 // TestQuickstart runs the commands of the quickstart in one shell, as a reader

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"petstore/internal/httpjson"
 )
 
 // Exact counts and the inventory summary read an index entry for every matching row.
@@ -29,7 +31,7 @@ var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inv
 // cost returns the number of requests that a request counts as in the limit of its key.
 func (r route) cost(request *http.Request) int {
 	counted := r.method == http.MethodGet && slices.Contains(countedPaths, r.path)
-	if r.path == summaryPath || (counted && prefersCount(request.Header.Values("Prefer"))) {
+	if r.path == summaryPath || (counted && httpjson.PrefersCount(request.Header)) {
 		return expensiveCost
 	}
 	return 1

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
 )
 
 const (
@@ -26,7 +28,7 @@ type health struct {
 // getLiveness responds with 200 while the process runs.
 func (s *Server) getLiveness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
-	return writeJSON(c, health{Status: "ok"})
+	return httpjson.Write(c.Writer, health{Status: "ok"})
 }
 
 // getReadiness responds with 200 if the database responds, the schema is current
@@ -37,8 +39,8 @@ func (s *Server) getReadiness(c *gin.Context) error {
 	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
 		checks[check] = state
-		p := errUnavailable.saying(message)
-		p.checks = checks
+		p := errUnavailable.WithMessage(message)
+		p.Checks = checks
 		return p
 	}
 	var current bool
@@ -56,7 +58,7 @@ func (s *Server) getReadiness(c *gin.Context) error {
 	case !current:
 		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
 	default:
-		return writeJSON(c, health{Status: "ok", Checks: checks})
+		return httpjson.Write(c.Writer, health{Status: "ok", Checks: checks})
 	}
 }
 

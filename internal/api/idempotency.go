@@ -14,36 +14,33 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
 const maxIdempotencyKey = 255 // bytes
 
-// idempotencyKey reads the Idempotency-Key of a POST; empty when there is none.
-func (r *request) idempotencyKey() (string, error) {
-	fields := r.c.Request.Header.Values("Idempotency-Key")
+// idempotencyKey returns the Idempotency-Key of a POST, or "" if it has none. A request
+// whose response has a secret must not have one. The error is
+// [errInvalidIdempotencyKey].
+func idempotencyKey(r *http.Request, secret bool) (string, error) {
+	fields := r.Header.Values("Idempotency-Key")
 	if len(fields) == 0 {
 		return "", nil
 	}
-	if r.secret {
-		return "", errInvalidIdempotencyKey.listing([]violation{{
+	if secret {
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
 			Header: "Idempotency-Key", Code: "not_allowed", Message: "`Idempotency-Key` is not allowed, because the server never stores a response with a secret. Remove the header.",
 		}})
 	}
 	key := fields[0]
 	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
-		return "", errInvalidIdempotencyKey.listing([]violation{{
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
 			Header: "Idempotency-Key", Code: "invalid_format", Message: "`Idempotency-Key` must have 1 to 255 visible ASCII characters and appear once.",
 		}})
 	}
 	return key, nil
-}
-
-// secretly marks a request whose answer holds a secret. It has no Idempotency-Key.
-func (r *request) secretly() *request {
-	r.secret = true
-	return r
 }
 
 // created is what a POST made, and its answer.
@@ -58,7 +55,7 @@ type created struct {
 // that after a crash there are both or neither, and the next request under the
 // key gets the same answer. An error frees the key. The preconditions are those of
 // the path, a list without a tag.
-func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *db.Queries) (created, error)) error {
+func (s *Server) create(c *gin.Context, in *input, effect func(context.Context, *db.Queries) (created, error)) error {
 	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
@@ -68,7 +65,7 @@ func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *
 		if err != nil {
 			return err
 		}
-		representation, err := encode(made.value)
+		representation, err := httpjson.Encode(made.value)
 		if err != nil {
 			return err
 		}
@@ -76,7 +73,7 @@ func (s *Server) create(c *gin.Context, in *body, effect func(context.Context, *
 		return nil
 	}
 	answer, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (storedResponse, error) {
-		return runOnce(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.raw), effect)
+		return runOnce(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.body), effect)
 	})
 	if err != nil {
 		return err
@@ -126,7 +123,7 @@ func runOnce(ctx context.Context, queries *db.Queries, apiKeyID int64, key strin
 		return storedResponse{}, err
 	}
 	answer := storedResponse{status: made.status, location: made.location}
-	if answer.representation, err = encode(made.value); err != nil {
+	if answer.representation, err = httpjson.Encode(made.value); err != nil {
 		return storedResponse{}, err
 	}
 	return answer, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
@@ -152,11 +149,11 @@ func fingerprint(r *http.Request, body []byte) []byte {
 func sendCreated(c *gin.Context, status int, location string, representation []byte) {
 	c.Header("Location", location)
 	if status == http.StatusCreated {
-		sendTagged(c, status, etagOf(representation), representation)
+		httpjson.SendTagged(c.Writer, status, representation)
 		return
 	}
-	c.Writer.Header()["Cache-Control"] = revalidated
-	send(c, status, asJSON, representation)
+	c.Header("Cache-Control", "private, no-cache")
+	httpjson.Send(c.Writer, status, httpjson.ContentType, representation)
 }
 
 const (

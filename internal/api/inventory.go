@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/httpjson"
 )
 
 // inventoryItem is the InventoryItem schema of the spec.
@@ -16,33 +17,31 @@ type inventoryItem struct {
 }
 
 func (s *Server) getInventoryItem(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("petId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("petId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	row, err := s.queries.InventoryGet(c.Request.Context(), id)
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return writeResource(c, inventoryItem(row))
+	return httpjson.WriteResource(c.Writer, c.Request, inventoryItem(row))
 }
 
 func (s *Server) setInventory(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("petId")
-	in := r.body("petId", "status")
-	quantity := in.integer("quantity", 0, maxStockQuantity)
-	if err := in.err("quantity"); err != nil {
+	in := s.decode(c, pathID("petId"), required("quantity"), readOnly("petId", "status"))
+	quantity := in.Integer("quantity", 0, maxStockQuantity)
+	if err := in.Err(); err != nil {
 		return err
 	}
-	status, err := updateIfMatch(s, c, lockInventory(id), func(ctx context.Context, queries *db.Queries) (string, error) {
-		return queries.InventorySet(ctx, db.InventorySetParams{PetID: id, Quantity: *quantity})
+	status, err := updateIfMatch(s, c, lockInventory(in.pathID), func(ctx context.Context, queries *db.Queries) (string, error) {
+		return queries.InventorySet(ctx, db.InventorySetParams{PetID: in.pathID, Quantity: *quantity})
 	})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return writeResource(c, inventoryItem{PetID: id, Quantity: *quantity, Status: status})
+	return httpjson.WriteResource(c.Writer, c.Request, inventoryItem{PetID: in.pathID, Quantity: *quantity, Status: status})
 }
 
 // lockInventory locks an entry, and its pet with the status, for If-Match.
@@ -55,7 +54,7 @@ func lockInventory(petID int64) func(context.Context, *db.Queries) (any, error) 
 
 // getInventorySummary counts the pets of each status.
 func (s *Server) getInventorySummary(c *gin.Context) error {
-	if err := s.read(c).err(); err != nil {
+	if err := readParams(c).Err(); err != nil {
 		return err
 	}
 	ctx := c.Request.Context()
@@ -84,15 +83,15 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		}
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return writeUntagged(c, summary)
+	return httpjson.WriteUntagged(c.Writer, c.Request, summary)
 }
 
 func (s *Server) listInventory(c *gin.Context) error {
-	r := s.read(c)
-	statuses := r.queryEnums("status", petStatuses...)
-	low := r.queryBool("low")
-	p := r.page(defaultLimit, byPetIDOnly)
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	statuses := params.Enums("status", petStatuses...)
+	low := params.Bool("low")
+	p := newPage(c, params, defaultLimit, byPetIDOnly)
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[inventoryItem, inventoryItem]{
@@ -103,7 +102,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 			return s.countInventory(ctx, statuses, low)
 		},
 		item:     func(item inventoryItem) inventoryItem { return item },
-		cursorOf: func(item inventoryItem) position { return position{id: item.PetID} },
+		cursorOf: func(item inventoryItem) httpjson.Position { return httpjson.Position{ID: item.PetID} },
 	})
 }
 
@@ -111,13 +110,13 @@ func (s *Server) listInventory(c *gin.Context) error {
 func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
 	case low != nil && *low:
-		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	case low == nil && len(statuses) > 0:
-		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.id, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	default:
-		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.id, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/httpjson"
 	"petstore/internal/ratelimit"
 )
 
@@ -119,19 +120,19 @@ func (l *limits) countRequest(header http.Header, key auth.Identity, cost int) e
 		l.rateHeaders.write(header, bucket)
 	}
 	if !bucket.Taken {
-		return errRateLimited.after(bucket.Wait)
+		return errRateLimited.WithRetryAfter(bucket.Wait)
 	}
 	return nil
 }
 
 // countFailure counts a failed authentication. It returns the failure, or
 // [errTooManyFailures] if the address has exceeded its limit.
-func (l *limits) countFailure(c *gin.Context, failure *problem) error {
+func (l *limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
 	if l.failures == nil {
 		return failure
 	}
 	if bucket := l.failures.Take(clientNetwork(c), 1); !bucket.Taken {
-		return errTooManyFailures.after(bucket.Wait)
+		return errTooManyFailures.WithRetryAfter(bucket.Wait)
 	}
 	return failure
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"petstore/db"
+	"petstore/internal/httpjson"
 )
 
 // message is the Message schema of the spec.
@@ -35,9 +36,9 @@ func newMessageID() (string, error) {
 }
 
 func (s *Server) queueMessage(c *gin.Context) error {
-	in := s.read(c).body("id", "status", "createdAt")
-	text := in.text("message", 1, maxMessageLength)
-	if err := in.err("message"); err != nil {
+	in := s.decode(c, required("message"), readOnly("id", "status", "createdAt"))
+	text := in.Text("message", 1, maxMessageLength)
+	if err := in.Err(); err != nil {
 		return err
 	}
 	id, err := newMessageID()
@@ -55,7 +56,7 @@ func (s *Server) queueMessage(c *gin.Context) error {
 }
 
 func (s *Server) getMessage(c *gin.Context) error {
-	if err := s.read(c).err(); err != nil {
+	if err := readParams(c).Err(); err != nil {
 		return err
 	}
 	id := c.Param("messageId")
@@ -66,25 +67,25 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
-	return writeResource(c, messageFrom(row))
+	return httpjson.WriteResource(c.Writer, c.Request, messageFrom(row))
 }
 
 // listMessages lists the caller's messages, newest first.
 func (s *Server) listMessages(c *gin.Context) error {
-	r := s.read(c)
-	p := r.page(defaultLimit, newestFirst)
+	params := readParams(c)
+	p := newPage(c, params, defaultLimit, newestFirst)
 	p.account = caller(c).AccountID
-	if err := r.err(); err != nil {
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[db.Message, message]{
 		find: func(ctx context.Context) ([]db.Message, error) {
-			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.key, PageSize: p.queryLimit()})
+			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.Key, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.MessageCount(ctx, p.account)
 		},
 		item:     messageFrom,
-		cursorOf: func(row db.Message) position { return position{key: row.ID} },
+		cursorOf: func(row db.Message) httpjson.Position { return httpjson.Position{Key: row.ID} },
 	})
 }

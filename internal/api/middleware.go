@@ -7,18 +7,17 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"mime"
 	"net/http"
 	"net/netip"
 	"regexp"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
@@ -78,7 +77,7 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 			c.Status(statusClientGone) // for the log
 		default:
 			limitUnreadBody(c)
-			s.fail(c, err)
+			s.writeError(c, err)
 		}
 	}
 }
@@ -153,7 +152,7 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 		return nil
 	}
 	identity, err := s.authenticate(c)
-	if failure, ok := errors.AsType[*problem](err); ok {
+	if failure, ok := errors.AsType[*httpjson.Error](err); ok {
 		return s.limits.countFailure(c, failure)
 	}
 	if err != nil {
@@ -166,11 +165,11 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 	}
 	switch {
 	case !identity.Scope.Includes(r.scope):
-		return errInsufficientScope.saying(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))
-	case !acceptsJSON(c.Request.Header.Values("Accept")):
-		return errNotAcceptable
-	case methodHasBody(c.Request.Method) && !isJSONContent(c.Request) && !(r.bodyOptional() && hasNoContent(c.Request)):
-		return errUnsupportedContent
+		return errInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))
+	case !httpjson.AcceptsJSON(c.Request.Header):
+		return httpjson.ErrNotAcceptable
+	case methodHasBody(c.Request.Method) && !httpjson.IsJSON(c.Request) && !(r.bodyOptional() && httpjson.HasNoBody(c.Request)):
+		return httpjson.ErrUnsupportedContentType
 	default:
 		return nil
 	}
@@ -209,41 +208,6 @@ func caller(c *gin.Context) auth.Identity {
 	return c.MustGet(identityKey).(auth.Identity) //nolint:forcetypeassert // only authorize sets it
 }
 
-// acceptsJSON reports whether Accept (RFC 9110, section 12.5.1) allows
-// application/json. The most specific matching range decides. It ignores invalid ranges.
-func acceptsJSON(fields []string) bool {
-	specificity := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3}
-	best, accepted, readable := 0, false, false
-	for field := range strings.SplitSeq(strings.Join(fields, ","), ",") {
-		mediaRange, parameters, err := mime.ParseMediaType(field)
-		if err != nil {
-			continue
-		}
-		readable = true
-		if specific := specificity[mediaRange]; specific > best {
-			weight, err := strconv.ParseFloat(parameters["q"], 64)
-			best, accepted = specific, err != nil || weight > 0
-		}
-	}
-	return accepted || !readable
-}
-
-// isJSONContent reports whether the headers of the body are supported.
-func isJSONContent(r *http.Request) bool {
-	types := r.Header.Values("Content-Type")
-	if len(types) != 1 || len(r.Header.Values("Content-Encoding")) > 0 {
-		return false
-	}
-	mediaType, _, err := mime.ParseMediaType(types[0])
-	return err == nil && (mediaType == jsonContentType ||
-		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
-}
-
-// hasNoContent reports whether a request has neither a body nor headers of one.
-func hasNoContent(r *http.Request) bool {
-	return r.ContentLength == 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
-}
-
 // requestIDPattern matches the request ids that the server accepts from a client.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
@@ -271,7 +235,7 @@ func (s *Server) logRequest(c *gin.Context) {
 	defer func() {
 		panicked := recover()
 		if panicked != nil && !c.Writer.Written() {
-			s.fail(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
+			s.writeError(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
 		}
 		took := time.Since(began)
 		s.recordMetrics(c, op, took)

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/httpjson"
 )
 
 // order is the Order schema of the spec.
@@ -34,9 +35,9 @@ func inUTC(at *time.Time) *time.Time {
 }
 
 func (s *Server) placeOrder(c *gin.Context) error {
-	in := s.read(c).body("id", "complete")
-	petID, quantity, shipDate := in.id("petId"), in.integer("quantity", 1, maxOrderQuantity), in.time("shipDate")
-	if err := in.err("petId"); err != nil {
+	in := s.decode(c, required("petId"), readOnly("id", "complete"))
+	petID, quantity, shipDate := in.ID("petId"), in.Integer("quantity", 1, maxOrderQuantity), in.Time("shipDate")
+	if err := in.Err(); err != nil {
 		return err
 	}
 	placed := order{PetID: *petID, Quantity: 1}
@@ -74,35 +75,33 @@ func (s *Server) place(ctx context.Context, queries *db.Queries, order db.OrderP
 }
 
 func (s *Server) getOrder(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("orderId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("orderId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	row, err := s.queries.OrderGet(c.Request.Context(), id)
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	return writeResource(c, orderFrom(row))
+	return httpjson.WriteResource(c.Writer, c.Request, orderFrom(row))
 }
 
 func (s *Server) updateOrder(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("orderId")
-	in := r.body("id", "petId", "quantity")
-	complete := in.boolean("complete")
-	shipDate, cleared := in.nullableTime("shipDate")
-	if err := in.err(); err != nil {
+	in := s.decode(c, pathID("orderId"), readOnly("id", "petId", "quantity"))
+	complete := in.Bool("complete")
+	shipDate, cleared := in.NullableTime("shipDate")
+	if err := in.Err(); err != nil {
 		return err
 	}
-	before, err := s.queries.OrderGet(c.Request.Context(), id)
+	before, err := s.queries.OrderGet(c.Request.Context(), in.pathID)
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
 	row, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
 		return queries.OrderUpdate(ctx, db.OrderUpdateParams{
 			PetID:       before.PetID,
-			ID:          id,
+			ID:          in.pathID,
 			Complete:    complete,
 			SetShipDate: shipDate != nil || cleared,
 			ShipDate:    shipDate,
@@ -112,15 +111,15 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	case err != nil:
 		return orNotFound(err, errOrderNotFound)
 	case !row.Allowed:
-		return errInvalidTransition.saying("The order is complete and cannot be reopened. Omit complete or send true.")
+		return errInvalidTransition.WithMessage("The order is complete and cannot be reopened. Omit complete or send true.")
 	}
-	return writeResource(c, order{ID: id, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
+	return httpjson.WriteResource(c.Writer, c.Request, order{ID: in.pathID, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
 }
 
 func (s *Server) cancelOrder(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("orderId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("orderId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	before, err := s.queries.OrderGet(c.Request.Context(), id)
@@ -136,7 +135,8 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	case complete:
 		return errOrderComplete
 	}
-	return writeNoContent(c)
+	c.Status(http.StatusNoContent)
+	return nil
 }
 
 // lockOrder locks an order for If-Match.
@@ -177,17 +177,17 @@ func (f orderFilter) shipDates() (from, to time.Time) {
 }
 
 func (s *Server) listOrders(c *gin.Context) error {
-	r := s.read(c)
+	params := readParams(c)
 	filter := orderFilter{
-		petID:    r.queryID("petId"),
-		complete: r.queryBool("complete"),
-		shipFrom: r.queryTime("shipDateFrom"),
-		shipTo:   r.queryTime("shipDateTo"),
+		petID:    params.ID("petId"),
+		complete: params.Bool("complete"),
+		shipFrom: params.Time("shipDateFrom"),
+		shipTo:   params.Time("shipDateTo"),
 	}
-	p := r.page(defaultLimit, byIDOrShipAt)
+	p := newPage(c, params, defaultLimit, byIDOrShipAt)
 	from, to := filter.shipDates()
 	p.startWithin(keyOfTime(from), keyOfTime(to))
-	if err := r.err(); err != nil {
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[db.Order, order]{
@@ -198,16 +198,16 @@ func (s *Server) listOrders(c *gin.Context) error {
 			return s.countOrders(ctx, filter)
 		},
 		item:     orderFrom,
-		cursorOf: func(row db.Order) position { return orderPosition(row, p) },
+		cursorOf: func(row db.Order) httpjson.Position { return orderPosition(row, p) },
 	})
 }
 
 // orderPosition is the place of an order in the order of a page.
-func orderPosition(row db.Order, p *page) position {
+func orderPosition(row db.Order, p *page) httpjson.Position {
 	if p.byID() {
-		return position{id: row.ID}
+		return httpjson.Position{ID: row.ID}
 	}
-	return position{keyOfTime(*row.ShipDate), row.ID}
+	return httpjson.Position{Key: keyOfTime(*row.ShipDate), ID: row.ID}
 }
 
 // keyOfTime writes a time as the key of a position: microseconds of the Unix time.
@@ -215,7 +215,7 @@ func keyOfTime(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 1
 
 // findOrders picks the query that walks the index of the filter.
 func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
-	id, size := p.after.id, p.queryLimit()
+	id, size := p.after.ID, p.queryLimit()
 	switch {
 	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
@@ -231,12 +231,12 @@ func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.O
 // findOrdersShipping lists the orders that ship within a range of dates, by date.
 func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
 	from, to := f.shipDates()
-	after, err := strconv.ParseInt(p.after.key, 10, 64)
+	after, err := strconv.ParseInt(p.after.Key, 10, 64)
 	if err != nil {
 		return nil, err // the key comes from keyOfTime
 	}
 	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
-		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.id, PageSize: p.queryLimit(),
+		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),
 	})
 }
 

@@ -2,10 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"net/http"
@@ -17,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/casefold"
+	"petstore/internal/httpjson"
 )
 
 const (
@@ -24,15 +21,8 @@ const (
 	maxLimit     = 200
 )
 
-// position is a position in the order of a list, by id or by key and then id. The key
-// is that of a name, or a ship date as [keyOfTime] formats it.
-type position struct {
-	key string
-	id  int64
-}
-
 // last comes after all items of an ascending order, and the zero position before them.
-var last = position{key: casefold.Beyond, id: math.MaxInt64}
+var last = httpjson.Position{Key: casefold.Beyond, ID: math.MaxInt64}
 
 // page is the page of a list that a request asks for.
 type page struct {
@@ -41,7 +31,7 @@ type page struct {
 	cursor string
 	// after is the position of the last item of the previous page, or the position
 	// before the first item.
-	after position
+	after httpjson.Position
 	// account is the account whose items the list has; 0: all accounts share the list.
 	account int64
 	caller  int64 // the account of the request
@@ -49,14 +39,14 @@ type page struct {
 	counted bool
 }
 
-// page reads limit, cursor, sort and Prefer.
-func (r *request) page(defaultLimit int, s sorts) *page {
-	p := &page{limit: defaultLimit, caller: caller(r.c).AccountID, counted: prefersCount(r.c.Request.Header.Values("Prefer"))}
-	if limit := r.queryInteger("limit", 1, maxLimit); limit != nil {
+// newPage reads limit, cursor, sort and Prefer.
+func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
+	p := &page{limit: defaultLimit, caller: caller(c).AccountID, counted: httpjson.PrefersCount(c.Request.Header)}
+	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
-	p.cursor, _ = r.value("cursor")
-	p.sort = r.sort(s)
+	p.cursor, _ = params.Value("cursor")
+	p.sort = readSort(params, s)
 	if p.descending() {
 		p.after = last
 	}
@@ -77,9 +67,9 @@ func (p *page) startWithin(from, until string) {
 	switch {
 	case p.byID():
 	case p.descending():
-		p.after = position{key: until} // the range excludes it, and ids are positive
+		p.after = httpjson.Position{Key: until} // the range excludes it, and ids are positive
 	default:
-		p.after = position{key: from}
+		p.after = httpjson.Position{Key: from}
 	}
 }
 
@@ -89,7 +79,7 @@ func (p *page) queryLimit() int32 { return int32(p.limit) + 1 } //nolint:gosec /
 
 // applyCursor moves the page to the position of its cursor, if it has one. It is the
 // last check of a request, because it may need the database. The error is
-// [errInvalidCursor] or comes from the database.
+// [httpjson.ErrInvalidCursor] or comes from the database.
 func (s *Server) applyCursor(c *gin.Context, p *page) error {
 	if p.cursor == "" {
 		return nil
@@ -98,9 +88,9 @@ func (s *Server) applyCursor(c *gin.Context, p *page) error {
 	if err != nil {
 		return err
 	}
-	after, ok := openCursor(key, p.listID(c.FullPath(), c.Request.URL.Query()), p.cursor)
+	after, ok := httpjson.OpenCursor(key, p.listID(c.FullPath(), c.Request.URL.Query()), p.cursor)
 	if !ok {
-		return errInvalidCursor
+		return httpjson.ErrInvalidCursor
 	}
 	p.after = after
 	return nil
@@ -113,7 +103,7 @@ type list[Row, Item any] struct {
 	// count counts the rows of all pages.
 	count    func(context.Context) (int64, error)
 	item     func(Row) Item
-	cursorOf func(Row) position
+	cursorOf func(Row) httpjson.Position
 }
 
 // writePage sends a page of a list. Concurrent requests for the same page share the
@@ -183,7 +173,7 @@ func readPage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 		if err != nil {
 			return made, err
 		}
-		cursor := sealCursor(key, p.listID(pattern, request.URL.Query()), l.cursorOf(rows[count-1]))
+		cursor := httpjson.SealCursor(key, p.listID(pattern, request.URL.Query()), l.cursorOf(rows[count-1]))
 		made.links = s.link(request, "next", cursor) + ", " + made.links
 	}
 	return made, nil
@@ -201,7 +191,7 @@ func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte
 		items[i] = item(row)
 	}
 	for {
-		encoded, err = encode(items)
+		encoded, err = httpjson.Encode(items)
 		if err != nil || len(encoded) <= maxPageBytes || len(items) <= 1 {
 			return encoded, len(items), err
 		}
@@ -236,39 +226,6 @@ func (p *page) itemsID(path string, query url.Values) string {
 		query[name] = slices.Compact(slices.Sorted(slices.Values(values)))
 	}
 	return fmt.Sprintf("%d %s?%s", p.account, path, query.Encode())
-}
-
-// A cursor is a position and its HMAC-SHA-256 together with the listing, in
-// base64 for URLs: 16 bytes of HMAC, the id as a varint, and the key.
-const cursorMACLength = 16
-
-func sealCursor(key []byte, listing string, at position) string {
-	payload := append(binary.AppendVarint(nil, at.id), at.key...)
-	return base64.RawURLEncoding.EncodeToString(append(cursorMAC(key, listing, payload), payload...))
-}
-
-// openCursor gives the position of a cursor that sealCursor made for the same listing.
-func openCursor(key []byte, listing, cursor string) (at position, ok bool) {
-	sealed, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
-	if err != nil || len(sealed) < cursorMACLength || strings.ContainsAny(cursor, "\r\n") { // which decoding skips
-		return position{}, false
-	}
-	mac, payload := sealed[:cursorMACLength], sealed[cursorMACLength:]
-	if !hmac.Equal(mac, cursorMAC(key, listing, payload)) {
-		return position{}, false
-	}
-	id, length := binary.Varint(payload)
-	if length <= 0 {
-		return position{}, false
-	}
-	return position{key: string(payload[length:]), id: id}, true
-}
-
-func cursorMAC(key []byte, listing string, payload []byte) []byte {
-	mac := hmac.New(sha256.New, key)
-	fmt.Fprintf(mac, "%d:%s", len(listing), listing)
-	mac.Write(payload)
-	return mac.Sum(nil)[:cursorMACLength]
 }
 
 // sharedKey is a key that all processes share. It is read from the database once.

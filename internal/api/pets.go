@@ -13,6 +13,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/casefold"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
@@ -38,9 +39,9 @@ func petFrom(row db.Pet) pet {
 }
 
 func (s *Server) createPet(c *gin.Context) error {
-	in := s.read(c).body("id")
-	name, categoryID, status := in.name(), in.id("categoryId"), in.enum("status", petStatuses...)
-	if err := in.err("name", "categoryId"); err != nil {
+	in := s.decode(c, required("name", "categoryId"), readOnly("id"))
+	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
+	if err := in.Err(); err != nil {
 		return err
 	}
 	made := pet{Name: *name, CategoryID: *categoryID, Status: statusAvailable}
@@ -63,9 +64,9 @@ func (s *Server) createPet(c *gin.Context) error {
 }
 
 func (s *Server) getPet(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("petId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("petId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	row, err := s.pets.Do(c.Request.Context(), struct{}{}, id)
@@ -75,20 +76,18 @@ func (s *Server) getPet(c *gin.Context) error {
 	case row == nil:
 		return errPetNotFound
 	}
-	return writeResource(c, petFrom(*row))
+	return httpjson.WriteResource(c.Writer, c.Request, petFrom(*row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("petId")
-	in := r.body("id")
-	name, categoryID, status := in.name(), in.id("categoryId"), in.enum("status", petStatuses...)
-	if err := in.err(); err != nil {
+	in := s.decode(c, pathID("petId"), readOnly("id"))
+	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
+	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
+	row, err := updateIfMatch(s, c, lockPet(in.pathID), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
 		return queries.PetUpdate(ctx, db.PetUpdateParams{
-			ID:         id,
+			ID:         in.pathID,
 			CategoryID: categoryID,
 			Name:       name,
 			NameKey:    keyOf(name),
@@ -103,15 +102,15 @@ func (s *Server) updatePet(c *gin.Context) error {
 	case !row.CategoryKnown:
 		return errUnknownCategory
 	case !row.TransitionAllowed:
-		return errInvalidTransition.saying("A sold pet cannot become pending. Make it available first.")
+		return errInvalidTransition.WithMessage("A sold pet cannot become pending. Make it available first.")
 	}
-	return writeResource(c, pet{ID: id, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
+	return httpjson.WriteResource(c.Writer, c.Request, pet{ID: in.pathID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
 }
 
 func (s *Server) deletePet(c *gin.Context) error {
-	r := s.read(c)
-	id := r.pathID("petId")
-	if err := r.err(); err != nil {
+	params := readParams(c)
+	id := params.PathID("petId")
+	if err := params.Err(); err != nil {
 		return err
 	}
 	deleted, err := updateIfMatch(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
@@ -125,7 +124,8 @@ func (s *Server) deletePet(c *gin.Context) error {
 	case deleted == 0:
 		return errPetNotFound
 	}
-	return writeNoContent(c)
+	c.Status(http.StatusNoContent)
+	return nil
 }
 
 // lockPet locks a pet for If-Match.
@@ -147,22 +147,22 @@ type petFilter struct {
 }
 
 func (s *Server) listPets(c *gin.Context) error {
-	r := s.read(c)
-	prefix := r.queryPrefix("name")
+	params := readParams(c)
+	prefix := params.Prefix("name", maxNameLength)
 	filter := petFilter{
-		ids:        r.queryIDs("id"),
-		categoryID: r.queryID("categoryId"),
-		statuses:   r.queryEnums("status", petStatuses...),
+		ids:        params.IDs("id"),
+		categoryID: params.ID("categoryId"),
+		statuses:   params.Enums("status", petStatuses...),
 		prefixed:   prefix != "",
 	}
 	filter.from, filter.until = casefold.Range(prefix)
 	limit := defaultLimit
 	if len(filter.ids) > 0 {
-		limit = maxFilterValues // a batch comes whole
+		limit = httpjson.MaxValues // a batch is one page
 	}
-	p := r.page(limit, byIDOrName)
+	p := newPage(c, params, limit, byIDOrName)
 	p.startWithin(filter.from, filter.until)
-	if err := r.err(); err != nil {
+	if err := params.Err(); err != nil {
 		return err
 	}
 	return writePage(s, c, p, list[db.Pet, pet]{
@@ -178,11 +178,13 @@ func (s *Server) listPets(c *gin.Context) error {
 }
 
 // petPosition is the place of a pet in any order.
-func petPosition(row db.Pet) position { return position{row.NameKey, row.ID} }
+func petPosition(row db.Pet) httpjson.Position {
+	return httpjson.Position{Key: row.NameKey, ID: row.ID}
+}
 
 // findPets picks the query that walks the index of the filter.
 func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	key, id, size := p.after.key, p.after.id, p.queryLimit()
+	key, id, size := p.after.Key, p.after.ID, p.queryLimit()
 	switch {
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
@@ -210,10 +212,10 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 	if err != nil {
 		return nil, err
 	}
-	order := func(a, b position) int {
-		c := cmp.Compare(a.id, b.id)
+	order := func(a, b httpjson.Position) int {
+		c := cmp.Compare(a.ID, b.ID)
 		if p.byName() {
-			c = cmp.Or(strings.Compare(a.key, b.key), c)
+			c = cmp.Or(strings.Compare(a.Key, b.Key), c)
 		}
 		if p.descending() {
 			return -c
@@ -270,7 +272,7 @@ func keyOf(name *string) *string {
 }
 
 // orNotFound says what is not there when a query found no row.
-func orNotFound(err error, notFound *problem) error {
+func orNotFound(err error, notFound *httpjson.Error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return notFound
 	}

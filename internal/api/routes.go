@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -102,7 +103,8 @@ func (s *Server) newEngine() *gin.Engine {
 			if header := c.Writer.Header(); isPreflight(c.Request, header) {
 				maps.Copy(header, preflight)
 			}
-			return writeNoContent(c)
+			c.Status(http.StatusNoContent)
+			return nil
 		}}))
 		if strings.Contains(path, "{") {
 			continue
@@ -134,7 +136,8 @@ func (s *Server) newEngine() *gin.Engine {
 func (s *Server) notFound(c *gin.Context) error {
 	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // the server as a whole (RFC 9110, section 9.3.7)
 		c.Header("Allow", strings.Join(slices.Sorted(slices.Values(methods)), ", "))
-		return writeNoContent(c)
+		c.Status(http.StatusNoContent)
+		return nil
 	}
 	allow := ""
 	for path, methods := range s.allowed {
@@ -187,4 +190,9 @@ func matches(pattern, path string) bool {
 // ginPath converts a path pattern of OpenAPI to the syntax of gin.
 func ginPath(path string) string {
 	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}
+
+// itemPath returns the path of the resource with this id in a collection.
+func itemPath(collection string, id int64) string {
+	return collection + "/" + strconv.FormatInt(id, 10)
 }

@@ -17,6 +17,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/coalesce"
 	"petstore/internal/docs"
+	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
@@ -103,7 +104,7 @@ type Server struct {
 	// responses with two content codings. Requests share them: do not modify.
 	commonHeader  http.Header
 	originHeaders map[string]http.Header
-	varyEncoding  []string
+	varyEncoding  string
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -145,7 +146,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.allowed = allowedByPath(s.routed, s.docs)
 	s.commonHeader, s.originHeaders = corsHeaders(options.CORSOrigins)
-	s.varyEncoding = []string{strings.Join(append(s.commonHeader["Vary"], "Accept-Encoding"), ", ")}
+	s.varyEncoding = strings.Join(append(s.commonHeader["Vary"], "Accept-Encoding"), ", ")
 	s.commonHeader.Set("API-Version", Version)
 	s.commonHeader.Set("X-Content-Type-Options", "nosniff")
 
@@ -153,7 +154,7 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.openAPIJSON = newDocument(jsonContentType, document.json, s.varyEncoding)
+	s.openAPIJSON = newDocument(httpjson.ContentType, document.json, s.varyEncoding)
 	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
 	if s.deprecated, err = deprecations(document.json, options.BaseURL); err != nil {
 		return nil, err

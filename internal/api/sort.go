@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/db"
+	"petstore/internal/httpjson"
 )
 
 // sorts are the values of the parameter sort of a list. The first value of each
@@ -31,21 +32,21 @@ var (
 	byIDOrShipAt = sorts{plain: []string{"id", "-id"}, ranged: []string{"shipDate", "-shipDate"}, filters: []string{"shipDateFrom", "shipDateTo"}}
 )
 
-// sort reads the parameter sort, which a list with one sort does not have.
-func (r *request) sort(s sorts) string {
+// readSort reads the parameter sort. A list with one sort does not have it.
+func readSort(params *httpjson.Params, s sorts) string {
 	allowed, when := s.plain, " without "
-	if slices.ContainsFunc(s.filters, r.query.Has) {
+	if slices.ContainsFunc(s.filters, params.Has) {
 		allowed, when = s.ranged, " with "
 	}
 	if len(allowed) == 1 {
 		return allowed[0]
 	}
-	sort, given := r.value("sort")
+	sort, given := params.Value("sort")
 	if !given {
 		return allowed[0]
 	}
 	if !slices.Contains(allowed, sort) {
-		r.reject("sort", "not_in_enum", "`sort` must be one of "+quotedList(allowed)+when+"`"+strings.Join(s.filters, "` or `")+"`.")
+		params.Reject("sort", "not_in_enum", "`sort` must be one of "+"`"+strings.Join(allowed, "`, `")+"`"+when+"`"+strings.Join(s.filters, "` or `")+"`.")
 	}
 	return sort
 }

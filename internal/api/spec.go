@@ -8,6 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/goccy/go-yaml"
+
+	"petstore/internal/httpjson"
 )
 
 //go:embed openapi.yaml
@@ -37,7 +39,7 @@ func specFor(baseURL string) (spec, error) {
 	if err != nil || baseURL == "" {
 		return d, err
 	}
-	url, err := encode(baseURL) // JSON is valid YAML
+	url, err := httpjson.Encode(baseURL) // JSON is valid YAML
 	if err != nil {
 		return d, err
 	}

@@ -1,4 +1,4 @@
-package api
+package httpjson
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func FuzzParseObject(f *testing.F) {
 		if want, sure := acceptable(text); sure && want != (err == nil) {
 			t.Fatalf("acceptable: %t, but the error is %v", want, err)
 		}
-		if p := (*problem)(nil); err != nil && (!errors.As(err, &p) || p.code != "invalid_json") {
+		if p := (*Error)(nil); err != nil && (!errors.As(err, &p) || p.Code != "invalid_json") {
 			t.Fatalf("the error is %v", err)
 		}
 		if err != nil || len(violations) > 0 {
@@ -63,7 +63,7 @@ func FuzzParseObject(f *testing.F) {
 			}
 		}
 
-		again, err := encode(fields)
+		again, err := Encode(fields)
 		if err != nil {
 			t.Fatalf("encoding again: %v", err)
 		}
@@ -133,6 +133,8 @@ func decoded(t *testing.T, text []byte) (value any) {
 	return value
 }
 
+var statuses = []string{"available", "pending", "sold"}
+
 // FuzzFields reads one field as every type. Each read returns either the value that
 // encoding/json reads, within the bounds, or a violation.
 func FuzzFields(f *testing.F) {
@@ -149,46 +151,46 @@ func FuzzFields(f *testing.F) {
 		if err != nil {
 			return
 		}
-		value = (&body{object: object}).value("name")
+		value = (&Object{object: object}).value("name")
 		const least, most = 1, 10
-		checkRead(t, object, func(b *body) *string { return b.text("name", least, most) }, func(read string) bool {
+		checkRead(t, object, func(b *Object) *string { return b.Text("name", least, most) }, func(read string) bool {
 			length := utf8.RuneCountInString(read)
 			return read == decoded(t, value) && length >= least && length <= most && !strings.Contains(read, "\x00")
 		})
-		checkRead(t, object, func(b *body) *string { return b.name() }, func(read string) bool {
+		checkRead(t, object, func(b *Object) *string { return b.Name(200) }, func(read string) bool {
 			return read == decoded(t, value) && strings.TrimSpace(read) != "" && !strings.ContainsAny(read, "\x00\t\n\r\x7f\u0085")
 		})
-		checkRead(t, object, func(b *body) *string { return b.enum("name", petStatuses...) }, func(read string) bool {
-			return read == decoded(t, value) && slices.Contains(petStatuses, read)
+		checkRead(t, object, func(b *Object) *string { return b.Enum("name", statuses...) }, func(read string) bool {
+			return read == decoded(t, value) && slices.Contains(statuses, read)
 		})
-		checkRead(t, object, func(b *body) *int64 { return b.integer("name", least, most) }, func(read int64) bool {
+		checkRead(t, object, func(b *Object) *int64 { return b.Integer("name", least, most) }, func(read int64) bool {
 			var number int64
 			return json.Unmarshal(value, &number) == nil && read == number && read >= least && read <= most
 		})
-		checkRead(t, object, func(b *body) *int64 { return b.id("name") }, func(read int64) bool {
+		checkRead(t, object, func(b *Object) *int64 { return b.ID("name") }, func(read int64) bool {
 			var number int64
 			return json.Unmarshal(value, &number) == nil && read == number && read > 0
 		})
-		checkRead(t, object, func(b *body) *bool { return b.boolean("name") }, func(read bool) bool {
+		checkRead(t, object, func(b *Object) *bool { return b.Bool("name") }, func(read bool) bool {
 			return read == decoded(t, value)
 		})
-		checkRead(t, object, func(b *body) *time.Time { return b.time("name") }, func(read time.Time) bool {
+		checkRead(t, object, func(b *Object) *time.Time { return b.Time("name") }, func(read time.Time) bool {
 			var text string
 			if json.Unmarshal(value, &text) != nil {
 				return false
 			}
-			at, err := parseTime(text)
+			at, err := ParseTime(text)
 			return err == nil && read.Equal(at)
 		})
 
 		isNull := jsontext.Value(value).Kind() == 'n'
-		b := &body{object: object}
-		text, cleared := b.nullableText("name", most)
+		b := &Object{object: object}
+		text, cleared := b.NullableText("name", most)
 		if text == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
 			t.Fatalf("%s as a text or null: %v, cleared %t, %v", value, text, cleared, b.violations)
 		}
-		b = &body{object: object}
-		at, cleared := b.nullableTime("name")
+		b = &Object{object: object}
+		at, cleared := b.NullableTime("name")
 		if at == nil && !cleared && len(b.violations) == 0 || cleared != isNull {
 			t.Fatalf("%s as a time or null: %v, cleared %t, %v", value, at, cleared, b.violations)
 		}
@@ -197,16 +199,16 @@ func FuzzFields(f *testing.F) {
 
 // checkRead reads one field, which must return either a good value or violations
 // with different codes: a name can be blank and contain a control character.
-func checkRead[T any](t *testing.T, object jsontext.Value, read func(*body) *T, good func(T) bool) {
+func checkRead[T any](t *testing.T, object jsontext.Value, read func(*Object) *T, good func(T) bool) {
 	t.Helper()
-	b := &body{object: object}
+	b := &Object{object: object}
 	value := read(b)
 	switch {
 	case (value == nil) != (len(b.violations) == 1 || len(b.violations) == 2 && b.violations[0].Code == "blank" && b.violations[1].Code == "invalid_characters"):
 		t.Fatalf("%s: both the value %v and the violations %v", object, value, b.violations)
 	case value != nil && !good(*value):
 		t.Fatalf("%s was read as %v", object, *value)
-	case value == nil && b.err() == nil:
+	case value == nil && b.Err() == nil:
 		t.Fatalf("%s: the violation %v has an unknown code", object, b.violations)
 	}
 }
@@ -224,7 +226,7 @@ func FuzzParseTime(f *testing.F) {
 	}
 	form := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?([Zz]|[-+][0-9]{2}:[0-9]{2})\z`)
 	f.Fuzz(func(t *testing.T, text string) {
-		at, err := parseTime(text)
+		at, err := ParseTime(text)
 		theirs, theirErr := time.Parse(time.RFC3339Nano, strings.ToUpper(text))
 		if err != nil {
 			// time.Parse accepts a few more offsets.
@@ -241,7 +243,7 @@ func FuzzParseTime(f *testing.F) {
 		case at.Location() != time.UTC || at.Year() < 1 || at.Year() > 9999:
 			t.Fatalf("read as %v", at)
 		}
-		if again, err := parseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
+		if again, err := ParseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
 			t.Fatalf("%v was formatted, and parsed again as %v, %v", at, again, err)
 		}
 	})
@@ -255,29 +257,29 @@ func FuzzCursor(f *testing.F) {
 	f.Add("rex", int64(1), "AAAA")
 	f.Add("\xff\x00", int64(-1), "====")
 	f.Add("\U0010FFFF", int64(1<<53-1), strings.Repeat("A", 24))
-	f.Add("", int64(1<<63-1), sealCursor(key, "/pets?sort=id", position{}))
-	f.Add("", int64(1), sealCursor(key, name, position{})+"\n")
-	f.Add("", int64(1), "\r"+sealCursor(key, name, position{}))
-	f.Add("", int64(-1<<63), sealCursor(key[1:], name, position{"rex", 1}))
+	f.Add("", int64(1<<63-1), SealCursor(key, "/pets?sort=id", Position{}))
+	f.Add("", int64(1), SealCursor(key, name, Position{})+"\n")
+	f.Add("", int64(1), "\r"+SealCursor(key, name, Position{}))
+	f.Add("", int64(-1<<63), SealCursor(key[1:], name, Position{"rex", 1}))
 	f.Fuzz(func(t *testing.T, sortKey string, id int64, other string) {
-		at := position{sortKey, id}
-		cursor := sealCursor(key, name, at)
-		if opened, ok := openCursor(key, name, cursor); !ok || opened != at {
+		at := Position{sortKey, id}
+		cursor := SealCursor(key, name, at)
+		if opened, ok := OpenCursor(key, name, cursor); !ok || opened != at {
 			t.Fatalf("%q was sealed and opened as %v, %t", cursor, opened, ok)
 		}
 		if strings.Trim(cursor, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 			t.Fatalf("%q needs quoting in a URL", cursor)
 		}
-		if opened, ok := openCursor(key, name, other); ok && other != sealCursor(key, name, opened) {
+		if opened, ok := OpenCursor(key, name, other); ok && other != SealCursor(key, name, opened) {
 			t.Fatalf("%q was opened as %v", other, opened)
 		}
-		for what, opens := range map[string]func() (position, bool){
-			"with another key":          func() (position, bool) { return openCursor(key[1:], name, cursor) },
-			"for another list":          func() (position, bool) { return openCursor(key, name+"&status=sold", cursor) },
-			"with a byte after it":      func() (position, bool) { return openCursor(key, name, cursor+"A") },
-			"without its last byte":     func() (position, bool) { return openCursor(key, name, cursor[:len(cursor)-1]) },
-			"with a line feed in it":    func() (position, bool) { return openCursor(key, name, cursor[:8]+"\n"+cursor[8:]) },
-			"with its first byte twice": func() (position, bool) { return openCursor(key, name, cursor[:1]+cursor) },
+		for what, opens := range map[string]func() (Position, bool){
+			"with another key":          func() (Position, bool) { return OpenCursor(key[1:], name, cursor) },
+			"for another list":          func() (Position, bool) { return OpenCursor(key, name+"&status=sold", cursor) },
+			"with a byte after it":      func() (Position, bool) { return OpenCursor(key, name, cursor+"A") },
+			"without its last byte":     func() (Position, bool) { return OpenCursor(key, name, cursor[:len(cursor)-1]) },
+			"with a line feed in it":    func() (Position, bool) { return OpenCursor(key, name, cursor[:8]+"\n"+cursor[8:]) },
+			"with its first byte twice": func() (Position, bool) { return OpenCursor(key, name, cursor[:1]+cursor) },
 		} {
 			if opened, ok := opens(); ok {
 				t.Fatalf("%q was opened %s as %v", cursor, what, opened)

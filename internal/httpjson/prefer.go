@@ -1,13 +1,14 @@
-package api
+package httpjson
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
 
-// prefersCount reports whether the Prefer fields (RFC 7240) of a request ask for
-// count=exact. Of a preference that is given more than once the first counts.
-// Other preferences, parameters and what cannot be read are ignored, as section 2
-// asks for.
-func prefersCount(fields []string) bool {
-	for rest := strings.Join(fields, ","); rest != ""; {
+// PrefersCount reports whether the Prefer header (RFC 7240) has count=exact. The first
+// count decides. It ignores parameters and other preferences (section 2).
+func PrefersCount(header http.Header) bool {
+	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var preference string
 		preference, rest = cutQuoted(rest, ',')
 		preference, _ = cutQuoted(preference, ';') // parameters may follow
@@ -20,8 +21,8 @@ func prefersCount(fields []string) bool {
 	return false
 }
 
-// cutQuoted cuts a header field at the first separator that is outside of quoted
-// strings (RFC 9110, 5.6.4).
+// cutQuoted cuts a header at the first separator outside of quoted strings (RFC 9110,
+// section 5.6.4).
 func cutQuoted(field string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(field); i++ {
@@ -29,7 +30,7 @@ func cutQuoted(field string, separator byte) (before, after string) {
 		case field[i] == '"':
 			quoted = !quoted
 		case quoted && field[i] == '\\':
-			i++ // whatever it escapes
+			i++ // the escaped character
 		case !quoted && field[i] == separator:
 			return field[:i], field[i+1:]
 		}

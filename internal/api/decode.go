@@ -1,0 +1,142 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+)
+
+// Maximum lengths in code points, and maximum quantities. openapi.yaml has the same.
+const (
+	maxNameLength        = 200
+	maxDescriptionLength = 2000
+	maxMessageLength     = 4000
+	maxAPIKeyNameLength  = 100
+	maxOrderQuantity     = 1_000_000
+	maxStockQuantity     = 1_000_000_000
+)
+
+// input is the decoded request of an operation with a body. Read all fields, then call
+// Err.
+type input struct {
+	*httpjson.Object
+
+	pathID         int64 // if the option pathID names it
+	body           []byte
+	idempotencyKey string // of a POST, if it has one
+}
+
+// decodeOption says what an operation accepts.
+type decodeOption func(*decoder)
+
+type decoder struct {
+	required, readOnly   []string
+	pathID               string
+	optionalBody, secret bool
+}
+
+// required names the fields that the body must have.
+func required(names ...string) decodeOption { return func(d *decoder) { d.required = names } }
+
+// readOnly names the fields of the resource that only the server sets.
+func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOnly = names } }
+
+// pathID names the id in the path.
+func pathID(name string) decodeOption { return func(d *decoder) { d.pathID = name } }
+
+// optionalBody accepts an empty body as {}.
+func optionalBody(d *decoder) { d.optionalBody = true }
+
+// secret rejects an Idempotency-Key, because the response has a secret, and the server
+// never stores one.
+func secret(d *decoder) { d.secret = true }
+
+// decode reads the parameters, the Idempotency-Key and then the body of a request. An
+// error is the result of Err of the input.
+func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
+	var d decoder
+	for _, option := range options {
+		option(&d)
+	}
+	in := &input{}
+	if err := s.receive(c, &d, in); err != nil {
+		in.Object = httpjson.Failed(err)
+		return in
+	}
+	if len(in.body) == 0 && d.optionalBody {
+		in.Object = &httpjson.Object{}
+		return in
+	}
+	in.Object = httpjson.ParseObject(in.body)
+	in.Require(d.required...)
+	in.ReadOnly(d.readOnly...)
+	return in
+}
+
+// receive reads everything of a request but the fields of the body, and reserves a place
+// among the requests in progress.
+func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
+	params := readParams(c)
+	if d.pathID != "" {
+		in.pathID = params.PathID(d.pathID)
+	}
+	if err := params.Err(); err != nil {
+		return err
+	}
+	if c.Request.Method == http.MethodPost {
+		if in.idempotencyKey, err = idempotencyKey(c.Request, d.secret); err != nil {
+			return err
+		}
+	}
+	if in.body, err = s.receiveBody(c); err != nil {
+		return err
+	}
+	// The body may have taken seconds. Somebody may have revoked the key meanwhile.
+	if _, err := s.authenticate(c); err != nil {
+		return err
+	}
+	return s.reservePlace(c)
+}
+
+// receiveBody reads the whole body of a request. An error closes the connection, or
+// net/http would wait for the rest of the body before it sends the response.
+func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
+	defer func() {
+		if err != nil {
+			c.Header("Connection", "close")
+		}
+	}()
+	size := c.Request.ContentLength
+	if size > s.maxBodyBytes {
+		return nil, httpjson.TooLarge(s.maxBodyBytes)
+	}
+	if size < 0 { // unknown
+		size = s.maxBodyBytes
+	}
+	arrived, err := s.limits.reserveBody(reservationOf(c), size)
+	if err != nil {
+		return nil, err
+	}
+	defer arrived()
+	began := time.Now()
+	body, err := httpjson.ReadBody(c.Writer, c.Request, s.maxBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	c.Set(bodyReadKey, true)
+	s.extendDeadline(c, time.Since(began))
+	return body, nil
+}
+
+// readParams begins to read the parameters of a request.
+func readParams(c *gin.Context) *httpjson.Params {
+	return httpjson.ParseParams(c.Request.URL.RawQuery, c.Param)
+}
+
+// methodHasBody reports whether requests with this method have a body.
+func methodHasBody(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+}

@@ -1,0 +1,210 @@
+package httpjson_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/httpjson"
+)
+
+// TestCheckPreconditions compares If-Match and If-None-Match with the entity tag "a".
+func TestCheckPreconditions(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		method, name, value string
+		etag                string
+		notModified, failed bool
+	}{
+		{"GET", "If-None-Match", `"a"`, `"a"`, true, false},
+		{"HEAD", "If-None-Match", `"b", W/"a"`, `"a"`, true, false},
+		{"GET", "If-None-Match", `"b"`, `"a"`, false, false},
+		{"GET", "If-None-Match", `a`, `"a"`, false, false},
+		{"GET", "If-None-Match", `*`, httpjson.NoTag, true, false},
+		{"GET", "If-None-Match", `""`, httpjson.NoTag, false, false},
+		{"PATCH", "If-None-Match", `"a"`, `"a"`, false, true},
+		{"PATCH", "If-Match", `"a"`, `"a"`, false, false},
+		{"PATCH", "If-Match", `"b" , "a"`, `"a"`, false, false},
+		{"PATCH", "If-Match", `W/"a"`, `"a"`, false, true},
+		{"PATCH", "If-Match", `"b`, `"a"`, false, true},
+		{"PATCH", "If-Match", `*`, `"a"`, false, false},
+		{"PATCH", "If-Match", ``, `"a"`, false, true},
+		{"PATCH", "If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT", `"a"`, false, false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), test.method, "/", nil)
+		r.Header.Set(test.name, test.value)
+		notModified, err := httpjson.CheckPreconditions(r, test.etag)
+		if notModified != test.notModified || errors.Is(err, httpjson.ErrPreconditionFailed) != test.failed {
+			t.Errorf("%s %s: %s with the tag %s: not modified %t, error %v", test.method, test.name, test.value, test.etag, notModified, err)
+		}
+	}
+}
+
+func TestNegotiation(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, value string
+		reads       func(http.Header) bool
+		want        bool
+	}{
+		{"Accept", "text/html, application/json", httpjson.AcceptsJSON, true},
+		{"Accept", "application/*;q=0, */*", httpjson.AcceptsJSON, false},
+		{"Accept", "application/json;q=0.1, */*;q=0", httpjson.AcceptsJSON, true},
+		{"Accept", "text/html", httpjson.AcceptsJSON, false},
+		{"Accept", "/", httpjson.AcceptsJSON, true},
+		{"Accept-Encoding", "br, gzip", httpjson.PrefersGzip, true},
+		{"Accept-Encoding", "gzip;q=0, *", httpjson.PrefersGzip, false},
+		{"Accept-Encoding", "gzip;q=0.5, identity", httpjson.PrefersGzip, false},
+		{"Accept-Encoding", "*;q=0.5", httpjson.PrefersGzip, true},
+		{"Accept-Encoding", "gzip;q=2", httpjson.PrefersGzip, false},
+		{"Accept-Encoding", "br", httpjson.PrefersGzip, false},
+		{"Prefer", "count=exact", httpjson.PrefersCount, true},
+		{"Prefer", `wait=5; a="count=exact,", COUNT = "exact"; x`, httpjson.PrefersCount, true},
+		{"Prefer", `note="count=exact"`, httpjson.PrefersCount, false},
+		{"Prefer", "count=none, count=exact", httpjson.PrefersCount, false},
+	} {
+		if got := test.reads(http.Header{test.name: {test.value}}); got != test.want {
+			t.Errorf("%s: %s: got %t, want %t", test.name, test.value, got, test.want)
+		}
+	}
+}
+
+// TestParams reads valid and invalid parameters and compares all violations.
+func TestParams(t *testing.T) {
+	t.Parallel()
+	path := map[string]string{"petId": "7", "orderId": "07"}
+	params := httpjson.ParseParams("limit=201&status=sold&status=available&low=yes&from=2026-12-24T10:30:00%2B01:00&a=%zz&b=1", func(name string) string { return path[name] })
+	if id := params.PathID("petId"); id != 7 {
+		t.Errorf("petId is %d, want 7", id)
+	}
+	if from, want := params.Time("from"), time.Date(2026, 12, 24, 9, 30, 0, 0, time.UTC); from == nil || !from.Equal(want) {
+		t.Errorf("from is %v, want %v", from, want)
+	}
+	if diff := cmp.Diff([]string{"available", "sold"}, params.Enums("status", "available", "sold")); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	if id := params.ID("none"); id != nil {
+		t.Errorf("an absent id is %d", *id)
+	}
+	params.PathID("orderId")
+	params.Integer("limit", 1, 200)
+	params.Bool("low")
+	checkViolations(t, params.Err(), httpjson.ErrInvalidParameter, []string{"a invalid_format", "orderId invalid_format", "limit out_of_range", "low not_in_enum", "b unknown"})
+}
+
+// TestObject reads valid and invalid fields and compares all violations.
+func TestObject(t *testing.T) {
+	t.Parallel()
+	in := httpjson.ParseObject([]byte(`{"id": 1, "name": " ", "quantity": 1.0, "text": "abc", "clear": null, "other": []}`))
+	in.Require("name", "petId")
+	in.ReadOnly("id")
+	if text := in.Text("text", 1, 3); text == nil || *text != "abc" {
+		t.Errorf("text is %v, want abc", text)
+	}
+	if text, cleared := in.NullableText("clear", 3); text != nil || !cleared {
+		t.Errorf("clear is %v, cleared %t", text, cleared)
+	}
+	in.Name(10)
+	in.Integer("quantity", 1, 10)
+	in.ID("petId")
+	checkViolations(t, in.Err(), httpjson.ErrValidationFailed, []string{"/name blank", "/quantity wrong_type", "/petId required", "/id read_only", "/other unknown_field"})
+
+	if err := httpjson.ParseObject([]byte(`{"a": 1, "a": 1}`)).Err(); httpCode(err) != "invalid_json" {
+		t.Errorf("duplicate names: the error is %v, want invalid_json", err)
+	}
+	if err := httpjson.Failed(errors.ErrUnsupported).Err(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a failed object: the error is %v", err)
+	}
+	if err := (&httpjson.Object{}).Err(); err != nil {
+		t.Errorf("the zero object: the error is %v", err)
+	}
+}
+
+// checkViolations compares the kind of an error, and where and what its violations are.
+func checkViolations(t *testing.T, err error, kind *httpjson.Error, want []string) {
+	t.Helper()
+	failure, ok := errors.AsType[*httpjson.Error](err)
+	if !ok || failure.Code != kind.Code || failure.Status != kind.Status {
+		t.Fatalf("the error is %v, want %v", err, kind)
+	}
+	var got []string
+	for _, one := range failure.Violations {
+		where := one.Pointer
+		if where == nil {
+			where = one.Parameter
+		}
+		got = append(got, *where+" "+one.Code)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("violations (-want +got):\n%s", diff)
+	}
+}
+
+// httpCode returns the code of an error, or "" if it is no [httpjson.Error].
+func httpCode(err error) string {
+	if failure, ok := errors.AsType[*httpjson.Error](err); ok {
+		return failure.Code
+	}
+	return ""
+}
+
+func TestReadBody(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		body, code string
+	}{
+		{"12345", ""},
+		{"123456", "body_too_large"},
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(test.body))
+		body, err := httpjson.ReadBody(w, r, 5)
+		if httpCode(err) != test.code || (err == nil) != (string(body) == test.body) {
+			t.Errorf("%q: got %q and the error %v, want %q", test.body, body, err, test.code)
+		}
+		if closes := w.Header().Get("Connection") == "close"; closes != (err != nil) {
+			t.Errorf("%q: the connection closes: %t", test.body, closes)
+		}
+	}
+}
+
+// TestWriteResource sends a resource, then reads it with the entity tag of the response.
+func TestWriteResource(t *testing.T) {
+	t.Parallel()
+	pet := struct {
+		Name string `json:"name"`
+	}{"<Rex>"}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	w := httptest.NewRecorder()
+	if err := httpjson.WriteResource(w, r, pet); err != nil {
+		t.Fatal(err)
+	}
+	etag := w.Header().Get("ETag")
+	if want := `{"name":"<Rex>"}`; w.Code != 200 || w.Body.String() != want || etag != httpjson.ETag([]byte(want)) || w.Header().Get("Content-Length") != "16" {
+		t.Errorf("got %d %s with %v", w.Code, w.Body, w.Header())
+	}
+	r.Header.Set("If-None-Match", etag)
+	w = httptest.NewRecorder()
+	if err := httpjson.WriteResource(w, r, pet); err != nil || w.Code != 304 || w.Body.Len() > 0 || w.Header().Get("ETag") != etag {
+		t.Errorf("with If-None-Match: got %d %q with %v, error %v", w.Code, w.Body, w.Header(), err)
+	}
+}
+
+func TestWriteError(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	busy := &httpjson.Error{Status: 429, Code: "busy", Message: "Busy."}
+	busy.WithMessage("Wait.").WithRetryAfter(1500*time.Millisecond).Write(w, "r1")
+	want := `{"code":"busy","message":"Wait.","status":429,"requestId":"r1"}`
+	if w.Code != 429 || w.Body.String() != want || w.Header().Get("Retry-After") != "2" || w.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("got %d %s with %v, want %s", w.Code, w.Body, w.Header(), want)
+	}
+	if busy.Message != "Busy." || busy.Header[0] != "" {
+		t.Errorf("the original changed: %+v", busy)
+	}
+}

@@ -1,0 +1,82 @@
+package httpjson
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// AcceptsJSON reports whether Accept (RFC 9110, section 12.5.1) allows
+// application/json. The most specific matching range decides. It ignores invalid ranges.
+func AcceptsJSON(header http.Header) bool {
+	specificity := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3}
+	best, accepted, readable := 0, false, false
+	for field := range strings.SplitSeq(strings.Join(header.Values("Accept"), ","), ",") {
+		mediaRange, parameters, err := mime.ParseMediaType(field)
+		if err != nil {
+			continue
+		}
+		readable = true
+		if specific := specificity[mediaRange]; specific > best {
+			weight, err := strconv.ParseFloat(parameters["q"], 64)
+			best, accepted = specific, err != nil || weight > 0
+		}
+	}
+	return accepted || !readable
+}
+
+// IsJSON reports whether the headers of the body are supported.
+func IsJSON(r *http.Request) bool {
+	types := r.Header.Values("Content-Type")
+	if len(types) != 1 || len(r.Header.Values("Content-Encoding")) > 0 {
+		return false
+	}
+	mediaType, _, err := mime.ParseMediaType(types[0])
+	return err == nil && (mediaType == ContentType ||
+		(mediaType == "application/merge-patch+json" && r.Method == http.MethodPatch))
+}
+
+// HasNoBody reports whether a request has neither a body nor headers of one.
+func HasNoBody(r *http.Request) bool {
+	return r.ContentLength == 0 && len(r.Header.Values("Content-Type")) == 0 && len(r.Header.Values("Content-Encoding")) == 0
+}
+
+// PrefersGzip reads Accept-Encoding (RFC 9110, section 12.5.3). It reports whether
+// gzip, named or covered by "*", has a weight above 0 and at least that of identity.
+// It ignores invalid elements.
+func PrefersGzip(header http.Header) bool {
+	const unnamed = -1
+	var forGzip, forIdentity, forOthers float64 = unnamed, unnamed, unnamed
+	for _, field := range header.Values("Accept-Encoding") {
+		for one := range strings.SplitSeq(field, ",") {
+			coding, parameter, weighted := strings.Cut(one, ";")
+			weight := 1.0
+			if weighted {
+				weight = weightOf(parameter)
+			}
+			switch strings.ToLower(strings.TrimSpace(coding)) {
+			case "gzip", "x-gzip":
+				forGzip = weight
+			case "identity":
+				forIdentity = weight
+			case "*":
+				forOthers = weight
+			}
+		}
+	}
+	if forGzip == unnamed {
+		forGzip = forOthers
+	}
+	return forGzip > 0 && forGzip >= forIdentity
+}
+
+// weightOf returns the weight in a parameter such as "q=0.5", or 0 if it is invalid.
+func weightOf(parameter string) float64 {
+	name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+	weight, err := strconv.ParseFloat(value, 64)
+	if err == nil && strings.EqualFold(name, "q") && weight >= 0 && weight <= 1 {
+		return weight
+	}
+	return 0
+}

@@ -1,0 +1,391 @@
+package httpjson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	maxDepth         = 32   // of a JSON value; the outermost level is 1
+	maxPointerLength = 1000 // bytes of a field name in the pointer of a violation
+	maxNameInMessage = 100  // bytes of a field name in the message of a violation
+)
+
+// ReadBody reads a whole body of at most the given size in bytes. The error is
+// [ErrBodyTooLarge], [ErrRequestTimeout] or [ErrInvalidJSON] if the body is incomplete.
+// It also makes net/http close the connection, instead of waiting for the rest.
+func ReadBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	if err == nil {
+		return body, nil
+	}
+	w.Header().Set("Connection", "close")
+	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
+	case tooLarge:
+		return nil, TooLarge(most)
+	case errors.Is(err, os.ErrDeadlineExceeded): // the ReadTimeout of the HTTP server
+		return nil, ErrRequestTimeout
+	default:
+		return nil, ErrInvalidJSON.WithMessage("The body ended early. Send the whole body.")
+	}
+}
+
+// TooLarge returns [ErrBodyTooLarge] with the maximum size in bytes.
+func TooLarge(most int64) *Error {
+	return ErrBodyTooLarge.WithMessage(fmt.Sprintf("The body is larger than %d bytes. Send a smaller body.", most))
+}
+
+// Object reads the fields of a JSON object and collects violations. Each method reads
+// one field and returns nil if it is absent or invalid. A field that no method has read
+// is unknown, so read them all before calling Err. The zero Object has no fields and
+// requires none.
+type Object struct {
+	object     jsontext.Value // valid; nil if the body is empty or not an object
+	known      []string
+	required   []string
+	readOnly   []string
+	violations []Violation
+	failure    error // hides everything else
+}
+
+// ParseObject parses a body. The result of Err includes its errors.
+func ParseObject(body []byte) *Object {
+	o := &Object{}
+	o.object, o.violations, o.failure = parseObject(body)
+	return o
+}
+
+// Failed returns an Object without fields whose Err is err.
+func Failed(err error) *Object { return &Object{failure: err} }
+
+// Require makes the absence of fields a violation.
+func (o *Object) Require(names ...string) { o.required = append(o.required, names...) }
+
+// ReadOnly makes the presence of fields a violation of its own kind: they exist, but only
+// the server sets them.
+func (o *Object) ReadOnly(names ...string) { o.readOnly = append(o.readOnly, names...) }
+
+// parseObject parses one JSON value strictly: RFC 8259, with valid UTF-8 and unique names
+// (RFC 7493). If it is not an object, a violation says so.
+func parseObject(text []byte) (jsontext.Value, []Violation, error) {
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(text))
+	value, err := decoder.ReadValue()
+	if err != nil {
+		return nil, nil, invalidJSON(err)
+	}
+	value = value.Clone() // the next read invalidates it
+	if _, err := decoder.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, nil, ErrInvalidJSON.WithMessage("The body is not valid JSON: it continues after the JSON value. Send exactly one value.")
+	}
+	if depth(value) > maxDepth {
+		return nil, nil, ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is nested more than %d levels deep. Nest it less deeply.", maxDepth))
+	}
+	if value.Kind() != '{' {
+		return nil, []Violation{at("", "wrong_type", "The body must be a JSON object.")}, nil
+	}
+	return value, nil, nil
+}
+
+// fields yields the fields of a valid object. There is no map of them, because a hostile
+// body has thousands and an operation reads a few.
+func fields(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
+	return func(yield func(string, jsontext.Value) bool) {
+		decoder := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
+		if _, err := decoder.ReadToken(); err != nil { // the brace
+			return
+		}
+		for decoder.PeekKind() == '"' {
+			name, err := decoder.ReadToken()
+			if err != nil {
+				return
+			}
+			text := name.String()
+			value, err := decoder.ReadValue()
+			if err != nil || !yield(text, value) {
+				return
+			}
+		}
+	}
+}
+
+// invalidJSON returns [ErrInvalidJSON] with the position and the message of the decoder.
+func invalidJSON(err error) error {
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok && syntax.Err != nil {
+		return ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is not valid JSON: at byte %d, %s. Correct the body.",
+			syntax.ByteOffset, strings.TrimPrefix(syntax.Err.Error(), "jsontext: ")))
+	}
+	return ErrInvalidJSON
+}
+
+// depth returns how deeply the arrays and objects of a valid value are nested.
+func depth(value jsontext.Value) int {
+	var depth, deepest int
+	var inString, escaped bool
+	for _, b := range value {
+		switch {
+		case escaped:
+			escaped = false
+		case inString:
+			escaped = b == '\\'
+			inString = b != '"'
+		case b == '"':
+			inString = true
+		case b == '{' || b == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// at returns a violation of the value at a pointer. An empty pointer is the body.
+func at(pointer jsontext.Pointer, code, message string) Violation {
+	text := string(pointer)
+	return Violation{Pointer: &text, Code: code, Message: message}
+}
+
+// reject records a violation of a field. The fault completes a sentence that begins
+// with the name of the field.
+func (o *Object) reject(name, code, fault string) {
+	pointer, field := jsontext.Pointer("").AppendToken(name), "`"+name+"`"
+	switch {
+	case len(name) > maxPointerLength:
+		pointer, field = "", "A field with a very long name"
+	case name == "" || len(name) > maxNameInMessage:
+		field = "The field"
+	}
+	o.violations = append(o.violations, at(pointer, code, field+" "+fault))
+}
+
+// quotedList returns values for a message, such as "`read`, `write`".
+func quotedList(values []string) string { return "`" + strings.Join(values, "`, `") + "`" }
+
+// Err returns everything that is wrong with the body, as [ErrValidationFailed], or the
+// error that made it unreadable, or nil.
+func (o *Object) Err() error {
+	if o.failure != nil {
+		return o.failure
+	}
+	for _, name := range o.required {
+		if o.object != nil && o.value(name) == nil {
+			o.reject(name, "required", "is required.")
+		}
+	}
+	o.rejectUnknown()
+	if len(o.violations) == 0 {
+		return nil
+	}
+	return ErrValidationFailed.WithViolations(o.violations)
+}
+
+// rejectUnknown rejects the fields that no method has read, up to [maxViolations].
+func (o *Object) rejectUnknown() {
+	for name := range fields(o.object) {
+		switch {
+		case len(o.violations) >= maxViolations:
+			return
+		case slices.Contains(o.known, name):
+		case slices.Contains(o.readOnly, name):
+			o.reject(name, "read_only", "is read-only. Remove it, because only the server sets it.")
+		default:
+			o.reject(name, "unknown_field", "is not a field of this operation. Remove it or correct its spelling. Field names are case-sensitive.")
+		}
+	}
+}
+
+// value returns the value of a field, or nil if it is absent.
+func (o *Object) value(name string) jsontext.Value {
+	for have, value := range fields(o.object) {
+		if have == name {
+			return value.Clone()
+		}
+	}
+	return nil
+}
+
+// take reads the value of a field that must not be null.
+func (o *Object) take(name string) (value jsontext.Value, given bool) {
+	value, null := o.takeNullable(name)
+	if null {
+		o.reject(name, "null_not_allowed", "must not be null. Omit it or send a value.")
+	}
+	return value, value != nil
+}
+
+// takeNullable reads the value of a field, or returns nil if it is absent or null.
+func (o *Object) takeNullable(name string) (value jsontext.Value, null bool) {
+	o.known = append(o.known, name)
+	value = o.value(name)
+	if value.Kind() == 'n' {
+		return nil, true
+	}
+	return value, false
+}
+
+// Text reads a string of least to most code points.
+func (o *Object) Text(name string, least, most int) *string {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	return o.checkText(name, value, least, most)
+}
+
+// checkText reads a string of least to most code points.
+func (o *Object) checkText(name string, value jsontext.Value, least, most int) *string {
+	if value.Kind() != '"' {
+		o.reject(name, "wrong_type", "must be a string.")
+		return nil
+	}
+	unquoted, err := jsontext.AppendUnquote(nil, value)
+	if err != nil {
+		o.reject(name, "wrong_type", "must be a string.")
+		return nil
+	}
+	text := string(unquoted)
+	switch length := utf8.RuneCountInString(text); {
+	case strings.ContainsRune(text, 0):
+		o.reject(name, "invalid_characters", "must not contain U+0000.")
+	case length < least:
+		o.reject(name, "too_short", fmt.Sprintf("must have at least %d character.", least))
+	case length > most:
+		o.reject(name, "too_long", fmt.Sprintf("must have at most %d characters.", most))
+	default:
+		return &text
+	}
+	return nil
+}
+
+// Name reads the field name, of 1 to most code points, at least one of them visible and
+// none a control character.
+func (o *Object) Name(most int) *string {
+	const name = "name"
+	text := o.Text(name, 1, most)
+	if text == nil {
+		return nil
+	}
+	blank := strings.TrimSpace(*text) == "" // Unicode White_Space
+	control := strings.ContainsFunc(*text, unicode.IsControl)
+	if blank {
+		o.reject(name, "blank", "must contain a character that is not white space.")
+	}
+	if control {
+		o.reject(name, "invalid_characters", "must not contain control characters.")
+	}
+	if blank || control {
+		return nil
+	}
+	return text
+}
+
+// NullableText reads a string of at most most code points, or null, which clears it.
+func (o *Object) NullableText(name string, most int) (text *string, cleared bool) {
+	value, null := o.takeNullable(name)
+	if value == nil {
+		return nil, null
+	}
+	return o.checkText(name, value, 0, most), false
+}
+
+// Enum reads a string with one of the known values.
+func (o *Object) Enum(name string, known ...string) *string {
+	text := o.Text(name, 0, math.MaxInt)
+	if text != nil && !slices.Contains(known, *text) {
+		o.reject(name, "not_in_enum", "must be one of "+quotedList(known)+".")
+		return nil
+	}
+	return text
+}
+
+// Integer reads an integer, written without a decimal point or exponent.
+func (o *Object) Integer(name string, least, most int64) *int64 {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	if value.Kind() != '0' || bytes.ContainsAny(value, ".eE") {
+		o.reject(name, "wrong_type", "must be an integer without a decimal point or exponent.")
+		return nil
+	}
+	number, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || number < least || number > most {
+		o.reject(name, "out_of_range", fmt.Sprintf("must be an integer between %d and %d.", least, most))
+		return nil
+	}
+	return &number
+}
+
+// ID reads the id of a resource.
+func (o *Object) ID(name string) *int64 { return o.Integer(name, 1, math.MaxInt64) }
+
+// Bool reads true or false.
+func (o *Object) Bool(name string) *bool {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	if kind := value.Kind(); kind != 't' && kind != 'f' {
+		o.reject(name, "wrong_type", "must be true or false.")
+		return nil
+	}
+	result := value.Kind() == 't'
+	return &result
+}
+
+// Time reads a time of RFC 3339.
+func (o *Object) Time(name string) *time.Time {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	return o.checkTime(name, value)
+}
+
+// FutureTime reads a time that must be after now.
+func (o *Object) FutureTime(name string, now time.Time) *time.Time {
+	at := o.Time(name)
+	if at != nil && !at.After(now) {
+		o.reject(name, "out_of_range", "must be in the future.")
+		return nil
+	}
+	return at
+}
+
+// NullableTime reads a time, or null, which clears it.
+func (o *Object) NullableTime(name string) (result *time.Time, cleared bool) {
+	value, null := o.takeNullable(name)
+	if value == nil {
+		return nil, null
+	}
+	return o.checkTime(name, value), false
+}
+
+// checkTime reads a time.
+func (o *Object) checkTime(name string, value jsontext.Value) *time.Time {
+	text := o.checkText(name, value, 0, math.MaxInt)
+	if text == nil {
+		return nil
+	}
+	parsed, err := ParseTime(*text)
+	if err != nil {
+		o.reject(name, "invalid_format", err.Error()+".")
+		return nil
+	}
+	return &parsed
+}

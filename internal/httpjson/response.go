@@ -1,0 +1,88 @@
+package httpjson
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// ContentType is the media type of JSON.
+const ContentType = "application/json"
+
+// Encode returns the JSON of a value. Encode a whole response before sending any of it,
+// so that a failure is a 500 and never half a body.
+func Encode(value any) ([]byte, error) {
+	var buffer bytes.Buffer
+	err := json.MarshalWrite(&buffer, value, jsontext.EscapeForHTML(false))
+	return buffer.Bytes(), err
+}
+
+// Send sends a complete response.
+func Send(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // fails only if the client has disconnected
+}
+
+// Write sends a value with status 200, without an entity tag. It ignores preconditions.
+func Write(w http.ResponseWriter, value any) error {
+	body, err := Encode(value)
+	if err != nil {
+		return err
+	}
+	Send(w, http.StatusOK, ContentType, body)
+	return nil
+}
+
+// WriteUntagged sends a resource without an entity tag in response to a read. It
+// evaluates preconditions.
+func WriteUntagged(w http.ResponseWriter, r *http.Request, value any) error {
+	notModified, err := CheckPreconditions(r, NoTag)
+	switch {
+	case err != nil:
+		return err
+	case notModified:
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	default:
+		return Write(w, value)
+	}
+}
+
+// WriteResource sends a resource with its entity tag. It evaluates the preconditions of
+// a read. Those of a write must be evaluated before, under a lock.
+func WriteResource(w http.ResponseWriter, r *http.Request, value any) error {
+	representation, err := Encode(value)
+	if err != nil {
+		return err
+	}
+	if IsRead(r) {
+		etag := ETag(representation)
+		notModified, err := CheckPreconditions(r, etag)
+		if err != nil {
+			return err
+		}
+		if notModified {
+			setTag(w, etag)
+			w.WriteHeader(http.StatusNotModified)
+			return nil
+		}
+	}
+	SendTagged(w, http.StatusOK, representation)
+	return nil
+}
+
+// SendTagged sends a representation with its entity tag. Caches must revalidate it.
+func SendTagged(w http.ResponseWriter, status int, representation []byte) {
+	setTag(w, ETag(representation))
+	Send(w, status, ContentType, representation)
+}
+
+func setTag(w http.ResponseWriter, etag string) {
+	w.Header().Set("ETag", etag)
+	w.Header().Set("Cache-Control", "private, no-cache")
+}
