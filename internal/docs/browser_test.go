@@ -554,7 +554,7 @@ func (s *shop) internal(t *testing.T) {
 			t.Errorf("%s is shown", id)
 		}
 	}
-	if names := p.texts("#listPets .member-name > code"); slices.Contains(names, "status") || !slices.Contains(names, "categoryId") {
+	if names := p.texts("#listPets .property-name > code"); slices.Contains(names, "status") || !slices.Contains(names, "categoryId") {
 		t.Errorf("parameters of listPets: %v", names)
 	}
 	if got := p.texts(`#createPet-title .badge, #sidebar a[href="#createPet"] .badge`); !slices.Equal(got, []string{"experimental", "experimental"}) {
@@ -1002,8 +1002,8 @@ func (s *shop) responses(t *testing.T) {
 	}
 	at := fmt.Sprintf("#placeOrder .response:nth-of-type(%d) ", i+1)
 	p.click(at + "summary")
-	p.wait(fmt.Sprintf(`document.querySelector(%q)`, at+".member"))
-	if names := p.texts(at + ".member-name > code"); !slices.Contains(names, "X-Request-Id") {
+	p.wait(fmt.Sprintf(`document.querySelector(%q)`, at+".property"))
+	if names := p.texts(at + ".property-name > code"); !slices.Contains(names, "X-Request-Id") {
 		t.Errorf("the headers are %v", names)
 	}
 	p.keep("answer")

@@ -1,9 +1,9 @@
-// Package docs is the reference page of the API, with its quickstart and its
-// list of errors: every file of it is in the program, and a browser that shows
-// it asks no other address.
+// Package docs renders the reference pages of the API with the quickstart and the
+// list of errors. The program contains every file of them, and the pages load
+// nothing from other addresses.
 //
-// Swagger UI comes from its Go module as it is. Beside it there are our own
-// pages, style and plugin, plain files that no build step touches.
+// The reference page is Swagger UI, unchanged from its Go module, with our own
+// plugin and style. They are plain files without a build step.
 package docs
 
 import (
@@ -34,25 +34,24 @@ var assetFiles embed.FS
 //go:embed pages
 var pageFiles embed.FS
 
-// swaggerUI is the script of Swagger UI, as the browser knows it and as its
-// module holds it.
+// The script of Swagger UI: its name for browsers, and its file in the module.
 const (
 	swaggerUI     = "swagger-ui-bundle.js"
 	swaggerUIFile = swaggerUI + ".gz"
 )
 
-// Problem is one error that the API answers.
+// Problem is an error that the API returns.
 type Problem struct {
 	Status  int
 	Code    string
 	Meaning string
-	Remedy  string // what a client can do about it
+	Remedy  string // how a client can fix it
 }
 
-// New makes the pages for a version of the API and lists its problems; the
-// files are by their paths, which all begin with ReferencePath. The pages find
-// the description at openapi.json beside /docs, also behind a proxy that puts
-// a prefix before both.
+// New returns the pages and assets for a version of the API, with a list of its
+// problems. The keys are paths that begin with [ReferencePath]. The pages load the
+// spec from openapi.json next to /docs, also behind a proxy that adds a prefix to
+// both.
 func New(version string, problems []Problem) (map[string]*File, error) {
 	assets, err := readAssets()
 	if err != nil {
@@ -79,14 +78,14 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 	return files, nil
 }
 
-// page is what the template of a page is filled with.
+// page has the values of a page template.
 type page struct {
 	path, template string
 
 	Title    string
 	Version  string
-	Root     string // from the page to the folder of openapi.json
-	Assets   string // from the page to the assets
+	Root     string // relative URL of the folder of openapi.json
+	Assets   string // relative URL of the assets
 	Modules  []string
 	Problems []Problem
 }
@@ -102,7 +101,7 @@ func (p page) render() ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// marked sets what stands between backticks as code.
+// marked formats text between backticks as code.
 func marked(text string) template.HTML {
 	var html strings.Builder
 	for i, part := range strings.Split(text, "`") {
@@ -116,16 +115,16 @@ func marked(text string) template.HTML {
 	return template.HTML(html.String()) //nolint:gosec // every part is escaped
 }
 
-// statusClass is the class of a status, such as 4xx.
+// statusClass returns the class of a status, such as 4xx.
 func statusClass(status int) string { return strconv.Itoa(status/100) + "xx" }
 
-// assets are what the pages load. The name of their folder is made from their
-// content, so that browsers may keep them for good, and the modules among them
-// find each other by name.
+// assets are the files that the pages load. The name of their folder is a hash of
+// their content, so that browsers may cache them forever, and modules can import
+// each other by name.
 type assets struct {
 	dir     string
 	files   map[string]*File
-	modules []string // the names of those that main.js imports
+	modules []string // the modules that main.js imports
 }
 
 func readAssets() (assets, error) {

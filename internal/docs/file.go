@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// policy allows a page what is served beside it, and nothing else.
+// policy allows a page to load files only from its own server.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // File is a page or an asset. It is safe for concurrent use.
 type File struct {
 	ContentType string
-	// Fields are the other header fields that go with it, in either coding.
+	// Fields are additional header fields for both codings.
 	Fields http.Header
 
 	plain, compressed func() Coded
@@ -27,14 +27,14 @@ type File struct {
 // Coded is a file in one coding.
 type Coded struct {
 	Text []byte
-	ETag string // a strong one, so it differs as the bytes do
+	ETag string // a strong ETag: it differs for different bytes
 }
 
-// Plain gives the file as it is. It is made, as the other coding is, when it is
-// first asked for, so that starting the server waits for neither.
+// Plain returns the file unencoded. Both codings are computed at their first use,
+// so that they do not delay the start of the server.
 func (f *File) Plain() Coded { return f.plain() }
 
-// Compressed gives the file as gzip.
+// Compressed returns the file as gzip.
 func (f *File) Compressed() Coded { return f.compressed() }
 
 func newPage(text []byte) *File {
@@ -50,7 +50,7 @@ func newAsset(name string, text []byte) *File {
 	return newFile(text, types[path.Ext(name)], http.Header{"Cache-Control": {"public, max-age=31536000, immutable"}})
 }
 
-// newCompressedAsset takes a file that is compressed already, by anyone.
+// newCompressedAsset returns an asset whose content is already compressed.
 func newCompressedAsset(name string, compressed []byte) *File {
 	f := newAsset(name, nil)
 	f.plain = sync.OnceValue(func() Coded { return tagged(decompress(compressed)) })
@@ -72,8 +72,8 @@ func tagged(text []byte) Coded {
 	return Coded{Text: text, ETag: `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
 }
 
-// compress and decompress work in memory on what is in the program, where a
-// failure is a mistake of ours; tests ask for every file in either coding.
+// compress and decompress panic on errors, which only a bug can cause: they work in
+// memory on embedded files, and tests read every file in both codings.
 func compress(text []byte) []byte {
 	var compressed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&compressed, gzip.BestCompression)

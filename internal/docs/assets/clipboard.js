@@ -1,4 +1,4 @@
-/** Copies text, also where the page is not served over TLS or from localhost. */
+/** Copies text. Works without TLS too, where browsers have no clipboard API. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,9 +1,9 @@
-// Code on dark panels: with colours, and a button that copies it.
+// Code on dark panels, highlighted and with a copy button.
 import { copy } from "./clipboard.js";
 import { lines } from "./highlight.js";
 import { h, useEffect, useMemo, useRef, useState } from "./ui.js";
 
-/** The code as React nodes, one for each line, coloured where the language is known. */
+/** Returns the code as React nodes, one per line, highlighted if the language is known. */
 function coloured(code, language) {
   return lines(code, language).map((pieces, i) =>
     h("span", { key: i, className: "line" }, ...pieces.map(([kind, text]) => (kind ? h("span", { className: `code-${kind}` }, text) : text))),
@@ -33,7 +33,7 @@ export function CopyButton({ code, what }) {
   );
 }
 
-/** A value as a person reads it: text as it is, anything else as JSON. */
+/** Formats a value for people: text unchanged, anything else as JSON. */
 export function printed(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }

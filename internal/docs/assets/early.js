@@ -1,12 +1,12 @@
-// Runs before all else: the theme is set before the first paint, so that the page
-// never shows the wrong one.
+// Runs first and sets the theme before the first paint, so that the page never shows
+// the wrong one.
 try {
   const theme = localStorage.getItem("petstore.theme");
   if (theme) document.documentElement.dataset.theme = theme;
 } catch {
-  // Storage is closed to us; the system's theme it is.
+  // Without storage, use the theme of the system.
 }
 
-// Swagger UI brings a library that takes links within the page over, and scrolls
-// past our bar. This is its own switch against that.
+// Swagger UI includes a library that handles links within the page and scrolls them
+// below our bar. This setting of the library turns that off.
 window.noZensmooth = true;

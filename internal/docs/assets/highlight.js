@@ -1,5 +1,5 @@
-// Colours for code, by rules that are just good enough for what these pages show.
-// The first alternative that matches wins.
+// Syntax highlighting with simple rules that suffice for the code on these pages. The
+// first matching alternative wins.
 const text = `(?<text>"(?:\\\\.|[^"\\\\])*"|'[^']*'|\`[^\`]*\`)`;
 const number = "(?<number>\\b-?\\d+(?:\\.\\d+)?\\b)";
 const words = (list) => `(?<word>\\b(?:${list.join("|")})\\b)`;
@@ -16,7 +16,7 @@ const grammars = {
   json: new RegExp(`(?<name>"(?:\\\\.|[^"\\\\])*"(?=\\s*:))|${text}|${words(["true", "false", "null"])}|${number}`, "gm"),
 };
 
-/** Takes code apart: [kind, text] for each piece; a piece without colour has no kind. */
+/** Splits code into pieces [kind, text]. A piece without colour has no kind. */
 export function pieces(code, language) {
   const grammar = grammars[language.toLowerCase()];
   if (!grammar) return [["", code]];
@@ -32,7 +32,7 @@ export function pieces(code, language) {
   return found;
 }
 
-/** Takes code apart as pieces does, line by line; each line keeps its line feed. */
+/** Splits code into lines of pieces. Each line keeps its line feed. */
 export function lines(code, language) {
   const found = [[]];
   for (const [kind, text] of pieces(code, language)) {

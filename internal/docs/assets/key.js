@@ -1,8 +1,8 @@
-// The reader's API key and base URL, asked for in a dialog.
+// The dialog for the reader's API key and base URL.
 import { connect, masked, serverURL } from "./settings.js";
 import { Reference, h, useContext, useEffect, useId, useRef, useSettings, useState } from "./ui.js";
 
-/** Says which key is in use, and opens the dialog that changes it. */
+/** Shows the current key and a button that opens the dialog. */
 export function KeyButton({ why }) {
   const { openKeyDialog } = useContext(Reference);
   const { key } = useSettings();
@@ -35,8 +35,8 @@ function KeyForm({ onClose }) {
   const [url, setURL] = useState(given.url);
   const [remembered, setRemembered] = useState(given.remembered);
   const id = useId();
-  // React would write the value of a controlled input into its attribute too, where
-  // the page's HTML shows it.
+  // React would also write the value of a controlled input into its attribute, where
+  // the HTML of the page would contain the key.
   useEffect(() => {
     keyInput.current.value = given.key;
   }, []);
@@ -60,7 +60,7 @@ function KeyForm({ onClose }) {
         id: `${id}key`,
         ref: keyInput,
         type: "password",
-        // What RFC 6750 lets a token be made of; no quote of any language among it.
+        // The characters of a token (RFC 6750), which include no quotes.
         pattern: "\\s*[A-Za-z0-9._~+\\/=\\-]*\\s*",
         title: "Letters, digits and - . _ ~ + / =",
         placeholder: "petstore_…",

@@ -1,27 +1,27 @@
-// The page: the sidebar, and beside it the chapters, the operations and the models.
+// The page: the sidebar, and next to it the chapters, operations and models.
 import { KeyDialog } from "./key.js";
 import { Operation } from "./operation.js";
 import { Schema, Stability } from "./schema.js";
 import { Sidebar } from "./sidebar.js";
 import { Reference, Text, h, use, useEffect, useMemo, useState } from "./ui.js";
 
-/** The plugin of Swagger UI that draws a description. */
-export function reference(description) {
+/** Returns the plugin for Swagger UI that draws the spec. */
+export function reference(spec) {
   return (system) => {
     use(system.React);
-    return { components: { PetstoreLayout: ({ getComponent, fn }) => h(Layout, { getComponent, fn, description }) } };
+    return { components: { PetstoreLayout: ({ getComponent, fn }) => h(Layout, { getComponent, fn, spec }) } };
   };
 }
 
-function Layout({ getComponent, fn, description }) {
+function Layout({ getComponent, fn, spec }) {
   const [asking, setAsking] = useState(false);
   const current = useCurrent();
   const shared = useMemo(
-    () => ({ Markdown: getComponent("Markdown"), fn, description, openKeyDialog: () => setAsking(true) }),
-    [description],
+    () => ({ Markdown: getComponent("Markdown"), fn, spec, openKeyDialog: () => setAsking(true) }),
+    [spec],
   );
-  const content = useMemo(() => h(Content, { description }), [description]);
-  useDeepLinks(description);
+  const content = useMemo(() => h(Content, { spec }), [spec]);
+  useDeepLinks(spec);
   return h(
     Reference.Provider,
     { value: shared },
@@ -31,9 +31,9 @@ function Layout({ getComponent, fn, description }) {
   );
 }
 
-function Content({ description }) {
-  const { info } = description.document;
-  const [introduction, ...chapters] = description.chapters;
+function Content({ spec }) {
+  const { info } = spec.document;
+  const [introduction, ...chapters] = spec.chapters;
   return h(
     "main",
     { id: "content", className: "content", tabIndex: -1 },
@@ -51,8 +51,8 @@ function Content({ description }) {
         h(Text, { source: text }),
       ),
     ),
-    ...description.tags.map((tag) => h(Tag, { key: tag.id, tag, level: 2 })),
-    h(Models, { description }),
+    ...spec.tags.map((tag) => h(Tag, { key: tag.id, tag, level: 2 })),
+    h(Models, { spec }),
   );
 }
 
@@ -67,12 +67,12 @@ function Tag({ tag, level }) {
   );
 }
 
-function Models({ description }) {
+function Models({ spec }) {
   return h(
     "section",
     { className: "tag", "aria-labelledby": "models" },
     h("h2", { id: "models" }, "Models"),
-    ...description.schemas.map(({ id, name, schema }) =>
+    ...spec.schemas.map(({ id, name, schema }) =>
       h(
         "section",
         { key: id, id, "data-nav": id, className: "model", "aria-labelledby": `${id}-title` },
@@ -84,7 +84,7 @@ function Models({ description }) {
   );
 }
 
-/** The id of what the reader is at: the first part below the top of the window. */
+/** Returns the id of the current section: the first part below the top of the window. */
 function useCurrent() {
   const [current, setCurrent] = useState("");
   useEffect(() => {
@@ -108,13 +108,13 @@ function useCurrent() {
 }
 
 /**
- * Goes where the address points, which the browser cannot while the page is being made, and takes
- * the focus along: who follows a link goes on from there, by keyboard and screen reader too.
+ * Scrolls to the target of the address, because the browser tries that before the page is complete.
+ * It also moves the focus there, so that keyboards and screen readers continue from the target.
  */
-function useDeepLinks(description) {
+function useDeepLinks(spec) {
   useEffect(() => {
     const go = () => {
-      const target = document.getElementById(description.idOf(decodeURIComponent(location.hash)));
+      const target = document.getElementById(spec.idOf(decodeURIComponent(location.hash)));
       if (!target) return;
       target.tabIndex = -1;
       target.focus({ preventScroll: true });
@@ -123,5 +123,5 @@ function useDeepLinks(description) {
     go();
     addEventListener("hashchange", go);
     return () => removeEventListener("hashchange", go);
-  }, [description]);
+  }, [spec]);
 }

@@ -1,8 +1,8 @@
-// One operation: what it does and takes on the left, how to call it on the right.
+// One operation: description and parameters on the left, samples on the right.
 import { Code, CopyButton, printed } from "./code.js";
-import { longDate } from "./description.js";
+import { longDate } from "./spec.js";
 import { Samples } from "./samples.js";
-import { Member, SchemaUse, Stability } from "./schema.js";
+import { Property, SchemaUse, Stability } from "./schema.js";
 import { TryIt } from "./tryit.js";
 import { Reference, Text, h, useContext, useState } from "./ui.js";
 
@@ -45,9 +45,9 @@ export function Method({ method }) {
 }
 
 function Deprecation({ operation }) {
-  const { description } = useContext(Reference);
+  const { spec } = useContext(Reference);
   const { sunset, successor } = operation;
-  const next = successor && description.find("get", successor);
+  const next = successor && spec.find("get", successor);
   return h(
     "div",
     { className: "warning", role: "note" },
@@ -70,8 +70,8 @@ function Parameters({ operation, place, heading, level }) {
     h(`h${level + 1}`, null, heading),
     h(
       "ul",
-      { className: "members" },
-      ...those.map((parameter) => h(Member, { key: parameter.name, ...parameter, text: parameter.description })),
+      { className: "properties" },
+      ...those.map((parameter) => h(Property, { key: parameter.name, ...parameter, text: parameter.description })),
     ),
   );
 }
@@ -98,7 +98,7 @@ function Responses({ operation, level }) {
 }
 
 function Response({ response }) {
-  // Drawn when it is opened: all of them together are nine tenths of the page.
+  // Drawn when opened, because all of them together are nine tenths of the page.
   const [opened, setOpened] = useState(false);
   return h(
     "details",
@@ -109,7 +109,7 @@ function Response({ response }) {
       h("span", { className: `status status-${response.status[0]}xx` }, response.status),
       h(
         "span",
-        { className: "response-what" },
+        { className: "response-summary" },
         response.codes.length > 0
           ? response.codes.map((code) => h("code", { key: code }, code))
           : h("span", null, response.description),
@@ -146,8 +146,8 @@ function ResponseMore({ response }) {
     h("p", { className: "label" }, "Headers"),
     h(
       "ul",
-      { className: "members" },
-      ...response.headers.map((header) => h(Member, { key: header.name, ...header, required: false, text: header.description })),
+      { className: "properties" },
+      ...response.headers.map((header) => h(Property, { key: header.name, ...header, required: false, text: header.description })),
     ),
   );
 }
@@ -156,7 +156,7 @@ function errorPage(code) {
   return `${document.querySelector("#swagger-ui").dataset.root}docs/errors#${code}`;
 }
 
-/** The first answer that is a success, as an example. */
+/** Shows the example of the first successful response. */
 function Answer({ operation }) {
   const response = operation.responses.find(({ status }) => status.startsWith("2"));
   const example = response?.content[0]?.examples[0];

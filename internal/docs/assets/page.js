@@ -1,5 +1,5 @@
-// What every page has: the theme, the menu of narrow windows, and, on the pages
-// that are written by hand, buttons to copy and the reader's own values.
+// Code for all pages: the theme and the menu of narrow windows. On the quickstart and
+// the errors page also copy buttons and the reader's own values.
 import { copy } from "./clipboard.js";
 import { pieces } from "./highlight.js";
 import { masked, serverURL, settings } from "./settings.js";
@@ -23,7 +23,7 @@ themeButton.addEventListener("click", () => {
   try {
     localStorage.setItem("petstore.theme", root.dataset.theme);
   } catch {
-    // Then it lasts as long as the page.
+    // Without storage, the choice lasts as long as the page.
   }
   showTheme();
 });
@@ -55,7 +55,7 @@ document.addEventListener("click", (event) => {
   if (target.closest("#sidebar a") || !target.closest("#sidebar")) openMenu(false);
 });
 
-// The reader's own values. The key is shown masked, and copied whole.
+// The reader's own values. The page shows the key masked and copies it in full.
 const { key, url } = settings();
 const values = { url: url || serverURL(), key: key && masked(key) };
 for (const place of document.querySelectorAll("[data-fill]")) {
@@ -67,7 +67,7 @@ function whole(text) {
   return key ? text.replaceAll(masked(key), () => key) : text;
 }
 
-// Colours.
+// Highlighting.
 for (const code of document.querySelectorAll(".page .panel code")) {
   const language = code.closest("[data-language]")?.dataset.language ?? "";
   const nodes = pieces(code.textContent, language).map(([kind, text]) => {
@@ -82,7 +82,7 @@ for (const code of document.querySelectorAll(".page .panel code")) {
 
 // Copying.
 for (const sample of document.querySelectorAll(".page .panel pre")) {
-  if (sample.previousElementSibling) continue; // an answer
+  if (sample.previousElementSibling) continue; // a response
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";

@@ -4,7 +4,7 @@ import { Code, CopyButton } from "./code.js";
 import { chooseLanguage, masked, serverURL } from "./settings.js";
 import { h, useId, useRef, useSettings } from "./ui.js";
 
-// How samples read the base URL and the key, which the reader may give us instead.
+// The code in samples that reads the base URL and the key. The reader's values replace it.
 const places = {
   cURL: { url: "$PETSTORE_URL", key: "$PETSTORE_API_KEY", quote: (value) => value },
   JavaScript: { url: "process.env.PETSTORE_URL", key: "process.env.PETSTORE_API_KEY", quote: JSON.stringify },
@@ -12,8 +12,8 @@ const places = {
 };
 
 /**
- * The sample with the reader's key and base URL, where they are given. A key
- * without a base URL is one of this server, so that the sample runs as copied.
+ * Returns the sample with the reader's key and base URL, if set. With a key and no base
+ * URL, it uses the URL of this server, so that the copied sample runs.
  */
 function filled({ lang, source }, { key, url }) {
   const place = places[lang];

@@ -1,18 +1,18 @@
-// Types: of parameters, bodies and headers, and the models at the end.
+// Schemas of parameters, bodies, headers and models.
 import { Reference, Text, h, useContext } from "./ui.js";
 
-const longestPattern = 40; // longer ones say less than the description
+const longestPattern = 40; // longer ones are harder to read than the description
 
-/** What a schema says about itself, with allOf and $ref put together. */
-function merged(description, schema) {
-  const own = description.resolve(schema) ?? {};
-  return (own.allOf ?? []).reduce((all, part) => ({ ...merged(description, part), ...all }), own);
+/** Returns a schema with its allOf and $ref merged. */
+function merged(spec, schema) {
+  const own = spec.resolve(schema) ?? {};
+  return (own.allOf ?? []).reduce((all, part) => ({ ...merged(spec, part), ...all }), own);
 }
 
-/** The type in a few words; a link to the model where it has one of interest. */
+/** Shows the type in a few words, with a link to the model of an object or enum. */
 function Type({ schema }) {
-  const { description } = useContext(Reference);
-  const known = merged(description, schema);
+  const { spec } = useContext(Reference);
+  const known = merged(spec, schema);
   const name = /^#\/components\/schemas\/(.+)$/.exec(schema?.$ref)?.[1];
   if (known.type === "array") return h("span", null, "array of ", h(Type, { schema: known.items }));
   if (name && (known.type === "object" || known.enum)) return h("a", { href: `#model-${name}` }, name);
@@ -20,7 +20,7 @@ function Type({ schema }) {
   return h("span", null, words.filter(Boolean).join(" "));
 }
 
-/** The bounds of a value, each in a few words. */
+/** Returns the bounds of a value, each in a few words. */
 function bounds(schema) {
   const range = (low, high, what) => {
     if (low !== undefined && high !== undefined) return `${low} to ${high}${what}`;
@@ -36,7 +36,7 @@ function bounds(schema) {
   ].filter(Boolean);
 }
 
-/** The values that are allowed, with what they mean (x-enumDescriptions). */
+/** Lists the allowed values with their meanings (x-enumDescriptions). */
 export function Values({ schema }) {
   if (!schema.enum) return null;
   const meanings = schema["x-enumDescriptions"] ?? {};
@@ -54,17 +54,17 @@ export function Values({ schema }) {
   );
 }
 
-/** One parameter, header or member. */
-export function Member({ name, schema, required, text, example }) {
-  const { description } = useContext(Reference);
-  const known = merged(description, schema);
-  const item = known.type === "array" ? merged(description, known.items) : known;
+/** Shows one parameter, header or field. */
+export function Property({ name, schema, required, text, example }) {
+  const { spec } = useContext(Reference);
+  const known = merged(spec, schema);
+  const item = known.type === "array" ? merged(spec, known.items) : known;
   return h(
     "li",
-    { className: "member" },
+    { className: "property" },
     h(
       "div",
-      { className: "member-name" },
+      { className: "property-name" },
       h("code", null, name),
       h("span", { className: "type" }, h(Type, { schema })),
       required && h("span", { className: "required" }, "required"),
@@ -79,17 +79,17 @@ export function Member({ name, schema, required, text, example }) {
   );
 }
 
-/** A schema in whole: its members, or what else it is. */
+/** Shows a whole schema: its fields, or its type and bounds. */
 export function Schema({ schema }) {
-  const { description } = useContext(Reference);
-  const known = merged(description, schema);
-  const members = Object.entries(known.properties ?? {});
-  if (members.length > 0) {
+  const { spec } = useContext(Reference);
+  const known = merged(spec, schema);
+  const properties = Object.entries(known.properties ?? {});
+  if (properties.length > 0) {
     return h(
       "ul",
-      { className: "members" },
-      ...members.map(([name, member]) =>
-        h(Member, { key: name, name, schema: member, required: known.required?.includes(name) }),
+      { className: "properties" },
+      ...properties.map(([name, property]) =>
+        h(Property, { key: name, name, schema: property, required: known.required?.includes(name) }),
       ),
     );
   }
@@ -101,12 +101,12 @@ export function Schema({ schema }) {
   );
 }
 
-/** A schema where it is used: its name, and unless that is enough, its members. */
+/** Shows the use of a schema: its name and, unless brief, its fields. */
 export function SchemaUse({ schema, brief }) {
-  const { description } = useContext(Reference);
-  const known = merged(description, schema);
+  const { spec } = useContext(Reference);
+  const known = merged(spec, schema);
   const target = known.type === "array" ? known.items : schema;
-  const inner = merged(description, target);
+  const inner = merged(spec, target);
   return h(
     "div",
     { className: "schema-use" },

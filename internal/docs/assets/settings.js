@@ -1,7 +1,7 @@
-// What the reader chose: the language of samples, the API key, where the API is.
+// The reader's settings: language of the samples, API key and base URL.
 //
-// The key is kept as long as the tab lives, and longer only where the reader
-// asks for it. Where the browser keeps nothing for us, all lasts as long as the page.
+// The key lasts as long as the tab, or longer if the reader chooses that. Without
+// storage in the browser, all settings last as long as the page.
 
 const lasting = storage("localStorage");
 const passing = storage("sessionStorage");
@@ -18,7 +18,7 @@ export function settings() {
   return current;
 }
 
-/** The URL of the server that this page came from, without a slash at its end. */
+/** Returns the URL of the server of this page, without a trailing slash. */
 export function serverURL() {
   return new URL(document.querySelector(".brand").href).href.replace(/\/docs$/, "");
 }
@@ -31,7 +31,7 @@ export function masked(key) {
   return key.length < 24 ? "••••" : `${key.slice(0, 13)}…••••`;
 }
 
-/** Calls the listener after each change; returns what ends that. */
+/** Calls the listener after each change. Returns a function that unsubscribes it. */
 export function subscribe(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -42,7 +42,7 @@ export function chooseLanguage(language) {
   change({ language });
 }
 
-/** Takes the reader's key and base URL; either may be empty. */
+/** Sets the reader's key and base URL. Either may be empty. */
 export function connect({ key, url, remembered }) {
   lasting.set("url", url);
   passing.set("key", key);
@@ -55,7 +55,7 @@ function change(part) {
   for (const listener of listeners) listener();
 }
 
-/** One of the browser's storages, under names of ours; an empty value is none. */
+/** Wraps a storage of the browser with our prefix. An empty value removes the entry. */
 function storage(name) {
   const prefixed = (key) => `petstore.${key}`;
   return {
@@ -71,7 +71,7 @@ function storage(name) {
         if (value === "") window[name].removeItem(prefixed(key));
         else window[name].setItem(prefixed(key), value);
       } catch {
-        // Then it lasts as long as the page.
+        // Without storage, the value lasts as long as the page.
       }
     },
   };

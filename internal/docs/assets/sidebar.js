@@ -1,17 +1,17 @@
-// The navigation: groups, the tags below them, and their operations.
+// The navigation: groups, their tags, and the operations of the tags.
 import { KeyButton } from "./key.js";
 import { Method } from "./operation.js";
 import { Stability } from "./schema.js";
 import { Reference, h, useContext, useEffect, useMemo, useRef, useState } from "./ui.js";
 
 export function Sidebar({ current }) {
-  const { description } = useContext(Reference);
+  const { spec } = useContext(Reference);
   const [filter, setFilter] = useState("");
   const field = useRef(null);
   const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const texts = useMemo(() => new Map(description.operations.map((operation) => [operation, searchText(operation)])), [description]);
+  const texts = useMemo(() => new Map(spec.operations.map((operation) => [operation, searchText(operation)])), [spec]);
   const shows = (operation) => wanted.every((word) => texts.get(operation).includes(word));
-  const found = description.operations.filter(shows).length;
+  const found = spec.operations.filter(shows).length;
   const name = (text) => wanted.every((word) => text.toLowerCase().includes(word));
 
   useEffect(() => {
@@ -43,20 +43,20 @@ export function Sidebar({ current }) {
         onChange: (event) => setFilter(event.target.value),
       }),
       h("kbd", { "aria-hidden": true }, "Ctrl K"),
-      h("p", { role: "status", className: filter ? "filter-count" : "unseen" }, filter && `${found} of ${description.operations.length} operations`),
+      h("p", { role: "status", className: filter ? "filter-count" : "unseen" }, filter && `${found} of ${spec.operations.length} operations`),
     ),
     h(
       "nav",
       { "aria-label": "Operations" },
       h(Links, {
         title: "About",
-        links: description.chapters.filter(({ title }) => name(title)).map(({ id, title }) => ({ id, text: title })),
+        links: spec.chapters.filter(({ title }) => name(title)).map(({ id, title }) => ({ id, text: title })),
         current,
       }),
-      ...description.tags.map((tag) => h(TagLinks, { key: tag.id, tag, shows, current })),
+      ...spec.tags.map((tag) => h(TagLinks, { key: tag.id, tag, shows, current })),
       h(Links, {
         title: "Models",
-        links: description.schemas.filter((schema) => name(schema.name)).map((schema) => ({ id: schema.id, text: schema.name })),
+        links: spec.schemas.filter((schema) => name(schema.name)).map((schema) => ({ id: schema.id, text: schema.name })),
         current,
       }),
     ),
@@ -111,7 +111,7 @@ function OperationLink({ operation, current }) {
       h(Method, { method: operation.method }),
       h(
         "span",
-        { className: "nav-what" },
+        { className: "nav-text" },
         operation.deprecated ? h("s", null, operation.summary) : operation.summary,
         operation.deprecated && h("span", { className: "unseen" }, " (deprecated)"),
       ),

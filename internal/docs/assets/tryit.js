@@ -1,5 +1,5 @@
-// The panel that sends an operation to the server that this page came from, by
-// Swagger UI's own client.
+// The Try it panel, which sends requests to the server of this page with Swagger UI's
+// client.
 import { Code, printed } from "./code.js";
 import { KeyButton } from "./key.js";
 import { serverURL } from "./settings.js";
@@ -22,7 +22,7 @@ export function TryIt({ operation }) {
 }
 
 function Form({ operation }) {
-  const { description, fn } = useContext(Reference);
+  const { spec, fn } = useContext(Reference);
   const { key } = useSettings();
   const [values, setValues] = useState(() => initial(operation));
   const [body, setBody] = useState(() => sampleBody(operation));
@@ -36,11 +36,11 @@ function Form({ operation }) {
     const began = performance.now();
     let outcome;
     try {
-      const answer = await fn.fetch(request({ fn, description, operation, values, body, key }));
-      outcome = { answer, took: performance.now() - began };
+      const response = await fn.fetch(request({ fn, spec, operation, values, body, key }));
+      outcome = { response, took: performance.now() - began };
     } catch (error) {
-      // Swagger UI's client throws for every status that is no success.
-      outcome = error.response ? { answer: error.response, took: performance.now() - began } : { error };
+      // Swagger UI's client throws for every status except 2xx.
+      outcome = error.response ? { response: error.response, took: performance.now() - began } : { error };
     }
     if (turn === latest.current) setState(outcome);
   };
@@ -63,15 +63,15 @@ function Form({ operation }) {
       { type: "submit", className: "send-button", disabled: state.sending },
       state.sending ? "Sending …" : `Send ${operation.method.toUpperCase()}`,
     ),
-    h("div", { role: "status" }, state.answer && h(Outcome, state), state.error && h("p", null, `No response: ${state.error.message}`)),
+    h("div", { role: "status" }, state.response && h(Outcome, state), state.error && h("p", null, `No response: ${state.error.message}`)),
   );
 }
 
 function Input({ parameter, value, onChange }) {
-  const { description } = useContext(Reference);
+  const { spec } = useContext(Reference);
   const id = useId();
-  const schema = description.resolve(parameter.schema);
-  const choices = description.resolve(schema.items ?? schema).enum ?? (schema.type === "boolean" ? ["true", "false"] : null);
+  const schema = spec.resolve(parameter.schema);
+  const choices = spec.resolve(schema.items ?? schema).enum ?? (schema.type === "boolean" ? ["true", "false"] : null);
   const common = { id, required: parameter.in === "path", onChange: (event) => onChange(event.target.value) };
   return h(
     "div",
@@ -105,16 +105,16 @@ function BodyInput({ value, onChange }) {
   );
 }
 
-function Outcome({ answer, took }) {
-  const text = answer.text ?? "";
+function Outcome({ response, took }) {
+  const text = response.text ?? "";
   return h(
     "div",
     { className: "panel outcome" },
     h(
       "div",
       { className: "panel-title" },
-      h("span", { className: `status status-${String(answer.status)[0]}xx` }, answer.status),
-      ` ${answer.statusText ?? ""} in ${Math.round(took)} ms`,
+      h("span", { className: `status status-${String(response.status)[0]}xx` }, response.status),
+      ` ${response.statusText ?? ""} in ${Math.round(took)} ms`,
     ),
     text && h(Code, { code: pretty(text), language: "json", label: "The response" }),
     h(
@@ -124,7 +124,7 @@ function Outcome({ answer, took }) {
       h(
         "dl",
         { className: "headers" },
-        ...Object.entries(answer.headers).map(([name, value]) =>
+        ...Object.entries(response.headers).map(([name, value]) =>
           h("div", { key: name }, h("dt", null, name), h("dd", null, [value].flat().join(", "))),
         ),
       ),
@@ -134,7 +134,7 @@ function Outcome({ answer, took }) {
 
 function pretty(text) {
   try {
-    // Numbers that JavaScript would round are shown as they came.
+    // Numbers that JavaScript would round are shown as received.
     return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2);
   } catch {
     return text;
@@ -143,7 +143,7 @@ function pretty(text) {
 
 const nameOf = (parameter) => `${parameter.in}.${parameter.name}`;
 
-/** What has to be there is given as in the example; the rest is empty. */
+/** Returns the initial values: examples for required parameters, empty for the others. */
 function initial(operation) {
   return Object.fromEntries(
     operation.parameters.map((parameter) => [nameOf(parameter), parameter.in === "path" ? String(parameter.example ?? "") : ""]),
@@ -155,27 +155,27 @@ function sampleBody(operation) {
   return media?.example === undefined ? "" : printed(media.example);
 }
 
-/** The request, as Swagger UI's client makes it from a document of this one operation. */
-function request({ fn, description, operation, values, body, key }) {
+/** Builds the request for Swagger UI's client from a spec with only this operation. */
+function request({ fn, spec, operation, values, body, key }) {
   const given = operation.parameters.filter((parameter) => values[nameOf(parameter)] !== "");
   const parameters = given.map((parameter) => {
     const value = values[nameOf(parameter)];
-    const isList = description.resolve(parameter.schema).type === "array";
+    const isList = spec.resolve(parameter.schema).type === "array";
     return [nameOf(parameter), isList ? value.split(",").map((item) => item.trim()) : value];
   });
   const content = Object.keys(operation.body?.content ?? {});
   return fn.buildRequest({
     spec: {
-      openapi: description.document.openapi,
-      servers: [{ url: serverURL() }], // the policy of the page allows no other server
-      components: { securitySchemes: description.document.components.securitySchemes },
+      openapi: spec.document.openapi,
+      servers: [{ url: serverURL() }], // the page's Content-Security-Policy allows no other server
+      components: { securitySchemes: spec.document.components.securitySchemes },
       paths: {
         [operation.path]: {
           [operation.method]: {
             operationId: operation.id,
             parameters: given,
             requestBody: operation.body,
-            security: operation.needsKey ? description.document.security : [],
+            security: operation.needsKey ? spec.document.security : [],
             responses: {},
           },
         },
@@ -185,8 +185,8 @@ function request({ fn, description, operation, values, body, key }) {
     parameters: Object.fromEntries(parameters),
     requestBody: operation.body ? body : undefined,
     requestContentType: content[0],
-    securities: { authorized: key ? Object.fromEntries(schemes(description).map((name) => [name, { value: key }])) : {} },
+    securities: { authorized: key ? Object.fromEntries(schemes(spec).map((name) => [name, { value: key }])) : {} },
   });
 }
 
-const schemes = (description) => (description.document.security ?? []).flatMap((need) => Object.keys(need));
+const schemes = (spec) => (spec.document.security ?? []).flatMap((need) => Object.keys(need));

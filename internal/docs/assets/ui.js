@@ -1,10 +1,9 @@
-// React is Swagger UI's own: it hands it to its plugins, and the plugin hands it
-// on from here.
+// Swagger UI passes its own React to its plugins, and this module passes it on.
 import { settings, subscribe } from "./settings.js";
 
 export let h, useContext, useEffect, useId, useMemo, useRef, useState;
 
-/** What all components share: Swagger UI's functions and the description. */
+/** The context of all components: Swagger UI's functions and the spec. */
 export let Reference;
 
 let useSyncExternalStore;
@@ -14,23 +13,23 @@ export function use(React) {
   Reference = React.createContext(null);
 }
 
-/** The reader's settings; the component is drawn anew when they change. */
+/** Returns the reader's settings. The component is redrawn when they change. */
 export function useSettings() {
   return useSyncExternalStore(subscribe, settings);
 }
 
-/** Text that is written in Markdown. */
+/** Shows Markdown. */
 export function Text({ source }) {
-  const { Markdown, description } = useContext(Reference);
+  const { Markdown, spec } = useContext(Reference);
   const place = useRef(null);
-  // Swagger UI opens every link in a new window, and knows no anchors of ours.
+  // Swagger UI opens every link in a new window and does not know our anchors.
   useEffect(() => {
     if (!source) return;
     for (const link of place.current.querySelectorAll("a")) {
       const target = link.getAttribute("href");
       if (!target.startsWith("#")) continue;
       link.removeAttribute("target");
-      link.href = `#${description.idOf(target)}`;
+      link.href = `#${spec.idOf(target)}`;
     }
     for (const table of place.current.querySelectorAll("table")) {
       if (table.parentElement.className === "scrollable") continue;

@@ -1,14 +1,14 @@
-// Reads the description of the API (OpenAPI 3.0): what is shown, in which order,
-// and under which ids.
+// Reads the spec (OpenAPI 3.0) and decides what the page shows, in which order and
+// with which ids.
 //
-// `Pets` and `pets` are two tags. Ids differ by more than case, because links to
-// them are typed and stored by people and programs that do not keep it.
+// `Pets` and `pets` are two tags. Their ids differ by more than case, because people
+// and programs change the case of links.
 
 const methods = ["get", "head", "options", "post", "put", "patch", "delete", "trace"];
 
 /**
- * Parses the document without what is internal (x-internal). Integers that
- * JavaScript would round stay as they are written, where the browser tells how.
+ * Parses the document and drops everything with x-internal. Integers that JavaScript
+ * would round stay text, if the browser supports that.
  */
 export function parse(text) {
   return JSON.parse(text, (key, value, written) => {
@@ -18,7 +18,7 @@ export function parse(text) {
   });
 }
 
-export class Description {
+export class Spec {
   constructor(document) {
     this.document = document;
     this.operations = Object.entries(document.paths).flatMap(([path, item]) =>
@@ -35,7 +35,7 @@ export class Description {
     this.chapters = chapters(document.info.description ?? "");
   }
 
-  /** Follows a $ref, if it is one. */
+  /** Follows a $ref, if the node is one. */
   resolve(node) {
     while (node?.$ref) {
       node = node.$ref
@@ -46,7 +46,7 @@ export class Description {
     return node;
   }
 
-  /** The id of what a fragment of a link names: an id, a $ref, or a deep link as Swagger UI makes them. */
+  /** Returns the id for the fragment of a link: an id, a $ref, or a deep link of Swagger UI. */
   idOf(fragment) {
     const [, name] = /^#\/components\/schemas\/(.+)$/.exec(fragment) ?? [];
     if (name) return `model-${name}`;
@@ -54,13 +54,13 @@ export class Description {
     return operation ?? fragment.slice(1);
   }
 
-  /** The operation that a path with or without values leads to. */
+  /** Returns the operation of a method and path. A query is ignored. */
   find(method, path) {
     const [wanted] = path.split("?");
     return this.operations.find((operation) => operation.method === method && operation.path === wanted);
   }
 
-  // Tags by x-parent: each has the tags below it and its own operations.
+  // Builds the tree of tags from x-parent. Each tag has its children and operations.
   #tags() {
     const tags = (this.document.tags ?? []).map((tag) => ({
       name: tag.name,
@@ -115,7 +115,7 @@ export class Description {
     };
   }
 
-  /** The examples of a media type, under their names. */
+  /** Returns the examples of a media type with their names. */
   examples(media) {
     if (media.examples) {
       return Object.entries(media.examples).map(([name, example]) => ({ name, ...this.resolve(example) }));
@@ -124,7 +124,7 @@ export class Description {
   }
 }
 
-/** Takes the text apart at its headings of the second level. */
+/** Splits the text at its second-level headings. */
 function chapters(text) {
   const [preface, ...rest] = text.split(/^## /m);
   return [
@@ -136,7 +136,7 @@ function chapters(text) {
   ];
 }
 
-/** "2027-12-31" as a person writes it. */
+/** Formats "2027-12-31" as "31 December 2027". */
 export function longDate(date) {
   return new Date(`${date}T00:00:00Z`).toLocaleDateString("en-GB", {
     day: "numeric",
