@@ -14,12 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// badProse lists patterns that plain English does not need, and what to write
-// instead. They apply to single sentences, headings and table cells.
-var badProse = []struct {
+// badPattern is a pattern of bad prose, and the better words.
+type badPattern struct {
 	pattern *regexp.Regexp
 	instead string
-}{
+}
+
+// badProse lists patterns that plain English does not need, and what to write
+// instead. They apply to single sentences, headings and table cells.
+var badProse = []badPattern{
 	{regexp.MustCompile(`(?i)\banswer(s|ed|ing)?\b`), "response, or return"},
 	{regexp.MustCompile(`(?i)\bmembers?\b`), "field"},
 	{regexp.MustCompile(`(?i)\bthe description\b`), "the spec, or the API reference"},

@@ -61,8 +61,8 @@ const grantLock = 0x70657473746f7265 // "petstore"
 // GrantServing grants a role the privileges that serve and the key commands need,
 // column by column, and revokes all its other privileges on tables, sequences and
 // the schema. It also revokes from all roles the right to create objects in the
-// schema and temporary tables. The role must exist. It must not be a superuser or a
-// member of the role that migrates, because it could then change the schema anyway.
+// schema and temporary tables. The role must exist. It must not be a superuser or
+// inherit from the role that migrates, because it could then change the schema anyway.
 //
 // If the schema is newer than this program, GrantServing changes nothing, because a
 // later release may need other privileges.
@@ -100,7 +100,7 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
 	case err != nil:
 		return err
 	case powerful:
-		return errors.New("it can change the schema: it is a superuser or a member of the role that migrates; use another role")
+		return errors.New("it can change the schema: it is a superuser or inherits from the role that migrates; use another role")
 	}
 	database, schema, role = quote(database), quote(schema), quote(role)
 	statements := []string{

@@ -119,7 +119,7 @@ func TestMigrations(t *testing.T) {
 	up()
 	made := schema(t, database.Pool)
 	if len(made) < 100 {
-		t.Errorf("the description of the schema has only %d lines: %v", len(made), made)
+		t.Errorf("%d lines describe the schema, want more: %v", len(made), made)
 	}
 	if again, err := migrations.Up(t.Context()); len(again) > 0 || err != nil {
 		t.Errorf("up again applied %v: %v", again, err)

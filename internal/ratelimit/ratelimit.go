@@ -84,7 +84,7 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	return Bucket{Taken: true, Left: int((l.capacity - missing) / l.interval), Full: missing}
 }
 
-// Empty reports whether the key's bucket has no token. It takes none.
+// Empty reports whether the key's bucket has no token. It takes no token.
 func (l *Limiter[K]) Empty(key K) bool {
 	if l == nil {
 		return false

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// badGoProse lists patterns that only Go files are checked against, in addition to
+// badProse: Markdown may start a list item or a table cell with "what".
+var badGoProse = []badPattern{
+	{regexp.MustCompile(`(?i)^(what|who|whoever)\b[^?]*$`), "the subject first"},
+	{regexp.MustCompile(`^\S+ (is|are) (what|who|whatever|whoever)\b`), "a noun: x is the …"},
+	{regexp.MustCompile(`(?i)\b(what|who|which|that) (is|are|was|were) no\b`), "is not, or does not have"},
+	{regexp.MustCompile(`(?i)\b(names|knows|takes|counts|holds|waits|minds|asks|needs) (not|none|nobody)\b`), "does not, or no"},
+	{regexp.MustCompile(`(?i)\b(hears?|heard|tells?|told) (of|nothing|nobody|it)\b`), "receives, says, or the actor and a plain verb"},
+	{regexp.MustCompile(`(?i)\b(by itself alone|who(so)?sever|of ours|beside that)\b`), "alone, our, next to"},
+}
+
+// goProseUnchecked are folders whose Go files are being rewritten.
+var goProseUnchecked = []string{
+	"db", // generated
+	"internal/api",
+	"internal/httpjson",
+	"internal/localpg",
+	"internal/pgtest",
+	"internal/tools/bench",
+	"internal/tools/faulttest",
+	"internal/tools/openapidiff",
+}
+
+// TestGoProse checks the Go files against badProse and badGoProse: comments, names of
+// tests, and the texts of errors, log messages, test failures and subtests.
+func TestGoProse(t *testing.T) {
+	t.Parallel()
+	files := token.NewFileSet()
+	checked := 0
+	for _, name := range goFiles(t) {
+		file, err := parser.ParseFile(files, filepath.Join(repository, name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked++
+		for _, text := range goTexts(file) {
+			for _, mistake := range goProseMistakes(text.text) {
+				t.Errorf("%s:%d: %s", name, files.Position(text.pos).Line, mistake)
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("checked only %d Go files, want at least 50", checked)
+	}
+}
+
+func TestGoProseMistakes(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]int{
+		"// Take returns a token, or false if there is none.\nfunc Take() {}": 0,
+		"// What is it?\nfunc f() {}":                                         0,
+		"// f does it:\n//\n//\tanswer(x)\nfunc f() {}":                       0,
+		"//nolint:answer // a directive\nfunc f() {}":                         0,
+		"// f calls `answer`.\nfunc f() {}":                                   0,
+		"// f answers a request.\nfunc f() {}":                                1,
+		"// member is a field.\nvar member int":                               1,
+		"// rest is what is left.\nvar rest int":                              1,
+		"// TestX: what a client sees.\nfunc f() {}":                          1,
+		"// f takes none.\nfunc f() {}":                                       1,
+		"// What is wrong is told.\nfunc f() {}":                              3,
+		"// f sees section 3 of the contract.\nfunc f() {}":                   1,
+		"func f() { _ = 1 } // which is none":                                 1,
+		"func TestEveryAnswer() {}":                                           1,
+		"func f() { errors.New(`it was told no`) }":                           1,
+		"func f() { fmt.Errorf(`answered %w`, err) }":                         1,
+		"func f() { log.Warn(`no answer`, `answer`, 1) }":                     1,
+		"func f() { t.Run(`with an answer`, nil) }":                           1,
+		"func f() { t.Errorf(`the member ` + `x is wrong`) }":                 1,
+		"func f() { p.t.Errorf(`the members %v`, x) }":                        1,
+		"func f() { fmt.Println(`an answer`) }":                               0,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n\n"+source, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mistakes []string
+		for _, text := range goTexts(file) {
+			mistakes = append(mistakes, goProseMistakes(text.text)...)
+		}
+		if len(mistakes) != want {
+			t.Errorf("%q: got %d mistakes, want %d: %q", source, len(mistakes), want, mistakes)
+		}
+	}
+}
+
+// goFiles returns the paths of the Go files to check in the repository.
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(repository, path)
+		name = filepath.ToSlash(name)
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (slices.Contains(goProseUnchecked, name) || entry.Name() == "testdata" || entry.Name() == "node_modules" ||
+			name != "." && strings.HasPrefix(entry.Name(), ".")):
+			return filepath.SkipDir
+		case filepath.Ext(name) == ".go" && !strings.HasPrefix(filepath.Base(name), "prose_"): // these contain the patterns
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// goText is a text of a Go file.
+type goText struct {
+	pos  token.Pos
+	text string
+}
+
+// goTexts returns the texts of a Go file that people read.
+func goTexts(file *ast.File) []goText {
+	var texts []goText
+	for _, group := range file.Comments {
+		// Text drops directives.
+		if text := group.Text(); !strings.HasPrefix(group.List[0].Text, "//nolint") {
+			texts = append(texts, goText{group.Pos(), text})
+		}
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.FuncDecl:
+			if name := node.Name.Name; regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`).MatchString(name) {
+				texts = append(texts, goText{node.Name.Pos(), camelCase.ReplaceAllString(name, "$1 $2")})
+			}
+		case *ast.CallExpr:
+			if argument := messageOf(node); argument != nil {
+				texts = append(texts, goText{argument.Pos(), literals(argument)})
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+var camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+
+// messageOf returns the argument of a call that is a message for people, or nil: of
+// errors.New, fmt.Errorf, t.Error, t.Run, slog and similar functions.
+func messageOf(call *ast.CallExpr) ast.Expr {
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || len(call.Args) == 0 {
+		return nil
+	}
+	receiver := ""
+	switch x := selector.X.(type) {
+	case *ast.Ident:
+		receiver = x.Name
+	case *ast.SelectorExpr:
+		receiver = x.Sel.Name
+	}
+	methods := map[string][]string{
+		"errors": {"New"},
+		"fmt":    {"Errorf"},
+		"t":      {"Error", "Errorf", "Fatal", "Fatalf", "Skip", "Skipf", "Log", "Logf", "Run"},
+		"b":      {"Error", "Errorf", "Fatal", "Fatalf", "Run"},
+		"log":    {"Debug", "Info", "Warn", "Error"},
+		"slog":   {"Debug", "Info", "Warn", "Error"},
+		"Log":    {"Debug", "Info", "Warn", "Error"},
+	}
+	if !slices.Contains(methods[receiver], selector.Sel.Name) {
+		return nil
+	}
+	return call.Args[0]
+}
+
+// literals returns the string literals of an expression, joined.
+func literals(expr ast.Expr) string {
+	var all strings.Builder
+	ast.Inspect(expr, func(node ast.Node) bool {
+		if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			if text, err := strconv.Unquote(literal.Value); err == nil {
+				all.WriteString(text)
+			}
+		}
+		return true
+	})
+	return all.String()
+}
+
+// goProseMistakes lists the mistakes of a comment, a name or a message.
+func goProseMistakes(text string) []string {
+	var mistakes []string
+	for _, sentence := range sentences(goCode.ReplaceAllString(text, "")) {
+		for _, bad := range slices.Concat(badProse, badGoProse) {
+			if found := bad.pattern.FindString(sentence); found != "" {
+				mistakes = append(mistakes, fmt.Sprintf("%q: write %s instead of %q", sentence, bad.instead, found))
+			}
+		}
+	}
+	return mistakes
+}
+
+// goCode matches code blocks of comments, and quoted texts.
+var goCode = regexp.MustCompile(`(?m)^\t.*$|"[^"\n]*"`)
