@@ -15,9 +15,10 @@ COPY . .
 ARG TARGETOS
 ARG TARGETARCH
 ARG VERSION
+# nomsgpack leaves out Gin's MessagePack support, which Petstore does not use.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -ldflags "-s -w -X main.release=$VERSION" -o /out/petstore ./cmd/petstore
+    go build -tags nomsgpack -trimpath -ldflags "-s -w -X main.release=$VERSION" -o /out/petstore ./cmd/petstore
 RUN cp /etc/ssl/certs/ca-certificates.crt /out/
 
 FROM scratch AS prebuilt
