@@ -41,7 +41,7 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 	}
 }
 
-// getAccount answers whose key the request carries, and the key.
+// getAccount returns the account and the API key of the request.
 func (s *Server) getAccount(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
@@ -84,52 +84,61 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 
 func (s *Server) createAPIKey(c *gin.Context) error {
 	in := s.decode(c, secret, required("name", "scope"), readOnly("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret"))
+	key, err := s.apiKeyParams(in)
+	if err != nil {
+		return err
+	}
+	key.AccountID = caller(c).AccountID
+	var issued issuedKey
+	made, err := runOnce(s, c, in, effect[issuedKey]{
+		inTx: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
+			row, secret, err := auth.Issue(ctx, queries, key)
+			issued = issuedKey{db.APIKeyListRecentRow(row), secret}
+			return issued, err
+		},
+		respond: issuedKey.created,
+	})
+	if err != nil {
+		return err
+	}
+	recordKeyEvent(c, eventKeyCreated, issued.row.ID)
+	return writeSecret(c, made)
+}
+
+// apiKeyParams reads the fields of a new API key.
+func (s *Server) apiKeyParams(in *input) (auth.NewKey, error) {
 	name := in.Name(maxAPIKeyNameLength)
 	scopeName := in.Enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
 	expiresAt := in.FutureTime("expiresAt", s.now())
 	if err := in.Err(); err != nil {
-		return err
-	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
+		return auth.NewKey{}, err
 	}
 	scope, err := auth.ParseScope(*scopeName)
-	if err != nil {
-		return err
-	}
-	key := auth.NewKey{AccountID: caller(c).AccountID, Name: *name, Scope: scope, ExpiresAt: expiresAt}
-	var secret auth.Secret
-	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, key auth.NewKey) (row db.APIKeyCreateRow, err error) {
-		row, secret, err = auth.Issue(ctx, s.writes, key)
-		return row, err
-	}, key)
-	if err != nil {
-		return err
-	}
-	recordKeyEvent(c, eventKeyCreated, row.ID)
-	return writeSecret(c, db.APIKeyListRecentRow(row), secret)
+	return auth.NewKey{Name: *name, Scope: scope, ExpiresAt: expiresAt}, err
 }
 
-// rotateAPIKey gives a key a new secret. All processes hear of it; this one
-// forgets the old secret before it answers.
+// rotateAPIKey gives a key a new secret. This process forgets the old one before it
+// responds, and the others within a second.
 func (s *Server) rotateAPIKey(c *gin.Context) error {
 	in := s.decode(c, pathID("apiKeyId"), secret, optionalBody)
 	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
 	if err := in.Err(); err != nil {
 		return err
 	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
 	var grace time.Duration
 	if seconds != nil {
 		grace = time.Duration(*seconds) * time.Second
 	}
-	var secret auth.Secret
-	row, err := postgres.Retry(c.Request.Context(), func(ctx context.Context, id int64) (row db.APIKeyRotateRow, err error) {
-		row, secret, err = auth.Rotate(ctx, s.writes, caller(c).AccountID, in.pathID, grace)
-		return row, err
-	}, in.pathID)
+	made, err := runOnce(s, c, in, effect[issuedKey]{
+		inTx: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
+			row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
+			return issuedKey{db.APIKeyListRecentRow{
+				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
+				ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
+			}, secret}, err
+		},
+		respond: issuedKey.created,
+	})
 	if errors.Is(err, auth.ErrNoKey) {
 		return errAPIKeyNotFound
 	}
@@ -137,15 +146,22 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 		return err
 	}
 	s.verifier.Forget()
-	recordKeyEvent(c, eventKeyRotated, row.ID)
-	return writeSecret(c, db.APIKeyListRecentRow{
-		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
-		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
-	}, secret)
+	recordKeyEvent(c, eventKeyRotated, in.pathID)
+	return writeSecret(c, made)
 }
 
-// revokeAPIKey ends every secret of a key. The key may be that of the request
-// itself, unless it is the last live admin key of the account.
+// issuedKey is a key with a new secret.
+type issuedKey struct {
+	row    db.APIKeyListRecentRow
+	secret auth.Secret
+}
+
+func (k issuedKey) created() (created, error) {
+	return created{http.StatusCreated, itemPath("/account/api-keys", k.row.ID), apiKeyWithSecret{apiKeyFrom(k.row), k.secret.Reveal()}}, nil
+}
+
+// revokeAPIKey revokes all secrets of a key. The key may be that of the request, unless
+// it is the last live admin key of the account.
 func (s *Server) revokeAPIKey(c *gin.Context) error {
 	params := readParams(c)
 	id := params.PathID("apiKeyId")
@@ -174,15 +190,11 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	return nil
 }
 
-// writeSecret is the one answer that holds a secret. It has no tag, since no GET
-// gives this representation, and nobody may store it.
-func writeSecret(c *gin.Context, row db.APIKeyListRecentRow, secret auth.Secret) error {
-	representation, err := httpjson.Encode(apiKeyWithSecret{apiKeyFrom(row), secret.Reveal()})
-	if err != nil {
-		return err
-	}
-	c.Header("Location", itemPath("/account/api-keys", row.ID))
+// writeSecret sends a response with a secret, which nobody may store. It has no entity
+// tag, because no GET returns this representation.
+func writeSecret(c *gin.Context, made response) error {
+	c.Header("Location", made.location)
 	c.Header("Cache-Control", "no-store")
-	httpjson.Send(c.Writer, http.StatusCreated, httpjson.ContentType, representation)
+	httpjson.Send(c.Writer, made.status, httpjson.ContentType, made.body)
 	return nil
 }

@@ -25,21 +25,35 @@ func categoryFrom(row db.Category) category {
 
 func (s *Server) createCategory(c *gin.Context) error {
 	in := s.decode(c, required("name"), readOnly("id"))
-	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
-	if err := in.Err(); err != nil {
+	params, err := categoryParams(in)
+	if err != nil {
 		return err
 	}
-	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
-		row, err := queries.CategoryCreate(ctx, db.CategoryCreateParams{
-			Name:        *name,
-			NameKey:     casefold.Key(*name),
-			Description: description,
-		})
-		if postgres.IsUniqueViolation(err) {
-			err = errCategoryExists
-		}
-		return created{http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row)}, err
+	made, err := runOnce(s, c, in, effect[db.Category]{
+		inTx: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+			row, err := queries.CategoryCreate(ctx, params)
+			if postgres.IsUniqueViolation(err) {
+				err = errCategoryExists
+			}
+			return row, err
+		},
+		respond: func(row db.Category) (created, error) {
+			return created{http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row)}, nil
+		},
 	})
+	if err != nil {
+		return err
+	}
+	return writeCreated(c, made)
+}
+
+// categoryParams reads the fields of a new category.
+func categoryParams(in *input) (db.CategoryCreateParams, error) {
+	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
+	if err := in.Err(); err != nil {
+		return db.CategoryCreateParams{}, err
+	}
+	return db.CategoryCreateParams{Name: *name, NameKey: casefold.Key(*name), Description: description}, nil
 }
 
 func (s *Server) getCategory(c *gin.Context) error {

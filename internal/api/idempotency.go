@@ -43,100 +43,128 @@ func idempotencyKey(r *http.Request, secret bool) (string, error) {
 	return key, nil
 }
 
-// created is what a POST made, and its answer.
+// effect is what a POST does: a single statement, which is safe to retry.
+type effect[Row any] struct {
+	// inTx runs the statement in a transaction, which also stores the response under the
+	// Idempotency-Key.
+	inTx func(context.Context, *db.Queries) (Row, error)
+	// alone runs the statement for a request without Idempotency-Key. If it is nil, inTx
+	// runs outside of a transaction.
+	alone func(context.Context) (Row, error)
+	// respond returns the response, or why the statement had no effect.
+	respond func(Row) (created, error)
+}
+
+// created is the response of a POST.
 type created struct {
 	status   int
 	location string
-	value    any // the representation
+	value    any
 }
 
-// create runs what a POST does, a single statement, and answers. Under an
-// Idempotency-Key the statement and its answer are stored in one transaction, so
-// that after a crash there are both or neither, and the next request under the
-// key gets the same answer. An error frees the key. The preconditions are those of
-// the path, a list without a tag.
-func (s *Server) create(c *gin.Context, in *input, effect func(context.Context, *db.Queries) (created, error)) error {
+// response is the response of a POST in the form in which the server stores it.
+type response struct {
+	status   int
+	location string
+	body     []byte
+}
+
+// runOnce runs the effect of a POST and retries it. Under an Idempotency-Key it runs the
+// effect once: the statement and its response commit in one transaction, and later
+// requests with the key get the same response. An error stores nothing. The request must
+// not have a precondition, because a collection has no entity tag.
+func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (response, error) {
 	if err := checkUntagged(c.Request); err != nil {
-		return err
+		return response{}, err
 	}
 	ctx := c.Request.Context()
 	if in.idempotencyKey == "" {
-		made, err := postgres.Retry(ctx, effect, s.writes)
+		row, err := postgres.Retry(ctx, e.runAlone, s.writes)
 		if err != nil {
-			return err
+			return response{}, err
 		}
-		representation, err := httpjson.Encode(made.value)
-		if err != nil {
-			return err
-		}
-		sendCreated(c, made.status, made.location, representation)
-		return nil
+		return e.responseTo(row)
 	}
-	answer, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (storedResponse, error) {
-		return runOnce(ctx, db.New(tx), caller(c).KeyID, in.idempotencyKey, fingerprint(c.Request, in.body), effect)
+	request := keyedRequest{apiKeyID: caller(c).KeyID, key: in.idempotencyKey, fingerprint: fingerprint(c.Request, in.body)}
+	var replayed bool
+	made, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (made response, err error) {
+		made, replayed, err = replayOrRun(ctx, db.New(tx), request, e)
+		return made, err
 	})
-	if err != nil {
-		return err
-	}
-	if answer.replayed {
+	if err == nil && replayed {
 		c.Header("Idempotent-Replayed", "true")
 		s.metrics.Replayed()
 	}
-	sendCreated(c, answer.status, answer.location, answer.representation)
-	return nil
+	return made, err
 }
 
-// storedResponse is an answer as it is kept under its Idempotency-Key.
-type storedResponse struct {
-	status         int
-	location       string
-	representation []byte
-	replayed       bool
+// runAlone runs the effect of a request without Idempotency-Key.
+func (e effect[Row]) runAlone(ctx context.Context, writes *db.Queries) (Row, error) {
+	if e.alone != nil {
+		return e.alone(ctx)
+	}
+	return e.inTx(ctx, writes)
 }
 
-// runOnce returns the answer stored under a key, or makes it and stores it.
-func runOnce(ctx context.Context, queries *db.Queries, apiKeyID int64, key string, fingerprint []byte,
-	effect func(context.Context, *db.Queries) (created, error),
-) (storedResponse, error) {
-	// The lock comes in a statement of its own, so that the next one sees what
-	// the request that held it before has committed.
-	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: key, APIKeyID: apiKeyID})
+// responseTo returns the encoded response to a request whose statement returned row.
+func (e effect[Row]) responseTo(row Row) (response, error) {
+	made, err := e.respond(row)
 	if err != nil {
-		return storedResponse{}, err
+		return response{}, err
+	}
+	body, err := httpjson.Encode(made.value)
+	return response{made.status, made.location, body}, err
+}
+
+// keyedRequest identifies a request with an Idempotency-Key.
+type keyedRequest struct {
+	apiKeyID    int64
+	key         string
+	fingerprint []byte
+}
+
+// replayOrRun returns the response stored under an Idempotency-Key, or runs the effect
+// and stores its response. The error is [errIdempotencyInProgress],
+// [errIdempotencyKeyReused] or that of the effect.
+func replayOrRun[Row any](ctx context.Context, queries *db.Queries, r keyedRequest, e effect[Row]) (made response, replayed bool, err error) {
+	// A separate statement takes the lock, so that the next one sees what the previous
+	// holder has committed.
+	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: r.key, APIKeyID: r.apiKeyID})
+	if err != nil {
+		return response{}, false, err
 	}
 	if !locked {
-		return storedResponse{}, errIdempotencyInProgress
+		return response{}, false, errIdempotencyInProgress
 	}
-	kept, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{APIKeyID: apiKeyID, Key: key})
+	stored, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{APIKeyID: r.apiKeyID, Key: r.key})
 	switch {
-	case err == nil && !bytes.Equal(kept.Fingerprint, fingerprint):
-		return storedResponse{}, errIdempotencyKeyReused
+	case err == nil && !bytes.Equal(stored.Fingerprint, r.fingerprint):
+		return response{}, false, errIdempotencyKeyReused
 	case err == nil:
-		// The first request may have committed without the standby having it.
-		replay := storedResponse{status: int(kept.Status), location: kept.Location, representation: kept.Body, replayed: true}
-		return replay, queries.AwaitStandby(ctx)
+		// The first request may have committed before the standby had it.
+		replay := response{status: int(stored.Status), location: stored.Location, body: stored.Body}
+		return replay, true, queries.AwaitStandby(ctx)
 	case !errors.Is(err, pgx.ErrNoRows):
-		return storedResponse{}, err
+		return response{}, false, err
 	}
-	made, err := effect(ctx, queries)
+	row, err := e.inTx(ctx, queries)
 	if err != nil {
-		return storedResponse{}, err
+		return response{}, false, err
 	}
-	answer := storedResponse{status: made.status, location: made.location}
-	if answer.representation, err = httpjson.Encode(made.value); err != nil {
-		return storedResponse{}, err
+	if made, err = e.responseTo(row); err != nil {
+		return response{}, false, err
 	}
-	return answer, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
-		APIKeyID:    apiKeyID,
-		Key:         key,
-		Fingerprint: fingerprint,
-		Status:      int32(answer.status), //nolint:gosec // an HTTP status
-		Location:    answer.location,
-		Body:        answer.representation,
+	return made, false, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
+		APIKeyID:    r.apiKeyID,
+		Key:         r.key,
+		Fingerprint: r.fingerprint,
+		Status:      int32(made.status), //nolint:gosec // an HTTP status
+		Location:    made.location,
+		Body:        made.body,
 	})
 }
 
-// fingerprint tells requests under one key apart, by their path and body.
+// fingerprint distinguishes requests with the same key by their path and body.
 func fingerprint(r *http.Request, body []byte) []byte {
 	hash := sha256.New()
 	hash.Write([]byte(r.URL.EscapedPath() + "\n"))
@@ -144,16 +172,17 @@ func fingerprint(r *http.Request, body []byte) []byte {
 	return hash.Sum(nil)
 }
 
-// sendCreated sends what a POST made, and where it is. A message is answered 202,
-// which is no representation of the message as it is later, so it has no tag.
-func sendCreated(c *gin.Context, status int, location string, representation []byte) {
-	c.Header("Location", location)
-	if status == http.StatusCreated {
-		httpjson.SendTagged(c.Writer, status, representation)
-		return
+// writeCreated sends the response of a POST. Only a 201 has an entity tag: a 202 does not
+// represent the resource as a later GET returns it.
+func writeCreated(c *gin.Context, made response) error {
+	c.Header("Location", made.location)
+	if made.status == http.StatusCreated {
+		httpjson.SendTagged(c.Writer, made.status, made.body)
+		return nil
 	}
 	c.Header("Cache-Control", "private, no-cache")
-	httpjson.Send(c.Writer, status, httpjson.ContentType, representation)
+	httpjson.Send(c.Writer, made.status, httpjson.ContentType, made.body)
+	return nil
 }
 
 const (
@@ -161,8 +190,7 @@ const (
 	sweepBatch    = 1000
 )
 
-// SweepIdempotencyKeys deletes stored answers that have expired, a batch at a
-// time, until the context ends.
+// SweepIdempotencyKeys deletes expired responses, in batches, until the context ends.
 func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
 	for ticker := time.NewTicker(sweepInterval); ; {
 		s.sweep(ctx)
@@ -175,8 +203,8 @@ func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
 	}
 }
 
-// sweep deletes the stored responses that have expired by now. It logs errors, unless
-// the schema is behind, of which serve warns.
+// sweep deletes the responses that have expired by now. It logs errors, unless the
+// schema is behind, because serve already warns about that.
 func (s *Server) sweep(ctx context.Context) {
 	for {
 		swept, err := s.writes.IdempotencyKeySweep(ctx, sweepBatch)

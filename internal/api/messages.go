@@ -26,10 +26,10 @@ func messageFrom(row db.Message) message {
 	return message{ID: row.ID, Message: row.Message, Status: row.Status, CreatedAt: row.CreatedAt.UTC()}
 }
 
-// messageIDPattern is the form of the ids that newMessageID makes.
+// messageIDPattern matches the ids that newMessageID returns.
 var messageIDPattern = regexp.MustCompile(`^msg_[0-9a-f]{32}$`)
 
-// newMessageID returns an opaque id; ids are in the order of time.
+// newMessageID returns an opaque id. Ids sort by time.
 func newMessageID() (string, error) {
 	id, err := uuid.NewV7()
 	return "msg_" + hex.EncodeToString(id[:]), err
@@ -45,14 +45,19 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
-		row, err := queries.MessageCreate(ctx, db.MessageCreateParams{
-			AccountID: caller(c).AccountID,
-			ID:        id,
-			Message:   *text,
-		})
-		return created{http.StatusAccepted, "/messages/" + row.ID, messageFrom(row)}, err
+	params := db.MessageCreateParams{AccountID: caller(c).AccountID, ID: id, Message: *text}
+	made, err := runOnce(s, c, in, effect[db.Message]{
+		inTx: func(ctx context.Context, queries *db.Queries) (db.Message, error) {
+			return queries.MessageCreate(ctx, params)
+		},
+		respond: func(row db.Message) (created, error) {
+			return created{http.StatusAccepted, "/messages/" + row.ID, messageFrom(row)}, nil
+		},
 	})
+	if err != nil {
+		return err
+	}
+	return writeCreated(c, made)
 }
 
 func (s *Server) getMessage(c *gin.Context) error {

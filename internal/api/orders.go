@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/coalesce"
 	"petstore/internal/httpjson"
 )
 
@@ -36,42 +37,89 @@ func inUTC(at *time.Time) *time.Time {
 
 func (s *Server) placeOrder(c *gin.Context) error {
 	in := s.decode(c, required("petId"), readOnly("id", "complete"))
-	petID, quantity, shipDate := in.ID("petId"), in.Integer("quantity", 1, maxOrderQuantity), in.Time("shipDate")
-	if err := in.Err(); err != nil {
+	params, err := orderParams(in)
+	if err != nil {
 		return err
 	}
-	placed := order{PetID: *petID, Quantity: 1}
-	if quantity != nil {
-		placed.Quantity = *quantity
-	}
-	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
-		row, err := s.place(ctx, queries, db.OrderPlaceParams{
-			PetID:    placed.PetID,
-			Quantity: placed.Quantity,
-			ShipDate: shipDate,
-		})
-		switch {
-		case err != nil:
-			return created{}, err
-		case !row.PetKnown:
-			return created{}, errUnknownPet
-		case row.PetStatus != statusAvailable:
-			return created{}, errPetNotAvailable
-		case row.ID == 0:
-			return created{}, errInsufficientStock
-		}
-		placed.ID, placed.ShipDate = row.ID, inUTC(row.ShipDate)
-		return created{http.StatusCreated, itemPath("/store/orders", placed.ID), placed}, nil
+	placed, err := runOnce(s, c, in, effect[db.OrderPlaceRow]{
+		alone: func(ctx context.Context) (db.OrderPlaceRow, error) {
+			return s.orders.Do(ctx, params.PetID, params)
+		},
+		inTx: func(ctx context.Context, queries *db.Queries) (db.OrderPlaceRow, error) {
+			return queries.OrderPlace(ctx, params)
+		},
+		respond: func(row db.OrderPlaceRow) (created, error) {
+			return orderPlaced(params, row)
+		},
 	})
+	if err != nil {
+		return err
+	}
+	return writeCreated(c, placed)
 }
 
-// place places an order: in the transaction of queries, if that is what they
-// run in, and else together with the orders of the same pet that wait.
-func (s *Server) place(ctx context.Context, queries *db.Queries, order db.OrderPlaceParams) (db.OrderPlaceRow, error) {
-	if queries != s.writes {
-		return queries.OrderPlace(ctx, order)
+// orderParams reads the fields of a new order.
+func orderParams(in *input) (db.OrderPlaceParams, error) {
+	petID, quantity, shipDate := in.ID("petId"), in.Integer("quantity", 1, maxOrderQuantity), in.Time("shipDate")
+	if err := in.Err(); err != nil {
+		return db.OrderPlaceParams{}, err
 	}
-	return s.orders.Do(ctx, order.PetID, order)
+	params := db.OrderPlaceParams{PetID: *petID, Quantity: 1, ShipDate: shipDate}
+	if quantity != nil {
+		params.Quantity = *quantity
+	}
+	return params, nil
+}
+
+// orderPlaced returns the response to a new order, or why the statement did not place it.
+func orderPlaced(params db.OrderPlaceParams, row db.OrderPlaceRow) (created, error) {
+	switch {
+	case !row.PetKnown:
+		return created{}, errUnknownPet
+	case row.PetStatus != statusAvailable:
+		return created{}, errPetNotAvailable
+	case row.ID == 0:
+		return created{}, errInsufficientStock
+	}
+	return created{http.StatusCreated, itemPath("/store/orders", row.ID), order{
+		ID: row.ID, PetID: params.PetID, Quantity: params.Quantity, ShipDate: inUTC(row.ShipDate),
+	}}, nil
+}
+
+// maxOrdersPerStatement is the maximum number of orders that one statement places.
+const maxOrdersPerStatement = 100
+
+// newOrderPlacer returns a coalescer of orders of the same pet. It runs one statement at
+// a time, because a second one would only wait for the lock on the stock that the first
+// holds until its commit is on disk. A statement decides its orders in the order of
+// arrival. The caller retries.
+//
+// A client that disconnects cancels no statement, because the context of a write does
+// not end with its client.
+func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
+	return coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxOrdersPerStatement}, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
+		if len(orders) == 1 {
+			row, err := queries.OrderPlace(ctx, orders[0])
+			return []db.OrderPlaceRow{row}, err
+		}
+		all := db.OrderPlaceManyParams{PetID: petID, NoShipDate: beyondShipDates}
+		for _, order := range orders {
+			shipDate := beyondShipDates
+			if order.ShipDate != nil {
+				shipDate = *order.ShipDate
+			}
+			all.Quantities, all.ShipDates = append(all.Quantities, order.Quantity), append(all.ShipDates, shipDate)
+		}
+		placed, err := queries.OrderPlaceMany(ctx, all)
+		if err != nil {
+			return nil, err
+		}
+		rows := make([]db.OrderPlaceRow, len(orders)) // stay zero if the pet is unknown
+		for i, row := range placed {
+			rows[i] = db.OrderPlaceRow{ID: row.ID, ShipDate: row.ShipDate, PetKnown: true, PetStatus: row.PetStatus}
+		}
+		return rows, nil
+	})
 }
 
 func (s *Server) getOrder(c *gin.Context) error {

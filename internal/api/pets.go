@@ -13,6 +13,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/casefold"
+	"petstore/internal/coalesce"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -40,27 +41,39 @@ func petFrom(row db.Pet) pet {
 
 func (s *Server) createPet(c *gin.Context) error {
 	in := s.decode(c, required("name", "categoryId"), readOnly("id"))
-	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
-	if err := in.Err(); err != nil {
+	params, err := petParams(in)
+	if err != nil {
 		return err
 	}
-	made := pet{Name: *name, CategoryID: *categoryID, Status: statusAvailable}
-	if status != nil {
-		made.Status = *status
-	}
-	return s.create(c, in, func(ctx context.Context, queries *db.Queries) (created, error) {
-		id, err := queries.PetCreate(ctx, db.PetCreateParams{
-			CategoryID: made.CategoryID,
-			Name:       made.Name,
-			NameKey:    casefold.Key(made.Name),
-			Status:     made.Status,
-		})
-		if postgres.IsForeignKeyViolation(err) {
-			err = errUnknownCategory
-		}
-		made.ID = id
-		return created{http.StatusCreated, itemPath("/pets", id), made}, err
+	made, err := runOnce(s, c, in, effect[int64]{
+		inTx: func(ctx context.Context, queries *db.Queries) (int64, error) {
+			id, err := queries.PetCreate(ctx, params)
+			if postgres.IsForeignKeyViolation(err) {
+				err = errUnknownCategory
+			}
+			return id, err
+		},
+		respond: func(id int64) (created, error) {
+			return created{http.StatusCreated, itemPath("/pets", id), pet{ID: id, Name: params.Name, CategoryID: params.CategoryID, Status: params.Status}}, nil
+		},
 	})
+	if err != nil {
+		return err
+	}
+	return writeCreated(c, made)
+}
+
+// petParams reads the fields of a new pet.
+func petParams(in *input) (db.PetCreateParams, error) {
+	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
+	if err := in.Err(); err != nil {
+		return db.PetCreateParams{}, err
+	}
+	params := db.PetCreateParams{CategoryID: *categoryID, Name: *name, NameKey: casefold.Key(*name), Status: statusAvailable}
+	if status != nil {
+		params.Status = *status
+	}
+	return params, nil
 }
 
 func (s *Server) getPet(c *gin.Context) error {
@@ -260,6 +273,29 @@ func (s *Server) getPets(ctx context.Context, ids []int64) ([]db.Pet, error) {
 		return nil, err
 	}
 	return []db.Pet{*row}, nil
+}
+
+// maxPetsPerRead is the maximum number of pets that one statement reads.
+const maxPetsPerRead = 100
+
+// newPetReader returns a coalescer of reads of single pets. A pet that does not exist is
+// nil.
+func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, int64, *db.Pet] {
+	limits := sharedReads
+	limits.Inputs = maxPetsPerRead
+	return coalesce.New(limits, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
+		rows, err := queries.PetGetMany(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		pets := make([]*db.Pet, len(ids))
+		for i, id := range ids {
+			if at := slices.IndexFunc(rows, func(row db.Pet) bool { return row.ID == id }); at >= 0 {
+				pets[i] = &rows[at]
+			}
+		}
+		return pets, nil
+	})
 }
 
 // keyOf is the key of a name that may be absent.

@@ -32,7 +32,7 @@ var faults = []fault{
 		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
 		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n",
 	},
-	{3, "requests with the same key do not exclude each other", "internal/api/idempotency.go", "if !locked {", "if !locked && key == \"\" {"},
+	{3, "requests with the same key do not exclude each other", "internal/api/idempotency.go", "if !locked {", "if !locked && r.key == \"\" {"},
 	{4, "the server ignores the Idempotency-Key", "internal/api/idempotency.go", `if in.idempotencyKey == "" {`, `if len(in.idempotencyKey) >= 0 {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
@@ -69,9 +69,9 @@ var faults = []fault{
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
 	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
-	{24, "no second read starts beside a hanging one", "internal/api/coalesce.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
+	{24, "no second read starts beside a hanging one", "internal/api/page.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
 	{24, "hanging reads are not detected", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
-	{25, "a replay does not wait for the standby", "internal/api/idempotency.go", "return replay, queries.AwaitStandby(ctx)", "return replay, nil"},
+	{25, "a replay does not wait for the standby", "internal/api/idempotency.go", "return replay, true, queries.AwaitStandby(ctx)", "return replay, true, nil"},
 	{26, "a shared read continues without clients", "internal/coalesce/coalesce.go", "\tif g.staying == 0 && g.cancel != nil {", "\tif g.staying < 0 {"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
@@ -96,12 +96,12 @@ var faults = []fault{
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/api/idempotency.go",
-	"made, err := postgres.Retry(ctx, effect, s.writes)",
+	"row, err := postgres.Retry(ctx, e.runAlone, s.writes)",
 	`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
 		if err != nil {
-			return err
+			return response{}, err
 		}
-		made, err := effect(ctx, db.New(tx))
+		row, err := e.inTx(ctx, db.New(tx))
 		go func() {
 			time.Sleep(50 * time.Millisecond)
 			_ = tx.Commit(context.WithoutCancel(ctx))
