@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"petstore/internal/postgres"
@@ -38,17 +37,17 @@ func (p *program) seedCommand() *cobra.Command {
 	return command
 }
 
-// progress draws a progress bar on stderr if it is a terminal.
+// progress prints the number of rows on stderr if it is a terminal, and clears the line
+// at the end.
 func (p *program) progress() func(done, total int) {
 	if !isTerminal(p.stderr) {
 		return func(int, int) {}
 	}
-	var bar *progressbar.ProgressBar
+	const toStart, clearLine = "\r", "\r\x1b[K"
 	return func(done, total int) {
-		if bar == nil {
-			bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(p.stderr), progressbar.OptionSetDescription("seeding"),
-				progressbar.OptionShowCount(), progressbar.OptionClearOnFinish())
+		fmt.Fprintf(p.stderr, "%sseeding: %d of %d rows", toStart, done, total)
+		if done == total {
+			fmt.Fprint(p.stderr, clearLine)
 		}
-		_ = bar.Set(done) // a failure to draw is not an error
 	}
 }

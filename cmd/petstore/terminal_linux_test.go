@@ -59,3 +59,32 @@ func TestMigrateDownAsks(t *testing.T) {
 		}
 	}
 }
+
+// TestSeedShowsProgress checks that seed prints its progress on a terminal, in one line
+// that it clears at the end.
+func TestSeedShowsProgress(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
+	screen, terminal := openTerminal(t)
+	var stdout bytes.Buffer
+	if err := run(t.Context(), []string{"seed", "--pets", "1000"}, environ, strings.NewReader(""), &stdout, terminal); err != nil {
+		t.Fatal(err)
+	}
+	const end = "the end"
+	if _, err := terminal.WriteString(end); err != nil {
+		t.Fatal(err)
+	}
+	var printed string
+	for !strings.HasSuffix(printed, end) {
+		text := make([]byte, 4096)
+		n, err := screen.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		printed += string(text[:n])
+	}
+	printed = strings.TrimSuffix(printed, end)
+	if !strings.HasPrefix(printed, "\rseeding: 1000 of 30") || !strings.HasSuffix(printed, " rows\r\x1b[K") || strings.Contains(printed, "\n") {
+		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
+	}
+}
