@@ -1,6 +1,6 @@
--- What wrk sends: load.lua KIND PETS HOT_PET CATEGORY PATH KEY...
--- PETS is the greatest id of a pet, or @FILE with an id in each line; PATH is a path, or @FILE with a path in each line.
--- Ids, paths and keys are random; each thread has a seed of its own.
+-- The requests of wrk: load.lua KIND PETS HOT_PET CATEGORY PATH KEY...
+-- PETS is the highest id of a pet, or @FILE with one id per line. PATH is a path, or @FILE with one path per line.
+-- Ids, paths and keys are random. Each thread has its own random seed.
 local kind, pets, hot, category, path, keys, threads = nil, nil, 0, 0, nil, {}, 0
 local began, sent = os.time(), 0
 
@@ -9,7 +9,7 @@ function setup(thread)
   thread:set("number", threads)
 end
 
--- choice returns a function that draws a line of @FILE, or a number up to a number, or else returns the text.
+-- choice returns a function. It draws a line of @FILE, or a number up to the given number. For other text it returns the text.
 local function choice(text)
   if text:sub(1, 1) == "@" then
     local lines = {}
