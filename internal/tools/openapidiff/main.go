@@ -62,7 +62,7 @@ func removedCredentials(base, revision *openapi3.T) []string {
 			}
 			accepted := credentials(revision, item.GetOperation(method))
 			for _, credential := range credentials(base, operations[method]) {
-				if !slices.Contains(accepted, credential) && !slices.Contains(accepted, noCredential) {
+				if !slices.Contains(accepted, credential) && !slices.Contains(accepted, unauthenticated) {
 					changes = append(changes, fmt.Sprintf("%s %s accepted %s, now only %s", method, path, credential, strings.Join(accepted, " or ")))
 				}
 			}
@@ -71,7 +71,7 @@ func removedCredentials(base, revision *openapi3.T) []string {
 	return changes
 }
 
-const noCredential = "no credential"
+const unauthenticated = "no credential"
 
 // credentials returns the alternatives that an operation accepts, as its security schemes
 // define them.
@@ -81,7 +81,7 @@ func credentials(document *openapi3.T, operation *openapi3.Operation) []string {
 		requirements = *operation.Security
 	}
 	if len(requirements) == 0 {
-		return []string{noCredential}
+		return []string{unauthenticated}
 	}
 	alternatives := make([]string, 0, len(requirements))
 	for _, requirement := range requirements {
@@ -92,7 +92,7 @@ func credentials(document *openapi3.T, operation *openapi3.Operation) []string {
 			parts = append(parts, strings.Join(append([]string{part}, requirement[name]...), " "))
 		}
 		if len(parts) == 0 {
-			parts = []string{noCredential}
+			parts = []string{unauthenticated}
 		}
 		alternatives = append(alternatives, strings.Join(parts, " with "))
 	}
