@@ -237,7 +237,7 @@ func TestHealthcheckSentences(t *testing.T) {
 	for address, want := range map[string]string{
 		"127.0.0.1:1":    "no server responds at http://127.0.0.1:1/readyz: connection refused" + remedy,
 		"host.invalid:1": `no server responds at http://host.invalid:1/readyz: the host name "host.invalid" is unknown` + remedy,
-		mail:             "no server responds at http://" + mail + "/readyz: what listens there does not speak HTTP" + remedy,
+		mail:             "no server responds at http://" + mail + "/readyz: the program that listens there does not speak HTTP" + remedy,
 		busy:             "the server at http://" + busy + "/readyz is not ready: it responds with 503 Service Unavailable; read its log",
 	} {
 		wantSentence(t, []string{"PETSTORE_ADDR=" + address}, []string{"healthcheck"}, false, want)

@@ -56,9 +56,9 @@ func whyNoResponse(err error) string {
 	case isNumber: // such as "connection refused"
 		return number.Error()
 	case errors.As(err, &netErr) && netErr.Timeout():
-		return fmt.Sprintf("nothing came within %s", healthcheckTimeout)
+		return fmt.Sprintf("no response within %s", healthcheckTimeout)
 	default:
-		return "what listens there does not speak HTTP"
+		return "the program that listens there does not speak HTTP"
 	}
 }
 

@@ -29,12 +29,9 @@ var badGoProse = []badPattern{
 var goProseUnchecked = []string{
 	"db", // generated
 	"internal/api",
-	"internal/httpjson",
 	"internal/localpg",
 	"internal/pgtest",
-	"internal/tools/bench",
 	"internal/tools/faulttest",
-	"internal/tools/openapidiff",
 }
 
 // TestGoProse checks the Go files against badProse and badGoProse: comments, names of

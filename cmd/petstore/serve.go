@@ -40,7 +40,7 @@ const (
 	// maxInFlight is the maximum number of requests in progress, of which one
 	// account may use a quarter. Both are more than a default pool serves at once:
 	// the others wait for a connection, for a second at most. The default
-	// PETSTORE_MAX_CONNECTIONS is lower than the total, so the quarter is what binds.
+	// PETSTORE_MAX_CONNECTIONS is lower than the total, so the quarter is the effective limit.
 	maxInFlight = 2560
 
 	// drainDelay is how long the server accepts connections after readiness starts

@@ -502,7 +502,7 @@ func (p *petstore) withoutWriters() *petstore {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(pool.Close)
-	rows, err := pool.Writing().Query(p.t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end, which is what is tested
+	rows, err := pool.Writing().Query(p.t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
 	if err != nil {
 		p.t.Fatal(err)
 	}

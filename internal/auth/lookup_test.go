@@ -41,7 +41,7 @@ func (l *lookupTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query p
 	if !strings.HasPrefix(query.SQL, "-- name: APIKeyLookUp ") {
 		return ctx
 	}
-	one := lookup{at: time.Now(), hashes: query.Args[len(query.Args)-1].([][]byte)} //nolint:forcetypeassert // what the query takes
+	one := lookup{at: time.Now(), hashes: query.Args[len(query.Args)-1].([][]byte)} //nolint:forcetypeassert // the type of the argument
 	l.mu.Lock()
 	l.lookups = append(l.lookups, one)
 	l.running++

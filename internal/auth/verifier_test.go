@@ -317,7 +317,7 @@ func TestFlushIsAWrite(t *testing.T) {
 	v := auth.NewVerifier(db.New(pool), db.New(pool.Writing()))
 	_, secret := a.issue(nil)
 	a.works(v, secret)
-	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end, which is what is tested
+	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
 	if err != nil {
 		t.Fatal(err)
 	}

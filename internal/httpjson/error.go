@@ -15,7 +15,7 @@ import (
 type Error struct {
 	Status  int
 	Code    string // for programs
-	Message string // for people: what is wrong and what to do
+	Message string // for people: the problem and the remedy
 	// Header is the name and value of a header of the response, if there is one.
 	Header [2]string
 	// Violations has everything that is wrong with an input.

@@ -125,7 +125,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// checkViolations compares the kind of an error, and where and what its violations are.
+// checkViolations compares the kind of an error and its violations.
 func checkViolations(t *testing.T, err error, kind *httpjson.Error, want []string) {
 	t.Helper()
 	failure, ok := errors.AsType[*httpjson.Error](err)
@@ -145,7 +145,7 @@ func checkViolations(t *testing.T, err error, kind *httpjson.Error, want []strin
 	}
 }
 
-// httpCode returns the code of an error, or "" if it is no [httpjson.Error].
+// httpCode returns the code of an error, or "" if it is not an [httpjson.Error].
 func httpCode(err error) string {
 	if failure, ok := errors.AsType[*httpjson.Error](err); ok {
 		return failure.Code

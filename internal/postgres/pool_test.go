@@ -321,7 +321,7 @@ func TestWritesLeaveConnections(t *testing.T) {
 	pool := open(t, pgtest.NewEmpty(t).URL, size)
 	hold := func(d *postgres.DB) (release func()) {
 		t.Helper()
-		rows, err := d.Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end, which is what is tested
+		rows, err := d.Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,7 +119,7 @@ var (
 	codeName = regexp.MustCompile("`([a-z_]+)`")
 )
 
-// codes reads the table of error codes in the description of a schema's code. Rows like "|
+// codes reads the table of error codes in the text of a schema's code. Rows like "|
 // 409 | `a` `b` |" return "409 a" and "409 b", rows like "| `a` |" return "a".
 func codes(document *openapi3.T, schema string) []string {
 	ref := document.Components.Schemas[schema]

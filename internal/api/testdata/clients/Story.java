@@ -17,10 +17,10 @@ import petstore.api.StoreApi;
 import petstore.model.*;
 
 /**
- * A day in the shop, told by a Java client (okhttp-gson) that openapi-generator makes of the spec.
+ * A day in the shop with a Java client (okhttp-gson) that openapi-generator generates from the spec.
  *
- * <p>{@code make clients} generates, compiles and runs it; PETSTORE_URL and PETSTORE_API_KEY say
- * where. story.go and story.ts tell more of the same story.
+ * <p>{@code make clients} generates, compiles and runs it with PETSTORE_URL and PETSTORE_API_KEY.
+ * story.go and story.ts are longer versions of the story.
  */
 public final class Story {
   private static final String URL = System.getenv("PETSTORE_URL");
@@ -128,7 +128,7 @@ public final class Story {
     return response.getHeaders().get(name.toLowerCase()).get(0);
   }
 
-  /** The cursor of the link with rel="next", or null. */
+  /** Returns the cursor of the link with rel="next", or null. */
   private static String nextCursor(String link) {
     var next = Pattern.compile("<([^>]*)>; rel=\"next\"").matcher(link);
     if (!next.find()) {

@@ -1,6 +1,6 @@
-// Story is a day in the shop, told by a Go client that oapi-codegen makes of the
-// description. `make clients` makes and runs it; PETSTORE_URL and
-// PETSTORE_API_KEY say where. story.ts tells the same in TypeScript.
+// Story is a day in the shop with a Go client that oapi-codegen generates from the spec.
+// `make clients` generates and runs it with PETSTORE_URL and PETSTORE_API_KEY. story.ts
+// is the same story in TypeScript.
 package main
 
 import (
@@ -128,8 +128,8 @@ func main() {
 
 func step(format string, args ...any) { fmt.Printf("  "+format+"\n", args...) }
 
-// must panics with an error of the client: the request did not get through, or
-// the answer is not what the description says.
+// must panics if err is not nil: the request failed, or the response does not follow
+// the spec.
 func must[T any](result T, err error) T {
 	if err != nil {
 		panic(err)
@@ -137,15 +137,15 @@ func must[T any](result T, err error) T {
 	return result
 }
 
-// expect panics unless the answer has this status.
+// expect panics unless the response has this status.
 func expect[T interface {
 	StatusCode() int
 	GetBody() []byte
-}](status int, answer T) T {
-	if answer.StatusCode() != status {
-		panic(fmt.Sprintf("%d where %d was due: %s", answer.StatusCode(), status, answer.GetBody()))
+}](status int, resp T) T {
+	if resp.StatusCode() != status {
+		panic(fmt.Sprintf("status %d, want %d: %s", resp.StatusCode(), status, resp.GetBody()))
 	}
-	return answer
+	return resp
 }
 
 // same panics unless both are equal.
@@ -162,7 +162,7 @@ func bearer(key string) petstore.RequestEditorFn {
 	}
 }
 
-// follow sends a request to a link that the server gave; "" is no link.
+// follow sends a request to a link of a response, unless the link is "".
 func follow(link string) petstore.RequestEditorFn {
 	return func(_ context.Context, request *http.Request) error {
 		if link == "" {
@@ -174,7 +174,7 @@ func follow(link string) petstore.RequestEditorFn {
 	}
 }
 
-// nextPage is the link with rel="next" of a Link header, if it has one.
+// nextPage returns the link with rel="next" of a Link header, if it has one.
 func nextPage(header string) (link string, ok bool) {
 	found := regexp.MustCompile(`<([^>]*)>; rel="next"`).FindStringSubmatch(header)
 	if found == nil {

@@ -1,7 +1,7 @@
-"""A day in the shop, told by a Python client that openapi-generator makes of the spec.
+"""A day in the shop with a Python client that openapi-generator generates from the spec.
 
-`make clients` generates and runs it; PETSTORE_URL and PETSTORE_API_KEY say where.
-story.go and story.ts tell more of the same story.
+`make clients` generates and runs it with PETSTORE_URL and PETSTORE_API_KEY.
+story.go and story.ts are longer versions of the story.
 """
 
 import os

@@ -1,6 +1,6 @@
-// A day in the shop, told by a TypeScript client that openapi-typescript and
-// openapi-fetch make of the description. `make clients` makes and runs it;
-// PETSTORE_URL and PETSTORE_API_KEY say where. story.go tells the same in Go.
+// A day in the shop with a TypeScript client that openapi-typescript generates from the
+// spec, and openapi-fetch. `make clients` generates and runs it with PETSTORE_URL and
+// PETSTORE_API_KEY. story.go is the same story in Go.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import createClient from "openapi-fetch";
@@ -16,32 +16,32 @@ const shop = createClient<paths>({
 
 const step = (text: string) => console.log(`  ${text}`);
 
-/** The body of a success; an error ends the story with what the server says about it. */
+/** Returns the body of a successful response. Throws the error of any other response. */
 function must<T>({ data, error, response }: { data?: T; error?: Schemas["Error"]; response: Response }): T {
   assert(error === undefined, `${response.url}: ${error?.code}: ${error?.message}`);
   assert(data !== undefined, `${response.url}: no body`);
   return data;
 }
 
-/** The error of an answer that must be one. */
-function refused(answer: { error?: Schemas["Error"]; response: Response }, status: number, code: string): Schemas["Error"] {
-  const { error } = answer;
-  assert(error !== undefined, `${answer.response.status} where ${status} ${code} was due`);
-  assert.deepEqual([answer.response.status, error.status, error.code], [status, status, code]);
+/** Returns the error of a response, which must have this status and code. */
+function expectError(result: { error?: Schemas["Error"]; response: Response }, status: number, code: string): Schemas["Error"] {
+  const { error } = result;
+  assert(error !== undefined, `got ${result.response.status}, want ${status} ${code}`);
+  assert.deepEqual([result.response.status, error.status, error.code], [status, status, code]);
   return error;
 }
 
-/** A header that the description promises. */
+/** Returns a header that the spec requires. */
 function header({ response }: { response: Response }, name: string): string {
   const value = response.headers.get(name);
   assert(value !== null, `${response.url}: no ${name}`);
   return value;
 }
 
-/** The URL of the next page, if there is one. */
-function nextPage(answer: { response: Response }): URL | undefined {
-  const [, next] = /<([^>]*)>; rel="next"/.exec(header(answer, "Link")) ?? [];
-  return next === undefined ? undefined : new URL(next, answer.response.url);
+/** Returns the URL of the next page, if there is one. */
+function nextPage(result: { response: Response }): URL | undefined {
+  const [, next] = /<([^>]*)>; rel="next"/.exec(header(result, "Link")) ?? [];
+  return next === undefined ? undefined : new URL(next, result.response.url);
 }
 
 async function stockOf(petId: number): Promise<Schemas["InventoryItem"]> {
@@ -61,7 +61,7 @@ step(`category ${category.id}, pet ${pet.id}`);
 const again = await shop.POST("/pets", newPet);
 assert.deepEqual(must(again), pet);
 assert.equal(header(again, "Idempotent-Replayed"), "true");
-step("the same POST under its Idempotency-Key: the same pet, once");
+step("the same POST with its Idempotency-Key returns the same pet");
 
 const petPath = { path: { petId: pet.id } };
 must(await shop.PUT("/store/inventory/{petId}", { params: petPath, body: { quantity: 3 } }));
@@ -74,7 +74,7 @@ assert.deepEqual(order, { id: order.id, petId: pet.id, quantity: 2, shipDate: "2
 assert.equal((await stockOf(pet.id)).quantity, 1);
 step(`order ${order.id} of 2, 1 left`);
 
-const tooMany = refused(await shop.POST("/store/orders", { body: { petId: pet.id, quantity: 2 } }), 409, "insufficient_stock");
+const tooMany = expectError(await shop.POST("/store/orders", { body: { petId: pet.id, quantity: 2 } }), 409, "insufficient_stock");
 step(`2 more: ${tooMany.status} ${tooMany.code}`);
 
 const orderPath = { orderId: order.id };
@@ -87,12 +87,12 @@ const change = { params: { path: orderPath, header: { "If-Match": tag } }, body:
 const changed = await shop.PATCH("/store/orders/{orderId}", change);
 assert.equal(must(changed).shipDate, undefined);
 assert.notEqual(header(changed, "ETag"), tag);
-refused(await shop.PATCH("/store/orders/{orderId}", change), 412, "precondition_failed");
+expectError(await shop.PATCH("/store/orders/{orderId}", change), 412, "precondition_failed");
 step("If-Match: shipDate cleared; with the old tag 412 precondition_failed");
 
 const completed = must(await shop.PATCH("/store/orders/{orderId}", { params: { path: orderPath }, body: { complete: true } }));
 assert.equal(completed.complete, true);
-refused(await shop.DELETE("/store/orders/{orderId}", { params: { path: orderPath } }), 409, "order_complete");
+expectError(await shop.DELETE("/store/orders/{orderId}", { params: { path: orderPath } }), 409, "order_complete");
 step("order completed; it cannot be cancelled: 409 order_complete");
 
 const second = must(await shop.POST("/store/orders", { body: { petId: pet.id } })); // quantity: 1
@@ -120,12 +120,12 @@ for (let next = nextPage(first); next !== undefined; pages++) {
 assert.deepEqual({ names, pages }, { names: ["Atl", "Metztli", "Xochi"], pages: 2 });
 step(`${names.length} pets on ${pages} pages`);
 
-const invalid = refused(await shop.POST("/pets", { body: { name: " ", categoryId: 0 } }), 400, "validation_failed");
+const invalid = expectError(await shop.POST("/pets", { body: { name: " ", categoryId: 0 } }), 400, "validation_failed");
 assert.deepEqual(invalid.errors?.map(({ pointer, code }) => `${pointer} ${code}`), ["/name blank", "/categoryId out_of_range"]);
-step("a bad pet: 400 validation_failed with both faults");
+step("an invalid pet: 400 validation_failed with both errors");
 
 const stranger = await shop.GET("/pets", { headers: { Authorization: "Bearer nobody" } });
-refused(stranger, 401, "invalid_api_key");
+expectError(stranger, 401, "invalid_api_key");
 assert.match(header(stranger, "WWW-Authenticate"), /error="invalid_token"/);
 step("a wrong key: 401 invalid_api_key");
 
