@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -96,8 +97,50 @@ func TestGoProseMistakes(t *testing.T) {
 	}
 }
 
+// TestCommentProse checks the comments of scripts, SQL, configuration, JavaScript and
+// CSS against badProse and badGoProse, line by line.
+func TestCommentProse(t *testing.T) {
+	t.Parallel()
+	comment := regexp.MustCompile(`(?m)(?:^|\s)(?:#|//|--|/?\*+)\s+(.*)$`)
+	names := filesOf(t, func(name string) bool {
+		switch filepath.Ext(name) {
+		case ".yml", ".yaml", ".sql", ".js", ".css", ".sh", ".lua", ".env", ".py":
+			return filepath.Base(name) != "openapi.yaml" // TestSpecProse
+		case "":
+			return strings.HasPrefix(name, ".ci/") || name == "Makefile" || name == "Dockerfile"
+		}
+		return false
+	})
+	for _, name := range names {
+		text, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range comment.FindAllStringSubmatch(string(text), -1) {
+			for _, mistake := range goProseMistakes(describedField.ReplaceAllString(match[1], "the field")) {
+				t.Errorf("%s: %s", name, mistake)
+			}
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("checked only %d files, want at least 50", len(names))
+	}
+}
+
+// describedField is legitimate in comments about a field with the name description.
+var describedField = regexp.MustCompile(`(?i)\bthe description\b`)
+
 // goFiles returns the paths of the Go files to check in the repository.
 func goFiles(t *testing.T) []string {
+	t.Helper()
+	return filesOf(t, func(name string) bool {
+		return filepath.Ext(name) == ".go" && !strings.HasPrefix(filepath.Base(name), "prose_") // these contain the patterns
+	})
+}
+
+// filesOf returns the paths of files in the repository, without test data and the
+// folders of tools, but with .ci.
+func filesOf(t *testing.T, wanted func(name string) bool) []string {
 	t.Helper()
 	var names []string
 	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
@@ -110,9 +153,9 @@ func goFiles(t *testing.T) []string {
 		case err != nil:
 			return err
 		case entry.IsDir() && (slices.Contains(goProseUnchecked, name) || entry.Name() == "testdata" || entry.Name() == "node_modules" ||
-			name != "." && strings.HasPrefix(entry.Name(), ".")):
+			name != "." && name != ".ci" && strings.HasPrefix(entry.Name(), ".") || name == ".ci/output"):
 			return filepath.SkipDir
-		case filepath.Ext(name) == ".go" && !strings.HasPrefix(filepath.Base(name), "prose_"): // these contain the patterns
+		case entry.Type().IsRegular() && wanted(name):
 			names = append(names, name)
 		}
 		return nil
