@@ -160,12 +160,12 @@ func openBrowser(ctx context.Context, address string) error {
 }
 
 func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster, error) {
-	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: c.PGBin, Progress: p.stderr})
+	binaries, err := localpg.Find(ctx, c.PGBin, p.stderr)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s; or run `docker compose up`, or set DATABASE_URL to a database that runs", plainLocal(err))
+		return nil, fmt.Errorf("%s; or run `docker compose up`, or set DATABASE_URL to a database that runs", oneLine(err.Error()))
 	}
 	dir, err := filepath.Abs(filepath.Join(devDir, "postgres"))
 	if err != nil {
@@ -176,15 +176,10 @@ func (p *program) startCluster(ctx context.Context, c config) (*localpg.Cluster,
 		return nil, fmt.Errorf("another petstore dev runs in this folder (%w); stop it first", inUse)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL cannot run in %s: %s", filepath.Join(devDir, "postgres"), plainLocal(err))
+		return nil, fmt.Errorf("PostgreSQL cannot run in %s: %s", filepath.Join(devDir, "postgres"), oneLine(err.Error()))
 	}
 	fmt.Fprintf(p.stdout, "Database: %s, its data in %s\n", binaries, filepath.Join(devDir, "postgres"))
 	return cluster, cluster.EnsureDatabase(ctx, devDatabase)
-}
-
-// plainLocal formats an error of localpg in one line, without the package name.
-func plainLocal(err error) string {
-	return oneLine(strings.ReplaceAll(err.Error(), "localpg: ", ""))
 }
 
 func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {

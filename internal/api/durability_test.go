@@ -20,7 +20,7 @@ import (
 // settings that affect a whole server.
 func ownCluster(t *testing.T) *pgtest.Database {
 	t.Helper()
-	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
+	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

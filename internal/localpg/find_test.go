@@ -5,14 +5,14 @@ import (
 	"bytes"
 	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
-	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"petstore/internal/localpg"
@@ -21,100 +21,51 @@ import (
 // nowhere is a mirror that refuses connections.
 const nowhere = "http://127.0.0.1:1"
 
-func TestFindOrder(t *testing.T) {
+func TestFind(t *testing.T) {
 	t.Parallel()
-	root := openDir(t)
-	dir := func(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
+	dir := openDir(t)
+	wantError := func(want ...string) {
+		t.Helper()
+		_, err := localpg.FindIn(t.Context(), dir, nowhere, "digest")
+		for _, text := range want {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("got error %v, want it to contain %q", err, text)
+			}
+		}
+	}
+	wantFound := func(folder, version string) {
+		t.Helper()
+		found, err := localpg.FindIn(t.Context(), dir, nowhere, "digest")
+		if err != nil || found.Dir != filepath.Join(dir, folder) || found.Version != version {
+			t.Errorf("got %v, %v; want version %s in %s", found, err, version, folder)
+		}
+	}
 
-	install(t, dir("named"), "16.1")
-	install(t, dir("cellar", "bin"), "17.2 (Homebrew)")
-	link(t, dir("cellar", "bin", "postgres"), dir("linked", "postgres"))
-	install(t, dir("configured"), "18beta1")
-	writeProgram(t, mkdir(t, dir("tools"))+"/pg_config", []byte("#!/bin/sh\necho "+dir("configured")+"\n"))
-	install(t, dir("lib", "9", "bin"), "9.6.24")
-	install(t, dir("lib", "15", "bin"), "15.18 (Debian 15.18-0+deb12u1)")
-	install(t, dir("lib", "16", "bin"), "16.9")
-	install(t, dir("lib", "17", "bin"), "17.5")
-	if err := os.Remove(dir("lib", "17", "bin", "initdb")); err != nil { // a client package
+	wantError("apt-get install", "dnf install", "brew install", nowhere)
+	install(t, filepath.Join(dir, "lib/14/bin"), "14.18")
+	wantError("14/bin has PostgreSQL 14.18, too old")
+
+	install(t, filepath.Join(dir, "lib/15/bin"), "15.18 (Debian 15.18-0+deb12u1)")
+	install(t, filepath.Join(dir, "lib/16/bin"), "16.9")
+	install(t, filepath.Join(dir, "lib/17/bin"), "17.5")
+	if err := os.Remove(filepath.Join(dir, "lib/17/bin/initdb")); err != nil {
 		t.Fatal(err)
 	}
-	known := []string{dir("lib", "*", "bin")}
+	wantFound("lib/16/bin", "16.9")
 
-	for _, test := range []struct {
-		name    string
-		options localpg.FindOptions
-		want    localpg.Binaries
-	}{
-		{
-			"the one that is named",
-			localpg.FindOptions{Bin: dir("named"), Path: dir("linked"), Installed: known},
-			localpg.Binaries{Dir: dir("named"), Version: "16.1", Major: 16},
-		},
-		{
-			"the PATH, through a link",
-			localpg.FindOptions{Path: dir("tools") + ":" + dir("linked"), Installed: known},
-			localpg.Binaries{Dir: dir("cellar", "bin"), Version: "17.2", Major: 17},
-		},
-		{
-			"pg_config",
-			localpg.FindOptions{Path: dir("tools"), Installed: known},
-			localpg.Binaries{Dir: dir("configured"), Version: "18beta1", Major: 18},
-		},
-		{
-			"the newest whole one that is installed",
-			localpg.FindOptions{Path: dir("empty"), Installed: known},
-			localpg.Binaries{Dir: dir("lib", "16", "bin"), Version: "16.9", Major: 16},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := localpg.Find(t.Context(), test.options)
-			if err != nil || got != test.want {
-				t.Errorf("got %v, %v; want %v", got, err, test.want)
-			}
-		})
+	install(t, filepath.Join(dir, "cellar/bin"), "19beta1")
+	mkdir(t, filepath.Join(dir, "path"))
+	if err := os.Symlink(filepath.Join(dir, "cellar/bin/postgres"), filepath.Join(dir, "path/postgres")); err != nil {
+		t.Fatal(err)
 	}
-}
+	wantFound("cellar/bin", "19beta1")
 
-func TestFindErrors(t *testing.T) {
-	t.Parallel()
-	root := openDir(t)
-	old := filepath.Join(root, "old")
-	install(t, old, "14.18")
-
-	for _, test := range []struct {
-		name    string
-		options localpg.FindOptions
-		want    []string
-	}{
-		{
-			"nothing anywhere",
-			localpg.FindOptions{Path: root, Installed: []string{}, Cache: filepath.Join(root, "cache"), Mirror: nowhere},
-			[]string{"apt-get install", "dnf install", "brew install", "cannot connect to " + nowhere + ": connection refused;"},
-		},
-		{
-			"too old",
-			localpg.FindOptions{Path: old, Installed: []string{}, Cache: filepath.Join(root, "cache"), Mirror: nowhere},
-			[]string{old + " has PostgreSQL 14.18, too old"},
-		},
-		{
-			"named and not there",
-			localpg.FindOptions{Bin: filepath.Join(root, "absent")},
-			[]string{filepath.Join(root, "absent", "initdb"), "no such file"},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			_, err := localpg.Find(t.Context(), test.options)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q is not in %q", want, err)
-				}
-			}
-		})
+	named, err := localpg.Find(t.Context(), filepath.Join(dir, "lib/15/bin"), nil)
+	if err != nil || named.Version != "15.18" || named.Major != 15 {
+		t.Errorf("the named directory: got %v, %v", named, err)
+	}
+	if _, err := localpg.Find(t.Context(), filepath.Join(dir, "absent"), nil); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a named directory that does not exist: got %v", err)
 	}
 }
 
@@ -123,11 +74,8 @@ func TestFindErrors(t *testing.T) {
 //go:embed testdata/server.txz
 var archivedServer []byte
 
-// serveArchive is a mirror in the test that has the archived server for every
-// platform. It returns its address, the digest of the archive, and how often it
-// was fetched.
-func serveArchive(t *testing.T) (mirror, digest string, fetched *atomic.Int32) {
-	t.Helper()
+func TestFindDownloads(t *testing.T) {
+	t.Parallel()
 	var jar bytes.Buffer
 	archive := zip.NewWriter(&jar)
 	entry, err := archive.Create("postgres.txz")
@@ -140,62 +88,38 @@ func serveArchive(t *testing.T) (mirror, digest string, fetched *atomic.Int32) {
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
-	fetched = new(atomic.Int32)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, ".jar") {
-			http.NotFound(w, r)
-			return
-		}
+	var fetched atomic.Int32
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fetched.Add(1)
 		if _, err := w.Write(jar.Bytes()); err != nil {
 			t.Error(err)
 		}
 	}))
-	t.Cleanup(server.Close)
-	sum := sha256.Sum256(jar.Bytes())
-	return server.URL, hex.EncodeToString(sum[:]), fetched
-}
+	defer mirror.Close()
+	dir := openDir(t)
+	cache := mkdir(t, filepath.Join(dir, "cache"))
+	digest := fmt.Sprintf("%x", sha256.Sum256(jar.Bytes()))
+	wantCached := func(want int) {
+		t.Helper()
+		if left, err := os.ReadDir(cache); err != nil || len(left) != want {
+			t.Errorf("the cache contains %v, %v; want %d entries", left, err, want)
+		}
+	}
 
-// TestFindFetches gets the archive from a mirror in the test.
-func TestFindFetches(t *testing.T) {
-	t.Parallel()
-	mirror, digest, fetched := serveArchive(t)
-	var progress bytes.Buffer
-	cache := filepath.Join(openDir(t), "cache")
-	options := localpg.FindOptions{Path: cache, Installed: []string{}, Cache: cache, Mirror: mirror, Digest: digest, Progress: &progress}
+	_, err = localpg.FindIn(t.Context(), dir, mirror.URL, strings.Repeat("0", len(digest)))
+	if err == nil || !strings.Contains(err.Error(), "has the SHA-256 "+digest+" instead of 0000") {
+		t.Errorf("an archive with another digest: got %v", err)
+	}
+	wantCached(0)
 	for range 2 {
-		found, err := localpg.Find(t.Context(), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found.Version != "17.5" || !strings.HasPrefix(found.Dir, cache) {
-			t.Errorf("found %v", found)
+		found, err := localpg.FindIn(t.Context(), dir, mirror.URL, digest)
+		if err != nil || found.Version != "17.5" || !strings.HasPrefix(found.Dir, cache) {
+			t.Errorf("got %v, %v", found, err)
 		}
 	}
-	if fetched.Load() != 1 || strings.Count(progress.String(), "\n") != 1 {
-		t.Errorf("fetched %d times, saying %q; want once", fetched.Load(), progress.String())
-	}
-	left, err := os.ReadDir(cache)
-	if err != nil || len(left) != 1 {
-		t.Errorf("the cache holds %v, %v; want the server alone", left, err)
-	}
-}
-
-// TestFindChecksTheDigest: an archive other than the one that the program knows
-// is refused, and nothing of it is kept.
-func TestFindChecksTheDigest(t *testing.T) {
-	t.Parallel()
-	mirror, digest, fetched := serveArchive(t)
-	cache := filepath.Join(openDir(t), "cache")
-	_, err := localpg.Find(t.Context(), localpg.FindOptions{Path: cache, Installed: []string{}, Cache: cache, Mirror: mirror})
-	if err == nil || !strings.Contains(err.Error(), "has the SHA-256 "+digest+" instead of ") {
-		t.Errorf("got %v", err)
-	}
-	if fetched.Load() != 1 {
-		t.Errorf("fetched %d times", fetched.Load())
-	}
-	if left, err := os.ReadDir(cache); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the cache holds %v, %v", left, err)
+	wantCached(1)
+	if fetched.Load() != 2 {
+		t.Errorf("fetched %d times, want one refused and one accepted", fetched.Load())
 	}
 }
 
@@ -205,15 +129,14 @@ func install(t *testing.T, dir, version string) {
 	mkdir(t, dir)
 	for _, program := range []string{"initdb", "postgres"} {
 		script := "#!/bin/sh\necho '" + program + " (PostgreSQL) " + version + "'\n"
-		writeProgram(t, filepath.Join(dir, program), []byte(script))
-	}
-}
-
-func link(t *testing.T, target, file string) {
-	t.Helper()
-	mkdir(t, filepath.Dir(file))
-	if err := os.Symlink(target, file); err != nil {
-		t.Fatal(err)
+		// Another test that forks now would hold the file open for a moment, and a
+		// program that is open for writing cannot be run (golang/go#22315).
+		syscall.ForkLock.RLock()
+		err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -11,53 +11,62 @@ import (
 	"syscall"
 )
 
-// lockDir takes the lock of a directory, or returns an [*InUseError]. The file
-// holds the process id of its owner.
+// InUseError says that another process uses the directory.
+type InUseError struct {
+	Dir string
+	PID int // of that process, 0 if unknown
+}
+
+func (e *InUseError) Error() string {
+	if e.PID == 0 {
+		return "another process uses the database in " + e.Dir
+	}
+	return fmt.Sprintf("another process (pid %d) uses the database in %s", e.PID, e.Dir)
+}
+
+// lockDir locks a directory, or returns an [*InUseError]. The file of the lock holds
+// the process id of its owner, unless the server is detached from it.
 //
 // The server inherits the locked file, so the lock lasts until the owner and the
 // last process of its server have ended, and the kernel releases it.
-func lockDir(ctx context.Context, dir string) (*os.File, error) {
+func lockDir(ctx context.Context, dir string, detached bool) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("localpg: %w", err)
-	}
-	if err := takeLock(ctx, file, dir); err != nil {
-		file.Close()
 		return nil, err
 	}
-	err = file.Truncate(0)
-	if err == nil {
+	if err = takeLock(ctx, file, dir); err == nil {
+		err = file.Truncate(0)
+	}
+	if err == nil && !detached {
 		_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	}
 	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("localpg: %w", err)
+		return nil, err
 	}
 	return file, nil
 }
 
-// takeLock locks the file. If the owner was killed, it stops the server that the
+// takeLock locks the file. If its owner does not live, it stops the server that the
 // owner left, and waits until that has ended.
 func takeLock(ctx context.Context, file *os.File, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	for signalled := false; ; {
+	for first := true; ; first = false {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return nil
-		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("localpg: lock %s: %w", file.Name(), err)
+			return err
 		}
 		owner := readPID(file.Name())
-		if processExists(owner) {
+		if owner > 0 && !errors.Is(syscall.Kill(owner, 0), syscall.ESRCH) {
 			return &InUseError{Dir: dir, PID: owner}
 		}
-		if server := readPID(pidFile(dir)); owner > 0 && server > 0 && !signalled {
-			signalled = syscall.Kill(server, syscall.SIGINT) == nil
+		server := readPID(pidFile(dir))
+		if server > 0 && !first { // an owner that has just locked has not written its id
+			_ = syscall.Kill(server, syscall.SIGINT)
 		}
 		if !pause(ctx) {
-			return &InUseError{Dir: dir, PID: readPID(pidFile(dir))}
+			return &InUseError{Dir: dir, PID: server}
 		}
 	}
 }
@@ -67,23 +76,8 @@ func pidFile(dir string) string { return filepath.Join(dir, "data", "postmaster.
 
 // readPID returns the number in the first line of a file, or 0.
 func readPID(file string) int {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
+	content, _ := os.ReadFile(file)
 	line, _, _ := strings.Cut(string(content), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil || pid < 1 {
-		return 0
-	}
-	return pid
-}
-
-// processExists reports whether a process has the id, even one of another user.
-func processExists(pid int) bool {
-	if pid < 1 {
-		return false
-	}
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
+	pid, _ := strconv.Atoi(line)
+	return max(0, pid)
 }

@@ -25,50 +25,47 @@ const (
 	defaultImage = "postgres:17.11-alpine@sha256:b0f9560a2de083e2cc7382e75f808c7381a32852a7ec49117deedb300e552b24"
 
 	engineTimeout   = 2 * time.Second // a socket can accept and stay mute
-	pullTimeout     = 2 * time.Minute
 	pullIdleTimeout = 10 * time.Second
 	runTimeout      = time.Minute
 )
 
 // startContainer runs the image of PETSTORE_TEST_POSTGRES_IMAGE if a Docker engine
-// responds. The engine removes the container when its server stops.
-func startContainer(ctx context.Context, dir string) (*server, error) {
+// responds, and returns the server's URL and description. The engine removes the
+// container when its server stops.
+func startContainer(ctx context.Context, dir string) (url, description string, err error) {
 	host, err := engineHost(ctx)
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	engine, err := client.New(client.FromEnv, client.WithHost(host))
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	defer engine.Close()
 	image := cmp.Or(os.Getenv("PETSTORE_TEST_POSTGRES_IMAGE"), defaultImage)
 	if err := provideImage(ctx, engine, image); err != nil {
 		say(fmt.Sprintf("not in a container: %s: %v", host, err))
-		return nil, fmt.Errorf("%s: %w", host, err)
+		return "", "", fmt.Errorf("%s: %w", host, err)
 	}
 	name := "petstore-" + filepath.Base(dir)
 	// it cannot be used any more, if there is one
 	_, _ = engine.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 
-	// testcontainers reads these
+	// testcontainers reads these; its reaper would end the container with this process
 	loopback := strings.HasPrefix(host, "unix:") && os.Getenv("TESTCONTAINERS_HOST_OVERRIDE") == ""
-	settings := map[string]string{"DOCKER_HOST": host}
+	err = errors.Join(os.Setenv("DOCKER_HOST", host),
+		os.Setenv("TESTCONTAINERS_RYUK_DISABLED", cmp.Or(os.Getenv("TESTCONTAINERS_RYUK_DISABLED"), "true")))
 	if loopback {
-		settings["TESTCONTAINERS_HOST_OVERRIDE"] = "127.0.0.1"
+		err = errors.Join(err, os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
 	}
-	if os.Getenv("TESTCONTAINERS_RYUK_DISABLED") == "" {
-		settings["TESTCONTAINERS_RYUK_DISABLED"] = "true" // it would remove the container after the first process
+	if err != nil {
+		return "", "", err
 	}
-	for name, value := range settings {
-		if err := os.Setenv(name, value); err != nil {
-			return nil, err
-		}
-	}
-	return runContainer(ctx, name, image, loopback)
+	url, err = runContainer(ctx, name, image, loopback)
+	return url, fmt.Sprintf("PostgreSQL in a container of %s (testcontainers)", image), err
 }
 
-func runContainer(ctx context.Context, name, image string, loopback bool) (*server, error) {
+func runContainer(ctx context.Context, name, image string, loopback bool) (url string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	running, err := tcpostgres.Run(ctx, image,
@@ -88,14 +85,13 @@ func runContainer(ctx context.Context, name, image string, loopback bool) (*serv
 			wait.ForLog("database system is ready to accept connections").WithOccurrence(2),
 			wait.ForListeningPort("5432/tcp")),
 	)
-	var url string
 	if err == nil {
 		url, err = running.ConnectionString(ctx, "sslmode=disable")
 	}
 	if err != nil {
-		return nil, errors.Join(err, testcontainers.TerminateContainer(running, testcontainers.StopTimeout(0)))
+		return "", errors.Join(err, testcontainers.TerminateContainer(running, testcontainers.StopTimeout(0)))
 	}
-	return &server{URL: url, Description: fmt.Sprintf("PostgreSQL in a container of %s (testcontainers)", image)}, nil
+	return url, nil
 }
 
 // engineHost returns the address of a Docker engine: DOCKER_HOST, or the first of
@@ -104,59 +100,36 @@ func engineHost(ctx context.Context) (string, error) {
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
 		return host, nil
 	}
-	sockets := []string{"/var/run/docker.sock"}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		sockets = append(sockets, filepath.Join(dir, "docker.sock"))
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		sockets = append(sockets, filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock"))
-	}
-	dialer := net.Dialer{Timeout: engineTimeout}
-	var errs []error
-	for _, socket := range sockets {
-		conn, err := dialer.DialContext(ctx, "unix", socket)
-		if err == nil {
+	home, _ := os.UserHomeDir()
+	for _, socket := range []string{
+		"/var/run/docker.sock", filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"),
+		filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock"),
+	} {
+		if conn, err := new(net.Dialer).DialContext(ctx, "unix", socket); err == nil {
 			conn.Close()
 			return "unix://" + socket, nil
 		}
-		if !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
 	}
-	if len(errs) == 0 {
-		return "", errors.New("there is no socket of an engine")
-	}
-	return "", errors.Join(errs...)
+	return "", errors.New("no socket of an engine accepts a connection")
 }
 
 // provideImage pulls the image if the engine does not have it. An engine that does
-// not respond soon counts as none.
+// not respond soon counts as none, and so does one without progress: without a
+// network, it can be silent for minutes.
 func provideImage(ctx context.Context, engine *client.Client, image string) error {
-	shortCtx, cancel := context.WithTimeoutCause(ctx, engineTimeout, fmt.Errorf("no response within %v", engineTimeout))
-	defer cancel()
-	_, err := engine.Ping(shortCtx, client.PingOptions{NegotiateAPIVersion: true})
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(engineTimeout, func() { cancel(errors.New("the engine does not respond")) })
+	defer silent.Stop()
+	_, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 	if err == nil {
-		_, err = engine.ImageInspect(shortCtx, image)
+		_, err = engine.ImageInspect(ctx, image)
 	}
-	if shortCtx.Err() != nil {
-		return context.Cause(shortCtx)
-	}
-	if err == nil || !errdefs.IsNotFound(err) {
-		return err
+	if !errdefs.IsNotFound(err) {
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	say("pulling the image " + image)
-	return pull(ctx, engine, image)
-}
-
-// pull pulls an image as long as there is progress. Without a network, an engine can
-// be silent for minutes.
-func pull(ctx context.Context, engine *client.Client, image string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, fmt.Errorf("pulling %s: not done after %v", image, pullTimeout))
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	idle := time.AfterFunc(pullIdleTimeout, func() { stop(fmt.Errorf("pulling %s: no progress for %v", image, pullIdleTimeout)) })
-	defer idle.Stop()
+	silent.Reset(pullIdleTimeout)
 	pulling, err := engine.ImagePull(ctx, image, client.ImagePullOptions{})
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
@@ -168,7 +141,7 @@ func pull(ctx context.Context, engine *client.Client, image string) error {
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), fmt.Errorf("pulling %s: %w", image, err))
 		}
-		idle.Reset(pullIdleTimeout)
+		silent.Reset(pullIdleTimeout)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -45,88 +46,109 @@ type Database struct {
 // logs the owner's URL.
 func New(t testing.TB) *Database {
 	t.Helper()
-	server := mustFind(t)
-	template, err := migratedTemplate()
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	s := mustFind(t)
 	// copying files is faster than the default, which is meant for large templates
-	database := create(t, server, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(template)))
-	database.URL = server.servingURL(database.OwnerURL)
+	database, name := create(t, s, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(s.template)))
+	database.URL = s.servingURL(name)
 	return database
 }
 
 // NewEmpty returns a database without any table; both its URLs are the owner's.
 func NewEmpty(t testing.TB) *Database {
 	t.Helper()
-	return create(t, mustFind(t), "")
+	database, _ := create(t, mustFind(t), "")
+	return database
 }
 
-// find finds the server, and migratedTemplate makes its template, once in this
-// process.
-var (
-	find             = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
-	migratedTemplate = sync.OnceValues(func() (string, error) {
-		server, err := find()
-		if err != nil {
-			return "", err
-		}
-		return server.template(context.Background())
-	})
-)
+// find finds the server once in this process.
+var find = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
 
 func mustFind(t testing.TB) *server {
 	t.Helper()
-	server, err := find()
+	s, err := find()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	return server
+	return s
 }
 
-// create creates a database for the test.
-func create(t testing.TB, server *server, options string) *Database {
+// create creates a database for the test, and returns its name too.
+func create(t testing.TB, s *server, options string) (_ *Database, name string) {
 	t.Helper()
-	name := databaseName(server.prefix(), t.Name())
-	if err := server.exec(t.Context(), fmt.Sprintf("CREATE DATABASE %s %s", quote(name), options)); err != nil {
+	name = databaseName(s.prefix, t.Name())
+	if err := s.exec(t.Context(), "CREATE DATABASE "+quote(name)+" "+options); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	address := server.databaseURL(name)
-	database := &Database{URL: address, OwnerURL: address}
+	address := s.databaseURL(name).String()
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxPoolConns
 	// not the test's context, which ends before its cleanup
-	database.Pool, err = pgxpool.NewWithConfig(context.Background(), config)
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
-		database.Pool.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
-		defer cancel()
-		if err := server.leave(ctx, t, name, address); err != nil {
-			t.Errorf("pgtest: %v", err)
-		}
+		pool.Close()
+		s.leave(t, name, address)
 	})
-	return database
+	return &Database{URL: address, OwnerURL: address, Pool: pool}, name
 }
 
 // leave drops the database of a test that passed from a foreign server. A server of
 // ours deletes all its data at once, which is faster.
-func (s *server) leave(ctx context.Context, t testing.TB, name, url string) error {
+func (s *server) leave(t testing.TB, name, address string) {
 	t.Helper()
 	switch {
 	case t.Failed() && s.foreign:
-		t.Logf("pgtest: the database of this test, until the next run: %s", url)
+		t.Logf("pgtest: the database of this test, until the next run: %s", address)
 	case t.Failed():
-		t.Logf("pgtest: the database of this test, until the server is idle: %s", url)
+		t.Logf("pgtest: the database of this test, until the server is idle: %s", address)
 	case s.foreign:
-		return s.exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(name)))
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+		defer cancel()
+		if err := s.exec(ctx, "DROP DATABASE "+quote(name)+" WITH (FORCE)"); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	}
+}
+
+// exec runs a statement on a connection of its own.
+func (s *server) exec(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, s.url.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("%s: %w", sql, err)
 	}
 	return nil
+}
+
+// databaseURL returns the URL of another database of the server.
+func (s *server) databaseURL(name string) *url.URL {
+	address := *s.url
+	address.Path = "/" + name
+	return &address
+}
+
+// servingRole is the role of the servers under test. Only those who can be the owner
+// of the databases can compute its password, which is the same in every process.
+func (s *server) servingRole() string     { return s.prefix + "serving" }
+func (s *server) servingPassword() string { return digest("serving " + s.url.String()) }
+
+// servingURL returns the URL of a database for the serving role.
+func (s *server) servingURL(name string) string {
+	address := s.databaseURL(name)
+	query := address.Query()
+	query.Del("user")
+	query.Del("password")
+	address.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq does not decode a plus
+	address.User = url.UserPassword(s.servingRole(), s.servingPassword())
+	return address.String()
 }
 
 // databaseName returns a unique name that contains the name of the test.

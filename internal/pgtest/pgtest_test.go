@@ -2,15 +2,18 @@ package pgtest_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,29 +32,50 @@ const (
 
 func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
-	one, other := pgtest.New(t), pgtest.New(t)
+	one, other, empty := pgtest.New(t), pgtest.New(t), pgtest.NewEmpty(t)
 	t.Logf("url=%s", one.OwnerURL)
-	if one.URL == other.URL || one.OwnerURL == other.OwnerURL {
-		t.Fatalf("both are %s", one.OwnerURL)
-	}
-	var migrated bool
-	if err := one.Pool.QueryRow(t.Context(), "SELECT max(version_id) > 0 FROM goose_db_version").Scan(&migrated); err != nil || !migrated {
-		t.Errorf("migrated: %t, %v", migrated, err)
-	}
 	if _, err := one.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)"); err != nil {
 		t.Fatal(err)
 	}
-	mine, others := tables(t, one.Pool), tables(t, other.Pool)
-	if diff := cmp.Diff(append(others, "mine"), mine); diff != "" {
-		t.Errorf("the table of one database (- wanted, + got):\n%s", diff)
+	const tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename = 'mine', tablename"
+	others := names(t, other.Pool, tables)
+	if !slices.Contains(others, "pets") {
+		t.Errorf("the tables of a migrated database are %v", others)
+	}
+	if diff := cmp.Diff(append(others, "mine"), names(t, one.Pool, tables)); diff != "" {
+		t.Errorf("the tables of one database (-want +got):\n%s", diff)
+	}
+	if got := names(t, empty.Pool, tables); len(got) != 0 {
+		t.Errorf("an empty database has %v", got)
+	}
+	// without it, the server could stop, or another process drop these databases
+	if locks := names(t, one.Pool, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"); len(locks) == 0 {
+		t.Error("this process does not hold the lock of the server's users")
 	}
 	if os.Getenv(failEnv) != "" {
 		t.Errorf("%s is set", failEnv)
 	}
 }
 
-// TestServerDoesNotOwn: a server under test is another role than the test, on the
-// same database.
+func TestMigrationsHash(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, files := range []fstest.MapFS{
+		{"1.sql": {Data: []byte("a")}},
+		{"1.sql": {Data: []byte("b")}},
+		{"2.sql": {Data: []byte("a")}},
+		{"1.sql": {Data: []byte("a")}, "2.sql": {}},
+	} {
+		hash, err := pgtest.MigrationsHash(files)
+		if err != nil || seen[hash] {
+			t.Errorf("the hash of %v is %q again, %v", files, hash, err)
+		}
+		seen[hash] = true
+	}
+}
+
+// TestServerDoesNotOwn checks that a server under test is another role than the test,
+// on the same database.
 func TestServerDoesNotOwn(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -60,27 +84,13 @@ func TestServerDoesNotOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	who := func(pool *pgxpool.Pool) (name, role string) {
-		t.Helper()
-		if err := pool.QueryRow(t.Context(), "SELECT current_database(), session_user::text").Scan(&name, &role); err != nil {
-			t.Fatal(err)
-		}
-		return name, role
-	}
-	served, serving := who(server)
-	owned, owner := who(database.Pool)
-	if served != owned || serving == owner || !strings.HasSuffix(serving, "_serving") {
-		t.Errorf("the server is %s in %s, the test %s in %s", serving, served, owner, owned)
+	const who = "SELECT unnest(ARRAY[current_database(), session_user])::text"
+	serving, owner := names(t, server, who), names(t, database.Pool, who)
+	if serving[0] != owner[0] || serving[1] == owner[1] || !strings.HasSuffix(serving[1], "_serving") {
+		t.Errorf("the database and role of the server are %v, those of the test are %v", serving, owner)
 	}
 	if _, err := server.Exec(t.Context(), "CREATE TABLE mine (id int)"); err == nil {
 		t.Error("the server can make a table")
-	}
-}
-
-func TestNewEmpty(t *testing.T) {
-	t.Parallel()
-	if got := tables(t, pgtest.NewEmpty(t).Pool); len(got) != 0 {
-		t.Errorf("an empty database has %v", got)
 	}
 }
 
@@ -90,11 +100,8 @@ func TestProcessesShareOneServer(t *testing.T) {
 	other := make(chan result)
 	go func() { other <- user.run() }()
 	first, second := user.run(), <-other
-	if !first.passed || !second.passed {
-		t.Fatalf("not passed:\n%s\n%s", first.output, second.output)
-	}
-	if serverOf(t, first.url) != serverOf(t, second.url) {
-		t.Errorf("two processes got %s and %s", first.url, second.url)
+	if !first.passed || !second.passed || serverOf(t, first.url) != serverOf(t, second.url) {
+		t.Fatalf("two processes:\n%s\n%s", first.output, second.output)
 	}
 	if lines := first.output + second.output; strings.Count(lines, "(private cluster)") != 1 {
 		t.Errorf("want one line about the server in:\n%s", lines)
@@ -128,19 +135,19 @@ func TestNextRun(t *testing.T) {
 	})
 
 	second := user.run()
-	if !second.passed || serverOf(t, second.url) != serverOf(t, first.url) {
-		t.Fatalf("the second run got %s instead of %s:\n%s", second.url, first.url, second.output)
+	if !second.passed || exists(t, first.url) || !exists(t, second.url) {
+		t.Fatalf("the second run:\n%s", second.output)
 	}
 	left := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
-	if len(left) != 3 || left[0] != template[0] || exists(t, first.url) || !exists(t, second.url) {
-		t.Errorf("after the second run there are %v, want the template and two databases of that run", left)
+	if len(left) != 4 || left[0] != template[0] {
+		t.Errorf("after the second run there are %v, want the template and three databases of that run", left)
 	}
 
 	// kill -9, of the server alone: its directory keeps a stale postmaster.pid
 	_, _ = postgres.Exec(t.Context(), "COPY (SELECT) TO PROGRAM 'kill -KILL $(head -n 1 postmaster.pid)'")
 	third := user.run()
-	if !third.passed || serverOf(t, third.url) == serverOf(t, second.url) {
-		t.Errorf("after a kill -9 the third run got %s again:\n%s", third.url, third.output)
+	if !third.passed || exists(t, second.url) || !exists(t, third.url) {
+		t.Errorf("the third run, after a kill -9 of the server:\n%s", third.output)
 	}
 }
 
@@ -149,11 +156,8 @@ func TestForeignServer(t *testing.T) {
 	server := pgtest.NewEmpty(t)
 	user := newUser(t, "PETSTORE_TEST_DATABASE_URL="+server.URL)
 	passed := user.run()
-	if !passed.passed || !strings.Contains(strings.Join(passed.lines, ""), "PETSTORE_TEST_DATABASE_URL") {
-		t.Fatalf("not passed:\n%s", passed.output)
-	}
-	if serverOf(t, passed.url) != serverOf(t, server.URL) {
-		t.Errorf("got %s of another server", passed.url)
+	if !passed.passed || serverOf(t, passed.url) != serverOf(t, server.URL) || !strings.Contains(passed.output, "of PETSTORE_TEST_DATABASE_URL") {
+		t.Fatalf("not passed on that server:\n%s", passed.output)
 	}
 	if exists(t, passed.url) {
 		t.Error("the database of a test that passed still exists")
@@ -188,7 +192,7 @@ func TestMuteEngine(t *testing.T) {
 	}
 	t.Cleanup(func() { listener.Close() })
 	result := newUser(t, "DOCKER_HOST=unix://"+socket).run()
-	if !result.passed || !strings.Contains(strings.Join(result.lines, ""), "(private cluster)") {
+	if !result.passed || !strings.Contains(result.output, "(private cluster)") {
 		t.Errorf("not passed:\n%s", result.output)
 	}
 }
@@ -199,7 +203,7 @@ func TestNoServer(t *testing.T) {
 	if result.passed || strings.Contains(result.output, "SKIP") {
 		t.Fatalf("without a server:\n%s", result.output)
 	}
-	for _, want := range []string{"/nowhere/initdb cannot be run", "unix:///nowhere.sock", "start Docker", "PETSTORE_TEST_DATABASE_URL"} {
+	for _, want := range []string{"/nowhere/initdb: no such file", "unix:///nowhere.sock", "start Docker", "PETSTORE_TEST_DATABASE_URL"} {
 		if !strings.Contains(result.output, want) {
 			t.Errorf("%q is missing in:\n%s", want, result.output)
 		}
@@ -231,7 +235,7 @@ type user struct {
 	attr    *syscall.SysProcAttr
 }
 
-// newUser returns a user whose servers are stopped when the test ends.
+// newUser returns a user whose server is stopped when the test ends.
 func newUser(t *testing.T, env ...string) *user {
 	t.Helper()
 	u := &user{t: t, program: filepath.Join(openDir(t), "tests"), cache: openDir(t), env: env}
@@ -245,21 +249,20 @@ func newUser(t *testing.T, env ...string) *user {
 	}
 	t.Cleanup(func() {
 		for _, file := range u.files("postmaster.pid") {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				continue // it has ended
+			pid := 0
+			content, _ := os.ReadFile(file) // gone if the server has ended
+			if _, err := fmt.Sscan(string(content), &pid); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGQUIT)
 			}
-			pid, _, _ := strings.Cut(string(content), "\n")
-			_ = exec.CommandContext(context.Background(), "kill", "-QUIT", pid).Run()
 		}
 		u.waitForEnd()
 	})
 	return u
 }
 
-// files returns the files with this name in the data of the user's servers.
+// files returns the files with this name in the data of the user's server.
 func (u *user) files(name string) []string {
-	files, err := filepath.Glob(filepath.Join(u.cache, "petstore", "test-*", "pg*", "data", name))
+	files, err := filepath.Glob(filepath.Join(u.cache, "petstore", "test-*", "pg", "data", name))
 	if err != nil {
 		u.t.Error(err)
 	}
@@ -268,15 +271,14 @@ func (u *user) files(name string) []string {
 
 func (u *user) waitForEnd() {
 	u.t.Helper()
-	eventually(u.t, "the servers have ended and deleted their data", func() bool { return len(u.files("*")) == 0 })
+	eventually(u.t, "the server has ended and deleted its data", func() bool { return len(u.files("*")) == 0 })
 }
 
 // result is the result of one process of tests.
 type result struct {
 	output string
 	passed bool
-	url    string   // of one of its databases
-	lines  []string // about the server
+	url    string // of one of its databases
 }
 
 // run runs a process with one test.
@@ -289,13 +291,8 @@ func (u *user) run(env ...string) result {
 	cmd.SysProcAttr = u.attr
 	output, err := cmd.CombinedOutput() // does not return while a server has it open
 	r := result{output: string(output), passed: err == nil && strings.Contains(string(output), "--- PASS: TestDatabasesAreSeparate")}
-	for line := range strings.Lines(r.output) {
-		if _, url, ok := strings.Cut(line, "url="); ok {
-			r.url = strings.TrimSpace(url)
-		}
-		if strings.HasPrefix(line, "pgtest: ") {
-			r.lines = append(r.lines, line)
-		}
+	if _, url, ok := strings.Cut(r.output, "url="); ok {
+		r.url = strings.Fields(url)[0]
 	}
 	return r
 }
@@ -314,11 +311,6 @@ func connect(t *testing.T, address, database string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
-}
-
-func tables(t *testing.T, pool *pgxpool.Pool) []string {
-	t.Helper()
-	return names(t, pool, "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename = 'mine', tablename")
 }
 
 func names(t *testing.T, pool *pgxpool.Pool, query string, args ...any) []string {

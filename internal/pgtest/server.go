@@ -2,109 +2,226 @@ package pgtest
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/localpg"
+	"petstore/migrations"
 )
 
 const (
 	connectTimeout = 10 * time.Second
+	// findTimeout is longer than all ways to a server take together.
+	findTimeout = 8 * time.Minute
+	// maxConnections is for all tests that run at once, in two runs of `go test ./...`.
+	maxConnections = "800"
 
 	// Advisory locks in the database of the server's URL. Every process that uses
-	// the server shares inUseLock until it ends; idleLock belongs to the session
-	// that stops the server.
-	inUseLock    = 0x70677465737431 // "pgtest1"
-	templateLock = 0x70677465737432
-	idleLock     = 0x70677465737433
+	// the server shares inUseLock until it ends.
+	inUseLock = 0x70677465737431 // "pgtest1"
+	setUpLock = 0x70677465737432
+
+	noServer = `there is no PostgreSQL to test on. One of these helps:
+- start Docker (%w)
+- install a server (%w)
+- set PETSTORE_TEST_DATABASE_URL to a postgres:// URL whose user may create databases and roles`
 )
 
 // server is a running server. Several processes may use it.
 type server struct {
-	URL         string // of the database from which to create others
-	Description string // for people
-	foreign     bool   // named by PETSTORE_TEST_DATABASE_URL: it outlives all runs
-	lease       *pgx.Conn
+	url      *url.URL  // of the database from which to create others
+	lease    *pgx.Conn // keeps the server running until this process ends
+	foreign  bool      // named by PETSTORE_TEST_DATABASE_URL: it outlives all runs
+	prefix   string    // of the name of everything that tests create on the server
+	template string    // name of the migrated database to clone
 }
 
-// prefix begins the name of everything that tests create on the server.
-func (s *server) prefix() string {
-	hash := sha256.Sum256([]byte(s.URL))
-	return "petstore_test_" + hex.EncodeToString(hash[:4]) + "_"
+// findServer takes the first way to a server that works, see the package comment.
+// The first process starts the server; the others wait for it and use it too.
+func findServer(ctx context.Context) (*server, error) {
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	if address := os.Getenv("PETSTORE_TEST_DATABASE_URL"); address != "" {
+		s, err := connect(ctx, address)
+		if err != nil {
+			return nil, fmt.Errorf("PETSTORE_TEST_DATABASE_URL: %w", err)
+		}
+		s.foreign = true
+		say(fmt.Sprintf("PostgreSQL %s of PETSTORE_TEST_DATABASE_URL", s.lease.PgConn().ParameterStatus("server_version")))
+		return s, nil
+	}
+	dir, err := serverDir()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	running := filepath.Join(dir, "url")
+	if address, err := os.ReadFile(running); err == nil {
+		if s, err := connect(ctx, string(address)); err == nil || !hasEnded(err) {
+			return s, err
+		}
+	}
+	address, description, err := startServer(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := connect(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.stopWhenIdle(ctx); err != nil {
+		return nil, err
+	}
+	say(description)
+	return s, os.WriteFile(running, []byte(address), 0o600)
 }
 
-// use opens the connection that keeps the server running until this process ends.
-// A process that finds no other one on the server drops the databases that earlier
-// ones left.
-func (s *server) use(ctx context.Context) error {
+// serverDir creates and returns the directory in which the processes of this user
+// that want the same server find it.
+func serverDir() (string, error) {
+	cache, err := localpg.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	hostname, _ := os.Hostname() // other hosts and users may have the same Docker engine
+	wanted := fmt.Sprintf("%q %q %q %q %q", hostname, cache, os.Getenv("DOCKER_HOST"), os.Getenv("PETSTORE_TEST_POSTGRES_IMAGE"), os.Getenv("PETSTORE_PG_BIN"))
+	dir := filepath.Join(cache, "test-"+digest(wanted)[:8])
+	if err := os.MkdirAll(dir, localpg.DirMode()); err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, localpg.DirMode()) // whatever the umask
+}
+
+func digest(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+
+// lockFile locks a file until it is closed.
+func lockFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+	}
+	return file, err
+}
+
+// hasEnded reports whether an error of [connect] means that the server has ended or
+// is about to.
+func hasEnded(err error) bool {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(pgErr.Code, "57P") // it starts, shuts down or has crashed
+	}
+	return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, syscall.EAGAIN)
+}
+
+// startServer starts a server, in a container or else from binaries, and returns its
+// URL and description. The data of the cluster does not outlive its server, so neither
+// a crash nor a new version of PostgreSQL needs any care.
+func startServer(ctx context.Context, dir string) (address, description string, err error) {
+	address, description, containerErr := startContainer(ctx, dir)
+	if containerErr == nil {
+		return address, description, nil
+	}
+	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
+	if err != nil {
+		return "", "", fmt.Errorf(noServer, containerErr, err)
+	}
+	cluster, err := localpg.Start(ctx, localpg.Options{
+		Binaries: binaries,
+		Dir:      filepath.Join(dir, "pg"),
+		Detached: true,
+		Settings: map[string]string{"max_connections": maxConnections},
+	})
+	if err != nil {
+		return "", "", fmt.Errorf(noServer, containerErr, err)
+	}
+	return cluster.URL("postgres"), binaries.String() + " (private cluster)", nil
+}
+
+// connect opens the lease and prepares the server for tests.
+func connect(ctx context.Context, address string) (_ *server, err error) {
+	s := &server{prefix: "petstore_test_" + digest(address)[:8] + "_"}
+	if s.url, err = url.Parse(address); err != nil || s.url.Scheme != "postgres" && s.url.Scheme != "postgresql" {
+		return nil, errors.New("the server must be a URL that begins with postgres://")
+	}
+	hash, err := migrationsHash(migrations.FS)
+	if err != nil {
+		return nil, err
+	}
+	s.template = s.prefix + "template_" + hash
 	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(connectCtx, s.URL)
-	if err != nil {
+	if s.lease, err = pgx.Connect(connectCtx, address); err != nil {
+		return nil, err
+	}
+	if err := s.setUp(ctx); err != nil {
+		return nil, errors.Join(err, s.lease.Close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// setUp takes the lock of the processes that use the server, and makes the template.
+// A process that finds no other one first drops the databases that earlier ones left.
+func (s *server) setUp(ctx context.Context) error {
+	if err := s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock(%d)", setUpLock)); err != nil {
 		return err
 	}
-	key := lockKey(inUseLock, s.prefix())
 	var alone bool
-	err = conn.QueryRow(connectCtx, "SELECT pg_try_advisory_lock($1)", key).Scan(&alone)
+	err := s.lease.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", inUseLock).Scan(&alone)
 	if err == nil && alone {
-		err = s.dropLeftovers(ctx, conn) // which takes long if a run with many databases was killed
+		err = s.dropLeftovers(ctx)
+	}
+	if err == nil { // to unlock what is not locked is only a warning
+		err = s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d), pg_advisory_unlock(%[1]d)", inUseLock))
 	}
 	if err == nil {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", key)
+		err = s.makeTemplate(ctx)
 	}
-	if err == nil && alone {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", key)
-	}
-	if err != nil {
-		return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
-	}
-	s.lease = conn
-	return nil
+	return errors.Join(err, s.run(ctx, fmt.Sprintf("SELECT pg_advisory_unlock(%d)", setUpLock)))
 }
 
-// lockKey keeps users of different URLs of one server apart.
-func lockKey(lock int64, prefix string) int64 {
-	hash := sha256.Sum256([]byte(prefix))
-	return lock ^ int64(hash[0])<<56
-}
-
-// dropLeftovers drops the databases of earlier tests, and templates with other
-// migrations than ours.
-func (s *server) dropLeftovers(ctx context.Context, conn *pgx.Conn) error {
-	template, err := s.templateName()
-	if err != nil {
-		return err
-	}
-	rows, err := conn.Query(ctx, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1) AND datname <> $2", s.prefix(), template)
-	if err != nil {
-		return err
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		for _, statement := range []string{"ALTER DATABASE %s IS_TEMPLATE false", "DROP DATABASE %s WITH (FORCE)"} {
-			if _, err := conn.Exec(ctx, fmt.Sprintf(statement, quote(name))); err != nil {
-				return err
-			}
+// run runs statements on the lease, up to the first that fails.
+func (s *server) run(ctx context.Context, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := s.lease.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
 		}
 	}
 	return nil
 }
 
-// stopWhenIdle has the server stop itself when it had no client for a while. One
-// of its own sessions waits for that, even after its client has ended, because no
-// process of a test run is sure to be the last one. A second such session ends at
-// once.
+// dropLeftovers drops the databases of earlier tests, and templates with other
+// migrations than ours.
+func (s *server) dropLeftovers(ctx context.Context) error {
+	rows, err := s.lease.Query(ctx, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1) AND datname <> $2", s.prefix, s.template)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, name := range names {
+		err = errors.Join(err, s.run(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE false", "DROP DATABASE "+quote(name)+" WITH (FORCE)"))
+	}
+	return err
+}
+
+// stopWhenIdle has the server stop itself when it had no client for a while. One of
+// its own sessions waits for that, even after its client has ended, because no process
+// of a test run is sure to be the last one.
 func (s *server) stopWhenIdle(ctx context.Context) error {
 	idle := time.Minute
 	if value := os.Getenv("PETSTORE_TEST_IDLE"); value != "" {
@@ -113,11 +230,7 @@ func (s *server) stopWhenIdle(ctx context.Context) error {
 			return fmt.Errorf("PETSTORE_TEST_IDLE is %q, but must be a duration such as 1m", value)
 		}
 	}
-	config, err := pgconn.ParseConfig(s.URL)
-	if err != nil {
-		return err
-	}
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	conn, err := pgconn.Connect(ctx, s.url.String())
 	if err != nil {
 		return err
 	}
@@ -126,9 +239,6 @@ DECLARE
 	seconds constant float8 := %g;
 	last_use timestamptz := clock_timestamp();
 BEGIN
-	IF NOT pg_try_advisory_lock(%d) THEN
-		RETURN;
-	END IF;
 	LOOP
 		PERFORM pg_sleep(seconds / 10);
 		IF EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()) THEN
@@ -140,79 +250,8 @@ BEGIN
 	END LOOP;
 	EXECUTE format('COPY (SELECT) TO PROGRAM %%L',
 		'cat >/dev/null; kill -INT ' || split_part(pg_read_file('postmaster.pid'), E'\n', 1));
-END $$`, idle.Seconds(), idleLock, lockKey(inUseLock, s.prefix()))
+END $$`, idle.Seconds(), inUseLock)
 	result := conn.Exec(context.WithoutCancel(ctx), sql) // sends it
-	go func() {
-		_ = result.Close() // returns when the server ends, or at once
-		_ = conn.Close(context.WithoutCancel(ctx))
-	}()
+	go func() { _ = result.Close() }()                   // returns when the server ends
 	return nil
-}
-
-// useForeign uses the server of PETSTORE_TEST_DATABASE_URL.
-func useForeign(ctx context.Context, address string) (*server, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
-		return nil, errors.New("must be a URL that begins with postgres://")
-	}
-	found := &server{URL: address, foreign: true}
-	if err := found.use(ctx); err != nil {
-		return nil, err
-	}
-	found.Description = fmt.Sprintf("PostgreSQL %s at %s (PETSTORE_TEST_DATABASE_URL)", found.version(), parsed.Redacted())
-	return found, nil
-}
-
-// version returns the version of a server in use, without the distribution's name.
-func (s *server) version() string {
-	version, _, _ := strings.Cut(s.lease.PgConn().ParameterStatus("server_version"), " ")
-	return version
-}
-
-// exec runs a statement on a connection of its own.
-func (s *server) exec(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, s.URL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
-	}
-	return nil
-}
-
-// databaseURL returns the URL of another database of the server.
-func (s *server) databaseURL(name string) string {
-	parsed, err := url.Parse(s.URL)
-	if err != nil {
-		panic(err) // use has parsed it
-	}
-	parsed.Path = "/" + name
-	return parsed.String()
-}
-
-// servingRole is the role of the servers under test.
-func (s *server) servingRole() string { return s.prefix() + "serving" }
-
-// servingPassword is the same in every process. Only those who can be the owner of
-// the databases can compute it.
-func (s *server) servingPassword() string {
-	mac := hmac.New(sha256.New, []byte(s.URL))
-	mac.Write([]byte(s.servingRole()))
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-// servingURL returns the URL of a database for the serving role.
-func (s *server) servingURL(owner string) string {
-	parsed, err := url.Parse(owner)
-	if err != nil {
-		panic(err) // databaseURL made it
-	}
-	query := parsed.Query()
-	query.Del("user")
-	query.Del("password")
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // libpq does not decode a plus
-	parsed.User = url.UserPassword(s.servingRole(), s.servingPassword())
-	return parsed.String()
 }

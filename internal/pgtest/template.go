@@ -2,91 +2,52 @@ package pgtest
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"github.com/jackc/pgx/v5"
+	"strings"
 
 	"petstore/internal/postgres"
-	"petstore/migrations"
 )
 
-// template returns the name of a migrated database to clone. The first process
-// that wants it creates it, and the others wait for that one.
-func (s *server) template(ctx context.Context) (string, error) {
-	name, err := s.templateName()
-	if err != nil {
-		return "", err
+// migrationsHash changes with every change of the migrations.
+func migrationsHash(migrations fs.FS) (string, error) {
+	files, err := fs.Glob(migrations, "*")
+	var all strings.Builder
+	for _, file := range files {
+		content, readErr := fs.ReadFile(migrations, file)
+		all.WriteString(file + " " + digest(string(content)) + "\n")
+		err = errors.Join(err, readErr)
 	}
-	conn, err := pgx.Connect(ctx, s.URL)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close(context.WithoutCancel(ctx)) // unlocks too
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
-		return "", err
-	}
-	var finished bool
-	err = conn.QueryRow(ctx, "SELECT datistemplate FROM pg_database WHERE datname = $1", name).Scan(&finished)
-	switch {
-	case err == nil && finished:
-		return name, nil
-	case err == nil: // its creator was killed
-		if _, err := conn.Exec(ctx, fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", quote(name))); err != nil {
-			return "", err
-		}
-	case !errors.Is(err, pgx.ErrNoRows):
-		return "", err
-	}
-	if _, err := conn.Exec(ctx, "CREATE DATABASE "+quote(name)); err != nil {
-		return "", err
-	}
-	if err := s.ensureServingRole(ctx, conn); err != nil {
-		return "", err
-	}
-	if err := migrate(ctx, s.databaseURL(name), s.servingRole()); err != nil {
-		return "", err
-	}
-	// a connection to a template would keep it from being cloned
-	_, err = conn.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s IS_TEMPLATE true ALLOW_CONNECTIONS false", quote(name)))
-	return name, err
+	return digest(all.String())[:16], err
 }
 
-func migrate(ctx context.Context, url, servingRole string) error {
-	migrations, err := postgres.OpenMigrations(ctx, url)
-	if err != nil {
-		return err
-	}
-	if _, err = migrations.Up(ctx); err == nil {
-		err = migrations.GrantServing(ctx, servingRole)
-	}
-	return errors.Join(err, migrations.Close())
-}
-
-// ensureServingRole creates the role if it does not exist.
-func (s *server) ensureServingRole(ctx context.Context, conn *pgx.Conn) error {
-	var exists bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", s.servingRole()).Scan(&exists)
+// makeTemplate makes the template if it does not exist, and the serving role. A
+// database of its name that is not finished is of a process that was killed.
+func (s *server) makeTemplate(ctx context.Context) error {
+	name, exists := quote(s.template), false
+	err := s.lease.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)", s.template).Scan(&exists)
 	if err != nil || exists {
 		return err
 	}
-	_, err = conn.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quote(s.servingRole()), s.servingPassword()))
-	return err
-}
-
-// templateName changes with every change of the migrations.
-func (s *server) templateName() (string, error) {
-	hash := sha256.New()
-	err := fs.WalkDir(migrations.FS, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := fs.ReadFile(migrations.FS, path)
-		fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
+	if err := s.run(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)", "CREATE DATABASE "+name,
+		fmt.Sprintf(`DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '%[1]s') THEN
+		CREATE ROLE %[1]s LOGIN PASSWORD '%[2]s';
+	END IF;
+END $$`, s.servingRole(), s.servingPassword())); err != nil {
 		return err
-	})
-	return s.prefix() + "template_" + hex.EncodeToString(hash.Sum(nil))[:16], err
+	}
+	m, err := postgres.OpenMigrations(ctx, s.databaseURL(s.template).String())
+	if err != nil {
+		return err
+	}
+	if _, err = m.Up(ctx); err == nil {
+		err = m.GrantServing(ctx, s.servingRole())
+	}
+	if err := errors.Join(err, m.Close()); err != nil {
+		return err
+	}
+	// a connection to a template would keep it from being cloned
+	return s.run(ctx, "ALTER DATABASE "+name+" IS_TEMPLATE true ALLOW_CONNECTIONS false")
 }

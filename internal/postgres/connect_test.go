@@ -133,7 +133,7 @@ func (s *swallower) Write(p []byte) (int, error) {
 // until the test ends, and returns its URL.
 func anotherServer(t *testing.T, database string) string {
 	t.Helper()
-	binaries, err := localpg.Find(t.Context(), localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")})
+	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

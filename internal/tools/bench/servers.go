@@ -37,7 +37,7 @@ var petstoreEnv = []string{
 
 // startPostgres starts a cluster with fsync and synchronous_commit on, as in production.
 func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.Binaries, error) {
-	binaries, err := localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN"), Progress: os.Stderr})
+	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
 	if err != nil {
 		return nil, binaries, err
 	}

@@ -45,7 +45,7 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return nil, err
 	}
-	if s.postgres, err = localpg.Find(ctx, localpg.FindOptions{Bin: os.Getenv("PETSTORE_PG_BIN")}); err != nil {
+	if s.postgres, err = localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil); err != nil {
 		return nil, err
 	}
 	if s.binary, err = build(ctx, filepath.Join(dir, "petstore")); err != nil {
