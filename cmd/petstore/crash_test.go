@@ -138,8 +138,8 @@ func (s *shop) wantOrders(want int) {
 	}
 }
 
-// The server is killed at a point that a lock holds open, between writing the order
-// and sending the response.
+// TestKilledBeforeTheResponse: the server is killed at a point that a lock holds
+// open, between writing the order and sending the response.
 func TestKilledBeforeTheResponse(t *testing.T) {
 	t.Parallel()
 	for _, point := range []struct {
@@ -221,8 +221,8 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 	}
 }
 
-// The server is killed at random points, again and again, while clients place
-// orders.
+// TestKilledRepeatedly: the server is killed at random points, again and again,
+// while clients place orders.
 func TestKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	const clients, each, kills = 4, 25, 5

@@ -25,8 +25,8 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// Orders of one pet that share a statement have the same results as orders in
-// sequence, for any quantities and stock.
+// TestSharedOrdersEqualOrdersInSequence: orders of one pet that share a statement
+// have the same results as orders in sequence, for any quantities and stock.
 func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 	t.Parallel()
 	const rounds, most = 60, 12
@@ -89,7 +89,8 @@ func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 	}
 }
 
-// Each of many concurrent orders of one pet gets its own response.
+// TestConcurrentOrders: each of many concurrent orders of one pet gets its own
+// response.
 func TestConcurrentOrders(t *testing.T) {
 	t.Parallel()
 	const buyers = 40
@@ -120,7 +121,8 @@ func TestConcurrentOrders(t *testing.T) {
 	}
 }
 
-// Each of many concurrent reads of pets gets its own pet or its own 404.
+// TestConcurrentReads: each of many concurrent reads of pets gets its own pet or
+// its own 404.
 func TestConcurrentReads(t *testing.T) {
 	t.Parallel()
 	const pets, readers = 10, 60
@@ -148,8 +150,8 @@ func TestConcurrentReads(t *testing.T) {
 	})
 }
 
-// Each of many concurrent reads of lists, by two accounts, gets its own page, and
-// messages of its own account only.
+// TestConcurrentPages: each of many concurrent reads of lists, by two accounts,
+// gets its own page, and messages of its own account only.
 func TestConcurrentPages(t *testing.T) {
 	t.Parallel()
 	const readers, rounds = 60, 10
@@ -312,8 +314,9 @@ func (s *turnstile) leaving(clients int, method, target, body string) (leave fun
 	}
 }
 
-// Requests that arrive while a statement runs share the next one. The test fails
-// when each has a statement of its own, or when too many run at once.
+// TestWaitingRequestsShareStatements: requests that arrive while a statement runs
+// share the next one. The test fails when each has a statement of its own, or when
+// too many run at once.
 func TestWaitingRequestsShareStatements(t *testing.T) {
 	t.Parallel()
 	const requests, pets = 40, 10
@@ -360,7 +363,7 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 	}
 }
 
-// Similar lists do not share a count.
+// TestListsDoNotShareCounts: similar lists do not share a count.
 func TestListsDoNotShareCounts(t *testing.T) {
 	t.Parallel()
 	s := newTurnstile(t, "(Pet|Message|Order)Count.*")
@@ -397,8 +400,9 @@ func TestListsDoNotShareCounts(t *testing.T) {
 	})
 }
 
-// A hanging statement does not block later requests that share the next one. Row 24
-// of the fault suite shows the same with a frozen backend.
+// TestHangingReadBlocksNoOther: a hanging statement does not block later requests
+// that share the next one. Row 24 of the fault suite shows the same with a frozen
+// backend.
 func TestHangingReadBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	for target, query := range map[string]string{"/pets/1": "PetGetMany", "/pets?limit=1": "PetList"} {
@@ -429,8 +433,8 @@ func TestHangingReadBlocksNoOther(t *testing.T) {
 	}
 }
 
-// The statement of a shared read is canceled when the last of its clients hangs up,
-// long before the deadline of the requests.
+// TestSharedReadsEndWithTheirClients: the statement of a shared read is canceled
+// when the last of its clients hangs up, long before the deadline of the requests.
 func TestSharedReadsEndWithTheirClients(t *testing.T) {
 	t.Parallel()
 	const clients = 5
@@ -463,7 +467,8 @@ func TestSharedReadsEndWithTheirClients(t *testing.T) {
 	}
 }
 
-// Orders that share a statement are placed even if all their clients hang up.
+// TestSharedOrdersOutliveTheirClients: orders that share a statement are placed
+// even if all their clients hang up.
 func TestSharedOrdersOutliveTheirClients(t *testing.T) {
 	t.Parallel()
 	const clients = 5

@@ -47,7 +47,8 @@ func (s scene) tags() map[string]string {
 	return all
 }
 
-// A tag changes exactly when the body does, whichever request changes it.
+// TestETagChangesWithTheBody: a tag changes exactly when the body does, whichever
+// request changes it.
 func TestETagChangesWithTheBody(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1, 2))
@@ -100,7 +101,7 @@ func TestETagChangesWithTheBody(t *testing.T) {
 	}
 }
 
-// A write returns the same body and tag as a read after it.
+// TestETagOfWrites: a write returns the same body and tag as a read after it.
 func TestETagOfWrites(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -502,7 +503,8 @@ func TestIfMatch(t *testing.T) {
 	})
 }
 
-// An old tag does not match, even if only the status has changed.
+// TestIfMatchSeesOrders: an old tag does not match, even if only the status has
+// changed.
 func TestIfMatchSeesOrders(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1))
@@ -519,7 +521,8 @@ func TestIfMatchSeesOrders(t *testing.T) {
 	s.wantShelf(on("available", 50, 2, 3))
 }
 
-// Errors 400 come first, then 404, then 412, then 422 and 409.
+// TestIfMatchInTheOrderOfChecks: errors 400 come first, then 404, then 412, then
+// 422 and 409.
 func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -563,7 +566,8 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	}
 }
 
-// Of many concurrent updates with the same If-Match, one succeeds.
+// TestRaceForOneTag: of many concurrent updates with the same If-Match, one
+// succeeds.
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4
@@ -614,8 +618,8 @@ func TestRaceForOneTag(t *testing.T) {
 	}
 }
 
-// Setting the stock with If-Match never undoes an order that the client has not
-// seen.
+// TestRaceOfIfMatchAndOrder: setting the stock with If-Match never undoes an order
+// that the client has not seen.
 func TestRaceOfIfMatchAndOrder(t *testing.T) {
 	t.Parallel()
 	p := start(t)

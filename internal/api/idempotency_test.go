@@ -109,7 +109,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Idempotency keys are separate for each API key, also within an account.
+// TestIdempotencyKeysBelongToAnAPIKey: idempotency keys are separate for each API
+// key, also within an account.
 func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -124,7 +125,8 @@ func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	}
 }
 
-// Only successful responses are stored. After an error the key is free.
+// TestErrorsFreeTheKey: only successful responses are stored. After an error the
+// key is free.
 func TestErrorsFreeTheKey(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1))
@@ -143,7 +145,8 @@ func TestErrorsFreeTheKey(t *testing.T) {
 	s.wantShelf(on("available", 2, 3))
 }
 
-// The key is also free after a 503, whose write was rolled back.
+// TestUnavailabilityFreesTheKey: the key is also free after a 503, whose write was
+// rolled back.
 func TestUnavailabilityFreesTheKey(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5))
@@ -164,8 +167,8 @@ func TestUnavailabilityFreesTheKey(t *testing.T) {
 	s.wantShelf(on("available", 4, 1))
 }
 
-// A replay ignores the current state of the resources, but an invalid request is
-// rejected.
+// TestReplayInTheOrderOfChecks: a replay ignores the current state of the
+// resources, but an invalid request is rejected.
 func TestReplayInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1))
@@ -193,7 +196,8 @@ func TestReplayInTheOrderOfChecks(t *testing.T) {
 	s.under("x", "/store/orders", order).wantReplay(first)
 }
 
-// An invalid Idempotency-Key is reported after the parameters and before the body.
+// TestInvalidIdempotencyKey: an invalid Idempotency-Key is reported after the
+// parameters and before the body.
 func TestInvalidIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -221,7 +225,7 @@ func TestInvalidIdempotencyKey(t *testing.T) {
 	}
 }
 
-// Other methods ignore the header.
+// TestIdempotencyKeyIsForPOST: other methods ignore the header.
 func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1, 2))
@@ -279,7 +283,8 @@ func (p *petstore) keyID() (id int64) {
 	return id
 }
 
-// A second request with the key of a running request does not wait for it.
+// TestIdempotencyKeyInUse: a second request with the key of a running request does
+// not wait for it.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -307,7 +312,8 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 	p.under("x", "/messages", object{"message": "free again"}).wantFresh(202)
 }
 
-// Forty concurrent requests with the same key have one effect.
+// TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have
+// one effect.
 func TestRaceForOneIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	const twins, rounds = 40, 5
@@ -343,7 +349,8 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 	}
 }
 
-// Concurrent requests with different keys do not affect each other.
+// TestConcurrentIdempotencyKeys: concurrent requests with different keys do not
+// affect each other.
 func TestConcurrentIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	const strangers = 40

@@ -49,8 +49,8 @@ func TestStockingRules(t *testing.T) {
 	})
 }
 
-// Clients may set any status except pending on a sold pet, with any stock. The
-// units do not change.
+// TestStatusRules: clients may set any status except pending on a sold pet, with
+// any stock. The units do not change.
 func TestStatusRules(t *testing.T) {
 	t.Parallel()
 	statuses := []string{"available", "pending", "sold"}
@@ -69,7 +69,7 @@ func TestStatusRules(t *testing.T) {
 	checkRules(t, rules)
 }
 
-// A rejected status rejects the whole patch.
+// TestRejectedStatusChangesNothing: a rejected status rejects the whole patch.
 func TestRejectedStatusChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("sold", 2))

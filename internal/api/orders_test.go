@@ -47,7 +47,7 @@ func TestPlaceOrder(t *testing.T) {
 	}
 }
 
-// A rejected order has no effect.
+// TestPlaceOrderOfUnknownPet: a rejected order has no effect.
 func TestPlaceOrderOfUnknownPet(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -154,7 +154,8 @@ func TestCancelledOrderIsGone(t *testing.T) {
 	s.wantShelf(on("available", 3, 4))
 }
 
-// The stock exceeds its maximum after a cancellation.
+// TestReturnedUnitsLiftStockAboveItsBound: the stock exceeds its maximum after a
+// cancellation.
 func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
 	t.Parallel()
 	const most = 1_000_000_000
@@ -263,7 +264,8 @@ func TestInvalidShipDate(t *testing.T) {
 	}
 }
 
-// The ship date can be set, cleared or left alone at any time.
+// TestShipDateAtAnyTime: the ship date can be set, cleared or left alone at any
+// time.
 func TestShipDateAtAnyTime(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("pending", 0, 4))
@@ -296,7 +298,8 @@ func TestShipDateAtAnyTime(t *testing.T) {
 	s.post("/store/orders", fmt.Sprintf(`{"petId": %d, "shipDate": null}`, s.pet)).wantError(400, "validation_failed")
 }
 
-// A pet with open or complete orders cannot be deleted, and stays unchanged.
+// TestDeletePetWithOrders: a pet with open or complete orders cannot be deleted,
+// and stays unchanged.
 func TestDeletePetWithOrders(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -386,7 +389,8 @@ func TestOrderBodies(t *testing.T) {
 	s.wantShelf(on("available", 5, 4))
 }
 
-// Each operation on orders and the inventory returns the common errors.
+// TestStoreErrors: each operation on orders and the inventory returns the common
+// errors.
 func TestStoreErrors(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -432,7 +436,7 @@ func TestStoreErrors(t *testing.T) {
 	s.wantShelf(on("available", 5, 4))
 }
 
-// An invalid id in the path is an error before the lookup.
+// TestStorePathIDs: an invalid id in the path is an error before the lookup.
 func TestStorePathIDs(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -16,7 +16,7 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// Concurrent orders never sell more than the stock.
+// TestStockIsNeverOversold: concurrent orders never sell more than the stock.
 func TestStockIsNeverOversold(t *testing.T) {
 	t.Parallel()
 	const buyers, stock = 64, 100
@@ -52,9 +52,9 @@ func TestStockIsNeverOversold(t *testing.T) {
 	}
 }
 
-// Two concurrent events end as if one had followed the other. In every other round
-// both are delayed until both have started, so that each has seen the state before
-// the other.
+// TestRacesOfTwo: two concurrent events end as if one had followed the other. In
+// every other round both are delayed until both have started, so that each has seen
+// the state before the other.
 func TestRacesOfTwo(t *testing.T) {
 	t.Parallel()
 	const rounds = 50
@@ -403,8 +403,8 @@ func (s *storm) wantPets(t *testing.T, condition string) {
 	}
 }
 
-// Orders alone preserve the number of units, and the status always follows the
-// stock.
+// TestStormOfOrders: orders alone preserve the number of units, and the status
+// always follows the stock.
 func TestStormOfOrders(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 4, 30)
@@ -413,7 +413,8 @@ func TestStormOfOrders(t *testing.T) {
 	s.wantPets(t, "status = CASE WHEN quantity > 0 THEN 'available' WHEN held > 0 THEN 'pending' ELSE 'sold' END")
 }
 
-// Whatever clients do, the held units equal the units of the open orders.
+// TestStormOfEverything: whatever clients do, the held units equal the units of the
+// open orders.
 func TestStormOfEverything(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, 8, 10)

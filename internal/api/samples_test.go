@@ -137,7 +137,8 @@ func (p *petstore) succeeded(method, path string) int {
 	return count
 }
 
-// Every operation has a sample in each of the three languages, in this order.
+// TestCodeSamplesAreComplete: every operation has a sample in each of the three
+// languages, in this order.
 func TestCodeSamplesAreComplete(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -157,9 +158,10 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 	}
 }
 
-// A panel of the reference page shows lines of this length without wrapping, in
-// windows of at least 1280 pixels (internal/docs measures that in a browser). The
-// request of a cURL sample starts a line, with the method before the path.
+// TestCodeSamplesAreReadable: a panel of the reference page shows lines of this
+// length without wrapping, in windows of at least 1280 pixels (internal/docs
+// measures that in a browser). The request of a cURL sample starts a line, with the
+// method before the path.
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
@@ -184,7 +186,8 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 	}
 }
 
-// Every sample runs unchanged and on its own, and sends a request to its operation.
+// TestCodeSamples: every sample runs unchanged and on its own, and sends a request
+// to its operation.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
@@ -209,7 +212,8 @@ func TestCodeSamples(t *testing.T) {
 	}
 }
 
-// A sample exits with an error if its request fails.
+// TestCodeSamplesFailWithAWrongKey: a sample exits with an error if its request
+// fails.
 func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)

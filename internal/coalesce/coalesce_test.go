@@ -402,8 +402,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// A hanging run delays waiting calls by 250 ms, and later calls not at all. At most
-// Spare runs start beside hanging runs.
+// TestSpareRuns: a hanging run delays waiting calls by 250 ms, and later calls not
+// at all. At most Spare runs start beside hanging runs.
 func TestSpareRuns(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
@@ -441,7 +441,7 @@ func TestSpareRuns(t *testing.T) {
 	})
 }
 
-// Each spare run needs a slow run of its own.
+// TestSpareRunsTakeTurns: each spare run needs a slow run of its own.
 func TestSpareRunsTakeTurns(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 2, Spare: 2, Inputs: 1}, func(b *bubble) {
@@ -462,8 +462,8 @@ func TestSpareRunsTakeTurns(t *testing.T) {
 	})
 }
 
-// Spare runs are limited over all keys, however many hang. A key learns when a
-// spare run of another key has ended.
+// TestSpareRunsOfManyKeys: spare runs are limited over all keys, however many hang.
+// A key learns when a spare run of another key has ended.
 func TestSpareRunsOfManyKeys(t *testing.T) {
 	t.Parallel()
 	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 2}, func(b *bubble) {
@@ -485,7 +485,8 @@ func TestSpareRunsOfManyKeys(t *testing.T) {
 	})
 }
 
-// The context of a run ends when all its calls have left, and not earlier.
+// TestRunsEndWithTheirCalls: the context of a run ends when all its calls have
+// left, and not earlier.
 func TestRunsEndWithTheirCalls(t *testing.T) {
 	t.Parallel()
 	inBubble(t, one, func(b *bubble) {

@@ -16,7 +16,8 @@ import (
 	"petstore/internal/seed"
 )
 
-// The code samples of the API reference rely on this for every number of pets.
+// TestLoadHasTheDataThatSamplesUse: the code samples of the API reference rely on
+// this for every number of pets.
 func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 	t.Parallel()
 	for _, pets := range []int{1, 2, 3, 1000} {
@@ -65,8 +66,8 @@ func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 	}
 }
 
-// The API can only produce these combinations of status and stock (API reference,
-// Stock and states).
+// TestLoadIsConsistent: the API can only produce these combinations of status and
+// stock (API reference, Stock and states).
 func TestLoadIsConsistent(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 2000)
@@ -186,7 +187,7 @@ func TestLoadAdvancesTheSequences(t *testing.T) {
 	}
 }
 
-// Without statistics the first query plans would be bad.
+// TestLoadAnalyzes: without statistics the first query plans would be bad.
 func TestLoadAnalyzes(t *testing.T) {
 	t.Parallel()
 	got := query(t, loaded(t, 100), `
@@ -228,7 +229,8 @@ func TestLoadFailsIfNotEmpty(t *testing.T) {
 	wantRows(t, pool, 1)
 }
 
-// The second of two concurrent calls waits, and then finds the data of the first.
+// TestLoadConcurrently: the second of two concurrent calls waits, and then finds
+// the data of the first.
 func TestLoadConcurrently(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t).Pool
@@ -276,7 +278,8 @@ func TestLoadCanceledChangesNothing(t *testing.T) {
 	}
 }
 
-// The pool of the API cancels a statement after a few seconds. A large load takes longer.
+// TestLoadIsNotLimitedByThePool: the pool of the API cancels a statement after a
+// few seconds. A large load takes longer.
 func TestLoadIsNotLimitedByThePool(t *testing.T) {
 	t.Parallel()
 	config := pgtest.New(t).Pool.Config()
