@@ -128,58 +128,24 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	metrics.WatchKeys(verifier.Lookups)
-	handler, err := api.New(api.Options{
-		DB:             database,
-		Verifier:       verifier,
-		Log:            log,
-		Metrics:        metrics,
-		Tracer:         tracer,
-		BaseURL:        c.BaseURL,
-		MaxBodyBytes:   c.MaxBodyBytes,
-		RequestTimeout: c.RequestTimeout,
-		CORSOrigins:    c.CORSOrigins,
-		EnforceSunset:  c.EnforceSunset,
-		KeyLimit:       ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst},
-		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
-		TrustedProxies: c.TrustedProxies,
-		MaxInFlight:    maxInFlight,
-	})
+	options := apiOptions(c)
+	options.DB, options.Verifier = database, verifier
+	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
+	handler, err := api.New(options)
 	if err != nil {
 		return err
 	}
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
-	revocations := &postgres.Listener{
-		DB:        database,
-		Channel:   auth.Channel,
-		Connected: verifier.Forget,
-		Heard:     func(string) { verifier.Forget() },
-		Alive:     verifier.Trust,
-		Log:       log,
-	}
-	var running sync.WaitGroup
-	running.Go(func() { _ = revocations.Run(background) }) // ends when canceled
-	running.Go(func() { handler.SweepIdempotencyKeys(background) })
-	running.Go(func() { verifier.RecordUses(background, log) })
-	defer func() {
-		stopBackground()
-		within(c.closingTime(), running.Wait)
-	}()
+	stop := startBackground(ctx, c.closingTime(),
+		func(ctx context.Context) { _ = revocations(database, verifier, log).Run(ctx) }, // ends when canceled
+		handler.SweepIdempotencyKeys,
+		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
+	)
+	defer stop()
 
 	limited := limitConnections(public, c.MaxConnections)
 	metrics.WatchConnections(limited.counts)
 	warnOfDescriptors(c, log)
-	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
-		ConnState:         limited.track,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-
-		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *
-	}
+	server := newHTTPServer(c, handler, limited, log)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(limited) }()
 	log.Info("listening", "address", public.Addr().String(), "admin_address", addressOf(admin), "version", version())
@@ -195,6 +161,64 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// apiOptions returns the options of the API that the configuration sets.
+func apiOptions(c config) api.Options {
+	return api.Options{
+		BaseURL:        c.BaseURL,
+		MaxBodyBytes:   c.MaxBodyBytes,
+		RequestTimeout: c.RequestTimeout,
+		CORSOrigins:    c.CORSOrigins,
+		EnforceSunset:  c.EnforceSunset,
+		KeyLimit:       ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst},
+		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
+		TrustedProxies: c.TrustedProxies,
+		MaxInFlight:    maxInFlight,
+	}
+}
+
+// revocations returns the listener that makes the verifier forget its keys when one is
+// revoked.
+func revocations(database *postgres.DB, verifier *auth.Verifier, log *slog.Logger) *postgres.Listener {
+	return &postgres.Listener{
+		DB:        database,
+		Channel:   auth.Channel,
+		Connected: verifier.Forget,
+		Heard:     func(string) { verifier.Forget() },
+		Alive:     verifier.Trust,
+		Log:       log,
+	}
+}
+
+// startBackground starts tasks that end when their context does, but not when ctx does.
+// The function that it returns stops them and waits up to the limit.
+func startBackground(ctx context.Context, limit time.Duration, tasks ...func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, task := range tasks {
+		running.Go(func() { task(ctx) })
+	}
+	return func() {
+		cancel()
+		within(limit, running.Wait)
+	}
+}
+
+// newHTTPServer returns a server with timeouts that tracks its connections.
+func newHTTPServer(c config, handler http.Handler, limited *connections, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
+		ConnState:         limited.track,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+
+		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *
+	}
 }
 
 // shutDown waits for the requests of a server. It returns an error if they took

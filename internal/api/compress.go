@@ -16,7 +16,7 @@ import (
 	"petstore/internal/httpjson"
 )
 
-// compressFrom is the size in bytes from which a list or a document is sent compressed.
+// compressFrom is the minimum size in bytes of a compressed list or document.
 const compressFrom = 1 << 10
 
 // compressor compresses lists at the fastest level (decision 9). Writers are reused,
@@ -46,16 +46,15 @@ func compressWith(writer *gzip.Writer, text []byte) []byte {
 	return compressed.Bytes()
 }
 
-// A client must take a page larger than drainFrom, in bytes, within drainPause and a
-// second for each minDrainBytesSec of it. Smaller pages fit into the buffers of the
-// kernel.
+// A client must read a page of more than drainFrom bytes within drainPause plus a second
+// for each minDrainBytesSec of it. Smaller pages fit into the buffers of the kernel.
 const (
 	drainFrom        = 64 << 10
 	drainPause       = 2 * time.Second
 	minDrainBytesSec = 64 << 10
 )
 
-// drainTime is the time in which a client must take a page of this size, in bytes.
+// drainTime returns the time within which a client must read a page of this size in bytes.
 func drainTime(size int64) time.Duration {
 	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
 }

@@ -106,7 +106,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 	})
 }
 
-// findInventory picks the query that walks the index of the filter.
+// findInventory runs the query that fits the index of the filter.
 func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
 	case low != nil && *low:
@@ -129,7 +129,7 @@ func (s *Server) countInventory(ctx context.Context, statuses []string, low *boo
 	return s.planned.InventoryCount(ctx, db.InventoryCountParams{Low: *low, Statuses: statuses})
 }
 
-// boolOrBoth returns the values that a filter lets through.
+// boolOrBoth returns the values that match a filter.
 func boolOrBoth(filter *bool) []bool {
 	if filter == nil {
 		return []bool{false, true}
@@ -137,7 +137,7 @@ func boolOrBoth(filter *bool) []bool {
 	return []bool{*filter}
 }
 
-// inventoryItems converts the rows of any of the queries, which are alike.
+// inventoryItems converts the rows of any of the queries.
 func inventoryItems[Row db.InventoryListRow | db.InventoryListOfStatusRow | db.InventoryListLowRow](rows []Row) []inventoryItem {
 	items := make([]inventoryItem, len(rows))
 	for i, row := range rows {

@@ -258,7 +258,7 @@ func (s *Server) writeLogLine(c *gin.Context, id, trace string, took time.Durati
 		slog.String("request_id", id),
 	}
 	if trace == "" {
-		trace = traceID(c.Request.Header.Values("Traceparent"))
+		trace = telemetry.TraceID(c.Request)
 	}
 	if trace != "" {
 		attributes = append(attributes, slog.String("trace_id", trace))

@@ -18,7 +18,7 @@ type order struct {
 	ID       int64 `json:"id"`
 	PetID    int64 `json:"petId"`
 	Quantity int64 `json:"quantity"`
-	// omitzero would leave out the first moment of the year 1 too.
+	// omitzero would also omit the first moment of the year 1.
 	ShipDate *time.Time `json:"shipDate,omitempty"`
 	Complete bool       `json:"complete"`
 }
@@ -195,7 +195,7 @@ func lockOrder(order db.Order) func(context.Context, *db.Queries) (any, error) {
 	}
 }
 
-// orderFilter is which orders a list holds; what is nil filters nothing.
+// orderFilter is the filter of a list of orders. A nil field matches all.
 type orderFilter struct {
 	petID    *int64
 	complete *bool
@@ -203,16 +203,16 @@ type orderFilter struct {
 	shipTo   *time.Time // exclusive
 }
 
-// The ship dates that there can be.
+// The range of ship dates: the years 1 to 9999.
 var (
 	earliestShipDate = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 	beyondShipDates  = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// shipping reports whether the filter asks for ship dates at all.
+// shipping reports whether the filter has a range of ship dates.
 func (f orderFilter) shipping() bool { return f.shipFrom != nil || f.shipTo != nil }
 
-// shipDates is the range of ship dates; where an end is open, that of all dates.
+// shipDates returns the range of ship dates. An open end is that of all dates.
 func (f orderFilter) shipDates() (from, to time.Time) {
 	from, to = earliestShipDate, beyondShipDates
 	if f.shipFrom != nil {
@@ -250,7 +250,7 @@ func (s *Server) listOrders(c *gin.Context) error {
 	})
 }
 
-// orderPosition is the place of an order in the order of a page.
+// orderPosition returns the position of an order in the sort of a page.
 func orderPosition(row db.Order, p *page) httpjson.Position {
 	if p.byID() {
 		return httpjson.Position{ID: row.ID}
@@ -258,10 +258,10 @@ func orderPosition(row db.Order, p *page) httpjson.Position {
 	return httpjson.Position{Key: keyOfTime(*row.ShipDate), ID: row.ID}
 }
 
-// keyOfTime writes a time as the key of a position: microseconds of the Unix time.
+// keyOfTime returns a time as the key of a position, in microseconds of Unix time.
 func keyOfTime(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) }
 
-// findOrders picks the query that walks the index of the filter.
+// findOrders runs the query that fits the index of the filter.
 func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
 	id, size := p.after.ID, p.queryLimit()
 	switch {
@@ -276,12 +276,12 @@ func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.O
 	}
 }
 
-// findOrdersShipping lists the orders that ship within a range of dates, by date.
+// findOrdersShipping lists orders within a range of ship dates, sorted by ship date.
 func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page) ([]db.Order, error) {
 	from, to := f.shipDates()
 	after, err := strconv.ParseInt(p.after.Key, 10, 64)
 	if err != nil {
-		return nil, err // the key comes from keyOfTime
+		return nil, err // a bug: keyOfTime made the key
 	}
 	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
 		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),

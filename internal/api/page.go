@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -25,8 +24,11 @@ const (
 // last comes after all items of an ascending order, and the zero position before them.
 var last = httpjson.Position{Key: casefold.Beyond, ID: math.MaxInt64}
 
-// page is the page of a list that a request asks for.
+// page is the page of a list that a request asks for. It outlives the request, because
+// other requests may share the query.
 type page struct {
+	url    *url.URL
+	path   string // the path pattern
 	limit  int
 	sort   string
 	cursor string
@@ -42,7 +44,7 @@ type page struct {
 
 // newPage reads limit, cursor, sort and Prefer.
 func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
-	p := &page{limit: defaultLimit, caller: caller(c).AccountID, counted: httpjson.PrefersCount(c.Request.Header)}
+	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, caller: caller(c).AccountID, counted: httpjson.PrefersCount(c.Request.Header)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -81,15 +83,15 @@ func (p *page) queryLimit() int32 { return int32(p.limit) + 1 } //nolint:gosec /
 // applyCursor moves the page to the position of its cursor, if it has one. It is the
 // last check of a request, because it may need the database. The error is
 // [httpjson.ErrInvalidCursor] or comes from the database.
-func (s *Server) applyCursor(c *gin.Context, p *page) error {
+func (s *Server) applyCursor(ctx context.Context, p *page) error {
 	if p.cursor == "" {
 		return nil
 	}
-	key, err := s.cursorKey.get(c.Request.Context())
+	key, err := s.cursorKey.get(ctx)
 	if err != nil {
 		return err
 	}
-	after, ok := httpjson.OpenCursor(key, p.listID(c.FullPath(), c.Request.URL.Query()), p.cursor)
+	after, ok := httpjson.OpenCursor(key, p.listID(), p.cursor)
 	if !ok {
 		return httpjson.ErrInvalidCursor
 	}
@@ -110,21 +112,20 @@ type list[Row, Item any] struct {
 // writePage sends a page of a list. Concurrent requests for the same page share the
 // query.
 func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, Item]) error {
-	if err := s.applyCursor(c, p); err != nil {
+	ctx := c.Request.Context()
+	if err := s.applyCursor(ctx, p); err != nil {
 		return err
 	}
-	// gin reuses its context for another request when this one has ended.
-	request, pattern := c.Request, c.FullPath()
 	var total int64
-	if p.counted { // first, since a count may have to wait
+	if p.counted { // first, because a count may have to wait
 		var err error
-		if total, err = s.countOf(request, p, l.count); err != nil {
+		if total, err = s.countOf(ctx, p, l.count); err != nil {
 			return err
 		}
 	}
-	key := fmt.Sprintf("%d %s", p.account, request.URL.RequestURI())
-	made, err := s.pages.Do(request.Context(), key, func(ctx context.Context) (encodedPage, error) {
-		return readPage(ctx, s, request, pattern, p, l)
+	key := fmt.Sprintf("%d %s", p.account, p.url.RequestURI())
+	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (encodedPage, error) {
+		return readPage(ctx, s, p, l)
 	})
 	if err != nil {
 		return err
@@ -136,11 +137,11 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 // countOf returns the number of items of all pages of a list. Concurrent requests of an
 // account that differ only in limit, cursor and sort share a count. It counts as an
 // expensive query.
-func (s *Server) countOf(request *http.Request, p *page, count func(context.Context) (int64, error)) (int64, error) {
-	query := request.URL.Query()
+func (s *Server) countOf(ctx context.Context, p *page, count func(context.Context) (int64, error)) (int64, error) {
+	query := p.url.Query()
 	query.Del("sort")
-	key := fmt.Sprintf("%d %s", p.caller, p.itemsID(request.URL.Path, query))
-	return s.counts.Do(request.Context(), key, func(ctx context.Context) (int64, error) {
+	key := fmt.Sprintf("%d %s", p.caller, p.itemsID(p.url.Path, query))
+	return s.counts.Do(ctx, key, func(ctx context.Context) (int64, error) {
 		end, err := s.limits.expensive.begin(ctx, p.caller)
 		if err != nil {
 			return 0, err
@@ -158,12 +159,12 @@ type encodedPage struct {
 }
 
 // readPage reads and encodes a page, with a link to the next one if there is one.
-func readPage[Row, Item any](ctx context.Context, s *Server, request *http.Request, pattern string, p *page, l list[Row, Item]) (made encodedPage, err error) {
+func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row, Item]) (made encodedPage, err error) {
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
 	}
-	made.links = s.link(request, "first", "")
+	made.links = s.link(p.url, "first", "")
 	items, count, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
 	if err != nil {
 		return made, err
@@ -174,8 +175,8 @@ func readPage[Row, Item any](ctx context.Context, s *Server, request *http.Reque
 		if err != nil {
 			return made, err
 		}
-		cursor := httpjson.SealCursor(key, p.listID(pattern, request.URL.Query()), l.cursorOf(rows[count-1]))
-		made.links = s.link(request, "next", cursor) + ", " + made.links
+		cursor := httpjson.SealCursor(key, p.listID(), l.cursorOf(rows[count-1]))
+		made.links = s.link(p.url, "next", cursor) + ", " + made.links
 	}
 	return made, nil
 }
@@ -202,21 +203,22 @@ func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte
 
 // link returns a link (RFC 8288) to the same list at a cursor, with the same other
 // parameters. Without a base URL it is relative (RFC 3986, section 4.2).
-func (s *Server) link(request *http.Request, rel, cursor string) string {
-	query := request.URL.Query()
+func (s *Server) link(at *url.URL, rel, cursor string) string {
+	query := at.Query()
 	query.Del("cursor")
 	if cursor != "" {
 		query.Set("cursor", cursor)
 	}
-	target := url.URL{Path: request.URL.Path, RawQuery: query.Encode()}
+	target := url.URL{Path: at.Path, RawQuery: query.Encode()}
 	return fmt.Sprintf(`<%s%s>; rel=%q`, s.base, target.RequestURI(), rel)
 }
 
-// listID identifies the list at a path by its account, filters and sort. A cursor is
-// valid for one list, whatever the limit.
-func (p *page) listID(path string, query url.Values) string {
+// listID identifies the list by its path, account, filters and sort. A cursor is valid
+// for one list, whatever the limit.
+func (p *page) listID() string {
+	query := p.url.Query()
 	query.Set("sort", p.sort)
-	return p.itemsID(path, query)
+	return p.itemsID(p.path, query)
 }
 
 // itemsID identifies the items of the list at a path by their account and filters.
@@ -264,7 +266,7 @@ func newPageReader() *coalesce.Coalescer[string, func(context.Context) (encodedP
 }
 
 // newCounter shares exact counts of the same items. A count may take longer than
-// 250 ms because there is much to count, so a second one never begins beside it.
+// 250 ms because it reads many rows, so no second one starts meanwhile.
 func newCounter() *coalesce.Coalescer[string, func(context.Context) (int64, error), int64] {
 	return coalesce.New(coalesce.Limits{Parallel: 1}, firstForAll[int64])
 }

@@ -108,7 +108,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 		})
 	})
 	switch {
-	case postgres.IsForeignKeyViolation(err): // the category went while we looked
+	case postgres.IsForeignKeyViolation(err): // the category was deleted meanwhile
 		return errUnknownCategory
 	case err != nil:
 		return orNotFound(err, errPetNotFound)
@@ -149,14 +149,14 @@ func lockPet(id int64) func(context.Context, *db.Queries) (any, error) {
 	}
 }
 
-// petFilter is which pets a list holds; what is empty filters nothing.
+// petFilter is the filter of a list of pets. An empty field matches all.
 type petFilter struct {
 	ids        []int64
 	categoryID *int64
 	statuses   []string
-	// The keys of the names lie in [from, until).
+	// Keys of names are in the range [from, until).
 	from, until string
-	prefixed    bool // whether those bounds exclude anything
+	prefixed    bool // whether the range excludes any name
 }
 
 func (s *Server) listPets(c *gin.Context) error {
@@ -190,12 +190,12 @@ func (s *Server) listPets(c *gin.Context) error {
 	})
 }
 
-// petPosition is the place of a pet in any order.
+// petPosition returns the position of a pet in any sort.
 func petPosition(row db.Pet) httpjson.Position {
 	return httpjson.Position{Key: row.NameKey, ID: row.ID}
 }
 
-// findPets picks the query that walks the index of the filter.
+// findPets runs the query that fits the index of the filter.
 func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
 	key, id, size := p.after.Key, p.after.ID, p.queryLimit()
 	switch {
@@ -210,8 +210,8 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, 
 	}
 }
 
-// orAllStatuses names all statuses where a client names none: an index that
-// begins with the status is then walked all the same.
+// orAllStatuses returns all statuses if the filter has none, so that Postgres can use an
+// index that begins with the status.
 func orAllStatuses(statuses []string) []string {
 	if len(statuses) == 0 {
 		return petStatuses
@@ -219,7 +219,7 @@ func orAllStatuses(statuses []string) []string {
 	return statuses
 }
 
-// findPetsAmong reads the pets of a batch, at most a hundred, and orders them here.
+// findPetsAmong reads the pets of a batch, at most [httpjson.MaxValues], and sorts them.
 func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
 	pets, err := s.petsAmong(ctx, f)
 	if err != nil {
@@ -240,7 +240,7 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 	return pets[:min(len(pets), int(p.queryLimit()))], nil
 }
 
-// petsAmong reads the pets of a batch that the filter lets through.
+// petsAmong reads the pets of a batch that match the filter.
 func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
 	pets, err := s.getPets(ctx, f.ids)
 	return slices.DeleteFunc(pets, func(row db.Pet) bool {
@@ -263,7 +263,8 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 	return s.planned.PetCount(ctx, params)
 }
 
-// getPets reads the pets of a batch; a batch of one as GET /pets/{petId} does.
+// getPets reads the pets of a batch. A batch of one shares its query with other reads of
+// the same pet.
 func (s *Server) getPets(ctx context.Context, ids []int64) ([]db.Pet, error) {
 	if len(ids) > 1 {
 		return s.queries.PetGetMany(ctx, ids)
@@ -298,7 +299,7 @@ func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, int64, *db.
 	})
 }
 
-// keyOf is the key of a name that may be absent.
+// keyOf returns the key of a name, or nil for nil.
 func keyOf(name *string) *string {
 	if name == nil {
 		return nil
@@ -307,7 +308,7 @@ func keyOf(name *string) *string {
 	return &key
 }
 
-// orNotFound says what is not there when a query found no row.
+// orNotFound returns notFound instead of [pgx.ErrNoRows].
 func orNotFound(err error, notFound *httpjson.Error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return notFound

@@ -51,7 +51,7 @@ func readSort(params *httpjson.Params, s sorts) string {
 	return sort
 }
 
-// sortMark stands in the list queries for the sort (see queries/pets.sql).
+// sortMark is the placeholder of the sort in list queries (see queries/pets.sql).
 const sortMark = "/* sort */ 'id'"
 
 // sortedBy runs list queries with a sort, which must be a value of [sorts]. The sort
@@ -91,6 +91,6 @@ func (p plannedByValues) Exec(ctx context.Context, sql string, args ...any) (pgc
 	return p.DBTX.Exec(ctx, sql, byValues(args)...)
 }
 
-// byValues adds the mode of pgx that uses no prepared statement: only a prepared
-// statement can have a plan that does not know the values.
+// byValues adds the mode of pgx without prepared statements. Only a prepared statement
+// can have a plan that ignores the values.
 func byValues(args []any) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, args...) }

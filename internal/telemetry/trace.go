@@ -76,6 +76,20 @@ func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 	return r.WithContext(ctx), &Span{span}
 }
 
+// TraceID returns the trace ID in the traceparent header of a request (W3C Trace
+// Context), or "" if there is not exactly one valid header.
+func TraceID(r *http.Request) string {
+	if len(r.Header.Values("Traceparent")) != 1 {
+		return ""
+	}
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	id := trace.SpanContextFromContext(ctx).TraceID()
+	if !id.IsValid() {
+		return ""
+	}
+	return id.String()
+}
+
 // Span is the span of one request. A nil Span does nothing.
 type Span struct{ span trace.Span }
 
