@@ -74,13 +74,13 @@ func (c *client) do(ctx context.Context, method, target, body string, header ...
 // want sends a request whose response must have this status.
 func (c *client) want(ctx context.Context, status int, method, target, body string) (response, error) {
 	resp, err := c.do(ctx, method, target, body)
+	if err == nil {
+		err = resp.check(status)
+	}
 	if err != nil {
-		return resp, err
+		err = fmt.Errorf("%s %s: %w", method, target, err)
 	}
-	if err := resp.check(status); err != nil {
-		return resp, fmt.Errorf("%s %s: %w", method, target, err)
-	}
-	return resp, nil
+	return resp, err
 }
 
 // check returns an error unless the response has this status.

@@ -51,10 +51,7 @@ func wrongCredentials(ctx context.Context, f *fixture) (string, error) {
 			}
 			resp, err := anonymous.do(ctx, o.method, o.target, body, "Authorization", credential)
 			if err == nil {
-				err = resp.check(http.StatusUnauthorized)
-			}
-			if scheme := resp.header.Get("WWW-Authenticate"); err == nil && !strings.HasPrefix(scheme, `Bearer realm="petstore"`) {
-				err = fmt.Errorf("WWW-Authenticate is %q", scheme)
+				err = resp.checkUnauthorized()
 			}
 			if err != nil {
 				return "", fmt.Errorf("wrong credential %d: %s %s: %w", i+1, o.method, o.target, err)
@@ -66,6 +63,15 @@ func wrongCredentials(ctx context.Context, f *fixture) (string, error) {
 	}
 	return fmt.Sprintf("%d operations × %d credentials: always 401 with WWW-Authenticate; %d exchanges validated",
 		len(operations), len(credentials), s.client.validator.validated.Load()), nil
+}
+
+// checkUnauthorized returns an error unless the response is a 401 that names the scheme.
+func (resp response) checkUnauthorized() error {
+	scheme := resp.header.Get("WWW-Authenticate")
+	if resp.status == http.StatusUnauthorized && !strings.HasPrefix(scheme, `Bearer realm="petstore"`) {
+		return fmt.Errorf("WWW-Authenticate is %q", scheme)
+	}
+	return resp.check(http.StatusUnauthorized)
 }
 
 // revokedKey is row 21: a key that one process revokes stops working within a second on
