@@ -30,9 +30,6 @@ var badGoProse = []badPattern{
 var goProseUnchecked = []string{
 	"db", // generated
 	"internal/api",
-	"internal/localpg",
-	"internal/pgtest",
-	"internal/tools/faulttest",
 }
 
 // TestGoProse checks the Go files against badProse and badGoProse: comments, names of

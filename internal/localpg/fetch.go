@@ -36,7 +36,7 @@ var fetchDigests = map[string]string{
 const (
 	mavenCentral = "https://repo1.maven.org/maven2"
 	fetchTimeout = 2 * time.Minute
-	maxArchive   = 256 << 20 // bytes; they have 14 to 30 million
+	maxArchive   = 256 << 20 // bytes; archives have 14 to 30 million
 )
 
 // platform is this machine's name in the archives of zonky.io.
@@ -89,7 +89,7 @@ func CacheDir() (string, error) {
 	return dir, nil
 }
 
-// makeOpenDir makes a directory of ours that other users can enter, whatever the umask.
+// makeOpenDir creates a directory that other users can enter, whatever the umask.
 func makeOpenDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

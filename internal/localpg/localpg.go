@@ -132,7 +132,8 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, name string) error {
 // Done is closed when the server has ended, by [Cluster.Stop] or by itself.
 func (c *Cluster) Done() <-chan struct{} { return c.done }
 
-// Err waits until the server has ended and returns why, or nil after [Cluster.Stop].
+// Err waits until the server has ended. It returns the cause, or nil after
+// [Cluster.Stop].
 func (c *Cluster) Err() error {
 	<-c.done
 	return c.err
@@ -184,7 +185,8 @@ func (c *Cluster) data() string { return filepath.Join(c.options.Dir, "data") }
 func (c *Cluster) logFile() string { return filepath.Join(c.options.Dir, "postgres.log") }
 
 // prepareData creates the cluster if there is none, or else checks that these
-// binaries can open it. We hold the lock, so no server or initdb of ours runs.
+// binaries can open it. The caller holds the lock, so no other server or initdb of
+// this directory runs.
 func (c *Cluster) prepareData(ctx context.Context) error {
 	if c.options.Detached {
 		if err := os.RemoveAll(c.data()); err != nil {
@@ -204,10 +206,10 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 	}
 	if major := strings.TrimSpace(string(version)); major != strconv.Itoa(c.options.Binaries.Major) {
 		return fmt.Errorf("the database in %s was made by PostgreSQL %s, and %s cannot open it: "+
-			"use the binaries of PostgreSQL %s, or move the directory away to begin anew",
+			"use the binaries of PostgreSQL %s, or move the directory away to start with a new one",
 			c.options.Dir, major, c.options.Binaries, major)
 	}
-	// postgres refuses to start if another program has the number by now
+	// postgres does not start if another program has this process id now
 	if err := os.Remove(pidFile(c.options.Dir)); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -320,7 +322,7 @@ func (c *Cluster) run(cmd *exec.Cmd, started chan<- error) {
 	if err != nil {
 		return
 	}
-	_ = cmd.Wait() // cmd.ProcessState says more
+	_ = cmd.Wait() // cmd.ProcessState has more information
 	if !c.stopping.Load() {
 		log, _ := os.ReadFile(c.logFile())
 		c.err = fmt.Errorf("postgres ended by itself: %s: %s", cmd.ProcessState, lastLines(string(log)))

@@ -117,8 +117,8 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// TestOrphan starts a detached server that nobody else knows, as a process does that
-// is killed then. The next start replaces it.
+// TestOrphan starts a detached server and loses it, like a process that is killed.
+// The next start replaces it.
 func TestOrphan(t *testing.T) {
 	t.Parallel()
 	options := options(t, openDir(t))
@@ -165,7 +165,7 @@ func TestLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// a pid file whose number is another program's by now: ours
+	// a pid file with the number of another program: this one
 	file := filepath.Join(options.Dir, "data", "postmaster.pid")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%d\n/gone\n1\n5432\n/gone\n\n1 1\nready\n", os.Getpid()), 0o600); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func serverUser(data string) (*syscall.Credential, error) {
 // configure the server or the language of its messages.
 func serverCommand(ctx context.Context, as *syscall.Credential, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = "/" // ours may be closed to the user
+	cmd.Dir = "/" // other users may be unable to read ours
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, "PG") || strings.HasPrefix(entry, "LC_") || strings.HasPrefix(entry, "LANG")
 	})

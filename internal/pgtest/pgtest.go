@@ -28,7 +28,7 @@ const (
 	maxPoolConns = 8
 	// dropTimeout bounds the end of a test, whose own context is over by then.
 	dropTimeout = 30 * time.Second
-	// maxNameLength is what PostgreSQL keeps of an identifier.
+	// maxNameLength is the maximum length of a PostgreSQL identifier in bytes.
 	maxNameLength = 63
 )
 
@@ -97,8 +97,8 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 	return &Database{URL: address, OwnerURL: address, Pool: pool}, name
 }
 
-// leave drops the database of a test that passed from a foreign server. A server of
-// ours deletes all its data at once, which is faster.
+// leave drops the database of a test that passed from a foreign server. A server
+// that pgtest has started deletes all its data at once, which is faster.
 func (s *server) leave(t testing.TB, name, address string) {
 	t.Helper()
 	switch {

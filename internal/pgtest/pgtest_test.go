@@ -210,7 +210,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestWithoutRights is a run of nobody if the tests run as root.
+// TestWithoutRights runs as nobody if the tests run as root.
 func TestWithoutRights(t *testing.T) {
 	t.Parallel()
 	user := newUser(t, noEngine)
@@ -243,7 +243,7 @@ func newUser(t *testing.T, env ...string) *user {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// to where every user can run it
+	// in a place where every user can run it
 	if output, err := exec.CommandContext(t.Context(), "cp", program, u.program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}

@@ -23,7 +23,8 @@ const (
 	connectTimeout = 10 * time.Second
 	// findTimeout is longer than all ways to a server take together.
 	findTimeout = 8 * time.Minute
-	// maxConnections is for all tests that run at once, in two runs of `go test ./...`.
+	// maxConnections suffices for all concurrent tests of two runs of `go test
+	// ./...`.
 	maxConnections = "800"
 
 	// Advisory locks in the database of the server's URL. Every process that uses
@@ -186,7 +187,7 @@ func (s *server) setUp(ctx context.Context) error {
 	if err == nil && alone {
 		err = s.dropLeftovers(ctx)
 	}
-	if err == nil { // to unlock what is not locked is only a warning
+	if err == nil { // unlocking a lock that is not held is only a warning
 		err = s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d), pg_advisory_unlock(%[1]d)", inUseLock))
 	}
 	if err == nil {

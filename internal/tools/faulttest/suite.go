@@ -23,8 +23,8 @@ const (
 	writers      = 8  // concurrent writers that each use a connection of the pool
 )
 
-// suite is what all rows share: the built program, the installed PostgreSQL, and a template
-// cluster that each row copies.
+// suite has everything that the rows share: the built program, the installed
+// PostgreSQL, and a template cluster that each row copies.
 type suite struct {
 	stdout   io.Writer
 	dir      string
