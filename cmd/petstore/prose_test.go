@@ -40,6 +40,18 @@ var badProse = []badPattern{
 // maxWords is the greatest length of a sentence. A code span counts as one word.
 const maxWords = 25
 
+// TestProse checks the Markdown files against badProse and maxWords. It does not
+// check code blocks.
+func TestProse(t *testing.T) {
+	t.Parallel()
+	files := markdownFiles(t)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		for _, mistake := range proseMistakes(files[name]) {
+			t.Errorf("%s: %s", name, mistake)
+		}
+	}
+}
+
 func TestProseMistakes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
