@@ -120,8 +120,9 @@ func errorReference() []docs.Problem {
 	return list
 }
 
-// errorResponse returns the error response for any error of a handler. An error that is
-// no [httpjson.Error] comes from the database or is a bug, and its text is not sent.
+// errorResponse returns the error response for any error of a handler. Any error
+// except an [httpjson.Error] comes from the database or is a bug, and its text is
+// not sent.
 func errorResponse(err error) *httpjson.Error {
 	if response, ok := errors.AsType[*httpjson.Error](err); ok {
 		return response

@@ -43,7 +43,7 @@ func idempotencyKey(r *http.Request, secret bool) (string, error) {
 	return key, nil
 }
 
-// effect is what a POST does: a single statement, which is safe to retry.
+// effect is the statement of a POST, which is safe to retry, and its response.
 type effect[Row any] struct {
 	// inTx runs the statement in a transaction, which also stores the response under the
 	// Idempotency-Key.

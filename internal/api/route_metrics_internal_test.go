@@ -11,8 +11,8 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// TestCountingAllocatesNothing is not parallel: what other tests allocate would
-// count.
+// TestCountingAllocatesNothing is not parallel, because allocations of other tests
+// would count.
 func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
 	metrics := telemetry.NewMetrics()
 	engine := gin.New()
