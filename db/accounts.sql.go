@@ -10,65 +10,76 @@ import (
 	"time"
 )
 
-const accountEnsure = `-- name: AccountEnsure :one
+const accountCreate = `-- name: AccountCreate :one
 INSERT INTO accounts (name)
 VALUES ($1)
-ON CONFLICT ON CONSTRAINT accounts_name_key DO UPDATE SET name = excluded.name
 RETURNING id, name, created_at
 `
 
+type AccountCreateRow struct {
+	ID        int64
+	Name      string
+	CreatedAt time.Time
+}
+
+// Fails with unique_violation if the name is taken. Call [AccountStateEnsure] in the
+// same transaction.
+func (q *Queries) AccountCreate(ctx context.Context, name string) (AccountCreateRow, error) {
+	row := q.db.QueryRow(ctx, accountCreate, name)
+	var i AccountCreateRow
+	err := row.Scan(&i.ID, &i.Name, &i.CreatedAt)
+	return i, err
+}
+
+const accountEnsure = `-- name: AccountEnsure :one
+INSERT INTO accounts (name)
+VALUES ($1)
+ON CONFLICT (name) WHERE parent_id IS NULL AND deleted_at IS NULL DO UPDATE SET name = excluded.name
+RETURNING id, name, created_at
+`
+
+type AccountEnsureRow struct {
+	ID        int64
+	Name      string
+	CreatedAt time.Time
+}
+
 // Returns the account with the name, and creates it if it does not exist. The
-// update changes nothing, but makes RETURNING return an existing row.
-func (q *Queries) AccountEnsure(ctx context.Context, name string) (Account, error) {
+// update changes nothing, but makes RETURNING return an existing row. Call
+// [AccountStateEnsure] in the same transaction.
+func (q *Queries) AccountEnsure(ctx context.Context, name string) (AccountEnsureRow, error) {
 	row := q.db.QueryRow(ctx, accountEnsure, name)
-	var i Account
+	var i AccountEnsureRow
 	err := row.Scan(&i.ID, &i.Name, &i.CreatedAt)
 	return i, err
 }
 
 const accountGet = `-- name: AccountGet :one
-SELECT accounts.id, accounts.name, accounts.created_at,
-       api_keys.id         AS key_id,
-       api_keys.name       AS key_name,
-       api_keys.scope      AS key_scope,
-       api_keys.prefix     AS key_prefix,
-       api_keys.created_at AS key_created_at,
-       api_keys.expires_at, api_keys.last_used_at, api_keys.revoked_at
+SELECT id, parent_id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
 FROM accounts
-JOIN api_keys ON api_keys.account_id = accounts.id
-WHERE api_keys.id = $1
+WHERE id = $1
 `
 
 type AccountGetRow struct {
-	ID           int64
-	Name         string
-	CreatedAt    time.Time
-	KeyID        int64
-	KeyName      string
-	KeyScope     string
-	KeyPrefix    string
-	KeyCreatedAt time.Time
-	ExpiresAt    *time.Time
-	LastUsedAt   *time.Time
-	RevokedAt    *time.Time
+	ID        int64
+	ParentID  *int64
+	Name      string
+	Sample    string
+	CreatedAt time.Time
+	ExpiresAt *time.Time
 }
 
-// Returns a key and its account.
-func (q *Queries) AccountGet(ctx context.Context, apiKeyID int64) (AccountGetRow, error) {
-	row := q.db.QueryRow(ctx, accountGet, apiKeyID)
+// Returns an account.
+func (q *Queries) AccountGet(ctx context.Context, id int64) (AccountGetRow, error) {
+	row := q.db.QueryRow(ctx, accountGet, id)
 	var i AccountGetRow
 	err := row.Scan(
 		&i.ID,
+		&i.ParentID,
 		&i.Name,
+		&i.Sample,
 		&i.CreatedAt,
-		&i.KeyID,
-		&i.KeyName,
-		&i.KeyScope,
-		&i.KeyPrefix,
-		&i.KeyCreatedAt,
 		&i.ExpiresAt,
-		&i.LastUsedAt,
-		&i.RevokedAt,
 	)
 	return i, err
 }
@@ -77,11 +88,73 @@ const accountGetByName = `-- name: AccountGetByName :one
 SELECT id, name, created_at
 FROM accounts
 WHERE name = $1
+  AND parent_id IS NULL
+  AND deleted_at IS NULL
 `
 
-func (q *Queries) AccountGetByName(ctx context.Context, name string) (Account, error) {
+type AccountGetByNameRow struct {
+	ID        int64
+	Name      string
+	CreatedAt time.Time
+}
+
+// Finds no sandbox: names of sandboxes are not unique.
+func (q *Queries) AccountGetByName(ctx context.Context, name string) (AccountGetByNameRow, error) {
 	row := q.db.QueryRow(ctx, accountGetByName, name)
-	var i Account
+	var i AccountGetByNameRow
 	err := row.Scan(&i.ID, &i.Name, &i.CreatedAt)
 	return i, err
+}
+
+const accountList = `-- name: AccountList :many
+SELECT id, name, created_at
+FROM accounts
+WHERE parent_id IS NULL
+  AND deleted_at IS NULL
+  AND id > $1
+ORDER BY id
+LIMIT $2
+`
+
+type AccountListParams struct {
+	AfterID  int64
+	PageSize int32
+}
+
+type AccountListRow struct {
+	ID        int64
+	Name      string
+	CreatedAt time.Time
+}
+
+// Lists the accounts that are no sandboxes, for the operator.
+func (q *Queries) AccountList(ctx context.Context, arg AccountListParams) ([]AccountListRow, error) {
+	rows, err := q.db.Query(ctx, accountList, arg.AfterID, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AccountListRow{}
+	for rows.Next() {
+		var i AccountListRow
+		if err := rows.Scan(&i.ID, &i.Name, &i.CreatedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const accountStateEnsure = `-- name: AccountStateEnsure :exec
+INSERT INTO account_state (account_id)
+VALUES ($1)
+ON CONFLICT ON CONSTRAINT account_state_pkey DO NOTHING
+`
+
+func (q *Queries) AccountStateEnsure(ctx context.Context, accountID int64) error {
+	_, err := q.db.Exec(ctx, accountStateEnsure, accountID)
+	return err
 }

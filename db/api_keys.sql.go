@@ -10,6 +10,22 @@ import (
 	"time"
 )
 
+const aPIKeyCountLive = `-- name: APIKeyCountLive :one
+SELECT count(*)
+FROM api_keys
+WHERE account_id = $1
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > now())
+`
+
+// Counts the keys of an account that are neither revoked nor expired.
+func (q *Queries) APIKeyCountLive(ctx context.Context, accountID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, aPIKeyCountLive, accountID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const aPIKeyCountRecent = `-- name: APIKeyCountRecent :one
 SELECT count(*)
 FROM api_keys
@@ -28,7 +44,7 @@ func (q *Queries) APIKeyCountRecent(ctx context.Context, accountID int64) (int64
 const aPIKeyCreate = `-- name: APIKeyCreate :one
 INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)
-RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+RETURNING id, name, scope, prefix, created_at, expires_at, revoked_at
 `
 
 type APIKeyCreateParams struct {
@@ -41,14 +57,13 @@ type APIKeyCreateParams struct {
 }
 
 type APIKeyCreateRow struct {
-	ID         int64
-	Name       string
-	Scope      string
-	Prefix     string
-	CreatedAt  time.Time
-	ExpiresAt  *time.Time
-	LastUsedAt *time.Time
-	RevokedAt  *time.Time
+	ID        int64
+	Name      string
+	Scope     string
+	Prefix    string
+	CreatedAt time.Time
+	ExpiresAt *time.Time
+	RevokedAt *time.Time
 }
 
 func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (APIKeyCreateRow, error) {
@@ -68,7 +83,6 @@ func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (API
 		&i.Prefix,
 		&i.CreatedAt,
 		&i.ExpiresAt,
-		&i.LastUsedAt,
 		&i.RevokedAt,
 	)
 	return i, err
@@ -145,12 +159,68 @@ func (q *Queries) APIKeyGetOwn(ctx context.Context, arg APIKeyGetOwnParams) (API
 	return i, err
 }
 
-const aPIKeyList = `-- name: APIKeyList :many
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+const aPIKeyGetWithAccount = `-- name: APIKeyGetWithAccount :one
+SELECT accounts.id, accounts.name, accounts.created_at,
+       api_keys.id         AS key_id,
+       api_keys.name       AS key_name,
+       api_keys.scope      AS key_scope,
+       api_keys.prefix     AS key_prefix,
+       api_keys.created_at AS key_created_at,
+       api_keys.expires_at, api_key_uses.last_used_at, api_keys.revoked_at
 FROM api_keys
-WHERE account_id = $1
-  AND id > $2
-ORDER BY id
+JOIN accounts ON accounts.id = api_keys.account_id
+LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.id = $2
+  AND api_keys.account_id = $1
+`
+
+type APIKeyGetWithAccountParams struct {
+	AccountID int64
+	APIKeyID  int64
+}
+
+type APIKeyGetWithAccountRow struct {
+	ID           int64
+	Name         string
+	CreatedAt    time.Time
+	KeyID        int64
+	KeyName      string
+	KeyScope     string
+	KeyPrefix    string
+	KeyCreatedAt time.Time
+	ExpiresAt    *time.Time
+	LastUsedAt   *time.Time
+	RevokedAt    *time.Time
+}
+
+// Returns a key and its account.
+func (q *Queries) APIKeyGetWithAccount(ctx context.Context, arg APIKeyGetWithAccountParams) (APIKeyGetWithAccountRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyGetWithAccount, arg.AccountID, arg.APIKeyID)
+	var i APIKeyGetWithAccountRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.CreatedAt,
+		&i.KeyID,
+		&i.KeyName,
+		&i.KeyScope,
+		&i.KeyPrefix,
+		&i.KeyCreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.RevokedAt,
+	)
+	return i, err
+}
+
+const aPIKeyList = `-- name: APIKeyList :many
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
+FROM api_keys
+LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = $1
+  AND api_keys.id > $2
+ORDER BY api_keys.id
 LIMIT $3
 `
 
@@ -202,12 +272,14 @@ func (q *Queries) APIKeyList(ctx context.Context, arg APIKeyListParams) ([]APIKe
 }
 
 const aPIKeyListRecent = `-- name: APIKeyListRecent :many
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
 FROM api_keys
-WHERE account_id = $1
-  AND id > $2
-  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
-ORDER BY id
+LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = $1
+  AND api_keys.id > $2
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
+ORDER BY api_keys.id
 LIMIT $3
 `
 
@@ -294,28 +366,32 @@ func (q *Queries) APIKeyLockAdmins(ctx context.Context, accountID int64) ([]int6
 }
 
 const aPIKeyLookUp = `-- name: APIKeyLookUp :many
-SELECT id, account_id, scope, prefix, secret_sha256, expires_at, last_used_at, previous_sha256, previous_until
+SELECT api_keys.id, api_keys.account_id, accounts.parent_id, api_keys.scope, api_keys.prefix, api_keys.secret_sha256,
+       api_keys.expires_at, api_keys.previous_sha256, api_keys.previous_until
 FROM api_keys
-WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest($1::bytea[])))
-    OR previous_sha256 = ANY (ARRAY(SELECT unnest($1))))
-  AND revoked_at IS NULL
+JOIN accounts ON accounts.id = api_keys.account_id
+WHERE (api_keys.secret_sha256 = ANY (ARRAY(SELECT unnest($1::bytea[])))
+    OR api_keys.previous_sha256 = ANY (ARRAY(SELECT unnest($1))))
+  AND api_keys.revoked_at IS NULL
+  AND accounts.deleted_at IS NULL
 `
 
 type APIKeyLookUpRow struct {
 	ID             int64
 	AccountID      int64
+	ParentID       *int64
 	Scope          string
 	Prefix         string
 	SecretSha256   []byte
 	ExpiresAt      *time.Time
-	LastUsedAt     *time.Time
 	PreviousSha256 []byte
 	PreviousUntil  *time.Time
 }
 
 // Returns the keys whose current or previous secret has one of the hashes, at most
-// 100. Revoked keys are omitted. The caller checks at each use whether a key has
-// expired or the grace of a secret has ended.
+// 100, with the parent of the account if that is a sandbox. Revoked keys are
+// omitted. The caller checks at each use whether a key has expired or the grace of a
+// secret has ended.
 func (q *Queries) APIKeyLookUp(ctx context.Context, hashes [][]byte) ([]APIKeyLookUpRow, error) {
 	rows, err := q.db.Query(ctx, aPIKeyLookUp, hashes)
 	if err != nil {
@@ -328,11 +404,11 @@ func (q *Queries) APIKeyLookUp(ctx context.Context, hashes [][]byte) ([]APIKeyLo
 		if err := rows.Scan(
 			&i.ID,
 			&i.AccountID,
+			&i.ParentID,
 			&i.Scope,
 			&i.Prefix,
 			&i.SecretSha256,
 			&i.ExpiresAt,
-			&i.LastUsedAt,
 			&i.PreviousSha256,
 			&i.PreviousUntil,
 		); err != nil {
@@ -347,21 +423,14 @@ func (q *Queries) APIKeyLookUp(ctx context.Context, hashes [][]byte) ([]APIKeyLo
 }
 
 const aPIKeyMarkUsed = `-- name: APIKeyMarkUsed :exec
-WITH used AS (
-    SELECT unnest($1::bigint[]) AS id, unnest($2::timestamptz[]) AS used_at
-), due AS (
-    SELECT api_keys.id, used.used_at
-    FROM used
-    JOIN api_keys ON api_keys.id = used.id
-    WHERE api_keys.last_used_at IS NULL
-       OR api_keys.last_used_at <= used.used_at - interval '1 minute'
-    ORDER BY api_keys.id
-    FOR NO KEY UPDATE OF api_keys
-)
-UPDATE api_keys
-SET last_used_at = due.used_at
-FROM due
-WHERE api_keys.id = due.id
+INSERT INTO api_key_uses (account_id, api_key_id, last_used_at)
+SELECT api_keys.account_id, api_keys.id, used.used_at
+FROM (SELECT unnest($1::bigint[]) AS id, unnest($2::timestamptz[]) AS used_at) AS used
+JOIN api_keys ON api_keys.id = used.id
+ORDER BY api_keys.account_id, api_keys.id
+ON CONFLICT ON CONSTRAINT api_key_uses_pkey DO UPDATE
+SET last_used_at = excluded.last_used_at
+WHERE api_key_uses.last_used_at <= excluded.last_used_at - interval '1 minute'
 `
 
 type APIKeyMarkUsedParams struct {
@@ -369,9 +438,10 @@ type APIKeyMarkUsedParams struct {
 	UsedAt []time.Time
 }
 
-// Stores when keys were last used. A use less than a minute after the stored one is
-// skipped, so that all processes together write each key at most once a minute.
-// Rows are locked by id, so that two processes never deadlock.
+// Stores when keys of any accounts were last used. A use less than a minute after
+// the stored one is skipped, so that all processes together write each key at most
+// once a minute. Rows are locked in the order of the key, so that two processes never
+// deadlock. Keys that have been deleted meanwhile are skipped.
 func (q *Queries) APIKeyMarkUsed(ctx context.Context, arg APIKeyMarkUsedParams) error {
 	_, err := q.db.Exec(ctx, aPIKeyMarkUsed, arg.Ids, arg.UsedAt)
 	return err
@@ -434,6 +504,39 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]A
 	return items, nil
 }
 
+const aPIKeyRevokeAll = `-- name: APIKeyRevokeAll :many
+WITH revoked AS (
+    UPDATE api_keys
+    SET revoked_at = now()
+    WHERE account_id = $1
+      AND revoked_at IS NULL
+    RETURNING id
+)
+SELECT pg_notify('api_keys', id::text)::text AS notified
+FROM revoked
+`
+
+// Revokes all keys of an account and announces them, when the account is deleted.
+func (q *Queries) APIKeyRevokeAll(ctx context.Context, accountID int64) ([]string, error) {
+	rows, err := q.db.Query(ctx, aPIKeyRevokeAll, accountID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var notified string
+		if err := rows.Scan(&notified); err != nil {
+			return nil, err
+		}
+		items = append(items, notified)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const aPIKeyRevokeOwn = `-- name: APIKeyRevokeOwn :one
 WITH revoked AS (
     UPDATE api_keys
@@ -464,27 +567,29 @@ func (q *Queries) APIKeyRevokeOwn(ctx context.Context, arg APIKeyRevokeOwnParams
 const aPIKeyRotate = `-- name: APIKeyRotate :one
 WITH rotated AS (
     UPDATE api_keys
-    SET prefix          = $1,
-        secret_sha256   = $2,
-        previous_sha256 = CASE WHEN $3::bigint > 0 THEN secret_sha256 END,
+    SET prefix          = $2,
+        secret_sha256   = $3,
+        previous_sha256 = CASE WHEN $4::bigint > 0 THEN secret_sha256 END,
         -- clock_timestamp, because the update may have waited for another one
-        previous_until  = CASE WHEN $3 > 0 THEN clock_timestamp() + make_interval(secs => $3) END
-    WHERE id = $4
-      AND account_id = $5
+        previous_until  = CASE WHEN $4 > 0 THEN clock_timestamp() + make_interval(secs => $4) END
+    WHERE id = $5
+      AND account_id = $1
       AND revoked_at IS NULL
-    RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+    RETURNING id, name, scope, prefix, created_at, expires_at, revoked_at
 )
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at,
-       pg_notify('api_keys', id::text)::text AS notified
+SELECT rotated.id, rotated.name, rotated.scope, rotated.prefix, rotated.created_at, rotated.expires_at,
+       api_key_uses.last_used_at, rotated.revoked_at,
+       pg_notify('api_keys', rotated.id::text)::text AS notified
 FROM rotated
+LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = rotated.id
 `
 
 type APIKeyRotateParams struct {
+	AccountID    int64
 	Prefix       string
 	SecretSha256 []byte
 	GraceSeconds int64
 	ID           int64
-	AccountID    int64
 }
 
 type APIKeyRotateRow struct {
@@ -504,11 +609,11 @@ type APIKeyRotateRow struct {
 // first. No row means that the account has no such key, or that the key is revoked.
 func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (APIKeyRotateRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRotate,
+		arg.AccountID,
 		arg.Prefix,
 		arg.SecretSha256,
 		arg.GraceSeconds,
 		arg.ID,
-		arg.AccountID,
 	)
 	var i APIKeyRotateRow
 	err := row.Scan(
@@ -523,4 +628,16 @@ func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (API
 		&i.Notified,
 	)
 	return i, err
+}
+
+const keysLock = `-- name: KeysLock :exec
+SELECT pg_advisory_xact_lock(hashtextextended('keys', $1::bigint))
+FROM account_state
+WHERE account_id = $1
+`
+
+// Locks the number of keys of an account until the transaction ends.
+func (q *Queries) KeysLock(ctx context.Context, accountID int64) error {
+	_, err := q.db.Exec(ctx, keysLock, accountID)
+	return err
 }

@@ -12,30 +12,33 @@ import (
 const categoryCount = `-- name: CategoryCount :one
 SELECT count(*)
 FROM categories
-WHERE name_key >= $1
-  AND name_key < $2
+WHERE account_id = $1
+  AND name_key >= $2
+  AND name_key < $3
 `
 
 type CategoryCountParams struct {
-	FromKey  string
-	UntilKey string
+	AccountID int64
+	FromKey   string
+	UntilKey  string
 }
 
 // For Prefer: count=exact.
 func (q *Queries) CategoryCount(ctx context.Context, arg CategoryCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, categoryCount, arg.FromKey, arg.UntilKey)
+	row := q.db.QueryRow(ctx, categoryCount, arg.AccountID, arg.FromKey, arg.UntilKey)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
 }
 
 const categoryCreate = `-- name: CategoryCreate :one
-INSERT INTO categories (name, name_key, description)
-VALUES ($1, $2, $3)
-RETURNING id, name, name_key, description
+INSERT INTO categories (account_id, name, name_key, description)
+VALUES ($1, $2, $3, $4)
+RETURNING account_id, id, name, name_key, description
 `
 
 type CategoryCreateParams struct {
+	AccountID   int64
 	Name        string
 	NameKey     string
 	Description *string
@@ -43,9 +46,15 @@ type CategoryCreateParams struct {
 
 // Fails with unique_violation if the name is taken.
 func (q *Queries) CategoryCreate(ctx context.Context, arg CategoryCreateParams) (Category, error) {
-	row := q.db.QueryRow(ctx, categoryCreate, arg.Name, arg.NameKey, arg.Description)
+	row := q.db.QueryRow(ctx, categoryCreate,
+		arg.AccountID,
+		arg.Name,
+		arg.NameKey,
+		arg.Description,
+	)
 	var i Category
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.Name,
 		&i.NameKey,
@@ -56,12 +65,18 @@ func (q *Queries) CategoryCreate(ctx context.Context, arg CategoryCreateParams) 
 
 const categoryDelete = `-- name: CategoryDelete :execrows
 DELETE FROM categories
-WHERE id = $1
+WHERE account_id = $1
+  AND id = $2
 `
 
+type CategoryDeleteParams struct {
+	AccountID int64
+	ID        int64
+}
+
 // Fails with foreign_key_violation if the category has pets.
-func (q *Queries) CategoryDelete(ctx context.Context, id int64) (int64, error) {
-	result, err := q.db.Exec(ctx, categoryDelete, id)
+func (q *Queries) CategoryDelete(ctx context.Context, arg CategoryDeleteParams) (int64, error) {
+	result, err := q.db.Exec(ctx, categoryDelete, arg.AccountID, arg.ID)
 	if err != nil {
 		return 0, err
 	}
@@ -69,15 +84,22 @@ func (q *Queries) CategoryDelete(ctx context.Context, id int64) (int64, error) {
 }
 
 const categoryGet = `-- name: CategoryGet :one
-SELECT id, name, name_key, description
+SELECT account_id, id, name, name_key, description
 FROM categories
-WHERE id = $1
+WHERE account_id = $1
+  AND id = $2
 `
 
-func (q *Queries) CategoryGet(ctx context.Context, id int64) (Category, error) {
-	row := q.db.QueryRow(ctx, categoryGet, id)
+type CategoryGetParams struct {
+	AccountID int64
+	ID        int64
+}
+
+func (q *Queries) CategoryGet(ctx context.Context, arg CategoryGetParams) (Category, error) {
+	row := q.db.QueryRow(ctx, categoryGet, arg.AccountID, arg.ID)
 	var i Category
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.Name,
 		&i.NameKey,
@@ -87,33 +109,36 @@ func (q *Queries) CategoryGet(ctx context.Context, id int64) (Category, error) {
 }
 
 const categoryList = `-- name: CategoryList :many
-SELECT id, name, name_key, description
+SELECT account_id, id, name, name_key, description
 FROM categories
-WHERE CASE /* sort */ 'id'
-    WHEN 'name'  THEN (name_key, id) > ($1::text, $2::bigint) AND name_key < $3::text
-    WHEN '-name' THEN (name_key, id) < ($1, $2) AND name_key >= $4::text
-    WHEN '-id'   THEN id < $2
-    ELSE id > $2
-END
+WHERE account_id = $1
+  AND CASE /* sort */ 'id'
+      WHEN 'name'  THEN (name_key, id) > ($2::text, $3::bigint) AND name_key < $4::text
+      WHEN '-name' THEN (name_key, id) < ($2, $3) AND name_key >= $5::text
+      WHEN '-id'   THEN id < $3
+      ELSE id > $3
+  END
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT $5
+LIMIT $6
 `
 
 type CategoryListParams struct {
-	AfterKey string
-	AfterID  int64
-	UntilKey string
-	FromKey  string
-	PageSize int32
+	AccountID int64
+	AfterKey  string
+	AfterID   int64
+	UntilKey  string
+	FromKey   string
+	PageSize  int32
 }
 
 // queries/pets.sql explains the sort.
 func (q *Queries) CategoryList(ctx context.Context, arg CategoryListParams) ([]Category, error) {
 	rows, err := q.db.Query(ctx, categoryList,
+		arg.AccountID,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
@@ -128,6 +153,7 @@ func (q *Queries) CategoryList(ctx context.Context, arg CategoryListParams) ([]C
 	for rows.Next() {
 		var i Category
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.Name,
 			&i.NameKey,
@@ -144,17 +170,24 @@ func (q *Queries) CategoryList(ctx context.Context, arg CategoryListParams) ([]C
 }
 
 const categoryLock = `-- name: CategoryLock :one
-SELECT id, name, name_key, description
+SELECT account_id, id, name, name_key, description
 FROM categories
-WHERE id = $1
+WHERE account_id = $1
+  AND id = $2
 FOR UPDATE
 `
 
+type CategoryLockParams struct {
+	AccountID int64
+	ID        int64
+}
+
 // Locks the category until the transaction ends, for If-Match.
-func (q *Queries) CategoryLock(ctx context.Context, id int64) (Category, error) {
-	row := q.db.QueryRow(ctx, categoryLock, id)
+func (q *Queries) CategoryLock(ctx context.Context, arg CategoryLockParams) (Category, error) {
+	row := q.db.QueryRow(ctx, categoryLock, arg.AccountID, arg.ID)
 	var i Category
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.Name,
 		&i.NameKey,
@@ -168,8 +201,9 @@ UPDATE categories
 SET name        = coalesce($1, name),
     name_key    = coalesce($2, name_key),
     description = CASE WHEN $3::boolean THEN $4 ELSE description END
-WHERE id = $5
-RETURNING id, name, name_key, description
+WHERE account_id = $5
+  AND id = $6
+RETURNING account_id, id, name, name_key, description
 `
 
 type CategoryUpdateParams struct {
@@ -177,6 +211,7 @@ type CategoryUpdateParams struct {
 	NameKey        *string
 	SetDescription bool
 	Description    *string
+	AccountID      int64
 	ID             int64
 }
 
@@ -188,10 +223,12 @@ func (q *Queries) CategoryUpdate(ctx context.Context, arg CategoryUpdateParams) 
 		arg.NameKey,
 		arg.SetDescription,
 		arg.Description,
+		arg.AccountID,
 		arg.ID,
 	)
 	var i Category
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.Name,
 		&i.NameKey,

@@ -26,14 +26,16 @@ func (q *Queries) AwaitStandby(ctx context.Context) error {
 const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
 SELECT fingerprint, status, location, body
 FROM idempotency_keys
-WHERE api_key_id = $1
-  AND key = $2
+WHERE account_id = $1
+  AND api_key_id = $2
+  AND key = $3
   AND created_at > now() - interval '24 hours'
 `
 
 type IdempotencyKeyGetParams struct {
-	APIKeyID int64
-	Key      string
+	AccountID int64
+	APIKeyID  int64
+	Key       string
 }
 
 type IdempotencyKeyGetRow struct {
@@ -44,7 +46,7 @@ type IdempotencyKeyGetRow struct {
 }
 
 func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetParams) (IdempotencyKeyGetRow, error) {
-	row := q.db.QueryRow(ctx, idempotencyKeyGet, arg.APIKeyID, arg.Key)
+	row := q.db.QueryRow(ctx, idempotencyKeyGet, arg.AccountID, arg.APIKeyID, arg.Key)
 	var i IdempotencyKeyGetRow
 	err := row.Scan(
 		&i.Fingerprint,
@@ -56,8 +58,8 @@ func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetPa
 }
 
 const idempotencyKeyKeep = `-- name: IdempotencyKeyKeep :exec
-INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
 SET fingerprint = excluded.fingerprint,
     status      = excluded.status,
@@ -67,6 +69,7 @@ SET fingerprint = excluded.fingerprint,
 `
 
 type IdempotencyKeyKeepParams struct {
+	AccountID   int64
 	APIKeyID    int64
 	Key         string
 	Fingerprint []byte
@@ -78,6 +81,7 @@ type IdempotencyKeyKeepParams struct {
 // Stores a response. Replaces an expired one that the sweep has not deleted yet.
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) error {
 	_, err := q.db.Exec(ctx, idempotencyKeyKeep,
+		arg.AccountID,
 		arg.APIKeyID,
 		arg.Key,
 		arg.Fingerprint,
@@ -90,17 +94,21 @@ func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeep
 
 const idempotencyKeyLock = `-- name: IdempotencyKeyLock :one
 SELECT pg_try_advisory_xact_lock(hashtextextended($1::text, $2::bigint))
+FROM account_state
+WHERE account_id = $3
 `
 
 type IdempotencyKeyLockParams struct {
-	Key      string
-	APIKeyID int64
+	Key       string
+	APIKeyID  int64
+	AccountID int64
 }
 
 // Locks a key until the transaction ends. Returns false if another request holds
-// it.
+// it. The lock is taken through a row of the account, so that on a sharded cluster
+// it is taken where the account is.
 func (q *Queries) IdempotencyKeyLock(ctx context.Context, arg IdempotencyKeyLockParams) (bool, error) {
-	row := q.db.QueryRow(ctx, idempotencyKeyLock, arg.Key, arg.APIKeyID)
+	row := q.db.QueryRow(ctx, idempotencyKeyLock, arg.Key, arg.APIKeyID, arg.AccountID)
 	var pg_try_advisory_xact_lock bool
 	err := row.Scan(&pg_try_advisory_xact_lock)
 	return pg_try_advisory_xact_lock, err
@@ -108,7 +116,7 @@ func (q *Queries) IdempotencyKeyLock(ctx context.Context, arg IdempotencyKeyLock
 
 const idempotencyKeySweep = `-- name: IdempotencyKeySweep :execrows
 WITH expired AS MATERIALIZED (
-    SELECT api_key_id, key
+    SELECT account_id, api_key_id, key
     FROM idempotency_keys
     WHERE created_at <= now() - interval '24 hours'
     ORDER BY created_at
@@ -117,14 +125,15 @@ WITH expired AS MATERIALIZED (
 )
 DELETE FROM idempotency_keys
 USING expired
-WHERE idempotency_keys.api_key_id = expired.api_key_id
+WHERE idempotency_keys.account_id = expired.account_id
+  AND idempotency_keys.api_key_id = expired.api_key_id
   AND idempotency_keys.key = expired.key
 `
 
-// Deletes some of the expired responses. Several processes may sweep concurrently:
-// each skips rows that another deletes. The CTE runs once in every plan. A subquery
-// in the WHERE could run again for each row, skip the locked rows each time, and
-// exceed the batch.
+// Deletes some of the expired responses of all accounts. Several processes may
+// sweep concurrently: each skips rows that another deletes. The CTE runs once in
+// every plan. A subquery in the WHERE could run again for each row, skip the locked
+// rows each time, and exceed the batch.
 func (q *Queries) IdempotencyKeySweep(ctx context.Context, batchSize int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeySweep, batchSize)
 	if err != nil {

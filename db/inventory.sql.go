@@ -12,21 +12,23 @@ import (
 const inventoryCount = `-- name: InventoryCount :one
 SELECT count(*)
 FROM inventory
-LEFT JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low = $1
-  AND ($2::text[] IS NULL OR pets.status = ANY ($2))
+LEFT JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.low = $2
+  AND ($3::text[] IS NULL OR pets.status = ANY ($3))
 `
 
 type InventoryCountParams struct {
-	Low      bool
-	Statuses []string
+	AccountID int64
+	Low       bool
+	Statuses  []string
 }
 
 // For Prefer: count=exact; see queries/pets.sql. Without the filter low, the API
 // uses PetCount, because each pet has one entry. Postgres removes a LEFT JOIN whose
 // columns are unused, which is the case without a filter by status.
 func (q *Queries) InventoryCount(ctx context.Context, arg InventoryCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, inventoryCount, arg.Low, arg.Statuses)
+	row := q.db.QueryRow(ctx, inventoryCount, arg.AccountID, arg.Low, arg.Statuses)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -35,9 +37,15 @@ func (q *Queries) InventoryCount(ctx context.Context, arg InventoryCountParams) 
 const inventoryGet = `-- name: InventoryGet :one
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id = $1
+JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.pet_id = $2
 `
+
+type InventoryGetParams struct {
+	AccountID int64
+	PetID     int64
+}
 
 type InventoryGetRow struct {
 	PetID    int64
@@ -45,8 +53,8 @@ type InventoryGetRow struct {
 	Status   string
 }
 
-func (q *Queries) InventoryGet(ctx context.Context, petID int64) (InventoryGetRow, error) {
-	row := q.db.QueryRow(ctx, inventoryGet, petID)
+func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (InventoryGetRow, error) {
+	row := q.db.QueryRow(ctx, inventoryGet, arg.AccountID, arg.PetID)
 	var i InventoryGetRow
 	err := row.Scan(&i.PetID, &i.Quantity, &i.Status)
 	return i, err
@@ -55,20 +63,22 @@ func (q *Queries) InventoryGet(ctx context.Context, petID int64) (InventoryGetRo
 const inventoryList = `-- name: InventoryList :many
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low = ANY ($1::boolean[])
-  AND pets.status = ANY ($2::text[])
-  AND inventory.pet_id > $3
-  AND pets.id > $3
+JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.low = ANY ($2::boolean[])
+  AND pets.status = ANY ($3::text[])
+  AND inventory.pet_id > $4
+  AND pets.id > $4
 ORDER BY inventory.pet_id
-LIMIT $4
+LIMIT $5
 `
 
 type InventoryListParams struct {
-	Lows     []bool
-	Statuses []string
-	AfterID  int64
-	PageSize int32
+	AccountID int64
+	Lows      []bool
+	Statuses  []string
+	AfterID   int64
+	PageSize  int32
 }
 
 type InventoryListRow struct {
@@ -81,6 +91,7 @@ type InventoryListRow struct {
 // because a merge join would otherwise scan the pets from the first one.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]InventoryListRow, error) {
 	rows, err := q.db.Query(ctx, inventoryList,
+		arg.AccountID,
 		arg.Lows,
 		arg.Statuses,
 		arg.AfterID,
@@ -107,19 +118,21 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 const inventoryListLow = `-- name: InventoryListLow :many
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low
-  AND pets.status = ANY ($1::text[])
-  AND inventory.pet_id > $2
-  AND pets.id > $2
+JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.low
+  AND pets.status = ANY ($2::text[])
+  AND inventory.pet_id > $3
+  AND pets.id > $3
 ORDER BY inventory.pet_id
-LIMIT $3
+LIMIT $4
 `
 
 type InventoryListLowParams struct {
-	Statuses []string
-	AfterID  int64
-	PageSize int32
+	AccountID int64
+	Statuses  []string
+	AfterID   int64
+	PageSize  int32
 }
 
 type InventoryListLowRow struct {
@@ -131,7 +144,12 @@ type InventoryListLowRow struct {
 // Scans the index of low entries. The status is in pets, so the scan also reads low
 // entries of other statuses.
 func (q *Queries) InventoryListLow(ctx context.Context, arg InventoryListLowParams) ([]InventoryListLowRow, error) {
-	rows, err := q.db.Query(ctx, inventoryListLow, arg.Statuses, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, inventoryListLow,
+		arg.AccountID,
+		arg.Statuses,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -153,28 +171,31 @@ func (q *Queries) InventoryListLow(ctx context.Context, arg InventoryListLowPara
 const inventoryListOfStatus = `-- name: InventoryListOfStatus :many
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id = ANY (ARRAY(
+JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.pet_id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
+    FROM unnest($2::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.id
         FROM pets
-        WHERE pets.status = wanted.status
-          AND pets.id > $2::bigint
+        WHERE pets.account_id = $1
+          AND pets.status = wanted.status
+          AND pets.id > $3::bigint
         ORDER BY pets.id
-        LIMIT $3
+        LIMIT $4
     ) AS head
     ORDER BY head.id
-    LIMIT $3
+    LIMIT $4
 ))
 ORDER BY inventory.pet_id
 `
 
 type InventoryListOfStatusParams struct {
-	Statuses []string
-	AfterID  int64
-	PageSize int32
+	AccountID int64
+	Statuses  []string
+	AfterID   int64
+	PageSize  int32
 }
 
 type InventoryListOfStatusRow struct {
@@ -185,7 +206,12 @@ type InventoryListOfStatusRow struct {
 
 // Reads one index range per status and merges them, as in queries/pets.sql.
 func (q *Queries) InventoryListOfStatus(ctx context.Context, arg InventoryListOfStatusParams) ([]InventoryListOfStatusRow, error) {
-	rows, err := q.db.Query(ctx, inventoryListOfStatus, arg.Statuses, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, inventoryListOfStatus,
+		arg.AccountID,
+		arg.Statuses,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -208,14 +234,20 @@ const inventoryLock = `-- name: InventoryLock :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR UPDATE
 )
 SELECT entry.pet_id, entry.quantity, pets.status
 FROM entry
-JOIN pets ON pets.id = entry.pet_id
+JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id
 FOR UPDATE OF pets
 `
+
+type InventoryLockParams struct {
+	AccountID int64
+	PetID     int64
+}
 
 type InventoryLockRow struct {
 	PetID    int64
@@ -224,8 +256,8 @@ type InventoryLockRow struct {
 }
 
 // Locks the entry and its pet until the transaction ends, for If-Match.
-func (q *Queries) InventoryLock(ctx context.Context, petID int64) (InventoryLockRow, error) {
-	row := q.db.QueryRow(ctx, inventoryLock, petID)
+func (q *Queries) InventoryLock(ctx context.Context, arg InventoryLockParams) (InventoryLockRow, error) {
+	row := q.db.QueryRow(ctx, inventoryLock, arg.AccountID, arg.PetID)
 	var i InventoryLockRow
 	err := row.Scan(&i.PetID, &i.Quantity, &i.Status)
 	return i, err
@@ -235,33 +267,36 @@ const inventorySet = `-- name: InventorySet :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id, pets.status, entry.held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), next AS (
     SELECT pet.id,
            pet.status AS status_before,
            CASE
-               WHEN $2::bigint > 0 AND pet.status IN ('sold', 'pending') THEN 'available'
-               WHEN $2 = 0 AND pet.status = 'available' AND pet.held > 0 THEN 'pending'
+               WHEN $3::bigint > 0 AND pet.status IN ('sold', 'pending') THEN 'available'
+               WHEN $3 = 0 AND pet.status = 'available' AND pet.held > 0 THEN 'pending'
                ELSE pet.status
            END AS status
     FROM pet
 ), stocked AS (
     UPDATE inventory
-    SET quantity = $2
+    SET quantity = $3
     FROM next
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     RETURNING inventory.quantity
 ), moved AS (
     UPDATE pets
     SET status = next.status
     FROM next
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
       AND next.status <> next.status_before
 )
 SELECT next.status::text AS status
@@ -269,15 +304,16 @@ FROM next
 `
 
 type InventorySetParams struct {
-	PetID    int64
-	Quantity int64
+	AccountID int64
+	PetID     int64
+	Quantity  int64
 }
 
 // Sets the quantity, and the status of the pet that follows from it (API reference,
 // Stock and states), based on the locked rows (inventory first, then the pet). No
 // row means that there is no entry.
 func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) (string, error) {
-	row := q.db.QueryRow(ctx, inventorySet, arg.PetID, arg.Quantity)
+	row := q.db.QueryRow(ctx, inventorySet, arg.AccountID, arg.PetID, arg.Quantity)
 	var status string
 	err := row.Scan(&status)
 	return status, err
@@ -286,6 +322,7 @@ func (q *Queries) InventorySet(ctx context.Context, arg InventorySetParams) (str
 const inventorySummary = `-- name: InventorySummary :many
 SELECT status, count(*) AS pets
 FROM pets
+WHERE account_id = $1
 GROUP BY status
 ORDER BY status
 LIMIT 3
@@ -296,8 +333,8 @@ type InventorySummaryRow struct {
 	Pets   int64
 }
 
-func (q *Queries) InventorySummary(ctx context.Context) ([]InventorySummaryRow, error) {
-	rows, err := q.db.Query(ctx, inventorySummary)
+func (q *Queries) InventorySummary(ctx context.Context, accountID int64) ([]InventorySummaryRow, error) {
+	rows, err := q.db.Query(ctx, inventorySummary, accountID)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// API keys. The secret is not stored: it is shown once, when the key is created.
+// API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table, so requests do not write it.
 type APIKey struct {
 	ID        int64
 	AccountID int64
@@ -20,29 +20,53 @@ type APIKey struct {
 	Prefix string
 	// SHA-256 of the secret. Secrets have 178 random bits, so a slow hash would not add security.
 	SecretSha256 []byte
-	CreatedAt    time.Time
-	ExpiresAt    *time.Time
-	// Written at most once a minute.
-	LastUsedAt *time.Time
-	// Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).
-	RevokedAt *time.Time
 	// SHA-256 of the previous secret, if it was rotated with a grace; otherwise NULL.
 	PreviousSha256 []byte
 	// When the previous secret stops working.
 	PreviousUntil *time.Time
+	CreatedAt     time.Time
+	ExpiresAt     *time.Time
+	// Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).
+	RevokedAt *time.Time
 }
 
-// Accounts of API clients. Only messages and API keys belong to an account; all accounts share the pets, orders and inventory.
+// Accounts of API clients. Each account has its own store. An account with a parent is a sandbox. On a sharded cluster, a reference table.
 type Account struct {
 	ID int64
-	// The unique name that petstore key create sets.
-	Name      string
+	// The account that created the sandbox; NULL if this is no sandbox.
+	ParentID *int64
+	// Unique among accounts, except sandboxes and deleted accounts.
+	Name string
+	// The sample data that a sandbox starts with and returns to when it is reset.
+	Sample    *string
 	CreatedAt time.Time
+	// When the sandbox and its API keys expire.
+	ExpiresAt *time.Time
+	// When the account was deleted. Its data is then deleted in the background, and its row last.
+	DeletedAt *time.Time
 }
 
-// Categories of pets. On a sharded cluster, a reference table: small and read often.
+// One row per account, in the shard of the account. Advisory locks of the account are taken through it (see queries/sandboxes.sql).
+type AccountState struct {
+	AccountID int64
+	// True if the account is being deleted. No write to its store is accepted any more.
+	Closed bool
+}
+
+// When API keys were last used. It is not part of api_keys, because on a sharded cluster a write to a reference table is expensive.
+type ApiKeyUse struct {
+	// The account that the row belongs to.
+	AccountID int64
+	APIKeyID  int64
+	// Written at most once a minute.
+	LastUsedAt time.Time
+}
+
+// Categories of pets.
 type Category struct {
-	// Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.
+	// The account that the row belongs to; the sharding column of every table of a store.
+	AccountID int64
+	// Assigned by the server, from 1001 to 2^53-1 so that JavaScript numbers are exact. Ids up to 1000 are for sample data.
 	ID int64
 	// As the client sent it.
 	Name string
@@ -54,7 +78,9 @@ type Category struct {
 
 // Responses to POST requests with an Idempotency-Key, each written in the same transaction as its effect and kept 24 hours.
 type IdempotencyKey struct {
-	APIKeyID int64
+	// The account that the row belongs to.
+	AccountID int64
+	APIKeyID  int64
 	// As the client sent it.
 	Key string
 	// SHA-256 of the path and the body. A different request with the same key is an error.
@@ -69,7 +95,9 @@ type IdempotencyKey struct {
 
 // The stock of each pet. Every order locks the row of its pet.
 type Inventory struct {
-	// The pet; also the sharding column.
+	// The account that the row belongs to.
+	AccountID int64
+	// The pet.
 	PetID int64
 	// Units that can be ordered.
 	Quantity int64
@@ -79,8 +107,9 @@ type Inventory struct {
 	Low bool
 }
 
-// Messages from clients. Each account sees only its own.
+// Messages from clients.
 type Message struct {
+	// The account that the row belongs to.
 	AccountID int64
 	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
 	ID      string
@@ -92,9 +121,11 @@ type Message struct {
 
 // Orders, each of one pet. Canceling an order deletes it and returns its units to the stock.
 type Order struct {
-	// Assigned by the server, unique across all shards, at most 2^53-1.
+	// The account that the row belongs to.
+	AccountID int64
+	// Assigned by the server, from 1001 to 2^53-1. Ids up to 1000 are for sample data.
 	ID int64
-	// The pet; first in the primary key because it is the sharding column.
+	// The pet. It never changes.
 	PetID int64
 	// Units ordered. They are part of inventory.held until the order is complete.
 	Quantity int64
@@ -104,9 +135,11 @@ type Order struct {
 	Complete bool
 }
 
-// Pets of the shop. Each pet has one row in inventory. Sharded by id.
+// Pets. Each pet has one row in inventory.
 type Pet struct {
-	// Assigned by the server, at most 2^53-1 so that JavaScript numbers are exact.
+	// The account that the row belongs to. The foreign key lets a pet have only a category of its account.
+	AccountID int64
+	// Assigned by the server, from 1001 to 2^53-1 so that JavaScript numbers are exact. Ids up to 1000 are for sample data.
 	ID int64
 	// A category with pets cannot be deleted.
 	CategoryID int64
@@ -116,6 +149,31 @@ type Pet struct {
 	NameKey string
 	// Changed by clients and by orders. Lock the row of inventory before this one.
 	Status string
+}
+
+// Rules by which a sandbox injects faults, in order.
+type SandboxFault struct {
+	// The sandbox.
+	AccountID int64
+	// New for each rule, so that a process that remembers a replaced rule does not count for the new one.
+	ID int64
+	// The index of the rule, from 0.
+	Position int32
+	// An operationId of the API, or * for all.
+	Operation string
+	Effect    string
+	Status    *int32
+	DelayMs   *int32
+	// Whether the connection closes before or after the operation.
+	CloseWhen *string
+	// The rule applies to this number of matching requests; NULL means all.
+	First *int64
+	// The share of matching requests to which the rule applies; NULL means all.
+	Probability *float64
+	// The seed of the draws.
+	Seed *int64
+	// Matching requests so far, over all processes.
+	Matched int64
 }
 
 // Random keys that all processes share, created by the migration.

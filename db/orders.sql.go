@@ -14,23 +14,25 @@ const orderCancel = `-- name: OrderCancel :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR NO KEY UPDATE
 ), target AS (
     SELECT orders.id, orders.complete, entry.quantity AS stock, entry.held
     FROM entry
-    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $2
+    JOIN orders ON orders.account_id = $1 AND orders.pet_id = entry.pet_id AND orders.id = $3
     FOR NO KEY UPDATE OF orders
 ), pet AS (
     SELECT pets.id, pets.status
     FROM target
-    JOIN pets ON pets.id = $1
+    JOIN pets ON pets.account_id = $1 AND pets.id = $2
     FOR NO KEY UPDATE OF pets
 ), cancelled AS (
     DELETE FROM orders
     USING target
-    WHERE orders.pet_id = $1
-      AND orders.id = $2
+    WHERE orders.account_id = $1
+      AND orders.pet_id = $2
+      AND orders.id = $3
       AND NOT target.complete
     RETURNING orders.quantity
 ), returned AS (
@@ -38,12 +40,14 @@ WITH entry AS (
     SET quantity = target.stock + cancelled.quantity,
         held     = target.held - cancelled.quantity
     FROM target, cancelled
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
 ), restocked AS (
     UPDATE pets
     SET status = 'available'
     FROM target, pet, cancelled
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
       AND pet.status = 'pending'
       AND target.stock = 0
 )
@@ -52,14 +56,15 @@ FROM target
 `
 
 type OrderCancelParams struct {
-	PetID int64
-	ID    int64
+	AccountID int64
+	PetID     int64
+	ID        int64
 }
 
 // Deletes an order that is not complete and returns its units to the stock. The row
 // tells whether it was complete. No row means that there is no order.
 func (q *Queries) OrderCancel(ctx context.Context, arg OrderCancelParams) (bool, error) {
-	row := q.db.QueryRow(ctx, orderCancel, arg.PetID, arg.ID)
+	row := q.db.QueryRow(ctx, orderCancel, arg.AccountID, arg.PetID, arg.ID)
 	var complete bool
 	err := row.Scan(&complete)
 	return complete, err
@@ -68,13 +73,15 @@ func (q *Queries) OrderCancel(ctx context.Context, arg OrderCancelParams) (bool,
 const orderCount = `-- name: OrderCount :one
 SELECT count(*)
 FROM orders
-WHERE ($1::bigint IS NULL OR pet_id = $1)
-  AND ($2::boolean IS NULL OR complete = $2)
-  AND ($3::timestamptz IS NULL OR ship_date >= $3)
-  AND ($4::timestamptz IS NULL OR ship_date < $4)
+WHERE account_id = $1
+  AND ($2::bigint IS NULL OR pet_id = $2)
+  AND ($3::boolean IS NULL OR complete = $3)
+  AND ($4::timestamptz IS NULL OR ship_date >= $4)
+  AND ($5::timestamptz IS NULL OR ship_date < $5)
 `
 
 type OrderCountParams struct {
+	AccountID    int64
 	PetID        *int64
 	Complete     *bool
 	ShipDateFrom *time.Time
@@ -84,6 +91,7 @@ type OrderCountParams struct {
 // For Prefer: count=exact; see queries/pets.sql.
 func (q *Queries) OrderCount(ctx context.Context, arg OrderCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, orderCount,
+		arg.AccountID,
 		arg.PetID,
 		arg.Complete,
 		arg.ShipDateFrom,
@@ -95,15 +103,22 @@ func (q *Queries) OrderCount(ctx context.Context, arg OrderCountParams) (int64, 
 }
 
 const orderGet = `-- name: OrderGet :one
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id = $1
+WHERE account_id = $1
+  AND id = $2
 `
 
-func (q *Queries) OrderGet(ctx context.Context, id int64) (Order, error) {
-	row := q.db.QueryRow(ctx, orderGet, id)
+type OrderGetParams struct {
+	AccountID int64
+	ID        int64
+}
+
+func (q *Queries) OrderGet(ctx context.Context, arg OrderGetParams) (Order, error) {
+	row := q.db.QueryRow(ctx, orderGet, arg.AccountID, arg.ID)
 	var i Order
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.PetID,
 		&i.Quantity,
@@ -115,21 +130,23 @@ func (q *Queries) OrderGet(ctx context.Context, id int64) (Order, error) {
 
 const orderList = `-- name: OrderList :many
 
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE CASE /* sort */ 'id' WHEN '-id' THEN id < $1::bigint ELSE id > $1 END
+WHERE account_id = $1
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $2::bigint ELSE id > $2 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $2
+LIMIT $3
 `
 
 type OrderListParams struct {
-	AfterID  int64
-	PageSize int32
+	AccountID int64
+	AfterID   int64
+	PageSize  int32
 }
 
 // The lists. queries/pets.sql explains the sort.
 func (q *Queries) OrderList(ctx context.Context, arg OrderListParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderList, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, orderList, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +155,7 @@ func (q *Queries) OrderList(ctx context.Context, arg OrderListParams) ([]Order, 
 	for rows.Next() {
 		var i Order
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.PetID,
 			&i.Quantity,
@@ -155,22 +173,29 @@ func (q *Queries) OrderList(ctx context.Context, arg OrderListParams) ([]Order, 
 }
 
 const orderListComplete = `-- name: OrderListComplete :many
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE complete = $1
-  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $2::bigint ELSE id > $2 END
+WHERE account_id = $1
+  AND complete = $2
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $3::bigint ELSE id > $3 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $3
+LIMIT $4
 `
 
 type OrderListCompleteParams struct {
-	Complete bool
-	AfterID  int64
-	PageSize int32
+	AccountID int64
+	Complete  bool
+	AfterID   int64
+	PageSize  int32
 }
 
 func (q *Queries) OrderListComplete(ctx context.Context, arg OrderListCompleteParams) ([]Order, error) {
-	rows, err := q.db.Query(ctx, orderListComplete, arg.Complete, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, orderListComplete,
+		arg.AccountID,
+		arg.Complete,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +204,7 @@ func (q *Queries) OrderListComplete(ctx context.Context, arg OrderListCompletePa
 	for rows.Next() {
 		var i Order
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.PetID,
 			&i.Quantity,
@@ -196,25 +222,28 @@ func (q *Queries) OrderListComplete(ctx context.Context, arg OrderListCompletePa
 }
 
 const orderListOfPet = `-- name: OrderListOfPet :many
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE pet_id = $1
-  AND complete = ANY ($2::boolean[])
-  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $3::bigint ELSE id > $3 END
+WHERE account_id = $1
+  AND pet_id = $2
+  AND complete = ANY ($3::boolean[])
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < $4::bigint ELSE id > $4 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $4
+LIMIT $5
 `
 
 type OrderListOfPetParams struct {
+	AccountID int64
 	PetID     int64
 	Completes []bool
 	AfterID   int64
 	PageSize  int32
 }
 
-// Scans the orders of the pet in the primary key.
+// Scans the orders of the pet in orders_pet_idx.
 func (q *Queries) OrderListOfPet(ctx context.Context, arg OrderListOfPetParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderListOfPet,
+		arg.AccountID,
 		arg.PetID,
 		arg.Completes,
 		arg.AfterID,
@@ -228,6 +257,7 @@ func (q *Queries) OrderListOfPet(ctx context.Context, arg OrderListOfPetParams) 
 	for rows.Next() {
 		var i Order
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.PetID,
 			&i.Quantity,
@@ -245,33 +275,35 @@ func (q *Queries) OrderListOfPet(ctx context.Context, arg OrderListOfPetParams) 
 }
 
 const orderListShipping = `-- name: OrderListShipping :many
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id = ANY (ARRAY(
+WHERE orders.account_id = $1
+  AND orders.id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest($1::boolean[]) AS wanted (complete)
+    FROM unnest($2::boolean[]) AS wanted (complete)
     CROSS JOIN LATERAL (
         SELECT orders.ship_date, orders.id
         FROM orders
-        WHERE orders.complete = wanted.complete
-          AND ($2::bigint IS NULL OR orders.pet_id = $2)
+        WHERE orders.account_id = $1
+          AND orders.complete = wanted.complete
+          AND ($3::bigint IS NULL OR orders.pet_id = $3)
           AND CASE /* sort */ 'id'
-              WHEN '-shipDate' THEN (orders.ship_date, orders.id) < ($3::timestamptz, $4::bigint) AND orders.ship_date >= $5::timestamptz
-              ELSE (orders.ship_date, orders.id) > ($3, $4) AND orders.ship_date < $6::timestamptz
+              WHEN '-shipDate' THEN (orders.ship_date, orders.id) < ($4::timestamptz, $5::bigint) AND orders.ship_date >= $6::timestamptz
+              ELSE (orders.ship_date, orders.id) > ($4, $5) AND orders.ship_date < $7::timestamptz
           END
         ORDER BY
             CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.ship_date END,
             CASE /* sort */ 'id' WHEN '-shipDate' THEN orders.ship_date END DESC,
             CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.id END,
             orders.id DESC
-        LIMIT $7
+        LIMIT $8
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.ship_date END,
         CASE /* sort */ 'id' WHEN '-shipDate' THEN head.ship_date END DESC,
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.id END,
         head.id DESC
-    LIMIT $7
+    LIMIT $8
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'shipDate' THEN ship_date END,
@@ -281,6 +313,7 @@ ORDER BY
 `
 
 type OrderListShippingParams struct {
+	AccountID int64
 	Completes []bool
 	PetID     *int64
 	AfterDate time.Time
@@ -295,6 +328,7 @@ type OrderListShippingParams struct {
 // pet that has few.
 func (q *Queries) OrderListShipping(ctx context.Context, arg OrderListShippingParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, orderListShipping,
+		arg.AccountID,
 		arg.Completes,
 		arg.PetID,
 		arg.AfterDate,
@@ -311,6 +345,7 @@ func (q *Queries) OrderListShipping(ctx context.Context, arg OrderListShippingPa
 	for rows.Next() {
 		var i Order
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.PetID,
 			&i.Quantity,
@@ -331,26 +366,29 @@ const orderLock = `-- name: OrderLock :one
 WITH entry AS (
     SELECT inventory.pet_id
     FROM inventory
-    WHERE inventory.pet_id = $2
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $3
     FOR UPDATE
 )
-SELECT orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
+SELECT orders.account_id, orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
 FROM entry
-JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $1
+JOIN orders ON orders.account_id = $1 AND orders.pet_id = entry.pet_id AND orders.id = $2
 FOR UPDATE OF orders
 `
 
 type OrderLockParams struct {
-	ID    int64
-	PetID int64
+	AccountID int64
+	ID        int64
+	PetID     int64
 }
 
 // Locks the order until the transaction ends, for If-Match. Inventory is always
 // locked before orders.
 func (q *Queries) OrderLock(ctx context.Context, arg OrderLockParams) (Order, error) {
-	row := q.db.QueryRow(ctx, orderLock, arg.ID, arg.PetID)
+	row := q.db.QueryRow(ctx, orderLock, arg.AccountID, arg.ID, arg.PetID)
 	var i Order
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.PetID,
 		&i.Quantity,
@@ -365,22 +403,24 @@ const orderPlace = `-- name: OrderPlace :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id,
            pets.status,
-           entry.quantity - $2::bigint AS remaining,
-           entry.held + $2             AS held
+           entry.quantity - $3::bigint AS remaining,
+           entry.held + $3             AS held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), taken AS (
     UPDATE inventory
     SET quantity = pet.remaining,
         held     = pet.held
     FROM pet
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
       AND pet.status = 'available'
       AND pet.remaining >= 0
     RETURNING inventory.pet_id, inventory.quantity
@@ -388,11 +428,12 @@ WITH entry AS (
     UPDATE pets
     SET status = 'pending'
     FROM taken
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
       AND taken.quantity = 0
 ), placed AS (
-    INSERT INTO orders (pet_id, quantity, ship_date)
-    SELECT taken.pet_id, $2, $3
+    INSERT INTO orders (account_id, pet_id, quantity, ship_date)
+    SELECT $1, taken.pet_id, $3, $4
     FROM taken
     RETURNING id, ship_date
 )
@@ -406,9 +447,10 @@ LEFT JOIN placed ON true
 `
 
 type OrderPlaceParams struct {
-	PetID    int64
-	Quantity int64
-	ShipDate *time.Time
+	AccountID int64
+	PetID     int64
+	Quantity  int64
+	ShipDate  *time.Time
 }
 
 type OrderPlaceRow struct {
@@ -436,7 +478,12 @@ type OrderPlaceRow struct {
 // Always returns one row: whether the pet exists, its status, and the order if it
 // was placed.
 func (q *Queries) OrderPlace(ctx context.Context, arg OrderPlaceParams) (OrderPlaceRow, error) {
-	row := q.db.QueryRow(ctx, orderPlace, arg.PetID, arg.Quantity, arg.ShipDate)
+	row := q.db.QueryRow(ctx, orderPlace,
+		arg.AccountID,
+		arg.PetID,
+		arg.Quantity,
+		arg.ShipDate,
+	)
 	var i OrderPlaceRow
 	err := row.Scan(
 		&i.ID,
@@ -451,18 +498,19 @@ const orderPlaceMany = `-- name: OrderPlaceMany :many
 WITH RECURSIVE entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id, pets.status, entry.quantity, entry.held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), wanted AS (
     SELECT place::bigint                                                        AS place,
-           ($2::bigint[])[place]                                       AS quantity,
-           nullif(($3::timestamptz[])[place], $4::timestamptz) AS ship_date
-    FROM generate_subscripts($2::bigint[], 1) AS place
+           ($3::bigint[])[place]                                       AS quantity,
+           nullif(($4::timestamptz[])[place], $5::timestamptz) AS ship_date
+    FROM generate_subscripts($3::bigint[], 1) AS place
 ), decided AS (
     SELECT 0::bigint AS place, pet.status, pet.status AS status_before, pet.quantity AS stock, false AS fits
     FROM pet
@@ -488,17 +536,19 @@ WITH RECURSIVE entry AS (
     SET quantity = outcome.stock,
         held     = pet.held + pet.quantity - outcome.stock
     FROM pet, outcome
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
       AND outcome.stock <> pet.quantity
 ), emptied AS (
     UPDATE pets
     SET status = outcome.status
     FROM pet, outcome
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
       AND outcome.status <> pet.status
 ), placed AS (
-    INSERT INTO orders (pet_id, quantity, ship_date)
-    SELECT $1, wanted.quantity, wanted.ship_date
+    INSERT INTO orders (account_id, pet_id, quantity, ship_date)
+    SELECT $1, $2, wanted.quantity, wanted.ship_date
     FROM decided
     JOIN wanted ON wanted.place = decided.place
     WHERE decided.fits
@@ -524,6 +574,7 @@ ORDER BY decided.place
 `
 
 type OrderPlaceManyParams struct {
+	AccountID  int64
 	PetID      int64
 	Quantities []int64
 	ShipDates  []time.Time
@@ -543,6 +594,7 @@ type OrderPlaceManyRow struct {
 // driver's arrays cannot contain NULL.
 func (q *Queries) OrderPlaceMany(ctx context.Context, arg OrderPlaceManyParams) ([]OrderPlaceManyRow, error) {
 	rows, err := q.db.Query(ctx, orderPlaceMany,
+		arg.AccountID,
 		arg.PetID,
 		arg.Quantities,
 		arg.ShipDates,
@@ -570,40 +622,44 @@ const orderUpdate = `-- name: OrderUpdate :one
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR NO KEY UPDATE
 ), target AS (
     SELECT orders.id, orders.quantity, orders.complete, entry.held
     FROM entry
-    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = $2
+    JOIN orders ON orders.account_id = $1 AND orders.pet_id = entry.pet_id AND orders.id = $3
     FOR NO KEY UPDATE OF orders
 ), verdict AS (
     SELECT target.quantity,
            target.held,
-           NOT (target.complete AND coalesce($3, true) = false) AS allowed,
-           NOT target.complete AND coalesce($3, false)          AS completes
+           NOT (target.complete AND coalesce($4::boolean, true) = false) AS allowed,
+           NOT target.complete AND coalesce($4::boolean, false)          AS completes
     FROM target
 ), updated AS (
     UPDATE orders
-    SET complete  = orders.complete OR coalesce($3, false),
-        ship_date = CASE WHEN $4::boolean THEN $5::timestamptz ELSE orders.ship_date END
+    SET complete  = orders.complete OR coalesce($4::boolean, false),
+        ship_date = CASE WHEN $5::boolean THEN $6::timestamptz ELSE orders.ship_date END
     FROM verdict
-    WHERE orders.pet_id = $1
-      AND orders.id = $2
+    WHERE orders.account_id = $1
+      AND orders.pet_id = $2
+      AND orders.id = $3
       AND verdict.allowed
     RETURNING orders.ship_date, orders.complete
 ), released AS (
     UPDATE inventory
     SET held = verdict.held - verdict.quantity
     FROM verdict
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
       AND verdict.completes
     RETURNING inventory.quantity, inventory.held
 ), sold AS (
     UPDATE pets
     SET status = 'sold'
     FROM released
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
       AND released.quantity = 0
       AND released.held = 0
 )
@@ -616,9 +672,10 @@ LEFT JOIN updated ON true
 `
 
 type OrderUpdateParams struct {
+	AccountID   int64
 	PetID       int64
 	ID          int64
-	Complete    interface{}
+	Complete    *bool
 	SetShipDate bool
 	ShipDate    *time.Time
 }
@@ -635,6 +692,7 @@ type OrderUpdateRow struct {
 // pet, and on a sharded cluster a write must include the sharding column.
 func (q *Queries) OrderUpdate(ctx context.Context, arg OrderUpdateParams) (OrderUpdateRow, error) {
 	row := q.db.QueryRow(ctx, orderUpdate,
+		arg.AccountID,
 		arg.PetID,
 		arg.ID,
 		arg.Complete,

@@ -13,13 +13,15 @@ const petCount = `-- name: PetCount :one
 
 SELECT count(*)
 FROM pets
-WHERE ($1::bigint IS NULL OR category_id = $1)
-  AND ($2::text[] IS NULL OR status = ANY ($2))
-  AND ($3::text IS NULL OR name_key >= $3)
-  AND ($4::text IS NULL OR name_key < $4)
+WHERE account_id = $1
+  AND ($2::bigint IS NULL OR category_id = $2)
+  AND ($3::text[] IS NULL OR status = ANY ($3))
+  AND ($4::text IS NULL OR name_key >= $4)
+  AND ($5::text IS NULL OR name_key < $5)
 `
 
 type PetCountParams struct {
+	AccountID  int64
 	CategoryID *int64
 	Statuses   []string
 	FromKey    *string
@@ -30,6 +32,7 @@ type PetCountParams struct {
 // (see internal/api/sort.go), so an unused filter costs nothing.
 func (q *Queries) PetCount(ctx context.Context, arg PetCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, petCount,
+		arg.AccountID,
 		arg.CategoryID,
 		arg.Statuses,
 		arg.FromKey,
@@ -42,17 +45,18 @@ func (q *Queries) PetCount(ctx context.Context, arg PetCountParams) (int64, erro
 
 const petCreate = `-- name: PetCreate :one
 WITH pet AS (
-    INSERT INTO pets (category_id, name, name_key, status)
-    VALUES ($1, $2, $3, $4)
+    INSERT INTO pets (account_id, category_id, name, name_key, status)
+    VALUES ($1, $2, $3, $4, $5)
     RETURNING id
 ), entry AS (
-    INSERT INTO inventory (pet_id)
-    SELECT id FROM pet
+    INSERT INTO inventory (account_id, pet_id)
+    SELECT $1, id FROM pet
 )
 SELECT id FROM pet
 `
 
 type PetCreateParams struct {
+	AccountID  int64
 	CategoryID int64
 	Name       string
 	NameKey    string
@@ -63,6 +67,7 @@ type PetCreateParams struct {
 // category does not exist.
 func (q *Queries) PetCreate(ctx context.Context, arg PetCreateParams) (int64, error) {
 	row := q.db.QueryRow(ctx, petCreate,
+		arg.AccountID,
 		arg.CategoryID,
 		arg.Name,
 		arg.NameKey,
@@ -76,19 +81,26 @@ func (q *Queries) PetCreate(ctx context.Context, arg PetCreateParams) (int64, er
 const petDelete = `-- name: PetDelete :execrows
 WITH entry AS (
     DELETE FROM inventory
-    WHERE pet_id = $1
-    RETURNING pet_id
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
+    RETURNING inventory.pet_id
 )
 DELETE FROM pets
 USING entry
-WHERE pets.id = entry.pet_id
+WHERE pets.account_id = $1
+  AND pets.id = entry.pet_id
 `
+
+type PetDeleteParams struct {
+	AccountID int64
+	ID        int64
+}
 
 // Deletes the inventory entry first, because orders lock its row and inventory is
 // always locked before pets. Fails with foreign_key_violation, and deletes nothing,
 // if the pet has orders.
-func (q *Queries) PetDelete(ctx context.Context, id int64) (int64, error) {
-	result, err := q.db.Exec(ctx, petDelete, id)
+func (q *Queries) PetDelete(ctx context.Context, arg PetDeleteParams) (int64, error) {
+	result, err := q.db.Exec(ctx, petDelete, arg.AccountID, arg.ID)
 	if err != nil {
 		return 0, err
 	}
@@ -96,17 +108,23 @@ func (q *Queries) PetDelete(ctx context.Context, id int64) (int64, error) {
 }
 
 const petGetMany = `-- name: PetGetMany :many
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE id = ANY ($1::bigint[])
+WHERE account_id = $1
+  AND id = ANY ($2::bigint[])
 ORDER BY id
 `
+
+type PetGetManyParams struct {
+	AccountID int64
+	Ids       []int64
+}
 
 // Omits ids that do not exist. The ids limit the rows: they are the filter of a
 // list, at most 100, or single reads that share a statement, at most as many as
 // requests in flight.
-func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petGetMany, ids)
+func (q *Queries) PetGetMany(ctx context.Context, arg PetGetManyParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petGetMany, arg.AccountID, arg.Ids)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +133,7 @@ func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
 	for rows.Next() {
 		var i Pet
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.CategoryID,
 			&i.Name,
@@ -133,28 +152,30 @@ func (q *Queries) PetGetMany(ctx context.Context, ids []int64) ([]Pet, error) {
 
 const petList = `-- name: PetList :many
 
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE CASE /* sort */ 'id'
-    WHEN 'name'  THEN (name_key, id) > ($1::text, $2::bigint) AND name_key < $3::text
-    WHEN '-name' THEN (name_key, id) < ($1, $2) AND name_key >= $4::text
-    WHEN '-id'   THEN id < $2
-    ELSE id > $2
-END
+WHERE account_id = $1
+  AND CASE /* sort */ 'id'
+      WHEN 'name'  THEN (name_key, id) > ($2::text, $3::bigint) AND name_key < $4::text
+      WHEN '-name' THEN (name_key, id) < ($2, $3) AND name_key >= $5::text
+      WHEN '-id'   THEN id < $3
+      ELSE id > $3
+  END
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT $5
+LIMIT $6
 `
 
 type PetListParams struct {
-	AfterKey string
-	AfterID  int64
-	UntilKey string
-	FromKey  string
-	PageSize int32
+	AccountID int64
+	AfterKey  string
+	AfterID   int64
+	UntilKey  string
+	FromKey   string
+	PageSize  int32
 }
 
 // The lists. A page starts after the last row of the previous page (keyset
@@ -167,6 +188,7 @@ type PetListParams struct {
 // ARRAY(…) makes the planner fetch them by primary key.
 func (q *Queries) PetList(ctx context.Context, arg PetListParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petList,
+		arg.AccountID,
 		arg.AfterKey,
 		arg.AfterID,
 		arg.UntilKey,
@@ -181,6 +203,7 @@ func (q *Queries) PetList(ctx context.Context, arg PetListParams) ([]Pet, error)
 	for rows.Next() {
 		var i Pet
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.CategoryID,
 			&i.Name,
@@ -198,15 +221,103 @@ func (q *Queries) PetList(ctx context.Context, arg PetListParams) ([]Pet, error)
 }
 
 const petListOfCategory = `-- name: PetListOfCategory :many
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE id = ANY (ARRAY(
+WHERE pets.account_id = $1
+  AND pets.id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
+    FROM unnest($2::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.name_key, pets.id
         FROM pets
-        WHERE pets.category_id = $2
+        WHERE pets.account_id = $1
+          AND pets.category_id = $3
+          AND pets.status = wanted.status
+          AND CASE /* sort */ 'id'
+              WHEN 'name'  THEN (pets.name_key, pets.id) > ($4::text, $5::bigint) AND pets.name_key < $6::text
+              WHEN '-name' THEN (pets.name_key, pets.id) < ($4, $5) AND pets.name_key >= $7::text
+              WHEN '-id'   THEN pets.id < $5
+              ELSE pets.id > $5
+          END
+        ORDER BY
+            CASE /* sort */ 'id' WHEN 'name'  THEN pets.name_key END,
+            CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
+            CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
+            pets.id DESC
+        LIMIT $8
+    ) AS head
+    ORDER BY
+        CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
+        CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
+        CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
+        head.id DESC
+    LIMIT $8
+))
+ORDER BY
+    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
+    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
+    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
+    id DESC
+`
+
+type PetListOfCategoryParams struct {
+	AccountID  int64
+	Statuses   []string
+	CategoryID int64
+	AfterKey   string
+	AfterID    int64
+	UntilKey   string
+	FromKey    string
+	PageSize   int32
+}
+
+func (q *Queries) PetListOfCategory(ctx context.Context, arg PetListOfCategoryParams) ([]Pet, error) {
+	rows, err := q.db.Query(ctx, petListOfCategory,
+		arg.AccountID,
+		arg.Statuses,
+		arg.CategoryID,
+		arg.AfterKey,
+		arg.AfterID,
+		arg.UntilKey,
+		arg.FromKey,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Pet{}
+	for rows.Next() {
+		var i Pet
+		if err := rows.Scan(
+			&i.AccountID,
+			&i.ID,
+			&i.CategoryID,
+			&i.Name,
+			&i.NameKey,
+			&i.Status,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const petListOfStatus = `-- name: PetListOfStatus :many
+SELECT account_id, id, category_id, name, name_key, status
+FROM pets
+WHERE pets.account_id = $1
+  AND pets.id = ANY (ARRAY(
+    SELECT head.id
+    FROM unnest($2::text[]) AS wanted (status)
+    CROSS JOIN LATERAL (
+        SELECT pets.name_key, pets.id
+        FROM pets
+        WHERE pets.account_id = $1
           AND pets.status = wanted.status
           AND CASE /* sort */ 'id'
               WHEN 'name'  THEN (pets.name_key, pets.id) > ($3::text, $4::bigint) AND pets.name_key < $5::text
@@ -235,98 +346,19 @@ ORDER BY
     id DESC
 `
 
-type PetListOfCategoryParams struct {
-	Statuses   []string
-	CategoryID int64
-	AfterKey   string
-	AfterID    int64
-	UntilKey   string
-	FromKey    string
-	PageSize   int32
-}
-
-func (q *Queries) PetListOfCategory(ctx context.Context, arg PetListOfCategoryParams) ([]Pet, error) {
-	rows, err := q.db.Query(ctx, petListOfCategory,
-		arg.Statuses,
-		arg.CategoryID,
-		arg.AfterKey,
-		arg.AfterID,
-		arg.UntilKey,
-		arg.FromKey,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Pet{}
-	for rows.Next() {
-		var i Pet
-		if err := rows.Scan(
-			&i.ID,
-			&i.CategoryID,
-			&i.Name,
-			&i.NameKey,
-			&i.Status,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const petListOfStatus = `-- name: PetListOfStatus :many
-SELECT id, category_id, name, name_key, status
-FROM pets
-WHERE id = ANY (ARRAY(
-    SELECT head.id
-    FROM unnest($1::text[]) AS wanted (status)
-    CROSS JOIN LATERAL (
-        SELECT pets.name_key, pets.id
-        FROM pets
-        WHERE pets.status = wanted.status
-          AND CASE /* sort */ 'id'
-              WHEN 'name'  THEN (pets.name_key, pets.id) > ($2::text, $3::bigint) AND pets.name_key < $4::text
-              WHEN '-name' THEN (pets.name_key, pets.id) < ($2, $3) AND pets.name_key >= $5::text
-              WHEN '-id'   THEN pets.id < $3
-              ELSE pets.id > $3
-          END
-        ORDER BY
-            CASE /* sort */ 'id' WHEN 'name'  THEN pets.name_key END,
-            CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
-            CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
-            pets.id DESC
-        LIMIT $6
-    ) AS head
-    ORDER BY
-        CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
-        CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
-        CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
-        head.id DESC
-    LIMIT $6
-))
-ORDER BY
-    CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
-    CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
-    CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
-    id DESC
-`
-
 type PetListOfStatusParams struct {
-	Statuses []string
-	AfterKey string
-	AfterID  int64
-	UntilKey string
-	FromKey  string
-	PageSize int32
+	AccountID int64
+	Statuses  []string
+	AfterKey  string
+	AfterID   int64
+	UntilKey  string
+	FromKey   string
+	PageSize  int32
 }
 
 func (q *Queries) PetListOfStatus(ctx context.Context, arg PetListOfStatusParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petListOfStatus,
+		arg.AccountID,
 		arg.Statuses,
 		arg.AfterKey,
 		arg.AfterID,
@@ -342,6 +374,7 @@ func (q *Queries) PetListOfStatus(ctx context.Context, arg PetListOfStatusParams
 	for rows.Next() {
 		var i Pet
 		if err := rows.Scan(
+			&i.AccountID,
 			&i.ID,
 			&i.CategoryID,
 			&i.Name,
@@ -362,21 +395,28 @@ const petLock = `-- name: PetLock :one
 WITH entry AS (
     SELECT inventory.pet_id
     FROM inventory
-    WHERE inventory.pet_id = $1
+    WHERE inventory.account_id = $1
+      AND inventory.pet_id = $2
     FOR UPDATE
 )
-SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status
+SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status
 FROM entry
-JOIN pets ON pets.id = entry.pet_id
+JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id
 FOR UPDATE OF pets
 `
 
+type PetLockParams struct {
+	AccountID int64
+	ID        int64
+}
+
 // Locks the pet until the transaction ends, for If-Match. Inventory is always
 // locked before pets.
-func (q *Queries) PetLock(ctx context.Context, id int64) (Pet, error) {
-	row := q.db.QueryRow(ctx, petLock, id)
+func (q *Queries) PetLock(ctx context.Context, arg PetLockParams) (Pet, error) {
+	row := q.db.QueryRow(ctx, petLock, arg.AccountID, arg.ID)
 	var i Pet
 	err := row.Scan(
+		&i.AccountID,
 		&i.ID,
 		&i.CategoryID,
 		&i.Name,
@@ -390,22 +430,24 @@ const petUpdate = `-- name: PetUpdate :one
 WITH pet AS (
     SELECT pets.id, pets.status
     FROM pets
-    WHERE pets.id = $1
+    WHERE pets.account_id = $1
+      AND pets.id = $2
     FOR NO KEY UPDATE
 ), verdict AS (
     SELECT pet.id,
-           $2::bigint IS NULL
-               OR EXISTS (SELECT FROM categories WHERE categories.id = $2) AS category_known,
-           NOT (pet.status = 'sold' AND coalesce($3, '') = 'pending') AS transition_allowed
+           $3::bigint IS NULL
+               OR EXISTS (SELECT FROM categories WHERE categories.account_id = $1 AND categories.id = $3) AS category_known,
+           NOT (pet.status = 'sold' AND coalesce($4::text, '') = 'pending') AS transition_allowed
     FROM pet
 ), updated AS (
     UPDATE pets
-    SET category_id = coalesce($2, pets.category_id),
-        name        = coalesce($4, pets.name),
-        name_key    = coalesce($5, pets.name_key),
-        status      = coalesce($3, pets.status)
+    SET category_id = coalesce($3, pets.category_id),
+        name        = coalesce($5, pets.name),
+        name_key    = coalesce($6, pets.name_key),
+        status      = coalesce($4, pets.status)
     FROM verdict
-    WHERE pets.id = verdict.id
+    WHERE pets.account_id = $1
+      AND pets.id = verdict.id
       AND verdict.category_known
       AND verdict.transition_allowed
     RETURNING pets.id, pets.category_id, pets.name, pets.status
@@ -420,9 +462,10 @@ LEFT JOIN updated ON true
 `
 
 type PetUpdateParams struct {
+	AccountID  int64
 	ID         int64
 	CategoryID *int64
-	Status     interface{}
+	Status     *string
 	Name       *string
 	NameKey    *string
 }
@@ -443,6 +486,7 @@ type PetUpdateRow struct {
 // to pending (API reference, Stock and states).
 func (q *Queries) PetUpdate(ctx context.Context, arg PetUpdateParams) (PetUpdateRow, error) {
 	row := q.db.QueryRow(ctx, petUpdate,
+		arg.AccountID,
 		arg.ID,
 		arg.CategoryID,
 		arg.Status,

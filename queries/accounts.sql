@@ -1,25 +1,44 @@
 -- name: AccountEnsure :one
 -- Returns the account with the name, and creates it if it does not exist. The
--- update changes nothing, but makes RETURNING return an existing row.
+-- update changes nothing, but makes RETURNING return an existing row. Call
+-- [AccountStateEnsure] in the same transaction.
 INSERT INTO accounts (name)
 VALUES (@name)
-ON CONFLICT ON CONSTRAINT accounts_name_key DO UPDATE SET name = excluded.name
+ON CONFLICT (name) WHERE parent_id IS NULL AND deleted_at IS NULL DO UPDATE SET name = excluded.name
 RETURNING id, name, created_at;
 
+-- name: AccountCreate :one
+-- Fails with unique_violation if the name is taken. Call [AccountStateEnsure] in the
+-- same transaction.
+INSERT INTO accounts (name)
+VALUES (@name)
+RETURNING id, name, created_at;
+
+-- name: AccountStateEnsure :exec
+INSERT INTO account_state (account_id)
+VALUES (@account_id)
+ON CONFLICT ON CONSTRAINT account_state_pkey DO NOTHING;
+
 -- name: AccountGetByName :one
+-- Never finds a sandbox, because names of sandboxes are not unique.
 SELECT id, name, created_at
 FROM accounts
-WHERE name = @name;
+WHERE name = @name
+  AND parent_id IS NULL
+  AND deleted_at IS NULL;
+
+-- name: AccountList :many
+-- Lists the accounts without the sandboxes, for the operator.
+SELECT id, name, created_at
+FROM accounts
+WHERE parent_id IS NULL
+  AND deleted_at IS NULL
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
 
 -- name: AccountGet :one
--- Returns a key and its account.
-SELECT accounts.id, accounts.name, accounts.created_at,
-       api_keys.id         AS key_id,
-       api_keys.name       AS key_name,
-       api_keys.scope      AS key_scope,
-       api_keys.prefix     AS key_prefix,
-       api_keys.created_at AS key_created_at,
-       api_keys.expires_at, api_keys.last_used_at, api_keys.revoked_at
+-- Returns an account.
+SELECT id, parent_id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
 FROM accounts
-JOIN api_keys ON api_keys.account_id = accounts.id
-WHERE api_keys.id = @api_key_id;
+WHERE id = @id;

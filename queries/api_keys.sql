@@ -1,35 +1,72 @@
 -- name: APIKeyCreate :one
 INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, expires_at)
 VALUES (@account_id, @name, @scope, @prefix, @secret_sha256, sqlc.narg(expires_at))
-RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at;
+RETURNING id, name, scope, prefix, created_at, expires_at, revoked_at;
+
+-- name: KeysLock :exec
+-- Locks the number of keys of an account until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('keys', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: APIKeyCountLive :one
+-- Counts the keys of an account that are neither revoked nor expired.
+SELECT count(*)
+FROM api_keys
+WHERE account_id = @account_id
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > now());
 
 -- name: APIKeyLookUp :many
 -- Returns the keys whose current or previous secret has one of the hashes, at most
--- 100. Revoked keys are omitted. The caller checks at each use whether a key has
--- expired or the grace of a secret has ended.
-SELECT id, account_id, scope, prefix, secret_sha256, expires_at, last_used_at, previous_sha256, previous_until
+-- 100, with the parent of the account if that is a sandbox. Revoked keys are
+-- omitted. The caller checks at each use whether a key has expired or the grace of a
+-- secret has ended.
+SELECT api_keys.id, api_keys.account_id, accounts.parent_id, api_keys.scope, api_keys.prefix, api_keys.secret_sha256,
+       api_keys.expires_at, api_keys.previous_sha256, api_keys.previous_until
 FROM api_keys
-WHERE (secret_sha256 = ANY (ARRAY(SELECT unnest(@hashes::bytea[])))
-    OR previous_sha256 = ANY (ARRAY(SELECT unnest(@hashes))))
-  AND revoked_at IS NULL;
+JOIN accounts ON accounts.id = api_keys.account_id
+WHERE (api_keys.secret_sha256 = ANY (ARRAY(SELECT unnest(@hashes::bytea[])))
+    OR api_keys.previous_sha256 = ANY (ARRAY(SELECT unnest(@hashes))))
+  AND api_keys.revoked_at IS NULL
+  AND accounts.deleted_at IS NULL;
+
+-- name: APIKeyGetWithAccount :one
+-- Returns a key and its account.
+SELECT accounts.id, accounts.name, accounts.created_at,
+       api_keys.id         AS key_id,
+       api_keys.name       AS key_name,
+       api_keys.scope      AS key_scope,
+       api_keys.prefix     AS key_prefix,
+       api_keys.created_at AS key_created_at,
+       api_keys.expires_at, api_key_uses.last_used_at, api_keys.revoked_at
+FROM api_keys
+JOIN accounts ON accounts.id = api_keys.account_id
+LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.id = @api_key_id
+  AND api_keys.account_id = @account_id;
 
 -- name: APIKeyList :many
 -- Returns all keys of an account, for the operator.
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
 FROM api_keys
-WHERE account_id = @account_id
-  AND id > @after_id
-ORDER BY id
+LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = @account_id
+  AND api_keys.id > @after_id
+ORDER BY api_keys.id
 LIMIT @page_size;
 
 -- name: APIKeyListRecent :many
 -- Returns the keys that the API shows: revoked ones only for 30 days.
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
 FROM api_keys
-WHERE account_id = @account_id
-  AND id > @after_id
-  AND (revoked_at IS NULL OR revoked_at > now() - interval '30 days')
-ORDER BY id
+LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = @account_id
+  AND api_keys.id > @after_id
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
+ORDER BY api_keys.id
 LIMIT @page_size;
 
 -- name: APIKeyCountRecent :one
@@ -61,11 +98,13 @@ WITH rotated AS (
     WHERE id = @id
       AND account_id = @account_id
       AND revoked_at IS NULL
-    RETURNING id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at
+    RETURNING id, name, scope, prefix, created_at, expires_at, revoked_at
 )
-SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at,
-       pg_notify('api_keys', id::text)::text AS notified
-FROM rotated;
+SELECT rotated.id, rotated.name, rotated.scope, rotated.prefix, rotated.created_at, rotated.expires_at,
+       api_key_uses.last_used_at, rotated.revoked_at,
+       pg_notify('api_keys', rotated.id::text)::text AS notified
+FROM rotated
+LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = rotated.id;
 
 -- name: APIKeyRevoke :many
 -- Revokes keys by id or by prefix, and returns all that match. A key that is
@@ -121,22 +160,28 @@ WITH revoked AS (
 SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked;
 
--- name: APIKeyMarkUsed :exec
--- Stores when keys were last used. A use less than a minute after the stored one is
--- skipped, so that all processes together write each key at most once a minute.
--- Rows are locked by id, so that two processes never deadlock.
-WITH used AS (
-    SELECT unnest(@ids::bigint[]) AS id, unnest(@used_at::timestamptz[]) AS used_at
-), due AS (
-    SELECT api_keys.id, used.used_at
-    FROM used
-    JOIN api_keys ON api_keys.id = used.id
-    WHERE api_keys.last_used_at IS NULL
-       OR api_keys.last_used_at <= used.used_at - interval '1 minute'
-    ORDER BY api_keys.id
-    FOR NO KEY UPDATE OF api_keys
+-- name: APIKeyRevokeAll :many
+-- Revokes all keys of an account and announces them, when the account is deleted.
+WITH revoked AS (
+    UPDATE api_keys
+    SET revoked_at = now()
+    WHERE account_id = @account_id
+      AND revoked_at IS NULL
+    RETURNING id
 )
-UPDATE api_keys
-SET last_used_at = due.used_at
-FROM due
-WHERE api_keys.id = due.id;
+SELECT pg_notify('api_keys', id::text)::text AS notified
+FROM revoked;
+
+-- name: APIKeyMarkUsed :exec
+-- Stores when keys of any accounts were last used. A use less than a minute after
+-- the stored one is skipped, so that all processes together write each key at most
+-- once a minute. Rows are locked in the order of the key, so that two processes never
+-- deadlock. Keys that have been deleted meanwhile are skipped.
+INSERT INTO api_key_uses (account_id, api_key_id, last_used_at)
+SELECT api_keys.account_id, api_keys.id, used.used_at
+FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@used_at::timestamptz[]) AS used_at) AS used
+JOIN api_keys ON api_keys.id = used.id
+ORDER BY api_keys.account_id, api_keys.id
+ON CONFLICT ON CONSTRAINT api_key_uses_pkey DO UPDATE
+SET last_used_at = excluded.last_used_at
+WHERE api_key_uses.last_used_at <= excluded.last_used_at - interval '1 minute';

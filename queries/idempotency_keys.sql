@@ -1,12 +1,16 @@
 -- name: IdempotencyKeyLock :one
 -- Locks a key until the transaction ends. Returns false if another request holds
--- it.
-SELECT pg_try_advisory_xact_lock(hashtextextended(@key::text, @api_key_id::bigint));
+-- it. The lock is taken through a row of the account, so that on a sharded cluster
+-- it is taken where the account is.
+SELECT pg_try_advisory_xact_lock(hashtextextended(@key::text, @api_key_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
 
 -- name: IdempotencyKeyGet :one
 SELECT fingerprint, status, location, body
 FROM idempotency_keys
-WHERE api_key_id = @api_key_id
+WHERE account_id = @account_id
+  AND api_key_id = @api_key_id
   AND key = @key
   AND created_at > now() - interval '24 hours';
 
@@ -20,8 +24,8 @@ SELECT pg_logical_emit_message(true, 'petstore', '');
 
 -- name: IdempotencyKeyKeep :exec
 -- Stores a response. Replaces an expired one that the sweep has not deleted yet.
-INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body)
-VALUES (@api_key_id, @key, @fingerprint, @status, @location, @body)
+INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
+VALUES (@account_id, @api_key_id, @key, @fingerprint, @status, @location, @body)
 ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
 SET fingerprint = excluded.fingerprint,
     status      = excluded.status,
@@ -30,12 +34,12 @@ SET fingerprint = excluded.fingerprint,
     created_at  = excluded.created_at;
 
 -- name: IdempotencyKeySweep :execrows
--- Deletes some of the expired responses. Several processes may sweep concurrently:
--- each skips rows that another deletes. The CTE runs once in every plan. A subquery
--- in the WHERE could run again for each row, skip the locked rows each time, and
--- exceed the batch.
+-- Deletes some of the expired responses of all accounts. Several processes may
+-- sweep concurrently: each skips rows that another deletes. The CTE runs once in
+-- every plan. A subquery in the WHERE could run again for each row, skip the locked
+-- rows each time, and exceed the batch.
 WITH expired AS MATERIALIZED (
-    SELECT api_key_id, key
+    SELECT account_id, api_key_id, key
     FROM idempotency_keys
     WHERE created_at <= now() - interval '24 hours'
     ORDER BY created_at
@@ -44,5 +48,6 @@ WITH expired AS MATERIALIZED (
 )
 DELETE FROM idempotency_keys
 USING expired
-WHERE idempotency_keys.api_key_id = expired.api_key_id
+WHERE idempotency_keys.account_id = expired.account_id
+  AND idempotency_keys.api_key_id = expired.api_key_id
   AND idempotency_keys.key = expired.key;

@@ -1,20 +1,22 @@
 -- name: InventoryGet :one
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id = @pet_id;
+JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = @pet_id;
 
 -- name: InventoryLock :one
 -- Locks the entry and its pet until the transaction ends, for If-Match.
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR UPDATE
 )
 SELECT entry.pet_id, entry.quantity, pets.status
 FROM entry
-JOIN pets ON pets.id = entry.pet_id
+JOIN pets ON pets.account_id = @account_id AND pets.id = entry.pet_id
 FOR UPDATE OF pets;
 
 -- name: InventorySet :one
@@ -24,12 +26,13 @@ FOR UPDATE OF pets;
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id, pets.status, entry.held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = @account_id AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), next AS (
     SELECT pet.id,
@@ -44,13 +47,15 @@ WITH entry AS (
     UPDATE inventory
     SET quantity = @quantity
     FROM next
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     RETURNING inventory.quantity
 ), moved AS (
     UPDATE pets
     SET status = next.status
     FROM next
-    WHERE pets.id = @pet_id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @pet_id
       AND next.status <> next.status_before
 )
 SELECT next.status::text AS status
@@ -59,6 +64,7 @@ FROM next;
 -- name: InventorySummary :many
 SELECT status, count(*) AS pets
 FROM pets
+WHERE account_id = @account_id
 GROUP BY status
 ORDER BY status
 LIMIT 3;
@@ -68,8 +74,9 @@ LIMIT 3;
 -- because a merge join would otherwise scan the pets from the first one.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low = ANY (@lows::boolean[])
+JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.low = ANY (@lows::boolean[])
   AND pets.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
   AND pets.id > @after_id
@@ -80,14 +87,16 @@ LIMIT @page_size;
 -- Reads one index range per status and merges them, as in queries/pets.sql.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.pet_id = ANY (ARRAY(
+JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = ANY (ARRAY(
     SELECT head.id
     FROM unnest(@statuses::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.id
         FROM pets
-        WHERE pets.status = wanted.status
+        WHERE pets.account_id = @account_id
+          AND pets.status = wanted.status
           AND pets.id > @after_id::bigint
         ORDER BY pets.id
         LIMIT @page_size
@@ -102,8 +111,9 @@ ORDER BY inventory.pet_id;
 -- entries of other statuses.
 SELECT inventory.pet_id, inventory.quantity, pets.status
 FROM inventory
-JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low
+JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.low
   AND pets.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
   AND pets.id > @after_id
@@ -116,6 +126,7 @@ LIMIT @page_size;
 -- columns are unused, which is the case without a filter by status.
 SELECT count(*)
 FROM inventory
-LEFT JOIN pets ON pets.id = inventory.pet_id
-WHERE inventory.low = @low
+LEFT JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.low = @low
   AND (sqlc.narg(statuses)::text[] IS NULL OR pets.status = ANY (sqlc.narg(statuses)));

@@ -19,7 +19,8 @@
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id,
@@ -27,14 +28,15 @@ WITH entry AS (
            entry.quantity - @quantity::bigint AS remaining,
            entry.held + @quantity             AS held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = @account_id AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), taken AS (
     UPDATE inventory
     SET quantity = pet.remaining,
         held     = pet.held
     FROM pet
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
       AND pet.status = 'available'
       AND pet.remaining >= 0
     RETURNING inventory.pet_id, inventory.quantity
@@ -42,11 +44,12 @@ WITH entry AS (
     UPDATE pets
     SET status = 'pending'
     FROM taken
-    WHERE pets.id = @pet_id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @pet_id
       AND taken.quantity = 0
 ), placed AS (
-    INSERT INTO orders (pet_id, quantity, ship_date)
-    SELECT taken.pet_id, @quantity, sqlc.narg(ship_date)
+    INSERT INTO orders (account_id, pet_id, quantity, ship_date)
+    SELECT @account_id, taken.pet_id, @quantity, sqlc.narg(ship_date)
     FROM taken
     RETURNING id, ship_date
 )
@@ -67,12 +70,13 @@ LEFT JOIN placed ON true;
 WITH RECURSIVE entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), pet AS (
     SELECT pets.id, pets.status, entry.quantity, entry.held
     FROM entry
-    JOIN pets ON pets.id = entry.pet_id
+    JOIN pets ON pets.account_id = @account_id AND pets.id = entry.pet_id
     FOR NO KEY UPDATE OF pets
 ), wanted AS (
     SELECT place::bigint                                                        AS place,
@@ -104,17 +108,19 @@ WITH RECURSIVE entry AS (
     SET quantity = outcome.stock,
         held     = pet.held + pet.quantity - outcome.stock
     FROM pet, outcome
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
       AND outcome.stock <> pet.quantity
 ), emptied AS (
     UPDATE pets
     SET status = outcome.status
     FROM pet, outcome
-    WHERE pets.id = @pet_id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @pet_id
       AND outcome.status <> pet.status
 ), placed AS (
-    INSERT INTO orders (pet_id, quantity, ship_date)
-    SELECT @pet_id, wanted.quantity, wanted.ship_date
+    INSERT INTO orders (account_id, pet_id, quantity, ship_date)
+    SELECT @account_id, @pet_id, wanted.quantity, wanted.ship_date
     FROM decided
     JOIN wanted ON wanted.place = decided.place
     WHERE decided.fits
@@ -145,25 +151,27 @@ ORDER BY decided.place;
 WITH entry AS (
     SELECT inventory.pet_id, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), target AS (
     SELECT orders.id, orders.quantity, orders.complete, entry.held
     FROM entry
-    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+    JOIN orders ON orders.account_id = @account_id AND orders.pet_id = entry.pet_id AND orders.id = @id
     FOR NO KEY UPDATE OF orders
 ), verdict AS (
     SELECT target.quantity,
            target.held,
-           NOT (target.complete AND coalesce(sqlc.narg(complete), true) = false) AS allowed,
-           NOT target.complete AND coalesce(sqlc.narg(complete), false)          AS completes
+           NOT (target.complete AND coalesce(sqlc.narg(complete)::boolean, true) = false) AS allowed,
+           NOT target.complete AND coalesce(sqlc.narg(complete)::boolean, false)          AS completes
     FROM target
 ), updated AS (
     UPDATE orders
-    SET complete  = orders.complete OR coalesce(sqlc.narg(complete), false),
+    SET complete  = orders.complete OR coalesce(sqlc.narg(complete)::boolean, false),
         ship_date = CASE WHEN @set_ship_date::boolean THEN sqlc.narg(ship_date)::timestamptz ELSE orders.ship_date END
     FROM verdict
-    WHERE orders.pet_id = @pet_id
+    WHERE orders.account_id = @account_id
+      AND orders.pet_id = @pet_id
       AND orders.id = @id
       AND verdict.allowed
     RETURNING orders.ship_date, orders.complete
@@ -171,14 +179,16 @@ WITH entry AS (
     UPDATE inventory
     SET held = verdict.held - verdict.quantity
     FROM verdict
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
       AND verdict.completes
     RETURNING inventory.quantity, inventory.held
 ), sold AS (
     UPDATE pets
     SET status = 'sold'
     FROM released
-    WHERE pets.id = @pet_id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @pet_id
       AND released.quantity = 0
       AND released.held = 0
 )
@@ -195,22 +205,24 @@ LEFT JOIN updated ON true;
 WITH entry AS (
     SELECT inventory.pet_id, inventory.quantity, inventory.held
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR NO KEY UPDATE
 ), target AS (
     SELECT orders.id, orders.complete, entry.quantity AS stock, entry.held
     FROM entry
-    JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+    JOIN orders ON orders.account_id = @account_id AND orders.pet_id = entry.pet_id AND orders.id = @id
     FOR NO KEY UPDATE OF orders
 ), pet AS (
     SELECT pets.id, pets.status
     FROM target
-    JOIN pets ON pets.id = @pet_id
+    JOIN pets ON pets.account_id = @account_id AND pets.id = @pet_id
     FOR NO KEY UPDATE OF pets
 ), cancelled AS (
     DELETE FROM orders
     USING target
-    WHERE orders.pet_id = @pet_id
+    WHERE orders.account_id = @account_id
+      AND orders.pet_id = @pet_id
       AND orders.id = @id
       AND NOT target.complete
     RETURNING orders.quantity
@@ -219,12 +231,14 @@ WITH entry AS (
     SET quantity = target.stock + cancelled.quantity,
         held     = target.held - cancelled.quantity
     FROM target, cancelled
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
 ), restocked AS (
     UPDATE pets
     SET status = 'available'
     FROM target, pet, cancelled
-    WHERE pets.id = @pet_id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @pet_id
       AND pet.status = 'pending'
       AND target.stock = 0
 )
@@ -237,41 +251,46 @@ FROM target;
 WITH entry AS (
     SELECT inventory.pet_id
     FROM inventory
-    WHERE inventory.pet_id = @pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @pet_id
     FOR UPDATE
 )
-SELECT orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
+SELECT orders.account_id, orders.id, orders.pet_id, orders.quantity, orders.ship_date, orders.complete
 FROM entry
-JOIN orders ON orders.pet_id = entry.pet_id AND orders.id = @id
+JOIN orders ON orders.account_id = @account_id AND orders.pet_id = entry.pet_id AND orders.id = @id
 FOR UPDATE OF orders;
 
 -- name: OrderGet :one
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id = @id;
+WHERE account_id = @account_id
+  AND id = @id;
 
 -- The lists. queries/pets.sql explains the sort.
 
 -- name: OrderList :many
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
+WHERE account_id = @account_id
+  AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
 -- name: OrderListComplete :many
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE complete = @complete
+WHERE account_id = @account_id
+  AND complete = @complete
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
 LIMIT @page_size;
 
 -- name: OrderListOfPet :many
--- Scans the orders of the pet in the primary key.
-SELECT id, pet_id, quantity, ship_date, complete
+-- Scans the orders of the pet in orders_pet_idx.
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE pet_id = @pet_id
+WHERE account_id = @account_id
+  AND pet_id = @pet_id
   AND complete = ANY (@completes::boolean[])
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
@@ -281,15 +300,17 @@ LIMIT @page_size;
 -- Scans the ship dates of complete and of open orders, and merges the two. Postgres
 -- plans it with the actual values, so it instead reads and sorts the orders of a
 -- pet that has few.
-SELECT id, pet_id, quantity, ship_date, complete
+SELECT account_id, id, pet_id, quantity, ship_date, complete
 FROM orders
-WHERE id = ANY (ARRAY(
+WHERE orders.account_id = @account_id
+  AND orders.id = ANY (ARRAY(
     SELECT head.id
     FROM unnest(@completes::boolean[]) AS wanted (complete)
     CROSS JOIN LATERAL (
         SELECT orders.ship_date, orders.id
         FROM orders
-        WHERE orders.complete = wanted.complete
+        WHERE orders.account_id = @account_id
+          AND orders.complete = wanted.complete
           AND (sqlc.narg(pet_id)::bigint IS NULL OR orders.pet_id = sqlc.narg(pet_id))
           AND CASE /* sort */ 'id'
               WHEN '-shipDate' THEN (orders.ship_date, orders.id) < (@after_date::timestamptz, @after_id::bigint) AND orders.ship_date >= @from_date::timestamptz
@@ -319,7 +340,8 @@ ORDER BY
 -- For Prefer: count=exact; see queries/pets.sql.
 SELECT count(*)
 FROM orders
-WHERE (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
+WHERE account_id = @account_id
+  AND (sqlc.narg(pet_id)::bigint IS NULL OR pet_id = sqlc.narg(pet_id))
   AND (sqlc.narg(complete)::boolean IS NULL OR complete = sqlc.narg(complete))
   AND (sqlc.narg(ship_date_from)::timestamptz IS NULL OR ship_date >= sqlc.narg(ship_date_from))
   AND (sqlc.narg(ship_date_to)::timestamptz IS NULL OR ship_date < sqlc.narg(ship_date_to));

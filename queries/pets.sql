@@ -4,33 +4,35 @@
 WITH entry AS (
     SELECT inventory.pet_id
     FROM inventory
-    WHERE inventory.pet_id = @id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @id
     FOR UPDATE
 )
-SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status
+SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status
 FROM entry
-JOIN pets ON pets.id = entry.pet_id
+JOIN pets ON pets.account_id = @account_id AND pets.id = entry.pet_id
 FOR UPDATE OF pets;
 
 -- name: PetGetMany :many
 -- Omits ids that do not exist. The ids limit the rows: they are the filter of a
 -- list, at most 100, or single reads that share a statement, at most as many as
 -- requests in flight.
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE id = ANY (@ids::bigint[])
+WHERE account_id = @account_id
+  AND id = ANY (@ids::bigint[])
 ORDER BY id;
 
 -- name: PetCreate :one
 -- Creates the pet and its inventory entry. Fails with foreign_key_violation if the
 -- category does not exist.
 WITH pet AS (
-    INSERT INTO pets (category_id, name, name_key, status)
-    VALUES (@category_id, @name, @name_key, @status)
+    INSERT INTO pets (account_id, category_id, name, name_key, status)
+    VALUES (@account_id, @category_id, @name, @name_key, @status)
     RETURNING id
 ), entry AS (
-    INSERT INTO inventory (pet_id)
-    SELECT id FROM pet
+    INSERT INTO inventory (account_id, pet_id)
+    SELECT @account_id, id FROM pet
 )
 SELECT id FROM pet;
 
@@ -44,13 +46,14 @@ SELECT id FROM pet;
 WITH pet AS (
     SELECT pets.id, pets.status
     FROM pets
-    WHERE pets.id = @id
+    WHERE pets.account_id = @account_id
+      AND pets.id = @id
     FOR NO KEY UPDATE
 ), verdict AS (
     SELECT pet.id,
            sqlc.narg(category_id)::bigint IS NULL
-               OR EXISTS (SELECT FROM categories WHERE categories.id = sqlc.narg(category_id)) AS category_known,
-           NOT (pet.status = 'sold' AND coalesce(sqlc.narg(status), '') = 'pending') AS transition_allowed
+               OR EXISTS (SELECT FROM categories WHERE categories.account_id = @account_id AND categories.id = sqlc.narg(category_id)) AS category_known,
+           NOT (pet.status = 'sold' AND coalesce(sqlc.narg(status)::text, '') = 'pending') AS transition_allowed
     FROM pet
 ), updated AS (
     UPDATE pets
@@ -59,7 +62,8 @@ WITH pet AS (
         name_key    = coalesce(sqlc.narg(name_key), pets.name_key),
         status      = coalesce(sqlc.narg(status), pets.status)
     FROM verdict
-    WHERE pets.id = verdict.id
+    WHERE pets.account_id = @account_id
+      AND pets.id = verdict.id
       AND verdict.category_known
       AND verdict.transition_allowed
     RETURNING pets.id, pets.category_id, pets.name, pets.status
@@ -78,12 +82,14 @@ LEFT JOIN updated ON true;
 -- if the pet has orders.
 WITH entry AS (
     DELETE FROM inventory
-    WHERE pet_id = @id
-    RETURNING pet_id
+    WHERE inventory.account_id = @account_id
+      AND inventory.pet_id = @id
+    RETURNING inventory.pet_id
 )
 DELETE FROM pets
 USING entry
-WHERE pets.id = entry.pet_id;
+WHERE pets.account_id = @account_id
+  AND pets.id = entry.pet_id;
 
 -- The lists. A page starts after the last row of the previous page (keyset
 -- pagination). internal/api/sort.go replaces /* sort */ 'id' with the sort. The
@@ -95,14 +101,15 @@ WHERE pets.id = entry.pet_id;
 -- ARRAY(…) makes the planner fetch them by primary key.
 
 -- name: PetList :many
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE CASE /* sort */ 'id'
-    WHEN 'name'  THEN (name_key, id) > (@after_key::text, @after_id::bigint) AND name_key < @until_key::text
-    WHEN '-name' THEN (name_key, id) < (@after_key, @after_id) AND name_key >= @from_key::text
-    WHEN '-id'   THEN id < @after_id
-    ELSE id > @after_id
-END
+WHERE account_id = @account_id
+  AND CASE /* sort */ 'id'
+      WHEN 'name'  THEN (name_key, id) > (@after_key::text, @after_id::bigint) AND name_key < @until_key::text
+      WHEN '-name' THEN (name_key, id) < (@after_key, @after_id) AND name_key >= @from_key::text
+      WHEN '-id'   THEN id < @after_id
+      ELSE id > @after_id
+  END
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
@@ -111,15 +118,17 @@ ORDER BY
 LIMIT @page_size;
 
 -- name: PetListOfStatus :many
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE id = ANY (ARRAY(
+WHERE pets.account_id = @account_id
+  AND pets.id = ANY (ARRAY(
     SELECT head.id
     FROM unnest(@statuses::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.name_key, pets.id
         FROM pets
-        WHERE pets.status = wanted.status
+        WHERE pets.account_id = @account_id
+          AND pets.status = wanted.status
           AND CASE /* sort */ 'id'
               WHEN 'name'  THEN (pets.name_key, pets.id) > (@after_key::text, @after_id::bigint) AND pets.name_key < @until_key::text
               WHEN '-name' THEN (pets.name_key, pets.id) < (@after_key, @after_id) AND pets.name_key >= @from_key::text
@@ -147,15 +156,17 @@ ORDER BY
     id DESC;
 
 -- name: PetListOfCategory :many
-SELECT id, category_id, name, name_key, status
+SELECT account_id, id, category_id, name, name_key, status
 FROM pets
-WHERE id = ANY (ARRAY(
+WHERE pets.account_id = @account_id
+  AND pets.id = ANY (ARRAY(
     SELECT head.id
     FROM unnest(@statuses::text[]) AS wanted (status)
     CROSS JOIN LATERAL (
         SELECT pets.name_key, pets.id
         FROM pets
-        WHERE pets.category_id = @category_id
+        WHERE pets.account_id = @account_id
+          AND pets.category_id = @category_id
           AND pets.status = wanted.status
           AND CASE /* sort */ 'id'
               WHEN 'name'  THEN (pets.name_key, pets.id) > (@after_key::text, @after_id::bigint) AND pets.name_key < @until_key::text
@@ -189,7 +200,8 @@ ORDER BY
 -- name: PetCount :one
 SELECT count(*)
 FROM pets
-WHERE (sqlc.narg(category_id)::bigint IS NULL OR category_id = sqlc.narg(category_id))
+WHERE account_id = @account_id
+  AND (sqlc.narg(category_id)::bigint IS NULL OR category_id = sqlc.narg(category_id))
   AND (sqlc.narg(statuses)::text[] IS NULL OR status = ANY (sqlc.narg(statuses)))
   AND (sqlc.narg(from_key)::text IS NULL OR name_key >= sqlc.narg(from_key))
   AND (sqlc.narg(until_key)::text IS NULL OR name_key < sqlc.narg(until_key));

@@ -36,7 +36,7 @@ func openShop(t *testing.T) *shop {
 	s.key = strings.TrimSpace(must(t, s.environ, "key", "create", "--account", "acme", "--scope", "write"))
 	s.begin()
 	post(t, s.base+"/categories", s.key, `{"name": "dogs"}`)
-	post(t, s.base+"/pets", s.key, `{"name": "Rex", "categoryId": 1}`)
+	post(t, s.base+"/pets", s.key, `{"name": "Rex", "categoryId": 1001}`)
 	s.exec("UPDATE inventory SET quantity = 1000")
 	return s
 }
@@ -107,7 +107,7 @@ func (s *shop) order(ctx context.Context, key string) (ordered, error) {
 }
 
 func (s *shop) try(ctx context.Context, base, key string) (int, http.Header, []byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/store/orders", strings.NewReader(`{"petId": 1, "quantity": 2}`))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/store/orders", strings.NewReader(`{"petId": 1001, "quantity": 2}`))
 	if err != nil {
 		return 0, nil, nil, err
 	}

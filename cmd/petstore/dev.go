@@ -29,8 +29,7 @@ const (
 	devDir      = ".petstore" // in the working directory
 	devAddr     = "localhost:8080"
 	devDatabase = "petstore"
-	devAccount  = "dev"
-	devPets     = 200
+	devAccount  = "demo"
 
 	devStopTimeout = 30 * time.Second
 )
@@ -204,8 +203,7 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 		return auth.Secret{}, err
 	}
 	defer database.Close()
-	err = seed.Load(ctx, database.Pool(), devPets, func(int, int) {})
-	if err != nil && !errors.Is(err, seed.ErrNotEmpty) {
+	if err := loadSample(ctx, database, devAccount, seed.ShopPets, nil); err != nil && !errors.Is(err, seed.ErrNotEmpty) {
 		return auth.Secret{}, err
 	}
 	return devKey(ctx, database)

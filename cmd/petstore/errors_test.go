@@ -324,11 +324,11 @@ func notRoot() int {
 func TestStatementSentences(t *testing.T) {
 	t.Parallel()
 	taken := pgtest.NewEmpty(t)
-	if _, err := taken.Pool.Exec(t.Context(), "CREATE TABLE categories ()"); err != nil {
+	if _, err := taken.Pool.Exec(t.Context(), "CREATE TABLE accounts ()"); err != nil {
 		t.Fatal(err)
 	}
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
-		`the migration 00001_create_categories.sql failed: relation "categories" already exists (SQLSTATE 42P07)`)
+		`the migration 00001_create_accounts.sql failed: relation "accounts" already exists (SQLSTATE 42P07)`)
 	serving := pgtest.New(t)
 	wantSentence(t, []string{"DATABASE_URL=" + serving.URL}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
@@ -68,7 +69,7 @@ func (p *program) withDatabase(ctx context.Context, action func(context.Context,
 }
 
 func (p *program) keyCreateCommand() *cobra.Command {
-	var account, name, scopeName, expiresIn string
+	var accountName, name, scopeName, expiresIn string
 	command := &cobra.Command{
 		Use:   "create",
 		Short: "Create an API key, and its account if it does not exist",
@@ -77,7 +78,7 @@ the database keeps only its hash.`,
 		Example: "  petstore key create --account acme --name ci --scope write --expires-in 90d",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if account == "" {
+			if accountName == "" {
 				return wrongUsage(cmd, "--account is required: name the account of the new key")
 			}
 			scope, err := auth.ParseScope(scopeName)
@@ -88,13 +89,13 @@ the database keeps only its hash.`,
 			if err != nil {
 				return wrongUsage(cmd, "%v", err)
 			}
-			for _, flag := range []struct{ name, value string }{{"account", account}, {"name", name}} {
+			for _, flag := range []struct{ name, value string }{{"account", accountName}, {"name", name}} {
 				if !isName(flag.value) {
 					return wrongUsage(cmd, "--%s must have 1 to %d characters, not only white space and no control characters", flag.name, maxAccountName)
 				}
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				secret, err := createKey(ctx, database, account, auth.NewKey{Name: name, Scope: scope, ExpiresAt: expiresAt})
+				secret, err := createKey(ctx, database, accountName, auth.NewKey{Name: name, Scope: scope, ExpiresAt: expiresAt})
 				if err != nil {
 					return err
 				}
@@ -104,7 +105,7 @@ the database keeps only its hash.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&account, "account", "", "the name of the account; created if it does not exist (required)")
+	flags.StringVar(&accountName, "account", "", "the name of the account; created if it does not exist (required)")
 	flags.StringVar(&name, "name", "default", "a label for the key")
 	flags.StringVar(&scopeName, "scope", "write", "read, write or admin")
 	flags.StringVar(&expiresIn, "expires-in", "", "how long the key is valid, such as 90d or 12h (default: forever)")
@@ -122,16 +123,19 @@ func isName(name string) bool {
 
 // createKey creates a key, and its account if it does not exist, in one
 // transaction.
-func createKey(ctx context.Context, database *postgres.DB, account string, key auth.NewKey) (auth.Secret, error) {
+func createKey(ctx context.Context, database *postgres.DB, name string, key auth.NewKey) (auth.Secret, error) {
 	var secret auth.Secret
 	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
 		queries := db.New(tx)
-		owner, err := queries.AccountEnsure(ctx, account)
+		owner, err := account.Ensure(ctx, queries, name)
 		if err != nil {
 			return err
 		}
 		key.AccountID = owner.ID
 		_, secret, err = auth.Issue(ctx, queries, key)
+		if errors.Is(err, auth.ErrTooManyKeys) {
+			return fmt.Errorf("the account %q has %d live API keys, which is the maximum; revoke one first", name, auth.MaxKeys)
+		}
 		return err
 	})
 	return secret, err
@@ -156,29 +160,29 @@ func parseExpiry(text string, now time.Time) (*time.Time, error) {
 }
 
 func (p *program) keyListCommand() *cobra.Command {
-	var account string
+	var name string
 	command := &cobra.Command{
 		Use:     "list",
 		Short:   "List the API keys of an account",
 		Example: "  petstore key list --account acme",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if account == "" {
+			if name == "" {
 				return wrongUsage(cmd, "--account is required: name the account whose keys to list")
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.listKeys(ctx, db.New(database), account)
+				return p.listKeys(ctx, db.New(database), name)
 			})
 		},
 	}
-	command.Flags().StringVar(&account, "account", "", "the name of the account (required)")
+	command.Flags().StringVar(&name, "account", "", "the name of the account (required)")
 	return command
 }
 
-func (p *program) listKeys(ctx context.Context, queries *db.Queries, account string) error {
-	owner, err := queries.AccountGetByName(ctx, account)
+func (p *program) listKeys(ctx context.Context, queries *db.Queries, name string) error {
+	owner, err := queries.AccountGetByName(ctx, name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("there is no account %q", account)
+		return fmt.Errorf("there is no account %q", name)
 	}
 	if err != nil {
 		return err

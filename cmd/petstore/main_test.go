@@ -196,7 +196,7 @@ func TestMigrate(t *testing.T) {
 	if _, _, err := execute(t, environ, "seed"); err == nil || !strings.Contains(err.Error(), "petstore migrate up") {
 		t.Errorf("seed before migrate up: %v", err)
 	}
-	if up := must(t, environ, "migrate", "up"); !strings.Contains(up, "applied 00001_create_categories.sql") {
+	if up := must(t, environ, "migrate", "up"); !strings.Contains(up, "applied 00001_create_accounts.sql") {
 		t.Errorf("migrate up: %q", up)
 	}
 	if again := must(t, environ, "migrate", "up"); again != "the schema is current\n" {
@@ -205,7 +205,7 @@ func TestMigrate(t *testing.T) {
 	if _, _, err := execute(t, append(environ, "PETSTORE_SERVING_ROLE=nobody_at_all"), "migrate", "up"); err == nil || !strings.Contains(err.Error(), "CREATE ROLE") {
 		t.Errorf("migrate up for a role that does not exist: %v", err)
 	}
-	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00004_create_orders.sql") {
+	if status := must(t, environ, "migrate", "status"); strings.Contains(status, "pending") || !strings.Contains(status, "00007_create_orders.sql") {
 		t.Errorf("migrate status:\n%s", status)
 	}
 	if _, _, err := execute(t, environ, "migrate", "down"); err == nil || !strings.HasSuffix(err.Error(), "; confirm it with --yes") {
@@ -279,7 +279,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("key revoke: %q", revoked)
 		}
 	}
-	must(t, environ, "key", "revoke", "2")
+	must(t, environ, "key", "revoke", "1002")
 	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "revoked") != 2 {
 		t.Errorf("key list after both were revoked:\n%s", list)
 	}
@@ -307,7 +307,7 @@ func TestListManyKeys(t *testing.T) {
 		t.Fatalf("the list has %d keys, want %d", len(lines), many+1)
 	}
 	for i, line := range lines {
-		if id := strings.Fields(line)[0]; id != strconv.Itoa(i+1) {
+		if id := strings.Fields(line)[0]; id != strconv.Itoa(1001+i) {
 			t.Fatalf("line %d of the list has the key %s", i+1, id)
 		}
 	}
@@ -336,7 +336,7 @@ func TestRotateKey(t *testing.T) {
 	}
 	works(first)
 	works(second)
-	third := must(t, environ, "key", "rotate", "1")
+	third := must(t, environ, "key", "rotate", "1001")
 	works(first, second, third)
 	list := must(t, environ, "key", "list", "--account", "acme")
 	if !strings.Contains(list, prefix(third)) || strings.Contains(list, prefix(first)) || strings.Count(list, "in force") != 1 {
@@ -356,8 +356,8 @@ func TestRotateKey(t *testing.T) {
 	}
 	refused("2 API keys have the prefix", "key", "rotate", prefix(third))
 	works(third)
-	must(t, environ, "key", "revoke", "1")
-	refused("is revoked", "key", "rotate", "1")
+	must(t, environ, "key", "revoke", "1001")
+	refused("is revoked", "key", "rotate", "1001")
 }
 
 func TestSeed(t *testing.T) {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/postgres"
 	"petstore/internal/seed"
 )
@@ -13,19 +16,24 @@ import (
 const defaultSeedPets = 1000
 
 func (p *program) seedCommand() *cobra.Command {
+	var name string
 	var pets int
 	command := &cobra.Command{
-		Use:     "seed",
-		Short:   "Fill an empty database with sample data",
-		Long:    `Seed creates categories, pets, inventory and orders. The data is the same each time.`,
-		Example: "  petstore seed --pets 200000",
+		Use:   "seed",
+		Short: "Fill the empty store of an account with sample data",
+		Long: `Seed creates categories, pets, inventory and orders in the store of an account, and
+the account if it does not exist. The data is the same each time.`,
+		Example: "  petstore seed --account acme --pets 200000",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if pets < 1 || pets > seed.MaxPets {
 				return wrongUsage(cmd, "--pets must be from 1 to %d, but is %d", seed.MaxPets, pets)
 			}
+			if !isName(name) {
+				return wrongUsage(cmd, "--account must have 1 to %d characters, not only white space and no control characters", maxAccountName)
+			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				if err := seed.Load(ctx, database.Pool(), pets, p.progress()); err != nil {
+				if err := loadSample(ctx, database, name, pets, p.progress()); err != nil {
 					return err
 				}
 				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)
@@ -33,8 +41,24 @@ func (p *program) seedCommand() *cobra.Command {
 			})
 		},
 	}
+	command.Flags().StringVar(&name, "account", devAccount, "the name of the account; created if it does not exist")
 	command.Flags().IntVar(&pets, "pets", defaultSeedPets, "number of pets")
 	return command
+}
+
+// loadSample fills the store of an account, and creates the account if it does not
+// exist. The error is [seed.ErrNotEmpty] if the store has data.
+func loadSample(ctx context.Context, database *postgres.DB, name string, pets int, progress func(done, total int)) error {
+	var id int64
+	err := pgx.BeginFunc(ctx, database.Pool(), func(tx pgx.Tx) error {
+		owner, err := account.Ensure(ctx, db.New(tx), name)
+		id = owner.ID
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return seed.Load(ctx, database.Pool(), id, pets, progress)
 }
 
 // progress prints the number of rows on stderr if it is a terminal, and clears the line

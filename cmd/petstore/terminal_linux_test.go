@@ -84,7 +84,7 @@ func TestSeedShowsProgress(t *testing.T) {
 		printed += string(text[:n])
 	}
 	printed = strings.TrimSuffix(printed, end)
-	if !strings.HasPrefix(printed, "\rseeding: 1000 of 30") || !strings.HasSuffix(printed, " rows\r\x1b[K") || strings.Contains(printed, "\n") {
+	if !strings.HasPrefix(printed, "\rseeding: 12 of 30") || !strings.HasSuffix(printed, " rows\r\x1b[K") || strings.Contains(printed, "\n") {
 		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
 	}
 }

@@ -46,7 +46,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.AccountGet(c.Request.Context(), caller(c).KeyID)
+	row, err := s.queries.APIKeyGetWithAccount(c.Request.Context(), db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
 	if err != nil {
 		return orNotFound(err, errInvalidAPIKey)
 	}
@@ -66,7 +66,6 @@ func (s *Server) getAccount(c *gin.Context) error {
 func (s *Server) listAPIKeys(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, byIDOnly)
-	p.account = caller(c).AccountID
 	if err := params.Err(); err != nil {
 		return err
 	}
@@ -84,16 +83,21 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 
 func (s *Server) createAPIKey(c *gin.Context) error {
 	in := s.decode(c, secret, required("name", "scope"), readOnly("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret"))
-	key, err := s.apiKeyParams(in)
+	key, err := s.apiKeyParams(in, caller(c))
 	if err != nil {
 		return err
 	}
-	key.AccountID = caller(c).AccountID
 	var issued issuedKey
 	made, err := runOnce(s, c, in, effect[issuedKey]{
+		multiple: true,
 		inTx: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
 			row, secret, err := auth.Issue(ctx, queries, key)
-			issued = issuedKey{db.APIKeyListRecentRow(row), secret}
+			if errors.Is(err, auth.ErrTooManyKeys) {
+				err = errTooManyAPIKeys
+			}
+			issued = issuedKey{db.APIKeyListRecentRow{
+				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
+			}, secret}
 			return issued, err
 		},
 		respond: issuedKey.created,
@@ -105,16 +109,24 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	return writeSecret(c, made)
 }
 
-// apiKeyParams reads the fields of a new API key.
-func (s *Server) apiKeyParams(in *input) (auth.NewKey, error) {
+// apiKeyParams reads the fields of a new API key. It expires no later than the key of
+// its creator. The error is [errExpiryBeyondCreator] or a violation.
+func (s *Server) apiKeyParams(in *input, creator auth.Identity) (auth.NewKey, error) {
 	name := in.Name(maxAPIKeyNameLength)
 	scopeName := in.Enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
 	expiresAt := in.FutureTime("expiresAt", s.now())
 	if err := in.Err(); err != nil {
 		return auth.NewKey{}, err
 	}
+	switch {
+	case creator.ExpiresAt == nil:
+	case expiresAt == nil:
+		expiresAt = creator.ExpiresAt
+	case expiresAt.After(*creator.ExpiresAt):
+		return auth.NewKey{}, errExpiryBeyondCreator
+	}
 	scope, err := auth.ParseScope(*scopeName)
-	return auth.NewKey{Name: *name, Scope: scope, ExpiresAt: expiresAt}, err
+	return auth.NewKey{AccountID: creator.AccountID, Name: *name, Scope: scope, ExpiresAt: expiresAt}, err
 }
 
 // rotateAPIKey gives a key a new secret. This process forgets the old one before it

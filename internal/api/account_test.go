@@ -372,7 +372,7 @@ func TestListAPIKeys(t *testing.T) {
 
 	p.copy("api_keys", []string{"account_id", "name", "scope", "prefix", "secret_sha256"}, 200, func(i int) []any {
 		hash := auth.NewSecret().Hash()
-		return []any{1, fmt.Sprint(i), "read", "petstore_00000000", hash[:]}
+		return []any{p.accountID(), fmt.Sprint(i), "read", "petstore_00000000", hash[:]}
 	})
 	for target, want := range map[string]int{"": 50, "?limit=200": 200} {
 		if got := len(decode[[]json.RawMessage](p.get(keysPath + target).want(200))); got != want {

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -124,7 +125,7 @@ func searchResponse(t testing.TB, request *http.Request, received *http.Response
 func (p *petstore) newKey(account string, scope auth.Scope) string {
 	p.t.Helper()
 	queries := db.New(p.db)
-	owner, err := queries.AccountEnsure(p.t.Context(), account)
+	owner, err := stores.Ensure(p.t.Context(), queries, account)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -133,6 +134,16 @@ func (p *petstore) newKey(account string, scope auth.Scope) string {
 		p.t.Fatal(err)
 	}
 	return secret.Reveal()
+}
+
+// accountID returns the id of the account "tester".
+func (p *petstore) accountID() (id int64) {
+	p.t.Helper()
+	account, err := db.New(p.db).AccountGetByName(p.t.Context(), "tester")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return account.ID
 }
 
 // as returns the same server with a client that uses another key.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -51,7 +52,7 @@ func (p *petstore) authorized(fields ...string) *response {
 func (p *petstore) issue(scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
 	p.t.Helper()
 	queries := db.New(p.db)
-	account, err := queries.AccountEnsure(p.t.Context(), "tester")
+	account, err := stores.Ensure(p.t.Context(), queries, "tester")
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestScopes(t *testing.T) {
 	p := start(t)
 	home := p.newCategory("home")
 	for scope, may := range map[auth.Scope]bool{auth.Read: false, auth.Write: true, auth.Admin: true} {
-		client := p.as(p.newKey("another", scope))
+		client := p.as(p.newKey("tester", scope))
 		client.get(categoryPath(home)).want(200)
 		for _, resp := range []*response{
 			client.post("/categories", object{"name": "of " + scope.String()}),

@@ -29,6 +29,7 @@ func (s *Server) createCategory(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	params.AccountID = caller(c).AccountID
 	made, err := runOnce(s, c, in, effect[db.Category]{
 		inTx: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 			row, err := queries.CategoryCreate(ctx, params)
@@ -62,7 +63,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.CategoryGet(c.Request.Context(), id)
+	row, err := s.queries.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
@@ -76,8 +77,9 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockCategory(in.pathID), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+	row, err := updateIfMatch(s, c, lockCategory(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 		return queries.CategoryUpdate(ctx, db.CategoryUpdateParams{
+			AccountID:      caller(c).AccountID,
 			ID:             in.pathID,
 			Name:           name,
 			NameKey:        keyOf(name),
@@ -100,8 +102,8 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	deleted, err := updateIfMatch(s, c, lockCategory(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
-		return queries.CategoryDelete(ctx, id)
+	deleted, err := updateIfMatch(s, c, lockCategory(caller(c).AccountID, id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+		return queries.CategoryDelete(ctx, db.CategoryDeleteParams{AccountID: caller(c).AccountID, ID: id})
 	})
 	switch {
 	case postgres.IsForeignKeyViolation(err):
@@ -116,9 +118,9 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 }
 
 // lockCategory locks a category for If-Match.
-func lockCategory(id int64) func(context.Context, *db.Queries) (any, error) {
+func lockCategory(accountID, id int64) func(context.Context, *db.Queries) (any, error) {
 	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.CategoryLock(ctx, id)
+		row, err := queries.CategoryLock(ctx, db.CategoryLockParams{AccountID: accountID, ID: id})
 		return categoryFrom(row), err
 	}
 }
@@ -134,10 +136,10 @@ func (s *Server) listCategories(c *gin.Context) error {
 	}
 	return writePage(s, c, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
-			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
+			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AccountID: p.account, AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.queries.CategoryCount(ctx, db.CategoryCountParams{FromKey: from, UntilKey: until})
+			return s.queries.CategoryCount(ctx, db.CategoryCountParams{AccountID: p.account, FromKey: from, UntilKey: until})
 		},
 		item:     categoryFrom,
 		cursorOf: func(row db.Category) httpjson.Position { return httpjson.Position{Key: row.NameKey, ID: row.ID} },

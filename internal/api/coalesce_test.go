@@ -31,7 +31,7 @@ func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 	t.Parallel()
 	const rounds, most = 60, 12
 	p := start(t)
-	queries := db.New(p.db)
+	queries, account := db.New(p.db), p.accountID()
 	none := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 	type outcome struct {
 		Placed   bool
@@ -46,7 +46,7 @@ func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 		for _, s := range []scene{inTurn, together} {
 			p.patch(s.petPath(), object{"status": status}).want(200)
 		}
-		all := db.OrderPlaceManyParams{PetID: together.pet, NoShipDate: none}
+		all := db.OrderPlaceManyParams{AccountID: account, PetID: together.pet, NoShipDate: none}
 		var want, got []outcome
 		for range 1 + random.IntN(most) {
 			quantity := 1 + random.Int64N(8)
@@ -57,7 +57,7 @@ func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 				shipDate, all.ShipDates[len(all.ShipDates)-1] = &at, at
 			}
 			all.Quantities = append(all.Quantities, quantity)
-			row, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{PetID: inTurn.pet, Quantity: quantity, ShipDate: shipDate})
+			row, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{AccountID: account, PetID: inTurn.pet, Quantity: quantity, ShipDate: shipDate})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
 			t.Errorf("round %d: in sequence %v, together %v", round, one, other)
 		}
 	}
-	if rows, err := queries.OrderPlaceMany(t.Context(), db.OrderPlaceManyParams{PetID: 1 << 40, Quantities: []int64{1}, ShipDates: []time.Time{none}, NoShipDate: none}); err != nil || len(rows) > 0 {
+	if rows, err := queries.OrderPlaceMany(t.Context(), db.OrderPlaceManyParams{AccountID: account, PetID: 1 << 40, Quantities: []int64{1}, ShipDates: []time.Time{none}, NoShipDate: none}); err != nil || len(rows) > 0 {
 		t.Errorf("orders of a pet that does not exist: %v, %v", rows, err)
 	}
 }
@@ -326,14 +326,14 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 		ask           func(p *petstore, i int) (*response, error)
 	}{
 		{"single pets", "PetGetMany", 3, func(p *petstore, i int) (*response, error) {
-			return p.try("GET", fmt.Sprintf("/pets/%d", 1+i%pets), nil)
+			return p.try("GET", fmt.Sprintf("/pets/%d", 1001+i%pets), nil)
 		}},
 		{"a page", "PetList", 3, func(p *petstore, _ int) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }},
 		{"the count of pages", "PetCount", 1, func(p *petstore, i int) (*response, error) {
 			return p.try("GET", fmt.Sprintf("/pets?limit=%d&sort=%s", 1+i, []string{"id", "-name"}[i%2]), nil, "Prefer", "count=exact")
 		}},
 		{"orders of a pet", "OrderPlace|OrderPlaceMany", 1, func(p *petstore, _ int) (*response, error) {
-			return p.try("POST", "/store/orders", object{"petId": 1})
+			return p.try("POST", "/store/orders", object{"petId": 1001})
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestListsDoNotShareCounts(t *testing.T) {
 // backend.
 func TestHangingReadBlocksNoOther(t *testing.T) {
 	t.Parallel()
-	for target, query := range map[string]string{"/pets/1": "PetGetMany", "/pets?limit=1": "PetList"} {
+	for target, query := range map[string]string{"/pets/1001": "PetGetMany", "/pets?limit=1": "PetList"} {
 		t.Run(query, func(t *testing.T) {
 			t.Parallel()
 			s := newTurnstile(t, query)

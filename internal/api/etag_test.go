@@ -226,7 +226,7 @@ func TestIfNoneMatch(t *testing.T) {
 	p := start(t)
 	p.oneOfEach()
 	message := p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
-	for _, target := range []string{"/pets/1", "/categories/1", "/store/orders/1", "/store/inventory/1", message} {
+	for _, target := range []string{"/pets/1001", "/categories/1001", "/store/orders/1001", "/store/inventory/1001", message} {
 		whole := p.get(target).want(200)
 		for _, condition := range conditions(whole.etag()) {
 			for _, method := range []string{"GET", "HEAD"} {

@@ -266,8 +266,8 @@ func TestConnectionLost(t *testing.T) {
 	var read, write *response
 	var group sync.WaitGroup
 	release := p.lockTable("orders", 2, func() {
-		group.Go(func() { read = p.get("/store/orders/1") })
-		group.Go(func() { write = p.post("/store/orders", object{"petId": 1}) })
+		group.Go(func() { read = p.get("/store/orders/1001") })
+		group.Go(func() { write = p.post("/store/orders", object{"petId": 1001}) })
 	})
 	defer release()
 	if _, err := p.db.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -51,6 +53,10 @@ type effect[Row any] struct {
 	// alone runs the statement for a request without Idempotency-Key. If it is nil, inTx
 	// runs outside of a transaction.
 	alone func(context.Context) (Row, error)
+	// multiple is whether inTx needs a transaction, because it runs several statements.
+	multiple bool
+	// creates is the kind of rows that the statement creates, for the limits of a sandbox.
+	creates account.Kind
 	// respond returns the response, or why the statement had no effect.
 	respond func(Row) (created, error)
 }
@@ -77,18 +83,25 @@ func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (resp
 	if err := checkUntagged(c.Request); err != nil {
 		return response{}, err
 	}
-	ctx := c.Request.Context()
-	if in.idempotencyKey == "" {
+	ctx, identity := c.Request.Context(), caller(c)
+	if in.idempotencyKey == "" && !e.multiple && !identity.IsSandbox() {
 		row, err := postgres.Retry(ctx, e.runAlone, s.writes)
 		if err != nil {
 			return response{}, err
 		}
 		return e.responseTo(row)
 	}
-	request := keyedRequest{apiKeyID: caller(c).KeyID, key: in.idempotencyKey, fingerprint: fingerprint(c.Request, in.body)}
+	request := keyedRequest{caller: identity, key: in.idempotencyKey, fingerprint: fingerprint(c.Request, in.body)}
 	var replayed bool
 	made, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (made response, err error) {
-		made, replayed, err = replayOrRun(ctx, db.New(tx), request, e)
+		queries := db.New(tx)
+		if err := enterStore(ctx, queries, identity, e.creates); err != nil {
+			return response{}, err
+		}
+		if in.idempotencyKey == "" {
+			return e.run(ctx, queries, identity)
+		}
+		made, replayed, err = replayOrRun(ctx, queries, request, e)
 		return made, err
 	})
 	if err == nil && replayed {
@@ -106,6 +119,20 @@ func (e effect[Row]) runAlone(ctx context.Context, writes *db.Queries) (Row, err
 	return e.inTx(ctx, writes)
 }
 
+// run runs the effect in a transaction.
+func (e effect[Row]) run(ctx context.Context, queries *db.Queries, caller auth.Identity) (response, error) {
+	if caller.IsSandbox() && e.creates != account.NoRows {
+		if err := account.CheckRoom(ctx, queries, caller.AccountID, e.creates); err != nil {
+			return response{}, storeError(err)
+		}
+	}
+	row, err := e.inTx(ctx, queries)
+	if err != nil {
+		return response{}, err
+	}
+	return e.responseTo(row)
+}
+
 // responseTo returns the encoded response to a request whose statement returned row.
 func (e effect[Row]) responseTo(row Row) (response, error) {
 	made, err := e.respond(row)
@@ -118,7 +145,7 @@ func (e effect[Row]) responseTo(row Row) (response, error) {
 
 // keyedRequest identifies a request with an Idempotency-Key.
 type keyedRequest struct {
-	apiKeyID    int64
+	caller      auth.Identity
 	key         string
 	fingerprint []byte
 }
@@ -129,14 +156,14 @@ type keyedRequest struct {
 func replayOrRun[Row any](ctx context.Context, queries *db.Queries, r keyedRequest, e effect[Row]) (made response, replayed bool, err error) {
 	// A separate statement takes the lock, so that the next one sees what the previous
 	// holder has committed.
-	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: r.key, APIKeyID: r.apiKeyID})
+	locked, err := queries.IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{AccountID: r.caller.AccountID, Key: r.key, APIKeyID: r.caller.KeyID})
 	if err != nil {
 		return response{}, false, err
 	}
 	if !locked {
 		return response{}, false, errIdempotencyInProgress
 	}
-	stored, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{APIKeyID: r.apiKeyID, Key: r.key})
+	stored, err := queries.IdempotencyKeyGet(ctx, db.IdempotencyKeyGetParams{AccountID: r.caller.AccountID, APIKeyID: r.caller.KeyID, Key: r.key})
 	switch {
 	case err == nil && !bytes.Equal(stored.Fingerprint, r.fingerprint):
 		return response{}, false, errIdempotencyKeyReused
@@ -147,15 +174,12 @@ func replayOrRun[Row any](ctx context.Context, queries *db.Queries, r keyedReque
 	case !errors.Is(err, pgx.ErrNoRows):
 		return response{}, false, err
 	}
-	row, err := e.inTx(ctx, queries)
-	if err != nil {
-		return response{}, false, err
-	}
-	if made, err = e.responseTo(row); err != nil {
+	if made, err = e.run(ctx, queries, r.caller); err != nil {
 		return response{}, false, err
 	}
 	return made, false, queries.IdempotencyKeyKeep(ctx, db.IdempotencyKeyKeepParams{
-		APIKeyID:    r.apiKeyID,
+		AccountID:   r.caller.AccountID,
+		APIKeyID:    r.caller.KeyID,
 		Key:         r.key,
 		Fingerprint: r.fingerprint,
 		Status:      int32(made.status), //nolint:gosec // an HTTP status

@@ -267,7 +267,7 @@ func (p *petstore) holding(key string, happen func()) {
 			p.t.Error(err)
 		}
 	}()
-	locked, err := db.New(tx).IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{Key: key, APIKeyID: p.keyID()})
+	locked, err := db.New(tx).IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{AccountID: p.accountID(), Key: key, APIKeyID: p.keyID()})
 	if err != nil || !locked {
 		p.t.Fatalf("the key is locked: %v, %v", locked, err)
 	}
@@ -399,9 +399,9 @@ func TestIdempotencyKeyExpires(t *testing.T) {
 func (p *petstore) expire(responses int) {
 	p.t.Helper()
 	_, err := p.db.Exec(p.t.Context(), `
-		INSERT INTO idempotency_keys (api_key_id, key, fingerprint, status, location, body, created_at)
-		SELECT $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
-		FROM generate_series(1, $2) AS n`, p.keyID(), responses)
+		INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+		SELECT $3, $1, 'old-' || n, sha256(''), 201, '/pets/1', '{}', now() - interval '24 hours' - n * interval '1 second'
+		FROM generate_series(1, $2) AS n`, p.keyID(), responses, p.accountID())
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -28,11 +29,18 @@ func updateIfMatch[Result any](s *Server, c *gin.Context,
 	write func(context.Context, *db.Queries) (Result, error),
 ) (Result, error) {
 	ctx := c.Request.Context()
-	if !httpjson.IsConditional(c.Request) {
+	identity, conditional := caller(c), httpjson.IsConditional(c.Request)
+	if !conditional && !identity.IsSandbox() {
 		return postgres.Retry(ctx, write, s.writes)
 	}
 	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
+		if err := enterStore(ctx, queries, identity, account.NoRows); err != nil {
+			return result, err
+		}
+		if !conditional {
+			return write(ctx, queries)
+		}
 		current, err := lock(ctx, queries)
 		if err != nil {
 			return result, err

@@ -22,7 +22,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.InventoryGet(c.Request.Context(), id)
+	row, err := s.queries.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: caller(c).AccountID, PetID: id})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
@@ -35,8 +35,8 @@ func (s *Server) setInventory(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	status, err := updateIfMatch(s, c, lockInventory(in.pathID), func(ctx context.Context, queries *db.Queries) (string, error) {
-		return queries.InventorySet(ctx, db.InventorySetParams{PetID: in.pathID, Quantity: *quantity})
+	status, err := updateIfMatch(s, c, lockInventory(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (string, error) {
+		return queries.InventorySet(ctx, db.InventorySetParams{AccountID: caller(c).AccountID, PetID: in.pathID, Quantity: *quantity})
 	})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
@@ -45,9 +45,9 @@ func (s *Server) setInventory(c *gin.Context) error {
 }
 
 // lockInventory locks an entry, and its pet with the status, for If-Match.
-func lockInventory(petID int64) func(context.Context, *db.Queries) (any, error) {
+func lockInventory(accountID, petID int64) func(context.Context, *db.Queries) (any, error) {
 	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.InventoryLock(ctx, petID)
+		row, err := queries.InventoryLock(ctx, db.InventoryLockParams{AccountID: accountID, PetID: petID})
 		return inventoryItem(row), err
 	}
 }
@@ -63,7 +63,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		return err
 	}
 	defer end()
-	rows, err := s.queries.InventorySummary(ctx)
+	rows, err := s.queries.InventorySummary(ctx, caller(c).AccountID)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (s *Server) listInventory(c *gin.Context) error {
 			return s.findInventory(ctx, statuses, low, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.countInventory(ctx, statuses, low)
+			return s.countInventory(ctx, p.account, statuses, low)
 		},
 		item:     func(item inventoryItem) inventoryItem { return item },
 		cursorOf: func(item inventoryItem) httpjson.Position { return httpjson.Position{ID: item.PetID} },
@@ -110,23 +110,23 @@ func (s *Server) listInventory(c *gin.Context) error {
 func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
 	case low != nil && *low:
-		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{AccountID: p.account, Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	case low == nil && len(statuses) > 0:
-		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{Statuses: statuses, AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{AccountID: p.account, Statuses: statuses, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	default:
-		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{AccountID: p.account, Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	}
 }
 
 // countInventory counts the entries of all pages.
-func (s *Server) countInventory(ctx context.Context, statuses []string, low *bool) (int64, error) {
+func (s *Server) countInventory(ctx context.Context, accountID int64, statuses []string, low *bool) (int64, error) {
 	if low == nil { // each pet has one entry
-		return s.planned.PetCount(ctx, db.PetCountParams{Statuses: statuses})
+		return s.planned.PetCount(ctx, db.PetCountParams{AccountID: accountID, Statuses: statuses})
 	}
-	return s.planned.InventoryCount(ctx, db.InventoryCountParams{Low: *low, Statuses: statuses})
+	return s.planned.InventoryCount(ctx, db.InventoryCountParams{AccountID: accountID, Low: *low, Statuses: statuses})
 }
 
 // boolOrBoth returns the values that match a filter.

@@ -145,11 +145,11 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	queries := db.New(tx)
-	placed, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{PetID: petID, Quantity: 5})
+	placed, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{AccountID: p.accountID(), PetID: petID, Quantity: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := queries.OrderCancel(t.Context(), db.OrderCancelParams{PetID: petID, ID: placed.ID}); err != nil {
+	if _, err := queries.OrderCancel(t.Context(), db.OrderCancelParams{AccountID: p.accountID(), PetID: petID, ID: placed.ID}); err != nil {
 		t.Fatal(err)
 	}
 	var updated, hot int

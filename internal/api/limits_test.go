@@ -107,23 +107,23 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
-	tag := p.get("/categories/1").etag()
+	tag := p.get("/categories/1001").etag()
 	reader := p.newKey("tester", auth.Read)
 	known, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 5}, ratelimit.Limit{})
 	for _, resp := range []func() *response{
 		func() *response { return known.get("/categories").want(200) },
 		func() *response { return known.post("/categories", object{"name": "new"}).want(201) },
 		func() *response { return known.post("/messages", object{"message": "new"}).want(202) },
-		func() *response { return known.del("/categories/2").want(204) },
-		func() *response { return known.do("GET", "/categories/1", nil, "If-None-Match", tag).want(304) },
-		func() *response { return known.do("HEAD", "/categories/1", nil).want(200) },
+		func() *response { return known.del("/categories/1002").want(204) },
+		func() *response { return known.do("GET", "/categories/1001", nil, "If-None-Match", tag).want(304) },
+		func() *response { return known.do("HEAD", "/categories/1001", nil).want(200) },
 		func() *response { return known.post("/categories", "{").want(400) },
 		func() *response { return known.do("POST", "/categories", "{}", "Content-Type", "text/plain").want(400) },
 		func() *response { return known.as(reader).post("/categories", object{}).want(403) },
 		func() *response { return known.get("/categories/999").want(404) },
 		func() *response { return known.do("GET", "/categories", nil, "Accept", "text/html").want(406) },
-		func() *response { return known.del("/categories/1").want(409) },
-		func() *response { return known.do("DELETE", "/categories/1", nil, "If-Match", otherTag).want(412) },
+		func() *response { return known.del("/categories/1001").want(409) },
+		func() *response { return known.do("DELETE", "/categories/1001", nil, "If-Match", otherTag).want(412) },
 		func() *response { return known.post("/categories", padded("large", maxBodyBytes+1)).want(413) },
 		func() *response { return known.post("/store/orders", object{"petId": 999}).want(422) },
 		func() *response {
@@ -453,7 +453,7 @@ func TestPlacesInProgress(t *testing.T) {
 		var group sync.WaitGroup
 		statuses := make([]int, places)
 		release := p.lockTable("orders", 1, func() {
-			group.Go(func() { statuses[0] = p.as(keys[0]).get("/store/orders/1").status })
+			group.Go(func() { statuses[0] = p.as(keys[0]).get("/store/orders?limit=1").status })
 		})
 		defer release()
 		p.as(keys[0]).get("/pets").wantRejected(429, "too_many_concurrent_requests")
@@ -470,7 +470,7 @@ func TestPlacesInProgress(t *testing.T) {
 			p.in(t).as("x").ask(o).want(401)
 		})
 		p.as(keys[0]).get("/pets").wantRejected(429, "too_many_concurrent_requests")
-		if got := p.as(keys[places]).get("/pets/1").want(503).header.Get("Deprecation"); got == "" {
+		if got := p.as(keys[places]).get("/pets/1001").want(503).header.Get("Deprecation"); got == "" {
 			t.Error("the response of a deprecated operation has no Deprecation header")
 		}
 		for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
@@ -674,7 +674,7 @@ func TestExpensiveRequests(t *testing.T) {
 	clock.move(time.Minute)
 	limited.get("/store/inventory/summary").want(200).wantLimit(policy, `"key";r=2;t=10`)
 	clock.move(time.Minute)
-	limited.do("GET", "/pets/1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
+	limited.do("GET", "/pets/1001", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
 
 	p = p.withSession("lock_timeout", "30s")
 	another := p.newKey("another", auth.Read)

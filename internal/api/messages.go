@@ -79,7 +79,6 @@ func (s *Server) getMessage(c *gin.Context) error {
 func (s *Server) listMessages(c *gin.Context) error {
 	params := readParams(c)
 	p := newPage(c, params, defaultLimit, newestFirst)
-	p.account = caller(c).AccountID
 	if err := params.Err(); err != nil {
 		return err
 	}

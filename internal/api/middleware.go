@@ -159,7 +159,7 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 		return err
 	}
 	c.Set(identityKey, identity)
-	c.Set(reservationKey, &reservation{account: identity.AccountID})
+	c.Set(reservationKey, &reservation{account: identity.Payer()})
 	if err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/coalesce"
 	"petstore/internal/httpjson"
 )
@@ -41,9 +42,11 @@ func (s *Server) placeOrder(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	params.AccountID = caller(c).AccountID
 	placed, err := runOnce(s, c, in, effect[db.OrderPlaceRow]{
+		creates: account.Orders,
 		alone: func(ctx context.Context) (db.OrderPlaceRow, error) {
-			return s.orders.Do(ctx, params.PetID, params)
+			return s.orders.Do(ctx, petKey{params.AccountID, params.PetID}, params)
 		},
 		inTx: func(ctx context.Context, queries *db.Queries) (db.OrderPlaceRow, error) {
 			return queries.OrderPlace(ctx, params)
@@ -89,6 +92,9 @@ func orderPlaced(params db.OrderPlaceParams, row db.OrderPlaceRow) (created, err
 // maxOrdersPerStatement is the maximum number of orders that one statement places.
 const maxOrdersPerStatement = 100
 
+// petKey identifies a pet.
+type petKey struct{ account, id int64 }
+
 // newOrderPlacer returns a coalescer of orders of the same pet. It runs one statement at
 // a time, because a second one would only wait for the lock on the stock that the first
 // holds until its commit is on disk. A statement decides its orders in the order of
@@ -96,13 +102,13 @@ const maxOrdersPerStatement = 100
 //
 // A client that disconnects cancels no statement, because the context of a write does
 // not end with its client.
-func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow] {
-	return coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxOrdersPerStatement}, func(ctx context.Context, petID int64, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
+func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[petKey, db.OrderPlaceParams, db.OrderPlaceRow] {
+	return coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxOrdersPerStatement}, func(ctx context.Context, pet petKey, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
 		if len(orders) == 1 {
 			row, err := queries.OrderPlace(ctx, orders[0])
 			return []db.OrderPlaceRow{row}, err
 		}
-		all := db.OrderPlaceManyParams{PetID: petID, NoShipDate: beyondShipDates}
+		all := db.OrderPlaceManyParams{AccountID: pet.account, PetID: pet.id, NoShipDate: beyondShipDates}
 		for _, order := range orders {
 			shipDate := beyondShipDates
 			if order.ShipDate != nil {
@@ -128,7 +134,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.OrderGet(c.Request.Context(), id)
+	row, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
@@ -142,12 +148,13 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	before, err := s.queries.OrderGet(c.Request.Context(), in.pathID)
+	before, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: in.pathID})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
 	row, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
 		return queries.OrderUpdate(ctx, db.OrderUpdateParams{
+			AccountID:   before.AccountID,
 			PetID:       before.PetID,
 			ID:          in.pathID,
 			Complete:    complete,
@@ -170,12 +177,12 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	before, err := s.queries.OrderGet(c.Request.Context(), id)
+	before, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
 	complete, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (bool, error) {
-		return queries.OrderCancel(ctx, db.OrderCancelParams{PetID: before.PetID, ID: id})
+		return queries.OrderCancel(ctx, db.OrderCancelParams{AccountID: before.AccountID, PetID: before.PetID, ID: id})
 	})
 	switch {
 	case err != nil:
@@ -190,13 +197,14 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 // lockOrder locks an order for If-Match.
 func lockOrder(order db.Order) func(context.Context, *db.Queries) (any, error) {
 	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.OrderLock(ctx, db.OrderLockParams{PetID: order.PetID, ID: order.ID})
+		row, err := queries.OrderLock(ctx, db.OrderLockParams{AccountID: order.AccountID, PetID: order.PetID, ID: order.ID})
 		return orderFrom(row), err
 	}
 }
 
 // orderFilter is the filter of a list of orders. A nil field matches all.
 type orderFilter struct {
+	account  int64
 	petID    *int64
 	complete *bool
 	shipFrom *time.Time // inclusive
@@ -227,6 +235,7 @@ func (f orderFilter) shipDates() (from, to time.Time) {
 func (s *Server) listOrders(c *gin.Context) error {
 	params := readParams(c)
 	filter := orderFilter{
+		account:  caller(c).AccountID,
 		petID:    params.ID("petId"),
 		complete: params.Bool("complete"),
 		shipFrom: params.Time("shipDateFrom"),
@@ -268,11 +277,11 @@ func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.O
 	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
 	case f.petID != nil:
-		return s.sorted(p).OrderListOfPet(ctx, db.OrderListOfPetParams{PetID: *f.petID, Completes: boolOrBoth(f.complete), AfterID: id, PageSize: size})
+		return s.sorted(p).OrderListOfPet(ctx, db.OrderListOfPetParams{AccountID: f.account, PetID: *f.petID, Completes: boolOrBoth(f.complete), AfterID: id, PageSize: size})
 	case f.complete != nil:
-		return s.sorted(p).OrderListComplete(ctx, db.OrderListCompleteParams{Complete: *f.complete, AfterID: id, PageSize: size})
+		return s.sorted(p).OrderListComplete(ctx, db.OrderListCompleteParams{AccountID: f.account, Complete: *f.complete, AfterID: id, PageSize: size})
 	default:
-		return s.sorted(p).OrderList(ctx, db.OrderListParams{AfterID: id, PageSize: size})
+		return s.sorted(p).OrderList(ctx, db.OrderListParams{AccountID: f.account, AfterID: id, PageSize: size})
 	}
 }
 
@@ -284,11 +293,11 @@ func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page)
 		return nil, err // a bug: keyOfTime made the key
 	}
 	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
-		PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),
+		AccountID: f.account, PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),
 	})
 }
 
 // countOrders counts the orders of all pages.
 func (s *Server) countOrders(ctx context.Context, f orderFilter) (int64, error) {
-	return s.planned.OrderCount(ctx, db.OrderCountParams{PetID: f.petID, Complete: f.complete, ShipDateFrom: f.shipFrom, ShipDateTo: f.shipTo})
+	return s.planned.OrderCount(ctx, db.OrderCountParams{AccountID: f.account, PetID: f.petID, Complete: f.complete, ShipDateFrom: f.shipFrom, ShipDateTo: f.shipTo})
 }

@@ -34,17 +34,16 @@ type page struct {
 	cursor string
 	// after is the position of the last item of the previous page, or the position
 	// before the first item.
-	after httpjson.Position
-	// account is the account whose items the list has; 0: all accounts share the list.
-	account int64
-	caller  int64 // the account of the request
+	after   httpjson.Position
+	account int64 // whose items the list has
+	payer   int64 // against whose limits the request counts
 	// counted is whether the client prefers an exact count of the items of all pages.
 	counted bool
 }
 
 // newPage reads limit, cursor, sort and Prefer.
 func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
-	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, caller: caller(c).AccountID, counted: httpjson.PrefersCount(c.Request.Header)}
+	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: caller(c).AccountID, payer: caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -140,9 +139,9 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 func (s *Server) countOf(ctx context.Context, p *page, count func(context.Context) (int64, error)) (int64, error) {
 	query := p.url.Query()
 	query.Del("sort")
-	key := fmt.Sprintf("%d %s", p.caller, p.itemsID(p.url.Path, query))
+	key := fmt.Sprintf("%d %s", p.account, p.itemsID(p.url.Path, query))
 	return s.counts.Do(ctx, key, func(ctx context.Context) (int64, error) {
-		end, err := s.limits.expensive.begin(ctx, p.caller)
+		end, err := s.limits.expensive.begin(ctx, p.payer)
 		if err != nil {
 			return 0, err
 		}

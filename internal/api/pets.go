@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/coalesce"
 	"petstore/internal/httpjson"
@@ -45,7 +46,9 @@ func (s *Server) createPet(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	params.AccountID = caller(c).AccountID
 	made, err := runOnce(s, c, in, effect[int64]{
+		creates: account.Pets,
 		inTx: func(ctx context.Context, queries *db.Queries) (int64, error) {
 			id, err := queries.PetCreate(ctx, params)
 			if postgres.IsForeignKeyViolation(err) {
@@ -82,7 +85,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), struct{}{}, id)
+	row, err := s.pets.Do(c.Request.Context(), caller(c).AccountID, id)
 	switch {
 	case err != nil:
 		return err
@@ -98,8 +101,9 @@ func (s *Server) updatePet(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockPet(in.pathID), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
+	row, err := updateIfMatch(s, c, lockPet(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
 		return queries.PetUpdate(ctx, db.PetUpdateParams{
+			AccountID:  caller(c).AccountID,
 			ID:         in.pathID,
 			CategoryID: categoryID,
 			Name:       name,
@@ -126,8 +130,8 @@ func (s *Server) deletePet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	deleted, err := updateIfMatch(s, c, lockPet(id), func(ctx context.Context, queries *db.Queries) (int64, error) {
-		return queries.PetDelete(ctx, id)
+	deleted, err := updateIfMatch(s, c, lockPet(caller(c).AccountID, id), func(ctx context.Context, queries *db.Queries) (int64, error) {
+		return queries.PetDelete(ctx, db.PetDeleteParams{AccountID: caller(c).AccountID, ID: id})
 	})
 	switch {
 	case postgres.IsForeignKeyViolation(err):
@@ -142,15 +146,16 @@ func (s *Server) deletePet(c *gin.Context) error {
 }
 
 // lockPet locks a pet for If-Match.
-func lockPet(id int64) func(context.Context, *db.Queries) (any, error) {
+func lockPet(accountID, id int64) func(context.Context, *db.Queries) (any, error) {
 	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.PetLock(ctx, id)
+		row, err := queries.PetLock(ctx, db.PetLockParams{AccountID: accountID, ID: id})
 		return petFrom(row), err
 	}
 }
 
 // petFilter is the filter of a list of pets. An empty field matches all.
 type petFilter struct {
+	account    int64
 	ids        []int64
 	categoryID *int64
 	statuses   []string
@@ -163,6 +168,7 @@ func (s *Server) listPets(c *gin.Context) error {
 	params := readParams(c)
 	prefix := params.Prefix("name", maxNameLength)
 	filter := petFilter{
+		account:    caller(c).AccountID,
 		ids:        params.IDs("id"),
 		categoryID: params.ID("categoryId"),
 		statuses:   params.Enums("status", petStatuses...),
@@ -202,11 +208,11 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, 
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
 	case f.categoryID != nil:
-		return s.sorted(p).PetListOfCategory(ctx, db.PetListOfCategoryParams{CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.sorted(p).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	case len(f.statuses) > 0:
-		return s.sorted(p).PetListOfStatus(ctx, db.PetListOfStatusParams{Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.sorted(p).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	default:
-		return s.sorted(p).PetList(ctx, db.PetListParams{AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.sorted(p).PetList(ctx, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
 }
 
@@ -242,7 +248,7 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 
 // petsAmong reads the pets of a batch that match the filter.
 func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
-	pets, err := s.getPets(ctx, f.ids)
+	pets, err := s.getPets(ctx, f.account, f.ids)
 	return slices.DeleteFunc(pets, func(row db.Pet) bool {
 		return row.NameKey < f.from || row.NameKey >= f.until ||
 			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
@@ -256,7 +262,7 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 		pets, err := s.petsAmong(ctx, f)
 		return int64(len(pets)), err
 	}
-	params := db.PetCountParams{CategoryID: f.categoryID, Statuses: f.statuses}
+	params := db.PetCountParams{AccountID: f.account, CategoryID: f.categoryID, Statuses: f.statuses}
 	if f.prefixed {
 		params.FromKey, params.UntilKey = &f.from, &f.until
 	}
@@ -265,11 +271,11 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 
 // getPets reads the pets of a batch. A batch of one shares its query with other reads of
 // the same pet.
-func (s *Server) getPets(ctx context.Context, ids []int64) ([]db.Pet, error) {
+func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]db.Pet, error) {
 	if len(ids) > 1 {
-		return s.queries.PetGetMany(ctx, ids)
+		return s.queries.PetGetMany(ctx, db.PetGetManyParams{AccountID: accountID, Ids: ids})
 	}
-	row, err := s.pets.Do(ctx, struct{}{}, ids[0])
+	row, err := s.pets.Do(ctx, accountID, ids[0])
 	if err != nil || row == nil {
 		return nil, err
 	}
@@ -279,13 +285,13 @@ func (s *Server) getPets(ctx context.Context, ids []int64) ([]db.Pet, error) {
 // maxPetsPerRead is the maximum number of pets that one statement reads.
 const maxPetsPerRead = 100
 
-// newPetReader returns a coalescer of reads of single pets. A pet that does not exist is
+// newPetReader returns a coalescer of reads of single pets of an account. A pet that does not exist is
 // nil.
-func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, int64, *db.Pet] {
+func newPetReader(queries *db.Queries) *coalesce.Coalescer[int64, int64, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead
-	return coalesce.New(limits, func(ctx context.Context, _ struct{}, ids []int64) ([]*db.Pet, error) {
-		rows, err := queries.PetGetMany(ctx, ids)
+	return coalesce.New(limits, func(ctx context.Context, accountID int64, ids []int64) ([]*db.Pet, error) {
+		rows, err := queries.PetGetMany(ctx, db.PetGetManyParams{AccountID: accountID, Ids: ids})
 		if err != nil {
 			return nil, err
 		}

@@ -73,7 +73,7 @@ func TestListPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			at := middle(t, database.Pool, list.path, sort, query)
-			cursor := api.SealCursor(secret, list.account(), list.path, query, sort, at.key, at.id)
+			cursor := api.SealCursor(secret, p.accountID(), list.path, query, sort, at.key, at.id)
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
 			deep := recorder.during(func() { p.get(target(filter + "&cursor=" + cursor)).want(200) })
 			for _, mode := range planModes(first) {
@@ -106,14 +106,6 @@ type plannedList struct {
 	path   string
 	filter string // &name=value…
 	sorts  []string
-}
-
-// account returns the account of a list that belongs to one.
-func (l plannedList) account() int64 {
-	if l.path == "/messages" {
-		return 1
-	}
-	return 0
 }
 
 // plannedLists returns every list with every kind of filter: with many matches and
@@ -187,17 +179,17 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 		list("SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)"+keys)...) {
 		exec(drop)
 	}
-	exec(`INSERT INTO categories (name, name_key)
-		SELECT key, key FROM generate_series(1, $1::int / 100) AS i, LATERAL (SELECT chr(97 + i % 26) || chr(97 + i / 26 % 26) || i) AS made (key)`, size)
-	exec(`INSERT INTO pets (category_id, name, name_key, status)
-		SELECT 1 + i % 100, key, key, (ARRAY['available', 'pending', 'sold'])[1 + i / 7 % 3]
-		FROM generate_series(1, $1::int) AS i, LATERAL (
+	exec(`INSERT INTO categories (account_id, id, name, name_key)
+		SELECT accounts.id, i, key, key FROM accounts, generate_series(1, $1::int / 100) AS i, LATERAL (SELECT chr(97 + i % 26) || chr(97 + i / 26 % 26) || i) AS made (key)`, size)
+	exec(`INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+		SELECT accounts.id, i, 1 + i % 100, key, key, (ARRAY['available', 'pending', 'sold'])[1 + i / 7 % 3]
+		FROM accounts, generate_series(1, $1::int) AS i, LATERAL (
 			SELECT CASE WHEN i > $1 / 100 * 97 THEN 'late' ELSE chr(97 + i % 26) || chr(97 + i / 26 % 26) END || i % 5000) AS made (key)`, size)
-	exec(`INSERT INTO inventory (pet_id, quantity) SELECT i, i::bigint * 37 % 101 FROM generate_series(1, $1::int) AS i`, size)
-	exec(`INSERT INTO orders (pet_id, quantity, ship_date, complete)
-		SELECT CASE WHEN i % 10 = 0 THEN 1 ELSE 1 + i::bigint * 7 % $1 END, 1, $2::timestamptz + i * interval '1 hour', i / 3 % 2 = 0
-		FROM generate_series(1, $1::int) AS i`, size, shipDate(0))
-	exec(`INSERT INTO messages (account_id, id, message) SELECT 1, 'msg_' || lpad(to_hex(i), 32, '0'), 'x' FROM generate_series(1, $1::int) AS i`, size)
+	exec(`INSERT INTO inventory (account_id, pet_id, quantity) SELECT accounts.id, i, i::bigint * 37 % 101 FROM accounts, generate_series(1, $1::int) AS i`, size)
+	exec(`INSERT INTO orders (account_id, id, pet_id, quantity, ship_date, complete)
+		SELECT accounts.id, i, CASE WHEN i % 10 = 0 THEN 1 ELSE 1 + i::bigint * 7 % $1 END, 1, $2::timestamptz + i * interval '1 hour', i / 3 % 2 = 0
+		FROM accounts, generate_series(1, $1::int) AS i`, size, shipDate(0))
+	exec(`INSERT INTO messages (account_id, id, message) SELECT accounts.id, 'msg_' || lpad(to_hex(i), 32, '0'), 'x' FROM accounts, generate_series(1, $1::int) AS i`, size)
 	for _, create := range again {
 		exec(create)
 	}
@@ -233,6 +225,9 @@ func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Valu
 	case "shipDate":
 		key, by = "(extract(epoch FROM ship_date) * 1000000)::bigint::text", "ship_date"
 		nowhere.key = "0"
+		if from, err := time.Parse(time.RFC3339, filter.Get("shipDateFrom")); err == nil {
+			nowhere.key = strconv.FormatInt(from.UnixMicro(), 10)
+		}
 	}
 	matching, args := "SELECT name_key, id FROM pets WHERE starts_with(name_key, $1)", []any{filter.Get("name")}
 	switch path {

@@ -111,7 +111,7 @@ func needSampleTools(t *testing.T) {
 func startShop(t *testing.T) *petstore {
 	t.Helper()
 	p := start(t)
-	if err := sampledata.Load(t.Context(), p.db, 20, nil); err != nil {
+	if err := sampledata.Load(t.Context(), p.db, p.accountID(), 20, nil); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -199,7 +199,7 @@ func TestCodeSamples(t *testing.T) {
 			if strings.HasPrefix(sample.path, "/account/api-keys") {
 				scope = auth.Admin
 			}
-			output, err := sample.run(t, p.url, p.newKey("customer", scope))
+			output, err := sample.run(t, p.url, p.newKey("tester", scope))
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}

@@ -74,8 +74,8 @@ type Server struct {
 	planned  *db.Queries // for statements that Postgres plans with their values
 	verifier *auth.Verifier
 	log      *slog.Logger
-	pets     *coalesce.Coalescer[struct{}, int64, *db.Pet]
-	orders   *coalesce.Coalescer[int64, db.OrderPlaceParams, db.OrderPlaceRow]
+	pets     *coalesce.Coalescer[int64, int64, *db.Pet] // by account
+	orders   *coalesce.Coalescer[petKey, db.OrderPlaceParams, db.OrderPlaceRow]
 	pages    *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts   *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
 	metrics  *telemetry.Metrics

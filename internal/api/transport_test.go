@@ -170,10 +170,10 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 5))
-	order := object{"petId": 1, "quantity": 1}
+	order := object{"petId": 1001, "quantity": 1}
 	once := []string{"Idempotency-Key", "1"}
 	p.do("POST", "/store/orders", order, once...).want(201)
-	etag := p.get("/categories/1").want(200).header.Get("ETag")
+	etag := p.get("/categories/1001").want(200).header.Get("ETag")
 	reader := p.newKey("tester", auth.Read)
 	broken := p.with(func(o *api.Options) { o.Verifier = nil })
 	closed := p.with(func(o *api.Options) { o.DB = p.closedPool() })
@@ -190,7 +190,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		wantsKey    = `WWW-Authenticate: Bearer realm="petstore"`
 		deprecated  = "Deprecation: @1782864000"
 		sunset      = "Sunset: Fri, 31 Dec 2027 23:59:59 GMT"
-		successor   = `Link: </docs#/pets/getPet>; rel="deprecation", </pets?id=1>; rel="successor-version"`
+		successor   = `Link: </docs#/pets/getPet>; rel="deprecation", </pets?id=1001>; rel="successor-version"`
 		petMethods  = "DELETE, GET, HEAD, OPTIONS, PATCH"
 		listMethods = "GET, HEAD, OPTIONS, POST"
 	)
@@ -200,25 +200,25 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		status int
 		want   []string // in addition to those of every response; a field without a value may have any
 	}{
-		{p.get("/categories/1"), 200, []string{isJSON, private, "ETag"}},
-		{p.do("GET", "/categories/1", nil, "Accept-Encoding", "gzip"), 200, []string{isJSON, private, "ETag"}},
-		{p.do("HEAD", "/categories/1", nil), 200, []string{isJSON, private, "ETag"}},
-		{p.do("GET", "/categories/1", nil, "If-None-Match", etag), 304, []string{private, "ETag"}},
-		{p.patch("/categories/1", object{}), 200, []string{isJSON, private, "ETag"}},
-		{p.put("/store/inventory/1", object{"quantity": 5}), 200, []string{isJSON, private, "ETag"}},
+		{p.get("/categories/1001"), 200, []string{isJSON, private, "ETag"}},
+		{p.do("GET", "/categories/1001", nil, "Accept-Encoding", "gzip"), 200, []string{isJSON, private, "ETag"}},
+		{p.do("HEAD", "/categories/1001", nil), 200, []string{isJSON, private, "ETag"}},
+		{p.do("GET", "/categories/1001", nil, "If-None-Match", etag), 304, []string{private, "ETag"}},
+		{p.patch("/categories/1001", object{}), 200, []string{isJSON, private, "ETag"}},
+		{p.put("/store/inventory/1001", object{"quantity": 5}), 200, []string{isJSON, private, "ETag"}},
 		{p.get(onePet), 200, []string{isJSON, private, "ETag", deprecated, sunset, successor}},
 		{p.get("/pets"), 200, []string{isJSON, list, varies, first("/pets")}},
 		{p.do("HEAD", "/pets", nil), 200, []string{isJSON, list, varies, first("/pets")}},
 		{p.get("/store/inventory/summary"), 200, []string{isJSON, list}},
-		{p.post("/pets", object{"name": "two", "categoryId": 1}), 201, []string{isJSON, private, "ETag", "Location: /pets/2"}},
-		{p.do("POST", "/store/orders", order, once...), 201, []string{isJSON, private, "ETag", "Location: /store/orders/1", "Idempotent-Replayed: true"}},
+		{p.post("/pets", object{"name": "two", "categoryId": 1001}), 201, []string{isJSON, private, "ETag", "Location: /pets/1002"}},
+		{p.do("POST", "/store/orders", order, once...), 201, []string{isJSON, private, "ETag", "Location: /store/orders/1001", "Idempotent-Replayed: true"}},
 		{p.post("/messages", object{"message": "hello"}), 202, []string{isJSON, private, "Location"}},
-		{p.del("/pets/2"), 204, nil},
+		{p.del("/pets/1002"), 204, nil},
 		{p.get("/account"), 200, []string{isJSON, list}},
 		{p.get("/account/api-keys"), 200, []string{isJSON, list, varies, first("/account/api-keys")}},
-		{p.post("/account/api-keys", object{"name": "x", "scope": "read"}), 201, []string{isJSON, noStore, "Location: /account/api-keys/3"}},
-		{p.post("/account/api-keys/3/rotate", nil), 201, []string{isJSON, noStore, "Location: /account/api-keys/3"}},
-		{p.del("/account/api-keys/3"), 204, nil},
+		{p.post("/account/api-keys", object{"name": "x", "scope": "read"}), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
+		{p.post("/account/api-keys/1003/rotate", nil), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
+		{p.del("/account/api-keys/1003"), 204, nil},
 		{p.get("/openapi.json"), 200, []string{isJSON, publicText, "ETag", varies}},
 		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
 		{p.do("HEAD", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
@@ -246,9 +246,9 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		{p.get("/categories/4711"), 404, []string{isJSON, noStore}},
 		{p.put(onePet, object{}), 405, []string{isJSON, noStore, "Allow: " + petMethods}},
 		{p.do("GET", "/pets", nil, "Accept", "text/html"), 406, []string{isJSON, noStore}},
-		{p.post("/store/orders", object{"petId": 1, "quantity": 1000}), 409, []string{isJSON, noStore}},
+		{p.post("/store/orders", object{"petId": 1001, "quantity": 1000}), 409, []string{isJSON, noStore}},
 		{ended.get(onePet), 410, []string{isJSON, noStore, deprecated, sunset, successor}},
-		{p.do("PATCH", "/categories/1", object{}, "If-Match", `"x"`), 412, []string{isJSON, noStore}},
+		{p.do("PATCH", "/categories/1001", object{}, "If-Match", `"x"`), 412, []string{isJSON, noStore}},
 		{p.post("/categories", padded("x", maxBodyBytes+1)), 413, []string{isJSON, noStore}},
 		{p.post("/store/orders", object{"petId": 4711}), 422, []string{isJSON, noStore}},
 		{p.do("POST", "/store/orders", object{"petId": 2}, once...), 422, []string{isJSON, noStore}},

@@ -12,6 +12,9 @@ import (
 	"petstore/db"
 )
 
+// MaxKeys is the maximum number of live keys of an account.
+const MaxKeys = 100
+
 // MaxGrace is the maximum time for which a replaced secret keeps working.
 const MaxGrace = 24 * time.Hour
 
@@ -22,6 +25,9 @@ var ErrNoKey = errors.New("auth: no such API key")
 // Without it, nobody could manage the account's keys through the API.
 var ErrLastAdminKey = errors.New("auth: last live admin key of the account")
 
+// ErrTooManyKeys means that the account has [MaxKeys] live keys.
+var ErrTooManyKeys = errors.New("auth: too many live keys of the account")
+
 // NewKey describes an API key to create.
 type NewKey struct {
 	AccountID int64
@@ -30,8 +36,20 @@ type NewKey struct {
 	ExpiresAt *time.Time // nil: never
 }
 
-// Issue stores a new key and returns it with its secret. The secret is not stored.
+// Issue stores a new key and returns it with its secret. The secret is not stored. The
+// queries must be those of a transaction, because Issue locks the account while it
+// counts the keys. The error is [ErrTooManyKeys] or a database error.
 func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreateRow, Secret, error) {
+	if err := queries.KeysLock(ctx, key.AccountID); err != nil {
+		return db.APIKeyCreateRow{}, Secret{}, fmt.Errorf("auth: counting the keys: %w", err)
+	}
+	live, err := queries.APIKeyCountLive(ctx, key.AccountID)
+	if err != nil {
+		return db.APIKeyCreateRow{}, Secret{}, fmt.Errorf("auth: counting the keys: %w", err)
+	}
+	if live >= MaxKeys {
+		return db.APIKeyCreateRow{}, Secret{}, ErrTooManyKeys
+	}
 	secret := NewSecret()
 	hash := secret.Hash()
 	row, err := queries.APIKeyCreate(ctx, db.APIKeyCreateParams{

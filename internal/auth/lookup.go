@@ -133,6 +133,9 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 	keys := make([]*cachedKey, len(hashes))
 	for i, hash := range hashes {
 		if keys[i] = found[hash]; keys[i] != nil {
+			if old, remembered := v.cache.Peek(hash); remembered {
+				keys[i].noted = old.noted
+			}
 			v.cache.Add(hash, keys[i])
 		} else {
 			v.cache.Remove(hash)
@@ -148,12 +151,12 @@ func cachedKeyOf(row db.APIKeyLookUpRow) (*cachedKey, error) {
 		return nil, err
 	}
 	key := &cachedKey{
-		identity: Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, Prefix: row.Prefix},
+		identity: Identity{KeyID: row.ID, AccountID: row.AccountID, Scope: scope, ExpiresAt: row.ExpiresAt, Prefix: row.Prefix},
 		endsAt:   row.ExpiresAt,
 		noted:    new(atomic.Int64),
 	}
-	if row.LastUsedAt != nil {
-		key.noted.Store(row.LastUsedAt.UnixNano())
+	if row.ParentID != nil {
+		key.identity.ParentID = *row.ParentID
 	}
 	return key, nil
 }

@@ -2,6 +2,7 @@ package auth_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -55,7 +56,7 @@ func TestRevokeAgain(t *testing.T) {
 	if _, err := a.database.Pool.Exec(t.Context(), "SELECT pg_notify($1, 'end')", auth.Channel); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"1", "end"} {
+	for _, want := range []string{strconv.FormatInt(id, 10), "end"} {
 		received, err := listener.WaitForNotification(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -30,11 +30,29 @@ const Channel = "api_keys"
 
 // Identity is the authenticated account and key.
 type Identity struct {
-	KeyID     int64
+	KeyID int64
+	// AccountID is the account whose store the key opens.
 	AccountID int64
-	Scope     Scope
+	// ParentID is the account that created the sandbox; 0 if the account is not a
+	// sandbox.
+	ParentID int64
+	Scope    Scope
+	// ExpiresAt is when the key expires; nil: never.
+	ExpiresAt *time.Time
 	// Prefix is the display prefix, which is safe to log.
 	Prefix string
+}
+
+// IsSandbox reports whether the account is a sandbox.
+func (i Identity) IsSandbox() bool { return i.ParentID != 0 }
+
+// Payer returns the account whose limits the request counts against: a sandbox shares
+// the limits of its parent.
+func (i Identity) Payer() int64 {
+	if i.IsSandbox() {
+		return i.ParentID
+	}
+	return i.AccountID
 }
 
 // Verifier verifies secrets. It caches keys, so that verifying usually needs no

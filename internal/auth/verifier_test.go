@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -32,7 +34,7 @@ func newAccount(t testing.TB) *account {
 	t.Helper()
 	database := pgtest.New(t)
 	queries := db.New(database.Pool)
-	owner, err := queries.AccountEnsure(t.Context(), "tester")
+	owner, err := stores.Ensure(t.Context(), queries, "tester")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,7 @@ func TestRotateNoKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	id, secret := a.issue(nil)
-	other, err := a.queries.AccountEnsure(t.Context(), "another")
+	other, err := stores.Ensure(t.Context(), a.queries, "another")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +191,8 @@ func TestRotateNoKey(t *testing.T) {
 // lastUsed returns the stored last use of a key.
 func (a *account) lastUsed(id int64) (at *time.Time) {
 	a.t.Helper()
-	if err := a.database.Pool.QueryRow(a.t.Context(), "SELECT last_used_at FROM api_keys WHERE id = $1", id).Scan(&at); err != nil {
+	err := a.database.Pool.QueryRow(a.t.Context(), "SELECT last_used_at FROM api_key_uses WHERE api_key_id = $1", id).Scan(&at)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		a.t.Fatal(err)
 	}
 	return at
@@ -381,7 +384,7 @@ func TestUsesAreNotAnnounced(t *testing.T) {
 		}
 		received = append(received, notification.Payload)
 	}
-	if diff := cmp.Diff([]string{"1", "end"}, received); diff != "" {
+	if diff := cmp.Diff([]string{strconv.FormatInt(id, 10), "end"}, received); diff != "" {
 		t.Errorf("notifications (-want +got):\n%s", diff)
 	}
 }
@@ -390,7 +393,7 @@ func TestUsesAreNotAnnounced(t *testing.T) {
 // deadlock, and one of them wins.
 func TestFlushesAtOnce(t *testing.T) {
 	t.Parallel()
-	const keys, processes, rounds = 400, 4, 5
+	const keys, processes, rounds = auth.MaxKeys, 4, 5
 	a := newAccount(t)
 	secrets := make([]string, keys)
 	for i := range secrets {
@@ -418,7 +421,7 @@ func TestFlushesAtOnce(t *testing.T) {
 		}
 		group.Wait()
 		var written int
-		if err := a.database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_keys WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)).Scan(&written); err != nil || written != keys {
+		if err := a.database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_key_uses WHERE last_used_at = $1", a.now.Truncate(time.Microsecond)).Scan(&written); err != nil || written != keys {
 			t.Errorf("uses of %d of %d keys were written: %v", written, keys, err)
 		}
 	}

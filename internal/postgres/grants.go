@@ -13,42 +13,58 @@ import (
 // queries/ read and write; TestServingPrivileges compares them. UPDATE on a column
 // includes locking the row. Identity columns need no privilege on their sequences.
 var servingPrivileges = []struct{ table, privileges string }{
-	{"accounts", "SELECT (id, name, created_at), INSERT (name), UPDATE (name)"},
+	{"account_state", "SELECT (account_id, closed), INSERT (account_id), UPDATE (closed), DELETE"},
+	{
+		"accounts",
+		"SELECT (id, parent_id, name, sample, created_at, expires_at, deleted_at), " +
+			"INSERT (parent_id, name, sample, expires_at), " +
+			"UPDATE (name, deleted_at), " +
+			"DELETE",
+	},
+	{"api_key_uses", "SELECT (account_id, api_key_id, last_used_at), INSERT (account_id, api_key_id, last_used_at), UPDATE (last_used_at), DELETE"},
 	{
 		"api_keys",
-		"SELECT (id, account_id, name, scope, prefix, secret_sha256, created_at, expires_at, last_used_at, revoked_at, previous_sha256, previous_until), " +
+		"SELECT (id, account_id, name, scope, prefix, secret_sha256, previous_sha256, previous_until, created_at, expires_at, revoked_at), " +
 			"INSERT (account_id, name, scope, prefix, secret_sha256, expires_at), " +
-			"UPDATE (prefix, secret_sha256, last_used_at, revoked_at, previous_sha256, previous_until)",
+			"UPDATE (prefix, secret_sha256, previous_sha256, previous_until, revoked_at), " +
+			"DELETE",
 	},
 	{
 		"categories",
-		"SELECT (id, name, name_key, description), " +
-			"INSERT (name, name_key, description), " +
+		"SELECT (account_id, id, name, name_key, description), " +
+			"INSERT (account_id, id, name, name_key, description), " +
 			"UPDATE (name, name_key, description), " +
 			"DELETE",
 	},
 	{"goose_db_version", "SELECT (version_id, is_applied)"},
 	{
 		"idempotency_keys",
-		"SELECT (api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"INSERT (api_key_id, key, fingerprint, status, location, body), " +
+		"SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
+			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body), " +
 			"UPDATE (fingerprint, status, location, body, created_at), " +
 			"DELETE",
 	},
-	{"inventory", "SELECT (pet_id, quantity, held, low), INSERT (pet_id), UPDATE (quantity, held), DELETE"},
-	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message)"},
+	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
+	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message), DELETE"},
 	{
 		"orders",
-		"SELECT (id, pet_id, quantity, ship_date, complete), " +
-			"INSERT (pet_id, quantity, ship_date), " +
+		"SELECT (account_id, id, pet_id, quantity, ship_date, complete), " +
+			"INSERT (account_id, id, pet_id, quantity, ship_date, complete), " +
 			"UPDATE (ship_date, complete), " +
 			"DELETE",
 	},
 	{
 		"pets",
-		"SELECT (id, category_id, name, name_key, status), " +
-			"INSERT (category_id, name, name_key, status), " +
+		"SELECT (account_id, id, category_id, name, name_key, status), " +
+			"INSERT (account_id, id, category_id, name, name_key, status), " +
 			"UPDATE (category_id, name, name_key, status), " +
+			"DELETE",
+	},
+	{
+		"sandbox_faults",
+		"SELECT (account_id, id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched), " +
+			"INSERT (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed), " +
+			"UPDATE (matched), " +
 			"DELETE",
 	},
 	{"signing_keys", "SELECT (purpose, secret)"},

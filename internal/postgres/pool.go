@@ -156,6 +156,16 @@ func (d *DB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	return conn.Exec(ctx, sql, args...)
 }
 
+// CopyFrom copies rows into a table and returns how many.
+func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release()
+	return conn.CopyFrom(ctx, table, columns, rows)
+}
+
 // Query runs a statement. Closing the rows releases the connection.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	conn, err := d.acquire(ctx)

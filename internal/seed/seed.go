@@ -1,4 +1,4 @@
-// Package seed fills an empty database with sample data that resembles a real pet
+// Package seed fills the store of an account with sample data that resembles a real pet
 // shop. The dev and seed commands, the tests of the documentation and the benchmarks
 // use it.
 package seed
@@ -12,24 +12,35 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
 )
 
 // MaxPets is the maximum number of pets that [Load] creates.
 const MaxPets = 10_000_000
 
-// ErrNotEmpty is returned by [Load] if the database has categories or pets.
-var ErrNotEmpty = errors.New("the database must be empty, but has categories or pets")
+// ShopPets is the number of pets of the sample shop, which sandboxes and petstore dev
+// start with.
+const ShopPets = 200
+
+// ErrNotEmpty is returned by [Load] if the store has categories or pets.
+var ErrNotEmpty = errors.New("the store of the account must be empty, but has categories or pets")
 
 const (
-	// progressInterval is the number of rows between two calls of progress.
-	progressInterval = 1000
-	closeTimeout     = time.Second
+	// rowsPerCopy is the maximum number of rows in one COPY, after which Load calls
+	// progress.
+	rowsPerCopy  = 1000
+	closeTimeout = time.Second
+
+	// reservedIDs is the number of ids, from 1, that no sequence assigns. They are
+	// for sample data, so that it has the same ids in every account.
+	reservedIDs = 1000
 )
 
-// Load fills a migrated database with the given number of pets, 1 to [MaxPets],
-// the same number of orders, and 12 categories. It does so in one transaction, so it
-// changes nothing if it fails. It returns [ErrNotEmpty] if there are categories or
-// pets already. Writes to these tables wait while it runs.
+// Load fills the empty store of an account with the given number of pets, 1 to
+// [MaxPets], the same number of orders, and 12 categories. It does so in one
+// transaction, so it changes nothing if it fails. It returns [ErrNotEmpty] if the
+// account has categories or pets already.
 //
 // The same number of pets always gives the same data. The data follows the rules of
 // the API reference, Stock and states: an available pet has units in stock, a pending
@@ -37,10 +48,12 @@ const (
 // code samples of the API reference rely on this:
 //
 //   - categories 1, 2 and 3 are Dogs, Cats and Birds;
-//   - the ids of pets are 1 to pets without gaps, and so are the ids of orders;
+//   - the ids of the first 1000 pets are 1 to 1000, and so are the ids of orders;
 //   - pet 1 is available with 100 units;
 //   - order 1 is open and, if there are at least two pets, is for pet 2;
 //   - order 2, if there are at least two pets, is complete.
+//
+// Further pets and orders have new ids without gaps.
 //
 // Load calls progress, which may be nil, with the number of rows copied so far and
 // the total. It never calls progress concurrently. At the end it vacuums and analyzes
@@ -49,7 +62,7 @@ const (
 //
 // Load takes one connection out of the pool, because it lifts the time limits of that
 // connection, and closes it afterwards. It needs four bytes of memory for each pet.
-func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done, total int)) error {
+func Load(ctx context.Context, pool *pgxpool.Pool, accountID int64, pets int, progress func(done, total int)) error {
 	if pets < 1 || pets > MaxPets {
 		return fmt.Errorf("the number of pets must be 1 to %d, not %d", MaxPets, pets)
 	}
@@ -66,7 +79,21 @@ func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done,
 	if _, err := conn.Exec(ctx, "SET statement_timeout = 0; SET lock_timeout = 0"); err != nil {
 		return fmt.Errorf("loading sample data: %w", err)
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return load(ctx, tx, pets, progress) })
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		queries := db.New(tx)
+		// A concurrent Load of the same account waits, and then finds the data.
+		if err := queries.StoreLock(ctx, accountID); err != nil {
+			return err
+		}
+		empty, err := queries.SampleStoreIsEmpty(ctx, accountID)
+		if err != nil {
+			return err
+		}
+		if !empty {
+			return ErrNotEmpty
+		}
+		return Fill(ctx, queries, accountID, pets, progress)
+	})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		// A canceled COPY fails with an error of its connection instead of the cause.
@@ -80,72 +107,85 @@ func Load(ctx context.Context, pool *pgxpool.Pool, pets int, progress func(done,
 	return nil
 }
 
-func load(ctx context.Context, tx pgx.Tx, pets int, progress func(done, total int)) error {
-	// Load chooses the ids, so no other transaction may get one of them meanwhile.
-	if _, err := tx.Exec(ctx, "LOCK TABLE categories, pets IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+// Fill does what [Load] describes within the transaction of queries, for an account
+// whose store is empty. It neither checks that nor analyzes the tables.
+func Fill(ctx context.Context, queries *db.Queries, accountID int64, pets int, progress func(done, total int)) error {
+	c := &copier{accountID: accountID, total: len(categories) + 3*pets, progress: progress}
+	if err := c.reserveIDs(ctx, queries, pets); err != nil {
 		return err
 	}
-	var empty bool
-	err := tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM categories) AND NOT EXISTS (SELECT FROM pets)").Scan(&empty)
-	if err != nil {
-		return err
-	}
-	if !empty {
-		return ErrNotEmpty
-	}
-
-	c := &copier{tx: tx, total: len(categories) + 3*pets, progress: progress}
 	held := heldByPet(pets)
-	if err := copyAll(ctx, c, "categories", allCategories(),
-		[]string{"id", "name", "name_key", "description"}, category.row); err != nil {
+	if err := copyAll(ctx, c, allCategories(), category.row, queries.SampleCategories); err != nil {
 		return err
 	}
-	if err := copyAll(ctx, c, "pets", allPets(held),
-		[]string{"id", "category_id", "name", "name_key", "status"}, pet.row); err != nil {
+	if err := copyAll(ctx, c, allPets(held), pet.row, queries.SamplePets); err != nil {
 		return err
 	}
-	if err := copyAll(ctx, c, "inventory", allPets(held),
-		[]string{"pet_id", "quantity", "held"}, pet.inventoryRow); err != nil {
+	if err := copyAll(ctx, c, allPets(held), pet.inventoryRow, queries.SampleInventory); err != nil {
 		return err
 	}
-	if err := copyAll(ctx, c, "orders", allOrders(pets),
-		[]string{"id", "pet_id", "quantity", "ship_date", "complete"}, order.row); err != nil {
-		return err
-	}
-
-	// COPY with explicit ids does not advance the sequences.
-	_, err = tx.Exec(ctx, `
-		SELECT setval(pg_get_serial_sequence('categories', 'id'), $1),
-		       setval(pg_get_serial_sequence('pets', 'id'), $2),
-		       setval(pg_get_serial_sequence('orders', 'id'), $2)`, len(categories), pets)
-	return err
+	return copyAll(ctx, c, allOrders(pets), order.row, queries.SampleOrders)
 }
 
-// copier counts the rows that it copies in a transaction.
+// copier numbers and counts the rows that it copies.
 type copier struct {
-	tx          pgx.Tx
+	accountID int64
+	// newPets and newOrders are the first ids beyond those reserved for samples.
+	newPets, newOrders int64
+
 	done, total int
 	progress    func(done, total int)
 }
 
-// copyAll copies items into a table without collecting them in memory.
-func copyAll[T any](ctx context.Context, c *copier, table string, items iter.Seq[T], columns []string, row func(T) []any) error {
-	next, stop := iter.Pull(items)
-	defer stop()
-	_, err := c.tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
-		item, ok := next()
-		if !ok {
-			return nil, nil
-		}
-		c.count()
-		return row(item), nil
-	}))
+// reserveIDs reserves the ids that the sample needs beyond those reserved for samples.
+func (c *copier) reserveIDs(ctx context.Context, queries *db.Queries, pets int) (err error) {
+	if pets <= reservedIDs {
+		return nil
+	}
+	if c.newPets, err = queries.SampleReservePetIDs(ctx, int64(pets-reservedIDs)); err != nil {
+		return err
+	}
+	c.newOrders, err = queries.SampleReserveOrderIDs(ctx, int64(pets-reservedIDs))
 	return err
 }
 
-func (c *copier) count() {
-	c.done++
-	if c.progress != nil && (c.done%progressInterval == 0 || c.done == c.total) {
-		c.progress(c.done, c.total)
+// petID returns the id of the n-th pet, from 1.
+func (c *copier) petID(n int) int64 { return idOf(n, c.newPets) }
+
+// orderID returns the id of the n-th order, from 1.
+func (c *copier) orderID(n int) int64 { return idOf(n, c.newOrders) }
+
+func idOf(n int, firstNew int64) int64 {
+	if n <= reservedIDs {
+		return int64(n)
 	}
+	return firstNew + int64(n-reservedIDs-1)
+}
+
+// copyAll copies items into a table, some at a time.
+func copyAll[Item, Row any](ctx context.Context, c *copier, items iter.Seq[Item], row func(Item, *copier) Row, write func(context.Context, []Row) (int64, error)) error {
+	rows := make([]Row, 0, rowsPerCopy)
+	flush := func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		if _, err := write(ctx, rows); err != nil {
+			return err
+		}
+		c.done += len(rows)
+		if c.progress != nil {
+			c.progress(c.done, c.total)
+		}
+		rows = rows[:0]
+		return nil
+	}
+	for item := range items {
+		rows = append(rows, row(item, c))
+		if len(rows) == rowsPerCopy {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
 }

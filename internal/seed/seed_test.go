@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/pgtest"
 	"petstore/internal/seed"
@@ -84,7 +86,7 @@ func TestLoadIsConsistent(t *testing.T) {
 		FROM pets
 		JOIN inventory ON inventory.pet_id = pets.id
 		LEFT JOIN orders ON orders.pet_id = pets.id
-		GROUP BY pets.id, inventory.pet_id`, pgx.RowToStructByName[pet]) {
+		GROUP BY pets.account_id, pets.id, inventory.account_id, inventory.pet_id`, pgx.RowToStructByName[pet]) {
 		seen[p.Status]++
 		if p.Held != p.Open {
 			t.Errorf("pet %d: %d units are held, but its open orders have %d", p.ID, p.Held, p.Open)
@@ -170,20 +172,45 @@ func TestLoadIsDeterministic(t *testing.T) {
 	}
 }
 
-func TestLoadAdvancesTheSequences(t *testing.T) {
+// TestNewIDsFollowTheSample: ids up to 1000 are for sample data, so new rows have ids beyond, and beyond those of
+// a larger sample.
+func TestNewIDsFollowTheSample(t *testing.T) {
 	t.Parallel()
-	pool := loaded(t, 100)
-	for _, tt := range []struct {
-		sql  string
-		want int
-	}{
-		{"INSERT INTO categories (name, name_key) VALUES ('Reptiles', 'reptiles') RETURNING id", 13},
-		{"INSERT INTO pets (category_id, name, name_key) VALUES (1, 'Fido', 'fido') RETURNING id", 101},
-		{"INSERT INTO orders (pet_id, quantity) VALUES (1, 1) RETURNING id", 101},
-	} {
-		if got := query(t, pool, tt.sql, pgx.RowTo[int])[0]; got != tt.want {
-			t.Errorf("%s: %d, want %d", tt.sql, got, tt.want)
+	for _, tt := range []struct{ pets, want int }{{100, 1001}, {1000, 1001}, {1500, 1501}} {
+		pool := loaded(t, tt.pets)
+		for _, insert := range []struct {
+			sql  string
+			want int
+		}{
+			{"INSERT INTO categories (account_id, name, name_key) SELECT id, 'Reptiles', 'reptiles' FROM accounts RETURNING id", 1001},
+			{"INSERT INTO pets (account_id, category_id, name, name_key) SELECT id, 1, 'Fido', 'fido' FROM accounts RETURNING id", tt.want},
+			{"INSERT INTO orders (account_id, pet_id, quantity) SELECT id, 1, 1 FROM accounts RETURNING id", tt.want},
+		} {
+			if got := query(t, pool, insert.sql, pgx.RowTo[int])[0]; got != insert.want {
+				t.Errorf("%d pets: %s: %d, want %d", tt.pets, insert.sql, got, insert.want)
+			}
 		}
+	}
+}
+
+// TestLoadIntoTwoAccounts: every account has its own sample, with the same ids.
+func TestLoadIntoTwoAccounts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	other := s.newAccount(t, "other")
+	for _, id := range []int64{s.account, other} {
+		if err := seed.Load(t.Context(), s.pool, id, 1200, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type ids struct{ Account, First, Thousandth, Rows int64 }
+	got := query(t, s.pool, `
+		SELECT account_id, min(id), count(*) FILTER (WHERE id <= 1000), count(*)
+		FROM pets
+		GROUP BY account_id
+		ORDER BY account_id`, pgx.RowToStructByPos[ids])
+	if diff := cmp.Diff([]ids{{s.account, 1, 1000, 1200}, {other, 1, 1000, 1200}}, got); diff != "" {
+		t.Errorf("pets of each account (-want +got):\n%s", diff)
 	}
 }
 
@@ -204,7 +231,8 @@ func TestLoadReportsProgress(t *testing.T) {
 	t.Parallel()
 	last, calls := 0, 0
 	const pets, want = 2000, 12 + 3*2000
-	err := seed.Load(t.Context(), pgtest.New(t).Pool, pets, func(done, total int) {
+	s := newStore(t)
+	err := seed.Load(t.Context(), s.pool, s.account, pets, func(done, total int) {
 		calls++
 		if done <= last || done > total || total != want {
 			t.Errorf("progress(%d, %d) after %d rows", done, total, last)
@@ -221,22 +249,22 @@ func TestLoadReportsProgress(t *testing.T) {
 
 func TestLoadFailsIfNotEmpty(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t).Pool
-	query(t, pool, "INSERT INTO categories (name, name_key) VALUES ('Dogs', 'dogs') RETURNING id", pgx.RowTo[int])
-	if err := seed.Load(t.Context(), pool, 10, nil); !errors.Is(err, seed.ErrNotEmpty) {
+	s := newStore(t)
+	query(t, s.pool, "INSERT INTO categories (account_id, name, name_key) SELECT id, 'Dogs', 'dogs' FROM accounts RETURNING id", pgx.RowTo[int])
+	if err := seed.Load(t.Context(), s.pool, s.account, 10, nil); !errors.Is(err, seed.ErrNotEmpty) {
 		t.Errorf("Load = %v, want ErrNotEmpty", err)
 	}
-	wantRows(t, pool, 1)
+	wantRows(t, s.pool, 1)
 }
 
 // TestLoadConcurrently: the second of two concurrent calls waits, and then finds
 // the data of the first.
 func TestLoadConcurrently(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t).Pool
+	s := newStore(t)
 	errs := make(chan error, 2)
 	for range cap(errs) {
-		go func() { errs <- seed.Load(t.Context(), pool, 500, nil) }()
+		go func() { errs <- seed.Load(t.Context(), s.pool, s.account, 500, nil) }()
 	}
 	a, b := <-errs, <-errs
 	if a != nil {
@@ -245,26 +273,26 @@ func TestLoadConcurrently(t *testing.T) {
 	if a != nil || !errors.Is(b, seed.ErrNotEmpty) {
 		t.Errorf("Load = %v and %v, want nil and ErrNotEmpty", a, b)
 	}
-	wantRows(t, pool, 12+3*500)
+	wantRows(t, s.pool, 12+3*500)
 }
 
 func TestLoadBoundsTheNumberOfPets(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t).Pool
+	s := newStore(t)
 	for _, pets := range []int{-1, 0, seed.MaxPets + 1} {
-		if err := seed.Load(t.Context(), pool, pets, nil); err == nil {
+		if err := seed.Load(t.Context(), s.pool, s.account, pets, nil); err == nil {
 			t.Errorf("Load of %d pets succeeds", pets)
 		}
 	}
-	wantRows(t, pool, 0)
+	wantRows(t, s.pool, 0)
 }
 
 func TestLoadCanceledChangesNothing(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t).Pool
+	s := newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := seed.Load(ctx, pool, 5000, func(done, total int) {
+	err := seed.Load(ctx, s.pool, s.account, 5000, func(done, total int) {
 		if done > total/2 {
 			cancel()
 		}
@@ -272,8 +300,8 @@ func TestLoadCanceledChangesNothing(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Load = %v, want context.Canceled", err)
 	}
-	wantRows(t, pool, 0)
-	if err := seed.Load(t.Context(), pool, 10, nil); err != nil {
+	wantRows(t, s.pool, 0)
+	if err := seed.Load(t.Context(), s.pool, s.account, 10, nil); err != nil {
 		t.Errorf("Load after a canceled one: %v", err)
 	}
 }
@@ -282,14 +310,15 @@ func TestLoadCanceledChangesNothing(t *testing.T) {
 // few seconds. A large load takes longer.
 func TestLoadIsNotLimitedByThePool(t *testing.T) {
 	t.Parallel()
-	config := pgtest.New(t).Pool.Config()
+	s := newStore(t)
+	config := s.pool.Config()
 	config.ConnConfig.RuntimeParams["statement_timeout"] = "10ms"
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if err := seed.Load(t.Context(), pool, 5000, nil); err != nil {
+	if err := seed.Load(t.Context(), pool, s.account, 5000, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := query(t, pool, "SHOW statement_timeout", pgx.RowTo[string])[0]; got != "10ms" {
@@ -300,11 +329,33 @@ func TestLoadIsNotLimitedByThePool(t *testing.T) {
 // loaded returns a pool of a database with the given number of pets.
 func loaded(t *testing.T, pets int) *pgxpool.Pool {
 	t.Helper()
-	pool := pgtest.New(t).Pool
-	if err := seed.Load(t.Context(), pool, pets, nil); err != nil {
+	s := newStore(t)
+	if err := seed.Load(t.Context(), s.pool, s.account, pets, nil); err != nil {
 		t.Fatal(err)
 	}
-	return pool
+	return s.pool
+}
+
+// store is the empty store of an account in a database of the test's own.
+type store struct {
+	pool    *pgxpool.Pool
+	account int64
+}
+
+func newStore(t *testing.T) store {
+	t.Helper()
+	s := store{pool: pgtest.New(t).Pool}
+	s.account = s.newAccount(t, "acme")
+	return s
+}
+
+func (s store) newAccount(t *testing.T, name string) int64 {
+	t.Helper()
+	row, err := account.Ensure(t.Context(), db.New(s.pool), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row.ID
 }
 
 // wantRows checks the total number of rows of all tables that Load fills.

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"petstore/db"
 	"petstore/internal/casefold"
 )
 
@@ -24,7 +25,7 @@ var (
 
 // pet is a row of pets and its row of inventory.
 type pet struct {
-	id         int
+	number     int // from 1
 	categoryID int
 	name       string
 	status     string
@@ -32,50 +33,60 @@ type pet struct {
 	held       int
 }
 
-func (p pet) row() []any {
-	return []any{p.id, p.categoryID, p.name, casefold.Key(p.name), p.status}
+func (p pet) row(c *copier) db.SamplePetsParams {
+	return db.SamplePetsParams{
+		AccountID: c.accountID, ID: c.petID(p.number), CategoryID: int64(p.categoryID),
+		Name: p.name, NameKey: casefold.Key(p.name), Status: p.status,
+	}
 }
 
-func (p pet) inventoryRow() []any { return []any{p.id, p.stock, p.held} }
+func (p pet) inventoryRow(c *copier) db.SampleInventoryParams {
+	return db.SampleInventoryParams{AccountID: c.accountID, PetID: c.petID(p.number), Quantity: int64(p.stock), Held: int64(p.held)}
+}
 
 // order is a row of orders. A nil shipDate means that none is planned.
 type order struct {
-	id       int
-	petID    int
+	number   int // from 1
+	pet      int // the number of the pet
 	quantity int
 	shipDate *time.Time
 	complete bool
 }
 
-func (o order) row() []any { return []any{o.id, o.petID, o.quantity, o.shipDate, o.complete} }
+func (o order) row(c *copier) db.SampleOrdersParams {
+	return db.SampleOrdersParams{
+		AccountID: c.accountID, ID: c.orderID(o.number), PetID: c.petID(o.pet),
+		Quantity: int64(o.quantity), ShipDate: o.shipDate, Complete: o.complete,
+	}
+}
 
-// allOrders yields as many orders as pets, sorted by id and by time of placement.
+// allOrders yields as many orders as pets, sorted by number and by time of placement.
 func allOrders(pets int) iter.Seq[order] {
 	return func(yield func(order) bool) {
 		r := rand.New(rand.NewPCG(orderSeed, orderSeed)) //nolint:gosec // the same numbers each time
-		for id := 1; id <= pets; id++ {
-			if !yield(newOrder(r, id, pets)) {
+		for number := 1; number <= pets; number++ {
+			if !yield(newOrder(r, number, pets)) {
 				return
 			}
 		}
 	}
 }
 
-func newOrder(r *rand.Rand, id, pets int) order {
-	placed := firstDay.Add(today.Sub(firstDay) / time.Duration(pets) * time.Duration(id-1))
+func newOrder(r *rand.Rand, number, pets int) order {
+	placed := firstDay.Add(today.Sub(firstDay) / time.Duration(pets) * time.Duration(number-1))
 	// Parcels leave on a minute between 08:00 and 18:00, within six weeks.
 	ships := placed.Truncate(24*time.Hour).AddDate(0, 0, 1+r.IntN(42)).
 		Add(8*time.Hour + time.Duration(r.IntN(10*60))*time.Minute)
 	late := r.IntN(50) == 0
 	o := order{
-		id:       id,
-		petID:    1 + r.IntN(pets),
+		number:   number,
+		pet:      1 + r.IntN(pets),
 		quantity: pick(r, quantities[:]),
 		complete: ships.Before(today) && !late,
 	}
-	switch id {
+	switch number {
 	case 1:
-		o.petID, o.complete = min(2, pets), false
+		o.pet, o.complete = min(2, pets), false
 	case 2:
 		o.complete = true
 	}
@@ -86,19 +97,19 @@ func newOrder(r *rand.Rand, id, pets int) order {
 	return o
 }
 
-// heldByPet returns the units of open orders for each pet. The index is the id of the
-// pet minus one.
+// heldByPet returns the units of open orders for each pet. The index is the number of
+// the pet minus one.
 func heldByPet(pets int) []int32 {
 	held := make([]int32, pets)
 	for o := range allOrders(pets) {
 		if !o.complete {
-			held[o.petID-1] += int32(o.quantity) //nolint:gosec // at most 10, see quantities
+			held[o.pet-1] += int32(o.quantity) //nolint:gosec // at most 10, see quantities
 		}
 	}
 	return held
 }
 
-// allPets yields a pet for each element of held, sorted by id.
+// allPets yields a pet for each element of held, sorted by number.
 func allPets(held []int32) iter.Seq[pet] {
 	return func(yield func(pet) bool) {
 		r := rand.New(rand.NewPCG(petSeed, petSeed)) //nolint:gosec // the same numbers each time
@@ -110,13 +121,13 @@ func allPets(held []int32) iter.Seq[pet] {
 	}
 }
 
-func newPet(r *rand.Rand, id, held int) pet {
-	p := pet{id: id, categoryID: pickCategory(r), name: newName(r), held: held}
+func newPet(r *rand.Rand, number, held int) pet {
+	p := pet{number: number, categoryID: pickCategory(r), name: newName(r), held: held}
 	// Most pets have few units, and few pets have many.
 	spread := r.Float64()
 	p.status, p.stock = "available", 1+int(spread*spread*spread*60)
 	switch {
-	case id == 1:
+	case number == 1:
 		p.categoryID, p.name, p.stock = 1, "Rex", 100
 	case held > 0 && r.IntN(2) == 0:
 		p.status, p.stock = "pending", 0

@@ -3,6 +3,7 @@ package seed
 import (
 	"iter"
 
+	"petstore/db"
 	"petstore/internal/casefold"
 )
 
@@ -14,7 +15,9 @@ type category struct {
 	share       int
 }
 
-func (c category) row() []any { return []any{c.id, c.name, casefold.Key(c.name), c.description} }
+func (c category) row(of *copier) db.SampleCategoriesParams {
+	return db.SampleCategoriesParams{AccountID: of.accountID, ID: int64(c.id), Name: c.name, NameKey: casefold.Key(c.name), Description: &c.description}
+}
 
 // allCategories yields the categories with their ids, starting at 1.
 func allCategories() iter.Seq[category] {

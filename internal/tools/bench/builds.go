@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	account = "bench"
+	benchAccount = "bench"
 	// The comparison draws pages of this size from the lists. Clients read and order the
 	// pets on them.
 	pageSize, pagesDrawn = 50, 200
@@ -132,7 +132,7 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	}
 	var keys []string
 	for range apiKeys {
-		key, err := b.run(ctx, "key", "create", "--account", account, "--scope", "write")
+		key, err := b.run(ctx, "key", "create", "--account", benchAccount, "--scope", "write")
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (b *build) run(ctx context.Context, args ...string) (string, error) {
 // flag.
 func (b *build) seed(ctx context.Context, pets int) error {
 	number := strconv.Itoa(pets)
-	if _, withAccount := b.run(ctx, "seed", "--pets", number, "--account", account); withAccount != nil {
+	if _, withAccount := b.run(ctx, "seed", "--pets", number, "--account", benchAccount); withAccount != nil {
 		if _, err := b.run(ctx, "seed", "--pets", number); err != nil {
 			return errors.Join(withAccount, err)
 		}

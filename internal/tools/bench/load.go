@@ -104,8 +104,9 @@ func orderStatement(queries []byte) (string, error) {
 		return "", fmt.Errorf("queries/orders.sql has no query OrderPlace")
 	}
 	comment := regexp.MustCompile(`(?m)^\s*--.*\n`)
-	return "\\set pet random(1, :pets)\n" + strings.NewReplacer(
-		"@pet_id", ":pet", "@quantity", "1", "sqlc.narg(ship_date)", "NULL::timestamptz", "\n", " ",
+	// 1001 is the first account of a new database.
+	return "\\set account 1001\n\\set pet random(1, :pets)\n" + strings.NewReplacer(
+		"@account_id", ":account", "@pet_id", ":pet", "@quantity", "1", "sqlc.narg(ship_date)", "NULL::timestamptz", "\n", " ",
 	).Replace(comment.ReplaceAllString(strings.TrimSpace(statement), "")) + "\n", nil
 }
 

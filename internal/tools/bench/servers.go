@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
@@ -63,7 +64,12 @@ func prepareDatabase(ctx context.Context, url string, pets int) (keys []string, 
 		return nil, err
 	}
 	defer pool.Close()
-	if err := seed.Load(ctx, pool, pets, nil); err != nil {
+	queries := db.New(pool)
+	owner, err := account.Ensure(ctx, queries, benchAccount)
+	if err != nil {
+		return nil, err
+	}
+	if err := seed.Load(ctx, pool, owner.ID, pets, nil); err != nil {
 		return nil, err
 	}
 	for _, statement := range []string{
@@ -74,11 +80,6 @@ func prepareDatabase(ctx context.Context, url string, pets int) (keys []string, 
 		if _, err := pool.Exec(ctx, statement); err != nil {
 			return nil, err
 		}
-	}
-	queries := db.New(pool)
-	owner, err := queries.AccountEnsure(ctx, "bench")
-	if err != nil {
-		return nil, err
 	}
 	for range apiKeys {
 		_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: owner.ID, Name: "bench", Scope: auth.Write})

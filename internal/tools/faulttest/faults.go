@@ -24,13 +24,13 @@ type fault struct {
 var faults = []fault{
 	{
 		1, "orders do not lock the stock that they read", "db/orders.sql.go",
-		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
-		"), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n",
+		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
+		"), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n",
 	},
 	{
 		2, "an order reads rows without locking them", "db/orders.sql.go",
-		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
-		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $2::bigint AS remaining,\n           entry.held + $2             AS held\n    FROM entry\n    JOIN pets ON pets.id = entry.pet_id\n",
+		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $3::bigint AS remaining,\n           entry.held + $3             AS held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
+		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $3::bigint AS remaining,\n           entry.held + $3             AS held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n",
 	},
 	{3, "requests with the same key do not exclude each other", "internal/api/idempotency.go", "if !locked {", "if !locked && r.key == \"\" {"},
 	{4, "the server ignores the Idempotency-Key", "internal/api/idempotency.go", `if in.idempotencyKey == "" {`, `if len(in.idempotencyKey) >= 0 {`},
@@ -62,7 +62,7 @@ var faults = []fault{
 	{18, "a page repeats the last item of the previous page", "internal/api/page.go", "cursorOf(rows[count-1])", "cursorOf(rows[max(0, count-2)])"},
 	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
 	{20, "an operation does not require a key", "internal/api/routes.go", `summaryPath, auth.Read`, `summaryPath, 0`},
-	{20, "a revoked key is accepted", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
+	{20, "a revoked key is accepted", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND api_keys.revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
 	{20, "a response has a field that the spec does not have", "internal/httpjson/error.go", "`json:\"requestId\"`", "`json:\"requestID\"`"},
 	{21, "the process ignores revocations", "cmd/petstore/serve.go", "Heard:     func(string) { verifier.Forget() },", "Heard:     func(string) {},"},
 	{21, "the key cache stays valid without a listener", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},

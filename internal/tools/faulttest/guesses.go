@@ -46,7 +46,7 @@ func guessedKeys(ctx context.Context, f *fixture) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	newKey, err := f.runCommand(ctx, db.url(), "key", "create", "--account", "unseen")
+	newKey, err := f.runCommand(ctx, db.url(), "key", "create", "--account", accountName)
 	if err != nil {
 		return "", err
 	}

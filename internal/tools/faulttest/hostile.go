@@ -48,7 +48,7 @@ func hostileAccount(ctx context.Context, f *fixture) (string, error) {
 			}
 		}
 	}
-	if err := a.prepare(ctx); err != nil {
+	if err := errors.Join(a.prepare(ctx), s.db.fillStore(ctx, "normal")); err != nil {
 		return "", err
 	}
 	before, err := normalClients(ctx, normal, idle)
@@ -129,10 +129,12 @@ type attacker struct {
 // prepare creates lists that are expensive to count and pages that are large.
 func (a *attacker) prepare(ctx context.Context) error {
 	return errors.Join(
+		a.db.fillStore(ctx, "hostile"),
 		a.db.exec(ctx, `
-			INSERT INTO pets (category_id, name, name_key, status)
-			SELECT 1, 'bulk ' || number, 'bulk ' || number, 'sold'
-			FROM generate_series(1, 200000) AS number`),
+			INSERT INTO pets (account_id, category_id, name, name_key, status)
+			SELECT accounts.id, 1, 'bulk ' || number, 'bulk ' || number, 'sold'
+			FROM accounts, generate_series(1, 200000) AS number
+			WHERE accounts.name = 'hostile'`),
 		a.db.exec(ctx, `
 			INSERT INTO messages (account_id, id, message)
 			SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)

@@ -88,29 +88,35 @@ func (s *suite) makeTemplate(ctx context.Context) (err error) {
 	if _, err := f.runCommand(ctx, db.url(), "migrate", "up"); err != nil {
 		return err
 	}
-	key, err := f.runCommand(ctx, db.url(), "key", "create", "--account", "faulttest", "--scope", "admin")
+	key, err := f.runCommand(ctx, db.url(), "key", "create", "--account", accountName, "--scope", "admin")
 	if err != nil {
 		return err
 	}
 	s.key = strings.TrimSpace(key)
-	api, err := f.serve(ctx, db.url())
-	if err != nil {
-		return err
-	}
-	c := &client{base: api.url(), key: s.key}
-	if _, err := c.want(ctx, 201, "POST", "/categories", `{"name": "Hedgehogs"}`); err != nil {
-		return err
-	}
-	for pet := range pets {
-		if _, err := c.want(ctx, 201, "POST", "/pets", fmt.Sprintf(`{"name": "Pet %d", "categoryId": 1}`, pet)); err != nil {
-			return err
-		}
-		if _, err := c.want(ctx, 200, "PUT", fmt.Sprintf("/store/inventory/%d", pet+1), fmt.Sprintf(`{"quantity": %d}`, stockOfPet)); err != nil {
-			return err
-		}
-	}
-	_, err = api.terminate(ctx)
-	return err
+	return db.fillStore(ctx, accountName)
+}
+
+// accountName is the account whose key the rows use.
+const accountName = "faulttest"
+
+// fillStore creates a category and pets in stock in the store of an account, with ids
+// from 1.
+func (d *database) fillStore(ctx context.Context, name string) error {
+	return d.exec(ctx, fmt.Sprintf(`
+		INSERT INTO categories (account_id, id, name, name_key)
+		SELECT id, 1, 'Hedgehogs', 'hedgehogs'
+		FROM accounts
+		WHERE name = '%[1]s';
+
+		INSERT INTO pets (account_id, id, category_id, name, name_key)
+		SELECT id, pet, 1, 'Pet ' || pet, 'pet ' || pet
+		FROM accounts, generate_series(1, %[2]d) AS pet
+		WHERE accounts.name = '%[1]s';
+
+		INSERT INTO inventory (account_id, pet_id, quantity)
+		SELECT id, pet, %[3]d
+		FROM accounts, generate_series(1, %[2]d) AS pet
+		WHERE accounts.name = '%[1]s'`, name, pets, stockOfPet))
 }
 
 // fixture is the environment of one row. Everything that it starts ends with the row.

@@ -105,7 +105,7 @@ func (s *deployment) audit(ctx context.Context, l *ledger) error {
 	if err := s.db.read(ctx, `
 		SELECT count(*)
 		FROM inventory
-		LEFT JOIN (SELECT pet_id, sum(quantity) AS units FROM orders WHERE NOT complete GROUP BY pet_id) AS ordered USING (pet_id)
+		LEFT JOIN (SELECT account_id, pet_id, sum(quantity) AS units FROM orders WHERE NOT complete GROUP BY account_id, pet_id) AS ordered USING (account_id, pet_id)
 		WHERE held <> coalesce(units, 0) OR quantity + held <> $1`, []any{stockOfPet}, &wrong); err != nil {
 		return err
 	}

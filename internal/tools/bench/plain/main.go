@@ -34,7 +34,10 @@ type order struct {
 	Complete bool       `json:"complete"`
 }
 
-type handlers struct{ pool *pgxpool.Pool }
+type handlers struct {
+	pool    *pgxpool.Pool
+	account int64 // whose store this is; the keys of its clients are not checked
+}
 
 // main serves on the address, database URL and number of connections in its arguments.
 func main() {
@@ -59,7 +62,10 @@ func run(ctx context.Context, addr, url, maxConns string) error {
 		return err
 	}
 	defer pool.Close()
-	h := &handlers{pool}
+	h := &handlers{pool: pool}
+	if err := pool.QueryRow(ctx, "SELECT id FROM accounts ORDER BY id LIMIT 1").Scan(&h.account); err != nil {
+		return err
+	}
 	gin.SetMode(gin.ReleaseMode)
 	engine := gin.New()
 	engine.GET("/pets", h.listPets)
@@ -77,7 +83,7 @@ func (h *handlers) getPet(c *gin.Context) {
 		return
 	}
 	var p pet
-	err = h.pool.QueryRow(c.Request.Context(), "SELECT id, name, category_id, status FROM pets WHERE id = $1", id).
+	err = h.pool.QueryRow(c.Request.Context(), "SELECT id, name, category_id, status FROM pets WHERE account_id = $1 AND id = $2", h.account, id).
 		Scan(&p.ID, &p.Name, &p.CategoryID, &p.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
 		c.JSON(http.StatusNotFound, gin.H{"error": "not found"})
@@ -96,9 +102,9 @@ func (h *handlers) listPets(c *gin.Context) {
 		c.JSON(http.StatusBadRequest, gin.H{"error": "invalid limit"})
 		return
 	}
-	query, args := "SELECT id, name, category_id, status FROM pets ORDER BY id LIMIT $1", []any{limit}
+	query, args := "SELECT id, name, category_id, status FROM pets WHERE account_id = $2 ORDER BY id LIMIT $1", []any{limit, h.account}
 	if id := c.Query("id"); id != "" {
-		query, args = "SELECT id, name, category_id, status FROM pets WHERE id = $2 LIMIT $1", append(args, id)
+		query, args = "SELECT id, name, category_id, status FROM pets WHERE account_id = $2 AND id = $3 LIMIT $1", append(args, id)
 	}
 	rows, err := h.pool.Query(c.Request.Context(), query, args...)
 	if err != nil {
@@ -131,12 +137,12 @@ func (h *handlers) createPet(c *gin.Context) {
 	p.Status = "available"
 	err := pgx.BeginFunc(c.Request.Context(), h.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(c.Request.Context(),
-			"INSERT INTO pets (name, name_key, category_id, status) VALUES ($1, $2, $3, $4) RETURNING id",
-			p.Name, strings.ToLower(p.Name), p.CategoryID, p.Status).Scan(&p.ID)
+			"INSERT INTO pets (account_id, name, name_key, category_id, status) VALUES ($1, $2, $3, $4, $5) RETURNING id",
+			h.account, p.Name, strings.ToLower(p.Name), p.CategoryID, p.Status).Scan(&p.ID)
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(c.Request.Context(), "INSERT INTO inventory (pet_id, quantity) VALUES ($1, 0)", p.ID)
+		_, err = tx.Exec(c.Request.Context(), "INSERT INTO inventory (account_id, pet_id, quantity) VALUES ($1, $2, 0)", h.account, p.ID)
 		return err
 	})
 	if err != nil {
@@ -157,18 +163,18 @@ func (h *handlers) placeOrder(c *gin.Context) {
 	ctx := c.Request.Context()
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		var stock int64
-		if err := tx.QueryRow(ctx, "SELECT quantity FROM inventory WHERE pet_id = $1 FOR UPDATE", o.PetID).Scan(&stock); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT quantity FROM inventory WHERE account_id = $1 AND pet_id = $2 FOR UPDATE", h.account, o.PetID).Scan(&stock); err != nil {
 			return err
 		}
 		if stock < o.Quantity {
 			return errNoStock
 		}
-		_, err := tx.Exec(ctx, "UPDATE inventory SET quantity = quantity - $2, held = held + $2 WHERE pet_id = $1", o.PetID, o.Quantity)
+		_, err := tx.Exec(ctx, "UPDATE inventory SET quantity = quantity - $3, held = held + $3 WHERE account_id = $1 AND pet_id = $2", h.account, o.PetID, o.Quantity)
 		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, "INSERT INTO orders (pet_id, quantity, ship_date) VALUES ($1, $2, $3) RETURNING id",
-			o.PetID, o.Quantity, o.ShipDate).Scan(&o.ID)
+		return tx.QueryRow(ctx, "INSERT INTO orders (account_id, pet_id, quantity, ship_date) VALUES ($1, $2, $3, $4) RETURNING id",
+			h.account, o.PetID, o.Quantity, o.ShipDate).Scan(&o.ID)
 	})
 	switch {
 	case errors.Is(err, errNoStock):

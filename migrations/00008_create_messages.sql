@@ -13,9 +13,10 @@ CREATE TABLE messages (
     CONSTRAINT messages_status_check    CHECK (status IN ('queued'))
 );
 
-COMMENT ON TABLE  messages        IS 'Messages from clients. Each account sees only its own.';
-COMMENT ON COLUMN messages.id     IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
-COMMENT ON COLUMN messages.status IS 'queued is the only status in version 1.0.0.';
+COMMENT ON TABLE  messages            IS 'Messages from clients.';
+COMMENT ON COLUMN messages.account_id IS 'The account that the row belongs to.';
+COMMENT ON COLUMN messages.id         IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
+COMMENT ON COLUMN messages.status     IS 'queued is the only status in version 1.0.0.';
 
 -- +goose Down
 DROP TABLE messages;

@@ -1,0 +1,243 @@
+// Package account creates, resets and deletes accounts and their sandboxes.
+//
+// A sandbox is a temporary account with a parent. Its store is written under an
+// advisory lock (queries/sandboxes.sql), so that a reset or a deletion never mixes with
+// a write: [Enter] takes it for a write, and [Reset] and [Delete] hold it alone.
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/seed"
+)
+
+// Limits of sandboxes.
+const (
+	// MaxSandboxes is the maximum number of live sandboxes of an account.
+	MaxSandboxes = 100
+	// MaxRows is the maximum number of pets, of orders and of messages of a sandbox.
+	MaxRows = 10_000
+
+	MinExpiry     = time.Minute
+	MaxExpiry     = 7 * 24 * time.Hour
+	DefaultExpiry = 24 * time.Hour
+)
+
+// The sample data of a sandbox.
+const (
+	SampleShop  = "shop"  // the shop of [seed.Fill] with [seed.ShopPets] pets
+	SampleEmpty = "empty" // nothing
+)
+
+// DefaultName is the name of a sandbox whose client gives none.
+const DefaultName = "sandbox"
+
+var (
+	// ErrNoSandbox means that the account has no live sandbox with this id.
+	ErrNoSandbox = errors.New("account: no such sandbox")
+	// ErrTooManySandboxes means that the account has [MaxSandboxes] live sandboxes.
+	ErrTooManySandboxes = errors.New("account: too many live sandboxes of the account")
+	// ErrFull means that the sandbox has [MaxRows] rows of the kind to create.
+	ErrFull = errors.New("account: the sandbox is full")
+	// ErrClosed means that the account is deleted or expired.
+	ErrClosed = errors.New("account: the account is closed")
+)
+
+// Ensure returns the account with the name, and creates it if it does not exist. The
+// queries must be those of a transaction.
+func Ensure(ctx context.Context, queries *db.Queries, name string) (db.AccountEnsureRow, error) {
+	row, err := queries.AccountEnsure(ctx, name)
+	if err != nil {
+		return row, fmt.Errorf("account: creating the account: %w", err)
+	}
+	if err := queries.AccountStateEnsure(ctx, row.ID); err != nil {
+		return row, fmt.Errorf("account: creating the account: %w", err)
+	}
+	return row, nil
+}
+
+// NewSandbox describes a sandbox to create.
+type NewSandbox struct {
+	ParentID int64
+	Name     string        // 1 to 100 code points
+	Sample   string        // SampleShop or SampleEmpty
+	Expiry   time.Duration // MinExpiry to MaxExpiry, in whole seconds
+}
+
+// CreateSandbox creates a sandbox with its sample data, and an admin key that expires
+// with it. The queries must be those of a transaction. The error is
+// [ErrTooManySandboxes] or a database error.
+func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (db.SandboxCreateRow, auth.Secret, error) {
+	var none auth.Secret
+	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
+		return db.SandboxCreateRow{}, none, fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	live, err := queries.SandboxCount(ctx, sandbox.ParentID)
+	if err != nil {
+		return db.SandboxCreateRow{}, none, fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	if live >= MaxSandboxes {
+		return db.SandboxCreateRow{}, none, ErrTooManySandboxes
+	}
+	row, err := queries.SandboxCreate(ctx, db.SandboxCreateParams{
+		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresInSeconds: int64(sandbox.Expiry / time.Second),
+	})
+	if err != nil {
+		return row, none, fmt.Errorf("account: creating the sandbox: %w", err)
+	}
+	if err := queries.AccountStateEnsure(ctx, row.ID); err != nil {
+		return row, none, fmt.Errorf("account: creating the sandbox: %w", err)
+	}
+	_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: row.ID, Name: DefaultName, Scope: auth.Admin, ExpiresAt: row.ExpiresAt})
+	if err != nil {
+		return row, none, err
+	}
+	return row, secret, fill(ctx, queries, row.ID, row.Sample)
+}
+
+// fill loads the sample data of a sandbox whose store is empty.
+func fill(ctx context.Context, queries *db.Queries, id int64, sample string) error {
+	if sample != SampleShop {
+		return nil
+	}
+	if err := seed.Fill(ctx, queries, id, seed.ShopPets, nil); err != nil {
+		return fmt.Errorf("account: loading the sample data: %w", err)
+	}
+	return nil
+}
+
+// Kind is the kind of rows that a write creates.
+type Kind string
+
+// The kinds of rows of which a sandbox has at most [MaxRows].
+const (
+	NoRows   Kind = ""
+	Pets     Kind = "pets"
+	Orders   Kind = "orders"
+	Messages Kind = "messages"
+)
+
+// Enter begins a write to the store of a sandbox. It must come first in the
+// transaction of the write, and waits while the sandbox is reset. A write that creates
+// rows needs the sandbox alone, so that [CheckRoom] holds until it commits. The error
+// is [ErrClosed] or a database error.
+func Enter(ctx context.Context, queries *db.Queries, id int64, alone bool) error {
+	lock := queries.StoreLockShared
+	if alone {
+		lock = queries.StoreLock
+	}
+	if err := lock(ctx, id); err != nil {
+		return err
+	}
+	return checkOpen(ctx, queries, id)
+}
+
+// CheckRoom returns [ErrFull] if a sandbox has [MaxRows] rows of a kind. The
+// transaction must have called [Enter] alone.
+func CheckRoom(ctx context.Context, queries *db.Queries, id int64, kind Kind) error {
+	rows, err := queries.StoreCount(ctx, db.StoreCountParams{Kind: string(kind), AccountID: id, Bound: MaxRows})
+	if err == nil && rows >= MaxRows {
+		err = ErrFull
+	}
+	return err
+}
+
+// checkOpen returns [ErrClosed] if the account is deleted.
+func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
+	closed, err := queries.StoreIsClosed(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && closed {
+		return ErrClosed
+	}
+	return err
+}
+
+// Reset returns a sandbox to its sample data. Its API keys and its faults stay, and
+// the faults count from the start. The queries must be those of a transaction. The
+// error is [ErrClosed] or a database error.
+func Reset(ctx context.Context, queries *db.Queries, id int64) error {
+	if err := queries.StoreLock(ctx, id); err != nil {
+		return fmt.Errorf("account: resetting the sandbox: %w", err)
+	}
+	if err := checkOpen(ctx, queries, id); err != nil {
+		return err
+	}
+	row, err := queries.AccountGet(ctx, id)
+	if err != nil {
+		return fmt.Errorf("account: resetting the sandbox: %w", err)
+	}
+	for _, table := range storeTables(queries) {
+		if _, err := table(ctx, id, math.MaxInt32); err != nil {
+			return fmt.Errorf("account: resetting the sandbox: %w", err)
+		}
+	}
+	if err := queries.FaultRestart(ctx, id); err != nil {
+		return fmt.Errorf("account: resetting the sandbox: %w", err)
+	}
+	return fill(ctx, queries, id, row.Sample)
+}
+
+// Delete closes an account and its sandboxes: their API keys stop within a second on
+// every server, and [Sweep] deletes their data. The queries must be those of a
+// transaction. It reports false if the account was deleted before.
+func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, err error) {
+	ids, err := queries.AccountDelete(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf("account: deleting the account: %w", err)
+	}
+	for _, id := range ids {
+		if err := closeStore(ctx, queries, id); err != nil {
+			return false, err
+		}
+	}
+	return len(ids) > 0, nil
+}
+
+// closeStore revokes the API keys of an account and makes [Enter] refuse writes.
+func closeStore(ctx context.Context, queries *db.Queries, id int64) error {
+	if _, err := queries.APIKeyRevokeAll(ctx, id); err != nil {
+		return fmt.Errorf("account: revoking the keys: %w", err)
+	}
+	if err := queries.StoreLock(ctx, id); err != nil {
+		return fmt.Errorf("account: closing the account: %w", err)
+	}
+	if err := queries.StoreClose(ctx, id); err != nil {
+		return fmt.Errorf("account: closing the account: %w", err)
+	}
+	return nil
+}
+
+// deletion deletes some rows of an account from a table, and returns how many.
+type deletion func(ctx context.Context, id int64, batch int32) (int64, error)
+
+// storeTables returns the deletions of a store, in an order in which no row is left
+// that refers to a deleted one.
+func storeTables(queries *db.Queries) []deletion {
+	return []deletion{
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteOrders(ctx, db.StoreDeleteOrdersParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteInventory(ctx, db.StoreDeleteInventoryParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeletePets(ctx, db.StoreDeletePetsParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteCategories(ctx, db.StoreDeleteCategoriesParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteMessages(ctx, db.StoreDeleteMessagesParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
+		},
+	}
+}

@@ -1,0 +1,160 @@
+package postgres_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/pgtest"
+)
+
+// storeTables are the tables whose rows belong to an account.
+var storeTables = []string{
+	"account_state", "api_key_uses", "categories", "idempotency_keys", "inventory", "messages", "orders", "pets", "sandbox_faults",
+}
+
+// maintenance lists the queries that read or write rows of all accounts. No request
+// runs them.
+var maintenance = []string{"APIKeyMarkUsed", "IdempotencyKeySweep"}
+
+var (
+	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
+	sqlComment      = regexp.MustCompile(`--[^\n]*`)
+	insertOfAccount = regexp.MustCompile(`INTO \w+ \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT @account_id)`)
+	tableReference  = regexp.MustCompile(`\b(FROM|JOIN|UPDATE|INTO|USING) (\w+)(?: AS (\w+))?`)
+)
+
+// TestQueriesNameTheAccount checks that each reference to a table of a store names the
+// account of the request: `account_id = @account_id`, with the name of the table if a
+// query has several references.
+func TestQueriesNameTheAccount(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../queries/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("queries %v: %v", files, err)
+	}
+	var exceptions []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, query := range namedQuery.FindAllStringSubmatch(string(text), -1) {
+			if missing := referencesWithoutAccount(query[2]); len(missing) > 0 {
+				exceptions = append(exceptions, query[1])
+				if !slices.Contains(maintenance, query[1]) {
+					t.Errorf("%s: %s does not name the account of %v", file, query[1], missing)
+				}
+			}
+		}
+	}
+	slices.Sort(exceptions)
+	if diff := cmp.Diff(maintenance, exceptions); diff != "" {
+		t.Errorf("queries across accounts (-listed +found):\n%s", diff)
+	}
+}
+
+// referencesWithoutAccount returns the references to tables of a store in a query that
+// have no condition on the account.
+func referencesWithoutAccount(query string) (missing []string) {
+	query = sqlComment.ReplaceAllString(query, "")
+	var references []string
+	for _, found := range tableReference.FindAllStringSubmatch(query, -1) {
+		verb, table, alias := found[1], found[2], found[3]
+		switch {
+		case !slices.Contains(storeTables, table):
+		case verb == "INTO":
+			if !insertOfAccount.MatchString(query) {
+				missing = append(missing, table)
+			}
+		case alias != "":
+			references = append(references, alias)
+		default:
+			references = append(references, table)
+		}
+	}
+	if len(references) == 1 && strings.Contains(query, "WHERE account_id = @account_id") {
+		return missing
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(references))) {
+		count := 0
+		for _, reference := range references {
+			if reference == name {
+				count++
+			}
+		}
+		if strings.Count(query, name+".account_id = @account_id") < count {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// TestQueriesThatForgetTheAccount checks that the test above notices.
+func TestQueriesThatForgetTheAccount(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string][]string{
+		"SELECT id FROM pets WHERE account_id = @account_id AND id = @id;":                                            nil,
+		"SELECT id FROM pets WHERE id = @id;":                                                                         {"pets"},
+		"SELECT id FROM pets WHERE pets.account_id = @account_id AND EXISTS (SELECT FROM pets WHERE id = @id);":       {"pets"},
+		"SELECT 1 FROM orders JOIN pets ON pets.id = orders.pet_id WHERE orders.account_id = @account_id;":            {"pets"},
+		"SELECT 1 FROM orders AS o WHERE o.account_id = @account_id AND o.id IN (SELECT p.id FROM pets AS p);":        {"p"},
+		"INSERT INTO orders (id) VALUES (1);":                                                                         {"orders"},
+		"INSERT INTO orders (account_id, id) VALUES (@account_id, 1);":                                                nil,
+		"UPDATE pets SET name = 'a' -- WHERE account_id = @account_id\n;":                                             {"pets"},
+		"DELETE FROM inventory USING entry WHERE inventory.account_id = @account_id AND inventory.pet_id = entry.id;": nil,
+	} {
+		if diff := cmp.Diff(want, referencesWithoutAccount(query)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", query, diff)
+		}
+	}
+}
+
+// TestStoreTables checks that the list above is complete, and that each table starts
+// with the account: in its columns, its primary key, its unique constraints and its
+// foreign keys to other tables of a store.
+func TestStoreTables(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	collect := func(sql string) []string {
+		t.Helper()
+		rows, err := pool.Query(t.Context(), sql, storeTables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	if missing := collect(`
+		SELECT table_name::text
+		FROM information_schema.columns
+		WHERE table_schema = 'public' AND column_name = 'account_id' AND table_name <> 'api_keys' AND NOT table_name = ANY ($1)`); len(missing) > 0 {
+		t.Errorf("tables with account_id that are not listed: %v", missing)
+	}
+	first := collect(`
+		SELECT table_name::text
+		FROM information_schema.columns
+		WHERE table_schema = 'public' AND column_name = 'account_id' AND ordinal_position = 1 AND table_name = ANY ($1)
+		ORDER BY table_name`)
+	if diff := cmp.Diff(storeTables, first); diff != "" {
+		t.Errorf("tables whose first column is account_id (-want +got):\n%s", diff)
+	}
+	if wrong := collect(`
+		SELECT conname::text
+		FROM pg_constraint
+		JOIN pg_attribute ON attrelid = conrelid AND attname = 'account_id'
+		WHERE conrelid::regclass::text = ANY ($1)
+		  AND conkey[1] <> attnum
+		  AND (contype IN ('p', 'u') OR contype = 'f' AND confrelid::regclass::text = ANY ($1))`); len(wrong) > 0 {
+		t.Errorf("keys that do not start with account_id: %v", wrong)
+	}
+}

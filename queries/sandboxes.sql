@@ -1,0 +1,187 @@
+-- Sandboxes are accounts with a parent. Writes to the store of a sandbox take an
+-- advisory lock of its account first: writes that change rows share it, and writes
+-- that create rows, a reset and a deletion hold it alone. Unlike the lock of a row, an
+-- advisory lock is granted in the order of arrival, so a reset never waits for ever
+-- while others write. It is taken through a row of the account, so that on a sharded
+-- cluster it is taken where the account is.
+--
+-- The statement after the lock sees what the previous holder has committed.
+
+-- name: StoreLockShared :exec
+SELECT pg_advisory_xact_lock_shared(hashtextextended('store', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: StoreLock :exec
+SELECT pg_advisory_xact_lock(hashtextextended('store', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: StoreIsClosed :one
+-- Tells whether the account is being deleted. No row means that it is gone.
+SELECT closed
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: StoreCount :one
+-- Counts the pets, orders or messages of a sandbox up to a bound. Only the branch of
+-- the kind runs.
+SELECT CASE @kind::text
+    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
+    ELSE 0
+END::bigint;
+
+-- name: StoreClose :exec
+UPDATE account_state
+SET closed = true
+WHERE account_id = @account_id;
+
+-- name: SandboxesLock :exec
+-- Locks the number of sandboxes of an account until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('sandboxes', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: SandboxCreate :one
+-- Call [AccountStateEnsure] in the same transaction.
+INSERT INTO accounts (parent_id, name, sample, expires_at)
+VALUES (@parent_id::bigint, @name, @sample::text, now() + make_interval(secs => @expires_in_seconds::bigint))
+RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at;
+
+-- name: SandboxGet :one
+-- Returns a live sandbox of the account.
+SELECT id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
+FROM accounts
+WHERE id = @id
+  AND parent_id = @parent_id::bigint
+  AND deleted_at IS NULL
+  AND expires_at > now();
+
+-- name: SandboxList :many
+-- Returns the live sandboxes of the account.
+SELECT id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
+FROM accounts
+WHERE parent_id = @parent_id::bigint
+  AND deleted_at IS NULL
+  AND expires_at > now()
+  AND id > @after_id
+ORDER BY id
+LIMIT @page_size;
+
+-- name: SandboxCount :one
+-- Counts the live sandboxes of the account.
+SELECT count(*)
+FROM accounts
+WHERE parent_id = @parent_id::bigint
+  AND deleted_at IS NULL
+  AND expires_at > now();
+
+-- name: AccountDelete :many
+-- Marks an account and its sandboxes as deleted, and returns their ids. The sweep
+-- deletes their data.
+UPDATE accounts
+SET deleted_at = now()
+WHERE (id = @id OR parent_id = @id)
+  AND deleted_at IS NULL
+RETURNING id;
+
+-- name: AccountsToSweep :many
+-- Returns accounts whose data is to be deleted: deleted accounts and expired
+-- sandboxes. An account comes after its sandboxes, whose rows refer to it.
+SELECT id
+FROM accounts
+WHERE deleted_at IS NOT NULL
+   OR expires_at <= now()
+ORDER BY parent_id IS NULL, id
+LIMIT @page_size;
+
+-- name: StoreTryLockSweep :one
+-- Locks the sweep of an account until the transaction ends. Returns false if another
+-- process sweeps it.
+SELECT pg_try_advisory_xact_lock(hashtextextended('sweep', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- The deletion of a store, in this order, because each table refers to the next. A
+-- batch is a transaction of its own in the sweep. A reset deletes everything at once.
+
+-- name: StoreDeleteOrders :execrows
+DELETE FROM orders
+WHERE orders.account_id = @account_id
+  AND orders.id = ANY (ARRAY(SELECT o.id FROM orders AS o WHERE o.account_id = @account_id LIMIT @batch_size));
+
+-- name: StoreDeleteInventory :execrows
+DELETE FROM inventory
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = ANY (ARRAY(SELECT i.pet_id FROM inventory AS i WHERE i.account_id = @account_id LIMIT @batch_size));
+
+-- name: StoreDeletePets :execrows
+DELETE FROM pets
+WHERE pets.account_id = @account_id
+  AND pets.id = ANY (ARRAY(SELECT p.id FROM pets AS p WHERE p.account_id = @account_id LIMIT @batch_size));
+
+-- name: StoreDeleteCategories :execrows
+DELETE FROM categories
+WHERE categories.account_id = @account_id
+  AND categories.id = ANY (ARRAY(SELECT c.id FROM categories AS c WHERE c.account_id = @account_id LIMIT @batch_size));
+
+-- name: StoreDeleteMessages :execrows
+DELETE FROM messages
+WHERE messages.account_id = @account_id
+  AND messages.id = ANY (ARRAY(SELECT m.id FROM messages AS m WHERE m.account_id = @account_id LIMIT @batch_size));
+
+-- name: StoreDeleteIdempotencyKeys :execrows
+DELETE FROM idempotency_keys
+WHERE idempotency_keys.account_id = @account_id
+  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id LIMIT @batch_size);
+
+-- name: StoreDeleteFaults :execrows
+DELETE FROM sandbox_faults
+WHERE account_id = @account_id;
+
+-- name: StoreDeleteKeyUses :execrows
+DELETE FROM api_key_uses
+WHERE account_id = @account_id;
+
+-- name: StoreDeleteState :execrows
+DELETE FROM account_state
+WHERE account_id = @account_id;
+
+-- name: APIKeyDeleteAll :execrows
+DELETE FROM api_keys
+WHERE account_id = @account_id;
+
+-- name: AccountForget :execrows
+-- Deletes the row of an account, as the last of its rows.
+DELETE FROM accounts
+WHERE id = @id;
+
+-- Faults on demand.
+
+-- name: FaultList :many
+SELECT id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched
+FROM sandbox_faults
+WHERE account_id = @account_id
+ORDER BY position
+LIMIT 20;
+
+-- name: FaultCreate :exec
+INSERT INTO sandbox_faults (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed)
+VALUES (@account_id, @position, @operation, @effect, sqlc.narg(status), sqlc.narg(delay_ms), sqlc.narg(close_when), sqlc.narg(first), sqlc.narg(probability), sqlc.narg(seed));
+
+-- name: FaultCount :one
+-- Counts a matching request and returns its number, from 1. No row means that the
+-- rule has been replaced.
+UPDATE sandbox_faults
+SET matched = matched + 1
+WHERE account_id = @account_id
+  AND id = @id
+RETURNING matched;
+
+-- name: FaultRestart :exec
+-- Starts the counts of all rules again, when the sandbox is reset.
+UPDATE sandbox_faults
+SET matched = 0
+WHERE account_id = @account_id;
