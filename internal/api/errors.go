@@ -27,6 +27,7 @@ var (
 	errInventoryNotFound = &httpjson.Error{Status: 404, Code: "inventory_not_found", Message: "The pet does not exist, so it has no inventory entry. Check its id."}
 	errMessageNotFound   = &httpjson.Error{Status: 404, Code: "message_not_found", Message: "Your account has no message with this id. Check the id and the account of your key."}
 	errAPIKeyNotFound    = &httpjson.Error{Status: 404, Code: "api_key_not_found", Message: "Your account has no API key with this id, or the key is revoked. Check the id."}
+	errSandboxNotFound   = &httpjson.Error{Status: 404, Code: "sandbox_not_found", Message: "Your account has no sandbox with this id, or it is deleted or expired. Check the id."}
 	errMethodNotAllowed  = &httpjson.Error{Status: 405, Code: "method_not_allowed", Message: "This path does not support this method. Use a method that the header Allow lists."}
 
 	errCategoryExists    = &httpjson.Error{Status: 409, Code: "category_exists", Message: "Another category has this name, ignoring case. Choose another name."}
@@ -39,6 +40,7 @@ var (
 
 	errLastAdminKey = &httpjson.Error{Status: 409, Code: "last_admin_key", Message: "This is the account's last live API key of scope admin. Create another one before you revoke it."}
 
+	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
 
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
@@ -86,6 +88,7 @@ func errorReference() []docs.Problem {
 		{errInventoryNotFound, "Find the pet's id with `GET /pets`. Every pet has an inventory entry from its creation to its deletion."},
 		{errMessageNotFound, "Use the id from the response to `POST /messages`, with a key of the same account."},
 		{errAPIKeyNotFound, "Find the id with `GET /account/api-keys`, with a key of the same account. You cannot rotate a revoked key. Create a new one."},
+		{errSandboxNotFound, "Find the id with `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`. Create another one in that case."},
 		{errMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
 		{httpjson.ErrNotAcceptable, "Send `Accept: application/json`, or no `Accept` at all."},
 
@@ -99,6 +102,7 @@ func errorReference() []docs.Problem {
 
 		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. The operator can revoke every key of an account with `petstore key revoke`."},
 
+		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},

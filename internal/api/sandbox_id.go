@@ -1,0 +1,56 @@
+package api
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/httpjson"
+)
+
+const (
+	// currentSandbox is the id that names the sandbox of the API key.
+	currentSandbox = "current"
+	// sandboxIDPrefix begins every other id of a sandbox. The id of its account follows.
+	sandboxIDPrefix = "sbx_"
+)
+
+// sandboxIDPattern matches the ids that a path may have.
+var sandboxIDPattern = regexp.MustCompile(`^(sbx_[1-9][0-9]{0,15}|current)$`)
+
+// sandboxID returns the id of a sandbox for the id of its account.
+func sandboxID(account int64) string { return sandboxIDPrefix + strconv.FormatInt(account, 10) }
+
+// readSandboxID reads the parameter sandboxId of the path.
+func readSandboxID(c *gin.Context, params *httpjson.Params) string {
+	id := c.Param("sandboxId")
+	if !sandboxIDPattern.MatchString(id) {
+		params.Reject("sandboxId", "invalid_format", "`sandboxId` must be `current` or the id of a sandbox, such as `sbx_42`.")
+	}
+	return id
+}
+
+// sandboxOf returns the live sandbox that an id in the path names, as [readSandboxID]
+// returns it. The key of the request must be one of the sandbox or of its parent. The
+// error is [errSandboxNotFound], or [errNotASandbox] if the id is current and the key
+// is not one of a sandbox.
+func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) {
+	caller := caller(c)
+	wanted := db.SandboxGetParams{ParentID: caller.Payer()}
+	switch {
+	case id != currentSandbox:
+		wanted.ID, _ = strconv.ParseInt(strings.TrimPrefix(id, sandboxIDPrefix), 10, 64) // 0 names no account
+	case !caller.IsSandbox():
+		return db.SandboxGetRow{}, errNotASandbox
+	default:
+		wanted.ID = caller.AccountID
+	}
+	if caller.IsSandbox() && wanted.ID != caller.AccountID {
+		return db.SandboxGetRow{}, errSandboxNotFound
+	}
+	row, err := s.queries.SandboxGet(c.Request.Context(), wanted)
+	return row, orNotFound(err, errSandboxNotFound)
+}
