@@ -35,7 +35,8 @@ func FuzzParseObject(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		object, violations, err := parseObject(text)
+		parsed := ParseObject(text)
+		object, violations, err := parsed.object, parsed.violations, parsed.failure
 		if want, sure := acceptable(text); sure && want != (err == nil) {
 			t.Fatalf("acceptable: %t, but the error is %v", want, err)
 		}
@@ -67,9 +68,9 @@ func FuzzParseObject(f *testing.F) {
 		if err != nil {
 			t.Fatalf("encoding again: %v", err)
 		}
-		reread, violations, err := parseObject(again)
-		if err != nil || len(violations) > 0 || len(maps.Collect(clonedFields(reread))) != len(fields) {
-			t.Fatalf("reading %s again: %v, %v", again, violations, err)
+		reread := ParseObject(again)
+		if reread.failure != nil || len(reread.violations) > 0 || len(maps.Collect(clonedFields(reread.object))) != len(fields) {
+			t.Fatalf("reading %s again: %v, %v", again, reread.violations, reread.failure)
 		}
 	})
 }
@@ -147,7 +148,7 @@ func FuzzFields(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		object, _, err := parseObject(slices.Concat([]byte(`{"name":`), value, []byte(`}`)))
+		object, err := parse(slices.Concat([]byte(`{"name":`), value, []byte(`}`)))
 		if err != nil {
 			return
 		}

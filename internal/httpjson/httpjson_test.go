@@ -2,6 +2,7 @@ package httpjson_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -123,6 +124,75 @@ func TestObject(t *testing.T) {
 	if err := (&httpjson.Object{}).Err(); err != nil {
 		t.Errorf("the zero object: the error is %v", err)
 	}
+}
+
+// TestArray reads arrays of objects and compares all violations.
+func TestArray(t *testing.T) {
+	t.Parallel()
+	read := func(body string) (statuses []int64, err error) {
+		in := httpjson.ParseArray([]byte(body), 3)
+		for _, item := range in.Objects {
+			item.Require("kind")
+			kind := item.Enum("kind", "a", "b")
+			if kind != nil && *kind == "b" {
+				item.Exclude("is only for `a`.", "status")
+				continue
+			}
+			if status := item.IntegerEnum("status", 500, 503); status != nil {
+				statuses = append(statuses, *status)
+			}
+			item.Share("share")
+		}
+		return statuses, in.Err()
+	}
+	for _, test := range []struct {
+		body string
+		want []string
+	}{
+		{`{}`, []string{" wrong_type"}},
+		{`null`, []string{" wrong_type"}},
+		{`[{"kind": "a"}, 1, null]`, []string{"/1 wrong_type", "/2 wrong_type"}},
+		{`[{"kind": "a"}, {"kind": "a"}, {"kind": "a"}, 4]`, []string{" too_many"}},
+		{`[{}, {"kind": "c", "a/b": 1}]`, []string{"/0/kind required", "/1/kind not_in_enum", "/1/a~1b unknown_field"}},
+		{`[{"kind": "a", "status": 501}, {"kind": "a", "status": 504}, {"kind": "a", "status": "500"}]`, []string{"/0/status not_in_enum", "/1/status out_of_range", "/2/status wrong_type"}},
+		{`[{"kind": "a", "share": 0}, {"kind": "a", "share": 1.01}, {"kind": "a", "share": "1"}]`, []string{"/0/share out_of_range", "/1/share out_of_range", "/2/share wrong_type"}},
+		{`[{"kind": "b", "status": 503}, {"kind": "b", "status": null}]`, []string{"/0/status not_allowed", "/1/status not_allowed"}},
+	} {
+		_, err := read(test.body)
+		checkViolations(t, err, httpjson.ErrValidationFailed, test.want)
+	}
+	for _, body := range []string{`[`, `[{"kind": "a", "kind": "a"}]`, `[] []`, `[{"kind": "a"},]`, ""} {
+		if _, err := read(body); httpCode(err) != "invalid_json" {
+			t.Errorf("%s: the error is %v, want invalid_json", body, err)
+		}
+	}
+	for _, body := range []string{`[]`, `[{"kind": "a", "share": 1}, {"kind": "a", "share": 1e-9}, {"kind": "b"}]`} {
+		if _, err := read(body); err != nil {
+			t.Errorf("%s: the error is %v", body, err)
+		}
+	}
+	statuses, err := read(`[{"kind": "a", "status": 503}, {"kind": "a", "status": 500}]`)
+	if diff := cmp.Diff([]int64{503, 500}, statuses); diff != "" || err != nil {
+		t.Errorf("the statuses (-want +got):\n%s; the error is %v", diff, err)
+	}
+	if _, err := read(`[{"kind": "a", ` + manyFields(99) + `}, {"kind": "a", ` + manyFields(99) + `}]`); violationCount(err) != 100 {
+		t.Errorf("%d violations, want 100", violationCount(err))
+	}
+}
+
+// manyFields returns the text of n different fields.
+func manyFields(n int) string {
+	fields := make([]string, n)
+	for i := range fields {
+		fields[i] = fmt.Sprintf(`"x%d": 1`, i)
+	}
+	return strings.Join(fields, ", ")
+}
+
+// violationCount returns the number of violations of an error.
+func violationCount(err error) int {
+	failure, _ := errors.AsType[*httpjson.Error](err)
+	return len(failure.Violations)
 }
 
 // checkViolations compares the kind of an error and its violations.

@@ -54,7 +54,8 @@ func TooLarge(most int64) *Error {
 // is unknown, so read them all before calling Err. The zero Object has no fields and
 // requires none.
 type Object struct {
-	object     jsontext.Value // valid; nil if the body is empty or not an object
+	pointer    jsontext.Pointer // of the object in the body
+	object     jsontext.Value   // valid; nil if the body is empty or not an object
 	known      []string
 	required   []string
 	readOnly   []string
@@ -64,9 +65,20 @@ type Object struct {
 
 // ParseObject parses a body. The result of Err includes its errors.
 func ParseObject(body []byte) *Object {
-	o := &Object{}
-	o.object, o.violations, o.failure = parseObject(body)
-	return o
+	value, err := parse(body)
+	if err != nil {
+		return Failed(err)
+	}
+	return objectAt("", value, "The body")
+}
+
+// objectAt returns the Object of the value at a pointer. The name is that of the value
+// in a message.
+func objectAt(pointer jsontext.Pointer, value jsontext.Value, name string) *Object {
+	if value.Kind() != '{' {
+		return &Object{violations: []Violation{at(pointer, "wrong_type", name+" must be a JSON object.")}}
+	}
+	return &Object{pointer: pointer, object: value}
 }
 
 // Failed returns an Object without fields whose Err is err.
@@ -79,25 +91,33 @@ func (o *Object) Require(names ...string) { o.required = append(o.required, name
 // the server sets them.
 func (o *Object) ReadOnly(names ...string) { o.readOnly = append(o.readOnly, names...) }
 
-// parseObject parses one JSON value strictly: RFC 8259, with valid UTF-8 and unique names
-// (RFC 7493). If it is not an object, a violation says so.
-func parseObject(text []byte) (jsontext.Value, []Violation, error) {
+// Exclude makes the presence of fields a violation, because of the value of another
+// field. The reason completes a sentence that begins with the name of the field.
+func (o *Object) Exclude(reason string, names ...string) {
+	o.known = append(o.known, names...)
+	for _, name := range names {
+		if o.value(name) != nil {
+			o.reject(name, "not_allowed", reason)
+		}
+	}
+}
+
+// parse parses one JSON value strictly: RFC 8259, with valid UTF-8 and unique names
+// (RFC 7493).
+func parse(text []byte) (jsontext.Value, error) {
 	decoder := jsontext.NewDecoder(bytes.NewBuffer(text))
 	value, err := decoder.ReadValue()
 	if err != nil {
-		return nil, nil, invalidJSON(err)
+		return nil, invalidJSON(err)
 	}
 	value = value.Clone() // the next read invalidates it
 	if _, err := decoder.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, nil, ErrInvalidJSON.WithMessage("The body is not valid JSON: it continues after the JSON value. Send exactly one value.")
+		return nil, ErrInvalidJSON.WithMessage("The body is not valid JSON: it continues after the JSON value. Send exactly one value.")
 	}
 	if depth(value) > maxDepth {
-		return nil, nil, ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is nested more than %d levels deep. Nest it less deeply.", maxDepth))
+		return nil, ErrInvalidJSON.WithMessage(fmt.Sprintf("The body is nested more than %d levels deep. Nest it less deeply.", maxDepth))
 	}
-	if value.Kind() != '{' {
-		return nil, []Violation{at("", "wrong_type", "The body must be a JSON object.")}, nil
-	}
-	return value, nil, nil
+	return value, nil
 }
 
 // fields yields the fields of a valid object. There is no map of them, because a hostile
@@ -163,10 +183,10 @@ func at(pointer jsontext.Pointer, code, message string) Violation {
 // reject records a violation of a field. The fault completes a sentence that begins
 // with the name of the field.
 func (o *Object) reject(name, code, fault string) {
-	pointer, field := jsontext.Pointer("").AppendToken(name), "`"+name+"`"
+	pointer, field := o.pointer.AppendToken(name), "`"+name+"`"
 	switch {
 	case len(name) > maxPointerLength:
-		pointer, field = "", "A field with a very long name"
+		pointer, field = o.pointer, "A field with a very long name"
 	case name == "" || len(name) > maxNameInMessage:
 		field = "The field"
 	}
@@ -182,16 +202,21 @@ func (o *Object) Err() error {
 	if o.failure != nil {
 		return o.failure
 	}
+	o.check()
+	if len(o.violations) == 0 {
+		return nil
+	}
+	return ErrValidationFailed.WithViolations(o.violations)
+}
+
+// check rejects missing and unknown fields.
+func (o *Object) check() {
 	for _, name := range o.required {
 		if o.object != nil && o.value(name) == nil {
 			o.reject(name, "required", "is required.")
 		}
 	}
 	o.rejectUnknown()
-	if len(o.violations) == 0 {
-		return nil
-	}
-	return ErrValidationFailed.WithViolations(o.violations)
 }
 
 // rejectUnknown rejects the fields that no method has read, up to [maxViolations].
@@ -326,6 +351,38 @@ func (o *Object) Integer(name string, least, most int64) *int64 {
 	number, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || number < least || number > most {
 		o.reject(name, "out_of_range", fmt.Sprintf("must be an integer between %d and %d.", least, most))
+		return nil
+	}
+	return &number
+}
+
+// IntegerEnum reads an integer with one of the known values.
+func (o *Object) IntegerEnum(name string, known ...int64) *int64 {
+	number := o.Integer(name, slices.Min(known), slices.Max(known))
+	if number != nil && !slices.Contains(known, *number) {
+		texts := make([]string, len(known))
+		for i, value := range known {
+			texts[i] = strconv.FormatInt(value, 10)
+		}
+		o.reject(name, "not_in_enum", "must be one of "+quotedList(texts)+".")
+		return nil
+	}
+	return number
+}
+
+// Share reads a number above 0, of at most 1.
+func (o *Object) Share(name string) *float64 {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	if value.Kind() != '0' {
+		o.reject(name, "wrong_type", "must be a number.")
+		return nil
+	}
+	number, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || number <= 0 || number > 1 {
+		o.reject(name, "out_of_range", "must be a number above 0 and at most 1.")
 		return nil
 	}
 	return &number
