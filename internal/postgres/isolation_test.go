@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // storeTables are the tables whose rows belong to an account.
@@ -156,5 +157,33 @@ func TestStoreTables(t *testing.T) {
 		  AND conkey[1] <> attnum
 		  AND (contype IN ('p', 'u') OR contype = 'f' AND confrelid::regclass::text = ANY ($1))`); len(wrong) > 0 {
 		t.Errorf("keys that do not start with account_id: %v", wrong)
+	}
+}
+
+// TestReferencesAcrossAccounts checks that Postgres itself rejects a row that refers to
+// a row of another account, whatever the queries do.
+func TestReferencesAcrossAccounts(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t).Pool
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
+		INSERT INTO account_state (account_id) VALUES (1), (2);
+		INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 10, 'Dogs', 'dogs'), (2, 20, 'Dogs', 'dogs');
+		INSERT INTO pets (account_id, id, category_id, name, name_key) VALUES (1, 100, 10, 'Rex', 'rex'), (2, 200, 20, 'Rex', 'rex');
+		INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 1000, 100, 1)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		"INSERT INTO pets (account_id, id, category_id, name, name_key) VALUES (1, 101, 20, 'Rex', 'rex')",
+		"UPDATE pets SET category_id = 20 WHERE account_id = 1",
+		"UPDATE pets SET account_id = 2 WHERE account_id = 1",
+		"INSERT INTO inventory (account_id, pet_id) VALUES (1, 200)",
+		"INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 1001, 200, 1)",
+		"UPDATE orders SET pet_id = 200 WHERE account_id = 1",
+		"UPDATE orders SET account_id = 2 WHERE account_id = 1",
+	} {
+		if _, err := pool.Exec(t.Context(), statement); !postgres.IsForeignKeyViolation(err) {
+			t.Errorf("%s: %v, want a foreign key violation", statement, err)
+		}
 	}
 }

@@ -1,0 +1,514 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	stores "petstore/internal/account"
+	"petstore/internal/auth"
+	samples "petstore/internal/seed"
+)
+
+// absentIDs has an id that no account has, by path parameter.
+var absentIDs = map[string]string{
+	"petId":      "9007199254740991",
+	"categoryId": "9007199254740991",
+	"orderId":    "9007199254740991",
+	"messageId":  "msg_00000000000000000000000000000000",
+	"apiKeyId":   "9007199254740991",
+	"sandboxId":  "sbx_9007199254740991",
+}
+
+// tenant is a client with an admin key of an account of its own.
+type tenant struct {
+	*petstore
+	account int64
+	ids     map[string]string // an id of the account for each path parameter
+	tag     string            // the entity tag of its pet
+}
+
+// tenant creates an account with two rows of each kind.
+func (p *petstore) tenant(name string) tenant {
+	p.t.Helper()
+	key := p.newKey(name, auth.Admin)
+	owner, err := db.New(p.db).AccountGetByName(p.t.Context(), name)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	made := tenant{petstore: p.as(key), account: owner.ID}
+	made.fill(name)
+	for range 2 {
+		id, _ := p.sandbox(owner.ID, stores.SampleEmpty)
+		made.ids["sandboxId"] = fmt.Sprint("sbx_", id)
+	}
+	return made
+}
+
+// sandboxTenant creates a sandbox of an account with two rows of each kind. A sandbox
+// has no sandboxes, so its own id is that of another account.
+func (p *petstore) sandboxTenant(parent tenant, name, foreignSandbox string) tenant {
+	p.t.Helper()
+	id, secret := p.sandbox(parent.account, stores.SampleEmpty)
+	made := tenant{petstore: p.as(secret), account: id}
+	made.fill(name)
+	made.ids["sandboxId"] = foreignSandbox
+	return made
+}
+
+// sandbox creates a sandbox of an account, and returns its id and its key.
+func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
+	p.t.Helper()
+	err := pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+		row, secret, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
+			ParentID: parent, Name: "test", Sample: sample, Expiry: stores.DefaultExpiry,
+		})
+		id, key = row.ID, secret.Reveal()
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return id, key
+}
+
+// fill creates two rows of each kind and notes the ids of the last ones.
+func (a *tenant) fill(name string) {
+	a.t.Helper()
+	for i := range 2 {
+		petID := a.newPet(fmt.Sprint(name, " ", i), 100)
+		pets := decode[pet](a.get(fmt.Sprintf("/pets/%d", petID)).want(200))
+		sent := decode[message](a.post("/messages", object{"message": "hello"}).want(202))
+		key, _, err := auth.Issue(a.t.Context(), db.New(a.db), auth.NewKey{AccountID: a.account, Name: "another", Scope: auth.Admin})
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		a.ids = map[string]string{
+			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(pets.CategoryID, 10),
+			"orderId": strconv.FormatInt(a.newOrder(petID, 1), 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
+		}
+	}
+	a.tag = a.get("/pets/" + a.ids["petId"]).etag()
+}
+
+// number returns one of the ids as a number for a body.
+func number(ids map[string]string, parameter string) json.Number { return json.Number(ids[parameter]) }
+
+// withIDs fills in the parameters of a path.
+func withIDs(t *testing.T, path string, ids map[string]string) string {
+	t.Helper()
+	return regexp.MustCompile(`{\w+}`).ReplaceAllStringFunc(path, func(parameter string) string {
+		id, known := ids[strings.Trim(parameter, "{}")]
+		if !known {
+			t.Fatalf("%s: this test has no ids for %s; add them to absentIDs and to tenant", path, parameter)
+		}
+		return id
+	})
+}
+
+// rows returns all rows of the database as text, by table.
+func (p *petstore) rows() map[string][]string {
+	p.t.Helper()
+	return p.rowsWhere("", "TRUE")
+}
+
+// rowsOf returns the rows of the store of an account as text, by table.
+func (p *petstore) rowsOf(account int64) map[string][]string {
+	p.t.Helper()
+	return p.rowsWhere("account_id", fmt.Sprintf("account_id = %d", account))
+}
+
+// rowsWhere returns the rows that satisfy a condition, of all tables with a column.
+func (p *petstore) rowsWhere(column, condition string) map[string][]string {
+	p.t.Helper()
+	collect := func(sql string, args ...any) []string {
+		found, err := p.db.Query(p.t.Context(), sql, args...)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		texts, err := pgx.CollectRows(found, pgx.RowTo[string])
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return texts
+	}
+	all := map[string][]string{}
+	for _, table := range collect(`
+		SELECT DISTINCT table_name::text
+		FROM information_schema.columns
+		JOIN pg_tables ON schemaname = table_schema AND tablename = table_name
+		WHERE table_schema = 'public' AND ($1 = '' OR column_name = $1)`, column) {
+		all[table] = collect(fmt.Sprintf("SELECT t::text FROM %s AS t WHERE %s ORDER BY 1", pgx.Identifier{table}.Sanitize(), condition))
+	}
+	return all
+}
+
+// echoedID is the id of the request in the Link to the successor of GET /pets/{petId}.
+var echoedID = regexp.MustCompile(`/pets\?id=\d+`)
+
+// comparable returns what a client sees of a response, except what differs between any
+// two requests, and the id that the client sent.
+func (r *response) comparable() string {
+	r.t.Helper()
+	header := r.header.Clone()
+	for _, name := range []string{"Date", "X-Request-Id", "Ratelimit"} {
+		header.Del(name)
+	}
+	body := string(r.body)
+	if id := r.header.Get("X-Request-Id"); id != "" {
+		body = strings.ReplaceAll(body, id, "")
+	}
+	var text strings.Builder
+	fmt.Fprintln(&text, r.status)
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		fmt.Fprintln(&text, name, echoedID.ReplaceAllString(strings.Join(header[name], ", "), "/pets?id="))
+	}
+	return text.String() + body
+}
+
+// wantAsAbsent fails the test unless two responses differ in nothing that tells a client
+// whether another account has an id.
+func (r *response) wantAsAbsent(absent *response) {
+	r.t.Helper()
+	if diff := cmp.Diff(absent.comparable(), r.comparable()); diff != "" {
+		r.t.Errorf("%s: response for an id that no account has (-), for an id of another account (+)\n%s", r.what, diff)
+	}
+}
+
+// wantRows fails the test unless all rows are as before.
+func (p *petstore) wantRows(before map[string][]string) {
+	p.t.Helper()
+	if diff := cmp.Diff(before, p.rows()); diff != "" {
+		p.t.Errorf("rows (-before +after):\n%s", diff)
+	}
+}
+
+// eachPair runs a subtest for each pair of an owner and a client of another store.
+func eachPair(t *testing.T, test func(t *testing.T, owner, other tenant)) {
+	t.Helper()
+	for name, pair := range map[string]func(p *petstore) (owner, other tenant){
+		"two accounts": func(p *petstore) (owner, other tenant) {
+			return p.tenant("owner"), p.tenant("other")
+		},
+		"a sandbox and its account": func(p *petstore) (owner, other tenant) {
+			other = p.tenant("other")
+			return p.sandboxTenant(other, "owner", p.tenant("third").ids["sandboxId"]), other
+		},
+		"an account and its sandbox": func(p *petstore) (owner, other tenant) {
+			owner = p.tenant("owner")
+			return owner, p.sandboxTenant(owner, "other", "")
+		},
+		"two sandboxes of an account": func(p *petstore) (owner, other tenant) {
+			parent := p.tenant("parent")
+			return p.sandboxTenant(parent, "owner", parent.ids["sandboxId"]), p.sandboxTenant(parent, "other", "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner, other := pair(start(t))
+			test(t, owner, other)
+		})
+	}
+}
+
+// TestIDsOfOtherAccounts checks that every operation treats an id of another account as
+// an id that no account has, and changes nothing.
+func TestIDsOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(t *testing.T, owner, other tenant) {
+		t.Helper()
+		before := other.rows()
+		for _, o := range operations() {
+			if o.public || !strings.Contains(o.path, "{") {
+				continue
+			}
+			foreign, absent := withIDs(t, o.path, owner.ids), withIDs(t, o.path, absentIDs)
+			if status := other.do(o.method, foreign, o.body).status; status != 404 {
+				t.Errorf("%s %s: status %d, want 404", o.method, foreign, status)
+			}
+			for _, header := range [][]string{
+				nil, {"If-Match", owner.tag}, {"If-Match", "*"}, {"If-Match", other.tag}, {"If-None-Match", owner.tag}, {"If-None-Match", "*"}, {"Idempotency-Key", "one"},
+			} {
+				other.do(o.method, foreign, o.body, header...).wantAsAbsent(other.do(o.method, absent, o.body, header...))
+			}
+			if o.method == "GET" {
+				other.do("HEAD", foreign, nil).wantAsAbsent(other.do("HEAD", absent, nil))
+			}
+		}
+		other.wantRows(before)
+	})
+}
+
+// TestReferencesToOtherAccounts checks that a body cannot refer to a row of another
+// account.
+func TestReferencesToOtherAccounts(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(t *testing.T, owner, other tenant) {
+		t.Helper()
+		before := other.rows()
+		for _, test := range []struct {
+			method, target, code string
+			body                 func(ids map[string]string) object
+		}{
+			{"POST", "/pets", "unknown_category", func(ids map[string]string) object {
+				return object{"name": "Rex", "categoryId": number(ids, "categoryId")}
+			}},
+			{"PATCH", "/pets/" + other.ids["petId"], "unknown_category", func(ids map[string]string) object {
+				return object{"categoryId": number(ids, "categoryId")}
+			}},
+			{"POST", "/store/orders", "unknown_pet", func(ids map[string]string) object {
+				return object{"petId": number(ids, "petId")}
+			}},
+		} {
+			for _, header := range [][]string{nil, {"Idempotency-Key", "one"}} {
+				resp := other.do(test.method, test.target, test.body(owner.ids), header...)
+				resp.wantError(422, test.code)
+				resp.wantAsAbsent(other.do(test.method, test.target, test.body(absentIDs), header...))
+			}
+		}
+		path := "/pets/" + other.ids["petId"]
+		other.do("PATCH", path, object{"name": "Rex"}, "If-Match", owner.tag).wantError(412, "precondition_failed")
+		other.do("GET", path, nil, "If-None-Match", owner.tag).want(200)
+		other.wantRows(before)
+	})
+}
+
+// TestListsOfOtherAccounts checks that lists, their filters, their counts and their
+// cursors have only the rows of the account.
+func TestListsOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(t *testing.T, owner, other tenant) {
+		t.Helper()
+		for path, item := range theContract().document.Paths.Map() {
+			if item.Get == nil || item.Get.Parameters.GetByInAndName("query", "limit") == nil {
+				continue
+			}
+			items := func(account tenant) map[string]bool {
+				t.Helper()
+				page := account.do("GET", path, nil, "Prefer", "count=exact").want(200)
+				found := map[string]bool{}
+				for _, one := range decode[[]json.RawMessage](page) {
+					found[string(one)] = true
+				}
+				if count := page.header.Get("X-Total-Count"); count != strconv.Itoa(len(found)) {
+					t.Errorf("GET %s: %d items, X-Total-Count %s", path, len(found), count)
+				}
+				return found
+			}
+			theirs := items(owner)
+			for one := range items(other) {
+				if theirs[one] {
+					t.Errorf("GET %s: two accounts list %s", path, one)
+				}
+			}
+			if len(theirs) < 2 {
+				if path != "/sandboxes" { // a sandbox has none
+					t.Errorf("GET %s: the owner has %d items, want at least 2", path, len(theirs))
+				}
+				continue
+			}
+			next, err := url.Parse(owner.get(path + "?limit=1").want(200).link("next"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			owner.get(next.RequestURI()).want(200)
+			rejected := other.get(next.RequestURI()).wantError(400, "invalid_cursor")
+			rejected.wantAsAbsent(other.get(path+"?limit=1&cursor=none").wantError(400, "invalid_cursor"))
+		}
+		for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
+			target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
+			page := other.do("GET", target, nil, "Prefer", "count=exact").want(200)
+			if string(page.body) != "[]" || page.header.Get("X-Total-Count") != "0" {
+				t.Errorf("GET %s with ids of another account: %s, X-Total-Count %s", target, page.body, page.header.Get("X-Total-Count"))
+			}
+		}
+		both := decode[[]pet](other.get("/pets?id=" + owner.ids["petId"] + "&id=" + other.ids["petId"]).want(200))
+		if len(both) != 1 || strconv.FormatInt(both[0].ID, 10) != other.ids["petId"] {
+			t.Errorf("a batch with a pet of another account: %+v", both)
+		}
+		before := other.get("/store/inventory/summary").want(200).body
+		owner.put("/store/inventory/"+owner.ids["petId"], object{"quantity": 7}).want(200)
+		if after := other.get("/store/inventory/summary").want(200).body; string(after) != string(before) {
+			t.Errorf("the summary counts the stock of another account: %s, before %s", after, before)
+		}
+	})
+}
+
+// TestIdempotencyKeysOfOtherAccounts checks that the same Idempotency-Key of two
+// accounts names two requests.
+func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(t *testing.T, owner, other tenant) {
+		t.Helper()
+		for _, test := range []struct {
+			target    string
+			one, same object
+		}{
+			{"/categories", object{"name": "Reptiles"}, object{"name": "Amphibians"}},
+			{"/messages", object{"message": "one"}, object{"message": "one"}},
+			{"/store/orders", object{"petId": number(owner.ids, "petId")}, object{"petId": number(other.ids, "petId")}},
+		} {
+			first := owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)
+			second := other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)
+			if first.status >= 300 || second.status != first.status || second.header.Get("Location") == first.header.Get("Location") {
+				t.Errorf("POST %s of two accounts with the same Idempotency-Key: %d %s, %d %s", test.target, first.status, first.body, second.status, second.body)
+			}
+			for _, replay := range []struct{ made, again *response }{
+				{first, owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)},
+				{second, other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)},
+			} {
+				if string(replay.again.body) != string(replay.made.body) {
+					t.Errorf("a retry of %s: %s, first %s", replay.made.what, replay.again.body, replay.made.body)
+				}
+			}
+		}
+	})
+}
+
+// TestNamesOfOtherAccounts checks that the names of categories are unique within an
+// account only.
+func TestNamesOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(t *testing.T, owner, other tenant) {
+		t.Helper()
+		for _, p := range []tenant{owner, other} {
+			p.post("/categories", object{"name": "Dogs"}).want(201)
+			p.post("/categories", object{"name": "DOGS"}).wantError(409, "category_exists")
+		}
+	})
+}
+
+// sampleTenants creates accounts whose stores have the same ids: the sample data with
+// ids from 1. Pet 1, its stock and category 1 are different in each.
+func (p *petstore) sampleTenants(number int) []tenant {
+	p.t.Helper()
+	const pets = 20
+	all := make([]tenant, number)
+	for i := range all {
+		name := fmt.Sprint("account ", i)
+		key := p.newKey(name, auth.Admin)
+		owner, err := db.New(p.db).AccountGetByName(p.t.Context(), name)
+		if err == nil {
+			err = pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+				return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
+			})
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		all[i] = tenant{petstore: p.as(key), account: owner.ID}
+		all[i].patch("/pets/1", object{"name": "Rex of " + name}).want(200)
+		all[i].patch("/categories/1", object{"name": "Dogs of " + name}).want(200)
+		all[i].put("/store/inventory/1", object{"quantity": 1000 * (i + 1)}).want(200)
+		for range i {
+			all[i].post("/messages", object{"message": name}).want(202)
+		}
+	}
+	return all
+}
+
+// TestSameIDsInTwoAccounts checks that no operation on an id changes the row of another
+// account that has the same id.
+func TestSameIDsInTwoAccounts(t *testing.T) {
+	t.Parallel()
+	const ids = 12
+	tenants := start(t).sampleTenants(2)
+	one, other := tenants[0], tenants[1]
+	before, changed := one.rowsOf(one.account), other.rowsOf(other.account)
+	for _, o := range operations() {
+		kind := regexp.MustCompile(`{(petId|categoryId|orderId)}`).FindString(o.path)
+		if kind == "" {
+			continue
+		}
+		for id := range ids {
+			target := strings.Replace(o.path, kind, strconv.Itoa(id+1), 1)
+			resp := other.do(o.method, target, o.body)
+			if diff := cmp.Diff(before, one.rowsOf(one.account)); diff != "" {
+				t.Fatalf("%s changed rows of another account (-before +after):\n%s", resp.what, diff)
+			}
+		}
+	}
+	after := other.rowsOf(other.account)
+	for _, table := range []string{"pets", "categories", "orders", "inventory"} {
+		if cmp.Equal(changed[table], after[table]) {
+			t.Errorf("the operations changed no row of %s, so this test shows nothing", table)
+		}
+	}
+}
+
+// TestConcurrentRequestsOfAccounts checks that requests of several accounts for the same
+// id, page or count at the same time share no statement: each client gets the data of
+// its own account. Statements are held until all requests are in progress.
+func TestConcurrentRequestsOfAccounts(t *testing.T) {
+	t.Parallel()
+	const each = 4 // one runs alone; the waiting ones could share a wrong statement
+	for _, test := range []struct {
+		name, queries string
+		accounts      int
+		ask           func(p tenant) (*response, error)
+		want          func(i int) string // in the response to the client of account i
+	}{
+		{"a pet", "PetGetMany", 5, func(p tenant) (*response, error) { return p.try("GET", "/pets/1", nil) }, func(i int) string {
+			return fmt.Sprintf(`"Rex of account %d"`, i)
+		}},
+		{"a batch of one pet", "PetGetMany", 5, func(p tenant) (*response, error) { return p.try("GET", "/pets?id=1", nil) }, func(i int) string {
+			return fmt.Sprintf(`"Rex of account %d"`, i)
+		}},
+		{"a page of pets", "PetList", 5, func(p tenant) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }, func(i int) string {
+			return fmt.Sprintf(`"Rex of account %d"`, i)
+		}},
+		{"a page of categories", "CategoryList", 5, func(p tenant) (*response, error) { return p.try("GET", "/categories", nil) }, func(i int) string {
+			return fmt.Sprintf(`"Dogs of account %d"`, i)
+		}},
+		{"a page of inventory", "InventoryList", 5, func(p tenant) (*response, error) { return p.try("GET", "/store/inventory?limit=1", nil) }, func(i int) string {
+			return fmt.Sprintf(`"quantity":%d`, 1000*(i+1))
+		}},
+		{"an order", "OrderPlace|OrderPlaceMany", 5, func(p tenant) (*response, error) { return p.try("POST", "/store/orders", object{"petId": 1}) }, func(int) string {
+			return `"petId":1`
+		}},
+		{"a count", "MessageCount", 2, func(p tenant) (*response, error) {
+			resp, err := p.try("GET", "/messages", nil, "Prefer", "count=exact")
+			if err == nil {
+				resp.body = append(resp.body, "\ncount "+resp.header.Get("X-Total-Count")...)
+			}
+			return resp, err
+		}, func(i int) string { return fmt.Sprint("count ", i) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newTurnstile(t, test.queries)
+			tenants := s.sampleTenants(test.accounts)
+			atOnce(t, each*len(tenants)+1, func(i int) error {
+				if i == each*len(tenants) {
+					s.await(i)
+					s.pass()
+					return nil
+				}
+				account := i % len(tenants)
+				resp, err := test.ask(tenants[account])
+				if err == nil && (resp.status >= 300 || !strings.Contains(string(resp.body), test.want(account))) {
+					err = fmt.Errorf("account %d, %s: %d %s; want %s", account, resp.what, resp.status, resp.body, test.want(account))
+				}
+				return err
+			})
+			if !strings.HasPrefix(test.queries, "OrderPlace") {
+				return
+			}
+			for i, p := range tenants {
+				if left := p.inventory(1).Quantity; left != int64(1000*(i+1)-each) {
+					t.Errorf("account %d has %d units left after %d orders", i, left, each)
+				}
+			}
+		})
+	}
+}
