@@ -26,6 +26,8 @@ import (
 const (
 	// maxPoolConns is small because tests are parallel, each with its pool.
 	maxPoolConns = 8
+	// templateTimeout includes the wait for another process that makes the template.
+	templateTimeout = 3 * time.Minute
 	// dropTimeout bounds the end of a test, whose own context is over by then.
 	dropTimeout = 30 * time.Second
 	// maxNameLength is the maximum length of a PostgreSQL identifier in bytes.
@@ -46,7 +48,7 @@ type Database struct {
 // logs the owner's URL.
 func New(t testing.TB) *Database {
 	t.Helper()
-	s := mustFind(t)
+	s := must(t, migrated)
 	// copying files is faster than the default, which is meant for large templates
 	database, name := create(t, s, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(s.template)))
 	database.URL = s.servingURL(name)
@@ -56,14 +58,26 @@ func New(t testing.TB) *Database {
 // NewEmpty returns a database without any table; both its URLs are the owner's.
 func NewEmpty(t testing.TB) *Database {
 	t.Helper()
-	database, _ := create(t, mustFind(t), "")
+	database, _ := create(t, must(t, find), "")
 	return database
 }
 
 // find finds the server once in this process.
 var find = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
 
-func mustFind(t testing.TB) *server {
+// migrated finds the server and makes its template, once in this process. A test with
+// [NewEmpty] needs no template, so it can find out why a migration fails.
+var migrated = sync.OnceValues(func() (*server, error) {
+	s, err := find()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), templateTimeout)
+	defer cancel()
+	return s, s.locked(ctx, func() error { return s.makeTemplate(ctx) })
+})
+
+func must(t testing.TB, find func() (*server, error)) *server {
 	t.Helper()
 	s, err := find()
 	if err != nil {

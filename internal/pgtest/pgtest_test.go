@@ -2,6 +2,7 @@ package pgtest_test
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"net"
 	"net/url"
@@ -21,14 +22,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
+	"petstore/migrations"
 )
 
 const (
 	// failEnv makes TestDatabasesAreSeparate fail at its end.
 	failEnv = "PGTEST_TEST_FAILS"
+	// noMigrationsEnv makes every template fail.
+	noMigrationsEnv = "PGTEST_TEST_NO_MIGRATIONS"
 	// noEngine makes a run start a private cluster.
 	noEngine = "DOCKER_HOST=unix:///nowhere.sock"
 )
+
+func TestMain(m *testing.M) {
+	if os.Getenv(noMigrationsEnv) != "" {
+		migrations.FS = embed.FS{}
+	}
+	os.Exit(m.Run())
+}
 
 func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
@@ -111,10 +122,55 @@ func TestProcessesShareOneServer(t *testing.T) {
 func TestServerStopsWhenIdle(t *testing.T) {
 	t.Parallel()
 	user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
-	if first := user.run(); !first.passed {
-		t.Fatalf("not passed:\n%s", first.output)
-	}
+	user.mustRun()
 	user.waitForEnd()
+}
+
+// TestServerStopsAfterFailure checks that a run that fails before it has a template does
+// not leave a server that runs forever.
+func TestServerStopsAfterFailure(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []string{noMigrationsEnv + "=1", "PETSTORE_TEST_IDLE=soon"} {
+		t.Run(failure, func(t *testing.T) {
+			t.Parallel()
+			user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
+			user.mustRun()
+			user.waitForEnd()
+			if result := user.run(failure); result.passed {
+				t.Fatalf("passed:\n%s", result.output)
+			}
+			user.mustRun()
+			user.waitForEnd()
+		})
+	}
+}
+
+// TestFailedTemplate checks that migrations that cannot be applied fail only the tests
+// that need them, and end neither the server nor the work of others on it.
+func TestFailedTemplate(t *testing.T) {
+	t.Parallel()
+	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
+	other, err := connect(t, user.mustRun().url, "postgres").Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Release)
+	if result := user.run(noMigrationsEnv + "=1"); result.passed || !strings.Contains(result.output, "no migration") {
+		t.Errorf("without migrations:\n%s", result.output)
+	}
+	if result := user.runTest("TestEmpty", noMigrationsEnv+"=1"); !result.passed {
+		t.Errorf("a test that needs no migrations:\n%s", result.output)
+	}
+	if err := other.Ping(t.Context()); err != nil {
+		t.Errorf("the connection of another process: %v", err)
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	if names(t, pgtest.NewEmpty(t).Pool, "SELECT 'works'")[0] != "works" {
+		t.Error("the database does not work")
+	}
 }
 
 func TestNextRun(t *testing.T) {
@@ -281,16 +337,29 @@ type result struct {
 	url    string // of one of its databases
 }
 
-// run runs a process with one test.
-func (u *user) run(env ...string) result {
-	cmd := exec.CommandContext(context.Background(), u.program, "-test.run=^TestDatabasesAreSeparate$", "-test.v")
+// mustRun runs a process that passes.
+func (u *user) mustRun() result {
+	u.t.Helper()
+	r := u.run()
+	if !r.passed {
+		u.t.Fatalf("not passed:\n%s", r.output)
+	}
+	return r
+}
+
+// run runs a process with a test that needs migrations.
+func (u *user) run(env ...string) result { return u.runTest("TestDatabasesAreSeparate", env...) }
+
+// runTest runs a process with one test.
+func (u *user) runTest(test string, env ...string) result {
+	cmd := exec.CommandContext(context.Background(), u.program, "-test.run=^"+test+"$", "-test.v")
 	cmd.Dir = "/"
 	// without the server that is named for this test
 	cmd.Env = append(os.Environ(), "PETSTORE_TEST_DATABASE_URL=", "HOME="+u.cache, "XDG_CACHE_HOME="+u.cache, "TMPDIR="+u.cache)
 	cmd.Env = append(append(cmd.Env, u.env...), env...)
 	cmd.SysProcAttr = u.attr
 	output, err := cmd.CombinedOutput() // does not return while a server has it open
-	r := result{output: string(output), passed: err == nil && strings.Contains(string(output), "--- PASS: TestDatabasesAreSeparate")}
+	r := result{output: string(output), passed: err == nil && strings.Contains(string(output), "--- PASS: "+test)}
 	if _, url, ok := strings.Cut(r.output, "url="); ok {
 		r.url = strings.Fields(url)[0]
 	}

@@ -53,7 +53,10 @@ func findServer(ctx context.Context) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	if address := os.Getenv("PETSTORE_TEST_DATABASE_URL"); address != "" {
-		s, err := connect(ctx, address)
+		s, err := open(ctx, address)
+		if err == nil {
+			err = s.setUp(ctx)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("PETSTORE_TEST_DATABASE_URL: %w", err)
 		}
@@ -65,30 +68,64 @@ func findServer(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	idle, err := idleTime()
+	if err != nil {
+		return nil, err
+	}
 	lock, err := lockFile(filepath.Join(dir, "lock"))
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
 	running := filepath.Join(dir, "url")
-	if address, err := os.ReadFile(running); err == nil {
-		if s, err := connect(ctx, string(address)); err == nil || !hasEnded(err) {
-			return s, err
-		}
+	if s, err := reuse(ctx, running); s != nil || err != nil {
+		return s, err
+	}
+	// without the file, the next process replaces a server that does not stop itself yet
+	if err := os.RemoveAll(running); err != nil {
+		return nil, err
 	}
 	address, description, err := startServer(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	s, err := connect(ctx, address)
+	s, err := open(ctx, address)
+	if err == nil {
+		err = s.stopWhenIdle(ctx, idle)
+	}
+	if err == nil {
+		err = os.WriteFile(running, []byte(address), 0o600)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := s.stopWhenIdle(ctx); err != nil {
+	say(description)
+	return s, s.setUp(ctx)
+}
+
+// reuse connects to the server that an earlier process started, whose URL is in the
+// file. It returns nil if there is none, or if it has ended or is about to.
+func reuse(ctx context.Context, running string) (*server, error) {
+	address, err := os.ReadFile(running)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	say(description)
-	return s, os.WriteFile(running, []byte(address), 0o600)
+	s, err := open(ctx, string(address))
+	ended := err != nil && hasEnded(err)
+	if err == nil {
+		err = s.setUp(ctx)
+		ended = err != nil && s.lease.IsClosed() && ctx.Err() == nil // by the server
+	}
+	if err != nil && !ended {
+		return nil, err
+	}
+	if ended {
+		return nil, nil
+	}
+	return s, nil
 }
 
 // serverDir creates and returns the directory in which the processes of this user
@@ -121,8 +158,8 @@ func lockFile(path string) (*os.File, error) {
 	return file, err
 }
 
-// hasEnded reports whether an error of [connect] means that the server has ended or
-// is about to.
+// hasEnded reports whether an error of [open] means that the server has ended or is
+// about to.
 func hasEnded(err error) bool {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return strings.HasPrefix(pgErr.Code, "57P") // it starts, shuts down or has crashed
@@ -154,46 +191,47 @@ func startServer(ctx context.Context, dir string) (address, description string, 
 	return cluster.URL("postgres"), binaries.String() + " (private cluster)", nil
 }
 
-// connect opens the lease and prepares the server for tests.
-func connect(ctx context.Context, address string) (_ *server, err error) {
+// open opens the lease.
+func open(ctx context.Context, address string) (_ *server, err error) {
 	s := &server{prefix: "petstore_test_" + digest(address)[:8] + "_"}
 	if s.url, err = url.Parse(address); err != nil || s.url.Scheme != "postgres" && s.url.Scheme != "postgresql" {
 		return nil, errors.New("the server must be a URL that begins with postgres://")
 	}
-	hash, err := migrationsHash(migrations.FS)
-	if err != nil {
-		return nil, err
-	}
-	s.template = s.prefix + "template_" + hash
-	connectCtx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if s.lease, err = pgx.Connect(connectCtx, address); err != nil {
-		return nil, err
-	}
-	if err := s.setUp(ctx); err != nil {
-		return nil, errors.Join(err, s.lease.Close(context.WithoutCancel(ctx)))
-	}
-	return s, nil
+	s.lease, err = pgx.Connect(ctx, address)
+	return s, err
 }
 
-// setUp takes the lock of the processes that use the server, and makes the template.
-// A process that finds no other one first drops the databases that earlier ones left.
+// setUp takes the lock of the processes that use the server. A process that finds no
+// other one first drops the databases that earlier ones left. After an error, the lease
+// lasts until this process ends.
 func (s *server) setUp(ctx context.Context) error {
+	hash, err := migrationsHash(migrations.FS)
+	if err != nil {
+		return err
+	}
+	s.template = s.prefix + "template_" + hash
+	return s.locked(ctx, func() error {
+		var alone bool
+		err := s.lease.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", inUseLock).Scan(&alone)
+		if err == nil && alone {
+			err = s.dropLeftovers(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		// unlocking a lock that is not held is only a warning
+		return s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d), pg_advisory_unlock(%[1]d)", inUseLock))
+	})
+}
+
+// locked calls f while no other process sets up the server.
+func (s *server) locked(ctx context.Context, f func() error) error {
 	if err := s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock(%d)", setUpLock)); err != nil {
 		return err
 	}
-	var alone bool
-	err := s.lease.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", inUseLock).Scan(&alone)
-	if err == nil && alone {
-		err = s.dropLeftovers(ctx)
-	}
-	if err == nil { // unlocking a lock that is not held is only a warning
-		err = s.run(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d), pg_advisory_unlock(%[1]d)", inUseLock))
-	}
-	if err == nil {
-		err = s.makeTemplate(ctx)
-	}
-	return errors.Join(err, s.run(ctx, fmt.Sprintf("SELECT pg_advisory_unlock(%d)", setUpLock)))
+	return errors.Join(f(), s.run(ctx, fmt.Sprintf("SELECT pg_advisory_unlock(%d)", setUpLock)))
 }
 
 // run runs statements on the lease, up to the first that fails.
@@ -220,17 +258,23 @@ func (s *server) dropLeftovers(ctx context.Context) error {
 	return err
 }
 
-// stopWhenIdle has the server stop itself when it had no client for a while. One of
+// idleTime returns the time without a client after which a server stops itself.
+func idleTime() (time.Duration, error) {
+	value := os.Getenv("PETSTORE_TEST_IDLE")
+	if value == "" {
+		return time.Minute, nil
+	}
+	idle, err := time.ParseDuration(value)
+	if err != nil || idle <= 0 {
+		return 0, fmt.Errorf("PETSTORE_TEST_IDLE is %q, but must be a duration such as 1m", value)
+	}
+	return idle, nil
+}
+
+// stopWhenIdle has the server stop itself when it had no client for that time. One of
 // its own sessions waits for that, even after its client has ended, because no process
 // of a test run is sure to be the last one.
-func (s *server) stopWhenIdle(ctx context.Context) error {
-	idle := time.Minute
-	if value := os.Getenv("PETSTORE_TEST_IDLE"); value != "" {
-		var err error
-		if idle, err = time.ParseDuration(value); err != nil || idle <= 0 {
-			return fmt.Errorf("PETSTORE_TEST_IDLE is %q, but must be a duration such as 1m", value)
-		}
-	}
+func (s *server) stopWhenIdle(ctx context.Context, idle time.Duration) error {
 	conn, err := pgconn.Connect(ctx, s.url.String())
 	if err != nil {
 		return err
