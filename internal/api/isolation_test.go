@@ -86,16 +86,17 @@ func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
 func (a *tenant) fill(name string) {
 	a.t.Helper()
 	for i := range 2 {
-		petID := a.newPet(fmt.Sprint(name, " ", i), 100)
+		petID := a.newPet(fmt.Sprint(name, " ", i), 10)
 		pets := decode[pet](a.get(fmt.Sprintf("/pets/%d", petID)).want(200))
 		sent := decode[message](a.post("/messages", object{"message": "hello"}).want(202))
+		placed := decode[order](a.post("/store/orders", object{"petId": petID, "shipDate": "2028-01-01T00:00:00Z"}).want(201))
 		key, _, err := auth.Issue(a.t.Context(), db.New(a.db), auth.NewKey{AccountID: a.account, Name: "another", Scope: auth.Admin})
 		if err != nil {
 			a.t.Fatal(err)
 		}
 		a.ids = map[string]string{
 			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(pets.CategoryID, 10),
-			"orderId": strconv.FormatInt(a.newOrder(petID, 1), 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
+			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
 		}
 	}
 	a.tag = a.get("/pets/" + a.ids["petId"]).etag()
@@ -283,47 +284,74 @@ func TestReferencesToOtherAccounts(t *testing.T) {
 	})
 }
 
+// listTargets returns every list of the spec, without filters and with filters that the
+// rows of [tenant.fill] match.
+func listTargets() []string {
+	targets := []string{
+		"/pets?sort=-id", "/pets?sort=-name", "/pets?name=o", "/pets?status=available", "/pets?status=available&sort=name",
+		"/categories?sort=-name", "/categories?name=category",
+		"/store/orders?sort=-id", "/store/orders?complete=false", "/store/orders?shipDateFrom=2026-01-01T00:00:00Z",
+		"/store/orders?complete=false&shipDateTo=2029-01-01T00:00:00Z&sort=-shipDate",
+		"/store/inventory?status=available", "/store/inventory?low=true",
+	}
+	for path, item := range theContract().document.Paths.Map() {
+		if item.Get != nil && item.Get.Parameters.GetByInAndName("query", "limit") != nil {
+			targets = append(targets, path)
+		}
+	}
+	return targets
+}
+
+// items returns the items of a list as JSON. It fails the test if the count differs.
+func (a tenant) items(target string) []string {
+	a.t.Helper()
+	page := a.do("GET", target, nil, "Prefer", "count=exact").want(200)
+	var found []string
+	for _, one := range decode[[]json.RawMessage](page) {
+		found = append(found, string(one))
+	}
+	if count := page.header.Get("X-Total-Count"); count != strconv.Itoa(len(found)) {
+		a.t.Errorf("GET %s: %d items, X-Total-Count %s", target, len(found), count)
+	}
+	return found
+}
+
+// wantCursorRejected fails the test unless a cursor of the account is invalid for
+// another one, like a malformed cursor.
+func (a tenant) wantCursorRejected(target string, other tenant) {
+	a.t.Helper()
+	firstPage := target + "?limit=1"
+	if strings.Contains(target, "?") {
+		firstPage = target + "&limit=1"
+	}
+	next, err := url.Parse(a.get(firstPage).want(200).link("next"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.get(next.RequestURI()).want(200)
+	malformed := other.get(firstPage+"&cursor=none").wantError(400, "invalid_cursor")
+	other.get(next.RequestURI()).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
+}
+
 // TestListsOfOtherAccounts checks that lists, their filters, their counts and their
 // cursors have only the rows of the account.
 func TestListsOfOtherAccounts(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(t *testing.T, owner, other tenant) {
 		t.Helper()
-		for path, item := range theContract().document.Paths.Map() {
-			if item.Get == nil || item.Get.Parameters.GetByInAndName("query", "limit") == nil {
-				continue
-			}
-			items := func(account tenant) map[string]bool {
-				t.Helper()
-				page := account.do("GET", path, nil, "Prefer", "count=exact").want(200)
-				found := map[string]bool{}
-				for _, one := range decode[[]json.RawMessage](page) {
-					found[string(one)] = true
-				}
-				if count := page.header.Get("X-Total-Count"); count != strconv.Itoa(len(found)) {
-					t.Errorf("GET %s: %d items, X-Total-Count %s", path, len(found), count)
-				}
-				return found
-			}
-			theirs := items(owner)
-			for one := range items(other) {
-				if theirs[one] {
-					t.Errorf("GET %s: two accounts list %s", path, one)
+		for _, target := range listTargets() {
+			theirs, own := owner.items(target), other.items(target)
+			for _, one := range own {
+				if slices.Contains(theirs, one) {
+					t.Errorf("GET %s: two accounts list %s", target, one)
 				}
 			}
-			if len(theirs) < 2 {
-				if path != "/sandboxes" { // a sandbox has none
-					t.Errorf("GET %s: the owner has %d items, want at least 2", path, len(theirs))
-				}
-				continue
+			switch {
+			case len(theirs) >= 2:
+				owner.wantCursorRejected(target, other)
+			case !strings.HasPrefix(target, "/sandboxes"): // a sandbox has none
+				t.Errorf("GET %s: the owner has %d items, want at least 2", target, len(theirs))
 			}
-			next, err := url.Parse(owner.get(path + "?limit=1").want(200).link("next"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			owner.get(next.RequestURI()).want(200)
-			rejected := other.get(next.RequestURI()).wantError(400, "invalid_cursor")
-			rejected.wantAsAbsent(other.get(path+"?limit=1&cursor=none").wantError(400, "invalid_cursor"))
 		}
 		for _, target := range []string{"/pets?id=%[1]s", "/pets?id=%[1]s&id=%[1]s0", "/pets?categoryId=%[2]s", "/pets?categoryId=%[2]s&sort=name", "/store/orders?petId=%[1]s"} {
 			target = fmt.Sprintf(target, owner.ids["petId"], owner.ids["categoryId"])
@@ -336,10 +364,8 @@ func TestListsOfOtherAccounts(t *testing.T) {
 		if len(both) != 1 || strconv.FormatInt(both[0].ID, 10) != other.ids["petId"] {
 			t.Errorf("a batch with a pet of another account: %+v", both)
 		}
-		before := other.get("/store/inventory/summary").want(200).body
-		owner.put("/store/inventory/"+owner.ids["petId"], object{"quantity": 7}).want(200)
-		if after := other.get("/store/inventory/summary").want(200).body; string(after) != string(before) {
-			t.Errorf("the summary counts the stock of another account: %s, before %s", after, before)
+		if summary := other.get("/store/inventory/summary").want(200).body; string(summary) != `{"available":2,"pending":0,"sold":0}` {
+			t.Errorf("the summary of an account with two pets: %s", summary)
 		}
 	})
 }
@@ -389,7 +415,7 @@ func TestNamesOfOtherAccounts(t *testing.T) {
 }
 
 // sampleTenants creates accounts whose stores have the same ids: the sample data with
-// ids from 1. Pet 1, its stock and category 1 are different in each.
+// ids from 1. Pet 1, its stock, category 1 and order 1 are different in each.
 func (p *petstore) sampleTenants(number int) []tenant {
 	p.t.Helper()
 	const pets = 20
@@ -410,6 +436,7 @@ func (p *petstore) sampleTenants(number int) []tenant {
 		all[i].patch("/pets/1", object{"name": "Rex of " + name}).want(200)
 		all[i].patch("/categories/1", object{"name": "Dogs of " + name}).want(200)
 		all[i].put("/store/inventory/1", object{"quantity": 1000 * (i + 1)}).want(200)
+		all[i].patch("/store/orders/1", object{"shipDate": fmt.Sprintf("%d-01-01T00:00:00Z", 2030+i)}).want(200)
 		for range i {
 			all[i].post("/messages", object{"message": name}).want(202)
 		}
@@ -425,6 +452,15 @@ func TestSameIDsInTwoAccounts(t *testing.T) {
 	tenants := start(t).sampleTenants(2)
 	one, other := tenants[0], tenants[1]
 	before, changed := one.rowsOf(one.account), other.rowsOf(other.account)
+	for target, body := range map[string]object{
+		"/pets/1": {"name": "Max"}, "/categories/1": {"name": "Hounds"}, "/store/orders/1": {"shipDate": nil}, "/store/inventory/1": {"quantity": 5},
+	} {
+		method := "PATCH"
+		if strings.HasPrefix(target, "/store/inventory") {
+			method = "PUT"
+		}
+		other.do(method, target, body, "If-Match", other.get(target).want(200).etag()).want(200)
+	}
 	for _, o := range operations() {
 		kind := regexp.MustCompile(`{(petId|categoryId|orderId)}`).FindString(o.path)
 		if kind == "" {
