@@ -31,6 +31,9 @@ const (
 	keyStatusLapsed = "expired"
 )
 
+// keyArgument is the argument of rotate and revoke, for error messages.
+const keyArgument = "the id or the prefix of one API key"
+
 // scopes are the values of --scope.
 var scopes = []string{"read", "write", "admin"}
 
@@ -146,17 +149,23 @@ func parseExpiry(text string, now time.Time) (*time.Time, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // no expiry
 	}
-	duration, err := time.ParseDuration(text)
-	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		var number int
-		number, err = strconv.Atoi(days)
-		duration = time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day
-	}
+	duration, err := parseDays(text)
 	if err != nil || duration <= 0 || duration > maxKeyExpiry {
 		return nil, fmt.Errorf("--expires-in must be a duration such as 90d or 12h, at most 100 years, but is %q", text)
 	}
 	expiresAt := now.Add(duration)
 	return &expiresAt, nil
+}
+
+// parseDays parses a Go duration, or a number of days such as 90d. It returns a longer
+// duration than [maxKeyExpiry] for any larger number of days.
+func parseDays(text string) (time.Duration, error) {
+	days, isDays := strings.CutSuffix(text, "d")
+	if !isDays {
+		return time.ParseDuration(text)
+	}
+	number, err := strconv.Atoi(days)
+	return time.Duration(min(number, int(maxKeyExpiry/day)+1)) * day, err
 }
 
 func (p *program) keyListCommand() *cobra.Command {
@@ -180,10 +189,7 @@ func (p *program) keyListCommand() *cobra.Command {
 }
 
 func (p *program) listKeys(ctx context.Context, queries *db.Queries, name string) error {
-	owner, err := queries.AccountGetByName(ctx, name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("there is no account %q", name)
-	}
+	owner, err := findAccount(ctx, queries, name)
 	if err != nil {
 		return err
 	}
@@ -232,7 +238,7 @@ func (p *program) keyRotateCommand() *cobra.Command {
 only the secret on stdout. It is shown only once. The old secret keeps working for
 the grace period. Without one it stops within a second on every server.`,
 		Example: "  petstore key rotate petstore_4fTq2LxZ --grace 10m",
-		Args:    oneKey,
+		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
 				return wrongUsage(cmd, "--grace must be 0s to %.0fh in whole seconds, but is %s", auth.MaxGrace.Hours(), grace)
@@ -289,7 +295,7 @@ func (p *program) keyRevokeCommand() *cobra.Command {
 		Long: `Revoke revokes an API key, identified by its id or prefix, within a second on
 every server. Revoking it again changes nothing.`,
 		Example: "  petstore key revoke petstore_4fTq2LxZ",
-		Args:    oneKey,
+		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var params db.APIKeyRevokeParams
 			params.ID, params.Prefix = idOrPrefix(args[0])

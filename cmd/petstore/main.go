@@ -62,7 +62,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
-		p.serveCommand(), p.devCommand(), p.migrateCommand(), p.keyCommand(),
+		p.serveCommand(), p.devCommand(), p.migrateCommand(), p.accountCommand(), p.keyCommand(), p.sandboxCommand(),
 		p.seedCommand(), p.openAPICommand(), p.healthcheckCommand(), p.versionCommand(),
 	)
 	addHelpCommand(root)

@@ -67,7 +67,9 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate status", "migrate version",
-		"key", "key create", "key list", "key rotate", "key revoke", "seed", "openapi", "healthcheck", "version",
+		"account", "account create", "account list", "account delete",
+		"key", "key create", "key list", "key rotate", "key revoke",
+		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "seed", "openapi", "healthcheck", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
@@ -86,6 +88,9 @@ func TestWrongUsage(t *testing.T) {
 		"key create", "key create --account a --scope root", "key create --account a --expires-in soon",
 		"key create --account a --expires-in 0d", "key list", "key revoke",
 		"key create --account \t", "key create --account a\u0085b", "key create --account a --name \x7F", "key create --account " + strings.Repeat("a", 101),
+		"account create", "account create a b", "account create \t", "account delete", "account list a",
+		"sandbox create", "sandbox create --account a --sample big", "sandbox create --account a --expires-in 59s", "sandbox create --account a --expires-in 8d",
+		"sandbox create --account a --expires-in 61500ms", "sandbox create --account a --name \t", "sandbox list", "sandbox reset", "sandbox reset 1", "sandbox delete sbx_0", "sandbox delete current",
 		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {
 		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Split(args, " ")...)
@@ -269,6 +274,7 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("key create prints %q, want only the key", secret)
 	}
 	must(t, environ, "key", "create", "--account", "acme")
+	must(t, environ, "key", "create", "--account", "other") // not in the list of acme
 	prefix := secret[:len("petstore_")+8]
 	list := must(t, environ, "key", "list", "--account", "acme")
 	if !strings.Contains(list, prefix) || strings.Contains(list, strings.TrimSpace(secret)) || strings.Count(list, "in force") != 2 {
@@ -362,7 +368,7 @@ func TestRotateKey(t *testing.T) {
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL} // only the owner may set ids
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
 	if out := must(t, environ, "seed", "--pets", "50"); !strings.Contains(out, "50 pets") {
 		t.Errorf("seed: %q", out)
 	}
@@ -395,20 +401,25 @@ func TestOpenAPIAndVersion(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"key create --scope ":      "read\nwrite\nadmin\n:4\n",
-		"key create --scope=":      "read\nwrite\nadmin\n:4\n",
-		"key create --expires-in ": "30d\n90d\n365d\n:4\n",
-		"key rotate 1 --grace ":    "10m\n1h\n24h\n:4\n",
-		"openapi --format ":        "yaml\njson\n:4\n",
-		"help mig":                 "migrate\tMigrate the database schema at deploy time\n:4\n",
-		"help migrate u":           "up\tApply every pending migration\n:4\n",
-		"key revoke ":              ":4\n",
-		"serve ":                   ":4\n",
-		"seed --pets ":             ":4\n",
-		"key list --account ":      ":4\n",
-		"completion bash ":         ":4\n",
-		"migrate ver":              "version\tPrint the version of the schema\n:4\n",
-		"dev --po":                 "--port\tthe port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port\n:4\n",
+		"key create --scope ":          "read\nwrite\nadmin\n:4\n",
+		"key create --scope=":          "read\nwrite\nadmin\n:4\n",
+		"key create --expires-in ":     "30d\n90d\n365d\n:4\n",
+		"key rotate 1 --grace ":        "10m\n1h\n24h\n:4\n",
+		"sandbox create --sample ":     "shop\nempty\n:4\n",
+		"sandbox create --expires-in ": "1h\n24h\n7d\n:4\n",
+		"sandbox delete ":              ":4\n",
+		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
+		"account delete ":              ":4\n",
+		"openapi --format ":            "yaml\njson\n:4\n",
+		"help mig":                     "migrate\tMigrate the database schema at deploy time\n:4\n",
+		"help migrate u":               "up\tApply every pending migration\n:4\n",
+		"key revoke ":                  ":4\n",
+		"serve ":                       ":4\n",
+		"seed --pets ":                 ":4\n",
+		"key list --account ":          ":4\n",
+		"completion bash ":             ":4\n",
+		"migrate ver":                  "version\tPrint the version of the schema\n:4\n",
+		"dev --po":                     "--port\tthe port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port\n:4\n",
 	} {
 		if got := must(t, nil, append([]string{"__complete"}, strings.Split(line, " ")...)...); got != want {
 			t.Errorf("petstore %s<TAB>: %q, want %q", line, got, want)

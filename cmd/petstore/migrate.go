@@ -22,7 +22,7 @@ func (p *program) migrateCommand() *cobra.Command {
 concurrently: one process migrates while the others wait.
 
 If PETSTORE_SERVING_ROLE is set, up grants that role only the privileges that
-serve and key need. Run serve as that role, so that the process that clients
+serve, account, key and sandbox need. Run serve as that role, so that the process that clients
 reach cannot change the schema.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore migrate up",
 		Args:    noArguments,
@@ -123,7 +123,16 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	if !isTerminal(p.stdin) {
 		return fmt.Errorf("migrate down reverts %s and deletes the data that it drops; confirm it with --yes", latest)
 	}
-	fmt.Fprintf(p.stderr, "Revert %s in %s and delete the data that it drops? [y/N] ", latest, postgres.Name(c.DatabaseURL))
+	confirmed, err := p.confirm(ctx, fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.DatabaseURL)))
+	if err == nil && !confirmed {
+		err = errors.New("nothing was reverted, because the reply was not yes")
+	}
+	return err
+}
+
+// confirm asks a question on the terminal and reports whether the reply is yes.
+func (p *program) confirm(ctx context.Context, question string) (bool, error) {
+	fmt.Fprint(p.stderr, question, " [y/N] ")
 	reply := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // end of input means no
@@ -131,12 +140,10 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	}()
 	select {
 	case line := <-reply:
-		if line = strings.ToLower(strings.TrimSpace(line)); line != "y" && line != "yes" {
-			return errors.New("nothing was reverted, because the reply was not yes")
-		}
-		return nil
+		line = strings.ToLower(strings.TrimSpace(line))
+		return line == "y" || line == "yes", nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 }
 

@@ -25,7 +25,7 @@ var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretsc
 // showsKeys reports whether a command prints an API key on stdout.
 func showsKeys(args []string) bool {
 	command := strings.Join(args[:min(2, len(args))], " ")
-	return command == "key create" || command == "key rotate" || command == "dev"
+	return command == "key create" || command == "key rotate" || command == "sandbox create" || command == "dev"
 }
 
 // learnEnviron adds the passwords of an environment.

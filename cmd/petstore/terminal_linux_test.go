@@ -60,6 +60,39 @@ func TestMigrateDownAsks(t *testing.T) {
 	}
 }
 
+// TestDeleteAsks checks that on a terminal only the reply yes deletes an account or a
+// sandbox.
+func TestDeleteAsks(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).URL}
+	must(t, environ, "account", "create", "acme")
+	must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty")
+	for _, test := range []struct{ command, question, list string }{
+		{"sandbox delete sbx_1002", "Delete the sandbox sbx_1002 (sandbox) with its store and its keys? [y/N] ", "sandbox list --account acme"},
+		{"account delete acme", `Delete the account "acme" with its store, its keys and its sandboxes? [y/N] `, "account list"},
+	} {
+		before := must(t, environ, strings.Fields(test.list)...)
+		for _, reply := range []string{"\n", "n\n", "y\n"} {
+			keyboard, terminal := openTerminal(t)
+			if _, err := keyboard.WriteString(reply); err != nil {
+				t.Fatal(err)
+			}
+			var stdout, stderr bytes.Buffer
+			err := run(t.Context(), strings.Fields(test.command), environ, terminal, &stdout, &stderr)
+			if asked := stderr.String(); asked != test.question {
+				t.Errorf("%s: the prompt is %q, want %q", test.command, asked, test.question)
+			}
+			after := must(t, environ, strings.Fields(test.list)...)
+			switch {
+			case reply == "y\n" && (err != nil || after == before):
+				t.Errorf("%s after a yes: %v, the list:\n%s", test.command, err, after)
+			case reply != "y\n" && (err == nil || err.Error() != "nothing was deleted, because the reply was not yes" || after != before):
+				t.Errorf("%s after %q: %v, the list:\n%s", test.command, reply, err, after)
+			}
+		}
+	}
+}
+
 // TestSeedShowsProgress checks that seed prints its progress on a terminal, in one line
 // that it clears at the end.
 func TestSeedShowsProgress(t *testing.T) {

@@ -43,12 +43,14 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return wrongUsage(cmd, "there is no command %q%s", args[0], hint)
 }
 
-// oneKey validates that a command has one argument, which identifies an API key.
-func oneKey(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return wrongUsage(cmd, "%s takes the id or the prefix of one API key, but got %d arguments", nameOf(cmd), len(args))
+// oneArgument validates that a command has one argument, described for the error message.
+func oneArgument(described string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return wrongUsage(cmd, "%s takes %s, but got %d arguments", nameOf(cmd), described, len(args))
+		}
+		return nil
 	}
-	return nil
 }
 
 // wrongFlag explains which flag could not be parsed, and its valid values.

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/postgres"
+)
+
+const accountsPerPage = 1000 // read in one query
+
+// accountObject is an account in the output of --json.
+type accountObject struct {
+	ID        int64     `json:"id"`
+	Name      string    `json:"name"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+func (p *program) accountCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "account",
+		Short: "Create, list and delete accounts",
+		Long: `Each account has a store of its own: categories, pets, inventory, orders and
+messages. An API key sees and changes the store of its account only.`,
+		Example: "  petstore account create acme",
+		Args:    noArguments,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	command.AddCommand(p.accountCreateCommand(), p.accountListCommand(), p.accountDeleteCommand())
+	return command
+}
+
+func (p *program) accountCreateCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create an account with an empty store",
+		Long: `Create creates an account with an empty store and prints only its id on stdout. The
+account has no API keys yet: "petstore key create --account NAME" creates one, and the
+account too if it does not exist.`,
+		Example: "  petstore account create acme\n  petstore account create acme --json",
+		Args:    oneArgument("the name of one account"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !isName(args[0]) {
+				return wrongUsage(cmd, "the name must have 1 to %d characters, not only white space and no control characters", maxAccountName)
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				made, err := createAccount(ctx, database, args[0])
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return p.printJSON(accountObject{made.ID, made.Name, made.CreatedAt.UTC()})
+				}
+				_, err = fmt.Fprintln(p.stdout, made.ID)
+				return err
+			})
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print the account as a JSON object with id, name and createdAt")
+	return command
+}
+
+// createAccount creates an account. The error says so if the name is taken.
+func createAccount(ctx context.Context, database *postgres.DB, name string) (made db.AccountCreateRow, err error) {
+	err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+		if made, err = queries.AccountCreate(ctx, name); err != nil {
+			return err
+		}
+		return queries.AccountStateEnsure(ctx, made.ID)
+	})
+	if postgres.IsUniqueViolation(err) {
+		err = fmt.Errorf("there is already an account %q; choose another name", name)
+	}
+	return made, err
+}
+
+func (p *program) accountListCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:     "list",
+		Short:   "List the accounts, without their sandboxes",
+		Example: "  petstore account list --json",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				return p.listAccounts(ctx, db.New(database), asJSON)
+			})
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with id, name and createdAt")
+	return command
+}
+
+func (p *program) listAccounts(ctx context.Context, queries *db.Queries, asJSON bool) error {
+	all := []accountObject{}
+	for page := (db.AccountListParams{PageSize: accountsPerPage}); ; {
+		rows, err := queries.AccountList(ctx, page)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			all = append(all, accountObject{row.ID, row.Name, row.CreatedAt.UTC()})
+		}
+		if len(rows) < accountsPerPage {
+			break
+		}
+		page.AfterID = rows[len(rows)-1].ID
+	}
+	if asJSON {
+		return p.printJSON(all)
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tNAME\tCREATED")
+	for _, one := range all {
+		fmt.Fprintf(table, "%d\t%s\t%s\n", one.ID, one.Name, one.CreatedAt.Format(time.RFC3339))
+	}
+	return table.Flush()
+}
+
+func (p *program) accountDeleteCommand() *cobra.Command {
+	var yes bool
+	command := &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete an account with its store, its keys and its sandboxes",
+		Long: `Delete deletes an account. Its API keys and those of its sandboxes stop within a second
+on every server, and its name is free at once. A running server then deletes the data
+in the background. If none runs, the next one deletes it after its start. This cannot
+be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
+		Example: "  petstore account delete acme --yes",
+		Args:    oneArgument("the name of one account"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				owner, err := findAccount(ctx, db.New(database), args[0])
+				if err != nil {
+					return err
+				}
+				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name)); err != nil {
+					return err
+				}
+				if err := deleteAccount(ctx, database, owner.ID); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(p.stdout, "deleted account %d (%s)\n", owner.ID, owner.Name)
+				return err
+			})
+		},
+	}
+	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return command
+}
+
+// findAccount returns the account with a name. The error says so if there is none.
+func findAccount(ctx context.Context, queries *db.Queries, name string) (db.AccountGetByNameRow, error) {
+	owner, err := queries.AccountGetByName(ctx, name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fmt.Errorf("there is no account %q; petstore account list shows all accounts", name)
+	}
+	return owner, err
+}
+
+// deleteAccount deletes an account or a sandbox. It changes nothing if another process
+// has deleted it meanwhile.
+func deleteAccount(ctx context.Context, database *postgres.DB, id int64) error {
+	return transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+		_, err := account.Delete(ctx, queries, id)
+		return err
+	})
+}
+
+// confirmDelete asks for confirmation to delete something, unless yes is true. It
+// returns an error unless the reply is yes.
+func (p *program) confirmDelete(ctx context.Context, cmd *cobra.Command, yes bool, what string) error {
+	if yes {
+		return nil
+	}
+	if !isTerminal(p.stdin) {
+		return fmt.Errorf("%s deletes %s; confirm it with --yes", nameOf(cmd), what)
+	}
+	confirmed, err := p.confirm(ctx, fmt.Sprintf("Delete %s?", what))
+	if err == nil && !confirmed {
+		err = errors.New("nothing was deleted, because the reply was not yes")
+	}
+	return err
+}
+
+// transact runs an action in a transaction. It repeats the action after an error that a
+// retry can resolve.
+func transact(ctx context.Context, database *postgres.DB, action func(context.Context, *db.Queries) error) error {
+	_, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+		return struct{}{}, action(ctx, db.New(tx))
+	})
+	return err
+}
+
+// printJSON prints a value as one line of JSON.
+func (p *program) printJSON(value any) error {
+	encoder := json.NewEncoder(p.stdout)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}

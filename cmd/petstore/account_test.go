@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/account"
+	"petstore/internal/pgtest"
+)
+
+// fromJSON parses the output of a command with --json, which must be one line.
+func fromJSON[T any](t *testing.T, output string) T {
+	t.Helper()
+	var value T
+	if err := json.Unmarshal([]byte(output), &value); err != nil || strings.Count(output, "\n") != 1 || !strings.HasSuffix(output, "\n") {
+		t.Fatalf("%v; want one line of JSON:\n%s", err, output)
+	}
+	return value
+}
+
+// wantRefusal fails the test unless a command fails with a sentence and prints nothing
+// on stdout.
+func wantRefusal(t *testing.T, environ []string, sentence string, args ...string) {
+	t.Helper()
+	if stdout, _, err := execute(t, environ, args...); err == nil || !strings.Contains(err.Error(), sentence) || stdout != "" {
+		t.Errorf("petstore %s: %v, printed %q; want the error %q", strings.Join(args, " "), err, stdout, sentence)
+	}
+}
+
+// TestAccounts checks the account commands as the serving role, which the operator's
+// container has.
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	if list := must(t, environ, "account", "list"); list != "ID  NAME  CREATED\n" {
+		t.Errorf("the list of no accounts: %q", list)
+	}
+	if list := must(t, environ, "account", "list", "--json"); list != "[]\n" {
+		t.Errorf("the list of no accounts as JSON: %q", list)
+	}
+	if id := must(t, environ, "account", "create", "acme"); id != "1001\n" {
+		t.Errorf("account create prints %q, want only the id", id)
+	}
+	wantRefusal(t, environ, `there is already an account "acme"; choose another name`, "account", "create", "acme")
+	made := fromJSON[accountObject](t, must(t, environ, "account", "create", "<b> & co", "--json"))
+	if made.Name != "<b> & co" || made.ID <= 1001 || time.Since(made.CreatedAt) > time.Hour {
+		t.Errorf("account create --json: %+v", made)
+	}
+	must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--name", "hidden")
+	listed := fromJSON[[]accountObject](t, must(t, environ, "account", "list", "--json"))
+	if len(listed) != 2 || listed[0].Name != "acme" || listed[1] != made {
+		t.Errorf("account list --json: %+v", listed)
+	}
+	if list := must(t, environ, "account", "list"); !strings.Contains(list, "1001  acme ") || strings.Contains(list, "hidden") {
+		t.Errorf("account list:\n%s", list)
+	}
+
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	wantRefusal(t, environ, `account delete deletes the account "acme" with its store, its keys and its sandboxes; confirm it with --yes`, "account", "delete", "acme")
+	wantRefusal(t, environ, `there is no account "nobody"; petstore account list shows all accounts`, "account", "delete", "nobody", "--yes")
+	wantRefusal(t, environ, `there is no account "hidden"`, "account", "delete", "hidden", "--yes") // a sandbox
+	if keys := must(t, environ, "key", "list", "--account", "acme"); !strings.Contains(keys, key[:len("petstore_")+8]) {
+		t.Errorf("the keys after no deletion:\n%s", keys)
+	}
+	if deleted := must(t, environ, "account", "delete", "acme", "--yes"); deleted != "deleted account 1001 (acme)\n" {
+		t.Errorf("account delete prints %q", deleted)
+	}
+	wantRefusal(t, environ, `there is no account "acme"`, "account", "delete", "acme", "--yes")
+	wantRefusal(t, environ, `there is no account "acme"`, "key", "list", "--account", "acme")
+	if id := must(t, environ, "account", "create", "acme"); id == "1001\n" {
+		t.Errorf("a new account with the name of a deleted one has its id %s", id)
+	}
+}
+
+// TestListManyAccounts checks that the list has all accounts in order, over several
+// pages.
+func TestListManyAccounts(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	const many = 2 * accountsPerPage // the second page is full
+	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) SELECT 'account ' || n FROM generate_series(1, $1) n", many); err != nil {
+		t.Fatal(err)
+	}
+	listed := fromJSON[[]accountObject](t, must(t, []string{"DATABASE_URL=" + database.URL}, "account", "list", "--json"))
+	if len(listed) != many || !slices.IsSortedFunc(listed, func(a, b accountObject) int { return int(a.ID - b.ID) }) {
+		t.Fatalf("the list has %d accounts, want %d, sorted by id", len(listed), many)
+	}
+}
+
+// TestSandboxes checks the sandbox commands as the serving role.
+func TestSandboxes(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL}
+	wantRefusal(t, environ, `there is no account "acme"`, "sandbox", "create", "--account", "acme")
+	wantRefusal(t, environ, `there is no account "acme"`, "sandbox", "list", "--account", "acme")
+	must(t, environ, "account", "create", "acme")
+	must(t, environ, "account", "create", "other")
+	if list := must(t, environ, "sandbox", "list", "--account", "acme"); list != "ID  NAME  SAMPLE  CREATED  EXPIRES\n" {
+		t.Errorf("the list of no sandboxes: %q", list)
+	}
+	secret := must(t, environ, "sandbox", "create", "--account", "acme")
+	if !keyPattern.MatchString(secret) || keyPattern.ReplaceAllString(secret, "") != "\n" {
+		t.Fatalf("sandbox create prints %q, want only the key", secret)
+	}
+	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
+	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !sandboxIDPattern.MatchString(made.ID) || until > 7*day || until < 6*day || !keyPattern.MatchString(made.Secret) {
+		t.Errorf("sandbox create --json: %+v", made)
+	}
+	listed := fromJSON[[]sandboxObject](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))
+	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID || listed[1].Secret != "" {
+		t.Errorf("sandbox list --json: %+v", listed)
+	}
+	if until := time.Until(*listed[0].ExpiresAt); until > day || until < day-time.Hour {
+		t.Errorf("a sandbox expires after %s by default, want 24h", until)
+	}
+	if list := must(t, environ, "sandbox", "list", "--account", "acme"); !strings.Contains(list, made.ID+"  ci ") || strings.Count(list, "\n") != 3 {
+		t.Errorf("sandbox list:\n%s", list)
+	}
+	if list := must(t, environ, "sandbox", "list", "--account", "other", "--json"); list != "[]\n" {
+		t.Errorf("the list of another account: %s", list)
+	}
+
+	wantRefusal(t, environ, "sandbox delete deletes the sandbox "+made.ID+" (ci) with its store and its keys; confirm it with --yes", "sandbox", "delete", made.ID)
+	for _, id := range []string{"sbx_1001", "sbx_9007199254740991"} { // an account, and none
+		wantRefusal(t, environ, "there is no sandbox "+id, "sandbox", "delete", id, "--yes")
+		wantRefusal(t, environ, "there is no sandbox "+id, "sandbox", "reset", id)
+	}
+	if deleted := must(t, environ, "sandbox", "delete", made.ID, "--yes"); deleted != "deleted sandbox "+made.ID+" (ci)\n" {
+		t.Errorf("sandbox delete prints %q", deleted)
+	}
+	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "delete", made.ID, "--yes")
+	wantRefusal(t, environ, "there is no sandbox "+made.ID, "sandbox", "reset", made.ID)
+}
+
+// TestTooManySandboxes checks that the error names the maximum.
+func TestTooManySandboxes(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL}
+	must(t, environ, "account", "create", "acme")
+	if _, err := database.Pool.Exec(t.Context(), `
+		INSERT INTO accounts (parent_id, name, sample, expires_at)
+		SELECT 1001, 'full', 'empty', now() + interval '1 hour' FROM generate_series(1, $1)`, account.MaxSandboxes); err != nil {
+		t.Fatal(err)
+	}
+	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, which is the maximum; delete one first`, "sandbox", "create", "--account", "acme")
+}
+
+// TestSandboxLives checks a sandbox from the outside: its key works on a server, a reset
+// returns it to its sample data, and its deletion and that of its account stop the keys.
+func TestSandboxLives(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	p := begin(t, t.TempDir(), environ, "serve")
+	base := p.address()
+	must(t, environ, "account", "create", "acme")
+	first := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
+	second := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
+		t.Errorf("GET /pets/1 of a new sandbox: status %d", got)
+	}
+	post(t, base+"/categories", second.Secret, `{"name": "Reptiles"}`)
+	categories := func() int64 {
+		t.Helper()
+		var count int64
+		if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM categories WHERE 'sbx_' || account_id = $1", second.ID).Scan(&count); err != nil {
+			t.Fatal(err)
+		}
+		return count
+	}
+	if got := categories(); got != 13 {
+		t.Errorf("the sandbox has %d categories before the reset, want 13", got)
+	}
+	if reset := must(t, environ, "sandbox", "reset", second.ID); reset != "reset sandbox "+second.ID+" (sandbox)\n" {
+		t.Errorf("sandbox reset prints %q", reset)
+	}
+	if got := categories(); got != 12 {
+		t.Errorf("the sandbox has %d categories after the reset, want 12", got)
+	}
+	stops := func(key string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; {
+			got := status(t, base+"/pets/1", key)
+			if got == http.StatusUnauthorized {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("a key of a deleted account still works: status %d", got)
+			}
+		}
+	}
+	must(t, environ, "sandbox", "delete", second.ID, "--yes")
+	stops(second.Secret)
+	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
+		t.Errorf("the other sandbox: status %d", got)
+	}
+	must(t, environ, "account", "delete", "acme", "--yes")
+	stops(first)
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}

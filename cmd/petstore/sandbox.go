@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+)
+
+const sandboxIDPrefix = "sbx_"
+
+// sandboxIDPattern matches the ids of sandboxes, as the API returns them.
+var sandboxIDPattern = regexp.MustCompile(`^` + sandboxIDPrefix + `[1-9][0-9]{0,15}$`)
+
+// samples are the values of --sample.
+var samples = []string{account.SampleShop, account.SampleEmpty}
+
+// sandboxObject is a sandbox in the output of --json. It has the fields of the API.
+type sandboxObject struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Sample    string     `json:"sample"`
+	CreatedAt time.Time  `json:"createdAt"`
+	ExpiresAt *time.Time `json:"expiresAt"`
+	Secret    string     `json:"secret,omitempty"`
+}
+
+func (p *program) sandboxCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "sandbox",
+		Short: "Create, list, reset and delete sandboxes",
+		Long: `A sandbox is a temporary account for a test run or a demo. Its store is its own and
+starts with sample data. It shares the limits of the account that it belongs to. When
+it expires, its API keys stop and a running server deletes its data.`,
+		Example: "  petstore sandbox create --account demo",
+		Args:    noArguments,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	command.AddCommand(p.sandboxCreateCommand(), p.sandboxListCommand(), p.sandboxResetCommand(), p.sandboxDeleteCommand())
+	return command
+}
+
+func (p *program) sandboxCreateCommand() *cobra.Command {
+	var owner, expiresIn string
+	var asJSON bool
+	sandbox := account.NewSandbox{}
+	command := &cobra.Command{
+		Use:   "create",
+		Short: "Create a sandbox with an admin key",
+		Long: `Create creates a sandbox of an account and prints only its admin key on stdout. The key
+is shown only once and expires with the sandbox. "petstore sandbox list" shows the id.
+With --json, it prints a JSON object with id, name, sample, createdAt, expiresAt and
+secret, which is the key.`,
+		Example: "  petstore sandbox create --account demo --sample empty --expires-in 1h\n" +
+			"  petstore sandbox create --account demo --json",
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if owner == "" {
+				return wrongUsage(cmd, "--account is required: name the account of the new sandbox")
+			}
+			if !isName(sandbox.Name) {
+				return wrongUsage(cmd, "--name must have 1 to %d characters, not only white space and no control characters", maxAccountName)
+			}
+			if sandbox.Sample != account.SampleShop && sandbox.Sample != account.SampleEmpty {
+				return wrongUsage(cmd, "--sample must be %s, but is %q", orList(samples), sandbox.Sample)
+			}
+			if sandbox.Expiry, err = parseDays(expiresIn); err != nil || sandbox.Expiry < account.MinExpiry || sandbox.Expiry > account.MaxExpiry || sandbox.Expiry%time.Second != 0 {
+				return wrongUsage(cmd, "--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is %q", expiresIn)
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				made, secret, err := createSandbox(ctx, database, owner, sandbox)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					object := sandboxFrom(db.SandboxListRow(made))
+					object.Secret = secret.Reveal()
+					return p.printJSON(object)
+				}
+				_, err = fmt.Fprintln(p.stdout, secret.Reveal())
+				return err
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&owner, "account", "", "the name of the account that the sandbox belongs to (required)")
+	flags.StringVar(&sandbox.Name, "name", account.DefaultName, "a label for the sandbox")
+	flags.StringVar(&sandbox.Sample, "sample", account.SampleShop, "the sample data: shop or empty")
+	flags.StringVar(&expiresIn, "expires-in", "24h", "how long the sandbox exists, from 1m to 7d")
+	flags.BoolVar(&asJSON, "json", false, "print the sandbox and its key as a JSON object")
+	completeFlag(command, "sample", samples...)
+	completeFlag(command, "expires-in", "1h", "24h", "7d")
+	return command
+}
+
+// createSandbox creates a sandbox of the account with a name.
+func createSandbox(ctx context.Context, database *postgres.DB, name string, sandbox account.NewSandbox) (made db.SandboxCreateRow, secret auth.Secret, err error) {
+	err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+		owner, err := findAccount(ctx, queries, name)
+		if err != nil {
+			return err
+		}
+		sandbox.ParentID = owner.ID
+		made, secret, err = account.CreateSandbox(ctx, queries, sandbox)
+		if errors.Is(err, account.ErrTooManySandboxes) {
+			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
+		}
+		return err
+	})
+	return made, secret, err
+}
+
+func sandboxFrom(row db.SandboxListRow) sandboxObject {
+	expiresAt := row.ExpiresAt.UTC()
+	return sandboxObject{ID: sandboxIDPrefix + strconv.FormatInt(row.ID, 10), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: &expiresAt}
+}
+
+func (p *program) sandboxListCommand() *cobra.Command {
+	var owner string
+	var asJSON bool
+	command := &cobra.Command{
+		Use:     "list",
+		Short:   "List the sandboxes of an account",
+		Example: "  petstore sandbox list --account demo",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if owner == "" {
+				return wrongUsage(cmd, "--account is required: name the account whose sandboxes to list")
+			}
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				return p.listSandboxes(ctx, db.New(database), owner, asJSON)
+			})
+		},
+	}
+	command.Flags().StringVar(&owner, "account", "", "the name of the account (required)")
+	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with id, name, sample, createdAt and expiresAt")
+	return command
+}
+
+func (p *program) listSandboxes(ctx context.Context, queries *db.Queries, name string, asJSON bool) error {
+	owner, err := findAccount(ctx, queries, name)
+	if err != nil {
+		return err
+	}
+	rows, err := queries.SandboxList(ctx, db.SandboxListParams{ParentID: owner.ID, PageSize: account.MaxSandboxes})
+	if err != nil {
+		return err
+	}
+	all := make([]sandboxObject, len(rows))
+	for i, row := range rows {
+		all[i] = sandboxFrom(row)
+	}
+	if asJSON {
+		return p.printJSON(all)
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tNAME\tSAMPLE\tCREATED\tEXPIRES")
+	for _, one := range all {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", one.ID, one.Name, one.Sample, one.CreatedAt.Format(time.RFC3339), one.ExpiresAt.Format(time.RFC3339))
+	}
+	return table.Flush()
+}
+
+func (p *program) sandboxResetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reset ID",
+		Short: "Return a sandbox to its sample data",
+		Long: `Reset deletes all data of a sandbox and loads its sample data again, in one
+transaction. Its API keys and its faults stay. It does not ask for confirmation.`,
+		Example: "  petstore sandbox reset sbx_1002",
+		Args:    oneSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				sandbox, err := findSandbox(ctx, db.New(database), args[0])
+				if err != nil {
+					return err
+				}
+				err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+					return account.Reset(ctx, queries, sandbox.ID)
+				})
+				if errors.Is(err, account.ErrClosed) { // deleted meanwhile
+					return noSandbox(args[0])
+				}
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(p.stdout, "reset sandbox %s (%s)\n", args[0], sandbox.Name)
+				return err
+			})
+		},
+	}
+}
+
+func (p *program) sandboxDeleteCommand() *cobra.Command {
+	var yes bool
+	command := &cobra.Command{
+		Use:   "delete ID",
+		Short: "Delete a sandbox with its store and its keys",
+		Long: `Delete deletes a sandbox. Its API keys stop within a second on every server. A running
+server then deletes the data in the background. If none runs, the next one deletes it
+after its start. It asks for confirmation. Scripts without a terminal need --yes.`,
+		Example: "  petstore sandbox delete sbx_1002 --yes",
+		Args:    oneSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+				sandbox, err := findSandbox(ctx, db.New(database), args[0])
+				if err != nil {
+					return err
+				}
+				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the sandbox %s (%s) with its store and its keys", args[0], sandbox.Name)); err != nil {
+					return err
+				}
+				if err := deleteAccount(ctx, database, sandbox.ID); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(p.stdout, "deleted sandbox %s (%s)\n", args[0], sandbox.Name)
+				return err
+			})
+		},
+	}
+	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return command
+}
+
+// oneSandbox validates that a command has one argument, which is the id of a sandbox.
+func oneSandbox(cmd *cobra.Command, args []string) error {
+	if err := oneArgument("the id of one sandbox")(cmd, args); err != nil {
+		return err
+	}
+	if !sandboxIDPattern.MatchString(args[0]) {
+		return wrongUsage(cmd, "the id of a sandbox is %s and a number, such as sbx_1002, but is %q", sandboxIDPrefix, args[0])
+	}
+	return nil
+}
+
+// findSandbox returns the live sandbox with an id that [oneSandbox] has validated. The
+// error says so if there is none.
+func findSandbox(ctx context.Context, queries *db.Queries, id string) (db.SandboxGetRow, error) {
+	number, _ := strconv.ParseInt(strings.TrimPrefix(id, sandboxIDPrefix), 10, 64) // has at most 16 digits
+	row, err := queries.AccountGet(ctx, number)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.ParentID == nil {
+		return db.SandboxGetRow{}, noSandbox(id)
+	}
+	if err != nil {
+		return db.SandboxGetRow{}, err
+	}
+	sandbox, err := queries.SandboxGet(ctx, db.SandboxGetParams{ID: number, ParentID: *row.ParentID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = noSandbox(id)
+	}
+	return sandbox, err
+}
+
+func noSandbox(id string) error {
+	return fmt.Errorf("there is no sandbox %s, or it is deleted or expired; petstore sandbox list --account NAME shows the sandboxes of an account", id)
+}
