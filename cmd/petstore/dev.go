@@ -41,9 +41,9 @@ func (p *program) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run the API for development with a database, sample data and a key",
 		Long: `Dev runs the API with its own PostgreSQL, which it finds on this machine or
-downloads once. It loads sample data and prints an API key. The data is kept in
-.petstore/ in the working directory; delete that folder to start again. If
-DATABASE_URL is set, dev uses that database instead.`,
+downloads once. It creates the account "demo" with sample data and prints an API key
+of it. The data is kept in .petstore/ in the working directory; delete that folder to
+start again. If DATABASE_URL is set, dev uses that database instead.`,
 		Example: "  petstore dev --port 8081 --open",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -239,6 +239,7 @@ func (p *program) printDevWelcome(url string, secret auth.Secret) {
   Petstore      %[1]s
   API reference %[1]s/docs
   API key       %[2]s
+  Account       %[4]s
   OpenAPI spec  %[1]s/openapi.yaml
 
   Try it:
@@ -246,5 +247,5 @@ func (p *program) printDevWelcome(url string, secret auth.Secret) {
 
   Press Ctrl-C to stop. The data is kept in %[3]s/.
 
-`, url, secret.Reveal(), devDir)
+`, url, secret.Reveal(), devDir, devAccount)
 }

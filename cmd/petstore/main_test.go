@@ -580,6 +580,7 @@ func TestDev(t *testing.T) {
 
 	first := begin(t, dir, environ, "dev")
 	key := keyPattern.FindString(first.expect("API key"))
+	first.expect("Account       demo")
 	base := first.address()
 	wantPrivate(t, filepath.Join(dir, devDir))
 	if got := status(t, base+"/pets/1", key); got != http.StatusOK {
