@@ -67,10 +67,10 @@ func (f finder) fetch(ctx context.Context) (_ Binaries, err error) {
 	return probe(ctx, f.user, filepath.Join(home, "bin"))
 }
 
-// CacheDir creates and returns a directory for files that later runs use: in the
-// user's cache, or for root in the machine's, because root's own is closed to the
-// user that the server runs as. If that cannot be used, it is in the directory for
-// temporary files.
+// CacheDir creates and returns a directory for files that later runs use. It is in the
+// user's cache, or for root in that of the machine, because root's own is closed to the
+// user that the server runs as. If that directory cannot be used, it is in the directory
+// for temporary files.
 func CacheDir() (string, error) {
 	cache, err := os.UserCacheDir()
 	if os.Geteuid() == 0 && os.Getenv("XDG_CACHE_HOME") == "" {
@@ -89,7 +89,8 @@ func CacheDir() (string, error) {
 	return dir, nil
 }
 
-// makeOpenDir creates a directory that other users can enter, whatever the umask.
+// makeOpenDir creates a directory that other users can enter, whatever the umask. Under
+// root, the error may be that a parent is closed to them.
 func makeOpenDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -101,7 +102,30 @@ func makeOpenDir(dir string) error {
 	if !info.IsDir() || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
 		return fmt.Errorf("%s is not a directory of this user", dir)
 	}
-	return os.Chmod(dir, 0o755)
+	if err := os.Chmod(dir, 0o755); err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	return checkParents(dir)
+}
+
+// checkParents returns an error if other users cannot enter a directory.
+func checkParents(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	for parent := dir; ; parent = filepath.Dir(parent) {
+		info, err := os.Stat(parent)
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("the user of the server cannot enter %s; allow it with `chmod o+x %s`", dir, parent)
+		}
+		if parent == filepath.Dir(parent) {
+			return nil
+		}
+	}
 }
 
 // fill downloads the server, unpacks it beside home and renames it, so that several

@@ -128,15 +128,37 @@ func install(t *testing.T, dir, version string) {
 	t.Helper()
 	mkdir(t, dir)
 	for _, program := range []string{"initdb", "postgres"} {
-		script := "#!/bin/sh\necho '" + program + " (PostgreSQL) " + version + "'\n"
-		// Another test that forks now would hold the file open for a moment, and a
-		// program that is open for writing cannot be run (golang/go#22315).
-		syscall.ForkLock.RLock()
-		err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755)
-		syscall.ForkLock.RUnlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, filepath.Join(dir, program), "#!/bin/sh\necho '"+program+" (PostgreSQL) "+version+"'\n")
+	}
+}
+
+func writeProgram(t *testing.T, name, script string) {
+	t.Helper()
+	// Another test that forks now would hold the file open for a moment, and a program
+	// that is open for writing cannot be run (golang/go#22315).
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(name, []byte(script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCacheDir uses a cache below a closed directory, which the user that runs the
+// server for root cannot enter.
+func TestCacheDir(t *testing.T) {
+	closed, temp := t.TempDir(), openDir(t)
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(closed, "cache"))
+	t.Setenv("TMPDIR", temp)
+	want := filepath.Join(closed, "cache", "petstore")
+	if os.Geteuid() == 0 {
+		want = filepath.Join(temp, "petstore-0")
+	}
+	if got, err := localpg.CacheDir(); err != nil || got != want {
+		t.Errorf("CacheDir returns %q, %v; want %q", got, err, want)
 	}
 }
 

@@ -39,8 +39,9 @@ type Options struct {
 	Dir string
 	// Disposable trades the safety of the data for speed: for tests.
 	Disposable bool
-	// Detached keeps the server running when this process ends. The server begins
-	// without data and deletes its data when it ends. Implies Disposable.
+	// Detached keeps the server running when this process ends, until the next
+	// [Start] replaces it. The server begins without data and deletes its data when
+	// it ends. Implies Disposable.
 	Detached bool
 	// Settings are additional server settings.
 	Settings map[string]string
@@ -236,6 +237,9 @@ func (c *Cluster) initdb(ctx context.Context) error {
 		return err
 	}
 	defer closeDir()
+	runtime.LockOSThread() // see run
+	defer runtime.UnlockOSThread()
+	signalOnDeath(cmd.SysProcAttr, syscall.SIGKILL)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -247,10 +251,14 @@ func (c *Cluster) initdb(ctx context.Context) error {
 
 // makeSocketDir makes a directory for the socket that only the server's user can enter.
 func (c *Cluster) makeSocketDir(context.Context) error {
-	if err := os.RemoveAll(c.socket); err != nil { // of a killed owner
-		return err
+	err := os.RemoveAll(c.socket) // of a killed owner
+	if err == nil {
+		err = c.makeDir(c.socket)
 	}
-	return c.makeDir(c.socket)
+	if err != nil {
+		return fmt.Errorf("the socket needs the directory %s: %w; have its owner delete it", c.socket, err)
+	}
+	return nil
 }
 
 // makeDir makes a directory that belongs to the server's user.

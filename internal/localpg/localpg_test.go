@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -88,6 +89,18 @@ func TestSecondStartIsRefused(t *testing.T) {
 	options := options(t, t.TempDir())
 	cluster := start(t, options)
 	wantInUse(t, options, os.Getpid())
+
+	if runtime.GOOS == "linux" { // elsewhere nothing shows a server without our lock
+		if err := os.Remove(filepath.Join(options.Dir, "lock")); err != nil {
+			t.Fatal(err)
+		}
+		server := serverPID(t, options.Dir)
+		wantInUse(t, options, server)
+		detached := options
+		detached.Detached = true
+		wantInUse(t, detached, server)
+	}
+
 	if got := query(t, cluster.URL("postgres"), "SELECT 'works'"); got != "works" {
 		t.Errorf("the first cluster returns %q", got)
 	}
@@ -156,9 +169,12 @@ func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	options := options(t, t.TempDir())
 	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
+	go func() {
+		defer cancel()
+		waitForFile(t, filepath.Join(options.Dir, "data.new", "PG_VERSION"))
+	}()
 	if _, err := localpg.Start(cancelled, options); !errors.Is(err, context.Canceled) {
-		t.Fatalf("a cancelled start: %v", err)
+		t.Fatalf("a start that is cancelled during initdb: %v", err)
 	}
 	mkdir(t, filepath.Join(options.Dir, "data.new", "base")) // of a killed initdb
 	if err := start(t, options).Stop(t.Context()); err != nil {
@@ -179,6 +195,54 @@ func TestLeftovers(t *testing.T) {
 	}
 	if _, err := localpg.Start(t.Context(), options); err == nil || !strings.Contains(err.Error(), "was made by PostgreSQL 9,") {
 		t.Errorf("a cluster of version 9: %v", err)
+	}
+}
+
+// TestKilledDuringInitdb checks that initdb ends with its owner.
+func TestKilledDuringInitdb(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		return // see signalOnDeath
+	}
+	dir := openDir(t)
+	bin := filepath.Join(dir, "bin")
+	install(t, bin, "15.18")
+	// it never ends by itself
+	writeProgram(t, filepath.Join(bin, "initdb"), `#!/bin/sh
+case "$1" in --version) exit;; esac
+cd "$2" && mkfifo forever && echo $$ >pid.new && mv pid.new pid && read line <forever
+`)
+	owner := child(t, filepath.Join(dir, "cluster"))
+	owner.Env = append(owner.Env, "PETSTORE_PG_BIN="+bin)
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "cluster", "data.new", "pid")
+	waitForFile(t, file)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	initdb, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(initdb, syscall.SIGKILL) })
+	kill(t, owner.Process.Pid)
+	_ = owner.Wait() // it was killed
+	eventually(t, "initdb has ended", func() bool { return isFree(t, filepath.Join(dir, "cluster")) })
+}
+
+// TestDataOfRoot needs root: other users do not run the server as somebody else.
+func TestDataOfRoot(t *testing.T) {
+	t.Parallel()
+	options := options(t, openDir(t))
+	mkdir(t, filepath.Join(options.Dir, "data"))
+	if os.Geteuid() != 0 {
+		return
+	}
+	if _, err := localpg.Start(t.Context(), options); err == nil || !strings.Contains(err.Error(), "chown -R postgres") {
+		t.Errorf("a cluster of root: %v", err)
 	}
 }
 
@@ -218,16 +282,7 @@ func wantInUse(t *testing.T, options localpg.Options, pid int) {
 // startChild starts a process with a cluster in dir, and returns the URL.
 func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), childDir+"="+dir)
-	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	cmd := child(t, dir)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -242,16 +297,62 @@ func startChild(t *testing.T, dir string) (*exec.Cmd, string) {
 	return cmd, strings.TrimSpace(line)
 }
 
-// waitForLock returns when no server of the directory runs.
-func waitForLock(t *testing.T, dir string) {
+// child returns a process with a cluster in dir, which ends with the test.
+func child(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
-	file, err := os.Open(filepath.Join(dir, "lock"))
+	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
+	}
+	return cmd
+}
+
+// waitForLock returns when no server of the directory runs.
+func waitForLock(t *testing.T, dir string) {
+	t.Helper()
+	eventually(t, "the server has ended", func() bool { return isFree(t, dir) })
+}
+
+// isFree reports whether no process of a cluster in the directory runs.
+func isFree(t *testing.T, dir string) bool {
+	t.Helper()
+	file, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Error(err)
+		return true
+	}
+	defer file.Close()
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+// waitForFile returns when a file exists.
+func waitForFile(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, name+" exists", func() bool {
+		_, err := os.Stat(name)
+		return err == nil
+	})
+}
+
+// eventually waits for a condition that nothing announces.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(20 * time.Second)
+	for !condition() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Errorf("false after 20 s: %s", what)
+			return
+		}
 	}
 }
 

@@ -34,7 +34,11 @@ func lockDir(ctx context.Context, dir string, detached bool) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = takeLock(ctx, file, dir); err == nil {
+	err = takeLock(ctx, file, dir)
+	if server := readPID(pidFile(dir)); err == nil && runsOn(server, filepath.Dir(pidFile(dir))) {
+		err = &InUseError{Dir: dir, PID: server} // it was started without our lock
+	}
+	if err == nil {
 		err = file.Truncate(0)
 	}
 	if err == nil && !detached {
@@ -52,6 +56,7 @@ func lockDir(ctx context.Context, dir string, detached bool) (*os.File, error) {
 func takeLock(ctx context.Context, file *os.File, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
+	signaled := false
 	for first := true; ; first = false {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
@@ -62,8 +67,8 @@ func takeLock(ctx context.Context, file *os.File, dir string) error {
 			return &InUseError{Dir: dir, PID: owner}
 		}
 		server := readPID(pidFile(dir))
-		if server > 0 && !first { // an owner that has just locked has not written its id
-			_ = syscall.Kill(server, syscall.SIGINT)
+		if server > 0 && !first && !signaled { // an owner that has just locked has not written its id
+			signaled = syscall.Kill(server, syscall.SIGINT) == nil
 		}
 		if !pause(ctx) {
 			return &InUseError{Dir: dir, PID: server}
@@ -73,6 +78,17 @@ func takeLock(ctx context.Context, file *os.File, dir string) error {
 
 // pidFile is the file in which a server writes its process id first.
 func pidFile(dir string) string { return filepath.Join(dir, "data", "postmaster.pid") }
+
+// runsOn reports whether the process is a server on this data directory. Only Linux can
+// tell.
+func runsOn(pid int, data string) bool {
+	current, err := os.Stat(fmt.Sprintf("/proc/%d/cwd", pid))
+	if err != nil {
+		return false
+	}
+	wanted, err := os.Stat(data)
+	return err == nil && os.SameFile(current, wanted)
+}
 
 // readPID returns the number in the first line of a file, or 0.
 func readPID(file string) int {

@@ -21,6 +21,9 @@ func serverUser(data string) (*syscall.Credential, error) {
 	}
 	if info, err := os.Stat(data); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
+		if owner.Uid == 0 {
+			return nil, fmt.Errorf("%s belongs to root, and PostgreSQL refuses to run as root; give it to another user, as in `chown -R postgres %[1]s`", data)
+		}
 		return &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {

@@ -25,6 +25,7 @@ const (
 	defaultImage = "postgres:17.11-alpine@sha256:b0f9560a2de083e2cc7382e75f808c7381a32852a7ec49117deedb300e552b24"
 
 	engineTimeout   = 2 * time.Second // a socket can accept and stay mute
+	pullTimeout     = 2 * time.Minute
 	pullIdleTimeout = 10 * time.Second
 	runTimeout      = time.Minute
 )
@@ -101,10 +102,16 @@ func engineHost(ctx context.Context) (string, error) {
 		return host, nil
 	}
 	home, _ := os.UserHomeDir()
-	for _, socket := range []string{
-		"/var/run/docker.sock", filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"),
-		filepath.Join(home, ".docker/run/docker.sock"), filepath.Join(home, ".docker/desktop/docker.sock"),
+	for _, usual := range []struct{ base, socket string }{
+		{"/var/run", "docker.sock"},
+		{os.Getenv("XDG_RUNTIME_DIR"), "docker.sock"},
+		{home, ".docker/run/docker.sock"},
+		{home, ".docker/desktop/docker.sock"},
 	} {
+		if usual.base == "" {
+			continue // otherwise relative to this package
+		}
+		socket := filepath.Join(usual.base, usual.socket)
 		if conn, err := new(net.Dialer).DialContext(ctx, "unix", socket); err == nil {
 			conn.Close()
 			return "unix://" + socket, nil
@@ -114,8 +121,8 @@ func engineHost(ctx context.Context) (string, error) {
 }
 
 // provideImage pulls the image if the engine does not have it. An engine that does
-// not respond soon counts as none, and so does one without progress: without a
-// network, it can be silent for minutes.
+// not respond soon counts as none. So does one that is silent during the pull, as
+// without a network, or that needs too long for it.
 func provideImage(ctx context.Context, engine *client.Client, image string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,6 +137,8 @@ func provideImage(ctx context.Context, engine *client.Client, image string) erro
 	}
 	say("pulling the image " + image)
 	silent.Reset(pullIdleTimeout)
+	slow := time.AfterFunc(pullTimeout, func() { cancel(fmt.Errorf("pulling %s takes longer than %v", image, pullTimeout)) })
+	defer slow.Stop()
 	pulling, err := engine.ImagePull(ctx, image, client.ImagePullOptions{})
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
