@@ -163,9 +163,13 @@ be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
 func findAccount(ctx context.Context, queries *db.Queries, name string) (db.AccountGetByNameRow, error) {
 	owner, err := queries.AccountGetByName(ctx, name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("there is no account %q; petstore account list shows all accounts", name)
+		err = noAccount(name)
 	}
 	return owner, err
+}
+
+func noAccount(name string) error {
+	return fmt.Errorf("there is no account %q; petstore account list shows all accounts", name)
 }
 
 // deleteAccount deletes an account or a sandbox. It changes nothing if another process

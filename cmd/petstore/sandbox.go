@@ -114,8 +114,11 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		}
 		sandbox.ParentID = owner.ID
 		made, secret, err = account.CreateSandbox(ctx, queries, sandbox)
-		if errors.Is(err, account.ErrTooManySandboxes) {
+		switch {
+		case errors.Is(err, account.ErrTooManySandboxes):
 			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
+		case errors.Is(err, account.ErrClosed): // deleted meanwhile
+			return noAccount(name)
 		}
 		return err
 	})

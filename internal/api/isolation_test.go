@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -47,7 +48,7 @@ func (p *petstore) tenant(name string) tenant {
 		p.t.Fatal(err)
 	}
 	made := tenant{petstore: p.as(key), account: owner.ID}
-	made.fill(name)
+	made.ids, made.tag = made.twoOfEach(owner.ID, name)
 	for range 2 {
 		id, _ := p.sandbox(owner.ID, stores.SampleEmpty)
 		made.ids["sandboxId"] = fmt.Sprint("sbx_", id)
@@ -61,7 +62,7 @@ func (p *petstore) sandboxTenant(parent tenant, name, foreignSandbox string) ten
 	p.t.Helper()
 	id, secret := p.sandbox(parent.account, stores.SampleEmpty)
 	made := tenant{petstore: p.as(secret), account: id}
-	made.fill(name)
+	made.ids, made.tag = made.twoOfEach(id, name)
 	made.ids["sandboxId"] = foreignSandbox
 	return made
 }
@@ -82,24 +83,26 @@ func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
 	return id, key
 }
 
-// fill creates two rows of each kind and notes the ids of the last ones.
-func (a *tenant) fill(name string) {
-	a.t.Helper()
+// twoOfEach creates two rows of each kind. It returns the ids of the last ones by path
+// parameter, and the entity tag of the pet.
+func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string, tag string) {
+	p.t.Helper()
 	for i := range 2 {
-		petID := a.newPet(fmt.Sprint(name, " ", i), 10)
-		pets := decode[pet](a.get(fmt.Sprintf("/pets/%d", petID)).want(200))
-		sent := decode[message](a.post("/messages", object{"message": "hello"}).want(202))
-		placed := decode[order](a.post("/store/orders", object{"petId": petID, "shipDate": "2028-01-01T00:00:00Z"}).want(201))
-		key, _, err := auth.Issue(a.t.Context(), db.New(a.db), auth.NewKey{AccountID: a.account, Name: "another", Scope: auth.Admin})
+		petID := p.newPet(fmt.Sprint(name, " ", i), 10)
+		own := p.get(fmt.Sprintf("/pets/%d", petID)).want(200)
+		placed := decode[order](p.post("/store/orders", object{"petId": petID, "shipDate": "2028-01-01T00:00:00Z"}).want(201))
+		sent := decode[message](p.post("/messages", object{"message": "hello"}).want(202))
+		key, _, err := auth.Issue(p.t.Context(), db.New(p.db), auth.NewKey{AccountID: account, Name: "another", Scope: auth.Admin})
 		if err != nil {
-			a.t.Fatal(err)
+			p.t.Fatal(err)
 		}
-		a.ids = map[string]string{
-			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(pets.CategoryID, 10),
+		ids = map[string]string{
+			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(decode[pet](own).CategoryID, 10),
 			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
 		}
+		tag = own.etag()
 	}
-	a.tag = a.get("/pets/" + a.ids["petId"]).etag()
+	return ids, tag
 }
 
 // number returns one of the ids as a number for a body.
@@ -285,7 +288,7 @@ func TestReferencesToOtherAccounts(t *testing.T) {
 }
 
 // listTargets returns every list of the spec, without filters and with filters that the
-// rows of [tenant.fill] match.
+// rows of twoOfEach match.
 func listTargets() []string {
 	targets := []string{
 		"/pets?sort=-id", "/pets?sort=-name", "/pets?name=o", "/pets?status=available", "/pets?status=available&sort=name",
@@ -393,7 +396,7 @@ func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
 				{first, owner.do("POST", test.target, test.one, "Idempotency-Key", "same"+test.target)},
 				{second, other.do("POST", test.target, test.same, "Idempotency-Key", "same"+test.target)},
 			} {
-				if string(replay.again.body) != string(replay.made.body) {
+				if !bytes.Equal(replay.again.body, replay.made.body) {
 					t.Errorf("a retry of %s: %s, first %s", replay.made.what, replay.again.body, replay.made.body)
 				}
 			}

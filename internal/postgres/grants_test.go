@@ -244,7 +244,7 @@ func (s *served) privileges(t *testing.T) []string {
 var queryPattern = regexp.MustCompile("(?s)const \\w+ = `(-- name: (\\w+) .*?)`")
 
 // copyPattern matches the queries in queries/ that copy rows.
-var copyPattern = regexp.MustCompile("(?s)(-- name: (\\w+) :copyfrom.*?);")
+var copyPattern = regexp.MustCompile(`(?s)(-- name: (\w+) :copyfrom.*?);`)
 
 // preparedQueries holds all queries, prepared on one connection of the owner.
 type preparedQueries struct {
