@@ -85,6 +85,8 @@ func TestAdmin(t *testing.T) {
 		`petstore_http_requests_in_flight 0`,
 		`petstore_db_canceled_writes_total 0`,
 		`petstore_http_rate_limited_total{limit="key"} 1`,
+		`petstore_http_rate_limited_total{limit="account"} 0`,
+		`petstore_http_rate_limited_total{limit="concurrency"} 0`,
 		`petstore_http_rate_limited_total{limit="address"} 1`,
 		`petstore_idempotent_replays_total 1`,
 		`petstore_db_pool_acquired_connections 0`,

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/term"
 
+	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
 )
 
@@ -43,7 +44,8 @@ type config struct {
 	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
 
 	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
-	RateBurst        int      `env:"PETSTORE_RATE_BURST"` // default: a sixth of RateLimit
+	RateBurst        int      `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit
+	AccountRateLimit *int     `env:"PETSTORE_ACCOUNT_RATE_LIMIT"` // default: accountKeys times RateLimit
 	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
 	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
 
@@ -64,6 +66,8 @@ const (
 	maxConnsPerCore = 6
 	mostMaxConns    = 10_000
 	mostRateLimit   = 1_000_000
+	accountKeys     = 4 // keys at their limit that the limit of an account allows by default
+	burstShare      = 6 // a burst is the tokens of ten seconds by default
 
 	// leastHeaderBytes leaves room for a URL, an API key and the headers that
 	// proxies add.
@@ -88,7 +92,10 @@ func (p *program) loadConfig(database bool) (config, error) {
 		parsed.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
 	}
 	if parsed.RateBurst == 0 {
-		parsed.RateBurst = max(1, parsed.RateLimit/6) // the tokens of ten seconds
+		parsed.RateBurst = max(1, parsed.RateLimit/burstShare)
+	}
+	if parsed.AccountRateLimit == nil {
+		parsed.AccountRateLimit = new(accountKeys * min(max(parsed.RateLimit, 0), mostRateLimit)) // valid, whatever RateLimit is
 	}
 	if parsed.LogFormat == "" {
 		parsed.LogFormat = telemetry.JSON
@@ -120,6 +127,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
 	wrong(parsed.RateLimit < 0 || parsed.RateLimit > mostRateLimit, "PETSTORE_RATE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.RateLimit)
+	wrong(*parsed.AccountRateLimit < 0 || *parsed.AccountRateLimit > accountKeys*mostRateLimit, "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and %d, but is %d", accountKeys*mostRateLimit, *parsed.AccountRateLimit)
 	wrong(parsed.RateBurst < 0 || parsed.RateBurst > mostRateLimit, "PETSTORE_RATE_BURST must be between 1 and %d, but is %d", mostRateLimit, parsed.RateBurst)
 	wrong(parsed.AuthFailureLimit < 0 || parsed.AuthFailureLimit > mostRateLimit, "PETSTORE_AUTH_FAILURE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.AuthFailureLimit)
 	for i, proxy := range parsed.TrustedProxies {
@@ -132,6 +140,22 @@ func (p *program) loadConfig(database bool) (config, error) {
 		return config{}, fmt.Errorf("invalid configuration: %s", strings.Join(mistakes, "; "))
 	}
 	return parsed, nil
+}
+
+// keyLimit returns the limit of each API key.
+func (c config) keyLimit() ratelimit.Limit {
+	return ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst}
+}
+
+// accountLimit returns the limit of each account. Its burst takes as long to regain as
+// that of a key.
+func (c config) accountLimit() ratelimit.Limit {
+	limit := ratelimit.Limit{PerMinute: *c.AccountRateLimit, Burst: *c.AccountRateLimit / burstShare}
+	if c.RateLimit > 0 {
+		limit.Burst = int(int64(c.RateBurst) * int64(*c.AccountRateLimit) / int64(c.RateLimit))
+	}
+	limit.Burst = max(1, limit.Burst)
+	return limit
 }
 
 // parseMistakes lists the variables that cannot be parsed, and their valid values.

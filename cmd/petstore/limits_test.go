@@ -39,11 +39,16 @@ func TestServeLimitsKeys(t *testing.T) {
 		environ []string
 		policy  string
 	}{
-		{nil, `"key";q=100;w=10`},
-		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10`},
-		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60`},
-		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5`},
+		{nil, `"key";q=100;w=10, "account";q=400;w=10`},
+		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10, "account";q=40;w=10`},
+		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60, "account";q=4;w=60`},
+		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5, "account";q=20;w=5`},
 		{[]string{"PETSTORE_RATE_LIMIT=0"}, ""},
+		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=0"}, `"key";q=100;w=10`},
+		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60"}, `"key";q=100;w=10, "account";q=10;w=10`},
+		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=1, "account";q=1;w=1`},
+		{[]string{"PETSTORE_RATE_LIMIT=0", "PETSTORE_ACCOUNT_RATE_LIMIT=600"}, `"account";q=100;w=10`},
+		{[]string{"PETSTORE_RATE_LIMIT=1000000", "PETSTORE_RATE_BURST=1000000"}, `"key";q=1000000;w=60, "account";q=4000000;w=60`},
 	} {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()

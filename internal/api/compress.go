@@ -78,11 +78,11 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	if zip {
 		encoded = s.compressor.compress(encoded)
 	}
-	account, size := caller(c).AccountID, int64(len(encoded))
-	if err := grantError(s.limits.sending.Take(account, size)); err != nil {
+	payer, size := caller(c).Payer(), int64(len(encoded))
+	if err := grantError(s.limits.sending.Take(payer, size)); err != nil {
 		return err
 	}
-	defer s.limits.sending.Give(account, size)
+	defer s.limits.sending.Give(payer, size)
 	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
 		setWriteDeadline(c, drainTime(size))
 	}

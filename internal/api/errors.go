@@ -10,6 +10,7 @@ import (
 	"petstore/internal/docs"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
 )
 
 // The errors of the API besides those of [httpjson], by status.
@@ -52,8 +53,9 @@ var (
 	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "`expiresAt` is after the expiry of your own API key. Send an earlier time, or use a key that expires later."}
 	errUnknownPet           = &httpjson.Error{Status: 422, Code: "unknown_pet", Message: "The pet in petId does not exist. Create it first or send the id of another one."}
 
-	errRateLimited     = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
-	errTooManyFailures = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
+	errRateLimited        = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
+	errAccountRateLimited = errRateLimited.WithMessage("The API keys of your account have sent too many requests together. Wait as long as Retry-After says.")
+	errTooManyFailures    = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
 
 	errTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests in progress. Wait for their responses before you send more.", Header: [2]string{"Retry-After", "1"}}
 
@@ -117,8 +119,8 @@ func errorReference() []docs.Problem {
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},
 
-		// errTooManyFailures has the same code.
-		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
+		// errAccountRateLimited and errTooManyFailures have the same code.
+		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
 		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
 
@@ -149,6 +151,9 @@ func (s *Server) writeError(c *gin.Context, err error) {
 	response := errorResponse(err)
 	if response.Status >= http.StatusInternalServerError && !errors.Is(err, response) {
 		c.Set(causeKey, err)
+	}
+	if response.Code == errTooManyConcurrent.Code {
+		c.Set(limitKey, telemetry.ConcurrencyLimit)
 	}
 	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
 }

@@ -58,7 +58,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		return err
 	}
 	ctx := c.Request.Context()
-	end, err := s.limits.expensive.begin(ctx, caller(c).AccountID)
+	end, err := s.limits.expensive.begin(ctx, caller(c).Payer())
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -12,6 +13,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/ratelimit"
+	"petstore/internal/telemetry"
 )
 
 // Limits of all requests together, and the share of one account.
@@ -31,14 +33,15 @@ const (
 // limits stop a few clients from using all resources. The key of a budget is the id of
 // an account.
 type limits struct {
-	inProgress  *ratelimit.Budget[int64] // requests in progress
-	arriving    *ratelimit.Budget[int64] // bodies being received
-	bodyBytes   *ratelimit.Budget[int64] // of the bodies of requests in progress
-	sending     *ratelimit.Budget[int64] // bytes of pages being sent
-	expensive   *expensiveQueries
-	keys        *ratelimit.Limiter[int64]
-	failures    *ratelimit.Limiter[netip.Addr]
-	rateHeaders *rateHeaders // nil if keys have no limit
+	inProgress *ratelimit.Budget[int64] // requests in progress
+	arriving   *ratelimit.Budget[int64] // bodies being received
+	bodyBytes  *ratelimit.Budget[int64] // of the bodies of requests in progress
+	sending    *ratelimit.Budget[int64] // bytes of pages being sent
+	expensive  *expensiveQueries
+	keys       *ratelimit.Limiter[int64]
+	accounts   *ratelimit.Limiter[int64]
+	failures   *ratelimit.Limiter[netip.Addr]
+	policy     string // RateLimit-Policy; empty if keys and accounts have no limit
 }
 
 func newLimits(options Options) *limits {
@@ -50,11 +53,10 @@ func newLimits(options Options) *limits {
 		sending:    ratelimit.NewBudget[int64](maxSendingBytes, maxSendingBytes/sendingShare),
 		expensive:  newExpensiveQueries(),
 		keys:       ratelimit.New[int64](options.KeyLimit, options.Now),
+		accounts:   ratelimit.New[int64](options.AccountLimit, options.Now),
 		failures:   ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
 	}
-	if l.keys != nil {
-		l.rateHeaders = newRateHeaders(options.KeyLimit.Burst, l.keys.Capacity())
-	}
+	l.policy = l.policyHeader(options)
 	return l
 }
 
@@ -112,17 +114,21 @@ func grantError(grant ratelimit.Grant) error {
 	}
 }
 
-// countRequest counts a request of a key and sets the rate limit headers. The error is
-// [errRateLimited].
-func (l *limits) countRequest(header http.Header, key auth.Identity, cost int) error {
-	bucket := l.keys.Take(key.KeyID, cost)
-	if l.rateHeaders != nil {
-		l.rateHeaders.write(header, bucket)
+// countRequest counts a request against the limits of its key and its account, or against
+// neither, and sets the rate limit headers. The error is [errRateLimited] or
+// [errAccountRateLimited]. It is of the limit that the request must wait longer for, which
+// countRequest returns too.
+func (l *limits) countRequest(header http.Header, identity auth.Identity, cost int) (telemetry.Limit, error) {
+	key, account := ratelimit.TakeBoth(l.keys, identity.KeyID, l.accounts, identity.Payer(), cost)
+	l.writeRateHeaders(header, key, account)
+	switch {
+	case account.Wait > key.Wait:
+		return telemetry.AccountLimit, errAccountRateLimited.WithRetryAfter(account.Wait)
+	case key.Wait > 0:
+		return telemetry.KeyLimit, errRateLimited.WithRetryAfter(key.Wait)
+	default:
+		return "", nil
 	}
-	if !bucket.Taken {
-		return errRateLimited.WithRetryAfter(bucket.Wait)
-	}
-	return nil
 }
 
 // countFailure counts a failed authentication. It returns the failure, or
@@ -132,6 +138,7 @@ func (l *limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
 		return failure
 	}
 	if bucket := l.failures.Take(clientNetwork(c), 1); !bucket.Taken {
+		c.Set(limitKey, telemetry.AddressLimit)
 		return errTooManyFailures.WithRetryAfter(bucket.Wait)
 	}
 	return failure
@@ -153,17 +160,60 @@ func clientNetwork(c *gin.Context) netip.Addr {
 	return ratelimit.Network(address)
 }
 
-// rateHeaders writes the headers RateLimit-Policy and RateLimit of a key
-// (draft-ietf-httpapi-ratelimit-headers-11).
-type rateHeaders struct{ policy string }
+// The names of the policies in the rate limit headers.
+const (
+	keyPolicy     = "key"
+	accountPolicy = "account"
+)
 
-func newRateHeaders(burst int, capacity time.Duration) *rateHeaders {
-	return &rateHeaders{policy: fmt.Sprintf(`"key";q=%d;w=%d`, burst, wholeSeconds(capacity))}
+// policyHeader returns the value of the header RateLimit-Policy
+// (draft-ietf-httpapi-ratelimit-headers-11), or "" if there is no limit.
+func (l *limits) policyHeader(options Options) string {
+	var items []string
+	for _, policy := range []struct {
+		name    string
+		limit   ratelimit.Limit
+		limiter *ratelimit.Limiter[int64]
+	}{
+		{keyPolicy, options.KeyLimit, l.keys},
+		{accountPolicy, options.AccountLimit, l.accounts},
+	} {
+		if policy.limiter != nil {
+			items = append(items, fmt.Sprintf(`"%s";q=%d;w=%d`, policy.name, policy.limit.Burst, wholeSeconds(policy.limiter.Capacity())))
+		}
+	}
+	return strings.Join(items, ", ")
 }
 
-func (r *rateHeaders) write(header http.Header, bucket ratelimit.Bucket) {
-	header.Set("RateLimit-Policy", r.policy)
-	header.Set("RateLimit", `"key";r=`+strconv.Itoa(bucket.Left)+`;t=`+strconv.Itoa(wholeSeconds(bucket.Full)))
+// writeRateHeaders sets the headers RateLimit-Policy and RateLimit, with the limits that
+// the server has.
+func (l *limits) writeRateHeaders(header http.Header, key, account ratelimit.Bucket) {
+	if l.policy == "" {
+		return
+	}
+	const longest = len(`"key";r=1000000;t=1000000, "account";r=1000000;t=1000000`)
+	state := make([]byte, 0, longest)
+	if l.keys != nil {
+		state = appendState(state, keyPolicy, key)
+	}
+	if l.accounts != nil {
+		state = appendState(state, accountPolicy, account)
+	}
+	header.Set("RateLimit-Policy", l.policy)
+	header.Set("RateLimit", string(state))
+}
+
+// appendState appends the state of a bucket to a value of the header RateLimit.
+func appendState(value []byte, policy string, bucket ratelimit.Bucket) []byte {
+	if len(value) > 0 {
+		value = append(value, ", "...)
+	}
+	value = append(value, '"')
+	value = append(value, policy...)
+	value = append(value, `";r=`...)
+	value = strconv.AppendInt(value, int64(bucket.Left), 10)
+	value = append(value, ";t="...)
+	return strconv.AppendInt(value, int64(wholeSeconds(bucket.Full)), 10)
 }
 
 // wholeSeconds returns a duration in seconds, rounded up.

@@ -29,7 +29,7 @@ func TestRateLimitHeader(t *testing.T) {
 		for range 2000 {
 			bucket := l.keys.Take(1, 1)
 			header := http.Header{}
-			l.rateHeaders.write(header, bucket)
+			l.writeRateHeaders(header, bucket, ratelimit.Bucket{})
 			full := int((bucket.Full + time.Second - time.Nanosecond).Seconds())
 			if got, want := header.Get("RateLimit"), fmt.Sprintf(`"key";r=%d;t=%d`, bucket.Left, full); got != want {
 				t.Fatalf("%+v, %+v: RateLimit %s, want %s", limit, bucket, got, want)
@@ -40,7 +40,7 @@ func TestRateLimitHeader(t *testing.T) {
 		now = now.Add(l.keys.Capacity())
 		for i := range limit.Burst {
 			header := http.Header{}
-			l.rateHeaders.write(header, l.keys.Take(1, 1))
+			l.writeRateHeaders(header, l.keys.Take(1, 1), ratelimit.Bucket{})
 			left, full := 0, 0
 			if _, err := fmt.Sscanf(header.Get("RateLimit"), `"key";r=%d;t=%d`, &left, &full); err != nil || left != limit.Burst-i-1 || full < (i+1)*60/limit.PerMinute {
 				t.Fatalf("%+v, request %d: RateLimit %s (%v)", limit, i, header.Get("RateLimit"), err)
@@ -64,14 +64,14 @@ func pass(t testing.TB, l *limits, header http.Header) {
 	if err := grantError(l.inProgress.Take(1, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.countRequest(header, auth.Identity{KeyID: 1}, 1); err != nil {
+	if _, err := l.countRequest(header, auth.Identity{KeyID: 1}, 1); err != nil {
 		t.Fatal(err)
 	}
 	l.release(&reservation{account: 1, places: 1})
 }
 
 func BenchmarkLimits(b *testing.B) {
-	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, MaxInFlight: 1, Now: steady()})
+	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, AccountLimit: ratelimit.Limit{PerMinute: 240, Burst: 40}, MaxInFlight: 1, Now: steady()})
 	header := http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {

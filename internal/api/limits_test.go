@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
@@ -99,6 +100,105 @@ func TestKeyLimit(t *testing.T) {
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(time.Hour)
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
+}
+
+// TestAccountLimit checks the limit of an account beside those of its keys. Each step is
+// a request with one of the keys.
+func TestAccountLimit(t *testing.T) {
+	t.Parallel()
+	type limits struct{ key, account ratelimit.Limit }
+	type step struct {
+		after  time.Duration
+		key    string // a, b and c are keys of the account; sandbox of its sandbox; other of another account
+		counts bool   // whether the request counts ten times
+		wait   string // Retry-After; "": the request succeeds
+		by     string // the limit that the message names
+		state  string // RateLimit
+	}
+	both := limits{ratelimit.Limit{PerMinute: 60, Burst: 3}, ratelimit.Limit{PerMinute: 120, Burst: 4}}
+	const policies = `"key";q=3;w=3, "account";q=4;w=2`
+	for what, test := range map[string]struct {
+		limits limits
+		policy string
+		steps  []step
+	}{
+		"a key reaches its limit first": {both, policies, []step{
+			{key: "a", state: `"key";r=2;t=1, "account";r=3;t=1`},
+			{key: "a", state: `"key";r=1;t=2, "account";r=2;t=1`},
+			{key: "a", state: `"key";r=0;t=3, "account";r=1;t=2`},
+			{key: "a", wait: "1", by: "key", state: `"key";r=0;t=3, "account";r=1;t=2`},
+			{key: "b", state: `"key";r=2;t=1, "account";r=0;t=2`},
+		}},
+		"several keys reach the limit of their account": {both, policies, []step{
+			{key: "a", state: `"key";r=2;t=1, "account";r=3;t=1`},
+			{key: "a", state: `"key";r=1;t=2, "account";r=2;t=1`},
+			{key: "b", state: `"key";r=2;t=1, "account";r=1;t=2`},
+			{key: "b", state: `"key";r=1;t=2, "account";r=0;t=2`},
+			{key: "c", wait: "1", by: "account", state: `"key";r=3;t=0, "account";r=0;t=2`},
+			{key: "a", wait: "1", by: "account", state: `"key";r=1;t=2, "account";r=0;t=2`},
+			{key: "other", state: `"key";r=2;t=1, "account";r=3;t=1`},
+			{after: 500 * time.Millisecond, key: "c", state: `"key";r=2;t=1, "account";r=0;t=2`},
+		}},
+		"a sandbox counts as its parent": {both, policies, []step{
+			{key: "sandbox", state: `"key";r=2;t=1, "account";r=3;t=1`},
+			{key: "sandbox", state: `"key";r=1;t=2, "account";r=2;t=1`},
+			{key: "a", state: `"key";r=2;t=1, "account";r=1;t=2`},
+			{key: "a", state: `"key";r=1;t=2, "account";r=0;t=2`},
+			{key: "sandbox", wait: "1", by: "account", state: `"key";r=1;t=2, "account";r=0;t=2`},
+			{key: "b", wait: "1", by: "account", state: `"key";r=3;t=0, "account";r=0;t=2`},
+			{key: "other", state: `"key";r=2;t=1, "account";r=3;t=1`},
+		}},
+		"the larger wait counts": {limits{ratelimit.Limit{PerMinute: 60, Burst: 1}, ratelimit.Limit{PerMinute: 12, Burst: 2}}, `"key";q=1;w=1, "account";q=2;w=10`, []step{
+			{key: "a", state: `"key";r=0;t=1, "account";r=1;t=5`},
+			{key: "a", wait: "1", by: "key", state: `"key";r=0;t=1, "account";r=1;t=5`},
+			{key: "b", state: `"key";r=0;t=1, "account";r=0;t=10`},
+			{key: "a", wait: "5", by: "account", state: `"key";r=0;t=1, "account";r=0;t=10`},
+			{after: time.Second, key: "a", wait: "4", by: "account", state: `"key";r=1;t=0, "account";r=0;t=9`},
+		}},
+		"an expensive request counts in both": {limits{ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{PerMinute: 60, Burst: 21}}, `"key";q=12;w=12, "account";q=21;w=21`, []step{
+			{key: "a", counts: true, state: `"key";r=2;t=10, "account";r=11;t=10`},
+			{key: "a", counts: true, wait: "8", by: "key", state: `"key";r=2;t=10, "account";r=11;t=10`},
+			{key: "b", counts: true, state: `"key";r=2;t=10, "account";r=1;t=20`},
+			{key: "c", counts: true, wait: "9", by: "account", state: `"key";r=12;t=0, "account";r=1;t=20`},
+			{key: "c", state: `"key";r=11;t=1, "account";r=0;t=21`},
+		}},
+		"no limit of an account": {limits{key: both.key}, `"key";q=3;w=3`, []step{
+			{key: "a", state: `"key";r=2;t=1`},
+			{key: "b", state: `"key";r=2;t=1`},
+		}},
+		"no limit of a key": {limits{account: both.account}, `"account";q=4;w=2`, []step{
+			{key: "a", state: `"account";r=3;t=1`},
+			{key: "b", state: `"account";r=2;t=1`},
+			{key: "sandbox", state: `"account";r=1;t=2`},
+			{key: "a", state: `"account";r=0;t=2`},
+			{key: "b", wait: "1", by: "account", state: `"account";r=0;t=2`},
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := start(t)
+			keys := map[string]string{"a": p.key, "b": p.newKey("tester", auth.Read), "c": p.newKey("tester", auth.Read), "sandbox": p.sandboxKey(), "other": p.newKey("other", auth.Read)}
+			p, clock := p.limited(test.limits.key, ratelimit.Limit{}, func(o *api.Options) { o.AccountLimit = test.limits.account })
+			messages := map[string]string{
+				"key":     "This API key has sent too many requests. Wait as long as Retry-After says.",
+				"account": "The API keys of your account have sent too many requests together. Wait as long as Retry-After says.",
+			}
+			for i, step := range test.steps {
+				clock.move(step.after)
+				var header []string
+				if step.counts {
+					header = []string{"Prefer", "count=exact"}
+				}
+				resp := p.as(keys[step.key]).do("GET", "/messages", nil, header...)
+				if resp.what = fmt.Sprintf("request %d", i+1); step.wait == "" {
+					resp.want(200)
+				} else if got := decode[struct{ Message string }](resp.wantLimited(step.wait)).Message; got != messages[step.by] {
+					t.Errorf("%s: message %q, want that of the limit %s", resp.what, got, step.by)
+				}
+				resp.wantLimit(test.policy, step.state)
+			}
+		})
+	}
 }
 
 // TestRateLimitOnEveryResponse: responses to a known key have rate limit headers,
@@ -487,6 +587,124 @@ func TestPlacesInProgress(t *testing.T) {
 	}
 	once()
 	once() // all places are free again
+}
+
+// family starts a server and returns it as the clients of an account and of three of its
+// sandboxes. Another is a key of another account.
+func family(t *testing.T) (all []*petstore, another string) {
+	t.Helper()
+	const sandboxes = 3
+	p := start(t)
+	p.oneOfEach()
+	all = []*petstore{p}
+	for range sandboxes {
+		all = append(all, p.as(p.sandboxKey()))
+	}
+	return all, p.newKey("another", auth.Admin)
+}
+
+// TestSandboxesShareLimits checks that an account and its sandboxes together get the share
+// of one account, and that another account still gets its own. TestAccountLimit checks
+// the rate, and TestSlowReaders the pages being sent.
+func TestSandboxesShareLimits(t *testing.T) {
+	t.Parallel()
+	tooMany := func(resp *response) { resp.wantRejected(429, "too_many_concurrent_requests") }
+
+	t.Run("requests in progress", func(t *testing.T) {
+		t.Parallel()
+		all, another := family(t)
+		p := all[0].withSession("lock_timeout", "30s").with(func(o *api.Options) { o.MaxInFlight = 4 * len(all) })
+		var group sync.WaitGroup
+		statuses := make([]int, len(all))
+		release := p.lockTable("orders", len(all), func() {
+			for i, one := range all {
+				group.Go(func() { statuses[i] = p.as(one.key).get("/store/orders?limit=1").status })
+			}
+		})
+		defer release()
+		for _, one := range all {
+			tooMany(p.as(one.key).get("/pets"))
+		}
+		p.as(another).get("/pets").want(200)
+		release()
+		group.Wait()
+		if diff := cmp.Diff([]int{200, 200, 200, 200}, statuses); diff != "" {
+			t.Errorf("requests that got a place (-want +got):\n%s", diff)
+		}
+	})
+
+	const bodies, size, sizeShare = 512 / 4, 1 << 20, 8 << 20
+	for what, test := range map[string]struct {
+		maxBytes int64
+		most     int
+	}{"arriving bodies": {maxBodyBytes, bodies}, "body bytes": {size, sizeShare / size}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			all, another := family(t)
+			p := all[0].with(func(o *api.Options) { o.MaxBodyBytes = test.maxBytes })
+			finish := make([]func() int, test.most)
+			for i := range finish {
+				finish[i] = p.as(all[i%len(all)].key).slowly()
+			}
+			for _, one := range all {
+				tooMany(p.as(one.key).post("/messages", object{"message": "one more"}))
+			}
+			p.as(another).post("/messages", object{"message": "from another account"}).want(202)
+			for _, one := range finish {
+				if status := one(); status != 202 {
+					t.Errorf("a slow message: status %d, want 202", status)
+				}
+			}
+		})
+	}
+
+	t.Run("expensive requests", func(t *testing.T) {
+		t.Parallel()
+		all, another := family(t)
+		p := all[0].withSession("lock_timeout", "30s")
+		var group sync.WaitGroup
+		status := 0
+		release := p.lockTable("pets", 1, func() {
+			group.Go(func() { status = p.as(all[1].key).get("/store/inventory/summary").status })
+		})
+		defer release()
+		atOnce(t, 2*len(all), func(i int) error {
+			target := "/store/inventory/summary"
+			if i >= len(all) {
+				target = "/categories"
+			}
+			resp, err := p.as(all[i%len(all)].key).try("GET", target, nil, "Prefer", "count=exact")
+			if err == nil && resp.status != 429 {
+				err = fmt.Errorf("%s: %d: %s", target, resp.status, resp.body)
+			}
+			return err
+		})
+		p.as(another).do("GET", "/categories", nil, "Prefer", "count=exact").want(200)
+		release()
+		if group.Wait(); status != 200 {
+			t.Errorf("the summary: status %d, want 200", status)
+		}
+	})
+}
+
+// sandboxKey creates an empty sandbox of the account "tester" and returns its key.
+func (p *petstore) sandboxKey() string {
+	p.t.Helper()
+	tx, err := p.db.Begin(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(p.t.Context()) }()
+	_, secret, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
+		ParentID: p.accountID(), Name: "test", Sample: stores.SampleEmpty, Expiry: stores.MaxExpiry,
+	})
+	if err == nil {
+		err = tx.Commit(p.t.Context())
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return secret.Reveal()
 }
 
 // TestArrivingBodies checks that requests with an incomplete body hold no place in
@@ -918,6 +1136,7 @@ func TestSlowReaders(t *testing.T) {
 	const most = 50 // more than the share allows
 	p := start(t).withSmallBuffers(func(*http.Server) {})
 	another := p.newKey("another", auth.Read)
+	keys := []string{p.key, p.sandboxKey(), p.sandboxKey(), p.sandboxKey()} // they share one share
 	p.insertMessages(50)
 	const page = "/messages?limit=200"
 	var slow []net.Conn
@@ -939,10 +1158,13 @@ func TestSlowReaders(t *testing.T) {
 		return true
 	}
 	for !rejected() && len(slow) < most {
-		slow = append(slow, p.slowReader(page))
+		slow = append(slow, p.as(keys[len(slow)%len(keys)]).slowReader(page))
 	}
 	if len(slow) == most {
 		t.Fatalf("%d pages of 512 KiB are being sent", most)
+	}
+	for _, key := range keys[1:] {
+		p.as(key).get(page).wantRejected(429, "too_many_concurrent_requests")
 	}
 	p.get("/messages/" + decode[[]message](p.as(another).get(page).want(200))[0].ID).want(200)
 	p.as(another).get(page).want(200)

@@ -28,6 +28,7 @@ const (
 	reservationKey = "reservation"
 	causeKey       = "cause"
 	eventKey       = "event"
+	limitKey       = "limit"
 	cancelKey      = "cancel"
 	bodyReadKey    = "bodyRead"
 )
@@ -160,7 +161,8 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 	}
 	c.Set(identityKey, identity)
 	c.Set(reservationKey, &reservation{account: identity.Payer()})
-	if err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
+	if limit, err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
+		c.Set(limitKey, limit)
 		return err
 	}
 	switch {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"regexp"
 	"time"
 
@@ -39,9 +38,8 @@ func (s *Server) operation(c *gin.Context) *telemetry.Operation {
 // recordMetrics counts the response to a request.
 func (s *Server) recordMetrics(c *gin.Context, op *telemetry.Operation, took time.Duration) {
 	op.End(c.Writer.Status(), took)
-	if c.Writer.Status() == http.StatusTooManyRequests {
-		_, known := c.Get(identityKey)
-		s.metrics.RateLimited(known)
+	if limit, limited := c.Value(limitKey).(telemetry.Limit); limited {
+		s.metrics.RateLimited(limit)
 	}
 }
 

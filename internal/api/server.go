@@ -52,9 +52,10 @@ type Options struct {
 	// EnforceSunset ends deprecated operations after the day of their sunset.
 	EnforceSunset bool
 
-	// KeyLimit limits the requests of each API key, and FailureLimit the failed
-	// authentications from each address. Zero: no limit.
-	KeyLimit, FailureLimit ratelimit.Limit
+	// KeyLimit limits the requests of each API key, AccountLimit those of each account
+	// together with its sandboxes, and FailureLimit the failed authentications from each
+	// address. Zero: no limit.
+	KeyLimit, AccountLimit, FailureLimit ratelimit.Limit
 	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
 	// header the server trusts.
 	TrustedProxies []string

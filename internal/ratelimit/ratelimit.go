@@ -69,27 +69,72 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	if l == nil {
 		return Bucket{Taken: true}
 	}
-	now := l.now().Sub(l.began)
+	now := l.elapsed()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	bucket := l.look(key, cost, now)
+	if bucket.Wait > 0 {
+		return bucket
+	}
+	return l.take(key, cost, now)
+}
+
+// TakeBoth takes cost tokens from a bucket of each limiter. If either bucket has too few,
+// it takes none. Then the Wait of the bucket that has enough is 0. All calls must pass two
+// limiters in the same order.
+func TakeBoth[A, B comparable](first *Limiter[A], a A, second *Limiter[B], b B, cost int) (Bucket, Bucket) {
+	if first == nil || second == nil {
+		return first.Take(a, cost), second.Take(b, cost)
+	}
+	now, secondNow := first.elapsed(), second.elapsed()
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	second.mu.Lock()
+	defer second.mu.Unlock()
+	bucketA, bucketB := first.look(a, cost, now), second.look(b, cost, secondNow)
+	if bucketA.Wait > 0 || bucketB.Wait > 0 {
+		return bucketA, bucketB
+	}
+	return first.take(a, cost, now), second.take(b, cost, secondNow)
+}
+
+// elapsed returns the time since the limiter was created.
+func (l *Limiter[K]) elapsed() time.Duration { return l.now().Sub(l.began) }
+
+// missing returns the time until the key's bucket is full. l.mu must be locked.
+func (l *Limiter[K]) missing(key K, now time.Duration) time.Duration {
 	fullAt, _ := l.fullAt.Get(key)
 	// Concurrent calls may read the clock in another order than they get the lock.
-	missing := min(max(fullAt-now, 0), l.capacity)
-	price := min(l.interval*time.Duration(cost), l.capacity)
-	if wait := missing + price - l.capacity; wait > 0 {
-		return Bucket{Left: int((l.capacity - missing) / l.interval), Full: missing, Wait: wait}
-	}
-	missing += price
-	l.fullAt.Add(key, now+missing)
-	return Bucket{Taken: true, Left: int((l.capacity - missing) / l.interval), Full: missing}
+	return min(max(fullAt-now, 0), l.capacity)
 }
+
+// price returns the time in which a bucket gains cost tokens.
+func (l *Limiter[K]) price(cost int) time.Duration {
+	return min(l.interval*time.Duration(cost), l.capacity)
+}
+
+// look returns the state of a bucket before cost tokens are taken. l.mu must be locked.
+func (l *Limiter[K]) look(key K, cost int, now time.Duration) Bucket {
+	missing := l.missing(key, now)
+	return Bucket{Left: l.left(missing), Full: missing, Wait: max(missing+l.price(cost)-l.capacity, 0)}
+}
+
+// take takes cost tokens from a bucket that has them. l.mu must be locked.
+func (l *Limiter[K]) take(key K, cost int, now time.Duration) Bucket {
+	missing := l.missing(key, now) + l.price(cost)
+	l.fullAt.Add(key, now+missing)
+	return Bucket{Taken: true, Left: l.left(missing), Full: missing}
+}
+
+// left returns the number of tokens in a bucket that will be full after missing.
+func (l *Limiter[K]) left(missing time.Duration) int { return int((l.capacity - missing) / l.interval) }
 
 // Empty reports whether the key's bucket has no token. It takes no token.
 func (l *Limiter[K]) Empty(key K) bool {
 	if l == nil {
 		return false
 	}
-	now := l.now().Sub(l.began)
+	now := l.elapsed()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fullAt, _ := l.fullAt.Get(key)

@@ -47,6 +47,44 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// TestTakeBoth checks that a call takes from both buckets or from neither.
+func TestTakeBoth(t *testing.T) {
+	t.Parallel()
+	clock := startClock()
+	keys := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 3}, clock.now)
+	accounts := ratelimit.New[int](ratelimit.Limit{PerMinute: 120, Burst: 5}, clock.now)
+	const s = time.Second
+	type buckets struct{ Key, Account ratelimit.Bucket }
+	for i, step := range []struct {
+		after   time.Duration
+		key     string
+		account int
+		cost    int
+		want    buckets
+	}{
+		{0, "a", 1, 2, buckets{ratelimit.Bucket{Taken: true, Left: 1, Full: 2 * s}, ratelimit.Bucket{Taken: true, Left: 3, Full: s}}},
+		{0, "a", 1, 2, buckets{ratelimit.Bucket{Left: 1, Full: 2 * s, Wait: s}, ratelimit.Bucket{Left: 3, Full: s}}}, // only the key has too few
+		{0, "b", 1, 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
+		{0, "c", 1, 1, buckets{ratelimit.Bucket{Left: 3, Full: 0}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}}, // only the account has too few
+		{0, "b", 1, 1, buckets{ratelimit.Bucket{Left: 0, Full: 3 * s, Wait: s}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}},
+		{0, "c", 2, 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 2, Full: 3 * s / 2}}},
+		{s, "a", 1, 2, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
+	} {
+		clock.move(step.after)
+		key, account := ratelimit.TakeBoth(keys, step.key, accounts, step.account, step.cost)
+		if diff := cmp.Diff(step.want, buckets{key, account}); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+	var none *ratelimit.Limiter[int]
+	if key, account := ratelimit.TakeBoth(keys, "new", none, 1, 1); !key.Taken || key.Left != 2 || !account.Taken {
+		t.Errorf("without a limit per account: %+v, %+v", key, account)
+	}
+	if first, account := ratelimit.TakeBoth(none, 1, accounts, 3, 1); !first.Taken || account.Left != 4 {
+		t.Errorf("without a limit per key: %+v, %+v", first, account)
+	}
+}
+
 // TestBucket: a burst of three, then one every ten seconds.
 func TestBucket(t *testing.T) {
 	t.Parallel()
@@ -117,6 +155,38 @@ func TestRaceForTokens(t *testing.T) {
 		if got := taken[key].Load(); got != burst {
 			t.Errorf("%d tokens were taken of bucket %d, want %d", got, key, burst)
 		}
+	}
+}
+
+// TestRaceForBoth: concurrent callers with different keys of one account get exactly
+// the tokens of the account, and a refused call takes no token of its key.
+func TestRaceForBoth(t *testing.T) {
+	t.Parallel()
+	const burst, askers, times = 500, 8, 250
+	clock := startClock()
+	keys := ratelimit.New[int](ratelimit.Limit{PerMinute: 1, Burst: times}, clock.now)
+	accounts := ratelimit.New[int](ratelimit.Limit{PerMinute: 1, Burst: burst}, clock.now)
+	var group sync.WaitGroup
+	var taken [askers]int
+	for asker := range askers {
+		group.Go(func() {
+			for range times {
+				if key, _ := ratelimit.TakeBoth(keys, asker, accounts, 1, 1); key.Taken {
+					taken[asker]++
+				}
+			}
+		})
+	}
+	group.Wait()
+	total := 0
+	for asker, count := range taken {
+		total += count
+		if left := keys.Take(asker, 0).Left; left != times-count {
+			t.Errorf("key %d took %d tokens and has %d left, want %d", asker, count, left, times-count)
+		}
+	}
+	if total != burst {
+		t.Errorf("the keys took %d tokens, want %d", total, burst)
 	}
 }
 

@@ -23,16 +23,26 @@ const (
 	OtherMethod    = "_OTHER" // the OpenTelemetry convention
 )
 
+// Limit is a limit that causes responses with status 429.
+type Limit string
+
+// The limits.
+const (
+	KeyLimit         Limit = "key"         // rate of an API key
+	AccountLimit     Limit = "account"     // rate of an account
+	ConcurrencyLimit Limit = "concurrency" // requests of an account in progress
+	AddressLimit     Limit = "address"     // failed authentications from an address
+)
+
 // Metrics are the Prometheus metrics of a server. They have their own registry, so
 // that several can exist in one process.
 type Metrics struct {
-	registry         *prometheus.Registry
-	requests         *prometheus.CounterVec
-	durations        *prometheus.HistogramVec
-	inFlight         prometheus.Gauge
-	limitedByKey     prometheus.Counter
-	limitedByAddress prometheus.Counter
-	replays          prometheus.Counter
+	registry  *prometheus.Registry
+	requests  *prometheus.CounterVec
+	durations *prometheus.HistogramVec
+	inFlight  prometheus.Gauge
+	limited   map[Limit]prometheus.Counter
+	replays   prometheus.Counter
 }
 
 // NewMetrics returns new metrics, including those of the Go runtime and of the
@@ -40,7 +50,7 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	limited := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
-		Help: "Responses with status 429, by the limit: key (requests of an API key) or address (failed authentications from an address).",
+		Help: "Responses with status 429, by the limit: key (rate of an API key), account (rate of an account), concurrency (requests of an account in progress) or address (failed authentications from an address).",
 	}, []string{"limit"})
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -57,12 +67,14 @@ func NewMetrics() *Metrics {
 			Name: "petstore_http_requests_in_flight",
 			Help: "Requests in progress.",
 		}),
-		limitedByKey:     limited.WithLabelValues("key"),
-		limitedByAddress: limited.WithLabelValues("address"),
+		limited: map[Limit]prometheus.Counter{},
 		replays: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "petstore_idempotent_replays_total",
 			Help: "Stored responses returned for a repeated Idempotency-Key.",
 		}),
+	}
+	for _, limit := range []Limit{KeyLimit, AccountLimit, ConcurrencyLimit, AddressLimit} {
+		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
 	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -128,15 +140,8 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 	)
 }
 
-// RateLimited counts a response with status 429, caused by the limit of a key or
-// else of an address.
-func (m *Metrics) RateLimited(byKey bool) {
-	if byKey {
-		m.limitedByKey.Inc()
-	} else {
-		m.limitedByAddress.Inc()
-	}
-}
+// RateLimited counts a response with status 429, caused by one of the limits above.
+func (m *Metrics) RateLimited(limit Limit) { m.limited[limit].Inc() }
 
 // Replayed counts a stored response that was returned again.
 func (m *Metrics) Replayed() { m.replays.Inc() }

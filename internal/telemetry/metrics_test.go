@@ -32,9 +32,9 @@ func TestMetricsOfOperations(t *testing.T) {
 		list.End(status, 3*time.Millisecond)
 	}
 	other.Start()
-	m.RateLimited(true)
-	m.RateLimited(false)
-	m.RateLimited(false)
+	m.RateLimited(telemetry.KeyLimit)
+	m.RateLimited(telemetry.AddressLimit)
+	m.RateLimited(telemetry.AddressLimit)
 	m.Replayed()
 
 	told := exposed(t, m)
@@ -49,6 +49,8 @@ func TestMetricsOfOperations(t *testing.T) {
 		`petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="0.005"} 7`,
 		`petstore_http_requests_in_flight 1`,
 		`petstore_http_rate_limited_total{limit="key"} 1`,
+		`petstore_http_rate_limited_total{limit="account"} 0`,
+		`petstore_http_rate_limited_total{limit="concurrency"} 0`,
 		`petstore_http_rate_limited_total{limit="address"} 2`,
 		`petstore_idempotent_replays_total 1`,
 		`petstore_key_cache_lookups_total{result="hit"} 7`,
