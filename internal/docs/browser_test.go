@@ -34,6 +34,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
@@ -64,11 +65,11 @@ func open(t *testing.T) *shop {
 	}
 	t.Cleanup(pool.Close)
 	queries := db.New(pool)
-	account, err := queries.AccountEnsure(t.Context(), "reader")
+	reader, err := account.Ensure(t.Context(), queries, "reader")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: account.ID, Name: "docs", Scope: auth.Write})
+	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Write})
 	if err != nil {
 		t.Fatal(err)
 	}
