@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -60,11 +61,15 @@ func TestAdmin(t *testing.T) {
 	}
 	status(t, base+"/pets/77?x=hidden-query", key)
 	status(t, base+"/hidden/"+key, key)
-	ask(t, "BREW", base+"/pets", key, "")
-	ask(t, http.MethodPut, base+"/nowhere", key, "")
-	ask(t, http.MethodDelete, base+"/pets", key, "")
-	for range 2 {
-		ask(t, http.MethodPost, base+"/messages", key, `{"message":"hidden message"}`, "Idempotency-Key", "hidden-retry")
+	retry := http.Header{"Idempotency-Key": {"hidden-retry"}}
+	for _, r := range []httpRequest{
+		{method: "BREW", url: base + "/pets"},
+		{method: http.MethodPut, url: base + "/nowhere"},
+		{method: http.MethodDelete, url: base + "/pets"},
+		{http.MethodPost, base + "/messages", `{"message":"hidden message"}`, retry},
+		{http.MethodPost, base + "/messages", `{"message":"hidden message"}`, retry},
+	} {
+		r.send(t, key)
 	}
 	status(t, base+"/pets", key) // the sixth request that counts against the limit of the key
 	status(t, base+"/pets", "hidden-key")
@@ -128,18 +133,22 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// ask sends a request with an API key, a JSON body, and header names and values.
-func ask(t *testing.T, method, url, key, body string, header ...string) {
+// httpRequest is a request with an API key.
+type httpRequest struct {
+	method, url, body string
+	header            http.Header
+}
+
+// send sends the request and ignores the response.
+func (r httpRequest) send(t *testing.T, key string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), r.method, r.url, strings.NewReader(r.body))
 	if err != nil {
 		t.Fatal(err)
 	}
+	maps.Copy(request.Header, r.header)
 	request.Header.Set("Authorization", "Bearer "+key)
 	request.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
-	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
+	err := run(ctx, os.Args[1:], &program{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	if err == nil {
 		return
@@ -37,10 +37,9 @@ func main() {
 	os.Exit(exitFailure)
 }
 
-// run runs the program until it ends or ctx is canceled. The error is one sentence
+// run runs a command until it ends or ctx is canceled. The error is one sentence
 // for stderr; a [usageError] is a mistake on the command line.
-func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	p := &program{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
+func run(ctx context.Context, args []string, p *program) error {
 	root := &cobra.Command{
 		Use:   "petstore",
 		Short: "An HTTP API for pets, categories, orders and inventory on PostgreSQL",
@@ -57,8 +56,8 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 		SilenceErrors: true,
 	}
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(

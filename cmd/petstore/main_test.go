@@ -48,7 +48,8 @@ func execute(t *testing.T, environ []string, args ...string) (stdout, stderr str
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	learnEnviron(environ)
-	err = run(ctx, args, append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...), strings.NewReader(""), &out, &errs)
+	environ = append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...)
+	err = run(ctx, args, &program{environ: environ, stdin: strings.NewReader(""), stdout: &out, stderr: &errs})
 	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
 }

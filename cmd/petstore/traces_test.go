@@ -120,18 +120,23 @@ func TestTraces(t *testing.T) {
 		unwanted = "4bf92f3577b34da6a3ce929d0e0e4739"
 		failing  = "4bf92f3577b34da6a3ce929d0e0e4740"
 	)
-	send := func(method, target, body, trace, flags string, header ...string) {
-		ask(t, method, base+target, key, body, append(header, "Traceparent", "00-"+trace+"-"+parent+"-"+flags, "User-Agent", "hidden-agent")...)
-	}
 	const category = `{"name":"hidden category"}`
 	post(t, base+"/categories", key, category)
 	p.expect(`"msg":"request"`)
-	send(http.MethodGet, "/categories?name=hidden-name", "", listing, "01")
-	send(http.MethodPost, "/messages", `{"message":"hidden message"}`, creating, "01", "Idempotency-Key", "hidden-retry")
-	send(http.MethodPost, "/categories", category, failing, "01")
-	send(http.MethodGet, "/hidden/path", "", refused, "01")
-	send(http.MethodGet, "/pets", "", unwanted, "00")
-	ask(t, http.MethodGet, base+"/livez", key, "")
+	for _, r := range []struct{ method, target, body, trace, flags string }{
+		{http.MethodGet, "/categories?name=hidden-name", "", listing, "01"},
+		{http.MethodPost, "/messages", `{"message":"hidden message"}`, creating, "01"},
+		{http.MethodPost, "/categories", category, failing, "01"},
+		{http.MethodGet, "/hidden/path", "", refused, "01"},
+		{http.MethodGet, "/pets", "", unwanted, "00"},
+	} {
+		header := http.Header{"Traceparent": {"00-" + r.trace + "-" + parent + "-" + r.flags}, "User-Agent": {"hidden-agent"}}
+		if r.trace == creating {
+			header.Set("Idempotency-Key", "hidden-retry")
+		}
+		httpRequest{r.method, base + r.target, r.body, header}.send(t, key)
+	}
+	httpRequest{method: http.MethodGet, url: base + "/livez"}.send(t, key)
 	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
 		t.Errorf("the log lines have the trace ids %q", got)
 	}

@@ -7,10 +7,18 @@ import (
 	"petstore/internal/httpjson"
 )
 
-// SealCursor makes the cursor of any place, so that a test need not walk there.
-func SealCursor(secret []byte, account int64, path string, query url.Values, sort, key string, id int64) string {
-	p := &page{account: account, sort: sort, path: path, url: &url.URL{RawQuery: query.Encode()}}
-	return httpjson.SealCursor(secret, p.listID(), httpjson.Position{Key: key, ID: id})
+// List is a list of an account with a filter and a sort.
+type List struct {
+	Account    int64
+	Path, Sort string
+	Query      url.Values
+}
+
+// SealCursor makes the cursor of any position, so that a test does not need the pages
+// before it.
+func SealCursor(secret []byte, list List, at httpjson.Position) string {
+	p := &page{account: list.Account, sort: list.Sort, path: list.Path, url: &url.URL{RawQuery: list.Query.Encode()}}
+	return httpjson.SealCursor(secret, p.listID(), at)
 }
 
 // Sweep deletes the stored responses that have expired.

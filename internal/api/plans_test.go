@@ -21,6 +21,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/api"
+	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -73,7 +74,7 @@ func TestListPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			at := middle(t, database.Pool, list.path, sort, query)
-			cursor := api.SealCursor(secret, p.accountID(), list.path, query, sort, at.key, at.id)
+			cursor := api.SealCursor(secret, api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}, at)
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
 			deep := recorder.during(func() { p.get(target(filter + "&cursor=" + cursor)).want(200) })
 			for _, mode := range planModes(first) {
@@ -201,32 +202,25 @@ func shipDate(id int) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
 }
 
-// place is where a page ended: at this id, or at this key and then this id.
-type place struct {
-	key string
-	id  int64
-}
-
-// middle returns a place in the middle of a list, or the zero place for an empty
-// list.
-func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Values) place {
+// middle returns a position in the middle of a list, or the zero one for an empty list.
+func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Values) httpjson.Position {
 	t.Helper()
 	if path == "/messages" {
-		var at place
-		if err := pool.QueryRow(t.Context(), "SELECT id FROM messages ORDER BY id OFFSET (SELECT count(*) / 2 FROM messages) LIMIT 1").Scan(&at.key); err != nil {
+		var at httpjson.Position
+		if err := pool.QueryRow(t.Context(), "SELECT id FROM messages ORDER BY id OFFSET (SELECT count(*) / 2 FROM messages) LIMIT 1").Scan(&at.Key); err != nil {
 			t.Fatal(err)
 		}
 		return at
 	}
-	key, by, nowhere := "''::text", "id", place{}
+	key, by, nowhere := "''::text", "id", httpjson.Position{}
 	switch strings.TrimPrefix(sort, "-") {
 	case "name":
 		key, by = "name_key", "name_key"
 	case "shipDate":
 		key, by = "(extract(epoch FROM ship_date) * 1000000)::bigint::text", "ship_date"
-		nowhere.key = "0"
+		nowhere.Key = "0"
 		if from, err := time.Parse(time.RFC3339, filter.Get("shipDateFrom")); err == nil {
-			nowhere.key = strconv.FormatInt(from.UnixMicro(), 10)
+			nowhere.Key = strconv.FormatInt(from.UnixMicro(), 10)
 		}
 	}
 	matching, args := "SELECT name_key, id FROM pets WHERE starts_with(name_key, $1)", []any{filter.Get("name")}
@@ -238,8 +232,8 @@ func middle(t *testing.T, pool *pgxpool.Pool, path, sort string, filter url.Valu
 		args = []any{filter.Get("shipDateFrom"), filter.Get("shipDateTo")}
 	}
 	sql := fmt.Sprintf("WITH matching AS (%s) SELECT %s, id FROM matching ORDER BY %s, id OFFSET (SELECT count(*) / 2 FROM matching) LIMIT 1", matching, key, by)
-	var at place
-	err := pool.QueryRow(t.Context(), sql, args...).Scan(&at.key, &at.id)
+	var at httpjson.Position
+	err := pool.QueryRow(t.Context(), sql, args...).Scan(&at.Key, &at.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nowhere
 	}

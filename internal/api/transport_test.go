@@ -409,9 +409,9 @@ func TestTraceparent(t *testing.T) {
 		"":                                                                       "",
 		"00-" + trace + "-" + parent + "-01":                                     trace,
 		"00-" + trace + "-" + parent + "-00":                                     trace,
-		"00-" + trace + "-" + parent + "-ff":                                     "",
+		"00-" + trace + "-" + parent + "-ff":                                     "",    // as OpenTelemetry: a flag is reserved
 		" 00-" + trace + "-" + parent + "-01":                                    trace, // white space does not belong to the value
-		"00-" + trace + "-" + parent + "-01-":                                    trace,
+		"00-" + trace + "-" + parent + "-01-":                                    trace, // as OpenTelemetry
 		"00-" + trace + "-" + parent + "-01-what-comes-later":                    "",
 		"01-" + trace + "-" + parent + "-01":                                     trace,
 		"fe-" + trace + "-" + parent + "-01-what-comes-later":                    trace,
