@@ -11,7 +11,7 @@ import (
 
 // docsFiles returns the reference page and its files by path. All servers of a
 // process share them.
-var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, errorReference()) })
+var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, errorReference) })
 
 // writeFile sends a file of the docs, or 304 if the client already has it.
 func (s *Server) writeFile(c *gin.Context, file *docs.File) error {

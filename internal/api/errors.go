@@ -66,12 +66,8 @@ var (
 
 // errorReference lists every error with its remedy for /docs/errors, in the order of
 // the API reference ("Errors").
-func errorReference() []docs.Problem {
-	var list []docs.Problem
-	for _, one := range []struct {
-		*httpjson.Error
-		remedy string
-	}{
+var errorReference = describe(
+	[]remedy{
 		{httpjson.ErrInvalidJSON, "Check the body with a JSON parser. It must be UTF-8 without a byte order mark. It must be one value with unique field names and at most 32 levels."},
 		{httpjson.ErrValidationFailed, "Correct every field that `errors` lists. `pointer` names the field, and `code` and `message` say what is wrong. `errors` lists missing required fields too."},
 		{httpjson.ErrUnsupportedContentType, "Send the header `Content-Type: application/json`, and do not compress the body. PATCH also accepts `application/merge-patch+json`."},
@@ -126,8 +122,20 @@ func errorReference() []docs.Problem {
 
 		{errInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
 		{errUnavailable, "Wait as many seconds as `Retry-After` says, and retry. A POST with an `Idempotency-Key` is safe to retry."},
-	} {
-		list = append(list, docs.Problem{Status: one.Status, Code: one.Code, Meaning: one.Message, Remedy: one.remedy})
+	},
+)
+
+// remedy is an error and what a client can do.
+type remedy struct {
+	*httpjson.Error
+
+	text string
+}
+
+func describe(remedies []remedy) []docs.Problem {
+	list := make([]docs.Problem, len(remedies))
+	for i, r := range remedies {
+		list[i] = docs.Problem{Status: r.Status, Code: r.Code, Meaning: r.Message, Remedy: r.text}
 	}
 	return list
 }
