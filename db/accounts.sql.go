@@ -98,7 +98,7 @@ type AccountGetByNameRow struct {
 	CreatedAt time.Time
 }
 
-// Finds no sandbox: names of sandboxes are not unique.
+// Never finds a sandbox, because names of sandboxes are not unique.
 func (q *Queries) AccountGetByName(ctx context.Context, name string) (AccountGetByNameRow, error) {
 	row := q.db.QueryRow(ctx, accountGetByName, name)
 	var i AccountGetByNameRow
@@ -127,7 +127,7 @@ type AccountListRow struct {
 	CreatedAt time.Time
 }
 
-// Lists the accounts that are no sandboxes, for the operator.
+// Lists the accounts without the sandboxes, for the operator.
 func (q *Queries) AccountList(ctx context.Context, arg AccountListParams) ([]AccountListRow, error) {
 	rows, err := q.db.Query(ctx, accountList, arg.AfterID, arg.PageSize)
 	if err != nil {

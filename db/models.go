@@ -33,7 +33,7 @@ type APIKey struct {
 // Accounts of API clients. Each account has its own store. An account with a parent is a sandbox. On a sharded cluster, a reference table.
 type Account struct {
 	ID int64
-	// The account that created the sandbox; NULL if this is no sandbox.
+	// The account that created the sandbox; NULL if the account is not a sandbox.
 	ParentID *int64
 	// Unique among accounts, except sandboxes and deleted accounts.
 	Name string

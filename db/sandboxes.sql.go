@@ -10,13 +10,19 @@ import (
 	"time"
 )
 
-const aPIKeyDeleteAll = `-- name: APIKeyDeleteAll :execrows
+const aPIKeyDeleteSome = `-- name: APIKeyDeleteSome :execrows
 DELETE FROM api_keys
-WHERE account_id = $1
+WHERE api_keys.account_id = $1
+  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = $1 LIMIT $2))
 `
 
-func (q *Queries) APIKeyDeleteAll(ctx context.Context, accountID int64) (int64, error) {
-	result, err := q.db.Exec(ctx, aPIKeyDeleteAll, accountID)
+type APIKeyDeleteSomeParams struct {
+	AccountID int64
+	BatchSize int32
+}
+
+func (q *Queries) APIKeyDeleteSome(ctx context.Context, arg APIKeyDeleteSomeParams) (int64, error) {
+	result, err := q.db.Exec(ctx, aPIKeyDeleteSome, arg.AccountID, arg.BatchSize)
 	if err != nil {
 		return 0, err
 	}
@@ -68,18 +74,26 @@ func (q *Queries) AccountForget(ctx context.Context, id int64) (int64, error) {
 }
 
 const accountsToSweep = `-- name: AccountsToSweep :many
-SELECT id
+SELECT accounts.id
 FROM accounts
-WHERE deleted_at IS NOT NULL
-   OR expires_at <= now()
-ORDER BY parent_id IS NULL, id
-LIMIT $1
+WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
+  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.parent_id = accounts.id)
+  AND accounts.id > $1
+ORDER BY accounts.id
+LIMIT $2
 `
 
-// Returns accounts whose data is to be deleted: deleted accounts and expired
-// sandboxes. An account comes after its sandboxes, whose rows refer to it.
-func (q *Queries) AccountsToSweep(ctx context.Context, pageSize int32) ([]int64, error) {
-	rows, err := q.db.Query(ctx, accountsToSweep, pageSize)
+type AccountsToSweepParams struct {
+	AfterID  int64
+	PageSize int32
+}
+
+// Returns accounts whose data is to be deleted: accounts that were deleted and
+// sandboxes that expired at least a minute ago. By then no request of theirs is in
+// progress, so none sees a part of the data. An account comes after its sandboxes,
+// whose rows refer to it.
+func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, accountsToSweep, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -394,6 +408,7 @@ SELECT CASE $1::text
     WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = $2 LIMIT $3) AS counted)
     WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = $2 LIMIT $3) AS counted)
     WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = $2 LIMIT $3) AS counted)
+    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = $2 LIMIT $3) AS counted)
     ELSE 0
 END::bigint
 `
@@ -404,7 +419,7 @@ type StoreCountParams struct {
 	Bound     int32
 }
 
-// Counts the pets, orders or messages of a sandbox up to a bound. Only the branch of
+// Counts the rows of a kind of a sandbox up to a bound. Only the branch of
 // the kind runs.
 func (q *Queries) StoreCount(ctx context.Context, arg StoreCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, storeCount, arg.Kind, arg.AccountID, arg.Bound)
@@ -437,6 +452,7 @@ DELETE FROM sandbox_faults
 WHERE account_id = $1
 `
 
+// A sandbox has at most 20.
 func (q *Queries) StoreDeleteFaults(ctx context.Context, accountID int64) (int64, error) {
 	result, err := q.db.Exec(ctx, storeDeleteFaults, accountID)
 	if err != nil {
@@ -485,11 +501,17 @@ func (q *Queries) StoreDeleteInventory(ctx context.Context, arg StoreDeleteInven
 
 const storeDeleteKeyUses = `-- name: StoreDeleteKeyUses :execrows
 DELETE FROM api_key_uses
-WHERE account_id = $1
+WHERE api_key_uses.account_id = $1
+  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = $1 LIMIT $2))
 `
 
-func (q *Queries) StoreDeleteKeyUses(ctx context.Context, accountID int64) (int64, error) {
-	result, err := q.db.Exec(ctx, storeDeleteKeyUses, accountID)
+type StoreDeleteKeyUsesParams struct {
+	AccountID int64
+	BatchSize int32
+}
+
+func (q *Queries) StoreDeleteKeyUses(ctx context.Context, arg StoreDeleteKeyUsesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, storeDeleteKeyUses, arg.AccountID, arg.BatchSize)
 	if err != nil {
 		return 0, err
 	}
@@ -527,8 +549,9 @@ type StoreDeleteOrdersParams struct {
 	BatchSize int32
 }
 
-// The deletion of a store, in this order, because each table refers to the next. A
-// batch is a transaction of its own in the sweep. A reset deletes everything at once.
+// The deletion of a store, in this order, because each table refers to the next. Each
+// statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
+// deletes all batches in one transaction.
 func (q *Queries) StoreDeleteOrders(ctx context.Context, arg StoreDeleteOrdersParams) (int64, error) {
 	result, err := q.db.Exec(ctx, storeDeleteOrders, arg.AccountID, arg.BatchSize)
 	if err != nil {

@@ -18,6 +18,9 @@ CREATE TABLE accounts (
 CREATE UNIQUE INDEX accounts_name_key ON accounts (name) WHERE parent_id IS NULL AND deleted_at IS NULL;
 CREATE INDEX accounts_parent_id_idx   ON accounts (parent_id, id) WHERE parent_id IS NOT NULL;
 
+-- For the query AccountsToSweep. LEAST ignores NULL.
+CREATE INDEX accounts_ended_idx ON accounts (least(deleted_at, expires_at)) WHERE least(deleted_at, expires_at) IS NOT NULL;
+
 COMMENT ON TABLE  accounts            IS 'Accounts of API clients. Each account has its own store. An account with a parent is a sandbox. On a sharded cluster, a reference table.';
 COMMENT ON COLUMN accounts.parent_id  IS 'The account that created the sandbox; NULL if the account is not a sandbox.';
 COMMENT ON COLUMN accounts.name       IS 'Unique among accounts, except sandboxes and deleted accounts.';

@@ -14,6 +14,7 @@ CREATE TABLE api_keys (
 
     CONSTRAINT api_keys_pkey                  PRIMARY KEY (id),
     CONSTRAINT api_keys_account_id_fkey       FOREIGN KEY (account_id) REFERENCES accounts (id),
+    CONSTRAINT api_keys_account_id_id_key     UNIQUE (account_id, id),
     CONSTRAINT api_keys_secret_sha256_key     UNIQUE (secret_sha256),
     CONSTRAINT api_keys_previous_sha256_key   UNIQUE (previous_sha256),
     CONSTRAINT api_keys_name_check            CHECK (char_length(name) BETWEEN 1 AND 100),
@@ -23,8 +24,7 @@ CREATE TABLE api_keys (
     CONSTRAINT api_keys_previous_check        CHECK ((previous_sha256 IS NULL) = (previous_until IS NULL))
 );
 
-CREATE INDEX api_keys_account_idx ON api_keys (account_id, id);
-CREATE INDEX api_keys_prefix_idx  ON api_keys (prefix);
+CREATE INDEX api_keys_prefix_idx ON api_keys (prefix);
 
 COMMENT ON TABLE  api_keys                 IS 'API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table, so requests do not write it.';
 COMMENT ON COLUMN api_keys.name            IS 'A label for people.';

@@ -10,7 +10,7 @@ CREATE TABLE idempotency_keys (
     created_at  timestamptz NOT NULL DEFAULT now(),
 
     CONSTRAINT idempotency_keys_pkey              PRIMARY KEY (account_id, api_key_id, key),
-    CONSTRAINT idempotency_keys_api_key_id_fkey   FOREIGN KEY (api_key_id) REFERENCES api_keys (id),
+    CONSTRAINT idempotency_keys_api_key_id_fkey   FOREIGN KEY (account_id, api_key_id) REFERENCES api_keys (account_id, id),
     CONSTRAINT idempotency_keys_key_check         CHECK (char_length(key) BETWEEN 1 AND 255),
     CONSTRAINT idempotency_keys_fingerprint_check CHECK (octet_length(fingerprint) = 32),
     CONSTRAINT idempotency_keys_status_check      CHECK (status BETWEEN 200 AND 299)

@@ -24,12 +24,13 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: StoreCount :one
--- Counts the pets, orders or messages of a sandbox up to a bound. Only the branch of
+-- Counts the rows of a kind of a sandbox up to a bound. Only the branch of
 -- the kind runs.
 SELECT CASE @kind::text
     WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
     WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
     WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = @account_id LIMIT @bound) AS counted)
     ELSE 0
 END::bigint;
 
@@ -88,13 +89,16 @@ WHERE (id = @id OR parent_id = @id)
 RETURNING id;
 
 -- name: AccountsToSweep :many
--- Returns accounts whose data is to be deleted: deleted accounts and expired
--- sandboxes. An account comes after its sandboxes, whose rows refer to it.
-SELECT id
+-- Returns accounts whose data is to be deleted: accounts that were deleted and
+-- sandboxes that expired at least a minute ago. By then no request of theirs is in
+-- progress, so none sees a part of the data. An account comes after its sandboxes,
+-- whose rows refer to it.
+SELECT accounts.id
 FROM accounts
-WHERE deleted_at IS NOT NULL
-   OR expires_at <= now()
-ORDER BY parent_id IS NULL, id
+WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
+  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.parent_id = accounts.id)
+  AND accounts.id > @after_id
+ORDER BY accounts.id
 LIMIT @page_size;
 
 -- name: StoreTryLockSweep :one
@@ -104,8 +108,9 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('sweep', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 
--- The deletion of a store, in this order, because each table refers to the next. A
--- batch is a transaction of its own in the sweep. A reset deletes everything at once.
+-- The deletion of a store, in this order, because each table refers to the next. Each
+-- statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
+-- deletes all batches in one transaction.
 
 -- name: StoreDeleteOrders :execrows
 DELETE FROM orders
@@ -138,19 +143,22 @@ WHERE idempotency_keys.account_id = @account_id
   AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id LIMIT @batch_size);
 
 -- name: StoreDeleteFaults :execrows
+-- A sandbox has at most 20.
 DELETE FROM sandbox_faults
 WHERE account_id = @account_id;
 
 -- name: StoreDeleteKeyUses :execrows
 DELETE FROM api_key_uses
-WHERE account_id = @account_id;
+WHERE api_key_uses.account_id = @account_id
+  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = @account_id LIMIT @batch_size));
+
+-- name: APIKeyDeleteSome :execrows
+DELETE FROM api_keys
+WHERE api_keys.account_id = @account_id
+  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = @account_id LIMIT @batch_size));
 
 -- name: StoreDeleteState :execrows
 DELETE FROM account_state
-WHERE account_id = @account_id;
-
--- name: APIKeyDeleteAll :execrows
-DELETE FROM api_keys
 WHERE account_id = @account_id;
 
 -- name: AccountForget :execrows

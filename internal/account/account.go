@@ -3,13 +3,16 @@
 // A sandbox is a temporary account with a parent. Its store is written under an
 // advisory lock (queries/sandboxes.sql), so that a reset or a deletion never mixes with
 // a write: [Enter] takes it for a write, and [Reset] and [Delete] hold it alone.
+//
+// Every transaction takes its locks in this order, so that none deadlock: the number of
+// sandboxes of the parent, rows of accounts, the store, the number of keys, rows of
+// api_keys, rows of the store.
 package account
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +26,11 @@ import (
 const (
 	// MaxSandboxes is the maximum number of live sandboxes of an account.
 	MaxSandboxes = 100
-	// MaxRows is the maximum number of pets, of orders and of messages of a sandbox.
+	// MaxRows is the maximum number of rows of each [Kind] of a sandbox.
 	MaxRows = 10_000
+	// resetBatch is the maximum number of rows that one statement of a reset deletes,
+	// which takes less than a second.
+	resetBatch = 10_000
 
 	MinExpiry     = time.Minute
 	MaxExpiry     = 7 * 24 * time.Hour
@@ -41,14 +47,12 @@ const (
 const DefaultName = "sandbox"
 
 var (
-	// ErrNoSandbox means that the account has no live sandbox with this id.
-	ErrNoSandbox = errors.New("account: no such sandbox")
 	// ErrTooManySandboxes means that the account has [MaxSandboxes] live sandboxes.
 	ErrTooManySandboxes = errors.New("account: too many live sandboxes of the account")
 	// ErrFull means that the sandbox has [MaxRows] rows of the kind to create.
 	ErrFull = errors.New("account: the sandbox is full")
-	// ErrClosed means that the account is deleted or expired.
-	ErrClosed = errors.New("account: the account is closed")
+	// ErrClosed means that the account is deleted.
+	ErrClosed = errors.New("account: the account is deleted")
 )
 
 // Ensure returns the account with the name, and creates it if it does not exist. The
@@ -74,11 +78,14 @@ type NewSandbox struct {
 
 // CreateSandbox creates a sandbox with its sample data, and an admin key that expires
 // with it. The queries must be those of a transaction. The error is
-// [ErrTooManySandboxes] or a database error.
+// [ErrTooManySandboxes], [ErrClosed] or a database error.
 func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (db.SandboxCreateRow, auth.Secret, error) {
 	var none auth.Secret
 	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
 		return db.SandboxCreateRow{}, none, fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	if err := checkOpen(ctx, queries, sandbox.ParentID); err != nil {
+		return db.SandboxCreateRow{}, none, err
 	}
 	live, err := queries.SandboxCount(ctx, sandbox.ParentID)
 	if err != nil {
@@ -119,10 +126,11 @@ type Kind string
 
 // The kinds of rows of which a sandbox has at most [MaxRows].
 const (
-	NoRows   Kind = ""
-	Pets     Kind = "pets"
-	Orders   Kind = "orders"
-	Messages Kind = "messages"
+	NoRows     Kind = ""
+	Categories Kind = "categories"
+	Pets       Kind = "pets"
+	Orders     Kind = "orders"
+	Messages   Kind = "messages"
 )
 
 // Enter begins a write to the store of a sandbox. It must come first in the
@@ -163,31 +171,40 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 // the faults count from the start. The queries must be those of a transaction. The
 // error is [ErrClosed] or a database error.
 func Reset(ctx context.Context, queries *db.Queries, id int64) error {
-	if err := queries.StoreLock(ctx, id); err != nil {
-		return fmt.Errorf("account: resetting the sandbox: %w", err)
-	}
-	if err := checkOpen(ctx, queries, id); err != nil {
-		return err
+	if err := Enter(ctx, queries, id, true); err != nil {
+		return resetError(err)
 	}
 	row, err := queries.AccountGet(ctx, id)
 	if err != nil {
-		return fmt.Errorf("account: resetting the sandbox: %w", err)
+		return resetError(err)
 	}
 	for _, table := range storeTables(queries) {
-		if _, err := table(ctx, id, math.MaxInt32); err != nil {
-			return fmt.Errorf("account: resetting the sandbox: %w", err)
+		for rows := int64(resetBatch); rows == resetBatch; {
+			if rows, err = table(ctx, id, resetBatch); err != nil {
+				return resetError(err)
+			}
 		}
 	}
 	if err := queries.FaultRestart(ctx, id); err != nil {
-		return fmt.Errorf("account: resetting the sandbox: %w", err)
+		return resetError(err)
+	}
+	// An empty store may be the work of a reset that the standby does not have yet.
+	if err := queries.AwaitStandby(ctx); err != nil {
+		return resetError(err)
 	}
 	return fill(ctx, queries, id, row.Sample)
 }
+
+func resetError(err error) error { return fmt.Errorf("account: resetting the sandbox: %w", err) }
 
 // Delete closes an account and its sandboxes: their API keys stop within a second on
 // every server, and [Sweep] deletes their data. The queries must be those of a
 // transaction. It reports false if the account was deleted before.
 func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, err error) {
+	// A concurrent CreateSandbox either commits before, or finds the account deleted.
+	if err := queries.SandboxesLock(ctx, id); err != nil {
+		return false, fmt.Errorf("account: deleting the account: %w", err)
+	}
 	ids, err := queries.AccountDelete(ctx, id)
 	if err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)
@@ -196,15 +213,15 @@ func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, e
 		if err := closeStore(ctx, queries, id); err != nil {
 			return false, err
 		}
+		if _, err := queries.APIKeyRevokeAll(ctx, id); err != nil {
+			return false, fmt.Errorf("account: revoking the keys: %w", err)
+		}
 	}
 	return len(ids) > 0, nil
 }
 
-// closeStore revokes the API keys of an account and makes [Enter] refuse writes.
+// closeStore makes [Enter] refuse writes, after those in progress.
 func closeStore(ctx context.Context, queries *db.Queries, id int64) error {
-	if _, err := queries.APIKeyRevokeAll(ctx, id); err != nil {
-		return fmt.Errorf("account: revoking the keys: %w", err)
-	}
 	if err := queries.StoreLock(ctx, id); err != nil {
 		return fmt.Errorf("account: closing the account: %w", err)
 	}

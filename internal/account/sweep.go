@@ -13,56 +13,83 @@ import (
 )
 
 const (
-	// sweepAccounts is the maximum number of accounts of one sweep.
-	sweepAccounts = 100
+	// sweepPage is the maximum number of accounts that one statement finds.
+	sweepPage = 100
 	// sweepBatch is the maximum number of rows that one transaction deletes.
 	sweepBatch = 1000
+	// sweepFailures is the number of accounts with errors that end a sweep.
+	sweepFailures = 10
 )
 
-// Sweep deletes the data of deleted accounts and of expired sandboxes, until there is
-// none or ctx ends. It deletes at most 1000 rows in a transaction and pauses as long as
-// that took, so that other accounts notice little. Several processes may sweep at the
-// same time: each account is swept by one.
+// errBusy means that another process sweeps the account, or has swept it.
+var errBusy = errors.New("account: another process sweeps the account")
+
+// Sweep deletes the data of accounts that were deleted, and of sandboxes that expired,
+// at least a minute ago, until there is none or ctx ends. It deletes at most 1000 rows in
+// a transaction and pauses as long as that took, so that other accounts notice little.
+// Several processes may sweep at the same time: each account is swept by one. An error
+// with one account does not keep the others.
 func Sweep(ctx context.Context, database *postgres.DB) error {
-	ids, err := db.New(database).AccountsToSweep(ctx, sweepAccounts)
-	if err != nil {
-		return fmt.Errorf("account: looking for accounts to delete: %w", err)
-	}
-	for _, id := range ids {
-		if err := sweepAccount(ctx, database, id); err != nil {
-			return fmt.Errorf("account: deleting the data of account %d: %w", id, err)
+	for {
+		swept, err := sweepOnce(ctx, database)
+		if err != nil || swept == 0 {
+			return err
 		}
 	}
-	return nil
 }
 
-// sweepAccount deletes an account with its data, unless another process does.
+// sweepOnce tries to sweep every ended account once, and returns how many it swept.
+// Accounts with sandboxes wait for the next time.
+func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error) {
+	var failures []error
+	var last int64
+	for {
+		ids, err := db.New(database).AccountsToSweep(ctx, db.AccountsToSweepParams{AfterID: last, PageSize: sweepPage})
+		if err != nil {
+			return swept, errors.Join(append(failures, fmt.Errorf("account: looking for accounts to delete: %w", err))...)
+		}
+		for _, id := range ids {
+			last = id
+			switch err := sweepAccount(ctx, database, id); {
+			case err == nil:
+				swept++
+			case !errors.Is(err, errBusy):
+				failures = append(failures, fmt.Errorf("account: deleting the data of account %d: %w", id, err))
+			}
+			if ctx.Err() != nil || len(failures) == sweepFailures {
+				return swept, errors.Join(failures...)
+			}
+		}
+		if len(ids) < sweepPage {
+			return swept, errors.Join(failures...)
+		}
+	}
+}
+
+// sweepAccount deletes an account with its data. The error is [errBusy] or a database
+// error.
 func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 	if _, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return 0, closeStore(ctx, queries, id) // an expired sandbox is not closed yet
 	}); err != nil {
 		return err
 	}
-	for i := range storeTables(nil) {
-		for more := true; more; {
+	for i := range sweptTables(nil) {
+		for rows := int64(sweepBatch); rows == sweepBatch; {
 			began := time.Now()
-			rows, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
-				return storeTables(queries)[i](ctx, id, sweepBatch)
-			})
-			if err != nil {
+			var err error
+			if rows, err = sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
+				return sweptTables(queries)[i](ctx, id, sweepBatch)
+			}); err != nil {
 				return err
 			}
-			if more = rows == sweepBatch; more {
-				if err := pause(ctx, time.Since(began)); err != nil {
-					return err
-				}
+			if err := pause(ctx, time.Since(began)); err != nil {
+				return err
 			}
 		}
 	}
 	_, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
-		for _, remove := range []func(context.Context, int64) (int64, error){
-			queries.StoreDeleteFaults, queries.StoreDeleteKeyUses, queries.StoreDeleteState, queries.APIKeyDeleteAll, queries.AccountForget,
-		} {
+		for _, remove := range []func(context.Context, int64) (int64, error){queries.StoreDeleteFaults, queries.StoreDeleteState, queries.AccountForget} {
 			if _, err := remove(ctx, id); err != nil {
 				return 0, err
 			}
@@ -72,15 +99,28 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 	return err
 }
 
+// sweptTables returns the deletions of a store and of the keys of its account, in the
+// order of storeTables.
+func sweptTables(queries *db.Queries) []deletion {
+	return append(storeTables(queries),
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteKeyUses(ctx, db.StoreDeleteKeyUsesParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.APIKeyDeleteSome(ctx, db.APIKeyDeleteSomeParams{AccountID: id, BatchSize: batch})
+		},
+	)
+}
+
 // sweepStep runs a step of the sweep of an account in a transaction, and returns the
-// number of rows that it deleted. It does nothing if another process sweeps the
-// account or has deleted it.
+// number of rows that it deleted. The error is [errBusy], that of the step, or a database
+// error.
 func sweepStep(ctx context.Context, database *postgres.DB, id int64, step func(context.Context, *db.Queries) (int64, error)) (int64, error) {
 	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		queries := db.New(tx)
 		locked, err := queries.StoreTryLockSweep(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && !locked {
-			return 0, nil
+			return 0, errBusy
 		}
 		if err != nil {
 			return 0, err
