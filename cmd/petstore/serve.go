@@ -138,6 +138,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	stop := startBackground(ctx, c.closingTime(),
 		func(ctx context.Context) { _ = revocations(database, verifier, log).Run(ctx) }, // ends when canceled
 		handler.SweepIdempotencyKeys,
+		handler.SweepAccounts,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
 	)
 	defer stop()

@@ -116,7 +116,7 @@ func searchResponse(t testing.TB, request *http.Request, received *http.Response
 	if found := theSecrets().In(fmt.Sprintf("%v\n%s", received.Header, text)); len(found) > 0 {
 		t.Errorf("%s %s: %d: the response contains %q: %v\n%s", request.Method, request.URL, received.StatusCode, found, received.Header, text)
 	}
-	if received.StatusCode < http.StatusMultipleChoices && request.Method == http.MethodPost && strings.HasPrefix(request.URL.Path, keysPath) {
+	if received.StatusCode < http.StatusMultipleChoices && request.Method == http.MethodPost && (strings.HasPrefix(request.URL.Path, keysPath) || request.URL.Path == sandboxesPath) {
 		theSecrets().LearnKeys(string(text)) // shown only in this response
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -31,6 +32,7 @@ func (s *Server) createCategory(c *gin.Context) error {
 	}
 	params.AccountID = caller(c).AccountID
 	made, err := runOnce(s, c, in, effect[db.Category]{
+		creates: account.Categories,
 		inTx: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 			row, err := queries.CategoryCreate(ctx, params)
 			if postgres.IsUniqueViolation(err) {

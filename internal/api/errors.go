@@ -41,6 +41,10 @@ var (
 
 	errLastAdminKey = &httpjson.Error{Status: 409, Code: "last_admin_key", Message: "This is the account's last live API key of scope admin. Create another one before you revoke it."}
 
+	errTooManySandboxes = &httpjson.Error{Status: 409, Code: "too_many_sandboxes", Message: "Your account has 100 live sandboxes, which is the maximum. Delete one first."}
+	errNestedSandbox    = &httpjson.Error{Status: 409, Code: "nested_sandbox", Message: "Your API key is one of a sandbox, which cannot have sandboxes. Use a key of the account that created it."}
+	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
+
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
 
@@ -100,6 +104,9 @@ var errorReference = describe(
 
 		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. The operator can revoke every key of an account with `petstore key revoke`."},
 
+		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send a shorter `expiresInSeconds`."},
+		{errNestedSandbox, "Use a key of the account that created the sandbox. A sandbox's own key can read, reset and delete its sandbox as `/sandboxes/current`."},
+		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
 

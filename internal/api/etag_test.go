@@ -303,6 +303,11 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"POST /account/api-keys", keysPath, object{"name": "x", "scope": "read"}, 201},
 		{"DELETE /account/api-keys/{apiKeyId}", newKey(), nil, 204},
 		{"POST /account/api-keys/{apiKeyId}/rotate", newKey() + "/rotate", object{"graceSeconds": 0}, 201},
+		{"GET /sandboxes", "/sandboxes", nil, 200},
+		{"POST /sandboxes", "/sandboxes", object{"sample": "empty"}, 201},
+		{"GET /sandboxes/{sandboxId}", p.newSandbox("read", "empty").path(), nil, 200},
+		{"DELETE /sandboxes/{sandboxId}", p.newSandbox("delete", "empty").path(), nil, 204},
+		{"POST /sandboxes/{sandboxId}/reset", p.newSandbox("reset", "empty").path() + "/reset", nil, 204},
 		{"GET /openapi.json", "/openapi.json", nil, 200},
 		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},
 	}
@@ -452,7 +457,8 @@ func (p *petstore) everything() (dump string) {
 			(SELECT string_agg(orders::text, E'\n' ORDER BY id) FROM orders),
 			(SELECT string_agg(inventory::text, E'\n' ORDER BY pet_id) FROM inventory),
 			(SELECT string_agg(messages::text, E'\n' ORDER BY id) FROM messages),
-			(SELECT string_agg(concat_ws(' ', id, prefix, revoked_at), E'\n' ORDER BY id) FROM api_keys))`).Scan(&dump)
+			(SELECT string_agg(concat_ws(' ', id, prefix, revoked_at), E'\n' ORDER BY id) FROM api_keys),
+			(SELECT string_agg(concat_ws(' ', id, deleted_at), E'\n' ORDER BY id) FROM accounts))`).Scan(&dump)
 	if err != nil {
 		p.t.Fatal(err)
 	}

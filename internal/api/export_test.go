@@ -21,5 +21,8 @@ func SealCursor(secret []byte, list List, at httpjson.Position) string {
 	return httpjson.SealCursor(secret, p.listID(), at)
 }
 
+// SweepAccountsOnce deletes the data of ended accounts.
+func (s *Server) SweepAccountsOnce(ctx context.Context) { s.sweepAccounts(ctx) }
+
 // Sweep deletes the stored responses that have expired.
 func (s *Server) Sweep(ctx context.Context) { s.sweep(ctx) }

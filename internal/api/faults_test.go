@@ -35,7 +35,7 @@ func operations() []operation {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
 			// the key with id 1 is the test's own
-			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711")
+			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{sandboxId}", "sbx_4711")
 			one.target = filled(ids.Replace(path), "1")
 			one.public = described.Security != nil && len(*described.Security) == 0
 			if described.RequestBody != nil {
@@ -61,7 +61,7 @@ func eachOperation(t *testing.T, test func(t *testing.T, o operation)) {
 // scope is the scope that the operation needs.
 func (o operation) scope() auth.Scope {
 	switch {
-	case strings.HasPrefix(o.path, "/account/api-keys"):
+	case strings.HasPrefix(o.path, "/account/api-keys"), strings.HasPrefix(o.path, "/sandboxes"):
 		return auth.Admin
 	case o.method != "GET":
 		return auth.Write

@@ -91,6 +91,13 @@ func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (resp
 		}
 		return e.responseTo(row)
 	}
+	if identity.IsSandbox() && e.creates != account.NoRows {
+		end, err := s.turns.take(ctx, identity.AccountID)
+		if err != nil {
+			return response{}, err
+		}
+		defer end()
+	}
 	request := keyedRequest{caller: identity, key: in.idempotencyKey, fingerprint: fingerprint(c.Request, in.body)}
 	var replayed bool
 	made, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (made response, err error) {

@@ -882,7 +882,7 @@ func TestExpensiveRequests(t *testing.T) {
 	p.oneOfEach()
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
 	const policy = `"key";q=12;w=12`
-	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys"} {
+	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes"} {
 		limited.do("GET", target+"?limit=1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
 		limited.do("GET", target, nil, "Prefer", "count=exact").wantLimited("8").wantLimit(policy, `"key";r=2;t=10`)
 		limited.get(target).want(200).wantLimit(policy, `"key";r=1;t=11`)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/httpjson"
 )
 
@@ -47,6 +48,7 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	}
 	params := db.MessageCreateParams{AccountID: caller(c).AccountID, ID: id, Message: *text}
 	made, err := runOnce(s, c, in, effect[db.Message]{
+		creates: account.Messages,
 		inTx: func(ctx context.Context, queries *db.Queries) (db.Message, error) {
 			return queries.MessageCreate(ctx, params)
 		},

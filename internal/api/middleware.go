@@ -52,7 +52,7 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		defer cancelExtended(c)
 		c.Request = c.Request.WithContext(ctx)
 
-		if !methodHasBody(c.Request.Method) {
+		if !r.readsBody(c.Request.Method) {
 			limitUnreadBody(c)
 		}
 		err := s.sunset(c, deprecated)
@@ -61,7 +61,7 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
 			defer s.limits.release(reservationOf(c))
-			if !methodHasBody(c.Request.Method) { // otherwise after the body has arrived
+			if !r.readsBody(c.Request.Method) { // otherwise after the body has arrived
 				err = s.reservePlace(c)
 			}
 		}
@@ -170,7 +170,7 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 		return errInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))
 	case !httpjson.AcceptsJSON(c.Request.Header):
 		return httpjson.ErrNotAcceptable
-	case methodHasBody(c.Request.Method) && !httpjson.IsJSON(c.Request) && !(r.bodyOptional() && httpjson.HasNoBody(c.Request)):
+	case r.readsBody(c.Request.Method) && !httpjson.IsJSON(c.Request) && !(r.bodyOptional() && httpjson.HasNoBody(c.Request)):
 		return httpjson.ErrUnsupportedContentType
 	default:
 		return nil

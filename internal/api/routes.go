@@ -21,10 +21,16 @@ type route struct {
 	handle func(*gin.Context) error
 }
 
-const rotatePath = "/account/api-keys/{apiKeyId}/rotate"
+const (
+	rotatePath = "/account/api-keys/{apiKeyId}/rotate"
+	resetPath  = "/sandboxes/{sandboxId}/reset"
+)
 
 // bodyOptional reports whether a request may omit the body.
 func (r route) bodyOptional() bool { return r.path == rotatePath }
+
+// readsBody reports whether the operation reads the body of a request.
+func (r route) readsBody(method string) bool { return methodHasBody(method) && r.path != resetPath }
 
 // routes lists every operation, in the order of the spec.
 func (s *Server) routes() []route {
@@ -61,6 +67,12 @@ func (s *Server) routes() []route {
 		{"POST", "/account/api-keys", auth.Admin, s.createAPIKey},
 		{"DELETE", "/account/api-keys/{apiKeyId}", auth.Admin, s.revokeAPIKey},
 		{"POST", rotatePath, auth.Admin, s.rotateAPIKey},
+
+		{"GET", "/sandboxes", auth.Admin, s.listSandboxes},
+		{"POST", "/sandboxes", auth.Admin, s.createSandbox},
+		{"GET", "/sandboxes/{sandboxId}", auth.Admin, s.getSandbox},
+		{"DELETE", "/sandboxes/{sandboxId}", auth.Admin, s.deleteSandbox},
+		{"POST", resetPath, auth.Admin, s.resetSandbox},
 
 		{"GET", "/openapi.json", 0, s.getOpenAPIJSON},
 		{"GET", "/openapi.yaml", 0, s.getOpenAPIYAML},

@@ -196,7 +196,7 @@ func TestCodeSamples(t *testing.T) {
 			t.Parallel()
 			p := startShop(t)
 			scope := auth.Write
-			if strings.HasPrefix(sample.path, "/account/api-keys") {
+			if strings.HasPrefix(sample.path, "/account/api-keys") || strings.HasPrefix(sample.path, "/sandboxes") {
 				scope = auth.Admin
 			}
 			output, err := sample.run(t, p.url, p.newKey("tester", scope))

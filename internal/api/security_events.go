@@ -17,24 +17,32 @@ const (
 	eventKeyCreated           = "api_key_created"
 	eventKeyRotated           = "api_key_rotated"
 	eventKeyRevoked           = "api_key_revoked"
+	eventSandboxCreated       = "sandbox_created"
+	eventSandboxReset         = "sandbox_reset"
+	eventSandboxDeleted       = "sandbox_deleted"
 )
 
-// keyEvent is a change of an API key.
-type keyEvent struct {
-	name        string
-	targetKeyID int64
+// changeEvent is a change of an API key or of a sandbox.
+type changeEvent struct {
+	name   string
+	target slog.Attr
 }
 
 // recordKeyEvent adds a change of an API key to the log line of the request.
 func recordKeyEvent(c *gin.Context, name string, targetKeyID int64) {
-	c.Set(eventKey, keyEvent{name, targetKeyID})
+	c.Set(eventKey, changeEvent{name, slog.Int64("target_key_id", targetKeyID)})
+}
+
+// recordSandboxEvent adds a change of a sandbox to the log line of the request.
+func recordSandboxEvent(c *gin.Context, name string, targetAccountID int64) {
+	c.Set(eventKey, changeEvent{name, slog.Int64("target_account_id", targetAccountID)})
 }
 
 // securityAttributes returns the attributes of the security event of a request, or nil
 // if there is none. They are part of its log line, so that a flood of rejected requests
 // writes no additional lines.
 func securityAttributes(c *gin.Context) []slog.Attr {
-	change, _ := c.Value(eventKey).(keyEvent)
+	change, _ := c.Value(eventKey).(changeEvent)
 	event := change.name
 	switch c.Writer.Status() {
 	case http.StatusUnauthorized:
@@ -51,8 +59,8 @@ func securityAttributes(c *gin.Context) []slog.Attr {
 	if identity, known := c.Value(identityKey).(auth.Identity); known {
 		attributes = append(attributes, slog.Int64("account_id", identity.AccountID), slog.Int64("key_id", identity.KeyID))
 	}
-	if change.targetKeyID != 0 {
-		attributes = append(attributes, slog.Int64("target_key_id", change.targetKeyID))
+	if change.name != "" {
+		attributes = append(attributes, change.target)
 	}
 	return attributes
 }

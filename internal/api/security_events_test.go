@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ type eventLine struct {
 	AccountID          int64  `json:"account_id"`
 	KeyID              int64  `json:"key_id"`
 	TargetKeyID        int64  `json:"target_key_id"`
+	TargetAccountID    int64  `json:"target_account_id"`
 	RequestID          string `json:"request_id"`
 }
 
@@ -56,6 +58,14 @@ func TestSecurityEvents(t *testing.T) {
 	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1})
 	limited.get("/pets").want(200)
 	limited.as("").get("/pets").want(401)
+	box := p.newSandbox("box", "empty")
+	boxAccount, err := strconv.ParseInt(accountOf(box), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofSandbox := func(event string, target int64) eventLine {
+		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
+	}
 	byAdmin := func(event string, target int64) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetKeyID: target}
 	}
@@ -73,10 +83,14 @@ func TestSecurityEvents(t *testing.T) {
 		{"scope", p.as(reader.Secret), "POST", "/pets", object{}, 403, eventLine{Event: "access_denied", Client: client, Key: reader.Prefix, AccountID: account, KeyID: reader.ID}},
 		{"limit-of-a-key", limited, "GET", "/pets", nil, 429, byAdmin("rate_limited", 0)},
 		{"limit-of-an-address", limited.as(""), "GET", "/pets", nil, 429, eventLine{Event: "rate_limited", Client: client}},
-		{"created", p, "POST", keysPath, object{"name": "new", "scope": "read"}, 201, byAdmin("api_key_created", target.ID+1)},
+		{"created", p, "POST", keysPath, object{"name": "new", "scope": "read"}, 201, byAdmin("api_key_created", target.ID+2)},
 		{"rotated", p, "POST", rotatePath(target.ID), nil, 201, byAdmin("api_key_rotated", target.ID)},
 		{"revoked", p, "DELETE", keyPath(target.ID), nil, 204, byAdmin("api_key_revoked", target.ID)},
 		{"revoked-again", p, "DELETE", keyPath(target.ID), nil, 204, eventLine{Key: prefix(p.key)}},
+		{"sandbox-created", p, "POST", sandboxesPath, object{"sample": "empty"}, 201, ofSandbox("sandbox_created", boxAccount+1)},
+		{"sandbox-reset", p, "POST", box.path() + "/reset", nil, 204, ofSandbox("sandbox_reset", boxAccount)},
+		{"sandbox-deleted", p, "DELETE", box.path(), nil, 204, ofSandbox("sandbox_deleted", boxAccount)},
+		{"sandbox-deleted-again", p, "DELETE", box.path(), nil, 404, eventLine{Key: prefix(p.key)}},
 		{"not-created", p, "POST", keysPath, object{}, 400, eventLine{Key: prefix(p.key)}},
 		{"last-admin", p, "DELETE", keyPath(admin), nil, 409, eventLine{Key: prefix(p.key)}},
 		{"an-ordinary-request", p, "GET", "/pets", nil, 200, eventLine{Key: prefix(p.key)}},

@@ -79,6 +79,7 @@ type Server struct {
 	orders   *coalesce.Coalescer[petKey, db.OrderPlaceParams, db.OrderPlaceRow]
 	pages    *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts   *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
+	turns    turns // of requests that create rows of a sandbox, or sandboxes
 	metrics  *telemetry.Metrics
 	tracer   *telemetry.Tracer
 

@@ -21,8 +21,12 @@ func enterStore(ctx context.Context, queries *db.Queries, caller auth.Identity, 
 
 // storeError returns the error of the API for an error of [account].
 func storeError(err error) error {
-	if errors.Is(err, account.ErrClosed) { // its keys are revoked or expired
+	switch {
+	case errors.Is(err, account.ErrClosed): // its keys are revoked or expired
 		return errInvalidAPIKey
+	case errors.Is(err, account.ErrFull):
+		return errSandboxFull
+	default:
+		return err
 	}
-	return err
 }

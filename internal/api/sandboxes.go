@@ -1,0 +1,223 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const maxSandboxNameLength = 100
+
+// sandbox is the Sandbox schema of the spec.
+type sandbox struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Sample    string     `json:"sample"`
+	CreatedAt time.Time  `json:"createdAt"`
+	ExpiresAt *time.Time `json:"expiresAt"`
+}
+
+// sandboxWithKey is the SandboxWithKey schema of the spec.
+type sandboxWithKey struct {
+	sandbox
+
+	Secret string `json:"secret"`
+}
+
+func sandboxFrom(row db.SandboxListRow) sandbox {
+	return sandbox{ID: sandboxID(row.ID), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
+}
+
+// listSandboxes lists the live sandboxes of the caller's account by id. A sandbox has
+// none.
+func (s *Server) listSandboxes(c *gin.Context) error {
+	params := readParams(c)
+	p := newPage(c, params, defaultLimit, byIDOnly)
+	if err := params.Err(); err != nil {
+		return err
+	}
+	return writePage(s, c, p, list[db.SandboxListRow, sandbox]{
+		find: func(ctx context.Context) ([]db.SandboxListRow, error) {
+			return s.queries.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.queries.SandboxCount(ctx, p.account)
+		},
+		item:     sandboxFrom,
+		cursorOf: func(row db.SandboxListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
+	})
+}
+
+// issuedSandbox is a new sandbox with the secret of its key.
+type issuedSandbox struct {
+	row    db.SandboxCreateRow
+	secret auth.Secret
+}
+
+func (i issuedSandbox) created() (created, error) {
+	made := sandboxFrom(db.SandboxListRow(i.row))
+	return created{http.StatusCreated, "/sandboxes/" + made.ID, sandboxWithKey{made, i.secret.Reveal()}}, nil
+}
+
+// createSandbox creates a sandbox and its key. The requests of an account run one after
+// the other, because they would wait for each other in the database.
+func (s *Server) createSandbox(c *gin.Context) error {
+	in := s.decode(c, secret, readOnly("id", "createdAt", "expiresAt", "secret"))
+	params, err := newSandboxParams(in, caller(c))
+	if err != nil {
+		return err
+	}
+	end, err := s.turns.take(c.Request.Context(), caller(c).AccountID)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var issued issuedSandbox
+	made, err := runOnce(s, c, in, effect[issuedSandbox]{
+		multiple: true,
+		inTx: func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
+			if caller(c).IsSandbox() {
+				return issuedSandbox{}, errNestedSandbox
+			}
+			row, secret, err := account.CreateSandbox(ctx, queries, params)
+			if errors.Is(err, account.ErrTooManySandboxes) {
+				err = errTooManySandboxes
+			}
+			issued = issuedSandbox{row, secret}
+			return issued, storeError(err)
+		},
+		respond: issuedSandbox.created,
+	})
+	if err != nil {
+		return err
+	}
+	recordSandboxEvent(c, eventSandboxCreated, issued.row.ID)
+	return writeSecret(c, made)
+}
+
+// newSandboxParams reads the fields of a new sandbox.
+func newSandboxParams(in *input, creator auth.Identity) (account.NewSandbox, error) {
+	params := account.NewSandbox{ParentID: creator.AccountID, Name: account.DefaultName, Sample: account.SampleShop, Expiry: account.DefaultExpiry}
+	name := in.Name(maxSandboxNameLength)
+	sample := in.Enum("sample", account.SampleShop, account.SampleEmpty)
+	seconds := in.Integer("expiresInSeconds", int64(account.MinExpiry/time.Second), int64(account.MaxExpiry/time.Second))
+	if err := in.Err(); err != nil {
+		return params, err
+	}
+	if name != nil {
+		params.Name = *name
+	}
+	if sample != nil {
+		params.Sample = *sample
+	}
+	if seconds != nil {
+		params.Expiry = time.Duration(*seconds) * time.Second
+	}
+	return params, nil
+}
+
+func (s *Server) getSandbox(c *gin.Context) error {
+	params := readParams(c)
+	id := readSandboxID(c, params)
+	if err := params.Err(); err != nil {
+		return err
+	}
+	row, err := s.sandboxOf(c, id)
+	if err != nil {
+		return err
+	}
+	c.Header("Cache-Control", "private, no-store")
+	return httpjson.WriteUntagged(c.Writer, c.Request, sandboxFrom(db.SandboxListRow(row)))
+}
+
+// resetSandbox returns a sandbox to its sample data. It reads no body, and is safe to
+// repeat without an Idempotency-Key.
+func (s *Server) resetSandbox(c *gin.Context) error {
+	return s.changeSandbox(c, eventSandboxReset, account.Reset)
+}
+
+// deleteSandbox deletes a sandbox. This process forgets its keys before it responds, and
+// the others within a second.
+func (s *Server) deleteSandbox(c *gin.Context) error {
+	err := s.changeSandbox(c, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
+		deleted, err := account.Delete(ctx, queries, id)
+		if err == nil && !deleted {
+			err = errSandboxNotFound // deleted concurrently
+		}
+		return err
+	})
+	if err == nil {
+		s.verifier.Forget()
+	}
+	return err
+}
+
+// changeSandbox runs a change of the sandbox in the path in a transaction, records the
+// event and sends a 204. The change runs when the requests before it that create rows of
+// the sandbox have ended.
+func (s *Server) changeSandbox(c *gin.Context, event string, change func(context.Context, *db.Queries, int64) error) error {
+	params := readParams(c)
+	id := readSandboxID(c, params)
+	if err := params.Err(); err != nil {
+		return err
+	}
+	if err := checkUntagged(c.Request); err != nil {
+		return err
+	}
+	row, err := s.sandboxOf(c, id)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request.Context()
+	end, err := s.turns.take(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+		return struct{}{}, change(ctx, db.New(tx), row.ID)
+	})
+	switch {
+	case errors.Is(err, account.ErrClosed):
+		return errSandboxNotFound // deleted concurrently
+	case err != nil:
+		return err
+	}
+	recordSandboxEvent(c, event, row.ID)
+	c.Status(http.StatusNoContent)
+	return nil
+}
+
+const sweepAccountsInterval = time.Minute
+
+// SweepAccounts deletes the data of deleted accounts and of expired sandboxes, every
+// minute, until the context ends.
+func (s *Server) SweepAccounts(ctx context.Context) {
+	for ticker := time.NewTicker(sweepAccountsInterval); ; {
+		s.sweepAccounts(ctx)
+		select {
+		case <-ctx.Done():
+			ticker.Stop()
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// sweepAccounts logs errors as sweep does.
+func (s *Server) sweepAccounts(ctx context.Context) {
+	if err := account.Sweep(ctx, s.db); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "could not delete the data of deleted accounts and expired sandboxes", slog.Any("error", err))
+	}
+}

@@ -1,0 +1,636 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	stores "petstore/internal/account"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+)
+
+const sandboxesPath = "/sandboxes"
+
+// sandbox is a sandbox, as a client sees it.
+type sandbox struct {
+	ID, Name, Sample     string
+	CreatedAt, ExpiresAt time.Time
+	Secret               string
+}
+
+func (s sandbox) path() string { return sandboxesPath + "/" + s.ID }
+
+// newSandbox creates a sandbox.
+func (p *petstore) newSandbox(name, sample string) sandbox {
+	p.t.Helper()
+	return decode[sandbox](p.post(sandboxesPath, object{"name": name, "sample": sample}).want(201))
+}
+
+// accountOf returns the id of the account of a sandbox.
+func accountOf(s sandbox) string { return strings.TrimPrefix(s.ID, "sbx_") }
+
+// exec runs a statement beside the server.
+func (p *petstore) exec(sql string, args ...any) {
+	p.t.Helper()
+	if _, err := p.db.Exec(p.t.Context(), sql, args...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestCreateSandbox(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, test := range []struct {
+		what         string
+		body         object
+		name, sample string
+		expiry       time.Duration
+		categories   int
+	}{
+		{"defaults", object{}, "sandbox", "shop", 24 * time.Hour, 12},
+		{"all fields", object{"name": "ci 🐶", "sample": "empty", "expiresInSeconds": 60}, "ci 🐶", "empty", time.Minute, 0},
+		{"the longest", object{"name": strings.Repeat("n", 100), "sample": "shop", "expiresInSeconds": 604800}, strings.Repeat("n", 100), "shop", 7 * 24 * time.Hour, 12},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			p := p.in(t)
+			resp := p.post(sandboxesPath, test.body).want(201)
+			made := decode[sandbox](resp)
+			if made.Name != test.name || made.Sample != test.sample || made.ExpiresAt.Sub(made.CreatedAt) != test.expiry {
+				t.Errorf("created %+v", made)
+			}
+			if location := resp.header.Get("Location"); location != made.path() {
+				t.Errorf("Location %q", location)
+			}
+			if made.ExpiresAt.Location() != time.UTC || time.Since(made.CreatedAt) > time.Hour {
+				t.Errorf("created at %s, expires at %s", made.CreatedAt, made.ExpiresAt)
+			}
+			inside := p.as(made.Secret)
+			if got := decode[[]category](inside.get("/categories").want(200)); len(got) != test.categories {
+				t.Errorf("%d categories, want %d", len(got), test.categories)
+			}
+			key := decode[struct{ APIKey apiKey }](inside.get("/account").want(200)).APIKey
+			if key.Scope != "admin" || key.ExpiresAt == nil || !key.ExpiresAt.Equal(made.ExpiresAt) {
+				t.Errorf("the key of the sandbox is %+v", key)
+			}
+			made.Secret = ""
+			for what, client := range map[string]*petstore{"the parent": p, "the sandbox": inside} {
+				if diff := cmp.Diff(made, decode[sandbox](client.get(made.path()).want(200))); diff != "" {
+					t.Errorf("read by %s (-created +read):\n%s", what, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestSandboxBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for body, want := range map[string][]string{
+		`{"name":"","sample":"","expiresInSeconds":59}`:                                {"/name too_short", "/sample not_in_enum", "/expiresInSeconds out_of_range"},
+		`{"name":null,"sample":null,"expiresInSeconds":null}`:                          {"/name null_not_allowed", "/sample null_not_allowed", "/expiresInSeconds null_not_allowed"},
+		`{"name":1,"sample":1,"expiresInSeconds":"60"}`:                                {"/name wrong_type", "/sample wrong_type", "/expiresInSeconds wrong_type"},
+		`{"name":" ","sample":"Shop","expiresInSeconds":604801}`:                       {"/name blank", "/sample not_in_enum", "/expiresInSeconds out_of_range"},
+		`{"name":"` + strings.Repeat("n", 101) + `","expiresInSeconds":60.0}`:          {"/name too_long", "/expiresInSeconds wrong_type"},
+		`{"id":"sbx_1","createdAt":"x","expiresAt":"x","secret":"x","Name":1,"ttl":1}`: {"/id read_only", "/createdAt read_only", "/expiresAt read_only", "/secret read_only", "/Name unknown_field", "/ttl unknown_field"},
+		"[]": {" wrong_type"},
+	} {
+		p.post(sandboxesPath, body).wantViolations("validation_failed", want...)
+	}
+	p.do("POST", sandboxesPath, object{}, "Idempotency-Key", "key").wantViolations("invalid_idempotency_key", "Idempotency-Key not_allowed")
+	for _, id := range []string{"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "sbx_12345678901234567", "SBX_1", "currents", "sbx_1x"} {
+		for _, o := range []struct{ method, suffix string }{{"GET", ""}, {"DELETE", ""}, {"POST", "/reset"}} {
+			p.do(o.method, sandboxesPath+"/"+id+o.suffix+"?x=1", nil).wantViolations("invalid_parameter", "sandboxId invalid_format", "x unknown")
+		}
+	}
+	if got := p.count("accounts"); got != 1 {
+		t.Errorf("%d accounts, want 1", got)
+	}
+}
+
+// dump returns the store that the key of the client sees, as the API shows it.
+func (p *petstore) dump() []byte {
+	p.t.Helper()
+	lists := map[string]any{}
+	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages"} {
+		lists[target] = walk[object](p, target+"?limit=200")
+	}
+	text, err := json.MarshalIndent(lists, "", "\t")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return append(text, '\n')
+}
+
+var update = flag.Bool("update", false, "write the golden files of this package")
+
+// TestSampleShop checks that the sample shop is the same in every sandbox and in every
+// version of Petstore. A difference breaks the tests of clients.
+func TestSampleShop(t *testing.T) {
+	t.Parallel()
+	const golden = "testdata/sample_shop.json"
+	p := start(t)
+	p.newPet("Igor", 1) // advances the sequences
+	first := p.as(p.newSandbox("first", "shop").Secret).dump()
+	p.newPet("Ivan", 1)
+	second := p.as(p.newSandbox("second", "shop").Secret).dump()
+	if !bytes.Equal(first, second) {
+		t.Error("two sandboxes differ")
+	}
+	if *update {
+		if err := os.WriteFile(golden, first, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(first)); diff != "" {
+		t.Errorf("the sample shop differs from %s (-want +got):\n%.2000s", golden, diff)
+	}
+	if got := p.as(p.newSandbox("third", "empty").Secret).dump(); bytes.Contains(got, []byte("name")) {
+		t.Errorf("an empty sandbox has %s", got)
+	}
+}
+
+// TestSandboxIsIsolated checks that a sandbox, its parent and its sibling see nothing of
+// each other.
+func TestSandboxIsIsolated(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.newPet("of the parent", 5)
+	before := p.dump()
+	one, other := p.newSandbox("one", "shop"), p.newSandbox("other", "shop")
+	shop := p.as(one.Secret).dump()
+	inside := p.as(one.Secret)
+	pet := inside.newPet("inside", 3)
+	inside.newOrder(pet, 1)
+	inside.newOrder(1, 1)
+	inside.post("/messages", object{"message": "inside"}).want(202)
+	inside.del("/store/orders/1").want(204)
+	if diff := cmp.Diff(string(before), string(p.dump())); diff != "" {
+		t.Errorf("the parent's store changed:\n%s", diff)
+	}
+	if diff := cmp.Diff(string(shop), string(p.as(other.Secret).dump())); diff != "" {
+		t.Errorf("the sibling's store changed:\n%s", diff)
+	}
+	p.get(fmt.Sprintf("/store/inventory/%d", pet)).wantError(404, "inventory_not_found")
+	stranger := p.as(p.newKey("stranger", auth.Admin))
+	for _, client := range []*petstore{stranger, p.as(other.Secret)} {
+		client.get(one.path()).wantError(404, "sandbox_not_found")
+		client.del(one.path()).wantError(404, "sandbox_not_found")
+		client.post(one.path()+"/reset", nil).wantError(404, "sandbox_not_found")
+	}
+	inside.get(fmt.Sprintf("/sandboxes/sbx_%d", p.accountID())).wantError(404, "sandbox_not_found")
+	inside.get("/account").want(200)
+	if got := inside.inventory(pet).Quantity; got != 2 {
+		t.Errorf("the sandbox has %d units, want 2", got)
+	}
+}
+
+// TestListSandboxes checks the pages of the list, and that it leaves out other accounts,
+// deleted and expired sandboxes.
+func TestListSandboxes(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.as(p.newKey("stranger", auth.Admin)).newSandbox("of a stranger", "empty")
+	var want []string
+	var made []sandbox
+	for i := range 7 {
+		made = append(made, p.newSandbox(fmt.Sprint(i), "empty"))
+	}
+	p.del(made[2].path()).want(204)
+	p.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", accountOf(made[4]))
+	for _, i := range []int{0, 1, 3, 5, 6} {
+		want = append(want, made[i].ID)
+	}
+	for _, limit := range []int{1, 2, 5, 200} {
+		var got []string
+		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
+			got = append(got, one.ID)
+			if one.Secret != "" {
+				t.Error("the list has a secret")
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
+		}
+	}
+	if total := p.do("GET", sandboxesPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "5" {
+		t.Errorf("X-Total-Count %s, want 5", total)
+	}
+	for _, i := range []int{2, 4} {
+		p.get(made[i].path()).wantError(404, "sandbox_not_found")
+		p.del(made[i].path()).wantError(404, "sandbox_not_found")
+		p.post(made[i].path()+"/reset", nil).wantError(404, "sandbox_not_found")
+	}
+}
+
+// TestSandboxOfTheKey checks what a key of a sandbox may do with sandboxes.
+func TestSandboxOfTheKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "shop")
+	inside := p.as(one.Secret)
+	if got := decode[sandbox](inside.get("/sandboxes/current").want(200)).ID; got != one.ID {
+		t.Errorf("current is %s, want %s", got, one.ID)
+	}
+	inside.post(sandboxesPath, object{}).wantError(409, "nested_sandbox")
+	if got := decode[[]sandbox](inside.get(sandboxesPath).want(200)); len(got) > 0 {
+		t.Errorf("a sandbox has the sandboxes %+v", got)
+	}
+	p.get("/sandboxes/current").wantError(409, "not_a_sandbox")
+	p.del("/sandboxes/current").wantError(409, "not_a_sandbox")
+	p.post("/sandboxes/current/reset", nil).wantError(409, "not_a_sandbox")
+
+	writer := decode[apiKey](inside.post(keysPath, object{"name": "writer", "scope": "write"}).want(201))
+	if writer.ExpiresAt == nil || !writer.ExpiresAt.Equal(one.ExpiresAt) {
+		t.Errorf("a key of the sandbox expires at %v, want %s", writer.ExpiresAt, one.ExpiresAt)
+	}
+	p.as(writer.Secret).post("/sandboxes/current/reset", nil).wantError(403, "insufficient_scope")
+	before := inside.dump()
+	p.as(writer.Secret).del("/pets/200")
+	p.as(writer.Secret).newPet("Igor", 1)
+	inside.post("/sandboxes/current/reset", nil).want(204)
+	if diff := cmp.Diff(string(before), string(p.as(writer.Secret).dump())); diff != "" {
+		t.Errorf("after a reset:\n%s", diff)
+	}
+	inside.del("/sandboxes/current").want(204)
+	inside.get("/pets").wantError(401, "invalid_api_key")
+	p.as(writer.Secret).get("/pets").wantError(401, "invalid_api_key")
+	p.get(one.path()).wantError(404, "sandbox_not_found")
+}
+
+// TestResetSandbox checks that a reset restores the sample, removes messages and stored
+// responses, and keeps the keys.
+func TestResetSandbox(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, sample := range []string{"shop", "empty"} {
+		one := p.newSandbox(sample, sample)
+		inside := p.as(one.Secret)
+		reader := inside.makeKey("reader", "read")
+		before := inside.dump()
+		order := object{"petId": inside.newPet("Igor", 9)}
+		first := inside.under("key", "/store/orders", order).want(201)
+		inside.under("key", "/store/orders", order).wantReplay(first)
+		inside.post("/messages", object{"message": "hello"}).want(202)
+		if sample == "shop" {
+			inside.patch("/pets/1", object{"name": "Fido"}).want(200)
+			inside.del("/store/orders/1").want(204)
+			inside.put("/store/inventory/3", object{"quantity": 77}).want(200)
+		}
+		p.do("POST", one.path()+"/reset", nil, "Idempotency-Key", "ignored\t", "Content-Type", "text/plain").want(204)
+		if diff := cmp.Diff(string(before), string(inside.dump())); diff != "" {
+			t.Errorf("%s, after a reset (-before +after):\n%s", sample, diff)
+		}
+		if rows := p.count("idempotency_keys"); rows > 0 {
+			t.Errorf("%d stored responses", rows)
+		}
+		p.as(reader.Secret).get("/pets").want(200)
+		inside.under("key", "/store/orders", object{"petId": inside.newPet("Igor", 1)}).want(201)
+		inside.post("/sandboxes/current/reset", nil).want(204)
+	}
+}
+
+// TestDeleteSandbox checks that a deleted sandbox is gone at once for this process, and
+// within a second for another, and that the sweep removes every row of it and no other.
+func TestDeleteSandbox(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p, other := startOn(t, database), startOn(t, database)
+	other.listen()
+	p.newOrder(p.newPet("of the parent", 5), 1)
+	p.under("key", "/messages", object{"message": "of the parent"}).want(202)
+	kept := p.newSandbox("kept", "shop")
+	keptBefore, parentBefore := p.as(kept.Secret).dump(), p.dump()
+	accounts := p.count("accounts")
+
+	one := p.newSandbox("one", "shop")
+	inside := p.as(one.Secret)
+	inside.under("key", "/messages", object{"message": "inside"}).want(202)
+	second := inside.makeKey("second", "write")
+	for _, key := range []string{one.Secret, second.Secret} {
+		other.as(key).get("/pets").want(200)
+	}
+	if err := other.verifier.FlushUses(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.del(one.path()).want(204)
+	deleted := time.Now()
+	inside.get("/pets").wantError(401, "invalid_api_key")
+	for _, key := range []string{one.Secret, second.Secret} {
+		if err := other.as(key).stops(deleted); err != nil {
+			t.Error(err)
+		}
+	}
+	p.del(one.path()).wantError(404, "sandbox_not_found")
+
+	rows := func() (all int) {
+		for _, table := range []string{"account_state", "api_keys", "api_key_uses", "categories", "pets", "inventory", "orders", "messages", "idempotency_keys", "sandbox_faults"} {
+			all += p.count(table + " WHERE account_id = " + accountOf(one))
+		}
+		return all
+	}
+	before := rows()
+	p.server.SweepAccountsOnce(t.Context())
+	if after := rows(); after != before {
+		t.Errorf("%d of %d rows are left within the minute in which requests may be in progress", after, before)
+	}
+	p.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1", accountOf(one))
+	p.server.SweepAccountsOnce(t.Context())
+	if left := rows(); left > 0 {
+		t.Errorf("%d of %d rows are left after the sweep", left, before)
+	}
+	if got := p.count("accounts"); got != accounts {
+		t.Errorf("%d accounts, want %d", got, accounts)
+	}
+	if !bytes.Equal(keptBefore, p.as(kept.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
+		t.Error("the sweep changed another account")
+	}
+}
+
+// TestSandboxExpires checks that the keys of a sandbox end with it.
+func TestSandboxExpires(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "shop")
+	p.as(one.Secret).get("/pets").want(200)
+	for _, table := range []string{"accounts WHERE id", "api_keys WHERE account_id"} {
+		name, where, _ := strings.Cut(table, " WHERE ")
+		p.exec("UPDATE "+name+" SET expires_at = now() - interval '2 minutes' WHERE "+where+" = $1", accountOf(one))
+	}
+	p.verifier.Forget()
+	p.as(one.Secret).get("/pets").wantError(401, "invalid_api_key")
+	p.get(one.path()).wantError(404, "sandbox_not_found")
+	p.server.SweepAccountsOnce(t.Context())
+	if got := p.count("accounts"); got != 1 {
+		t.Errorf("%d accounts, want 1", got)
+	}
+	p.as(one.Secret).get("/pets").wantError(401, "invalid_api_key")
+}
+
+// TestManySandboxesAtOnce checks that an account can create 100 sandboxes at the same
+// time, and no more.
+func TestManySandboxesAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t).with(func(o *api.Options) { o.RequestTimeout = time.Minute })
+	const requests = stores.MaxSandboxes + 10
+	var created, refused atomic.Int64
+	atOnce(t, requests, func(i int) error {
+		resp, err := p.try("POST", sandboxesPath, object{"name": fmt.Sprint(i)})
+		switch {
+		case err != nil:
+			return err
+		case resp.status == 201:
+			created.Add(1)
+		default:
+			resp.wantError(409, "too_many_sandboxes")
+			refused.Add(1)
+		}
+		return nil
+	})
+	if created.Load() != stores.MaxSandboxes || refused.Load() != requests-stores.MaxSandboxes {
+		t.Errorf("%d sandboxes created and %d refused", created.Load(), refused.Load())
+	}
+	if pets := p.count("pets"); pets != stores.MaxSandboxes*200 {
+		t.Errorf("%d pets, want 200 in each sandbox", pets)
+	}
+	p.del(walk[sandbox](p, sandboxesPath)[0].path()).want(204)
+	p.newSandbox("after a deletion", "empty")
+	p.post(sandboxesPath, object{}).wantError(409, "too_many_sandboxes")
+	p.as(p.newKey("another", auth.Admin)).newSandbox("of another account", "empty")
+}
+
+// TestResetWhileOthersWrite checks that a reset during writes leaves the sample and what
+// the server acknowledged after the reset, and nothing else.
+func TestResetWhileOthersWrite(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "shop")
+	inside := p.as(one.Secret)
+	before := decode[[]object](inside.get("/messages").want(200))
+	if len(before) > 0 {
+		t.Fatalf("the sample has messages: %v", before)
+	}
+	const writers = 16
+	type write struct {
+		id         string
+		sent, done time.Time
+	}
+	var mu sync.Mutex
+	var written []write
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range writers {
+		group.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				sent := time.Now()
+				resp, err := inside.try("POST", "/messages", object{"message": fmt.Sprintf("%d %d", i, n)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if resp.status == 202 {
+					mu.Lock()
+					written = append(written, write{decode[message](resp).ID, sent, time.Now()})
+					mu.Unlock()
+				}
+				if pets := []string{"/pets/1", "/pets/2"}; n%4 == 0 {
+					if _, err := inside.try("PATCH", pets[i%2], object{"name": "changed"}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	written10 := func() bool { mu.Lock(); defer mu.Unlock(); return len(written) > 10*writers }
+	eventually(t, 20*time.Second, written10)
+	var began, ended time.Time
+	for range 3 {
+		began = time.Now()
+		p.post(one.path()+"/reset", nil).want(204)
+		ended = time.Now()
+		mu.Lock()
+		seen := len(written)
+		mu.Unlock()
+		eventually(t, 20*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(written) > seen+writers })
+	}
+	close(stop)
+	group.Wait()
+
+	left := map[string]bool{}
+	for _, one := range walk[message](inside, "/messages?limit=200") {
+		left[one.ID] = true
+	}
+	after := 0
+	for _, one := range written {
+		switch {
+		case one.done.Before(began) && left[one.id]:
+			t.Errorf("message %s was acknowledged before the reset, and is still there", one.id)
+		case one.sent.After(ended) && !left[one.id]:
+			t.Errorf("message %s was sent after the reset, and is not there", one.id)
+		}
+		if one.sent.After(ended) {
+			after++
+		}
+		delete(left, one.id)
+	}
+	if len(left) > 0 {
+		t.Errorf("%d messages that the server never acknowledged", len(left))
+	}
+	if after == 0 {
+		t.Error("no message was sent after the reset, so this test proves nothing")
+	}
+	inside.post("/sandboxes/current/reset", nil).want(204)
+	if diff := cmp.Diff(string(p.as(p.newSandbox("fresh", "shop").Secret).dump()), string(inside.dump())); diff != "" {
+		t.Errorf("after the last reset (-fresh +reset):\n%s", diff)
+	}
+}
+
+// TestDeletionWhileRequestsRun checks that requests to a sandbox that is deleted finish
+// or get 401, and that none sees a part of the store, also while the sweep runs.
+func TestDeletionWhileRequestsRun(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p, other := startOn(t, database), startOn(t, database)
+	other.listen()
+	one := p.newSandbox("one", "shop")
+	other.as(one.Secret).get("/pets").want(200)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients, sweep sync.WaitGroup
+	sweep.Go(func() {
+		for ctx.Err() == nil {
+			p.server.SweepAccountsOnce(t.Context())
+		}
+	})
+	var succeeded atomic.Int64
+	for i, send := range []func(*petstore) (*response, error){
+		func(p *petstore) (*response, error) { return p.try("GET", "/pets?limit=200", nil) },
+		func(p *petstore) (*response, error) { return p.try("POST", "/messages", object{"message": "hello"}) },
+		func(p *petstore) (*response, error) { return p.try("GET", "/store/orders?limit=200", nil) },
+		func(p *petstore) (*response, error) { return p.try("PATCH", "/pets/1", object{"name": "Fido"}) },
+	} {
+		for _, server := range []*petstore{p, other} {
+			clients.Go(func() {
+				for ended := false; !ended; {
+					resp, err := send(server.as(one.Secret))
+					switch {
+					case err != nil:
+						t.Error(err)
+						ended = true
+					case resp.status == 401:
+						ended = true
+					case resp.status > 202:
+						t.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
+						ended = true
+					case i%2 == 0 && len(decode[[]object](resp)) != 200:
+						t.Errorf("%s: %d items, want 200", resp.what, len(decode[[]object](resp)))
+					default:
+						succeeded.Add(1)
+					}
+				}
+			})
+		}
+	}
+	eventually(t, 20*time.Second, func() bool { return succeeded.Load() > 50 })
+	p.del(one.path()).want(204)
+	clients.Wait()
+	cancel()
+	sweep.Wait()
+}
+
+// TestSandboxIsFull checks the maximum of each kind of resource, also when many requests
+// create at the same time, and that other accounts have no such limit.
+func TestSandboxIsFull(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "shop")
+	inside := p.as(one.Secret)
+	const free, requests = 3, 12
+	id := accountOf(one)
+	for _, test := range []struct {
+		target, fill string
+		body         func(i int) object
+		status       int
+	}{
+		{
+			"/categories", "INSERT INTO categories (account_id, name, name_key) SELECT $1, 'c' || n, 'c' || n FROM generate_series(1, $2) AS n",
+			func(i int) object { return object{"name": fmt.Sprint("new ", i)} }, 201,
+		},
+		{
+			"/pets", "INSERT INTO pets (account_id, category_id, name, name_key) SELECT $1, 1, 'p', 'p' FROM generate_series(1, $2)",
+			func(int) object { return object{"name": "new", "categoryId": 1} }, 201,
+		},
+		{
+			"/store/orders", "INSERT INTO orders (account_id, pet_id, quantity) SELECT $1, 1, 1 FROM generate_series(1, $2)",
+			func(int) object { return object{"petId": 1} }, 201,
+		},
+		{
+			"/messages", "INSERT INTO messages (account_id, id, message) SELECT $1, 'msg_' || lpad(to_hex(n), 32, '0'), 'm' FROM generate_series(1, $2) AS n",
+			func(int) object { return object{"message": "new"} }, 202,
+		},
+	} {
+		table := test.target[strings.LastIndex(test.target, "/")+1:]
+		rows := func() int { return p.count(table + " WHERE account_id = " + id) }
+		p.exec(strings.NewReplacer("$1", id, "$2", fmt.Sprint(stores.MaxRows-free-rows())).Replace(test.fill))
+		var created, refused atomic.Int64
+		atOnce(t, requests, func(i int) error {
+			header := []string{}
+			if i%2 == 0 {
+				header = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", table, i)}
+			}
+			resp, err := inside.try("POST", test.target, test.body(i), header...)
+			switch {
+			case err != nil:
+				return err
+			case resp.status == test.status:
+				created.Add(1)
+			default:
+				resp.wantError(409, "sandbox_full")
+				refused.Add(1)
+			}
+			return nil
+		})
+		if created.Load() != free || refused.Load() != requests-free || rows() != stores.MaxRows {
+			t.Errorf("%s: %d created, %d refused, %d rows", test.target, created.Load(), refused.Load(), rows())
+		}
+	}
+	inside.del(fmt.Sprintf("/store/orders/%d", decode[[]order](inside.get("/store/orders?complete=false&limit=1").want(200))[0].ID)).want(204)
+	inside.newOrder(1, 1)
+	inside.post("/store/orders", object{"petId": 1}).wantError(409, "sandbox_full")
+	inside.post("/sandboxes/current/reset", nil).want(204)
+	inside.newOrder(inside.newPet("after the reset", 1), 1)
+}
+
+// TestSandboxesWithHead keeps the headers of GET and HEAD equal.
+func TestSandboxesWithHead(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "empty")
+	for _, target := range []string{sandboxesPath, one.path()} {
+		get, head := p.get(target).want(200), p.do("HEAD", target, nil).want(200)
+		if get.header.Get("Cache-Control") != "private, no-store" || head.header.Get("Content-Length") != get.header.Get("Content-Length") {
+			t.Errorf("%s: GET %v, HEAD %v", target, get.header, head.header)
+		}
+	}
+	p.do(http.MethodPut, one.path(), object{}).wantError(405, "method_not_allowed")
+}
