@@ -26,7 +26,7 @@ const (
 const summaryPath = "/store/inventory/summary"
 
 // countedPaths are the lists that support Prefer: count=exact.
-var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys"}
+var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes"}
 
 // cost returns the number of requests that a request counts as in the limit of its key.
 func (r route) cost(request *http.Request) int {
