@@ -1,0 +1,502 @@
+package account_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// fixture is a database with the account "owner", used with the privileges of the
+// serving role.
+type fixture struct {
+	t     *testing.T
+	db    *postgres.DB
+	owner *pgtest.Database
+	id    int64
+	log   *statementLog
+}
+
+// statementLog counts the rows that each statement has deleted.
+type statementLog struct {
+	mu      sync.Mutex
+	deleted []int64
+	batches int // transactions
+}
+
+type statementKey struct{}
+
+func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, statementKey{}, data.SQL)
+}
+
+func (l *statementLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	sql, _ := ctx.Value(statementKey{}).(string)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if data.CommandTag.Delete() {
+		l.deleted = append(l.deleted, data.CommandTag.RowsAffected())
+	}
+	if sql == "begin" {
+		l.batches++
+	}
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, owner: pgtest.New(t), log: &statementLog{}}
+	var err error
+	if f.db, err = postgres.Open(t.Context(), f.owner.URL, 24, f.log); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.db.Close)
+	f.id = f.ensure("owner")
+	return f
+}
+
+// ensure creates an account.
+func (f *fixture) ensure(name string) int64 {
+	f.t.Helper()
+	return f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		row, err := account.Ensure(ctx, queries, name)
+		return row.ID, err
+	})
+}
+
+// in runs an action in a transaction.
+func (f *fixture) in(action func(context.Context, *db.Queries) (int64, error)) int64 {
+	f.t.Helper()
+	result, err := f.try(action)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return result
+}
+
+func (f *fixture) try(action func(context.Context, *db.Queries) (int64, error)) (int64, error) {
+	return postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		return action(ctx, db.New(tx))
+	})
+}
+
+// sandbox creates a sandbox of an account.
+func (f *fixture) sandbox(parent int64, sample string) (int64, error) {
+	return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		row, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "test", Sample: sample, Expiry: account.DefaultExpiry})
+		return row.ID, err
+	})
+}
+
+func (f *fixture) mustSandbox(sample string) int64 {
+	f.t.Helper()
+	id, err := f.sandbox(f.id, sample)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return id
+}
+
+// reset and remove reset and delete an account in a transaction of their own.
+func (f *fixture) reset(id int64) error {
+	_, err := f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		return 0, account.Reset(ctx, queries, id)
+	})
+	return err
+}
+
+func (f *fixture) remove(id int64) (deleted bool, err error) {
+	_, err = f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		deleted, err = account.Delete(ctx, queries, id)
+		return 0, err
+	})
+	return deleted, err
+}
+
+// exec runs a statement as the owner of the tables.
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.owner.Pool.Exec(f.t.Context(), sql, args...); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// rows returns the number of rows of an account by table.
+func (f *fixture) rows(id int64) map[string]int {
+	f.t.Helper()
+	all := map[string]int{}
+	for table, column := range tables {
+		var rows int
+		if err := f.owner.Pool.QueryRow(f.t.Context(), fmt.Sprintf("SELECT count(*) FROM %s WHERE %s = %d", table, column, id)).Scan(&rows); err != nil {
+			f.t.Fatal(err)
+		}
+		if rows > 0 {
+			all[table] = rows
+		}
+	}
+	return all
+}
+
+// tables has every table with rows of an account, and the column of its id.
+var tables = map[string]string{
+	"accounts": "id", "account_state": "account_id", "api_keys": "account_id", "api_key_uses": "account_id",
+	"categories": "account_id", "pets": "account_id", "inventory": "account_id", "orders": "account_id",
+	"messages": "account_id", "idempotency_keys": "account_id", "sandbox_faults": "account_id",
+}
+
+// age makes the deletion or the expiry of an account longer ago than a minute.
+func (f *fixture) age(id int64) {
+	f.t.Helper()
+	f.exec("UPDATE accounts SET deleted_at = deleted_at - interval '1 minute', expires_at = CASE WHEN parent_id IS NOT NULL THEN now() - interval '1 minute' END WHERE id = $1", id)
+}
+
+func (f *fixture) sweep() {
+	f.t.Helper()
+	if err := account.Sweep(f.t.Context(), f.db); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// fill adds rows of every kind to an account with the sample shop.
+func (f *fixture) fill(id int64, rows int) {
+	f.t.Helper()
+	for _, sql := range []string{
+		"INSERT INTO categories (account_id, name, name_key) SELECT $1, 'c' || n, 'c' || n FROM generate_series(1, $2) AS n",
+		"INSERT INTO pets (account_id, category_id, name, name_key) SELECT $1, 1, 'p', 'p' FROM generate_series(1, $2)",
+		"INSERT INTO inventory (account_id, pet_id) SELECT $1, id FROM pets WHERE account_id = $1 AND id > 1000 AND $2 > 0",
+		"INSERT INTO orders (account_id, pet_id, quantity) SELECT $1, 1, 1 FROM generate_series(1, $2)",
+		"INSERT INTO messages (account_id, id, message) SELECT $1, 'msg_' || lpad(to_hex(n), 32, '0'), 'm' FROM generate_series(1, $2) AS n",
+		"INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256, revoked_at) SELECT $1, 'k', 'read', 'x', sha256(($1 || ' ' || n)::bytea), now() FROM generate_series(1, $2) AS n",
+		"INSERT INTO api_key_uses (account_id, api_key_id, last_used_at) SELECT $1, id, now() FROM api_keys WHERE account_id = $1 AND $2 > 0",
+		`INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
+			SELECT $1, (SELECT min(id) FROM api_keys WHERE account_id = $1), 'k' || n, sha256('x'), 201, '/', '' FROM generate_series(1, $2) AS n`,
+		"INSERT INTO sandbox_faults (account_id, position, operation, effect, status) SELECT $1, n, '*', 'status', 503 FROM generate_series(0, least($2, 19)) AS n",
+	} {
+		f.exec(strings.NewReplacer("$1", fmt.Sprint(id)+"::bigint", "$2", fmt.Sprint(rows)).Replace(sql))
+	}
+}
+
+// TestSweep checks that a sweep removes every row of deleted accounts and expired
+// sandboxes and of no other, and that no statement deletes more than 1000 rows.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	kept := f.mustSandbox(account.SampleShop)
+	f.fill(kept, 10)
+	before := f.rows(kept)
+	deleted, expired := f.mustSandbox(account.SampleShop), f.mustSandbox(account.SampleShop)
+	f.fill(deleted, 3500)
+	f.fill(expired, 10)
+	if ok, err := f.remove(deleted); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	f.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", expired)
+	f.sweep()
+	for _, id := range []int64{deleted, expired} {
+		if rows := f.rows(id); rows["pets"] == 0 {
+			t.Errorf("a sweep within the minute in which requests may be in progress left only %v", rows)
+		}
+		f.age(id)
+	}
+	f.log.mu.Lock()
+	f.log.deleted, f.log.batches = nil, 0
+	f.log.mu.Unlock()
+	f.sweep()
+	var total, most int64
+	for _, rows := range f.log.deleted {
+		total, most = total+rows, max(most, rows)
+	}
+	if most != 1000 || total < 8*3500 || f.log.batches < 8*4 {
+		t.Errorf("a statement deleted %d rows, want at most 1000; %d rows in %d transactions", most, total, f.log.batches)
+	}
+	for _, id := range []int64{deleted, expired} {
+		if diff := cmp.Diff(map[string]int{}, f.rows(id)); diff != "" {
+			t.Errorf("rows of a swept account:\n%s", diff)
+		}
+	}
+	if diff := cmp.Diff(before, f.rows(kept)); diff != "" {
+		t.Errorf("rows of another account (-before +after):\n%s", diff)
+	}
+	f.sweep() // finds nothing
+}
+
+// TestSweepOfAParent checks that the deletion of an account ends its sandboxes, and that
+// one sweep removes all of them.
+func TestSweepOfAParent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ids := []int64{f.id}
+	for range 3 {
+		ids = append(ids, f.mustSandbox(account.SampleShop))
+	}
+	other := f.ensure("other")
+	if ok, err := f.remove(f.id); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if ok, err := f.remove(f.id); ok || err != nil {
+		t.Errorf("the second deletion: %t, %v", ok, err)
+	}
+	for _, id := range ids {
+		if err := f.reset(id); !errors.Is(err, account.ErrClosed) {
+			t.Errorf("reset of a deleted account: %v", err)
+		}
+		var live int
+		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL", id).Scan(&live); err != nil || live > 0 {
+			t.Errorf("%d live keys (%v)", live, err)
+		}
+		f.age(id)
+	}
+	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrClosed) {
+		t.Errorf("sandbox of a deleted account: %v", err)
+	}
+	f.sweep()
+	for _, id := range ids {
+		if rows := f.rows(id); len(rows) > 0 {
+			t.Errorf("account %d has %v", id, rows)
+		}
+	}
+	if rows := f.rows(other); rows["accounts"] != 1 {
+		t.Errorf("another account has %v", rows)
+	}
+}
+
+// TestSweepsAtOnce checks that several processes can sweep the same accounts.
+func TestSweepsAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var ids []int64
+	for range 4 {
+		id := f.mustSandbox(account.SampleShop)
+		f.fill(id, 2100)
+		if _, err := f.remove(id); err != nil {
+			t.Fatal(err)
+		}
+		f.age(id)
+		ids = append(ids, id)
+	}
+	var group sync.WaitGroup
+	for range 5 {
+		group.Go(func() {
+			if err := account.Sweep(t.Context(), f.db); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	f.sweep() // two processes may have given way to each other
+	for _, id := range ids {
+		if rows := f.rows(id); len(rows) > 0 {
+			t.Errorf("account %d has %v", id, rows)
+		}
+	}
+}
+
+// TestSweepContinues checks that an account that cannot be deleted does not keep the
+// others, and that the sweep returns the error.
+func TestSweepContinues(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var ids []int64
+	for range 3 {
+		id := f.mustSandbox(account.SampleShop)
+		if _, err := f.remove(id); err != nil {
+			t.Fatal(err)
+		}
+		f.age(id)
+		ids = append(ids, id)
+	}
+	f.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN IF OLD.account_id = %d THEN RAISE EXCEPTION 'broken'; END IF; RETURN OLD; END $$`, ids[0]))
+	f.exec("CREATE TRIGGER fail BEFORE DELETE ON pets FOR EACH ROW EXECUTE FUNCTION fail()")
+	if err := account.Sweep(t.Context(), f.db); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("account %d", ids[0])) {
+		t.Errorf("the error is %v", err)
+	}
+	for _, id := range ids[1:] {
+		if rows := f.rows(id); len(rows) > 0 {
+			t.Errorf("account %d has %v", id, rows)
+		}
+	}
+}
+
+// TestResetOfAFullSandbox checks that a sandbox with the maximum of rows, and more stored
+// responses, can be reset under the time limits of the server.
+func TestResetOfAFullSandbox(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.mustSandbox(account.SampleShop)
+	want := f.rows(id)
+	f.fill(id, account.MaxRows+50)
+	if err := f.reset(id); err != nil {
+		t.Fatal(err)
+	}
+	got := f.rows(id)
+	for _, kept := range []string{"api_keys", "api_key_uses", "sandbox_faults"} {
+		delete(want, kept)
+		delete(got, kept)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rows after the reset (-sample +got):\n%s", diff)
+	}
+}
+
+// TestLocksDoNotDeadlock runs everything that takes locks of an account at the same time.
+// A deadlock would be repeated by postgres.Transact, so this test counts them.
+func TestLocksDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	deadlocks := func() (n int) {
+		f.exec("SELECT pg_stat_clear_snapshot()")
+		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 5 {
+		id := f.mustSandbox(account.SampleEmpty)
+		key := f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			row, _, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: id, Name: "k", Scope: auth.Admin})
+			return row.ID, err
+		})
+		entered := func(run func(context.Context, *db.Queries) error) func(context.Context, *db.Queries) (int64, error) {
+			return func(ctx context.Context, queries *db.Queries) (int64, error) {
+				if err := account.Enter(ctx, queries, id, false); err != nil {
+					return 0, err
+				}
+				return 0, run(ctx, queries)
+			}
+		}
+		var group sync.WaitGroup
+		for i, run := range []func(context.Context, *db.Queries) (int64, error){
+			entered(func(ctx context.Context, queries *db.Queries) error {
+				_, _, err := auth.Rotate(ctx, queries, id, key, time.Hour)
+				return err
+			}),
+			entered(func(ctx context.Context, queries *db.Queries) error {
+				_, _, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: id, Name: "k", Scope: auth.Read})
+				return err
+			}),
+			func(ctx context.Context, queries *db.Queries) (int64, error) {
+				return 0, account.Reset(ctx, queries, id)
+			},
+			func(ctx context.Context, queries *db.Queries) (int64, error) {
+				_, err := account.Delete(ctx, queries, id)
+				return 0, err
+			},
+			func(ctx context.Context, queries *db.Queries) (int64, error) {
+				_, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: f.id, Name: "x", Sample: account.SampleEmpty, Expiry: time.Hour})
+				return 0, err
+			},
+		} {
+			for range 2 {
+				group.Go(func() {
+					if _, err := f.try(run); err != nil && !errors.Is(err, account.ErrClosed) && !errors.Is(err, auth.ErrNoKey) {
+						t.Errorf("action %d: %v", i, err)
+					}
+				})
+			}
+		}
+		group.Wait()
+	}
+	if n := deadlocks(); n > 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// TestSandboxOfAParentBeingDeleted checks that a sandbox created while its parent is
+// deleted does not outlive it.
+func TestSandboxOfAParentBeingDeleted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for i := range 10 {
+		parent := f.ensure(fmt.Sprint("parent ", i))
+		var group sync.WaitGroup
+		group.Go(func() {
+			if _, err := f.sandbox(parent, account.SampleEmpty); err != nil && !errors.Is(err, account.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		group.Go(func() {
+			if _, err := f.remove(parent); err != nil {
+				t.Error(err)
+			}
+		})
+		group.Wait()
+		var live int
+		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM accounts WHERE parent_id = $1 AND deleted_at IS NULL", parent).Scan(&live); err != nil || live > 0 {
+			t.Errorf("%d sandboxes outlive the account (%v)", live, err)
+		}
+	}
+}
+
+// TestResetWaitsAndGivesUp checks that a reset waits for a write in progress, and returns
+// an error for which the API sends 503 if the write takes longer than the lock timeout.
+func TestResetWaitsAndGivesUp(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := f.mustSandbox(account.SampleEmpty)
+	err := pgx.BeginFunc(t.Context(), f.owner.Pool, func(tx pgx.Tx) error {
+		if err := account.Enter(t.Context(), db.New(tx), id, false); err != nil {
+			return err
+		}
+		return f.reset(id)
+	})
+	if !postgres.Unavailable(err) {
+		t.Errorf("the error is %v", err)
+	}
+	if err := f.reset(id); err != nil {
+		t.Errorf("after the write: %v", err)
+	}
+}
+
+// BenchmarkSandbox measures the creation and the reset of a sandbox with the sample shop.
+func BenchmarkSandbox(b *testing.B) {
+	database := pgtest.New(b)
+	pool, err := postgres.Open(b.Context(), database.URL, 8)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	run := func(action func(context.Context, *db.Queries) (int64, error)) int64 {
+		id, err := postgres.Transact(b.Context(), pool, func(ctx context.Context, tx pgx.Tx) (int64, error) { return action(ctx, db.New(tx)) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		return id
+	}
+	parent := run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		row, err := account.Ensure(ctx, queries, "owner")
+		return row.ID, err
+	})
+	var id int64
+	b.Run("create", func(b *testing.B) {
+		for b.Loop() {
+			id = run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+				row, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: account.SampleShop, Expiry: time.Hour})
+				return row.ID, err
+			})
+			b.StopTimer()
+			if _, err := database.Pool.Exec(b.Context(), "UPDATE accounts SET expires_at = now() WHERE parent_id = $1 AND id <> $2", parent, id); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	b.Run("reset", func(b *testing.B) {
+		for b.Loop() {
+			run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+				return 0, account.Reset(ctx, queries, id)
+			})
+		}
+	})
+}
