@@ -33,7 +33,7 @@ func TestTour(t *testing.T) {
 		{
 			"../../docs/tour.md", "# Tour\n",
 			[]string{"pet_not_available", "order_complete", "validation_failed"},
-			[]string{`"name":"Igor"`, `"status":"pending"`, `"status":"sold"`, "Deprecation: ", `"message":"Hello"`, `"name":"reporting"`},
+			[]string{`"name":"Igor"`, `"status":"pending"`, `"status":"sold"`, "Deprecation: ", `"message":"Hello"`, `"name":"reporting"`, `{"petId":1,"quantity":0,"status":"pending"}`, `{"petId":1,"quantity":100,"status":"available"}`},
 		},
 	} {
 		script := strings.ReplaceAll(tourScript(t, text.file, text.start), "http://localhost:8080", base)
