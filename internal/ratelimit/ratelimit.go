@@ -80,7 +80,7 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 }
 
 // TakeBoth takes cost tokens from a bucket of each limiter. If either bucket has too few,
-// it takes none. Then the Wait of the bucket that has enough is 0. All calls must pass two
+// it takes no tokens. Then the Wait of the bucket that has enough is 0. All calls must pass two
 // limiters in the same order.
 func TakeBoth[A, B comparable](first *Limiter[A], a A, second *Limiter[B], b B, cost int) (Bucket, Bucket) {
 	if first == nil || second == nil {
