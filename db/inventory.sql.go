@@ -61,14 +61,19 @@ func (q *Queries) InventoryGet(ctx context.Context, arg InventoryGetParams) (Inv
 }
 
 const inventoryList = `-- name: InventoryList :many
-SELECT inventory.pet_id, inventory.quantity, pets.status
+SELECT inventory.pet_id, inventory.quantity, pet.status
 FROM inventory
-JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+CROSS JOIN LATERAL (
+    SELECT pets.status
+    FROM pets
+    WHERE pets.account_id = $1
+      AND pets.id = inventory.pet_id
+    LIMIT 1
+) AS pet
 WHERE inventory.account_id = $1
   AND inventory.low = ANY ($2::boolean[])
-  AND pets.status = ANY ($3::text[])
+  AND pet.status = ANY ($3::text[])
   AND inventory.pet_id > $4
-  AND pets.id > $4
 ORDER BY inventory.pet_id
 LIMIT $5
 `
@@ -87,8 +92,8 @@ type InventoryListRow struct {
 	Status   string
 }
 
-// Scans the primary key and filters the entries. Both tables have the bound,
-// because a merge join would otherwise scan the pets from the first one.
+// Scans the primary key and filters the entries. LIMIT 1 makes Postgres look up the pet
+// of each entry. In another join it would read all pets of the account.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]InventoryListRow, error) {
 	rows, err := q.db.Query(ctx, inventoryList,
 		arg.AccountID,
@@ -116,14 +121,19 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 }
 
 const inventoryListLow = `-- name: InventoryListLow :many
-SELECT inventory.pet_id, inventory.quantity, pets.status
+SELECT inventory.pet_id, inventory.quantity, pet.status
 FROM inventory
-JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+CROSS JOIN LATERAL (
+    SELECT pets.status
+    FROM pets
+    WHERE pets.account_id = $1
+      AND pets.id = inventory.pet_id
+    LIMIT 1
+) AS pet
 WHERE inventory.account_id = $1
   AND inventory.low
-  AND pets.status = ANY ($2::text[])
+  AND pet.status = ANY ($2::text[])
   AND inventory.pet_id > $3
-  AND pets.id > $3
 ORDER BY inventory.pet_id
 LIMIT $4
 `
@@ -142,7 +152,7 @@ type InventoryListLowRow struct {
 }
 
 // Scans the index of low entries. The status is in pets, so the scan also reads low
-// entries of other statuses.
+// entries of other statuses. LIMIT 1 as in InventoryList.
 func (q *Queries) InventoryListLow(ctx context.Context, arg InventoryListLowParams) ([]InventoryListLowRow, error) {
 	rows, err := q.db.Query(ctx, inventoryListLow,
 		arg.AccountID,

@@ -17,6 +17,10 @@ CREATE INDEX orders_pet_idx       ON orders (account_id, pet_id, id);
 CREATE INDEX orders_complete_idx  ON orders (account_id, complete, id);
 CREATE INDEX orders_ship_date_idx ON orders (account_id, complete, ship_date, id) WHERE ship_date IS NOT NULL;
 
+-- A prepared statement may get a plan for an average account, which can be far smaller than
+-- the account of a request. The planner then estimates at least a hundredth of the table.
+ALTER TABLE orders ALTER COLUMN account_id SET (n_distinct = 100);
+
 COMMENT ON TABLE  orders            IS 'Orders, each of one pet. Canceling an order deletes it and returns its units to the stock.';
 COMMENT ON COLUMN orders.account_id IS 'The account that the row belongs to.';
 COMMENT ON COLUMN orders.id         IS 'Assigned by the server, from 1001 to 2^53-1. Ids up to 1000 are for sample data.';

@@ -70,16 +70,21 @@ ORDER BY status
 LIMIT 3;
 
 -- name: InventoryList :many
--- Scans the primary key and filters the entries. Both tables have the bound,
--- because a merge join would otherwise scan the pets from the first one.
-SELECT inventory.pet_id, inventory.quantity, pets.status
+-- Scans the primary key and filters the entries. LIMIT 1 makes Postgres look up the pet
+-- of each entry. In another join it would read all pets of the account.
+SELECT inventory.pet_id, inventory.quantity, pet.status
 FROM inventory
-JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+CROSS JOIN LATERAL (
+    SELECT pets.status
+    FROM pets
+    WHERE pets.account_id = @account_id
+      AND pets.id = inventory.pet_id
+    LIMIT 1
+) AS pet
 WHERE inventory.account_id = @account_id
   AND inventory.low = ANY (@lows::boolean[])
-  AND pets.status = ANY (@statuses::text[])
+  AND pet.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
-  AND pets.id > @after_id
 ORDER BY inventory.pet_id
 LIMIT @page_size;
 
@@ -108,15 +113,20 @@ ORDER BY inventory.pet_id;
 
 -- name: InventoryListLow :many
 -- Scans the index of low entries. The status is in pets, so the scan also reads low
--- entries of other statuses.
-SELECT inventory.pet_id, inventory.quantity, pets.status
+-- entries of other statuses. LIMIT 1 as in InventoryList.
+SELECT inventory.pet_id, inventory.quantity, pet.status
 FROM inventory
-JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+CROSS JOIN LATERAL (
+    SELECT pets.status
+    FROM pets
+    WHERE pets.account_id = @account_id
+      AND pets.id = inventory.pet_id
+    LIMIT 1
+) AS pet
 WHERE inventory.account_id = @account_id
   AND inventory.low
-  AND pets.status = ANY (@statuses::text[])
+  AND pet.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
-  AND pets.id > @after_id
 ORDER BY inventory.pet_id
 LIMIT @page_size;
 

@@ -79,9 +79,9 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	return l.take(key, cost, now)
 }
 
-// TakeBoth takes cost tokens from a bucket of each limiter. If either bucket has too few,
-// it takes no tokens. Then the Wait of the bucket that has enough is 0. All calls must pass two
-// limiters in the same order.
+// TakeBoth takes cost tokens from a bucket of each limiter, or leaves both unchanged if
+// either has too few. Then the Wait of a bucket that has enough is 0. All calls must pass
+// two limiters in the same order.
 func TakeBoth[A, B comparable](first *Limiter[A], a A, second *Limiter[B], b B, cost int) (Bucket, Bucket) {
 	if first == nil || second == nil {
 		return first.Take(a, cost), second.Take(b, cost)
