@@ -13,11 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-var docsPages = []string{"/docs", "/docs/quickstart", "/docs/errors"}
+var docsPages = []string{"/docs", "/docs/quickstart", "/docs/sandboxes", "/docs/errors"}
 
 // TestDocs: the docs pages and their assets need no key and ignore Accept.
 func TestDocs(t *testing.T) {
@@ -173,5 +174,47 @@ func TestQuickstart(t *testing.T) {
 		if !strings.Contains(string(output), want) {
 			t.Errorf("the responses do not contain %s:\n%s", want, output)
 		}
+	}
+}
+
+// TestSandboxesPage runs the samples of the page about sandboxes: the commands in one
+// shell, and a test in each of the other languages.
+func TestSandboxesPage(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	const limit = 72
+	p := start(t)
+	page := string(p.get("/docs/sandboxes").want(200).body)
+	sources := map[string]string{"cURL": "set -eu -o pipefail\n"}
+	for _, match := range regexp.MustCompile(`(?s)<code data-run="(\w+)">(.*?)</code>`).FindAllStringSubmatch(page, -1) {
+		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
+	}
+	for lang, wants := range map[string][]string{
+		"cURL":       {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "deleted 204"},
+		"JavaScript": {"# pass 2", "# fail 0"},
+		"Python":     {""},
+	} {
+		t.Run(lang, func(t *testing.T) {
+			for line := range strings.Lines(sources[lang]) {
+				if len(line) > limit {
+					t.Errorf("a line is longer than %d characters: %s", limit, line)
+				}
+			}
+			output, err := sample{Lang: lang, Source: sources[lang]}.run(t, p.url, p.key)
+			if err != nil {
+				t.Fatalf("%v%s", err, output)
+			}
+			for _, want := range wants {
+				if !strings.Contains(output, want) {
+					t.Errorf("the output does not contain %q:\n%s", want, output)
+				}
+			}
+		})
+	}
+	for _, operation := range []struct{ method, path string }{{"POST", "/sandboxes"}, {"DELETE", "/sandboxes/{sandboxId}"}} {
+		eventually(t, 5*time.Second, func() bool { return p.succeeded(operation.method, operation.path) == len(sampleTools) })
+	}
+	if left := decode[[]sandbox](p.get("/sandboxes").want(200)); len(left) > 0 {
+		t.Errorf("the samples left %+v", left)
 	}
 }

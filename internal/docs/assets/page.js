@@ -1,5 +1,5 @@
-// Code for all pages: the theme and the menu of narrow windows. On the quickstart and
-// the errors page also copy buttons and the reader's own values.
+// Code for all pages: the theme and the menu of narrow windows. On all but the
+// reference also copy buttons and the reader's own values.
 import { copy } from "./clipboard.js";
 import { pieces } from "./highlight.js";
 import { masked, serverURL, settings } from "./settings.js";
