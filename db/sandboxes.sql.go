@@ -114,21 +114,22 @@ func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams
 
 const faultCount = `-- name: FaultCount :one
 UPDATE sandbox_faults
-SET matched = matched + 1
-WHERE account_id = $1
-  AND id = $2
+SET matched = matched + $1
+WHERE account_id = $2
+  AND id = $3
 RETURNING matched
 `
 
 type FaultCountParams struct {
+	Requests  int64
 	AccountID int64
 	ID        int64
 }
 
-// Counts a matching request and returns its number, from 1. No row means that the
-// rule has been replaced.
+// Counts matching requests and returns the number of the last one, from 1. No row
+// means that the rule has been replaced.
 func (q *Queries) FaultCount(ctx context.Context, arg FaultCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, faultCount, arg.AccountID, arg.ID)
+	row := q.db.QueryRow(ctx, faultCount, arg.Requests, arg.AccountID, arg.ID)
 	var matched int64
 	err := row.Scan(&matched)
 	return matched, err
@@ -192,6 +193,7 @@ type FaultListRow struct {
 }
 
 // Faults on demand.
+// Returns the rules of a sandbox, in order.
 func (q *Queries) FaultList(ctx context.Context, accountID int64) ([]FaultListRow, error) {
 	rows, err := q.db.Query(ctx, faultList, accountID)
 	if err != nil {

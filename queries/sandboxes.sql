@@ -169,6 +169,7 @@ WHERE id = @id;
 -- Faults on demand.
 
 -- name: FaultList :many
+-- Returns the rules of a sandbox, in order.
 SELECT id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched
 FROM sandbox_faults
 WHERE account_id = @account_id
@@ -180,10 +181,10 @@ INSERT INTO sandbox_faults (account_id, position, operation, effect, status, del
 VALUES (@account_id, @position, @operation, @effect, sqlc.narg(status), sqlc.narg(delay_ms), sqlc.narg(close_when), sqlc.narg(first), sqlc.narg(probability), sqlc.narg(seed));
 
 -- name: FaultCount :one
--- Counts a matching request and returns its number, from 1. No row means that the
--- rule has been replaced.
+-- Counts matching requests and returns the number of the last one, from 1. No row
+-- means that the rule has been replaced.
 UPDATE sandbox_faults
-SET matched = matched + 1
+SET matched = matched + @requests
 WHERE account_id = @account_id
   AND id = @id
 RETURNING matched;

@@ -235,3 +235,73 @@ func TestNoTraces(t *testing.T) {
 	}
 	away.expect("tracing failed")
 }
+
+// TestInjectedFaults runs a sandbox with faults from outside: spans name the faults and
+// do not fail, and SIGTERM ends an injected delay.
+func TestInjectedFaults(t *testing.T) {
+	t.Parallel()
+	spans := startCollector(t)
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_LOG_FORMAT=json",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url,
+	}
+	must(t, environ, "account", "create", "acme")
+	key := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base := p.address()
+	const (
+		parent = "00f067aa0ba902b7"
+		failed = "4bf92f3577b34da6a3ce929d0e0e4741"
+	)
+	rules := `[{"operation": "listPets", "effect": "status", "status": 500}, {"operation": "listOrders", "effect": "delay", "delayMs": 10000}]`
+	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", body: rules}.send(t, key)
+	p.expect(`"msg":"request"`)
+	httpRequest{method: http.MethodGet, url: base + "/pets", header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t, key)
+	if line := p.expect(`"msg":"request"`); !strings.Contains(line, `"fault":"0/status"`) || !strings.Contains(line, `"level":"INFO"`) {
+		t.Errorf("the log has %s", line)
+	}
+	delayed := make(chan int, 1)
+	go func() { delayed <- status(t, base+"/store/orders", key) }()
+	// The delay has begun when the rule has counted the request.
+	for counted := false; !counted; {
+		counted = strings.Contains(readWith(t, base+"/sandboxes/current/faults", key), `"delayMs":10000,"matched":1`)
+	}
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if got := <-delayed; got != http.StatusOK {
+		t.Errorf("the delayed request got %d, want 200", got)
+	}
+	var root []span
+	for _, one := range spans.trace(failed, parent) {
+		if one.Parent == "remote" {
+			root = append(root, one)
+		}
+	}
+	want := []span{{Name: "GET /pets", Parent: "remote", Attributes: map[string]string{
+		"http.request.method": "GET", "http.response.status_code": "500", "http.route": "/pets", "url.scheme": "http", "petstore.fault": "0/status",
+	}}}
+	if diff := cmp.Diff(want, root); diff != "" {
+		t.Errorf("the span of an injected 500 (-want +got):\n%s", diff)
+	}
+}
+
+// readWith returns the body of the response to a GET with an API key.
+func readWith(t *testing.T, url, key string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

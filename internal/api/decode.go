@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -24,7 +25,8 @@ const (
 type input struct {
 	*httpjson.Object
 
-	pathID         int64 // if the option pathID names it
+	pathID         int64  // if the option pathID names it
+	sandboxID      string // as readSandboxID returns it, if the decoder has the field sandbox
 	body           []byte
 	idempotencyKey string // of a POST, if it has one
 }
@@ -36,6 +38,7 @@ type decoder struct {
 	required, readOnly   []string
 	pathID               string
 	optionalBody, secret bool
+	sandbox              bool // the path names a sandbox
 }
 
 // required names the fields that the body must have.
@@ -83,6 +86,9 @@ func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 	if d.pathID != "" {
 		in.pathID = params.PathID(d.pathID)
 	}
+	if d.sandbox {
+		in.sandboxID = readSandboxID(c, params)
+	}
 	if err := params.Err(); err != nil {
 		return err
 	}
@@ -101,9 +107,13 @@ func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 	return s.reservePlace(c)
 }
 
-// receiveBody reads the whole body of a request. An error closes the connection, or
-// net/http would wait for the rest of the body before it sends the response.
+// receiveBody returns the whole body of a request, which it reads once. An error closes
+// the connection, or net/http would wait for the rest of the body before it sends the
+// response.
 func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
+	if body, read := c.Value(bodyKey).([]byte); read {
+		return body, nil
+	}
 	defer func() {
 		if err != nil {
 			c.Header("Connection", "close")
@@ -126,8 +136,8 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Set(bodyReadKey, true)
-	s.extendDeadline(c, time.Since(began))
+	c.Set(bodyKey, body)
+	extendDeadline(c, context.WithoutCancel(c.Request.Context()), time.Since(began))
 	return body, nil
 }
 
@@ -140,3 +150,6 @@ func readParams(c *gin.Context) *httpjson.Params {
 func methodHasBody(method string) bool {
 	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
 }
+
+// isWrite reports whether requests with this method change something.
+func isWrite(method string) bool { return methodHasBody(method) || method == http.MethodDelete }

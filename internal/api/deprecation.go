@@ -35,16 +35,15 @@ type specOperation struct {
 	Successor  string   `json:"x-deprecated-successor"`
 }
 
-// deprecations returns the deprecated operations of the spec, a JSON document, by
-// method and path. Their links begin with base.
-func deprecations(document []byte, base string) (map[string]*deprecation, error) {
+// specOperations returns the operations of the spec, a JSON document, by method and path.
+func specOperations(document []byte) (map[string]specOperation, error) {
 	var described struct {
 		Paths map[string]map[string]jsontext.Value `json:"paths"`
 	}
 	if err := json.Unmarshal(document, &described); err != nil {
 		return nil, fmt.Errorf("api: openapi.yaml: %w", err)
 	}
-	all := map[string]*deprecation{}
+	all := map[string]specOperation{}
 	for path, item := range described.Paths {
 		for method, value := range item {
 			if value.Kind() != '{' {
@@ -54,14 +53,27 @@ func deprecations(document []byte, base string) (map[string]*deprecation, error)
 			if err := json.Unmarshal(value, &operation); err != nil {
 				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
 			}
-			if !operation.Deprecated {
-				continue
-			}
-			d, err := newDeprecation(path, operation, base)
-			if err != nil {
-				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
-			}
-			all[strings.ToUpper(method)+" "+path] = d
+			all[strings.ToUpper(method)+" "+path] = operation
+		}
+	}
+	return all, nil
+}
+
+// deprecations returns the deprecated operations of the spec, a JSON document, by
+// method and path. Their links begin with base.
+func deprecations(document []byte, base string) (map[string]*deprecation, error) {
+	operations, err := specOperations(document)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*deprecation{}
+	for name, operation := range operations {
+		if !operation.Deprecated {
+			continue
+		}
+		_, path, _ := strings.Cut(name, " ")
+		if all[name], err = newDeprecation(path, operation, base); err != nil {
+			return nil, fmt.Errorf("api: openapi.yaml: %s: %w", name, err)
 		}
 	}
 	return all, nil

@@ -79,8 +79,8 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	p := start(t).as("")
 	var explained []string
 	page := string(p.get("/docs/errors").want(200).body)
-	for _, match := range regexp.MustCompile(`<section class="problem" id="(\w+)".*?\n.*>(\d+)</span>`).FindAllStringSubmatch(page, -1) {
-		explained = append(explained, match[2]+" "+match[1])
+	for _, match := range regexp.MustCompile(`<section class="problem" .*?\n.*>(\d+)</span> <code>(\w+)</code>`).FindAllStringSubmatch(page, -1) {
+		explained = append(explained, match[1]+" "+match[2])
 	}
 	slices.Sort(explained)
 	if diff := cmp.Diff(errorsInSource(t), explained); diff != "" {

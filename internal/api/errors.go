@@ -68,6 +68,8 @@ var (
 	errOverloaded  = errUnavailable.WithMessage("The service has too many requests at the moment. Retry after the time in Retry-After.")
 )
 
+const injectedRemedy = "The header `Petstore-Fault` has the index of the rule. Retry as after a real error of this status. `GET /sandboxes/current/faults` lists the rules, and `DELETE` removes them."
+
 // errorReference lists every error with its remedy for /docs/errors, in the order of
 // the API reference ("Errors").
 var errorReference = describe(
@@ -126,6 +128,12 @@ var errorReference = describe(
 		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
 		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
+
+		{errInjected429, injectedRemedy},
+		{errInjected500, injectedRemedy},
+		{errInjected502, injectedRemedy},
+		{errInjected503, injectedRemedy},
+		{errInjected504, injectedRemedy},
 
 		{errInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
 		{errUnavailable, "Wait as many seconds as `Retry-After` says, and retry. A POST with an `Idempotency-Key` is safe to retry."},

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	stores "petstore/internal/account"
 )
 
 var strongTag = regexp.MustCompile(`^"[A-Za-z0-9_-]{22}"$`)
@@ -275,6 +277,8 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		return p.post(keysPath, object{"name": "x", "scope": "read"}).want(201).header.Get("Location")
 	}
 	category := fmt.Sprintf("/categories/%d", s.category())
+	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
+	faults := fmt.Sprintf("/sandboxes/sbx_%d/faults", sandbox)
 	return []conditionalRequest{
 		{"GET /pets", "/pets", nil, 200},
 		{"POST /pets", "/pets", object{"name": "Rex", "categoryId": s.category()}, 201},
@@ -308,6 +312,9 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"GET /sandboxes/{sandboxId}", p.newSandbox("read", "empty").path(), nil, 200},
 		{"DELETE /sandboxes/{sandboxId}", p.newSandbox("delete", "empty").path(), nil, 204},
 		{"POST /sandboxes/{sandboxId}/reset", p.newSandbox("reset", "empty").path() + "/reset", nil, 204},
+		{"GET /sandboxes/{sandboxId}/faults", faults, nil, 200},
+		{"PUT /sandboxes/{sandboxId}/faults", faults, []object{{"operation": "*", "effect": "delay", "delayMs": 1}}, 200},
+		{"DELETE /sandboxes/{sandboxId}/faults", faults, nil, 204},
 		{"GET /openapi.json", "/openapi.json", nil, 200},
 		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},
 	}

@@ -110,7 +110,11 @@ func TestEveryOperationRejects(t *testing.T) {
 			small.in(t).ask(o).wantError(413, "body_too_large")
 			p.ask(o, "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
 			p.do(o.method, o.target, "{").wantError(400, "invalid_json")
-			p.do(o.method, o.target, "[]").wantViolations("validation_failed", " wrong_type")
+			other := "[]" // not of the type of the body
+			if _, isArray := o.body.([]any); isArray {
+				other = "{}"
+			}
+			p.do(o.method, o.target, other).wantViolations("validation_failed", " wrong_type")
 		}
 	})
 }

@@ -30,20 +30,25 @@ const (
 	eventKey       = "event"
 	limitKey       = "limit"
 	cancelKey      = "cancel"
-	bodyReadKey    = "bodyRead"
+	bodyKey        = "body"
+	injectionKey   = "injection"
 )
 
-// statusClientGone is the status in the log of a request whose client disconnected
-// before the response. nginx uses the same number.
-const statusClientGone = 499
+// Statuses in the log of a request without a response. nginx uses the same numbers.
+const (
+	// statusClosed means that a fault closed the connection before the operation.
+	statusClosed = 444
+	// statusClientGone means that the client disconnected before the response.
+	statusClientGone = 499
+)
 
 // handler runs the checks that all operations share, then the handler of the
 // operation, and writes the error of either.
 func (s *Server) handler(r route) gin.HandlerFunc {
-	deprecated := s.deprecated[r.method+" "+r.path]
+	deprecated, operation := s.deprecated[r.method+" "+r.path], s.faults.operations[r.method+" "+r.path]
 	return func(c *gin.Context) {
-		ctx := c.Request.Context()
-		writes := methodHasBody(c.Request.Method) || c.Request.Method == http.MethodDelete
+		connection := c.Request.Context()
+		ctx, writes := connection, isWrite(c.Request.Method)
 		if writes {
 			ctx = context.WithoutCancel(ctx) // a write continues when its client disconnects
 		}
@@ -61,7 +66,9 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
 			defer s.limits.release(reservationOf(c))
-			if !r.readsBody(c.Request.Method) { // otherwise after the body has arrived
+			err = s.injectFault(c, connection, operation)
+			ctx = c.Request.Context()                         // with the deadline after a delay
+			if err == nil && !r.readsBody(c.Request.Method) { // otherwise after the body has arrived
 				err = s.reservePlace(c)
 			}
 		}
@@ -74,7 +81,9 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(ctx.Err(), context.Canceled):
+		case errors.Is(err, errConnectionClosed):
+			c.Status(statusClosed) // for the log
+		case errors.Is(err, errClientGone), errors.Is(ctx.Err(), context.Canceled):
 			c.Status(statusClientGone) // for the log
 		default:
 			limitUnreadBody(c)
@@ -91,19 +100,20 @@ const unreadBodyTime = time.Second
 // sends the response. Otherwise it would wait for its ReadTimeout, so that clients
 // without a key could occupy all connections. The next request sets another deadline.
 func limitUnreadBody(c *gin.Context) {
-	if c.Request.ContentLength != 0 && !c.GetBool(bodyReadKey) {
+	if _, read := c.Get(bodyKey); c.Request.ContentLength != 0 && !read {
 		// If this fails, so does the response.
 		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
 	}
 }
 
 // extendDeadline extends the request deadline by the time spent reading the body, which
-// depends on the client and has its own limit. It restarts the write timeout of the
-// HTTP server for the same reason.
-func (s *Server) extendDeadline(c *gin.Context, took time.Duration) {
-	ctx := c.Request.Context()
-	deadline, _ := ctx.Deadline()
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(took))
+// depends on the client and has its own limit, or by that of an injected delay. It
+// restarts the write timeout of the HTTP server for the same reason. The context of the
+// request becomes a child of the parent.
+func extendDeadline(c *gin.Context, parent context.Context, took time.Duration) {
+	deadline, _ := c.Request.Context().Deadline()
+	ctx, cancel := context.WithDeadline(parent, deadline.Add(took))
+	cancelExtended(c)
 	c.Set(cancelKey, cancel)
 	c.Request = c.Request.WithContext(ctx)
 	if limit := writeTimeout(ctx); limit > 0 {
@@ -241,9 +251,16 @@ func (s *Server) logRequest(c *gin.Context) {
 		}
 		took := time.Since(began)
 		s.recordMetrics(c, op, took)
+		injected := injectionOf(c)
+		if injected != nil {
+			span.Inject(injected.String(), injected.replacesResponse())
+		}
 		span.End(c.Writer.Status())
 		s.writeLogLine(c, id, span.TraceID(), took)
-		if panicked != nil && c.Writer.Status() < http.StatusInternalServerError {
+		switch {
+		case injected != nil && injected.Effect == effectClose:
+			panic(http.ErrAbortHandler) // close the connection without a response
+		case panicked != nil && c.Writer.Status() < http.StatusInternalServerError:
 			panic(http.ErrAbortHandler) // part of the response is sent: close the connection
 		}
 	}()
@@ -267,6 +284,9 @@ func (s *Server) writeLogLine(c *gin.Context, id, trace string, took time.Durati
 	}
 	if identity, known := c.Get(identityKey); known {
 		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // only authorize sets it
+	}
+	if injected := injectionOf(c); injected != nil {
+		attributes = append(attributes, slog.String("fault", injected.String()))
 	}
 	attributes = append(attributes, securityAttributes(c)...)
 	if cause, failed := c.Get(causeKey); failed {

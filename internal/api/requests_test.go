@@ -130,7 +130,7 @@ func TestHostileBodies(t *testing.T) {
 				"raw NUL":              {"{\"name\":\"\x00\"}", 400, "invalid_json"},
 				"depth 33":             {nested(33), 400, "invalid_json"},
 				"null":                 {`null`, 400, "validation_failed"},
-				"an array":             {`[]`, 400, "validation_failed"},
+				"an array of a number": {`[1]`, 400, "validation_failed"},
 				"a string":             {`"{}"`, 400, "validation_failed"},
 				"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
 				"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},

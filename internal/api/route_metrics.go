@@ -35,8 +35,16 @@ func (s *Server) operation(c *gin.Context) *telemetry.Operation {
 	return s.routeMetrics[routeKey{}]
 }
 
-// recordMetrics counts the response to a request.
+// recordMetrics counts the response to a request. It counts neither injected errors nor
+// the time of injected delays, so that alerts ignore them.
 func (s *Server) recordMetrics(c *gin.Context, op *telemetry.Operation, took time.Duration) {
+	if injected := injectionOf(c); injected != nil {
+		if injected.replacesResponse() {
+			op.Leave()
+			return
+		}
+		took -= injected.delayed
+	}
 	op.End(c.Writer.Status(), took)
 	if limit, limited := c.Value(limitKey).(telemetry.Limit); limited {
 		s.metrics.RateLimited(limit)

@@ -73,6 +73,9 @@ func (s *Server) routes() []route {
 		{"GET", "/sandboxes/{sandboxId}", auth.Admin, s.getSandbox},
 		{"DELETE", "/sandboxes/{sandboxId}", auth.Admin, s.deleteSandbox},
 		{"POST", resetPath, auth.Admin, s.resetSandbox},
+		{"GET", faultsPath, auth.Admin, s.getSandboxFaults},
+		{"PUT", faultsPath, auth.Admin, s.setSandboxFaults},
+		{"DELETE", faultsPath, auth.Admin, s.deleteSandboxFaults},
 
 		{"GET", "/openapi.json", 0, s.getOpenAPIJSON},
 		{"GET", "/openapi.yaml", 0, s.getOpenAPIYAML},

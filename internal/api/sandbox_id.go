@@ -12,6 +12,9 @@ import (
 )
 
 const (
+	sandboxesPath = "/sandboxes"
+	faultsPath    = sandboxesPath + "/{sandboxId}/faults"
+
 	// currentSandbox is the id that names the sandbox of the API key.
 	currentSandbox = "current"
 	// sandboxIDPrefix begins every other id of a sandbox. The id of its account follows.

@@ -44,6 +44,9 @@ func recordSandboxEvent(c *gin.Context, name string, targetAccountID int64) {
 func securityAttributes(c *gin.Context) []slog.Attr {
 	change, _ := c.Value(eventKey).(changeEvent)
 	event := change.name
+	if injected := injectionOf(c); injected != nil && injected.replacesResponse() {
+		return nil
+	}
 	switch c.Writer.Status() {
 	case http.StatusUnauthorized:
 		event = eventAuthenticationFailed

@@ -91,6 +91,7 @@ type Server struct {
 	compressor     *compressor
 	cursorKey      sharedKey
 	limits         *limits
+	faults         *faults
 	base           string
 	maxBodyBytes   int64
 	requestTimeout time.Duration
@@ -161,6 +162,11 @@ func New(options Options) (*Server, error) {
 	if s.deprecated, err = deprecations(document.json, options.BaseURL); err != nil {
 		return nil, err
 	}
+	operations, err := faultOperations(s.routed, document.json)
+	if err != nil {
+		return nil, err
+	}
+	s.faults = newFaults(operations, s.queries, s.writes)
 	s.engine = s.newEngine()
 	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("api: trusted proxies: %w", err)
@@ -173,8 +179,13 @@ func New(options Options) (*Server, error) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.ServeHTTP(w, r) }
 
 // ShutDown makes /readyz fail from now on, so that load balancers send no new requests.
-// The server still handles requests, and closes the connection after each.
-func (s *Server) ShutDown() { s.shuttingDown.Store(true) }
+// The server still handles requests, and closes the connection after each. Injected
+// delays end.
+func (s *Server) ShutDown() {
+	if s.shuttingDown.CompareAndSwap(false, true) {
+		close(s.faults.shuttingDown)
+	}
+}
 
 // Routes lists the method and path pattern of every operation.
 func (s *Server) Routes() []Route {

@@ -37,6 +37,7 @@ func allow() map[string]string {
 
 // filled replaces the parameters of a path.
 func filled(path, value string) string {
+	path = strings.ReplaceAll(path, "{sandboxId}", "sbx_"+value)
 	return regexp.MustCompile(`{\w+}`).ReplaceAllLiteralString(path, value)
 }
 
@@ -310,11 +311,11 @@ func TestRequestID(t *testing.T) {
 
 // logLine is the log line of a request.
 type logLine struct {
-	Level, Msg, Method, Route, Key, Error string
-	Status                                int
-	DurationMS                            *float64 `json:"duration_ms"`
-	RequestID                             string   `json:"request_id"`
-	TraceID                               string   `json:"trace_id"`
+	Level, Msg, Method, Route, Key, Error, Fault string
+	Status                                       int
+	DurationMS                                   *float64 `json:"duration_ms"`
+	RequestID                                    string   `json:"request_id"`
+	TraceID                                      string   `json:"trace_id"`
 }
 
 // logged returns the log lines of the request with this id.

@@ -68,7 +68,7 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 		{path: SandboxesPath, template: "sandboxes.html", Title: "Test your client in a sandbox", Root: "../"},
 		{path: ErrorsPath, template: "errors.html", Title: "Errors", Root: "../"},
 	} {
-		p.Version, p.Problems = version, problems
+		p.Version, p.Problems = version, identified(problems)
 		p.Assets = p.Root + "docs/" + assets.dir + "/"
 		p.Modules = assets.modules
 		text, err := p.render()
@@ -89,7 +89,30 @@ type page struct {
 	Root     string // relative URL of the folder of openapi.json
 	Assets   string // relative URL of the assets
 	Modules  []string
-	Problems []Problem
+	Problems []identifiedProblem
+}
+
+// identifiedProblem is a problem with the id of its part of the page.
+type identifiedProblem struct {
+	Problem
+
+	ID string
+}
+
+// identified gives each problem an id: its code, or its code and status if an earlier one
+// has the same code.
+func identified(problems []Problem) []identifiedProblem {
+	all := make([]identifiedProblem, len(problems))
+	taken := map[string]bool{}
+	for i, p := range problems {
+		id := p.Code
+		if taken[id] {
+			id = fmt.Sprintf("%s_%d", p.Code, p.Status)
+		}
+		taken[id] = true
+		all[i] = identifiedProblem{p, id}
+	}
+	return all
 }
 
 func (p page) render() ([]byte, error) {

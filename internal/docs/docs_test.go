@@ -17,6 +17,7 @@ const bundle = "swagger-ui-bundle.js"
 var problems = []docs.Problem{
 	{Status: 401, Code: "missing_api_key", Meaning: "Send an API key as Authorization: Bearer <API_KEY>.", Remedy: "Add `Authorization: Bearer <API_KEY>`."},
 	{Status: 503, Code: "unavailable", Meaning: "The service is unavailable.", Remedy: "Wait."},
+	{Status: 504, Code: "unavailable", Meaning: "The service is late.", Remedy: "Wait."},
 }
 
 func newFiles(t *testing.T) map[string]*docs.File {
@@ -126,7 +127,7 @@ func TestErrorsPage(t *testing.T) {
 	t.Parallel()
 	text := string(newFiles(t)[docs.ErrorsPath].Plain().Text)
 	for _, want := range []string{
-		`id="missing_api_key"`, `id="unavailable"`, `href="#unavailable"`, "1.2.3",
+		`id="missing_api_key"`, `id="unavailable"`, `href="#unavailable"`, `id="unavailable_504"`, `href="#unavailable_504"`, "1.2.3",
 		"Send an API key as Authorization: Bearer &lt;API_KEY&gt;.", "Add <code>Authorization: Bearer &lt;API_KEY&gt;</code>.",
 	} {
 		if !strings.Contains(text, want) {

@@ -91,12 +91,15 @@ func (o *Object) Require(names ...string) { o.required = append(o.required, name
 // the server sets them.
 func (o *Object) ReadOnly(names ...string) { o.readOnly = append(o.readOnly, names...) }
 
+// Has reports whether the object has a field. It does not read it.
+func (o *Object) Has(name string) bool { return o.value(name) != nil }
+
 // Exclude makes the presence of fields a violation, because of the value of another
 // field. The reason completes a sentence that begins with the name of the field.
 func (o *Object) Exclude(reason string, names ...string) {
 	o.known = append(o.known, names...)
 	for _, name := range names {
-		if o.value(name) != nil {
+		if o.Has(name) {
 			o.reject(name, "not_allowed", reason)
 		}
 	}
@@ -212,7 +215,7 @@ func (o *Object) Err() error {
 // check rejects missing and unknown fields.
 func (o *Object) check() {
 	for _, name := range o.required {
-		if o.object != nil && o.value(name) == nil {
+		if o.object != nil && !o.Has(name) {
 			o.reject(name, "required", "is required.")
 		}
 	}

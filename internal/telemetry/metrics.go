@@ -43,6 +43,7 @@ type Metrics struct {
 	inFlight  prometheus.Gauge
 	limited   map[Limit]prometheus.Counter
 	replays   prometheus.Counter
+	injected  *prometheus.CounterVec
 }
 
 // NewMetrics returns new metrics, including those of the Go runtime and of the
@@ -56,11 +57,11 @@ func NewMetrics() *Metrics {
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_http_requests_total",
-			Help: "Responses, by route pattern, method and status.",
+			Help: "Responses, by route pattern, method and status. Without errors injected by the rules of a sandbox.",
 		}, []string{"route", "method", "status"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
-			Help:    "Time from the header of a request to the end of its handler, by route pattern and method.",
+			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without injected delays.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -72,11 +73,15 @@ func NewMetrics() *Metrics {
 			Name: "petstore_idempotent_replays_total",
 			Help: "Stored responses returned for a repeated Idempotency-Key.",
 		}),
+		injected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "petstore_injected_faults_total",
+			Help: "Faults injected into requests of sandboxes, by effect: status, delay or close.",
+		}, []string{"effect"}),
 	}
 	for _, limit := range []Limit{KeyLimit, AccountLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
-	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays,
+	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.injected,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -146,6 +151,9 @@ func (m *Metrics) RateLimited(limit Limit) { m.limited[limit].Inc() }
 // Replayed counts a stored response that was returned again.
 func (m *Metrics) Replayed() { m.replays.Inc() }
 
+// Injected counts a fault that a rule of a sandbox injected.
+func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).Inc() }
+
 // Operation is one method of one route. It caches its metrics, so that counting
 // allocates nothing.
 type Operation struct {
@@ -166,7 +174,7 @@ func (m *Metrics) Operation(method, route string) *Operation {
 	return &Operation{Method: method, Route: route, metrics: m}
 }
 
-// Start counts a request in flight, until End.
+// Start counts a request in flight, until End or Leave.
 func (o *Operation) Start() { o.metrics.inFlight.Inc() }
 
 // End counts the response to a request.
@@ -181,6 +189,9 @@ func (o *Operation) End(status int, took time.Duration) {
 	}
 	(*duration).Observe(took.Seconds())
 }
+
+// Leave ends a request without counting a response.
+func (o *Operation) Leave() { o.metrics.inFlight.Dec() }
 
 func (o *Operation) counter(status int) prometheus.Counter {
 	class, rest := status/100-1, status%100

@@ -36,6 +36,10 @@ func TestMetricsOfOperations(t *testing.T) {
 	m.RateLimited(telemetry.AddressLimit)
 	m.RateLimited(telemetry.AddressLimit)
 	m.Replayed()
+	m.Injected("delay")
+	left := m.Operation("GET", "/left")
+	left.Start()
+	left.Leave()
 
 	told := exposed(t, m)
 	for _, line := range []string{
@@ -53,6 +57,7 @@ func TestMetricsOfOperations(t *testing.T) {
 		`petstore_http_rate_limited_total{limit="concurrency"} 0`,
 		`petstore_http_rate_limited_total{limit="address"} 2`,
 		`petstore_idempotent_replays_total 1`,
+		`petstore_injected_faults_total{effect="delay"} 1`,
 		`petstore_key_cache_lookups_total{result="hit"} 7`,
 		`petstore_key_cache_lookups_total{result="miss"} 3`,
 	} {

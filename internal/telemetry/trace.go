@@ -73,7 +73,7 @@ func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 		attributes = append(attributes, semconv.HTTPRoute(o.Route))
 	}
 	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributes...))
-	return r.WithContext(ctx), &Span{span}
+	return r.WithContext(ctx), &Span{span: span}
 }
 
 // TraceID returns the trace ID in the traceparent header of a request (W3C Trace
@@ -91,7 +91,12 @@ func TraceID(r *http.Request) string {
 }
 
 // Span is the span of one request. A nil Span does nothing.
-type Span struct{ span trace.Span }
+type Span struct {
+	span trace.Span
+	// injectedError is whether a fault replaced the response, which is not an error of the
+	// server.
+	injectedError bool
+}
 
 // TraceID returns the trace ID of the span, or "" for a nil Span.
 func (s *Span) TraceID() string {
@@ -101,13 +106,23 @@ func (s *Span) TraceID() string {
 	return s.span.SpanContext().TraceID().String()
 }
 
+// Inject records a fault of a sandbox. If it replaced the response, the span is not one
+// of a failed request.
+func (s *Span) Inject(fault string, replacedResponse bool) {
+	if s == nil {
+		return
+	}
+	s.span.SetAttributes(attribute.String("petstore.fault", fault))
+	s.injectedError = replacedResponse
+}
+
 // End ends the span of a request with the status of its response.
 func (s *Span) End(status int) {
 	if s == nil {
 		return
 	}
 	s.span.SetAttributes(semconv.HTTPResponseStatusCode(status))
-	if status >= http.StatusInternalServerError {
+	if status >= http.StatusInternalServerError && !s.injectedError {
 		s.span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(status)))
 		s.span.SetStatus(codes.Error, "")
 	}

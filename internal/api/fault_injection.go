@@ -1,0 +1,291 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/coalesce"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const (
+	// faultCacheSize is the maximum number of sandboxes whose rules are cached, of at most
+	// 4 KiB each.
+	faultCacheSize = 1000
+	// faultCacheTime is how long rules are cached. It is below the one second within which
+	// new rules take effect.
+	faultCacheTime = 500 * time.Millisecond
+	// faultAttempts is the maximum number of times that a request reads rules that
+	// somebody else is replacing.
+	faultAttempts = 3
+)
+
+// Errors that end a request without a response.
+var (
+	errConnectionClosed = errors.New("api: a fault closes the connection")
+	errClientGone       = errors.New("api: the client disconnected during an injected delay")
+)
+
+// faults injects the faults of sandboxes. It reads and counts only for requests of
+// sandboxes.
+type faults struct {
+	operations map[string]string // faultOperations
+	names      []string          // values of operation in a rule
+
+	cache *lru.Cache[int64, cachedFaults]
+	reads *coalesce.Coalescer[int64, struct{}, []db.FaultListRow] // by account
+	// counts returns the number of a request among those that a rule counted, from 1, or 0
+	// if the rule has been replaced.
+	counts     *coalesce.Coalescer[faultKey, struct{}, int64]
+	generation atomic.Uint64 // the number of calls of forget
+	// shuttingDown is closed when the server shuts down, which ends all delays.
+	shuttingDown chan struct{}
+}
+
+// cachedFaults are the rules of a sandbox. The generation and the time are from just
+// before they were read.
+type cachedFaults struct {
+	rules      []db.FaultListRow
+	generation uint64
+	at         time.Time
+}
+
+// faultKey identifies a rule.
+type faultKey struct{ account, id int64 }
+
+// newFaults returns faults with rules for these operations, by method and path.
+func newFaults(operations map[string]string, queries, writes *db.Queries) *faults {
+	f := &faults{operations: operations, names: []string{anyOperation}, shuttingDown: make(chan struct{})}
+	for _, name := range operations {
+		f.names = append(f.names, name)
+	}
+	slices.Sort(f.names)
+	var err error
+	if f.cache, err = lru.New[int64, cachedFaults](faultCacheSize); err != nil {
+		panic(err) // the size is not positive
+	}
+	f.reads = coalesce.New(sharedReads, func(ctx context.Context, account int64, calls []struct{}) (results [][]db.FaultListRow, err error) {
+		var rules []db.FaultListRow
+		err = postgres.RetryRead(ctx, func() error {
+			rules, err = queries.FaultList(ctx, account)
+			return err
+		})
+		return slices.Repeat([][]db.FaultListRow{rules}, len(calls)), err
+	})
+	f.counts = coalesce.New(coalesce.Limits{Parallel: 1}, func(ctx context.Context, rule faultKey, calls []struct{}) ([]int64, error) {
+		last, err := postgres.Retry(ctx, writes.FaultCount, db.FaultCountParams{AccountID: rule.account, ID: rule.id, Requests: int64(len(calls))})
+		numbers := make([]int64, len(calls))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return numbers, nil
+		}
+		for i := range numbers {
+			numbers[i] = last - int64(len(calls)-1-i)
+		}
+		return numbers, err
+	})
+	return f
+}
+
+// forget makes this process read all rules again. Call it when some have changed.
+func (f *faults) forget() { f.generation.Add(1) }
+
+// rules returns the rules of a sandbox, which were current at most [faultCacheTime] ago.
+func (f *faults) rules(ctx context.Context, account int64) ([]db.FaultListRow, error) {
+	generation, now := f.generation.Load(), time.Now()
+	if cached, ok := f.cache.Get(account); ok && cached.generation == generation && now.Sub(cached.at) <= faultCacheTime {
+		return cached.rules, nil
+	}
+	rules, err := f.reads.Do(ctx, account, struct{}{})
+	if err == nil {
+		f.cache.Add(account, cachedFaults{rules, generation, now})
+	}
+	return rules, err
+}
+
+// choose returns the rule that applies to a request of a sandbox, or nil. It tries the
+// rules for the operation in order. Each counts the request, and the first that selects
+// it applies.
+func (f *faults) choose(ctx context.Context, account int64, operation string) (*db.FaultListRow, error) {
+	for range faultAttempts {
+		rule, replaced, err := f.tryRules(ctx, account, operation)
+		if err != nil || !replaced {
+			return rule, err
+		}
+		f.forget()
+	}
+	return nil, nil //nolint:nilnil // no rule applies
+}
+
+// tryRules tries the rules for an operation in order, until one applies or turns out to
+// have been replaced.
+func (f *faults) tryRules(ctx context.Context, account int64, operation string) (rule *db.FaultListRow, replaced bool, err error) {
+	rules, err := f.rules(ctx, account)
+	if err != nil {
+		return nil, false, err
+	}
+	for i := range rules {
+		rule := &rules[i]
+		if rule.Operation != anyOperation && rule.Operation != operation {
+			continue
+		}
+		number, err := f.counts.Do(ctx, faultKey{account, rule.ID}, struct{}{})
+		switch {
+		case err != nil:
+			return nil, false, err
+		case number == 0:
+			return nil, true, nil
+		case selects(rule, number):
+			return rule, false, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// selects reports whether a rule applies to the request with this number.
+func selects(rule *db.FaultListRow, number int64) bool {
+	switch {
+	case rule.First != nil && number > *rule.First:
+		return false
+	case rule.Probability != nil && rule.Seed != nil:
+		return draw(*rule.Seed, number) < *rule.Probability
+	default:
+		return true
+	}
+}
+
+// draw returns a number in [0, 1) for a request, which depends on nothing but the seed of
+// the rule and the number of the request: SplitMix64
+// (https://doi.org/10.1145/2660193.2660195).
+func draw(seed, number int64) float64 {
+	z := uint64(seed) + uint64(number)*0x9e3779b97f4a7c15 //nolint:gosec // both are positive
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return float64((z^z>>31)>>11) / (1 << 53)
+}
+
+// injection is a fault that was injected into a request.
+type injection struct {
+	*db.FaultListRow
+
+	delayed time.Duration
+}
+
+// String returns the index of the rule and its effect, for the log.
+func (i *injection) String() string {
+	return strconv.Itoa(int(i.Position)) + "/" + i.Effect
+}
+
+// replacesResponse reports whether the client gets an injected error or no response,
+// and the server did nothing.
+func (i *injection) replacesResponse() bool {
+	return i.Effect == effectStatus || i.Effect == effectClose && *i.CloseWhen == closeBefore
+}
+
+// injectionOf returns the fault that was injected into a request, or nil.
+func injectionOf(c *gin.Context) *injection {
+	injected, _ := c.Value(injectionKey).(*injection)
+	return injected
+}
+
+// injectFault injects a fault into a request of a sandbox, if a rule applies to it. The
+// error is the injected one, [errConnectionClosed], [errClientGone], one of receiving the
+// body, or a database error. The connection is a context that ends when the client
+// disconnects.
+func (s *Server) injectFault(c *gin.Context, connection context.Context, operation string) error {
+	identity := caller(c)
+	if !identity.IsSandbox() || operation == "" {
+		return nil
+	}
+	rule, err := s.faults.choose(c.Request.Context(), identity.AccountID, operation)
+	if rule == nil {
+		return err
+	}
+	injected := &injection{FaultListRow: rule}
+	c.Set(injectionKey, injected)
+	s.metrics.Injected(rule.Effect)
+	if rule.Effect != effectClose {
+		c.Header("Petstore-Fault", strconv.Itoa(int(rule.Position)))
+	}
+	switch {
+	case rule.Effect == effectStatus:
+		return injectedErrors[*rule.Status]
+	case rule.Effect == effectDelay:
+		return s.delay(c, connection, injected)
+	case *rule.CloseWhen == closeBefore:
+		return errConnectionClosed
+	default:
+		c.Writer = discarded{c.Writer}
+		return nil
+	}
+}
+
+// delay waits as long as a rule says, or until the server shuts down, and extends the
+// deadline of the request by that time. The error is [errClientGone] or one of receiving
+// the body.
+func (s *Server) delay(c *gin.Context, connection context.Context, injected *injection) error {
+	after := connection
+	if methodHasBody(c.Request.Method) {
+		// net/http notices that a client disconnects only after it has read the body.
+		if _, err := s.receiveBody(c); err != nil {
+			return err
+		}
+	}
+	if isWrite(c.Request.Method) {
+		after = context.WithoutCancel(connection)
+	}
+	began := time.Now()
+	timer := time.NewTimer(time.Duration(*injected.DelayMs) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.faults.shuttingDown:
+	case <-connection.Done():
+		return errClientGone
+	}
+	injected.delayed = time.Since(began)
+	extendDeadline(c, after, injected.delayed)
+	return nil
+}
+
+// discarded is a response that the client does not get.
+type discarded struct{ gin.ResponseWriter }
+
+// WriteHeaderNow does nothing.
+func (d discarded) WriteHeaderNow() {}
+
+// Write discards a part of the body.
+func (d discarded) Write(body []byte) (int, error) { return len(body), nil }
+
+// WriteString discards a part of the body.
+func (d discarded) WriteString(body string) (int, error) { return len(body), nil }
+
+// Flush does nothing.
+func (d discarded) Flush() {}
+
+// Unwrap returns the response, for [http.ResponseController].
+func (d discarded) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+const injectedMessage = "A fault rule of the sandbox injected this error, and the server did nothing. Retry, or change the rules with PUT /sandboxes/current/faults."
+
+// The errors that rules inject.
+var (
+	errInjected429 = &httpjson.Error{Status: 429, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
+	errInjected500 = &httpjson.Error{Status: 500, Code: "injected_fault", Message: injectedMessage}
+	errInjected502 = &httpjson.Error{Status: 502, Code: "injected_fault", Message: injectedMessage}
+	errInjected503 = &httpjson.Error{Status: 503, Code: "injected_fault", Message: injectedMessage, Header: [2]string{"Retry-After", "1"}}
+	errInjected504 = &httpjson.Error{Status: 504, Code: "injected_fault", Message: injectedMessage}
+)
+
+// injectedErrors has the errors by the status of a rule.
+var injectedErrors = map[int32]*httpjson.Error{429: errInjected429, 500: errInjected500, 502: errInjected502, 503: errInjected503, 504: errInjected504}

@@ -1,0 +1,226 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+// Limits of the fault rules of a sandbox. openapi.yaml has the same.
+const (
+	maxFaultRules = 20
+	maxFaultDelay = 10_000 // milliseconds
+	maxFaultFirst = 1_000_000
+	maxFaultSeed  = 1<<53 - 1 // JavaScript reads it exactly
+)
+
+// anyOperation in a rule means all operations but those on sandboxes.
+const anyOperation = "*"
+
+// The effects of a rule, and when a rule closes the connection.
+const (
+	effectStatus = "status"
+	effectDelay  = "delay"
+	effectClose  = "close"
+
+	closeBefore = "before"
+	closeAfter  = "after"
+)
+
+// faultRule is the FaultRule schema of the spec.
+type faultRule struct {
+	Operation   string   `json:"operation"`
+	Effect      string   `json:"effect"`
+	Status      *int32   `json:"status,omitempty"`
+	DelayMs     *int32   `json:"delayMs,omitempty"`
+	When        *string  `json:"when,omitempty"`
+	First       *int64   `json:"first,omitempty"`
+	Probability *float64 `json:"probability,omitempty"`
+	Seed        *int64   `json:"seed,omitempty"`
+	Matched     int64    `json:"matched"`
+}
+
+func faultRuleFrom(row db.FaultListRow) faultRule {
+	return faultRule{
+		Operation: row.Operation, Effect: row.Effect, Status: row.Status, DelayMs: row.DelayMs, When: row.CloseWhen,
+		First: row.First, Probability: row.Probability, Seed: row.Seed, Matched: row.Matched,
+	}
+}
+
+// setSandboxFaults replaces the fault rules of a sandbox. They take effect in this
+// process before it responds, and in the others within a second.
+func (s *Server) setSandboxFaults(c *gin.Context) error {
+	in := &input{}
+	if err := s.receive(c, &decoder{sandbox: true}, in); err != nil {
+		return err
+	}
+	rules, err := s.readFaultRules(in.body)
+	if err != nil {
+		return err
+	}
+	rows, err := s.replaceFaultRules(c, in.sandboxID, rules)
+	if err != nil {
+		return err
+	}
+	return httpjson.Write(c.Writer, transform(rows, faultRuleFrom))
+}
+
+// getSandboxFaults returns the fault rules of a sandbox.
+func (s *Server) getSandboxFaults(c *gin.Context) error {
+	params := readParams(c)
+	id := readSandboxID(c, params)
+	if err := params.Err(); err != nil {
+		return err
+	}
+	sandbox, err := s.sandboxOf(c, id)
+	if err != nil {
+		return err
+	}
+	rows, err := s.queries.FaultList(c.Request.Context(), sandbox.ID)
+	if err != nil {
+		return err
+	}
+	c.Header("Cache-Control", "private, no-store")
+	return httpjson.WriteUntagged(c.Writer, c.Request, transform(rows, faultRuleFrom))
+}
+
+// deleteSandboxFaults deletes the fault rules of a sandbox.
+func (s *Server) deleteSandboxFaults(c *gin.Context) error {
+	params := readParams(c)
+	id := readSandboxID(c, params)
+	if err := params.Err(); err != nil {
+		return err
+	}
+	if _, err := s.replaceFaultRules(c, id, nil); err != nil {
+		return err
+	}
+	c.Status(http.StatusNoContent)
+	return nil
+}
+
+// replaceFaultRules replaces the rules of the sandbox that an id in the path names, and
+// returns the new ones.
+func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCreateParams) ([]db.FaultListRow, error) {
+	if err := checkUntagged(c.Request); err != nil {
+		return nil, err
+	}
+	sandbox, err := s.sandboxOf(c, id)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
+		queries := db.New(tx)
+		if err := account.Enter(ctx, queries, sandbox.ID, true); err != nil {
+			return nil, err
+		}
+		if _, err := queries.StoreDeleteFaults(ctx, sandbox.ID); err != nil {
+			return nil, err
+		}
+		for _, rule := range rules {
+			rule.AccountID = sandbox.ID
+			if err := queries.FaultCreate(ctx, rule); err != nil {
+				return nil, err
+			}
+		}
+		return queries.FaultList(ctx, sandbox.ID)
+	})
+	if errors.Is(err, account.ErrClosed) {
+		return nil, errSandboxNotFound
+	}
+	s.faults.forget() // also after an error, because the transaction may have committed
+	return rows, err
+}
+
+// readFaultRules reads the rules in a body.
+func (s *Server) readFaultRules(body []byte) ([]db.FaultCreateParams, error) {
+	in := httpjson.ParseArray(body, maxFaultRules)
+	rules := make([]db.FaultCreateParams, len(in.Objects))
+	for i, object := range in.Objects {
+		rules[i] = s.readFaultRule(object)
+		rules[i].Position = int32(i) //nolint:gosec // at most maxFaultRules
+	}
+	return rules, in.Err()
+}
+
+// readFaultRule reads a rule. The effect decides which other fields the rule has.
+func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
+	in.ReadOnly("matched")
+	in.Require("operation", "effect")
+	rule := db.FaultCreateParams{First: in.Integer("first", 1, maxFaultFirst), Probability: in.Share("probability")}
+	if operation := in.Enum("operation", s.faults.names...); operation != nil {
+		rule.Operation = *operation
+	}
+	effect := in.Enum("effect", effectStatus, effectDelay, effectClose)
+	if effect != nil {
+		rule.Effect = *effect
+	}
+	for _, field := range []struct {
+		name, effect string
+		read         func(name string)
+	}{
+		{"status", effectStatus, func(name string) { rule.Status = narrow(in.IntegerEnum(name, 429, 500, 502, 503, 504)) }},
+		{"delayMs", effectDelay, func(name string) { rule.DelayMs = narrow(in.Integer(name, 1, maxFaultDelay)) }},
+		{"when", effectClose, func(name string) { rule.CloseWhen = in.Enum(name, closeBefore, closeAfter) }},
+	} {
+		if effect != nil && *effect != field.effect {
+			in.Exclude(fmt.Sprintf("belongs to the effect `%s`. Remove it, or change `effect`.", field.effect), field.name)
+			continue
+		}
+		if field.read(field.name); effect != nil {
+			in.Require(field.name)
+		}
+	}
+	if !in.Has("probability") {
+		in.Exclude("belongs to `probability`. Remove it, or send `probability`.", "seed")
+		return rule
+	}
+	if rule.Seed = in.Integer("seed", 0, maxFaultSeed); rule.Seed == nil {
+		rule.Seed = new(rand.Int64N(maxFaultSeed + 1)) //nolint:gosec // need not be secret
+	}
+	return rule
+}
+
+// narrow converts a number in the range of int32, or nil.
+func narrow(number *int64) *int32 {
+	if number == nil {
+		return nil
+	}
+	return new(int32(*number)) //nolint:gosec // the caller has checked the range
+}
+
+// transform returns the results of a function for all items, never nil.
+func transform[In, Out any](items []In, convert func(In) Out) []Out {
+	results := make([]Out, len(items))
+	for i, item := range items {
+		results[i] = convert(item)
+	}
+	return results
+}
+
+// faultOperations returns the operationId of each route that a rule may name, by method
+// and path: those with an API key, except those on sandboxes. Otherwise a rule could
+// stop the requests that remove it.
+func faultOperations(routes []route, document []byte) (map[string]string, error) {
+	described, err := specOperations(document)
+	if err != nil {
+		return nil, err
+	}
+	operations := map[string]string{}
+	for _, r := range routes {
+		if key := r.method + " " + r.path; r.scope != 0 && !strings.HasPrefix(r.path, sandboxesPath) {
+			operations[key] = described[key].ID
+		}
+	}
+	return operations, nil
+}

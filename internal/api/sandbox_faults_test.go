@@ -1,0 +1,625 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	stores "petstore/internal/account"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+	"petstore/internal/telemetry"
+)
+
+const ownFaults = "/sandboxes/current/faults"
+
+// faultRule is the FaultRule schema.
+type faultRule struct {
+	Operation, Effect string
+	Status, DelayMs   *int
+	When              *string
+	First             *int64
+	Probability       *float64
+	Seed              *int64
+	Matched           int64
+}
+
+// faultSandbox creates an empty sandbox of the account "tester" and returns a client with
+// its key, and its id.
+func (p *petstore) faultSandbox() (sandbox *petstore, id int64) {
+	p.t.Helper()
+	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
+	return p.as(key), id
+}
+
+// setFaults replaces the rules of the client's sandbox.
+func (p *petstore) setFaults(rules ...object) []faultRule {
+	p.t.Helper()
+	if rules == nil {
+		rules = []object{}
+	}
+	return decode[[]faultRule](p.put(ownFaults, rules).want(200))
+}
+
+// matched returns the counts of the rules of the client's sandbox.
+func (p *petstore) matched() (counts []int64) {
+	p.t.Helper()
+	for _, rule := range decode[[]faultRule](p.get(ownFaults).want(200)) {
+		counts = append(counts, rule.Matched)
+	}
+	return counts
+}
+
+// wantInjected fails the test unless the response is an injected error with this status,
+// of the rule with this index.
+func (r *response) wantInjected(status int, rule string) *response {
+	r.t.Helper()
+	r.wantError(status, "injected_fault")
+	after := ""
+	if status == 429 || status == 503 {
+		after = "1"
+	}
+	if got := [2]string{r.header.Get("Petstore-Fault"), r.header.Get("Retry-After")}; got != [2]string{rule, after} {
+		r.t.Errorf("%s: Petstore-Fault and Retry-After are %q, want %q and %q", r.what, got, rule, after)
+	}
+	return r
+}
+
+// wantClosed sends a request on a new connection, which the server must close without a
+// response.
+func (p *petstore) wantClosed(method, target, body string, header ...string) {
+	p.t.Helper()
+	request := httptest.NewRequestWithContext(p.t.Context(), method, p.url+target, strings.NewReader(body))
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := request.Write(conn); err != nil {
+		p.t.Fatal(err)
+	}
+	if got, _ := io.ReadAll(conn); len(got) > 0 { // the error may be a reset
+		p.t.Errorf("%s %s: the server sent %q, want a closed connection", method, target, got)
+	}
+}
+
+// TestFaultRules sets, reads and deletes rules, with a key of the sandbox and with one of
+// its parent.
+func TestFaultRules(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	p, id := parent.faultSandbox()
+	byID := fmt.Sprintf("/sandboxes/sbx_%d/faults", id)
+	rules := []object{
+		{"operation": "placeOrder", "effect": "status", "status": 503, "first": 2},
+		{"operation": "*", "effect": "delay", "delayMs": 1, "probability": 0.1},
+		{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1, "probability": 1, "seed": 0},
+	}
+	stored := p.put(ownFaults, rules).want(200)
+	seed := decode[[]faultRule](stored)[1].Seed
+	if seed == nil {
+		t.Fatalf("the server chose no seed: %s", stored.body)
+	}
+	rules[1]["seed"] = *seed
+	for _, rule := range rules {
+		rule["matched"] = 0
+	}
+	want := fmt.Sprintf(`[{"operation":"placeOrder","effect":"status","status":503,"first":2,"matched":0},`+
+		`{"operation":"*","effect":"delay","delayMs":1,"probability":0.1,"seed":%d,"matched":0},`+
+		`{"operation":"placeOrder","effect":"close","when":"after","first":1,"probability":1,"seed":0,"matched":0}]`, *seed)
+	for _, resp := range []*response{stored, p.get(ownFaults), p.get(byID), parent.get(byID)} {
+		if diff := cmp.Diff(want, string(resp.want(200).body)); diff != "" {
+			t.Errorf("%s: the rules (-want +got):\n%s", resp.what, diff)
+		}
+	}
+	p.do("GET", ownFaults, nil, "If-None-Match", "*").want(304)
+	for _, method := range []string{"PUT", "DELETE"} {
+		p.do(method, ownFaults, map[string]any{"PUT": []object{}}[method], "If-Match", otherTag).wantError(412, "precondition_failed")
+	}
+	for _, remove := range []func(){
+		func() { parent.del(byID).want(204) },
+		func() { p.setFaults() },
+	} {
+		remove()
+		if got := string(p.get(ownFaults).want(200).body); got != "[]" {
+			t.Errorf("the deleted rules are %s", got)
+		}
+		p.del(ownFaults).want(204)
+		parent.put(byID, []object{{"operation": "*", "effect": "delay", "delayMs": 1}}).want(200)
+	}
+}
+
+// TestFaultsOfOtherAccounts: nobody else reads or changes the rules of a sandbox.
+func TestFaultsOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	p, id := parent.faultSandbox()
+	sibling, _ := parent.faultSandbox()
+	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 500})
+	path := func(id int64) string { return fmt.Sprintf("/sandboxes/sbx_%d/faults", id) }
+	ask := func(client *petstore, path string, status int, code string) {
+		t.Helper()
+		client.get(path).wantError(status, code)
+		client.put(path, []object{}).wantError(status, code)
+		client.del(path).wantError(status, code)
+	}
+	ask(parent, ownFaults, 409, "not_a_sandbox")
+	ask(sibling, path(id), 404, "sandbox_not_found")
+	ask(parent.as(parent.newKey("other", auth.Admin)), path(id), 404, "sandbox_not_found")
+	ask(parent, path(parent.accountID()), 404, "sandbox_not_found")
+	ask(p, path(parent.accountID()), 404, "sandbox_not_found")
+	for _, malformed := range []string{"1", "sbx_", "sbx_0", "sbx_01", "sbx_-1", "SBX_1", "Current", "sbx_12345678901234567"} {
+		ask(p, "/sandboxes/"+malformed+"/faults", 400, "invalid_parameter")
+	}
+	p.get("/pets").wantInjected(500, "0")
+	parent.get("/pets").want(200)
+	sibling.get("/pets").want(200)
+
+	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+		_, err := stores.Delete(t.Context(), db.New(tx), id)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ask(parent, path(id), 404, "sandbox_not_found")
+}
+
+// TestInvalidFaultRules: the server rejects invalid rules with all their errors, and keeps
+// the rules.
+func TestInvalidFaultRules(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	p.setFaults(object{"operation": "listPets", "effect": "status", "status": 429})
+	many := make([]object, 21)
+	for i := range many {
+		many[i] = object{"operation": "*", "effect": "close", "when": "before"}
+	}
+	for _, test := range []struct {
+		rules any
+		want  []string
+	}{
+		{object{}, []string{" wrong_type"}},
+		{[]any{1, nil}, []string{"/0 wrong_type", "/1 wrong_type"}},
+		{many, []string{" too_many"}},
+		{[]object{{}}, []string{"/0/operation required", "/0/effect required"}},
+		{[]object{{"operation": "noSuchOperation", "effect": "explode"}}, []string{"/0/operation not_in_enum", "/0/effect not_in_enum"}},
+		{[]object{{"operation": "getLiveness", "effect": "close", "when": "before"}}, []string{"/0/operation not_in_enum"}},
+		{[]object{{"operation": "setSandboxFaults", "effect": "close", "when": "before"}}, []string{"/0/operation not_in_enum"}},
+		{[]object{{"operation": "*", "effect": "status"}, {"operation": "*", "effect": "delay"}, {"operation": "*", "effect": "close"}}, []string{"/0/status required", "/1/delayMs required", "/2/when required"}},
+		{[]object{{"operation": "*", "effect": "status", "status": 501}, {"operation": "*", "effect": "status", "status": 418}}, []string{"/0/status not_in_enum", "/1/status out_of_range"}},
+		{[]object{{"operation": "*", "effect": "delay", "delayMs": 0}, {"operation": "*", "effect": "delay", "delayMs": 10001}}, []string{"/0/delayMs out_of_range", "/1/delayMs out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "never"}}, []string{"/0/when not_in_enum"}},
+		{[]object{{"operation": "*", "effect": "delay", "delayMs": 1, "status": 503, "when": "after"}}, []string{"/0/status not_allowed", "/0/when not_allowed"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "first": 0, "probability": 0}}, []string{"/0/first out_of_range", "/0/probability out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "probability": 1.5, "seed": -1}}, []string{"/0/probability out_of_range", "/0/seed out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "seed": 1}}, []string{"/0/seed not_allowed"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "matched": 0, "After": 1}}, []string{"/0/matched read_only", "/0/After unknown_field"}},
+		{[]object{{"operation": nil, "effect": "close", "when": nil}}, []string{"/0/operation null_not_allowed", "/0/when null_not_allowed"}},
+	} {
+		p.put(ownFaults, test.rules).wantViolations("validation_failed", test.want...)
+	}
+	p.put(ownFaults, "[{").wantError(400, "invalid_json")
+	p.get("/pets").wantInjected(429, "0")
+}
+
+// TestInjectedStatuses: every operation with an API key, except those on sandboxes, can
+// return every injected error, and then does nothing.
+func TestInjectedStatuses(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	p.oneOfEach()
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "api_keys"}
+	before := p.contents(tables)
+	for _, status := range []int{429, 500, 502, 503, 504} {
+		p.setFaults(object{"operation": "*", "effect": "status", "status": status})
+		eachOperation(t, func(t *testing.T, o operation) {
+			t.Helper()
+			if !strings.HasPrefix(o.path, "/sandboxes") {
+				p.in(t).ask(o).wantInjected(status, "0")
+			}
+		})
+		p.do("HEAD", "/pets", nil).want(status)
+		p.get("/sandboxes/current/faults").want(200)
+		p.as("").get("/livez").want(200)
+		p.get("/nowhere").wantError(404, "route_not_found")
+	}
+	if diff := cmp.Diff(before, p.contents(tables)); diff != "" {
+		t.Errorf("requests with injected errors changed the data (-before +after):\n%s", diff)
+	}
+}
+
+// TestFaultsComeAfterChecks: a request that fails an earlier check gets its error, and no
+// rule counts it.
+func TestFaultsComeAfterChecks(t *testing.T) {
+	t.Parallel()
+	p, id := start(t).faultSandbox()
+	_, reader, err := auth.Issue(t.Context(), db.New(p.db), auth.NewKey{AccountID: id, Name: "reader", Scope: auth.Read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.setFaults(object{"operation": "*", "effect": "status", "status": 503})
+	p.as("").post("/store/orders", object{}).wantError(401, "missing_api_key")
+	p.as(reader.Reveal()).post("/store/orders", object{}).wantError(403, "insufficient_scope")
+	p.do("GET", "/pets", nil, "Accept", "text/html").wantError(406, "not_acceptable")
+	p.do("POST", "/store/orders", "{}", "Content-Type", "text/plain").wantError(400, "unsupported_content_type")
+	if diff := cmp.Diff([]int64{0}, p.matched()); diff != "" {
+		t.Errorf("counted requests (-want +got):\n%s", diff)
+	}
+	p.post("/store/orders", "{").wantInjected(503, "0")
+	p.get("/pets?unheard=of").wantInjected(503, "0")
+}
+
+// TestFaultSelection tries rules in order. Each rule counts the requests that reach it,
+// and the first that selects a request applies.
+func TestFaultSelection(t *testing.T) {
+	t.Parallel()
+	p, id := start(t).faultSandbox()
+	p.setFaults(
+		object{"operation": "listPets", "effect": "status", "status": 500, "first": 2},
+		object{"operation": "listOrders", "effect": "status", "status": 502},
+		object{"operation": "*", "effect": "status", "status": 503, "first": 3},
+		object{"operation": "listPets", "effect": "delay", "delayMs": 1, "first": 1},
+	)
+	p.get("/pets").wantInjected(500, "0")
+	if head := p.do("HEAD", "/pets", nil).want(500); head.header.Get("Petstore-Fault") != "0" {
+		t.Errorf("HEAD: Petstore-Fault is %q, want 0", head.header.Get("Petstore-Fault"))
+	}
+	p.get("/pets").wantInjected(503, "2")
+	p.get("/store/orders").wantInjected(502, "1")
+	p.get("/categories").wantInjected(503, "2")
+	p.get("/messages").wantInjected(503, "2")
+	for _, want := range []string{"3", ""} {
+		if got := p.get("/pets").want(200).header.Get("Petstore-Fault"); got != want {
+			t.Errorf("Petstore-Fault is %q, want %q", got, want)
+		}
+	}
+	if diff := cmp.Diff([]int64{5, 1, 5, 2}, p.matched()); diff != "" {
+		t.Errorf("counted requests (-want +got):\n%s", diff)
+	}
+
+	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { return stores.Reset(t.Context(), db.New(tx), id) }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int64{0, 0, 0, 0}, p.matched()); diff != "" {
+		t.Errorf("counted requests after a reset (-want +got):\n%s", diff)
+	}
+	p.get("/pets").wantInjected(500, "0")
+}
+
+// TestFaultProbability: a seed selects the same requests each time, in every version.
+func TestFaultProbability(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	for _, test := range []struct {
+		seed  int64
+		first int
+		want  string
+	}{
+		{42, 100, ".xx.x.x...x....xx.x..x..xx...."},
+		{43, 100, "....xx...x.x....xxx.x..x..x..."},
+		{42, 10, ".xx.x.x......................."},
+	} {
+		for range 2 {
+			p.setFaults(object{"operation": "listPets", "effect": "status", "status": 503, "probability": 0.3, "seed": test.seed, "first": test.first})
+			var got strings.Builder
+			for range len(test.want) {
+				if p.get("/pets").status == 503 {
+					got.WriteString("x")
+				} else {
+					got.WriteString(".")
+				}
+			}
+			if got.String() != test.want {
+				t.Errorf("seed %d: the faults are %s, want %s", test.seed, &got, test.want)
+			}
+		}
+	}
+}
+
+// TestFaultsAcrossServers: servers on one database count together, and rules that one
+// sets take effect on the other.
+func TestFaultsAcrossServers(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p, _ := startOn(t, database).faultSandbox()
+	other := startOn(t, database).as(p.key)
+	other.get("/pets").want(200) // caches that there are no rules
+	const first, requests = 5, 32
+	p.setFaults(
+		object{"operation": "listCategories", "effect": "status", "status": 500},
+		object{"operation": "listPets", "effect": "status", "status": 503, "first": first},
+	)
+	p.get("/categories").wantInjected(500, "0")
+	eventually(t, 8*time.Second, func() bool { return other.get("/categories").status == 500 })
+	var failed atomic.Int64
+	atOnce(t, requests, func(i int) error {
+		resp, err := []*petstore{p, other}[i%2].try("GET", "/pets", nil)
+		if err == nil && resp.status == 503 {
+			failed.Add(1)
+		}
+		return err
+	})
+	if failed.Load() != first || p.matched()[1] != requests {
+		t.Errorf("%d of %d requests failed, want %d of %d", failed.Load(), p.matched()[1], first, requests)
+	}
+
+	other.del(ownFaults).want(204)
+	other.get("/pets").want(200)
+	eventually(t, 8*time.Second, func() bool { return p.get("/categories").status == 200 })
+}
+
+// TestReplacedRulesStopCounting: a server that has cached rules finds out that a counted
+// rule has been replaced, and applies the new ones.
+func TestReplacedRulesStopCounting(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p, _ := startOn(t, database).faultSandbox()
+	other := startOn(t, database).as(p.key)
+	for i := range 10 {
+		status := []int{500, 503}[i%2]
+		other.setFaults(object{"operation": "listPets", "effect": "status", "status": status})
+		p.get("/pets").wantInjected(status, "0")
+	}
+}
+
+// TestCloseBefore: the server closes the connection and does nothing.
+func TestCloseBefore(t *testing.T) {
+	t.Parallel()
+	metrics := telemetry.NewMetrics()
+	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
+	petID := p.newPet("one", 10)
+	p.setFaults(object{"operation": "*", "effect": "close", "when": "before", "first": 4})
+	p.wantClosed("POST", "/store/orders", fmt.Sprintf(`{"petId": %d, "quantity": 1}`, petID), "Idempotency-Key", "a", "X-Request-Id", "closed-before")
+	p.wantClosed("GET", "/pets", "")
+	p.wantClosed("HEAD", "/pets", "")
+	p.wantClosed("DELETE", fmt.Sprintf("/pets/%d", petID), "")
+	if got := p.inventory(petID).Quantity; got != 10 {
+		t.Errorf("the stock is %d, want 10", got)
+	}
+	p.do("POST", "/store/orders", object{"petId": petID, "quantity": 1}, "Idempotency-Key", "a").want(201)
+	if lines := p.logged("closed-before"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 444 || lines[0].Level != "INFO" {
+		t.Errorf("the log has %+v", lines)
+	}
+	exposed := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if text := exposed.Body.String(); !strings.Contains(text, `petstore_injected_faults_total{effect="close"} 4`) || strings.Contains(text, `status="444"`) {
+		t.Errorf("the metrics are\n%s", text)
+	}
+}
+
+// TestCloseAfter: the server does the work and closes the connection. A client that sends
+// the request again with its Idempotency-Key gets the response, and has one order.
+func TestCloseAfter(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	petID := p.newPet("one", 10)
+	p.setFaults(object{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1}, object{"operation": "*", "effect": "close", "when": "after", "first": 4})
+	body := fmt.Sprintf(`{"petId": %d, "quantity": 3}`, petID)
+	p.wantClosed("POST", "/store/orders", body, "Idempotency-Key", "a", "X-Request-Id", "closed-after")
+	if lines := p.logged("closed-after"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 201 {
+		t.Errorf("the log has %+v", lines)
+	}
+	p.wantClosed("POST", "/store/orders", body, "Idempotency-Key", "a") // a replay
+	p.wantClosed("GET", "/store/orders", "")
+	p.wantClosed("PUT", fmt.Sprintf("/store/inventory/%d", petID), `{"quantity": 100}`)
+	p.wantClosed("POST", "/store/orders", `{"petId": 0}`) // an error
+	replayed := p.do("POST", "/store/orders", body, "Idempotency-Key", "a").want(201)
+	if replayed.header.Get("Idempotent-Replayed") != "true" {
+		t.Error("the response is not a replay")
+	}
+	orders := walk[order](p, "/store/orders")
+	if len(orders) != 1 || orders[0].ID != decode[order](replayed).ID || orders[0].Quantity != 3 {
+		t.Errorf("the orders are %+v, want that of %s", orders, replayed.body)
+	}
+	if got := p.inventory(petID).Quantity; got != 100 {
+		t.Errorf("the stock is %d, want 100", got)
+	}
+}
+
+// TestDelayOutlastsTimeout: the time of an injected delay does not count against the
+// request timeout, also if it is longer.
+func TestDelayOutlastsTimeout(t *testing.T) {
+	t.Parallel()
+	metrics := telemetry.NewMetrics()
+	p, _ := start(t).faultSandbox()
+	petID := p.newPet("one", 10)
+	p = p.with(func(o *api.Options) { o.RequestTimeout, o.Metrics = time.Second, metrics })
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 1100})
+	atOnce(t, 4, func(i int) error {
+		request := []struct {
+			method, target string
+			body           any
+			status         int
+		}{
+			{"GET", "/pets", nil, 200},
+			{"POST", "/store/orders", object{"petId": petID, "quantity": 1}, 201},
+			{"DELETE", "/pets/9007199254740991", nil, 404},
+			{"HEAD", "/store/orders", nil, 200},
+		}[i]
+		began := time.Now()
+		resp, err := p.try(request.method, request.target, request.body, "X-Request-Id", fmt.Sprint("delayed-", i))
+		if err != nil {
+			return err
+		}
+		if took := time.Since(began); resp.status != request.status || resp.header.Get("Petstore-Fault") != "0" || took < 1100*time.Millisecond {
+			return fmt.Errorf("%s: %d after %s with Petstore-Fault %q: %s", resp.what, resp.status, took, resp.header.Get("Petstore-Fault"), resp.body)
+		}
+		if lines := p.logged(fmt.Sprint("delayed-", i)); len(lines) != 1 || lines[0].Fault != "0/delay" {
+			return fmt.Errorf("the log has %+v", lines)
+		}
+		return nil
+	})
+	exposed := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for _, want := range []string{`petstore_injected_faults_total{effect="delay"} 4`, `petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="1"} 1`} {
+		if !strings.Contains(exposed.Body.String(), want+"\n") {
+			t.Errorf("no line %s in\n%s", want, exposed.Body)
+		}
+	}
+}
+
+// TestDelayHoldsNothing: delayed requests hold neither a place in progress nor a database
+// connection, and end when the server shuts down.
+func TestDelayHoldsNothing(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	p = p.with(func(o *api.Options) { o.MaxInFlight = 4 }) // one place per account
+	petID := p.newPet("one", 10)
+	p.setFaults(object{"operation": "placeOrder", "effect": "delay", "delayMs": 10_000})
+	const delayed = 12 // more than the database connections of the server
+	done := make(chan error, delayed)
+	for i := range delayed {
+		go func() {
+			resp, err := p.try("POST", "/store/orders", object{"petId": petID, "quantity": 1}, "Idempotency-Key", fmt.Sprint("key-", i))
+			// The account has one place, and all orders need it at once.
+			if err == nil && resp.status != 201 && resp.status != 429 {
+				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
+			}
+			done <- err
+		}()
+	}
+	eventually(t, 8*time.Second, func() bool { return p.matched()[0] == delayed })
+	if acquired := p.pool.Pool().Stat().AcquiredConns(); acquired != 0 {
+		t.Errorf("%d connections are in use during the delays", acquired)
+	}
+	if got := p.inventory(petID).Quantity; got != 10 {
+		t.Errorf("the stock is %d during the delays, want 10", got)
+	}
+	p.server.ShutDown()
+	for range delayed {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	p.server.ShutDown() // has no further effect
+}
+
+// TestClientLeavesDuringDelay: the delay of a request ends when its client disconnects,
+// and the server does nothing.
+func TestClientLeavesDuringDelay(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	petID := p.newPet("one", 10)
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": 2})
+	for i, request := range []struct{ method, target, body string }{
+		{"GET", "/pets", ""},
+		{"POST", "/store/orders", fmt.Sprintf(`{"petId": %d, "quantity": 1}`, petID)},
+	} {
+		id := "left-" + request.method
+		leaving, leave := context.WithCancel(t.Context())
+		sent, err := http.NewRequestWithContext(leaving, request.method, p.url+request.target, strings.NewReader(request.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent.Header.Set("Authorization", "Bearer "+p.key)
+		sent.Header.Set("Content-Type", "application/json")
+		sent.Header.Set("X-Request-Id", id)
+		left := make(chan error, 1)
+		go func() {
+			_, err := p.send(sent, []byte(request.body))
+			left <- err
+		}()
+		eventually(t, 8*time.Second, func() bool { return p.matched()[0] == int64(i+1) })
+		leave()
+		if err := <-left; err == nil {
+			t.Errorf("%s: the client got a response", request.method)
+		}
+		eventually(t, 8*time.Second, func() bool { return len(p.logged(id)) == 1 })
+		if line := p.logged(id)[0]; line.Status != 499 || line.Level != "INFO" || line.Fault != "0/delay" {
+			t.Errorf("%s: the log has %+v", request.method, line)
+		}
+	}
+	if got := p.inventory(petID).Quantity; got != 10 {
+		t.Errorf("the stock is %d, want 10", got)
+	}
+}
+
+// TestReplacingFaults replaces rules while requests run: each request gets the fault of
+// one set of rules or none.
+func TestReplacingFaults(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	stop := make(chan struct{})
+	finished := make(chan error, 1)
+	go func() {
+		finished <- func() error {
+			defer close(stop)
+			for i := range 40 {
+				rules := []object{{"operation": "listPets", "effect": "status", "status": []int{500, 503}[i%2], "first": 3}}
+				if i%3 == 0 {
+					rules = []object{}
+				}
+				if resp, err := p.try("PUT", ownFaults, rules); err != nil || resp.status != 200 {
+					return fmt.Errorf("replacing the rules: %v %+v", err, resp)
+				}
+			}
+			return nil
+		}()
+	}()
+	atOnce(t, 8, func(int) error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			resp, err := p.try("GET", "/pets", nil)
+			if err != nil {
+				return err
+			}
+			if resp.status != 200 && resp.error().Code != "injected_fault" {
+				return fmt.Errorf("%d: %s", resp.status, resp.body)
+			}
+		}
+	})
+	if err := <-finished; err != nil {
+		t.Fatal(err)
+	}
+	p.del(ownFaults).want(204)
+	p.get("/pets").want(200)
+}
+
+// TestInjectedFaultsAreNoSecurityEvents: an injected 429 is neither a security event nor
+// an error of the server in the log.
+func TestInjectedFaultsAreNoSecurityEvents(t *testing.T) {
+	t.Parallel()
+	metrics := telemetry.NewMetrics()
+	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
+	for _, status := range []int{429, 500} {
+		p.setFaults(object{"operation": "listPets", "effect": "status", "status": status})
+		id := fmt.Sprint("injected-", status)
+		p.do("GET", "/pets", nil, "X-Request-Id", id).wantInjected(status, "0")
+		if lines := p.logged(id); len(lines) != 1 || lines[0].Fault != "0/status" || lines[0].Level != "INFO" || lines[0].Status != status {
+			t.Errorf("the log has %+v", lines)
+		}
+	}
+	if strings.Contains(p.log.String(), `"event":"rate_limited"`) {
+		t.Errorf("the log has a security event:\n%s", p.log)
+	}
+	exposed := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	text := exposed.Body.String()
+	if !strings.Contains(text, `petstore_injected_faults_total{effect="status"} 2`) || strings.Contains(text, `route="/pets"`) {
+		t.Errorf("the metrics count injected errors as responses:\n%s", text)
+	}
+}
