@@ -319,12 +319,12 @@ type comparison struct {
 func comparisons(only string) []*comparison {
 	const many = 64
 	simple := func(kind string) func(*build) load {
-		return func(*build) load { return load{kind, "", many} }
+		return func(*build) load { return load{kind: kind, connections: many} }
 	}
 	all := []*comparison{
 		{name: "GET /pets/{petId}", load: simple("pet")},
-		{name: "GET /pets?limit=50, one page", load: func(*build) load { return load{"path", "/pets?limit=50", many} }},
-		{name: "GET /pets?limit=50, different pages", load: func(b *build) load { return load{"path", "@" + b.pages, many} }},
+		{name: "GET /pets?limit=50, one page", load: func(*build) load { return load{kind: "path", path: "/pets?limit=50", connections: many} }},
+		{name: "GET /pets?limit=50, different pages", load: func(b *build) load { return load{kind: "path", path: "@" + b.pages, connections: many} }},
 		{name: "POST /store/orders", load: simple("order")},
 		{name: "POST /store/orders, Idempotency-Key", load: simple("keyed")},
 		{name: "POST, one pet (flash sale)", load: simple("sale")},

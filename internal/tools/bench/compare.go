@@ -29,25 +29,30 @@ const (
 	constantBytes
 	samePgbench
 	firstPage
+	oneAccount
 )
 
-var otherNames = map[other]string{plainServer: "plain", constantBytes: "HTTP limit", samePgbench: "pgbench", firstPage: "first page"}
+var otherNames = map[other]string{plainServer: "plain", constantBytes: "HTTP limit", samePgbench: "pgbench", firstPage: "first page", oneAccount: "one account"}
 
 // workloads returns the rows of the table. The target is the minimum ratio of requests per
 // second.
 func (s *comparedServers) workloads() []workload {
 	const many, few = 64, 16
 	return []workload{
-		{"GET /pets/{petId}", load{"pet", "", many}, plainServer, 1.4},
-		{"GET /pets/{petId}", load{"pet", "", many}, constantBytes, 0.40},
-		{"GET /pets/{petId}", load{"pet", "", few}, plainServer, 1.0},
-		{"GET /pets?id={petId}", load{"batch", "", many}, plainServer, 1.2},
-		{"GET /pets?limit=50", load{"path", "/pets?limit=50", many}, plainServer, 1.2},
-		{"page 2,000 by name", load{"path", s.deepPath, many}, firstPage, 1 / 1.2},
-		{"POST /store/orders", load{"order", "", many}, plainServer, 1.4},
-		{"POST /store/orders", load{"order", "", many}, samePgbench, 0.5},
-		{"POST, one pet (flash sale)", load{"sale", "", many}, plainServer, 2},
-		{"POST /pets", load{"create", "", many}, plainServer, 1.2},
+		{"GET /pets/{petId}", load{kind: "pet", connections: many}, plainServer, 1.4},
+		{"GET /pets/{petId}", load{kind: "pet", connections: many}, constantBytes, 0.40},
+		{"GET /pets/{petId}", load{kind: "pet", connections: few}, plainServer, 1.0},
+		{"GET /pets?id={petId}", load{kind: "batch", connections: many}, plainServer, 1.2},
+		{"GET /pets?limit=50", load{kind: "path", path: "/pets?limit=50", connections: many}, plainServer, 1.2},
+		{"page 2,000 by name", load{kind: "path", path: s.deepPath, connections: many}, firstPage, 1 / 1.2},
+		{"POST /store/orders", load{kind: "order", connections: many}, plainServer, 1.4},
+		{"POST /store/orders", load{kind: "order", connections: many}, samePgbench, 0.5},
+		{"POST, one pet (flash sale)", load{kind: "sale", connections: many}, plainServer, 2},
+		{"POST /pets", load{kind: "create", connections: many}, plainServer, 1.2},
+		{"GET /pets/{petId}, 1,000 accounts", load{kind: "pet", connections: many, accounts: true}, plainServer, 1.0},
+		{"GET /pets/{petId}, 1,000 accounts", load{kind: "pet", connections: many, accounts: true}, oneAccount, 0.8},
+		{"POST /store/orders, 1,000 accounts", load{kind: "order", connections: many, accounts: true}, plainServer, 1.2},
+		{"POST /store/orders, 1,000 accounts", load{kind: "order", connections: many, accounts: true}, oneAccount, 0.8},
 	}
 }
 
@@ -90,13 +95,15 @@ func (s *comparedServers) measure(ctx context.Context, l *result) error {
 	var others measurement
 	switch l.other {
 	case plainServer:
-		others, err = s.wrk(ctx, s.plain.url, l.load)
+		others, err = s.wrk(ctx, s.plain.url, l.load.ofOneAccount()) // it has one store
 	case constantBytes:
 		others, err = s.wrk(ctx, s.constantURL, l.load)
 	case samePgbench:
 		others, err = s.generator.pgbench(ctx, s.pgbench, s.database, s.orderScript, l.load.connections)
+	case oneAccount:
+		others, err = s.wrk(ctx, s.petstore.url, l.load.ofOneAccount())
 	case firstPage:
-		others, err = s.wrk(ctx, s.petstore.url, load{"path", firstPath, l.load.connections})
+		others, err = s.wrk(ctx, s.petstore.url, load{kind: "path", path: firstPath, connections: l.load.connections})
 	}
 	l.ours, l.others = append(l.ours, ours), append(l.others, others)
 	return err
@@ -126,16 +133,16 @@ func printResults(out io.Writer, lines []*result) {
 func (s *comparedServers) printRest(ctx context.Context, out io.Writer, rounds int) error {
 	var idle, busy []measurement
 	for range rounds {
-		alone, err := s.wrk(ctx, s.petstore.url, load{"pet", "", 1})
+		alone, err := s.wrk(ctx, s.petstore.url, load{kind: "pet", connections: 1})
 		if err != nil {
 			return err
 		}
 		wrote := make(chan error, 1)
 		go func() {
-			_, err := s.wrk(ctx, s.petstore.url, load{"order", "", 64})
+			_, err := s.wrk(ctx, s.petstore.url, load{kind: "order", connections: 64})
 			wrote <- err
 		}()
-		beside, err := s.wrk(ctx, s.petstore.url, load{"pet", "", 1})
+		beside, err := s.wrk(ctx, s.petstore.url, load{kind: "pet", connections: 1})
 		if err := <-wrote; err != nil {
 			return err
 		}

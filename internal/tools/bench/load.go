@@ -23,6 +23,15 @@ type load struct {
 	kind        string // a kind of request in load.lua
 	path        string // for the kind "path"; @FILE draws a random line of the file
 	connections int
+	// accounts draws an account for each request from the small ones. Otherwise all
+	// requests are of one account, with its keys.
+	accounts bool
+}
+
+// ofOneAccount returns the same load with the requests of one account.
+func (l load) ofOneAccount() load {
+	l.accounts = false
+	return l
 }
 
 // measurement is the result of one run of wrk or pgbench.
@@ -37,6 +46,7 @@ type generator struct {
 	keys     []string
 	pets     int    // ids from 1 to pets
 	ids      string // a file with an id in each line, instead of pets
+	small    string // a file with a key of each small account
 	hotPet   int64
 	category int64 // of new pets
 	duration time.Duration
@@ -54,12 +64,16 @@ func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measuremen
 	if g.ids != "" {
 		pets = "@" + g.ids
 	}
+	keys := g.keys
+	if l.accounts {
+		pets, keys = strconv.Itoa(smallPets), []string{"@" + g.small}
+	}
 	args := []string{
 		"--threads", strconv.Itoa(threads), "--connections", strconv.Itoa(l.connections),
 		"--duration", fmt.Sprintf("%ds", int(g.duration.Seconds())), "--timeout", "10s", "--script", g.script, baseURL,
 		"--", l.kind, pets, strconv.FormatInt(g.hotPet, 10), strconv.FormatInt(g.category, 10), l.path,
 	}
-	out, err := runProgram(ctx, "wrk", append(args, g.keys...)...)
+	out, err := runProgram(ctx, "wrk", append(args, keys...)...)
 	if err != nil {
 		return measurement{}, err
 	}

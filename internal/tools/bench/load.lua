@@ -1,4 +1,4 @@
--- The requests of wrk: load.lua KIND PETS HOT_PET CATEGORY PATH KEY...
+-- The requests of wrk: load.lua KIND PETS HOT_PET CATEGORY PATH KEY... or @FILE with one key per line
 -- PETS is the highest id of a pet, or @FILE with one id per line. PATH is a path, or @FILE with one path per line.
 -- Ids, paths and keys are random. Each thread has its own random seed.
 local kind, pets, hot, category, path, keys, threads = nil, nil, 0, 0, nil, {}, 0
@@ -23,7 +23,13 @@ end
 
 function init(args)
   kind, pets, hot, category, path = args[1], choice(args[2]), args[3], args[4], choice(args[5])
-  for i = 6, #args do keys[#keys + 1] = args[i] end
+  for i = 6, #args do
+    if args[i]:sub(1, 1) == "@" then
+      for key in io.lines(args[i]:sub(2)) do keys[#keys + 1] = key end
+    else
+      keys[#keys + 1] = args[i]
+    end
+  end
   math.randomseed(os.time() * 1000 + number)
 end
 

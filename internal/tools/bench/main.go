@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -40,6 +41,8 @@ type options struct {
 
 // help precedes the flags in the output of -h.
 const help = `Compares Petstore with its limits and with a plain handler, or with another commit.
+The requests use 16 API keys of one account. Without -base, two kinds also run with 1,000
+accounts, each with a small store: every request uses a random account.
 Run it from the root of the repository. See docs/performance.md.
 
 Usage:
@@ -136,11 +139,16 @@ func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error
 	}
 	s := &comparedServers{dir: dir, database: cluster.URL("petstore"), pgbench: filepath.Join(binaries.Dir, "pgbench")}
 	fmt.Fprintf(out, "%s, %s, %d CPUs, %d pets, %d orders, %d rounds of %s\n", binaries, runtime.Version(), runtime.NumCPU(), o.pets, o.pets, o.rounds, o.duration)
-	keys, err := prepareDatabase(ctx, s.database, o.pets)
+	fmt.Fprintf(out, "%d keys of one account, unless the request names %d accounts, which have %d pets each\n", apiKeys, smallAccounts, smallPets)
+	keys, small, err := prepareDatabase(ctx, s.database, o.pets)
 	if err != nil {
 		return err
 	}
 	if s.generator, err = newGenerator(dir, keys, o.pets, hotPet, o.duration); err != nil {
+		return err
+	}
+	s.small = filepath.Join(dir, "small-keys")
+	if err := os.WriteFile(s.small, []byte(strings.Join(small, "\n")+"\n"), 0o600); err != nil {
 		return err
 	}
 	defer s.stop()
