@@ -87,26 +87,25 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	var issued issuedKey
 	made, err := runOnce(s, c, in, effect[issuedKey]{
 		multiple: true,
-		inTx: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
 			row, secret, err := auth.Issue(ctx, queries, key)
 			if errors.Is(err, auth.ErrTooManyKeys) {
 				err = errTooManyAPIKeys
 			}
-			issued = issuedKey{db.APIKeyListRecentRow{
+			return issuedKey{db.APIKeyListRecentRow{
 				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
-			}, secret}
-			return issued, err
+			}, secret}, err
 		},
 		respond: issuedKey.created,
 	})
 	if err != nil {
 		return err
 	}
-	recordKeyEvent(c, eventKeyCreated, issued.row.ID)
-	return writeSecret(c, made)
+	recordKeyEvent(c, eventKeyCreated, made.id)
+	writeSecret(c, made)
+	return nil
 }
 
 // apiKeyParams reads the fields of a new API key. It expires no later than the key of
@@ -132,7 +131,7 @@ func (s *Server) apiKeyParams(in *input, creator auth.Identity) (auth.NewKey, er
 // rotateAPIKey gives a key a new secret. This process forgets the old one before it
 // responds, and the others within a second.
 func (s *Server) rotateAPIKey(c *gin.Context) error {
-	in := s.decode(c, pathID("apiKeyId"), secret, optionalBody)
+	in := s.decode(c, pathID("apiKeyId"), secret)
 	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
 	if err := in.Err(); err != nil {
 		return err
@@ -142,7 +141,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 		grace = time.Duration(*seconds) * time.Second
 	}
 	made, err := runOnce(s, c, in, effect[issuedKey]{
-		inTx: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
 			row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
 			return issuedKey{db.APIKeyListRecentRow{
 				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
@@ -159,7 +158,8 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	s.verifier.Forget()
 	recordKeyEvent(c, eventKeyRotated, in.pathID)
-	return writeSecret(c, made)
+	writeSecret(c, made)
+	return nil
 }
 
 // issuedKey is a key with a new secret.
@@ -169,7 +169,7 @@ type issuedKey struct {
 }
 
 func (k issuedKey) created() (created, error) {
-	return created{http.StatusCreated, itemPath("/account/api-keys", k.row.ID), apiKeyWithSecret{apiKeyFrom(k.row), k.secret.Reveal()}}, nil
+	return created{status: http.StatusCreated, location: itemPath("/account/api-keys", k.row.ID), value: apiKeyWithSecret{apiKeyFrom(k.row), k.secret.Reveal()}, id: k.row.ID}, nil
 }
 
 // revokeAPIKey revokes all secrets of a key. The key may be that of the request, unless
@@ -204,9 +204,8 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 
 // writeSecret sends a response with a secret, which nobody may store. It has no entity
 // tag, because no GET returns this representation.
-func writeSecret(c *gin.Context, made response) error {
+func writeSecret(c *gin.Context, made response) {
 	c.Header("Location", made.location)
 	c.Header("Cache-Control", "no-store")
 	httpjson.Send(c.Writer, made.status, httpjson.ContentType, made.body)
-	return nil
 }

@@ -33,7 +33,7 @@ func (s *Server) createCategory(c *gin.Context) error {
 	params.AccountID = caller(c).AccountID
 	made, err := runOnce(s, c, in, effect[db.Category]{
 		creates: account.Categories,
-		inTx: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
 			row, err := queries.CategoryCreate(ctx, params)
 			if postgres.IsUniqueViolation(err) {
 				err = errCategoryExists
@@ -41,13 +41,14 @@ func (s *Server) createCategory(c *gin.Context) error {
 			return row, err
 		},
 		respond: func(row db.Category) (created, error) {
-			return created{http.StatusCreated, itemPath("/categories", row.ID), categoryFrom(row)}, nil
+			return created{status: http.StatusCreated, location: itemPath("/categories", row.ID), value: categoryFrom(row)}, nil
 		},
 	})
 	if err != nil {
 		return err
 	}
-	return writeCreated(c, made)
+	writeCreated(c, made)
+	return nil
 }
 
 // categoryParams reads the fields of a new category.

@@ -120,19 +120,19 @@ type variant struct {
 func newDocument(contentType string, text []byte, vary string) document {
 	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
 	hash := strings.Trim(httpjson.ETag(text), `"`)
-	code := func(text []byte, etag string) variant {
+	newVariant := func(text []byte, etag string) variant {
 		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {vary}}}
 	}
-	return document{contentType, code(text, `"`+hash+`"`), code(compressWith(writer, text), `"`+hash+`-gzip"`)}
+	return document{contentType, newVariant(text, `"`+hash+`"`), newVariant(compressWith(writer, text), `"`+hash+`-gzip"`)}
 }
 
 // write sends the document, or 304 if the client already has it.
 func (d document) write(c *gin.Context) error {
-	form, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
+	chosen, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
-		form = d.zipped
+		chosen = d.zipped
 	}
-	return form.write(c, d.contentType, zip)
+	return chosen.write(c, d.contentType, zip)
 }
 
 // write sends the text, or 304 if the client already has it. The error is

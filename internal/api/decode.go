@@ -35,10 +35,10 @@ type input struct {
 type decodeOption func(*decoder)
 
 type decoder struct {
-	required, readOnly   []string
-	pathID               string
-	optionalBody, secret bool
-	sandbox              bool // the path names a sandbox
+	required, readOnly []string
+	pathID             string
+	secret             bool
+	sandbox            bool // the path names a sandbox
 }
 
 // required names the fields that the body must have.
@@ -49,9 +49,6 @@ func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOn
 
 // pathID names the id in the path.
 func pathID(name string) decodeOption { return func(d *decoder) { d.pathID = name } }
-
-// optionalBody accepts an empty body as {}.
-func optionalBody(d *decoder) { d.optionalBody = true }
 
 // secret rejects an Idempotency-Key, because the response has a secret, and the server
 // never stores one.
@@ -69,7 +66,7 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 		in.Object = httpjson.Failed(err)
 		return in
 	}
-	if len(in.body) == 0 && d.optionalBody {
+	if len(in.body) == 0 && c.GetBool(optionalBodyKey) {
 		in.Object = &httpjson.Object{}
 		return in
 	}

@@ -1,7 +1,10 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,12 +12,143 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"petstore/db"
 	"petstore/internal/api"
+	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	for target, want := range map[string]string{
+		"/livez":  `{"status":"ok"}`,
+		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","shutdown":"ok"}}`,
+	} {
+		resp := p.get(target).want(200)
+		var got, wanted any
+		if err := json.Unmarshal([]byte(want), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(resp.body, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wanted, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", target, diff)
+		}
+		if cache := resp.header.Get("Cache-Control"); cache != "no-store" {
+			t.Errorf("%s: Cache-Control %q", target, cache)
+		}
+	}
+}
+
+// wantNotReady fails the test unless /readyz returns 503 with these checks and a
+// message that contains this text.
+func (p *petstore) wantNotReady(message string, checks map[string]string) {
+	p.t.Helper()
+	resp := p.as("").get("/readyz").wantError(503, "unavailable")
+	got := resp.error()
+	if diff := cmp.Diff(checks, got.Checks); diff != "" {
+		p.t.Errorf("checks (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(got.Message, message) {
+		p.t.Errorf("the message %q does not contain %q", got.Message, message)
+	}
+	if resp.header.Get("Retry-After") == "" {
+		p.t.Error("Retry-After is missing")
+	}
+	for _, internal := range []string{"SQLSTATE", "dial", "127.0.0.1", "goose", "pool"} {
+		if bytes.Contains(resp.body, []byte(internal)) {
+			p.t.Errorf("/readyz tells internals: %s", resp.body)
+		}
+	}
+	p.as("").get("/livez").want(200)
+}
+
+func TestNotReadyWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	nobody, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := nobody.Addr().String()
+	nobody.Close()
+	away, err := postgres.Open(t.Context(), "postgres://petstore@"+address+"/petstore?sslmode=disable", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(away.Close)
+	clock := &stoppedClock{}
+	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
+	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
+
+	rejected := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
+	rejected.wantNotReady("database", gone)
+	rejected.get("/pets").wantError(503, "unavailable")
+
+	p.get("/readyz").want(200)
+	p.pool.Close()
+	clock.move(time.Second)
+	p.wantNotReady("database", gone)
+}
+
+func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	clock := &stoppedClock{}
+	p := startOn(t, database).with(func(o *api.Options) { o.Now = clock.now })
+	p.get("/readyz").want(200)
+	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer migrations.Close()
+	behind := map[string]string{"database": "ok", "schema": "behind", "shutdown": "ok"}
+	if _, err := migrations.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.move(time.Second)
+	p.wantNotReady("petstore migrate up", behind)
+	if _, err := migrations.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.move(time.Second)
+	p.get("/readyz").want(200)
+
+	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(empty.Close)
+	p.with(func(o *api.Options) { o.DB = empty }).wantNotReady("petstore migrate up", behind)
+}
+
+// TestShutDown: during shutdown the server is not ready, but still handles
+// requests.
+func TestShutDown(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.server.ShutDown()
+	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "shutdown": "in progress"})
+	p.get("/pets").want(200)
+	p.post("/messages", object{"message": "x"}).want(202)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if !resp.Close {
+		t.Error("the connection stays open for another request")
+	}
+}
 
 // schemaReads counts the statements that read the schema version.
 type schemaReads struct{ count atomic.Int64 }

@@ -47,13 +47,13 @@ func idempotencyKey(r *http.Request, secret bool) (string, error) {
 
 // effect is the statement of a POST, which is safe to retry, and its response.
 type effect[Row any] struct {
-	// inTx runs the statement in a transaction, which also stores the response under the
-	// Idempotency-Key.
-	inTx func(context.Context, *db.Queries) (Row, error)
-	// alone runs the statement for a request without Idempotency-Key. If it is nil, inTx
-	// runs outside of a transaction.
-	alone func(context.Context) (Row, error)
-	// multiple is whether inTx needs a transaction, because it runs several statements.
+	// statement runs on the queries, in a transaction or not. The transaction of a request
+	// with an Idempotency-Key also stores the response.
+	statement func(context.Context, *db.Queries) (Row, error)
+	// coalesced runs the statement together with those of other requests, without a
+	// transaction. If it is nil, statement does it.
+	coalesced func(context.Context) (Row, error)
+	// multiple is whether statement needs a transaction, because it runs several ones.
 	multiple bool
 	// creates is the kind of rows that the statement creates, for the limits of a sandbox.
 	creates account.Kind
@@ -66,6 +66,7 @@ type created struct {
 	status   int
 	location string
 	value    any
+	id       int64 // of the new row, for the log; 0 if nothing logs it
 }
 
 // response is the response of a POST in the form in which the server stores it.
@@ -73,6 +74,7 @@ type response struct {
 	status   int
 	location string
 	body     []byte
+	id       int64 // as in created; 0 for a stored response
 }
 
 // runOnce runs the effect of a POST and retries it. Under an Idempotency-Key it runs the
@@ -85,7 +87,7 @@ func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (resp
 	}
 	ctx, identity := c.Request.Context(), caller(c)
 	if in.idempotencyKey == "" && !e.multiple && !identity.IsSandbox() {
-		row, err := postgres.Retry(ctx, e.runAlone, s.writes)
+		row, err := postgres.Retry(ctx, e.runOutside, s.writes)
 		if err != nil {
 			return response{}, err
 		}
@@ -118,12 +120,12 @@ func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (resp
 	return made, err
 }
 
-// runAlone runs the effect of a request without Idempotency-Key.
-func (e effect[Row]) runAlone(ctx context.Context, writes *db.Queries) (Row, error) {
-	if e.alone != nil {
-		return e.alone(ctx)
+// runOutside runs the effect outside of a transaction.
+func (e effect[Row]) runOutside(ctx context.Context, writes *db.Queries) (Row, error) {
+	if e.coalesced != nil {
+		return e.coalesced(ctx)
 	}
-	return e.inTx(ctx, writes)
+	return e.statement(ctx, writes)
 }
 
 // run runs the effect in a transaction.
@@ -133,7 +135,7 @@ func (e effect[Row]) run(ctx context.Context, queries *db.Queries, caller auth.I
 			return response{}, storeError(err)
 		}
 	}
-	row, err := e.inTx(ctx, queries)
+	row, err := e.statement(ctx, queries)
 	if err != nil {
 		return response{}, err
 	}
@@ -147,7 +149,7 @@ func (e effect[Row]) responseTo(row Row) (response, error) {
 		return response{}, err
 	}
 	body, err := httpjson.Encode(made.value)
-	return response{made.status, made.location, body}, err
+	return response{made.status, made.location, body, made.id}, err
 }
 
 // keyedRequest identifies a request with an Idempotency-Key.
@@ -205,15 +207,14 @@ func fingerprint(r *http.Request, body []byte) []byte {
 
 // writeCreated sends the response of a POST. Only a 201 has an entity tag: a 202 does not
 // represent the resource as a later GET returns it.
-func writeCreated(c *gin.Context, made response) error {
+func writeCreated(c *gin.Context, made response) {
 	c.Header("Location", made.location)
 	if made.status == http.StatusCreated {
 		httpjson.SendTagged(c.Writer, made.status, made.body)
-		return nil
+		return
 	}
 	c.Header("Cache-Control", "private, no-cache")
 	httpjson.Send(c.Writer, made.status, httpjson.ContentType, made.body)
-	return nil
 }
 
 const (

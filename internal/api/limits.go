@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -74,32 +73,32 @@ func reservationOf(c *gin.Context) *reservation {
 
 // reservePlace counts a request among those in progress.
 func (s *Server) reservePlace(c *gin.Context) error {
-	h := reservationOf(c)
-	if err := grantError(s.limits.inProgress.Take(h.account, 1)); err != nil {
+	r := reservationOf(c)
+	if err := grantError(s.limits.inProgress.Take(r.account, 1)); err != nil {
 		return err
 	}
-	h.places++
+	r.places++
 	return nil
 }
 
 // reserveBody reserves memory for a body of up to size bytes. Call arrived after
 // reading the body.
-func (l *limits) reserveBody(h *reservation, size int64) (arrived func(), err error) {
-	if err := grantError(l.arriving.Take(h.account, 1)); err != nil {
+func (l *limits) reserveBody(r *reservation, size int64) (arrived func(), err error) {
+	if err := grantError(l.arriving.Take(r.account, 1)); err != nil {
 		return nil, err
 	}
-	if err := grantError(l.bodyBytes.Take(h.account, size)); err != nil {
-		l.arriving.Give(h.account, 1)
+	if err := grantError(l.bodyBytes.Take(r.account, size)); err != nil {
+		l.arriving.Give(r.account, 1)
 		return nil, err
 	}
-	h.bodyBytes += size
-	return func() { l.arriving.Give(h.account, 1) }, nil
+	r.bodyBytes += size
+	return func() { l.arriving.Give(r.account, 1) }, nil
 }
 
 // release returns everything that a request has reserved.
-func (l *limits) release(h *reservation) {
-	l.inProgress.Give(h.account, h.places)
-	l.bodyBytes.Give(h.account, h.bodyBytes)
+func (l *limits) release(r *reservation) {
+	l.inProgress.Give(r.account, r.places)
+	l.bodyBytes.Give(r.account, r.bodyBytes)
 }
 
 // grantError returns the error of a request whose reservation was not granted, or nil.
@@ -179,7 +178,7 @@ func (l *limits) policyHeader(options Options) string {
 		{accountPolicy, options.AccountLimit, l.accounts},
 	} {
 		if policy.limiter != nil {
-			items = append(items, fmt.Sprintf(`"%s";q=%d;w=%d`, policy.name, policy.limit.Burst, wholeSeconds(policy.limiter.Capacity())))
+			items = append(items, fmt.Sprintf(`"%s";q=%d;w=%d`, policy.name, policy.limit.Burst, httpjson.WholeSeconds(policy.limiter.Capacity())))
 		}
 	}
 	return strings.Join(items, ", ")
@@ -213,10 +212,5 @@ func appendState(value []byte, policy string, bucket ratelimit.Bucket) []byte {
 	value = append(value, `";r=`...)
 	value = strconv.AppendInt(value, int64(bucket.Left), 10)
 	value = append(value, ";t="...)
-	return strconv.AppendInt(value, int64(wholeSeconds(bucket.Full)), 10)
-}
-
-// wholeSeconds returns a duration in seconds, rounded up.
-func wholeSeconds(d time.Duration) int {
-	return int((d + time.Second - 1) / time.Second)
+	return strconv.AppendInt(value, int64(httpjson.WholeSeconds(bucket.Full)), 10)
 }

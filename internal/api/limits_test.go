@@ -803,6 +803,25 @@ func TestDeclaredBodyTooLarge(t *testing.T) {
 	}
 }
 
+// TestFailedBody checks that the server closes the connection when it cannot read a body
+// to its end.
+func TestFailedBody(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for what, test := range map[string]struct {
+		body   string
+		status int
+	}{
+		"too large":       {fmt.Sprintf("%x\r\n%s", maxBodyBytes+1, strings.Repeat(" ", maxBodyBytes+1)), 413},
+		"malformed chunk": {"x\r\n", 400},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p.in(t).wantClosing("POST /messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+p.key+
+				"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"+test.body, test.status)
+		})
+	}
+}
+
 // TestUnreadBody checks that the response to a request with an unread body waits
 // neither for the body nor for ReadTimeout, and closes the connection.
 func TestUnreadBody(t *testing.T) {

@@ -49,17 +49,18 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	params := db.MessageCreateParams{AccountID: caller(c).AccountID, ID: id, Message: *text}
 	made, err := runOnce(s, c, in, effect[db.Message]{
 		creates: account.Messages,
-		inTx: func(ctx context.Context, queries *db.Queries) (db.Message, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (db.Message, error) {
 			return queries.MessageCreate(ctx, params)
 		},
 		respond: func(row db.Message) (created, error) {
-			return created{http.StatusAccepted, "/messages/" + row.ID, messageFrom(row)}, nil
+			return created{status: http.StatusAccepted, location: "/messages/" + row.ID, value: messageFrom(row)}, nil
 		},
 	})
 	if err != nil {
 		return err
 	}
-	return writeCreated(c, made)
+	writeCreated(c, made)
+	return nil
 }
 
 func (s *Server) getMessage(c *gin.Context) error {

@@ -24,14 +24,15 @@ import (
 
 // Keys of values in a gin.Context.
 const (
-	identityKey    = "identity"
-	reservationKey = "reservation"
-	causeKey       = "cause"
-	eventKey       = "event"
-	limitKey       = "limit"
-	cancelKey      = "cancel"
-	bodyKey        = "body"
-	injectionKey   = "injection"
+	identityKey     = "identity"
+	reservationKey  = "reservation"
+	causeKey        = "cause"
+	eventKey        = "event"
+	limitKey        = "limit"
+	cancelKey       = "cancel"
+	bodyKey         = "body"
+	injectionKey    = "injection"
+	optionalBodyKey = "optionalBody"
 )
 
 // Statuses in the log of a request without a response. nginx uses the same numbers.
@@ -170,6 +171,9 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 		return err
 	}
 	c.Set(identityKey, identity)
+	if r.bodyOptional() {
+		c.Set(optionalBodyKey, true)
+	}
 	c.Set(reservationKey, &reservation{account: identity.Payer()})
 	if limit, err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		c.Set(limitKey, limit)

@@ -45,10 +45,10 @@ func (s *Server) placeOrder(c *gin.Context) error {
 	params.AccountID = caller(c).AccountID
 	placed, err := runOnce(s, c, in, effect[db.OrderPlaceRow]{
 		creates: account.Orders,
-		alone: func(ctx context.Context) (db.OrderPlaceRow, error) {
+		coalesced: func(ctx context.Context) (db.OrderPlaceRow, error) {
 			return s.orders.Do(ctx, petKey{params.AccountID, params.PetID}, params)
 		},
-		inTx: func(ctx context.Context, queries *db.Queries) (db.OrderPlaceRow, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (db.OrderPlaceRow, error) {
 			return queries.OrderPlace(ctx, params)
 		},
 		respond: func(row db.OrderPlaceRow) (created, error) {
@@ -58,7 +58,8 @@ func (s *Server) placeOrder(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeCreated(c, placed)
+	writeCreated(c, placed)
+	return nil
 }
 
 // orderParams reads the fields of a new order.
@@ -84,9 +85,8 @@ func orderPlaced(params db.OrderPlaceParams, row db.OrderPlaceRow) (created, err
 	case row.ID == 0:
 		return created{}, errInsufficientStock
 	}
-	return created{http.StatusCreated, itemPath("/store/orders", row.ID), order{
-		ID: row.ID, PetID: params.PetID, Quantity: params.Quantity, ShipDate: inUTC(row.ShipDate),
-	}}, nil
+	placed := order{ID: row.ID, PetID: params.PetID, Quantity: params.Quantity, ShipDate: inUTC(row.ShipDate)}
+	return created{status: http.StatusCreated, location: itemPath("/store/orders", row.ID), value: placed}, nil
 }
 
 // maxOrdersPerStatement is the maximum number of orders that one statement places.

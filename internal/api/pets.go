@@ -49,7 +49,7 @@ func (s *Server) createPet(c *gin.Context) error {
 	params.AccountID = caller(c).AccountID
 	made, err := runOnce(s, c, in, effect[int64]{
 		creates: account.Pets,
-		inTx: func(ctx context.Context, queries *db.Queries) (int64, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (int64, error) {
 			id, err := queries.PetCreate(ctx, params)
 			if postgres.IsForeignKeyViolation(err) {
 				err = errUnknownCategory
@@ -57,13 +57,14 @@ func (s *Server) createPet(c *gin.Context) error {
 			return id, err
 		},
 		respond: func(id int64) (created, error) {
-			return created{http.StatusCreated, itemPath("/pets", id), pet{ID: id, Name: params.Name, CategoryID: params.CategoryID, Status: params.Status}}, nil
+			return created{status: http.StatusCreated, location: itemPath("/pets", id), value: pet{ID: id, Name: params.Name, CategoryID: params.CategoryID, Status: params.Status}}, nil
 		},
 	})
 	if err != nil {
 		return err
 	}
-	return writeCreated(c, made)
+	writeCreated(c, made)
+	return nil
 }
 
 // petParams reads the fields of a new pet.

@@ -26,7 +26,7 @@ const (
 	resetPath  = "/sandboxes/{sandboxId}/reset"
 )
 
-// bodyOptional reports whether a request may omit the body.
+// bodyOptional reports whether a request may omit the body, which then counts as {}.
 func (r route) bodyOptional() bool { return r.path == rotatePath }
 
 // readsBody reports whether the operation reads the body of a request.

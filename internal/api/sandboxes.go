@@ -67,7 +67,7 @@ type issuedSandbox struct {
 
 func (i issuedSandbox) created() (created, error) {
 	made := sandboxFrom(db.SandboxListRow(i.row))
-	return created{http.StatusCreated, "/sandboxes/" + made.ID, sandboxWithKey{made, i.secret.Reveal()}}, nil
+	return created{status: http.StatusCreated, location: "/sandboxes/" + made.ID, value: sandboxWithKey{made, i.secret.Reveal()}, id: i.row.ID}, nil
 }
 
 // createSandbox creates a sandbox and its key. The requests of an account run one after
@@ -83,10 +83,9 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		return err
 	}
 	defer end()
-	var issued issuedSandbox
 	made, err := runOnce(s, c, in, effect[issuedSandbox]{
 		multiple: true,
-		inTx: func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
+		statement: func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
 			if caller(c).IsSandbox() {
 				return issuedSandbox{}, errNestedSandbox
 			}
@@ -94,16 +93,16 @@ func (s *Server) createSandbox(c *gin.Context) error {
 			if errors.Is(err, account.ErrTooManySandboxes) {
 				err = errTooManySandboxes
 			}
-			issued = issuedSandbox{row, secret}
-			return issued, storeError(err)
+			return issuedSandbox{row, secret}, storeError(err)
 		},
 		respond: issuedSandbox.created,
 	})
 	if err != nil {
 		return err
 	}
-	recordSandboxEvent(c, eventSandboxCreated, issued.row.ID)
-	return writeSecret(c, made)
+	recordSandboxEvent(c, eventSandboxCreated, made.id)
+	writeSecret(c, made)
+	return nil
 }
 
 // newSandboxParams reads the fields of a new sandbox.

@@ -46,7 +46,7 @@ func readSort(params *httpjson.Params, s sorts) string {
 		return allowed[0]
 	}
 	if !slices.Contains(allowed, sort) {
-		params.Reject("sort", "not_in_enum", "`sort` must be one of "+"`"+strings.Join(allowed, "`, `")+"`"+when+"`"+strings.Join(s.filters, "` or `")+"`.")
+		params.Reject("sort", "not_in_enum", "`sort` must be one of "+httpjson.QuotedList(allowed)+when+"`"+strings.Join(s.filters, "` or `")+"`.")
 	}
 	return sort
 }

@@ -1007,7 +1007,7 @@ func (s *shop) responses(t *testing.T) {
 	if names := p.texts(at + ".property-name > code"); !slices.Contains(names, "X-Request-Id") {
 		t.Errorf("the headers are %v", names)
 	}
-	p.keep("answer")
+	p.keep("response")
 	p.click(at + `a[href$="/docs/errors#insufficient_stock"]`)
 	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "insufficient_stock"`)
 }

@@ -3,6 +3,7 @@ package httpjson
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -50,11 +51,10 @@ func (a *Array) Err() error {
 	if a.failure != nil {
 		return a.failure
 	}
-	violations := a.violations
+	violations := slices.Clip(a.violations)
 	for _, o := range a.Objects {
 		if len(violations) < maxViolations {
-			o.check()
-			violations = append(violations, o.violations...)
+			violations = append(violations, o.check()...)
 		}
 	}
 	if len(violations) == 0 {

@@ -60,9 +60,12 @@ func (e *Error) WithMessage(message string) *Error {
 // WithRetryAfter returns the error with a Retry-After header, rounded up to seconds.
 func (e *Error) WithRetryAfter(wait time.Duration) *Error {
 	changed := *e
-	changed.Header = [2]string{"Retry-After", strconv.Itoa(int((wait + time.Second - 1) / time.Second))}
+	changed.Header = [2]string{"Retry-After", strconv.Itoa(WholeSeconds(wait))}
 	return &changed
 }
+
+// WholeSeconds returns a duration in seconds, rounded up.
+func WholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
 // WithViolations returns the error with everything that is wrong with an input.
 func (e *Error) WithViolations(violations []Violation) *Error {

@@ -77,7 +77,7 @@ func CheckPreconditions(r *http.Request, etag string) (notModified bool, err err
 	switch {
 	case len(fields) == 0 || !parseTags(fields).matchesWeakly(etag):
 		return false, nil
-	case IsRead(r):
+	case isRead(r):
 		return true, nil
 	default:
 		return false, ErrPreconditionFailed
@@ -89,7 +89,7 @@ func IsConditional(r *http.Request) bool {
 	return len(r.Header.Values("If-Match")) > 0 || len(r.Header.Values("If-None-Match")) > 0
 }
 
-// IsRead reports whether the method is GET or HEAD.
-func IsRead(r *http.Request) bool {
+// isRead reports whether the method is GET or HEAD.
+func isRead(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead
 }

@@ -180,7 +180,7 @@ func FuzzFields(f *testing.F) {
 			if json.Unmarshal(value, &text) != nil {
 				return false
 			}
-			at, err := ParseTime(text)
+			at, err := parseTime(text)
 			return err == nil && read.Equal(at)
 		})
 
@@ -227,7 +227,7 @@ func FuzzParseTime(f *testing.F) {
 	}
 	form := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?([Zz]|[-+][0-9]{2}:[0-9]{2})\z`)
 	f.Fuzz(func(t *testing.T, text string) {
-		at, err := ParseTime(text)
+		at, err := parseTime(text)
 		theirs, theirErr := time.Parse(time.RFC3339Nano, strings.ToUpper(text))
 		if err != nil {
 			// time.Parse accepts a few more offsets.
@@ -244,7 +244,7 @@ func FuzzParseTime(f *testing.F) {
 		case at.Location() != time.UTC || at.Year() < 1 || at.Year() > 9999:
 			t.Fatalf("read as %v", at)
 		}
-		if again, err := ParseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
+		if again, err := parseTime(at.Format(time.RFC3339Nano)); err != nil || !again.Equal(at) {
 			t.Fatalf("%v was formatted, and parsed again as %v, %v", at, again, err)
 		}
 	})

@@ -237,8 +237,28 @@ func TestReadBody(t *testing.T) {
 		if httpCode(err) != test.code || (err == nil) != (string(body) == test.body) {
 			t.Errorf("%q: got %q and the error %v, want %q", test.body, body, err, test.code)
 		}
-		if closes := w.Header().Get("Connection") == "close"; closes != (err != nil) {
-			t.Errorf("%q: the connection closes: %t", test.body, closes)
+	}
+}
+
+// TestErrTwice checks that Err returns the same violations each time.
+func TestErrTwice(t *testing.T) {
+	t.Parallel()
+	body := httpjson.ParseObject([]byte(`{"unknown":1,"id":2,"name":3}`))
+	body.Require("status")
+	body.ReadOnly("id")
+	body.Name(10)
+	array := httpjson.ParseArray([]byte(`[{"unknown":1},{}]`), 2)
+	for _, object := range array.Objects {
+		object.Require("name")
+		object.Name(10)
+	}
+	params := httpjson.ParseParams("unknown=1&limit=x", nil)
+	params.Integer("limit", 1, 10)
+	for name, err := range map[string]func() error{"object": body.Err, "array": array.Err, "parameters": params.Err} {
+		first, _ := errors.AsType[*httpjson.Error](err())
+		second, _ := errors.AsType[*httpjson.Error](err())
+		if diff := cmp.Diff(first.Violations, second.Violations); diff != "" || len(first.Violations) < 2 {
+			t.Errorf("the violations of the %s (-first +second):\n%s", name, diff)
 		}
 	}
 }

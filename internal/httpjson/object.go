@@ -27,13 +27,12 @@ const (
 
 // ReadBody reads a whole body of at most the given size in bytes. The error is
 // [ErrBodyTooLarge], [ErrRequestTimeout] or [ErrInvalidJSON] if the body is incomplete.
-// It also makes net/http close the connection, instead of waiting for the rest.
+// After an error, the caller should close the connection instead of waiting for the rest.
 func ReadBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if err == nil {
 		return body, nil
 	}
-	w.Header().Set("Connection", "close")
 	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge:
 		return nil, TooLarge(most)
@@ -196,8 +195,8 @@ func (o *Object) reject(name, code, fault string) {
 	o.violations = append(o.violations, at(pointer, code, field+" "+fault))
 }
 
-// quotedList returns values for a message, such as "`read`, `write`".
-func quotedList(values []string) string { return "`" + strings.Join(values, "`, `") + "`" }
+// QuotedList returns values for a message, such as "`read`, `write`".
+func QuotedList(values []string) string { return "`" + strings.Join(values, "`, `") + "`" }
 
 // Err returns everything that is wrong with the body, as [ErrValidationFailed], or the
 // error that made it unreadable, or nil.
@@ -205,21 +204,25 @@ func (o *Object) Err() error {
 	if o.failure != nil {
 		return o.failure
 	}
-	o.check()
-	if len(o.violations) == 0 {
+	violations := o.check()
+	if len(violations) == 0 {
 		return nil
 	}
-	return ErrValidationFailed.WithViolations(o.violations)
+	return ErrValidationFailed.WithViolations(violations)
 }
 
-// check rejects missing and unknown fields.
-func (o *Object) check() {
+// check returns the violations, including missing and unknown fields. It changes nothing,
+// so that Err may be called again.
+func (o *Object) check() []Violation {
+	checked := *o
+	checked.violations = slices.Clip(o.violations)
 	for _, name := range o.required {
 		if o.object != nil && !o.Has(name) {
-			o.reject(name, "required", "is required.")
+			checked.reject(name, "required", "is required.")
 		}
 	}
-	o.rejectUnknown()
+	checked.rejectUnknown()
+	return checked.violations
 }
 
 // rejectUnknown rejects the fields that no method has read, up to [maxViolations].
@@ -335,7 +338,7 @@ func (o *Object) NullableText(name string, most int) (text *string, cleared bool
 func (o *Object) Enum(name string, known ...string) *string {
 	text := o.Text(name, 0, math.MaxInt)
 	if text != nil && !slices.Contains(known, *text) {
-		o.reject(name, "not_in_enum", "must be one of "+quotedList(known)+".")
+		o.reject(name, "not_in_enum", "must be one of "+QuotedList(known)+".")
 		return nil
 	}
 	return text
@@ -367,7 +370,7 @@ func (o *Object) IntegerEnum(name string, known ...int64) *int64 {
 		for i, value := range known {
 			texts[i] = strconv.FormatInt(value, 10)
 		}
-		o.reject(name, "not_in_enum", "must be one of "+quotedList(texts)+".")
+		o.reject(name, "not_in_enum", "must be one of "+QuotedList(texts)+".")
 		return nil
 	}
 	return number
@@ -442,7 +445,7 @@ func (o *Object) checkTime(name string, value jsontext.Value) *time.Time {
 	if text == nil {
 		return nil
 	}
-	parsed, err := ParseTime(*text)
+	parsed, err := parseTime(*text)
 	if err != nil {
 		o.reject(name, "invalid_format", err.Error()+".")
 		return nil

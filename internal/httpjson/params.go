@@ -117,13 +117,14 @@ func (p *Params) Err() error {
 		}
 	}
 	slices.Sort(unknown)
+	checked := Params{violations: slices.Clip(p.violations)} // Err may be called again
 	for _, name := range unknown {
-		p.Reject(name, "unknown", quoted(name)+" is not a parameter of this operation. Remove it or correct its spelling.")
+		checked.Reject(name, "unknown", quoted(name)+" is not a parameter of this operation. Remove it or correct its spelling.")
 	}
-	if len(p.violations) == 0 {
+	if len(checked.violations) == 0 {
 		return nil
 	}
-	return ErrInvalidParameter.WithViolations(p.violations[:min(len(p.violations), maxViolations)])
+	return ErrInvalidParameter.WithViolations(checked.violations[:min(len(checked.violations), maxViolations)])
 }
 
 // PathID reads an id in the path.
@@ -207,7 +208,7 @@ func (p *Params) IDs(name string) []int64 {
 func (p *Params) Enum(name string, known ...string) (value string, given bool) {
 	value, given = p.Value(name)
 	if given && !slices.Contains(known, value) {
-		p.Reject(name, "not_in_enum", "`"+name+"` must be one of "+quotedList(known)+".")
+		p.Reject(name, "not_in_enum", "`"+name+"` must be one of "+QuotedList(known)+".")
 		return "", false
 	}
 	return value, given
@@ -218,7 +219,7 @@ func (p *Params) Enums(name string, known ...string) []string {
 	values := p.values(name)
 	for _, value := range values {
 		if !slices.Contains(known, value) {
-			p.Reject(name, "not_in_enum", "Each `"+name+"` must be one of "+quotedList(known)+".")
+			p.Reject(name, "not_in_enum", "Each `"+name+"` must be one of "+QuotedList(known)+".")
 			return nil
 		}
 	}
@@ -241,7 +242,7 @@ func (p *Params) Time(name string) *time.Time {
 	if !given {
 		return nil
 	}
-	at, err := ParseTime(text)
+	at, err := parseTime(text)
 	if err != nil {
 		p.Reject(name, "invalid_format", "`"+name+"` "+err.Error()+".")
 		return nil

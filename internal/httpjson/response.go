@@ -60,7 +60,7 @@ func WriteResource(w http.ResponseWriter, r *http.Request, value any) error {
 	if err != nil {
 		return err
 	}
-	if IsRead(r) {
+	if isRead(r) {
 		etag := ETag(representation)
 		notModified, err := CheckPreconditions(r, etag)
 		if err != nil {

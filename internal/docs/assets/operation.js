@@ -35,7 +35,7 @@ export function Operation({ operation, level }) {
       { className: "calls" },
       h(Samples, { operation }),
       operation.sendable && h(TryIt, { operation }),
-      h(Answer, { operation }),
+      h(ExampleResponse, { operation }),
     ),
   );
 }
@@ -157,7 +157,7 @@ function errorPage(code) {
 }
 
 /** Shows the example of the first successful response. */
-function Answer({ operation }) {
+function ExampleResponse({ operation }) {
   const response = operation.responses.find(({ status }) => status.startsWith("2"));
   const example = response?.content[0]?.examples[0];
   if (!example) return null;

@@ -52,7 +52,7 @@ var faults = []fault{
 	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
 	{12, "a client may read a response for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
 	{13, "overload is an internal error", "internal/api/errors.go", "errOverloaded  = errUnavailable.WithMessage(", "errOverloaded  = errInternal.WithMessage("},
-	{13, "a request keeps its place after its end", "internal/api/limits.go", "l.inProgress.Give(h.account, h.places)", "_ = h.places"},
+	{13, "a request keeps its place after its end", "internal/api/limits.go", "l.inProgress.Give(r.account, r.places)", "_ = h.places"},
 	{14, "U+0000 reaches the database", "internal/httpjson/object.go", "case strings.ContainsRune(text, 0):", "case strings.ContainsRune(text, 0) && length > most:"},
 	{15, "text is stored without surrounding spaces", "internal/httpjson/object.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},
 	{16, "the size of a body is not limited", "internal/httpjson/object.go", "http.MaxBytesReader(w, r.Body, most)", "io.Reader(r.Body)"},
@@ -96,12 +96,12 @@ var faults = []fault{
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/api/idempotency.go",
-	"row, err := postgres.Retry(ctx, e.runAlone, s.writes)",
+	"row, err := postgres.Retry(ctx, e.runOutside, s.writes)",
 	`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
 		if err != nil {
 			return response{}, err
 		}
-		row, err := e.inTx(ctx, db.New(tx))
+		row, err := e.statement(ctx, db.New(tx))
 		go func() {
 			time.Sleep(50 * time.Millisecond)
 			_ = tx.Commit(context.WithoutCancel(ctx))

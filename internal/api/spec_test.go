@@ -1,0 +1,86 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+)
+
+// TestSpec: the JSON and YAML forms have the same content, according to an
+// independent parser.
+func TestSpec(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
+	if got := inYAML.header.Get("Content-Type"); got != "application/yaml" {
+		t.Errorf("openapi.yaml is served as %q", got)
+	}
+	for _, resp := range []*response{inJSON, inYAML} {
+		if got := resp.header.Get("Cache-Control"); got != "public, no-cache" {
+			t.Errorf("%s: Cache-Control %q", resp.what, got)
+		}
+		if !bytes.Contains(resp.body, []byte("9223372036854775807")) {
+			t.Errorf("%s: 2^63-1 was rounded", resp.what)
+		}
+	}
+	if diff := cmp.Diff(document(t, inYAML.body), document(t, inJSON.body)); diff != "" {
+		t.Errorf("spec (-YAML +JSON):\n%s", diff)
+	}
+}
+
+// document parses a spec into a comparable value.
+func document(t *testing.T, text []byte) any {
+	t.Helper()
+	read, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := json.Marshal(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := json.Unmarshal(encoded, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestBaseURL: with a base URL, the spec names it and links begin with it.
+// Otherwise links are relative, whatever Host the request has: behind a TLS proxy,
+// a link to http:// would send the key in the clear.
+func TestBaseURL(t *testing.T) {
+	t.Parallel()
+	const base = "https://petstore.example"
+	p := start(t)
+	p.newPet("one", 0)
+	p.newPet("two", 0)
+	for _, header := range [][]string{nil, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "evil.example"}, {"Forwarded", "proto=https;host=evil.example"}} {
+		page := p.do("GET", "/pets?limit=1", nil, header...).want(200)
+		if first := page.link("first"); first != "/pets?limit=1" {
+			t.Errorf("%v: without a base URL, the first page is %q", header, first)
+		}
+		if next := page.link("next"); !strings.HasPrefix(next, "/pets?cursor=") {
+			t.Errorf("%v: without a base URL, the next page is %q", header, next)
+		}
+	}
+	p = p.with(func(o *api.Options) { o.BaseURL = base })
+	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
+		read, err := openapi3.NewLoader().LoadFromData(p.get(target).want(200).body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(read.Servers) != 1 || read.Servers[0].URL != base {
+			t.Errorf("%s has the servers %+v", target, read.Servers)
+		}
+	}
+	if first := p.get("/pets?limit=1").want(200).link("first"); first != base+"/pets?limit=1" {
+		t.Errorf("link %q", first)
+	}
+}
