@@ -485,6 +485,58 @@ func TestSameIDsInTwoAccounts(t *testing.T) {
 	}
 }
 
+// TestOperationsOnOneSandbox checks that the operations on a sandbox change nothing in
+// its account and in other sandboxes, whose rows have the same ids.
+func TestOperationsOnOneSandbox(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	account := p.sampleTenants(1)[0]
+	var sandboxes []tenant
+	for range 2 {
+		id, key := p.sandbox(account.account, stores.SampleShop)
+		one := tenant{petstore: p.as(key), account: id}
+		one.post("/messages", object{"message": "hello"}).want(202)
+		one.put("/sandboxes/current/faults", []object{{"operation": "listMessages", "effect": "status", "status": 503}}).want(200)
+		one.get("/messages").wantError(503, "injected_fault") // counts
+		sandboxes = append(sandboxes, one)
+	}
+	// The limits of a sandbox do not count the rows of others.
+	if _, err := p.db.Exec(t.Context(), `
+		WITH numbers AS (SELECT generate_series(2000, 1999 + $2) AS n),
+		     categories AS (INSERT INTO categories (account_id, id, name, name_key) SELECT $1, n, n::text, n::text FROM numbers),
+		     pets AS (INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT $1, n, 1, 'Rex', 'rex' FROM numbers),
+		     orders AS (INSERT INTO orders (account_id, id, pet_id, quantity) SELECT $1, n, 1, 1 FROM numbers)
+		INSERT INTO messages (account_id, id, message) SELECT $1, 'msg_' || md5(n::text), 'hello' FROM numbers`,
+		account.account, stores.MaxRows); err != nil {
+		t.Fatal(err)
+	}
+	sandboxes[1].newOrder(sandboxes[1].newPet("Max", 1), 1)
+	sandboxes[1].post("/messages", object{"message": "hello"}).want(202)
+	others := func() []map[string][]string {
+		return []map[string][]string{p.rowsOf(account.account), p.rowsOf(sandboxes[0].account)}
+	}
+	before, target := others(), fmt.Sprint("/sandboxes/sbx_", sandboxes[1].account)
+	for _, request := range []struct {
+		method, path string
+		body         any
+	}{
+		{"GET", target + "/faults", nil},
+		{"POST", target + "/reset", nil},
+		{"PUT", target + "/faults", []object{{"operation": "*", "effect": "delay", "delayMs": 1}}},
+		{"DELETE", target + "/faults", nil},
+		{"DELETE", target, nil},
+	} {
+		if resp := account.do(request.method, request.path, request.body); resp.status >= 300 {
+			t.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
+		}
+		if diff := cmp.Diff(before, others()); diff != "" {
+			t.Fatalf("%s %s changed rows of other accounts (-before +after):\n%s", request.method, request.path, diff)
+		}
+	}
+	sandboxes[0].get("/sandboxes/current").want(200)
+	account.get("/pets/1").want(200)
+}
+
 // TestConcurrentRequestsOfAccounts checks that requests of several accounts for the same
 // id, page or count at the same time share no statement: each client gets the data of
 // its own account. Statements are held until all requests are in progress.
