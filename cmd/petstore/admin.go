@@ -64,9 +64,9 @@ func startAdmin(listener net.Listener, hosts []string, metrics *telemetry.Metric
 }
 
 // onlyHosts passes on requests whose Host is an IP address, localhost or one of the
-// names, with any port, and rejects others with 421 (Misdirected Request).
-// Otherwise a web page could resolve its own name to this address (DNS rebinding)
-// and read the response.
+// names, with any port. It rejects others with 421 (Misdirected Request). Otherwise
+// a web page could resolve its own name to this address (DNS rebinding) and read
+// the response.
 func onlyHosts(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()

@@ -20,7 +20,7 @@ const ownDescriptors = 64
 //
 // A request header can arrive just when its connection is closed. The client then
 // sees a closed connection without a response, as when an idle connection times
-// out, and can retry a GET or a request with an Idempotency-Key.
+// out. It can retry a GET or a request with an Idempotency-Key.
 type connections struct {
 	net.Listener
 	most int
@@ -147,7 +147,7 @@ func (c *connection) Close() error {
 }
 
 // CloseWrite shuts down the sending side. net/http calls it after a response to a
-// request that it has not read completely, such as one with too long headers, and
+// request that it has not read completely, such as one with too long headers. It
 // then waits 500 ms for the client. Such a connection is replaced first, so that
 // clients cannot fill the server with them.
 func (c *connection) CloseWrite() error {

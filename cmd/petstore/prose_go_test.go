@@ -27,7 +27,8 @@ var badGoProse = []badPattern{
 }
 
 // TestGoProse checks the Go files against badProse and badGoProse: comments, names of
-// tests, and the texts of errors, log messages, test failures and subtests.
+// tests, and the texts of errors, log messages, test failures and subtests. Comments are
+// also checked against maxWords.
 func TestGoProse(t *testing.T) {
 	t.Parallel()
 	files := token.NewFileSet()
@@ -39,7 +40,7 @@ func TestGoProse(t *testing.T) {
 		}
 		checked++
 		for _, text := range goTexts(file) {
-			for _, mistake := range goProseMistakes(text.text) {
+			for _, mistake := range text.mistakes() {
 				t.Errorf("%s:%d: %s", name, files.Position(text.pos).Line, mistake)
 			}
 		}
@@ -52,27 +53,29 @@ func TestGoProse(t *testing.T) {
 func TestGoProseMistakes(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]int{
-		"// Take returns a token, or false if there is none.\nfunc Take() {}": 0,
-		"// What is it?\nfunc f() {}":                                         0,
-		"// f does it:\n//\n//\tanswer(x)\nfunc f() {}":                       0,
-		"//nolint:answer // a directive\nfunc f() {}":                         0,
-		"// f calls `answer`.\nfunc f() {}":                                   0,
-		"// f answers a request.\nfunc f() {}":                                1,
-		"// member is a field.\nvar member int":                               1,
-		"// rest is what is left.\nvar rest int":                              1,
-		"// TestX: what a client sees.\nfunc f() {}":                          1,
-		"// f takes none.\nfunc f() {}":                                       1,
-		"// What is wrong is told.\nfunc f() {}":                              3,
-		"// f sees section 3 of the contract.\nfunc f() {}":                   1,
-		"func f() { _ = 1 } // which is none":                                 1,
-		"func TestEveryAnswer() {}":                                           1,
-		"func f() { errors.New(`it was told no`) }":                           1,
-		"func f() { fmt.Errorf(`answered %w`, err) }":                         1,
-		"func f() { log.Warn(`no answer`, `answer`, 1) }":                     1,
-		"func f() { t.Run(`with an answer`, nil) }":                           1,
-		"func f() { t.Errorf(`the member ` + `x is wrong`) }":                 1,
-		"func f() { p.t.Errorf(`the members %v`, x) }":                        1,
-		"func f() { fmt.Println(`an answer`) }":                               0,
+		"// Take returns a token, or false if there is none.\nfunc Take() {}":   0,
+		"// What is it?\nfunc f() {}":                                           0,
+		"// f does it:\n//\n//\tanswer(x)\nfunc f() {}":                         0,
+		"//nolint:answer // a directive\nfunc f() {}":                           0,
+		"// f calls `answer`.\nfunc f() {}":                                     0,
+		"// f answers a request.\nfunc f() {}":                                  1,
+		"// member is a field.\nvar member int":                                 1,
+		"// rest is what is left.\nvar rest int":                                1,
+		"// TestX: what a client sees.\nfunc f() {}":                            1,
+		"// f takes none.\nfunc f() {}":                                         1,
+		"// What is wrong is told.\nfunc f() {}":                                3,
+		"// f sees section 3 of the contract.\nfunc f() {}":                     1,
+		"func f() { _ = 1 } // which is none":                                   1,
+		"func TestEveryAnswer() {}":                                             1,
+		"func f() { errors.New(`it was told no`) }":                             1,
+		"func f() { fmt.Errorf(`answered %w`, err) }":                           1,
+		"func f() { log.Warn(`no answer`, `answer`, 1) }":                       1,
+		"func f() { t.Run(`with an answer`, nil) }":                             1,
+		"func f() { t.Errorf(`the member ` + `x is wrong`) }":                   1,
+		"func f() { p.t.Errorf(`the members %v`, x) }":                          1,
+		"func f() { fmt.Println(`an answer`) }":                                 0,
+		"// f does " + strings.Repeat("it and ", 11) + "it.\nfunc f() {}":       0,
+		"// f does " + strings.Repeat("it\n// and ", 11) + "it too.\nvar x int": 1,
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\n\n"+source, parser.ParseComments)
 		if err != nil {
@@ -80,7 +83,7 @@ func TestGoProseMistakes(t *testing.T) {
 		}
 		var mistakes []string
 		for _, text := range goTexts(file) {
-			mistakes = append(mistakes, goProseMistakes(text.text)...)
+			mistakes = append(mistakes, text.mistakes()...)
 		}
 		if len(mistakes) != want {
 			t.Errorf("%q: got %d mistakes, want %d: %q", source, len(mistakes), want, mistakes)
@@ -160,8 +163,23 @@ func filesOf(t *testing.T, wanted func(name string) bool) []string {
 
 // goText is a text of a Go file.
 type goText struct {
-	pos  token.Pos
-	text string
+	pos     token.Pos
+	text    string
+	comment bool
+}
+
+// mistakes lists the mistakes of the text.
+func (text goText) mistakes() []string {
+	mistakes := goProseMistakes(text.text)
+	if !text.comment {
+		return mistakes
+	}
+	for _, sentence := range sentences(goCode.ReplaceAllString(text.text, "")) {
+		if words := len(strings.Fields(sentence)); words > maxWords {
+			mistakes = append(mistakes, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, maxWords))
+		}
+	}
+	return mistakes
 }
 
 // goTexts returns the texts of a Go file that people read.
@@ -170,18 +188,18 @@ func goTexts(file *ast.File) []goText {
 	for _, group := range file.Comments {
 		// Text drops directives.
 		if text := group.Text(); !strings.HasPrefix(group.List[0].Text, "//nolint") {
-			texts = append(texts, goText{group.Pos(), text})
+			texts = append(texts, goText{group.Pos(), text, true})
 		}
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
 		switch node := node.(type) {
 		case *ast.FuncDecl:
 			if name := node.Name.Name; regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`).MatchString(name) {
-				texts = append(texts, goText{node.Name.Pos(), camelCase.ReplaceAllString(name, "$1 $2")})
+				texts = append(texts, goText{node.Name.Pos(), camelCase.ReplaceAllString(name, "$1 $2"), false})
 			}
 		case *ast.CallExpr:
 			if argument := messageOf(node); argument != nil {
-				texts = append(texts, goText{argument.Pos(), literals(argument)})
+				texts = append(texts, goText{argument.Pos(), literals(argument), false})
 			}
 		}
 		return true

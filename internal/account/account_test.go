@@ -188,7 +188,7 @@ func (f *fixture) fill(id int64, rows int) {
 }
 
 // TestSweep checks that a sweep removes every row of deleted accounts and expired
-// sandboxes and of no other, and that no statement deletes more than 1000 rows.
+// sandboxes and of no other. No statement deletes more than 1000 rows.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -439,8 +439,9 @@ func TestSandboxOfAParentBeingDeleted(t *testing.T) {
 	}
 }
 
-// TestResetWaitsAndGivesUp checks that a reset waits for a write in progress, and returns
-// an error for which the API sends 503 if the write takes longer than the lock timeout.
+// TestResetWaitsAndGivesUp checks that a reset waits for a write in progress. If the
+// write takes longer than the lock timeout, the reset returns an error for which the API
+// sends 503.
 func TestResetWaitsAndGivesUp(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -24,11 +24,11 @@ const (
 // errBusy means that another process sweeps the account, or has swept it.
 var errBusy = errors.New("account: another process sweeps the account")
 
-// Sweep deletes the data of accounts that were deleted, and of sandboxes that expired,
-// at least a minute ago, until there is none or ctx ends. It deletes at most 1000 rows in
-// a transaction and pauses as long as that took, so that other accounts notice little.
-// Several processes may sweep at the same time: each account is swept by one. An error
-// with one account does not keep the others.
+// Sweep deletes the data of accounts that were deleted, and of sandboxes that expired, at
+// least a minute ago. It ends when there is none or ctx ends. It deletes at most 1000
+// rows in a transaction and pauses as long as that took, so that other accounts notice
+// little. Several processes may sweep at the same time: each account is swept by one. An
+// error with one account does not keep the others.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
 		swept, err := sweepOnce(ctx, database)

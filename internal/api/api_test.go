@@ -90,8 +90,8 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 // except in the response that creates it.
 var theSecrets = sync.OnceValue(func() *secretscan.Secrets { return new(secretscan.Secrets) })
 
-// watchLog searches the server logs at the end of the test for every key that was
-// created or sent, the cursor key and the database password.
+// watchLog searches the server logs at the end of the test for secrets: every key
+// that was created or sent, the cursor key and the database password.
 func (p *petstore) watchLog() {
 	p.t.Helper()
 	theSecrets().LearnKeys(p.key)

@@ -118,9 +118,9 @@ func (p *petstore) until(what string, so func() bool) {
 }
 
 // TestReplayWaitsForTheStandby: while the synchronous standby is away, the server
-// does not acknowledge a request that has committed on the primary only, neither at
-// the first attempt nor at a retry. When the standby is back, it acknowledges the
-// retry.
+// does not acknowledge a request that has committed on the primary only. That holds
+// for the first attempt and for a retry. When the standby is back, it acknowledges
+// the retry.
 func TestReplayWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })

@@ -164,9 +164,8 @@ func selects(rule *db.FaultListRow, number int64) bool {
 	}
 }
 
-// draw returns a number in [0, 1) for a request, which depends on nothing but the seed of
-// the rule and the number of the request: SplitMix64
-// (https://doi.org/10.1145/2660193.2660195).
+// draw returns a number in [0, 1) for a request. It depends only on the seed of the rule
+// and the number of the request: SplitMix64 (https://doi.org/10.1145/2660193.2660195).
 func draw(seed, number int64) float64 {
 	z := uint64(seed) + uint64(number)*0x9e3779b97f4a7c15 //nolint:gosec // both are positive
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

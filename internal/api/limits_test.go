@@ -1148,8 +1148,7 @@ func (p *petstore) slowReader(target string) net.Conn {
 }
 
 // TestSlowReaders checks that clients that do not read their large pages use up the
-// share of their own account only, and that the share is free again when they are
-// gone.
+// share of their own account only. The share is free again when they are gone.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	const most = 50 // more than the share allows

@@ -107,8 +107,8 @@ func limitUnreadBody(c *gin.Context) {
 	}
 }
 
-// extendDeadline extends the request deadline by the time spent reading the body, which
-// depends on the client and has its own limit, or by that of an injected delay. It
+// extendDeadline extends the request deadline by the time spent reading the body, or by
+// that of an injected delay. The former depends on the client and has its own limit. It
 // restarts the write timeout of the HTTP server for the same reason. The context of the
 // request becomes a child of the parent.
 func extendDeadline(c *gin.Context, parent context.Context, took time.Duration) {
@@ -227,8 +227,8 @@ func caller(c *gin.Context) auth.Identity {
 // requestIDPattern matches the request ids that the server accepts from a client.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// logRequest sets the request id and the headers of every response, turns a panic into
-// a 500, and records the request in the metrics, the trace and one log line.
+// logRequest sets the request id and the headers of every response, and turns a panic
+// into a 500. It records the request in the metrics, the trace and one log line.
 func (s *Server) logRequest(c *gin.Context) {
 	began := time.Now()
 	op := s.operation(c)

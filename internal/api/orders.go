@@ -96,9 +96,9 @@ const maxOrdersPerStatement = 100
 type petKey struct{ account, id int64 }
 
 // newOrderPlacer returns a coalescer of orders of the same pet. It runs one statement at
-// a time, because a second one would only wait for the lock on the stock that the first
-// holds until its commit is on disk. A statement decides its orders in the order of
-// arrival. The caller retries.
+// a time. A second one would only wait for the lock on the stock, which the first holds
+// until its commit is on disk. A statement decides its orders in the order of arrival.
+// The caller retries.
 //
 // A client that disconnects cancels no statement, because the context of a write does
 // not end with its client.

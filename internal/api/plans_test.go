@@ -51,10 +51,10 @@ const (
 	mostOfSmall = 3 * smallRows
 )
 
-// TestListPlans checks the promises of docs/decisions/0005-lists.md for every list,
-// with each kind of filter and each sort, for a large account and a small one among a
-// thousand. It explains the statements that the server sends: they scan and sort no
-// table, every index scan is bound by the account, and a page in the middle reads no more
+// TestListPlans checks the promises of docs/decisions/0005-lists.md for every list, with
+// each kind of filter and each sort. It does so for a large account and a small one among
+// a thousand. It explains the statements that the server sends: they scan and sort no
+// table, and every index scan is bound by the account. A page in the middle reads no more
 // than the first one.
 func TestListPlans(t *testing.T) {
 	t.Parallel()
@@ -168,8 +168,9 @@ func plannedLists(size int) []plannedList {
 }
 
 // seed fills the store of the account "tester" with this many pets, entries, orders and
-// messages, and the small stores beside it. The names of the last three percent of the pets begin with "late", and ship dates
-// follow the ids, so that both lie far from one end of the lists.
+// messages, and the small stores beside it. The names of the last three percent of the
+// pets begin with "late", and ship dates follow the ids. So both lie far from one end of
+// the lists.
 func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 	t.Helper()
 	exec := func(sql string, args ...any) {

@@ -159,8 +159,8 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 }
 
 // TestCodeSamplesAreReadable: a panel of the reference page shows lines of this
-// length without wrapping, in windows of at least 1280 pixels (internal/docs
-// measures that in a browser). The request of a cURL sample starts a line, with the
+// length without wrapping, in windows of at least 1280 pixels. Package docs
+// measures that in a browser. The request of a cURL sample starts a line, with the
 // method before the path.
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()

@@ -307,7 +307,7 @@ func TestResetSandbox(t *testing.T) {
 }
 
 // TestDeleteSandbox checks that a deleted sandbox is gone at once for this process, and
-// within a second for another, and that the sweep removes every row of it and no other.
+// within a second for another. The sweep removes every row of it and no other.
 func TestDeleteSandbox(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -507,7 +507,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 }
 
 // TestDeletionWhileRequestsRun checks that requests to a sandbox that is deleted finish
-// or get 401, and that none sees a part of the store, also while the sweep runs.
+// or get 401. None of them sees a part of the store, also while the sweep runs.
 func TestDeletionWhileRequestsRun(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -559,7 +559,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 }
 
 // TestSandboxIsFull checks the maximum of each kind of resource, also when many requests
-// create at the same time, and that other accounts have no such limit.
+// create at the same time. Other accounts have no such limit.
 func TestSandboxIsFull(t *testing.T) {
 	t.Parallel()
 	p := start(t)

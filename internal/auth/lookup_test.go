@@ -115,7 +115,7 @@ func (g *gate) pass() {
 }
 
 // TestGuessesShareLookups checks that at most two statements at a time look up
-// unknown keys, each at most 100 keys, and that no key gets the result of another.
+// unknown keys, each at most 100 keys. No key gets the result of another.
 func TestGuessesShareLookups(t *testing.T) {
 	t.Parallel()
 	const guesses = 350
@@ -162,8 +162,8 @@ func TestGuessesShareLookups(t *testing.T) {
 }
 
 // TestKnownKeysDoNotWaitForGuesses checks that keys known to this process do not
-// wait for lookups of guesses, neither from the cache nor when they must be read
-// again.
+// wait for lookups of guesses. That holds for keys in the cache and for those to
+// read again.
 func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
@@ -212,8 +212,8 @@ func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 }
 
 // TestGuessesOverTheLimit checks that addresses over their failure limit share one
-// lookup at a time, that other addresses pass them, and that a valid key from such
-// an address works.
+// lookup at a time, and that other addresses pass them. A valid key from such an
+// address works.
 func TestGuessesOverTheLimit(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)

@@ -21,8 +21,8 @@ type Limits struct {
 	Parallel int
 	// Spare is the maximum number of runs beyond Parallel, over all keys. A spare
 	// run starts if calls wait and the earlier runs of their key have taken longer
-	// than 250 ms, so that a hanging run does not block later calls. Leave it 0 if
-	// a second run would only wait for the first.
+	// than 250 ms. So a hanging run does not block later calls. Leave it 0 if a
+	// second run would only wait for the first.
 	Spare int
 	// Inputs is the maximum number of inputs of one run; further calls share the
 	// run after it. 0 means no limit.

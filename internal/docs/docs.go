@@ -144,8 +144,8 @@ func marked(text string) template.HTML {
 func statusClass(status int) string { return strconv.Itoa(status/100) + "xx" }
 
 // assets are the files that the pages load. The name of their folder is a hash of
-// their content, so that browsers may cache them forever, and modules can import
-// each other by name.
+// their content. So browsers may cache them forever, and modules can import each
+// other by name.
 type assets struct {
 	dir     string
 	files   map[string]*File

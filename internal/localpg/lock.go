@@ -27,8 +27,8 @@ func (e *InUseError) Error() string {
 // lockDir locks a directory, or returns an [*InUseError]. The file of the lock holds
 // the process id of its owner, unless the server is detached from it.
 //
-// The server inherits the locked file, so the lock lasts until the owner and the
-// last process of its server have ended, and the kernel releases it.
+// The server inherits the locked file. So the kernel releases the lock when the
+// owner and the last process of its server have ended.
 func lockDir(ctx context.Context, dir string, detached bool) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

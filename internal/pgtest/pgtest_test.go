@@ -146,7 +146,7 @@ func TestServerStopsAfterFailure(t *testing.T) {
 }
 
 // TestFailedTemplate checks that migrations that cannot be applied fail only the tests
-// that need them, and end neither the server nor the work of others on it.
+// that need them. They end neither the server nor the work of others on it.
 func TestFailedTemplate(t *testing.T) {
 	t.Parallel()
 	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)

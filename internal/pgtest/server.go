@@ -272,8 +272,8 @@ func idleTime() (time.Duration, error) {
 }
 
 // stopWhenIdle has the server stop itself when it had no client for that time. One of
-// its own sessions waits for that, even after its client has ended, because no process
-// of a test run is sure to be the last one.
+// its own sessions waits for that, even after its client has ended. No process of a
+// test run is sure to be the last one.
 func (s *server) stopWhenIdle(ctx context.Context, idle time.Duration) error {
 	conn, err := pgconn.Connect(ctx, s.url.String())
 	if err != nil {

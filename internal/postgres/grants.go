@@ -74,10 +74,10 @@ var servingPrivileges = []struct{ table, privileges string }{
 // would change the same catalog rows, and one would fail.
 const grantLock = 0x70657473746f7265 // "petstore"
 
-// GrantServing grants a role the privileges that serve and the commands account, key and sandbox need,
-// column by column, and revokes all its other privileges on tables, sequences and
-// the schema. It also revokes from all roles the right to create objects in the
-// schema and temporary tables. The role must exist. It must not be a superuser or
+// GrantServing grants a role the privileges that serve and the commands account, key and
+// sandbox need, column by column. It revokes all its other privileges on tables,
+// sequences and the schema. It also revokes from all roles the right to create objects in
+// the schema and temporary tables. The role must exist. It must not be a superuser or
 // inherit from the role that migrates, because it could then change the schema anyway.
 //
 // If the schema is newer than this program, GrantServing changes nothing, because a

@@ -41,8 +41,8 @@ var sessionParameters = map[string]string{
 }
 
 // DB runs statements on a connection pool. It waits at most one second for a
-// connection, so that an exhausted pool gives an error for which [Unavailable] is
-// true instead of a queue. It implements db.DBTX.
+// connection. So an exhausted pool gives an error for which [Unavailable] is true
+// instead of a queue. It implements db.DBTX.
 type DB struct {
 	*shared
 	writing bool

@@ -75,8 +75,8 @@ func (c corpus) read(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// jsonBody is one case of JSONTestSuite. A parser must accept it if its name begins with y,
-// must reject it if it begins with n, and may do either if it begins with i.
+// jsonBody is one case of JSONTestSuite. A parser must accept it if its name begins with
+// y, and must reject it if it begins with n. It may do either if it begins with i.
 type jsonBody struct {
 	Name  string `json:"name"`
 	Input string `json:"input"`

@@ -17,9 +17,9 @@ import (
 )
 
 // crashHistories is row 30: the histories of hot pets at two instances stay linearizable
-// when an instance is killed, and when PostgreSQL is stopped without a checkpoint (pg_ctl
-// stop -m immediate) and restarted. A step without a response, or with a 503, may take
-// effect at any later moment, or never.
+// when an instance is killed. The same holds when PostgreSQL is stopped without a
+// checkpoint (pg_ctl stop -m immediate) and restarted. A step without a response, or with
+// a 503, may take effect at any later moment, or never.
 func crashHistories(ctx context.Context, f *fixture) (string, error) {
 	const clients, hotPets, stock, rounds = 16, 8, 5, 2
 	s, err := f.open(ctx)

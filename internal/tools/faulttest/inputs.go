@@ -14,9 +14,9 @@ import (
 // maxBody is the default limit of a body in bytes.
 const maxBody = 64 << 10
 
-// jsonBodies is row 14: any input, valid JSON or not, sent as a body, as a field or as a
-// name is either rejected as a client error, or stored and read back unchanged. Every
-// exchange is validated against the spec.
+// jsonBodies is row 14: any input, valid JSON or not, is either rejected as a client
+// error, or stored and read back unchanged. It is sent as a body, as a field or as a
+// name. Every exchange is validated against the spec.
 func jsonBodies(ctx context.Context, f *fixture) (string, error) {
 	s, err := f.openValidated(ctx)
 	if err != nil {

@@ -104,8 +104,8 @@ type orderResult struct {
 	err      error
 }
 
-// orderUntilPlaced places an order and retries it with the same key while the response is
-// lost, is a 503 or 429, or says that the same request is in progress.
+// orderUntilPlaced places an order and retries it with the same key. It retries while the
+// response is lost, is a 503 or 429, or says that the same request is in progress.
 func (c *client) orderUntilPlaced(ctx context.Context, pet int, key string) (result orderResult) {
 	for ctx.Err() == nil {
 		result.attempts++
