@@ -80,6 +80,7 @@ var faults = []fault{
 	},
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
 	{28, "an account may use all places and bodies", "internal/api/limits.go", "placesShare = 4", "placesShare = 1"},
+	{28, "all accounts share a rate limit", "internal/api/limits.go", "l.accounts, identity.Payer(), cost)", "l.accounts, 0, cost)"},
 	{29, "lookups of guesses are not paced", "internal/auth/lookup.go", "suspectPace = 25 * time.Millisecond", "suspectPace = time.Nanosecond"},
 	{29, "guesses share the lane of other unknown keys", "internal/api/limits.go", "return network, l.failures.Empty(network)", "return network, false"},
 	{29, "client connections are not limited", "cmd/petstore/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
