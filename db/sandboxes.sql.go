@@ -13,7 +13,7 @@ import (
 const aPIKeyDeleteSome = `-- name: APIKeyDeleteSome :execrows
 DELETE FROM api_keys
 WHERE api_keys.account_id = $1
-  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = $1 LIMIT $2))
+  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = $1 ORDER BY k.id LIMIT $2))
 `
 
 type APIKeyDeleteSomeParams struct {
@@ -433,7 +433,7 @@ func (q *Queries) StoreCount(ctx context.Context, arg StoreCountParams) (int64, 
 const storeDeleteCategories = `-- name: StoreDeleteCategories :execrows
 DELETE FROM categories
 WHERE categories.account_id = $1
-  AND categories.id = ANY (ARRAY(SELECT c.id FROM categories AS c WHERE c.account_id = $1 LIMIT $2))
+  AND categories.id = ANY (ARRAY(SELECT c.id FROM categories AS c WHERE c.account_id = $1 ORDER BY c.id LIMIT $2))
 `
 
 type StoreDeleteCategoriesParams struct {
@@ -466,7 +466,7 @@ func (q *Queries) StoreDeleteFaults(ctx context.Context, accountID int64) (int64
 const storeDeleteIdempotencyKeys = `-- name: StoreDeleteIdempotencyKeys :execrows
 DELETE FROM idempotency_keys
 WHERE idempotency_keys.account_id = $1
-  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = $1 LIMIT $2)
+  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = $1 ORDER BY k.api_key_id, k.key LIMIT $2)
 `
 
 type StoreDeleteIdempotencyKeysParams struct {
@@ -485,7 +485,7 @@ func (q *Queries) StoreDeleteIdempotencyKeys(ctx context.Context, arg StoreDelet
 const storeDeleteInventory = `-- name: StoreDeleteInventory :execrows
 DELETE FROM inventory
 WHERE inventory.account_id = $1
-  AND inventory.pet_id = ANY (ARRAY(SELECT i.pet_id FROM inventory AS i WHERE i.account_id = $1 LIMIT $2))
+  AND inventory.pet_id = ANY (ARRAY(SELECT i.pet_id FROM inventory AS i WHERE i.account_id = $1 ORDER BY i.pet_id LIMIT $2))
 `
 
 type StoreDeleteInventoryParams struct {
@@ -504,7 +504,7 @@ func (q *Queries) StoreDeleteInventory(ctx context.Context, arg StoreDeleteInven
 const storeDeleteKeyUses = `-- name: StoreDeleteKeyUses :execrows
 DELETE FROM api_key_uses
 WHERE api_key_uses.account_id = $1
-  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = $1 LIMIT $2))
+  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = $1 ORDER BY u.api_key_id LIMIT $2))
 `
 
 type StoreDeleteKeyUsesParams struct {
@@ -523,7 +523,7 @@ func (q *Queries) StoreDeleteKeyUses(ctx context.Context, arg StoreDeleteKeyUses
 const storeDeleteMessages = `-- name: StoreDeleteMessages :execrows
 DELETE FROM messages
 WHERE messages.account_id = $1
-  AND messages.id = ANY (ARRAY(SELECT m.id FROM messages AS m WHERE m.account_id = $1 LIMIT $2))
+  AND messages.id = ANY (ARRAY(SELECT m.id FROM messages AS m WHERE m.account_id = $1 ORDER BY m.id LIMIT $2))
 `
 
 type StoreDeleteMessagesParams struct {
@@ -543,7 +543,7 @@ const storeDeleteOrders = `-- name: StoreDeleteOrders :execrows
 
 DELETE FROM orders
 WHERE orders.account_id = $1
-  AND orders.id = ANY (ARRAY(SELECT o.id FROM orders AS o WHERE o.account_id = $1 LIMIT $2))
+  AND orders.id = ANY (ARRAY(SELECT o.id FROM orders AS o WHERE o.account_id = $1 ORDER BY o.id LIMIT $2))
 `
 
 type StoreDeleteOrdersParams struct {
@@ -565,7 +565,7 @@ func (q *Queries) StoreDeleteOrders(ctx context.Context, arg StoreDeleteOrdersPa
 const storeDeletePets = `-- name: StoreDeletePets :execrows
 DELETE FROM pets
 WHERE pets.account_id = $1
-  AND pets.id = ANY (ARRAY(SELECT p.id FROM pets AS p WHERE p.account_id = $1 LIMIT $2))
+  AND pets.id = ANY (ARRAY(SELECT p.id FROM pets AS p WHERE p.account_id = $1 ORDER BY p.id LIMIT $2))
 `
 
 type StoreDeletePetsParams struct {

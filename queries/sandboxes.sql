@@ -115,32 +115,32 @@ WHERE account_id = @account_id;
 -- name: StoreDeleteOrders :execrows
 DELETE FROM orders
 WHERE orders.account_id = @account_id
-  AND orders.id = ANY (ARRAY(SELECT o.id FROM orders AS o WHERE o.account_id = @account_id LIMIT @batch_size));
+  AND orders.id = ANY (ARRAY(SELECT o.id FROM orders AS o WHERE o.account_id = @account_id ORDER BY o.id LIMIT @batch_size));
 
 -- name: StoreDeleteInventory :execrows
 DELETE FROM inventory
 WHERE inventory.account_id = @account_id
-  AND inventory.pet_id = ANY (ARRAY(SELECT i.pet_id FROM inventory AS i WHERE i.account_id = @account_id LIMIT @batch_size));
+  AND inventory.pet_id = ANY (ARRAY(SELECT i.pet_id FROM inventory AS i WHERE i.account_id = @account_id ORDER BY i.pet_id LIMIT @batch_size));
 
 -- name: StoreDeletePets :execrows
 DELETE FROM pets
 WHERE pets.account_id = @account_id
-  AND pets.id = ANY (ARRAY(SELECT p.id FROM pets AS p WHERE p.account_id = @account_id LIMIT @batch_size));
+  AND pets.id = ANY (ARRAY(SELECT p.id FROM pets AS p WHERE p.account_id = @account_id ORDER BY p.id LIMIT @batch_size));
 
 -- name: StoreDeleteCategories :execrows
 DELETE FROM categories
 WHERE categories.account_id = @account_id
-  AND categories.id = ANY (ARRAY(SELECT c.id FROM categories AS c WHERE c.account_id = @account_id LIMIT @batch_size));
+  AND categories.id = ANY (ARRAY(SELECT c.id FROM categories AS c WHERE c.account_id = @account_id ORDER BY c.id LIMIT @batch_size));
 
 -- name: StoreDeleteMessages :execrows
 DELETE FROM messages
 WHERE messages.account_id = @account_id
-  AND messages.id = ANY (ARRAY(SELECT m.id FROM messages AS m WHERE m.account_id = @account_id LIMIT @batch_size));
+  AND messages.id = ANY (ARRAY(SELECT m.id FROM messages AS m WHERE m.account_id = @account_id ORDER BY m.id LIMIT @batch_size));
 
 -- name: StoreDeleteIdempotencyKeys :execrows
 DELETE FROM idempotency_keys
 WHERE idempotency_keys.account_id = @account_id
-  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id LIMIT @batch_size);
+  AND (idempotency_keys.api_key_id, idempotency_keys.key) IN (SELECT k.api_key_id, k.key FROM idempotency_keys AS k WHERE k.account_id = @account_id ORDER BY k.api_key_id, k.key LIMIT @batch_size);
 
 -- name: StoreDeleteFaults :execrows
 -- A sandbox has at most 20.
@@ -150,12 +150,12 @@ WHERE account_id = @account_id;
 -- name: StoreDeleteKeyUses :execrows
 DELETE FROM api_key_uses
 WHERE api_key_uses.account_id = @account_id
-  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = @account_id LIMIT @batch_size));
+  AND api_key_uses.api_key_id = ANY (ARRAY(SELECT u.api_key_id FROM api_key_uses AS u WHERE u.account_id = @account_id ORDER BY u.api_key_id LIMIT @batch_size));
 
 -- name: APIKeyDeleteSome :execrows
 DELETE FROM api_keys
 WHERE api_keys.account_id = @account_id
-  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = @account_id LIMIT @batch_size));
+  AND api_keys.id = ANY (ARRAY(SELECT k.id FROM api_keys AS k WHERE k.account_id = @account_id ORDER BY k.id LIMIT @batch_size));
 
 -- name: StoreDeleteState :execrows
 DELETE FROM account_state

@@ -167,6 +167,19 @@ func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
 	p.del(location).want(204)
 }
 
+// TestResetTwiceWaitsForTheStandby: a reset that finds nothing to change does not
+// acknowledge an earlier reset before the standby has it.
+func TestResetTwiceWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	reset := p.newSandbox("one", "empty").path() + "/reset"
+	p.post(reset, nil).want(204)
+	back := p.withoutStandby()
+	p.post(reset, nil).wantError(503, "unavailable")
+	back()
+	p.post(reset, nil).want(204)
+}
+
 // TestLostTransactionIsRetriedInOnePlace: an order that always fails to serialize
 // is attempted four times, with and without an Idempotency-Key.
 func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {

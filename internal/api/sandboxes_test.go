@@ -621,6 +621,40 @@ func TestSandboxIsFull(t *testing.T) {
 	inside.newOrder(inside.newPet("after the reset", 1), 1)
 }
 
+// TestBusySandboxLeavesConnections checks that requests that wait for the lock of a
+// sandbox do not take the connections of other accounts.
+func TestBusySandboxLeavesConnections(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	inside := p.newSandbox("busy", "shop")
+	pooled, err := p.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy := pooled.Hijack()
+	release := func() { _ = busy.Close(context.WithoutCancel(t.Context())) } // ends the lock
+	defer release()
+	if _, err := busy.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('store', $1))", accountOf(inside)); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			if resp, err := p.as(inside.Secret).try("POST", "/messages", object{"message": "hello"}); err != nil || resp.status != 202 && resp.status != 503 {
+				t.Errorf("%v, %v", resp, err)
+			}
+		})
+	}
+	p.until("a request waits for the lock", func() bool {
+		return p.count("pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
+	})
+	for i := range 5 {
+		p.newCategory(fmt.Sprint(i))
+	}
+	release()
+	group.Wait()
+}
+
 // TestSandboxesWithHead keeps the headers of GET and HEAD equal.
 func TestSandboxesWithHead(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import petstore.api.CategoriesApi;
 import petstore.api.InventoryApi;
 import petstore.api.MessagesApi;
 import petstore.api.PetsApi;
+import petstore.api.SandboxesApi;
 import petstore.api.StoreApi;
 import petstore.model.*;
 
@@ -93,6 +94,18 @@ public final class Story {
     same(messages.getMessage(message.getId(), null), message);
     same(accounts.getAccount().getApiKey().getScope(), Scope.ADMIN);
     step("message %s %s", message.getId(), message.getStatus());
+
+    SandboxesApi sandboxes = new SandboxesApi(client);
+    SandboxWithKey sandbox = sandboxes.createSandbox(new NewSandbox().name("story").expiresInSeconds(600));
+    ApiClient inside = client(sandbox.getSecret());
+    InventoryApi rex = new InventoryApi(inside);
+    new StoreApi(inside).placeOrder(new NewOrder().petId(1L).quantity(2), null);
+    same(rex.getInventoryItem(1L, null).getQuantity(), 98L);
+    new SandboxesApi(inside).resetSandbox("current");
+    same(rex.getInventoryItem(1L, null).getQuantity(), 100L);
+    sandboxes.deleteSandbox(sandbox.getId());
+    refused(401, "invalid_api_key", () -> new PetsApi(inside).listPets(null, null, null, null, null, null, null, null));
+    step("sandbox %s: created, used, reset and deleted", sandbox.getId());
 
     // A later version may add fields to a response.
     Pet later = Pet.fromJson("{\"id\": 1, \"name\": \"Rex\", \"categoryId\": 2, \"status\": \"sold\", \"colour\": \"red\"}");

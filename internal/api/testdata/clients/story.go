@@ -124,6 +124,23 @@ func main() {
 	message := expect(202, must(shop.QueueMessageWithResponse(ctx, nil, petstore.NewMessage{Message: "Xochi sends her regards"}))).JSON202
 	same(message.Status, "queued")
 	step("message %s %s", message.Id, message.Status)
+
+	sandbox := expect(201, must(shop.CreateSandboxWithResponse(ctx, petstore.NewSandbox{
+		Name:             new("story"),
+		ExpiresInSeconds: new(int32(600)),
+	}))).JSON201
+	inside := must(petstore.NewClientWithResponses(os.Getenv("PETSTORE_URL"), petstore.WithRequestEditorFn(bearer(sandbox.Secret))))
+	rex := func() int64 {
+		return expect(200, must(inside.GetInventoryItemWithResponse(ctx, 1, nil))).JSON200.Quantity
+	}
+	expect(201, must(inside.PlaceOrderWithResponse(ctx, nil, petstore.NewOrder{PetId: 1, Quantity: new(int32(2))})))
+	same(rex(), 98)
+	expect(204, must(inside.ResetSandboxWithResponse(ctx, "current")))
+	same(rex(), 100)
+	expect(204, must(shop.DeleteSandboxWithResponse(ctx, sandbox.Id)))
+	ended := expect(401, must(inside.ListPetsWithResponse(ctx, nil))).JSON401
+	same(ended.Code, "invalid_api_key")
+	step("sandbox %s: created, used, reset and deleted", sandbox.Id)
 }
 
 func step(format string, args ...any) { fmt.Printf("  "+format+"\n", args...) }

@@ -99,6 +99,18 @@ same((message.status, messages.get_message(message.id)), ("queued", message))
 same(accounts.get_account().api_key.created_at.tzinfo, timezone.utc)
 step(f"message {message.id} {message.status}")
 
+sandboxes = petstore.SandboxesApi(client)
+sandbox = sandboxes.create_sandbox(petstore.NewSandbox(name="story", expiresInSeconds=600))
+inside = petstore.ApiClient(petstore.Configuration(host=url, access_token=sandbox.secret))
+rex = petstore.InventoryApi(inside)
+petstore.StoreApi(inside).place_order(petstore.NewOrder(petId=1, quantity=2))
+same(rex.get_inventory_item(1).quantity, 98)
+petstore.SandboxesApi(inside).reset_sandbox("current")
+same(rex.get_inventory_item(1).quantity, 100)
+sandboxes.delete_sandbox(sandbox.id)
+refused(UnauthorizedException, "invalid_api_key", petstore.PetsApi(inside).list_pets)
+step(f"sandbox {sandbox.id}: created, used, reset and deleted")
+
 # A later version may add fields to a response.
 later = petstore.Pet.from_json('{"id": 1, "name": "Rex", "categoryId": 2, "status": "sold", "colour": "red"}')
 same((later.name, later.additional_properties), ("Rex", {"colour": "red"}))

@@ -133,3 +133,16 @@ const queued = await shop.POST("/messages", { body: { message: "Xochi sends her 
 const message = must(queued);
 assert.deepEqual([queued.response.status, message.status], [202, "queued"]);
 step(`message ${message.id} ${message.status}`);
+
+const sandbox = must(await shop.POST("/sandboxes", { body: { name: "story", expiresInSeconds: 600 } }));
+const inside = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${sandbox.secret}` } });
+const rexPath = { params: { path: { petId: 1 } } };
+must(await inside.POST("/store/orders", { body: { petId: 1, quantity: 2 } }));
+assert.equal(must(await inside.GET("/store/inventory/{petId}", rexPath)).quantity, 98);
+const reset = await inside.POST("/sandboxes/{sandboxId}/reset", { params: { path: { sandboxId: "current" } } });
+assert.equal(reset.response.status, 204);
+assert.equal(must(await inside.GET("/store/inventory/{petId}", rexPath)).quantity, 100);
+const deleted = await shop.DELETE("/sandboxes/{sandboxId}", { params: { path: { sandboxId: sandbox.id } } });
+assert.equal(deleted.response.status, 204);
+expectError(await inside.GET("/pets"), 401, "invalid_api_key");
+step(`sandbox ${sandbox.id}: created, used, reset and deleted`);
