@@ -88,21 +88,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 			mistakes = append(mistakes, fmt.Sprintf(format, args...))
 		}
 	}
-	if parsed.DBMaxConns == 0 && len(mistakes) == 0 {
-		parsed.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
-	}
-	if parsed.RateBurst == 0 {
-		parsed.RateBurst = max(1, parsed.RateLimit/burstShare)
-	}
-	if parsed.AccountRateLimit == nil {
-		parsed.AccountRateLimit = new(accountKeys * min(max(parsed.RateLimit, 0), mostRateLimit)) // valid, whatever RateLimit is
-	}
-	if parsed.LogFormat == "" {
-		parsed.LogFormat = telemetry.JSON
-		if isTerminal(p.stderr) {
-			parsed.LogFormat = telemetry.Text
-		}
-	}
+	p.setDefaults(&parsed, len(mistakes) == 0)
 	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	if parsed.DatabaseURL != "" {
 		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
@@ -140,6 +126,26 @@ func (p *program) loadConfig(database bool) (config, error) {
 		return config{}, fmt.Errorf("invalid configuration: %s", strings.Join(mistakes, "; "))
 	}
 	return parsed, nil
+}
+
+// setDefaults sets the defaults that depend on the machine or on other variables. Parsed
+// is whether every variable could be parsed.
+func (p *program) setDefaults(c *config, parsed bool) {
+	if c.DBMaxConns == 0 && parsed {
+		c.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
+	}
+	if c.RateBurst == 0 {
+		c.RateBurst = max(1, c.RateLimit/burstShare)
+	}
+	if c.AccountRateLimit == nil {
+		c.AccountRateLimit = new(accountKeys * min(max(c.RateLimit, 0), mostRateLimit)) // valid, whatever RateLimit is
+	}
+	if c.LogFormat == "" {
+		c.LogFormat = telemetry.JSON
+		if isTerminal(p.stderr) {
+			c.LogFormat = telemetry.Text
+		}
+	}
 }
 
 // keyLimit returns the limit of each API key.

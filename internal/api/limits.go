@@ -178,7 +178,7 @@ func (l *limits) policyHeader(options Options) string {
 		{accountPolicy, options.AccountLimit, l.accounts},
 	} {
 		if policy.limiter != nil {
-			items = append(items, fmt.Sprintf(`"%s";q=%d;w=%d`, policy.name, policy.limit.Burst, httpjson.WholeSeconds(policy.limiter.Capacity())))
+			items = append(items, fmt.Sprintf("%q;q=%d;w=%d", policy.name, policy.limit.Burst, httpjson.WholeSeconds(policy.limiter.Capacity())))
 		}
 	}
 	return strings.Join(items, ", ")

@@ -85,8 +85,8 @@ func TestListPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			at := middle(t, database.Pool, p.accountID(), list.path, sort, query)
-			cursor := api.SealCursor(secret, api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}, at)
+			listed := api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}
+			cursor := api.SealCursor(secret, listed, middle(t, database.Pool, listed))
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
 			deep := recorder.during(func() { p.get(target(filter + "&cursor=" + cursor)).want(200) })
 			for _, mode := range planModes(first) {
@@ -229,35 +229,34 @@ func shipDate(id int) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(id) * time.Hour)
 }
 
-// middle returns a position in the middle of a list of an account, or the zero one for an
-// empty list.
-func middle(t *testing.T, pool *pgxpool.Pool, account int64, path, sort string, filter url.Values) httpjson.Position {
+// middle returns a position in the middle of a list, or the zero one for an empty list.
+func middle(t *testing.T, pool *pgxpool.Pool, list api.List) httpjson.Position {
 	t.Helper()
-	if path == "/messages" {
+	if list.Path == "/messages" {
 		var at httpjson.Position
-		if err := pool.QueryRow(t.Context(), "WITH own AS (SELECT id FROM messages WHERE account_id = $1) SELECT id FROM own ORDER BY id OFFSET (SELECT count(*) / 2 FROM own) LIMIT 1", account).Scan(&at.Key); err != nil {
+		if err := pool.QueryRow(t.Context(), "WITH own AS (SELECT id FROM messages WHERE account_id = $1) SELECT id FROM own ORDER BY id OFFSET (SELECT count(*) / 2 FROM own) LIMIT 1", list.Account).Scan(&at.Key); err != nil {
 			t.Fatal(err)
 		}
 		return at
 	}
 	key, by, nowhere := "''::text", "id", httpjson.Position{}
-	switch strings.TrimPrefix(sort, "-") {
+	switch strings.TrimPrefix(list.Sort, "-") {
 	case "name":
 		key, by = "name_key", "name_key"
 	case "shipDate":
 		key, by = "(extract(epoch FROM ship_date) * 1000000)::bigint::text", "ship_date"
 		nowhere.Key = "0"
-		if from, err := time.Parse(time.RFC3339, filter.Get("shipDateFrom")); err == nil {
+		if from, err := time.Parse(time.RFC3339, list.Query.Get("shipDateFrom")); err == nil {
 			nowhere.Key = strconv.FormatInt(from.UnixMicro(), 10)
 		}
 	}
-	matching, args := "SELECT name_key, id FROM pets WHERE account_id = $1 AND starts_with(name_key, $2)", []any{account, filter.Get("name")}
-	switch path {
+	matching, args := "SELECT name_key, id FROM pets WHERE account_id = $1 AND starts_with(name_key, $2)", []any{list.Account, list.Query.Get("name")}
+	switch list.Path {
 	case "/categories":
 		matching = strings.ReplaceAll(matching, "pets", "categories")
 	case "/store/orders":
 		matching = "SELECT ship_date, id FROM orders WHERE account_id = $1 AND ship_date >= coalesce(nullif($2, ''), '-infinity')::timestamptz AND ship_date < coalesce(nullif($3, ''), 'infinity')::timestamptz"
-		args = []any{account, filter.Get("shipDateFrom"), filter.Get("shipDateTo")}
+		args = []any{list.Account, list.Query.Get("shipDateFrom"), list.Query.Get("shipDateTo")}
 	}
 	sql := fmt.Sprintf("WITH matching AS (%s) SELECT %s, id FROM matching ORDER BY %s, id OFFSET (SELECT count(*) / 2 FROM matching) LIMIT 1", matching, key, by)
 	var at httpjson.Position
