@@ -26,6 +26,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
+	"petstore/internal/telemetry"
 )
 
 // stoppedClock is a clock that only the test moves.
@@ -587,6 +588,49 @@ func TestPlacesInProgress(t *testing.T) {
 	}
 	once()
 	once() // all places are free again
+}
+
+// TestLimitsAreCounted checks that the metric of rejected requests names the limit.
+func TestLimitsAreCounted(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	keys := []string{p.newKey("tester", auth.Read), p.newKey("tester", auth.Read)}
+	metrics := telemetry.NewMetrics()
+	counted := func(o *api.Options) { o.Metrics = metrics }
+	limited, _ := p.limited(ratelimit.Limit{PerMinute: 1, Burst: 1}, ratelimit.Limit{PerMinute: 1, Burst: 1}, counted, func(o *api.Options) {
+		o.AccountLimit = ratelimit.Limit{PerMinute: 1, Burst: 2}
+	})
+	limited.get("/pets").want(200)
+	limited.get("/pets").want(429) // the key
+	limited.as(keys[0]).get("/pets").want(200)
+	for range 2 {
+		limited.as(keys[1]).get("/pets").want(429) // the account
+	}
+	limited.as("").get("/pets").want(401)
+	limited.as("").get("/pets").want(429) // the address
+
+	full := p.withSession("lock_timeout", "30s").with(func(o *api.Options) { counted(o); o.MaxInFlight = 4 })
+	var group sync.WaitGroup
+	status := 0
+	release := full.lockTable("orders", 1, func() {
+		group.Go(func() { status = full.get("/store/orders").status })
+	})
+	defer release()
+	for range 3 {
+		full.get("/pets").want(429) // requests in progress
+	}
+	release()
+	if group.Wait(); status != 200 {
+		t.Errorf("the request in progress: status %d, want 200", status)
+	}
+
+	recorder := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for limit, count := range map[string]int{"key": 1, "account": 2, "address": 1, "concurrency": 3} {
+		if line := fmt.Sprintf("petstore_http_rate_limited_total{limit=%q} %d\n", limit, count); !strings.Contains(recorder.Body.String(), line) {
+			t.Errorf("the metrics have no line %s", line)
+		}
+	}
 }
 
 // family starts a server and returns it as the clients of an account and of three of its
