@@ -93,7 +93,7 @@ func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeep
 }
 
 const idempotencyKeyLock = `-- name: IdempotencyKeyLock :one
-SELECT pg_try_advisory_xact_lock(hashtextextended($1::text, $2::bigint))
+SELECT pg_try_advisory_xact_lock(hashtextextended('idempotency ' || $1::text, $2::bigint))
 FROM account_state
 WHERE account_id = $3
 `
@@ -106,7 +106,8 @@ type IdempotencyKeyLockParams struct {
 
 // Locks a key until the transaction ends. Returns false if another request holds
 // it. The lock is taken through a row of the account, so that on a sharded cluster
-// it is taken where the account is.
+// it is taken where the account is. The client chooses the key, so the prefix keeps it
+// apart from the other advisory locks.
 func (q *Queries) IdempotencyKeyLock(ctx context.Context, arg IdempotencyKeyLockParams) (bool, error) {
 	row := q.db.QueryRow(ctx, idempotencyKeyLock, arg.Key, arg.APIKeyID, arg.AccountID)
 	var pg_try_advisory_xact_lock bool

@@ -1,8 +1,9 @@
 -- name: IdempotencyKeyLock :one
 -- Locks a key until the transaction ends. Returns false if another request holds
 -- it. The lock is taken through a row of the account, so that on a sharded cluster
--- it is taken where the account is.
-SELECT pg_try_advisory_xact_lock(hashtextextended(@key::text, @api_key_id::bigint))
+-- it is taken where the account is. The client chooses the key, so the prefix keeps it
+-- apart from the other advisory locks.
+SELECT pg_try_advisory_xact_lock(hashtextextended('idempotency ' || @key::text, @api_key_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/api"
@@ -310,6 +311,34 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 		p.post("/messages", object{"message": "no key"}).wantFresh(202)
 	})
 	p.under("x", "/messages", object{"message": "free again"}).wantFresh(202)
+}
+
+// TestIdempotencyKeyIsNoOtherLock checks that no Idempotency-Key takes the lock of the
+// store, the sandboxes, the keys or the sweep of an account with the id of the API key.
+func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := decode[struct{ APIKey apiKey }](p.get("/account").want(200)).APIKey.ID
+	p.exec("INSERT INTO accounts (id, name) VALUES ($1, 'with the id of the key') ON CONFLICT DO NOTHING", id)
+	p.exec("INSERT INTO account_state (account_id) VALUES ($1) ON CONFLICT DO NOTHING", id)
+	err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+		queries := db.New(tx)
+		for _, lock := range []func(context.Context, int64) error{queries.StoreLock, queries.SandboxesLock, queries.KeysLock} {
+			if err := lock(t.Context(), id); err != nil {
+				return err
+			}
+		}
+		if locked, err := queries.StoreTryLockSweep(t.Context(), id); err != nil || !locked {
+			return fmt.Errorf("the lock of the sweep: %t, %w", locked, err)
+		}
+		for _, key := range []string{"store", "sandboxes", "keys", "sweep"} {
+			p.under(key, "/categories", object{"name": key}).want(201)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestRaceForOneIdempotencyKey: forty concurrent requests with the same key have
