@@ -198,9 +198,8 @@ func injectionOf(c *gin.Context) *injection {
 }
 
 // injectFault injects a fault into a request of a sandbox, if a rule applies to it. The
-// error is the injected one, [errConnectionClosed], [errClientGone], one of receiving the
-// body, or a database error. The connection is a context that ends when the client
-// disconnects.
+// error is the injected one, [errConnectionClosed], one of delay, or a database error. The
+// connection is a context that ends when the client disconnects.
 func (s *Server) injectFault(c *gin.Context, connection context.Context, operation string) error {
 	identity := caller(c)
 	if !identity.IsSandbox() || operation == "" {
@@ -230,8 +229,8 @@ func (s *Server) injectFault(c *gin.Context, connection context.Context, operati
 }
 
 // delay waits as long as a rule says, or until the server shuts down, and extends the
-// deadline of the request by that time. The error is [errClientGone] or one of receiving
-// the body.
+// deadline of the request by that time. Then it verifies the API key again. The error is
+// [errClientGone], one of receiving the body or one of the verification.
 func (s *Server) delay(c *gin.Context, connection context.Context, injected *injection) error {
 	after := connection
 	if methodHasBody(c.Request.Method) {
@@ -254,7 +253,9 @@ func (s *Server) delay(c *gin.Context, connection context.Context, injected *inj
 	}
 	injected.delayed = time.Since(began)
 	extendDeadline(c, after, injected.delayed)
-	return nil
+	// Somebody may have revoked the key or deleted the sandbox meanwhile.
+	_, err := s.authenticate(c)
+	return err
 }
 
 // discarded is a response that the client does not get.

@@ -524,6 +524,46 @@ func TestDelayHoldsNothing(t *testing.T) {
 	p.server.ShutDown() // has no further effect
 }
 
+// TestRevokedDuringDelay: a delayed request does nothing when its key was revoked during
+// the delay.
+func TestRevokedDuringDelay(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	petID := p.newPet("one", 10)
+	writer := p.makeKey("writer", "write")
+	delayed := []struct {
+		method, target string
+		body           any
+	}{
+		{"GET", "/pets", nil},
+		{"HEAD", "/pets", nil},
+		{"DELETE", fmt.Sprint("/pets/", petID), nil},
+		{"POST", "/store/orders", object{"petId": petID, "quantity": 1}},
+	}
+	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": len(delayed)})
+	done := make(chan error, len(delayed))
+	for _, one := range delayed {
+		go func() {
+			resp, err := p.as(writer.Secret).try(one.method, one.target, one.body)
+			if err == nil && resp.status != 401 {
+				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
+			}
+			done <- err
+		}()
+	}
+	eventually(t, 8*time.Second, func() bool { return cmp.Equal(p.matched(), []int64{int64(len(delayed))}) })
+	p.del(keyPath(writer.ID)).want(204)
+	p.server.ShutDown() // ends the delays
+	for range delayed {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := p.inventory(petID).Quantity; got != 10 {
+		t.Errorf("the stock is %d, want 10", got)
+	}
+}
+
 // TestClientLeavesDuringDelay: the delay of a request ends when its client disconnects,
 // and the server does nothing.
 func TestClientLeavesDuringDelay(t *testing.T) {
