@@ -9,8 +9,8 @@ import (
 )
 
 // TestTurns checks that one request of an account runs at a time, in the order of
-// arrival, that accounts do not wait for each other, and that a request that gives up
-// loses its place.
+// arrival. Accounts do not wait for each other, and a request that gives up loses its
+// place.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
