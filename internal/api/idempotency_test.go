@@ -313,8 +313,8 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 	p.under("x", "/messages", object{"message": "free again"}).wantFresh(202)
 }
 
-// TestIdempotencyKeyIsNoOtherLock checks that no Idempotency-Key takes the lock of the
-// store, the sandboxes, the keys or the sweep of an account with the id of the API key.
+// TestIdempotencyKeyIsNoOtherLock gives an account the id of the API key. No
+// Idempotency-Key takes the lock of its store, its sandboxes, its keys or its sweep.
 func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 	t.Parallel()
 	p := start(t)
