@@ -134,7 +134,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 		return nil, err
 	}
 	c.Set(bodyKey, body)
-	extendDeadline(c, context.WithoutCancel(c.Request.Context()), time.Since(began))
+	extendDeadline(context.WithoutCancel(c.Request.Context()), c, time.Since(began))
 	return body, nil
 }
 

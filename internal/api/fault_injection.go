@@ -200,7 +200,7 @@ func injectionOf(c *gin.Context) *injection {
 // injectFault injects a fault into a request of a sandbox, if a rule applies to it. The
 // error is the injected one, [errConnectionClosed], one of delay, or a database error. The
 // connection is a context that ends when the client disconnects.
-func (s *Server) injectFault(c *gin.Context, connection context.Context, operation string) error {
+func (s *Server) injectFault(connection context.Context, c *gin.Context, operation string) error {
 	identity := caller(c)
 	if !identity.IsSandbox() || operation == "" {
 		return nil
@@ -219,7 +219,7 @@ func (s *Server) injectFault(c *gin.Context, connection context.Context, operati
 	case rule.Effect == effectStatus:
 		return injectedErrors[*rule.Status]
 	case rule.Effect == effectDelay:
-		return s.delay(c, connection, injected)
+		return s.delay(connection, c, injected)
 	case *rule.CloseWhen == closeBefore:
 		return errConnectionClosed
 	default:
@@ -231,7 +231,7 @@ func (s *Server) injectFault(c *gin.Context, connection context.Context, operati
 // delay waits as long as a rule says, or until the server shuts down, and extends the
 // deadline of the request by that time. Then it verifies the API key again. The error is
 // [errClientGone], one of receiving the body or one of the verification.
-func (s *Server) delay(c *gin.Context, connection context.Context, injected *injection) error {
+func (s *Server) delay(connection context.Context, c *gin.Context, injected *injection) error {
 	after := connection
 	if methodHasBody(c.Request.Method) {
 		// net/http notices that a client disconnects only after it has read the body.
@@ -252,7 +252,7 @@ func (s *Server) delay(c *gin.Context, connection context.Context, injected *inj
 		return errClientGone
 	}
 	injected.delayed = time.Since(began)
-	extendDeadline(c, after, injected.delayed)
+	extendDeadline(after, c, injected.delayed)
 	// Somebody may have revoked the key or deleted the sandbox meanwhile.
 	_, err := s.authenticate(c)
 	return err

@@ -148,7 +148,7 @@ func (s *Server) readFaultRules(body []byte) ([]db.FaultCreateParams, error) {
 	rules := make([]db.FaultCreateParams, len(in.Objects))
 	for i, object := range in.Objects {
 		rules[i] = s.readFaultRule(object)
-		rules[i].Position = int32(i) //nolint:gosec // at most maxFaultRules
+		rules[i].Position = int32(i)
 	}
 	return rules, in.Err()
 }
@@ -174,7 +174,7 @@ func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
 		{"when", effectClose, func(name string) { rule.CloseWhen = in.Enum(name, closeBefore, closeAfter) }},
 	} {
 		if effect != nil && *effect != field.effect {
-			in.Exclude(fmt.Sprintf("belongs to the effect `%s`. Remove it, or change `effect`.", field.effect), field.name)
+			in.Exclude(fmt.Sprintf("belongs to the effect %#q. Remove it, or change `effect`.", field.effect), field.name)
 			continue
 		}
 		if field.read(field.name); effect != nil {

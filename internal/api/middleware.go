@@ -67,7 +67,7 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
 			defer s.limits.release(reservationOf(c))
-			err = s.injectFault(c, connection, operation)
+			err = s.injectFault(connection, c, operation)
 			ctx = c.Request.Context()                         // with the deadline after a delay
 			if err == nil && !r.readsBody(c.Request.Method) { // otherwise after the body has arrived
 				err = s.reservePlace(c)
@@ -111,7 +111,7 @@ func limitUnreadBody(c *gin.Context) {
 // that of an injected delay. The former depends on the client and has its own limit. It
 // restarts the write timeout of the HTTP server for the same reason. The context of the
 // request becomes a child of the parent.
-func extendDeadline(c *gin.Context, parent context.Context, took time.Duration) {
+func extendDeadline(parent context.Context, c *gin.Context, took time.Duration) {
 	deadline, _ := c.Request.Context().Deadline()
 	ctx, cancel := context.WithDeadline(parent, deadline.Add(took))
 	cancelExtended(c)

@@ -45,12 +45,12 @@ func (p *petstore) faultSandbox() (sandbox *petstore, id int64) {
 }
 
 // setFaults replaces the rules of the client's sandbox.
-func (p *petstore) setFaults(rules ...object) []faultRule {
+func (p *petstore) setFaults(rules ...object) {
 	p.t.Helper()
 	if rules == nil {
 		rules = []object{}
 	}
-	return decode[[]faultRule](p.put(ownFaults, rules).want(200))
+	p.put(ownFaults, rules).want(200)
 }
 
 // matched returns the counts of the rules of the client's sandbox.
@@ -64,7 +64,7 @@ func (p *petstore) matched() (counts []int64) {
 
 // wantInjected fails the test unless the response is an injected error with this status,
 // of the rule with this index.
-func (r *response) wantInjected(status int, rule string) *response {
+func (r *response) wantInjected(status int, rule string) {
 	r.t.Helper()
 	r.wantError(status, "injected_fault")
 	after := ""
@@ -74,7 +74,6 @@ func (r *response) wantInjected(status int, rule string) *response {
 	if got := [2]string{r.header.Get("Petstore-Fault"), r.header.Get("Retry-After")}; got != [2]string{rule, after} {
 		r.t.Errorf("%s: Petstore-Fault and Retry-After are %q, want %q and %q", r.what, got, rule, after)
 	}
-	return r
 }
 
 // wantClosed sends a request on a new connection, which the server must close without a
@@ -619,8 +618,12 @@ func TestReplacingFaults(t *testing.T) {
 				if i%3 == 0 {
 					rules = []object{}
 				}
-				if resp, err := p.try("PUT", ownFaults, rules); err != nil || resp.status != 200 {
-					return fmt.Errorf("replacing the rules: %v %+v", err, resp)
+				resp, err := p.try("PUT", ownFaults, rules)
+				if err != nil {
+					return err
+				}
+				if resp.status != 200 {
+					return fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
 				}
 			}
 			return nil
