@@ -127,7 +127,7 @@ var errorReference = describe(
 		// errAccountRateLimited and errTooManyFailures have the same code.
 		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
+		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 128 delayed requests and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
 
 		{errInjected429, injectedRemedy},
 		{errInjected500, injectedRemedy},

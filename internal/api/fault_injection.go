@@ -198,8 +198,9 @@ func injectionOf(c *gin.Context) *injection {
 }
 
 // injectFault injects a fault into a request of a sandbox, if a rule applies to it. The
-// error is the injected one, [errConnectionClosed], one of delay, or a database error. The
-// connection is a context that ends when the client disconnects.
+// error is the injected one, [errConnectionClosed], one of delay, a database error, or that
+// of too many delayed requests. The connection is a context that ends when the client
+// disconnects.
 func (s *Server) injectFault(connection context.Context, c *gin.Context, operation string) error {
 	identity := caller(c)
 	if !identity.IsSandbox() || operation == "" {
@@ -208,6 +209,12 @@ func (s *Server) injectFault(connection context.Context, c *gin.Context, operati
 	rule, err := s.faults.choose(c.Request.Context(), identity.AccountID, operation)
 	if rule == nil {
 		return err
+	}
+	if rule.Effect == effectDelay {
+		if err := grantError(s.limits.delays.Take(identity.Payer(), 1)); err != nil {
+			return err
+		}
+		defer s.limits.delays.Give(identity.Payer(), 1)
 	}
 	injected := &injection{FaultListRow: rule}
 	c.Set(injectionKey, injected)

@@ -17,12 +17,13 @@ import (
 
 // Limits of all requests together, and the share of one account.
 const (
-	// One account may have at most 1/placesShare of the places for requests and of the
-	// bodies being received.
+	// One account may have at most 1/placesShare of the places for requests, of the
+	// bodies being received and of the delayed requests.
 	placesShare = 4
 
 	maxArrivingBodies = 512
 	maxHeldBodyBytes  = 32 << 20 // of all requests, from the start of the body to the response
+	maxDelays         = 512      // requests that wait for an injected delay
 
 	// The page of a client that reads slowly stays in memory.
 	maxSendingBytes = 64 << 20
@@ -36,6 +37,7 @@ type limits struct {
 	arriving   *ratelimit.Budget[int64] // bodies being received
 	bodyBytes  *ratelimit.Budget[int64] // of the bodies of requests in progress
 	sending    *ratelimit.Budget[int64] // bytes of pages being sent
+	delays     *ratelimit.Budget[int64] // requests that wait for an injected delay
 	expensive  *expensiveQueries
 	keys       *ratelimit.Limiter[int64]
 	accounts   *ratelimit.Limiter[int64]
@@ -50,6 +52,7 @@ func newLimits(options Options) *limits {
 		arriving:   ratelimit.NewBudget[int64](maxArrivingBodies, maxArrivingBodies/placesShare),
 		bodyBytes:  ratelimit.NewBudget[int64](maxHeldBodyBytes, maxHeldBodyBytes/placesShare),
 		sending:    ratelimit.NewBudget[int64](maxSendingBytes, maxSendingBytes/sendingShare),
+		delays:     ratelimit.NewBudget[int64](maxDelays, maxDelays/placesShare),
 		expensive:  newExpensiveQueries(),
 		keys:       ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:   ratelimit.New[int64](options.AccountLimit, options.Now),

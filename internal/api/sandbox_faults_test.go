@@ -523,6 +523,50 @@ func TestDelayHoldsNothing(t *testing.T) {
 	p.server.ShutDown() // has no further effect
 }
 
+// TestDelaysHaveAShare: the sandboxes of an account share 128 delayed requests, which
+// stop neither other requests nor those of other accounts.
+func TestDelaysHaveAShare(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	p, _ := parent.faultSandbox()
+	sibling, _ := parent.faultSandbox()
+	bob := parent.as(parent.newKey("bob", auth.Admin))
+	other := parent.as(decode[struct{ Secret string }](bob.post("/sandboxes", object{}).want(201)).Secret)
+	const share = 128
+	slow := object{"operation": "listPets", "effect": "delay", "delayMs": 10_000}
+	p.setFaults(slow)
+	sibling.setFaults(slow)
+	other.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 1})
+	done := make(chan error, share)
+	for range share {
+		go func() {
+			resp, err := p.try("GET", "/pets", nil)
+			if err == nil && resp.status != 200 && resp.status != 503 {
+				err = fmt.Errorf("%s: %d: %s", resp.what, resp.status, resp.body)
+			}
+			done <- err
+		}()
+	}
+	eventually(t, 30*time.Second, func() bool { return p.matched()[0] == share })
+	for _, client := range []*petstore{p, sibling} {
+		refused := client.get("/pets").wantError(429, "too_many_concurrent_requests")
+		if got := refused.header.Get("Petstore-Fault"); got != "" {
+			t.Errorf("Petstore-Fault is %q without a delay", got)
+		}
+		client.get("/categories").want(200)
+	}
+	if got := other.get("/pets").want(200).header.Get("Petstore-Fault"); got != "0" {
+		t.Errorf("another account: Petstore-Fault is %q, want 0", got)
+	}
+	p.server.ShutDown() // ends the delays
+	for range share {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	p.get("/pets").want(200)
+}
+
 // TestRevokedDuringDelay: a delayed request does nothing when its key was revoked during
 // the delay.
 func TestRevokedDuringDelay(t *testing.T) {
