@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -43,22 +43,21 @@ type faults struct {
 	operations map[string]string // faultOperations
 	names      []string          // values of operation in a rule
 
-	cache *lru.Cache[int64, cachedFaults]
+	mu    sync.Mutex // guards changes of cache that depend on an entry
+	cache *lru.Cache[int64, *cachedFaults]
 	reads *coalesce.Coalescer[int64, struct{}, []db.FaultListRow] // by account
 	// counts returns the number of a request among those that a rule counted, from 1, or 0
 	// if the rule has been replaced.
-	counts     *coalesce.Coalescer[faultKey, struct{}, int64]
-	generation atomic.Uint64 // the number of calls of forget
+	counts *coalesce.Coalescer[faultKey, struct{}, int64]
 	// shuttingDown is closed when the server shuts down, which ends all delays.
 	shuttingDown chan struct{}
 }
 
-// cachedFaults are the rules of a sandbox. The generation and the time are from just
-// before they were read.
+// cachedFaults are the rules of a sandbox. The time is from just before they were read. It
+// is zero while they are read for the first time.
 type cachedFaults struct {
-	rules      []db.FaultListRow
-	generation uint64
-	at         time.Time
+	rules []db.FaultListRow
+	at    time.Time
 }
 
 // faultKey identifies a rule.
@@ -72,7 +71,7 @@ func newFaults(operations map[string]string, queries, writes *db.Queries) *fault
 	}
 	slices.Sort(f.names)
 	var err error
-	if f.cache, err = lru.New[int64, cachedFaults](faultCacheSize); err != nil {
+	if f.cache, err = lru.New[int64, *cachedFaults](faultCacheSize); err != nil {
 		panic(err) // the size is not positive
 	}
 	f.reads = coalesce.New(sharedReads, func(ctx context.Context, account int64, calls []struct{}) (results [][]db.FaultListRow, err error) {
@@ -97,18 +96,45 @@ func newFaults(operations map[string]string, queries, writes *db.Queries) *fault
 	return f
 }
 
-// forget makes this process read all rules again. Call it when some have changed.
-func (f *faults) forget() { f.generation.Add(1) }
+// forget makes this process read the rules of a sandbox again. Call it when they have
+// changed.
+func (f *faults) forget(account int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cache.Remove(account)
+}
+
+// cached returns the entry of a sandbox, and adds one without rules if there is none.
+func (f *faults) cached(account int64) *cachedFaults {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entry, ok := f.cache.Get(account)
+	if !ok {
+		entry = &cachedFaults{}
+		f.cache.Add(account, entry)
+	}
+	return entry
+}
+
+// replace replaces the entry of a sandbox, unless forget has removed it or somebody else
+// has replaced it.
+func (f *faults) replace(account int64, entry, with *cachedFaults) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if current, ok := f.cache.Get(account); ok && current == entry {
+		f.cache.Add(account, with)
+	}
+}
 
 // rules returns the rules of a sandbox, which were current at most [faultCacheTime] ago.
 func (f *faults) rules(ctx context.Context, account int64) ([]db.FaultListRow, error) {
-	generation, now := f.generation.Load(), time.Now()
-	if cached, ok := f.cache.Get(account); ok && cached.generation == generation && now.Sub(cached.at) <= faultCacheTime {
-		return cached.rules, nil
+	now, entry := time.Now(), f.cached(account)
+	if now.Sub(entry.at) <= faultCacheTime {
+		return entry.rules, nil
 	}
 	rules, err := f.reads.Do(ctx, account, struct{}{})
 	if err == nil {
-		f.cache.Add(account, cachedFaults{rules, generation, now})
+		f.replace(account, entry, &cachedFaults{rules, now})
 	}
 	return rules, err
 }
@@ -122,7 +148,7 @@ func (f *faults) choose(ctx context.Context, account int64, operation string) (*
 		if err != nil || !replaced {
 			return rule, err
 		}
-		f.forget()
+		f.forget(account)
 	}
 	return nil, nil //nolint:nilnil // no rule applies
 }

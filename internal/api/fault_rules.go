@@ -138,7 +138,7 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	if errors.Is(err, account.ErrClosed) {
 		return nil, errSandboxNotFound
 	}
-	s.faults.forget() // also after an error, because the transaction may have committed
+	s.faults.forget(sandbox.ID) // also after an error, because the transaction may have committed
 	return rows, err
 }
 
