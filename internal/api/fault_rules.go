@@ -119,6 +119,11 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	if err != nil {
 		return nil, err
 	}
+	end, err := s.turns.take(c.Request.Context(), sandbox.ID, allTurns)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	rows, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
 		queries := db.New(tx)
 		if err := account.Enter(ctx, queries, sandbox.ID, true); err != nil {

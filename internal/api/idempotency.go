@@ -53,7 +53,8 @@ type effect[Row any] struct {
 	// coalesced runs the statement together with those of other requests, without a
 	// transaction. If it is nil, statement does it.
 	coalesced func(context.Context) (Row, error)
-	// multiple is whether statement needs a transaction, because it runs several ones.
+	// multiple is whether statement needs a transaction, because it runs several ones. It
+	// may wait for a lock of the account, so it takes one of its turns.
 	multiple bool
 	// creates is the kind of rows that the statement creates, for the limits of a sandbox.
 	creates account.Kind
@@ -93,8 +94,12 @@ func runOnce[Row any](s *Server, c *gin.Context, in *input, e effect[Row]) (resp
 		}
 		return e.responseTo(row)
 	}
-	if identity.IsSandbox() && e.creates != account.NoRows {
-		end, err := s.turns.take(ctx, identity.AccountID)
+	if e.multiple || identity.IsSandbox() {
+		number := oneTurn
+		if identity.IsSandbox() && e.creates != account.NoRows {
+			number = allTurns // as enterStore does
+		}
+		end, err := s.turns.take(ctx, identity.AccountID, number)
 		if err != nil {
 			return response{}, err
 		}

@@ -33,6 +33,13 @@ func updateIfMatch[Result any](s *Server, c *gin.Context,
 	if !conditional && !identity.IsSandbox() {
 		return postgres.Retry(ctx, write, s.writes)
 	}
+	if identity.IsSandbox() {
+		end, err := s.turns.take(ctx, identity.AccountID, oneTurn)
+		if err != nil {
+			return *new(Result), err
+		}
+		defer end()
+	}
 	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
 		if err := enterStore(ctx, queries, identity, account.NoRows); err != nil {

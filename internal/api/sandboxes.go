@@ -70,19 +70,13 @@ func (i issuedSandbox) created() (created, error) {
 	return created{status: http.StatusCreated, location: "/sandboxes/" + made.ID, value: sandboxWithKey{made, i.secret.Reveal()}, id: i.row.ID}, nil
 }
 
-// createSandbox creates a sandbox and its key. The requests of an account run one after
-// the other, because they would wait for each other in the database.
+// createSandbox creates a sandbox and its key.
 func (s *Server) createSandbox(c *gin.Context) error {
 	in := s.decode(c, secret, readOnly("id", "createdAt", "expiresAt", "secret"))
 	params, err := newSandboxParams(in, caller(c))
 	if err != nil {
 		return err
 	}
-	end, err := s.turns.take(c.Request.Context(), caller(c).AccountID)
-	if err != nil {
-		return err
-	}
-	defer end()
 	made, err := runOnce(s, c, in, effect[issuedSandbox]{
 		multiple: true,
 		statement: func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
@@ -179,7 +173,7 @@ func (s *Server) changeSandbox(c *gin.Context, event string, change func(context
 		return err
 	}
 	ctx := c.Request.Context()
-	end, err := s.turns.take(ctx, row.ID)
+	end, err := s.turns.take(ctx, row.ID, allTurns)
 	if err != nil {
 		return err
 	}

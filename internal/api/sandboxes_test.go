@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
+	"petstore/db"
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
@@ -413,6 +416,73 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	p.newSandbox("after a deletion", "empty")
 	p.post(sandboxesPath, object{}).wantError(409, "too_many_sandboxes")
 	p.as(p.newKey("another", auth.Admin)).newSandbox("of another account", "empty")
+}
+
+// TestLockedAccountLeavesConnections checks that requests that wait for a lock of one
+// account leave connections to the writes of others.
+func TestLockedAccountLeavesConnections(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one := p.newSandbox("one", "shop")
+	inside, other := p.as(one.Secret), p.as(p.newKey("other", auth.Admin))
+	id, err := strconv.ParseInt(accountOf(one), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated := fmt.Sprintf("%s/%d/rotate", keysPath, inside.makeKey("rotated", "read").ID)
+	queries := db.New(p.db)
+	for _, test := range []struct {
+		what    string
+		lock    func(*db.Queries) error
+		send    func(i int) (*response, error)
+		waiting int
+	}{
+		{
+			"updates", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
+			func(i int) (*response, error) { return inside.try("PATCH", "/pets/1", object{"name": fmt.Sprint(i)}) }, 4,
+		},
+		{
+			"rotations", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
+			func(int) (*response, error) { return inside.try("POST", rotated, object{}) }, 4,
+		},
+		{
+			"fault rules", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
+			func(int) (*response, error) { return p.try("PUT", one.path()+"/faults", []object{}) }, 1,
+		},
+		{
+			"keys", func(q *db.Queries) error { return q.KeysLock(t.Context(), p.accountID()) },
+			func(i int) (*response, error) {
+				return p.try("POST", keysPath, object{"name": fmt.Sprint(i), "scope": "read"})
+			}, 4,
+		},
+	} {
+		var group sync.WaitGroup
+		if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+			if err := test.lock(queries.WithTx(tx)); err != nil {
+				return err
+			}
+			for i := range 20 {
+				group.Go(func() {
+					resp, err := test.send(i)
+					if err != nil {
+						t.Error(err)
+					} else if resp.status >= 400 {
+						resp.wantError(503, "unavailable")
+					}
+				})
+			}
+			eventually(t, 20*time.Second, func() bool {
+				return p.count("pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") >= test.waiting
+			})
+			for i := range 10 {
+				other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		group.Wait()
+	}
 }
 
 // TestResetWhileOthersWrite checks that a reset during writes leaves the sample and what

@@ -6,64 +6,81 @@ import (
 	"sync"
 )
 
-// turns lets one request of an account run at a time, in the order of arrival. The
-// others wait without a database connection, so that an account whose requests wait for
-// the same lock leaves the connections to others. The zero value is ready to use.
+const (
+	// oneTurn is for a request that may run beside others of its account.
+	oneTurn = 1
+	// allTurns is for a request that runs alone. It is the number of turns of an account,
+	// and so the maximum number of connections on which its requests wait for its locks.
+	allTurns = 4
+)
+
+// turns limits the requests of an account that may wait for its locks in the database, in
+// the order of arrival. The others wait without a database connection, so that an account
+// leaves the connections to others. The zero value is ready to use.
 type turns struct {
-	mu sync.Mutex
-	// waiting has the requests that wait, by account. An account without a running
-	// request is absent.
-	waiting map[int64][]chan struct{}
+	mu       sync.Mutex
+	accounts map[int64]*accountTurns // accounts with a request that runs
 }
 
-// take waits for the turn of a request. The caller ends the turn with give. The error is
-// that of ctx.
-func (t *turns) take(ctx context.Context, account int64) (give func(), err error) {
-	give = func() { t.next(account) }
+// accountTurns has the requests of one account.
+type accountTurns struct {
+	taken   int
+	waiting []turn
+}
+
+// turn is a request that waits.
+type turn struct {
+	turns int
+	begin chan struct{} // closed when the request may run
+}
+
+// take waits until a request may take this number of turns. The caller ends them with
+// give. The error is that of ctx.
+func (t *turns) take(ctx context.Context, account int64, number int) (give func(), err error) {
+	mine := turn{turns: number, begin: make(chan struct{})}
 	t.mu.Lock()
-	queue, busy := t.waiting[account]
-	if !busy {
-		if t.waiting == nil {
-			t.waiting = map[int64][]chan struct{}{}
-		}
-		t.waiting[account] = nil
-		t.mu.Unlock()
-		return give, nil
+	if t.accounts == nil {
+		t.accounts = map[int64]*accountTurns{}
 	}
-	mine := make(chan struct{})
-	t.waiting[account] = append(queue, mine)
+	own := t.accounts[account]
+	if own == nil {
+		own = &accountTurns{}
+		t.accounts[account] = own
+	}
+	own.waiting = append(own.waiting, mine)
+	t.begin(account)
 	t.mu.Unlock()
 	select {
-	case <-mine:
-		return give, nil
+	case <-mine.begin:
+		return func() { t.end(account, mine) }, nil
 	case <-ctx.Done():
-		t.leave(account, mine)
+		t.end(account, mine)
 		return nil, ctx.Err()
 	}
 }
 
-// next gives the turn to the request that has waited longest.
-func (t *turns) next(account int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	queue := t.waiting[account]
-	if len(queue) == 0 {
-		delete(t.waiting, account)
-		return
+// begin gives turns to the requests that have waited longest. t.mu must be locked.
+func (t *turns) begin(account int64) {
+	own := t.accounts[account]
+	for len(own.waiting) > 0 && own.taken+own.waiting[0].turns <= allTurns {
+		own.taken += own.waiting[0].turns
+		close(own.waiting[0].begin)
+		own.waiting = own.waiting[1:]
 	}
-	t.waiting[account] = queue[1:]
-	close(queue[0])
+	if own.taken == 0 {
+		delete(t.accounts, account)
+	}
 }
 
-// leave removes a request that waits, or gives away the turn that it has just got.
-func (t *turns) leave(account int64, mine chan struct{}) {
+// end removes a request that waits, or gives back the turns that it has.
+func (t *turns) end(account int64, mine turn) {
 	t.mu.Lock()
-	i := slices.Index(t.waiting[account], mine)
-	if i >= 0 {
-		t.waiting[account] = slices.Delete(t.waiting[account], i, i+1)
+	defer t.mu.Unlock()
+	own := t.accounts[account]
+	if i := slices.Index(own.waiting, mine); i >= 0 {
+		own.waiting = slices.Delete(own.waiting, i, i+1)
+	} else {
+		own.taken -= mine.turns
 	}
-	t.mu.Unlock()
-	if i < 0 {
-		t.next(account)
-	}
+	t.begin(account)
 }

@@ -2,20 +2,22 @@ package api
 
 import (
 	"context"
+	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 )
 
-// TestTurns checks that one request of an account runs at a time, in the order of
-// arrival. Accounts do not wait for each other, and a request that gives up loses its
+// TestTurns checks that one request with all turns of an account runs at a time, in the
+// order of arrival. Accounts do not wait for each other, and a request that gives up loses its
 // place.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
-		end, err := turns.take(t.Context(), 1)
+		end, err := turns.take(t.Context(), 1, allTurns)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +26,7 @@ func TestTurns(t *testing.T) {
 		impatient, giveUp := context.WithCancel(t.Context())
 		for i, ctx := range []context.Context{t.Context(), impatient, t.Context(), t.Context()} {
 			go func() {
-				end, err := turns.take(ctx, 1)
+				end, err := turns.take(ctx, 1, allTurns)
 				if (err != nil) != (ctx == impatient) {
 					t.Errorf("request %d: %v", i, err)
 				}
@@ -38,7 +40,7 @@ func TestTurns(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if _, err := turns.take(t.Context(), 2); err != nil {
+		if _, err := turns.take(t.Context(), 2, allTurns); err != nil {
 			t.Error(err)
 		}
 		giveUp()
@@ -51,7 +53,7 @@ func TestTurns(t *testing.T) {
 		if want := []int{0, 2, 3}; !slices.Equal(order, want) {
 			t.Errorf("order %v, want %v", order, want)
 		}
-		if _, busy := turns.waiting[1]; busy {
+		if _, busy := turns.accounts[1]; busy {
 			t.Error("an idle account is still listed")
 		}
 	})
@@ -63,22 +65,101 @@ func TestTurnOfACanceledRequest(t *testing.T) {
 	t.Parallel()
 	var turns turns
 	for range 200 {
-		end, err := turns.take(t.Context(), 1)
+		end, err := turns.take(t.Context(), 1, allTurns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			if end, err := turns.take(ctx, 1); err == nil {
+			if end, err := turns.take(ctx, 1, allTurns); err == nil {
 				end()
 			}
 		})
 		group.Go(cancel)
 		group.Go(end)
 		group.Wait()
-		if len(turns.waiting) > 0 {
-			t.Fatalf("waiting: %v", turns.waiting)
+		if len(turns.accounts) > 0 {
+			t.Fatalf("accounts: %v", turns.accounts)
 		}
 	}
+}
+
+// TestTurnsAtOnce checks that an account has four turns. Requests that need all turns run
+// alone, and requests behind them wait. A request that gives up lets those behind it run.
+func TestTurnsAtOnce(t *testing.T) {
+	t.Parallel()
+	var turns turns
+	begin := func(account int64, number int) (give func()) {
+		t.Helper()
+		give, err := turns.take(t.Context(), account, number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return give
+	}
+	waiting := func(want int) {
+		for turns.waiting(1) != want {
+			runtime.Gosched() // until the goroutine of the request waits
+		}
+	}
+	queue := func(ctx context.Context, number, position int) <-chan func() {
+		t.Helper()
+		begun := make(chan func(), 1)
+		go func() {
+			defer close(begun)
+			if give, err := turns.take(ctx, 1, number); err == nil {
+				begun <- give
+			} else if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
+		waiting(position)
+		return begun
+	}
+
+	var running []func()
+	for range allTurns {
+		running = append(running, begin(1, oneTurn))
+	}
+	begin(2, allTurns)() // another account does not wait
+	ctx, cancel := context.WithCancel(t.Context())
+	abandoned := queue(ctx, allTurns, 1)
+	alone := queue(t.Context(), allTurns, 2)
+	behind := queue(t.Context(), oneTurn, 3)
+	running[0]()
+	waiting(3) // also the one that would fit
+	cancel()
+	if _, begun := <-abandoned; begun {
+		t.Error("a request with a canceled context got turns")
+	}
+	waiting(2)
+	for _, give := range running[1:] {
+		give()
+	}
+	give := <-alone
+	waiting(1)
+	give()
+	(<-behind)()
+
+	running = []func(){begin(1, oneTurn)}
+	ctx, cancel = context.WithCancel(t.Context())
+	queue(ctx, allTurns, 1)
+	behind = queue(t.Context(), oneTurn, 2)
+	cancel()
+	(<-behind)() // while the first runs
+	running[0]()
+	if len(turns.accounts) > 0 {
+		t.Errorf("%d accounts are left", len(turns.accounts))
+	}
+}
+
+// waiting returns the number of requests of an account that wait.
+func (t *turns) waiting(account int64) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if own := t.accounts[account]; own != nil {
+		return len(own.waiting)
+	}
+	return 0
 }
