@@ -26,10 +26,11 @@ func (q *Queries) AwaitStandby(ctx context.Context) error {
 const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
 SELECT fingerprint, status, location, body
 FROM idempotency_keys
-WHERE account_id = $1
+WHERE idempotency_keys.account_id = $1
   AND api_key_id = $2
   AND key = $3
   AND created_at > now() - interval '24 hours'
+  AND NOT EXISTS (SELECT FROM account_state WHERE account_state.account_id = $1 AND account_state.reset_at >= idempotency_keys.created_at)
 `
 
 type IdempotencyKeyGetParams struct {
@@ -45,6 +46,7 @@ type IdempotencyKeyGetRow struct {
 	Body        []byte
 }
 
+// Returns a stored response that is not older than 24 hours or the last reset.
 func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetParams) (IdempotencyKeyGetRow, error) {
 	row := q.db.QueryRow(ctx, idempotencyKeyGet, arg.AccountID, arg.APIKeyID, arg.Key)
 	var i IdempotencyKeyGetRow
@@ -58,8 +60,8 @@ func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetPa
 }
 
 const idempotencyKeyKeep = `-- name: IdempotencyKeyKeep :exec
-INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
 ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
 SET fingerprint = excluded.fingerprint,
     status      = excluded.status,
@@ -78,7 +80,9 @@ type IdempotencyKeyKeepParams struct {
 	Body        []byte
 }
 
-// Stores a response. Replaces an expired one that the sweep has not deleted yet.
+// Stores a response. Replaces an expired one that the sweep has not deleted yet. The
+// time is not that of the transaction, which may have begun before a reset that it
+// waited for.
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) error {
 	_, err := q.db.Exec(ctx, idempotencyKeyKeep,
 		arg.AccountID,

@@ -51,6 +51,8 @@ type AccountState struct {
 	AccountID int64
 	// True if the account is being deleted. No write to its store is accepted any more.
 	Closed bool
+	// When a sandbox was last reset. Responses stored until then are not replayed.
+	ResetAt *time.Time
 }
 
 // When API keys were last used. It is not part of api_keys, because on a sharded cluster a write to a reference table is expensive.

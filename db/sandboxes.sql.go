@@ -553,7 +553,8 @@ type StoreDeleteOrdersParams struct {
 
 // The deletion of a store, in this order, because each table refers to the next. Each
 // statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
-// deletes all batches in one transaction.
+// deletes all batches in one transaction. It leaves the stored responses, because their
+// number has no bound.
 func (q *Queries) StoreDeleteOrders(ctx context.Context, arg StoreDeleteOrdersParams) (int64, error) {
 	result, err := q.db.Exec(ctx, storeDeleteOrders, arg.AccountID, arg.BatchSize)
 	if err != nil {
@@ -636,6 +637,19 @@ WHERE account_id = $1
 // The statement after the lock sees what the previous holder has committed.
 func (q *Queries) StoreLockShared(ctx context.Context, accountID int64) error {
 	_, err := q.db.Exec(ctx, storeLockShared, accountID)
+	return err
+}
+
+const storeResetNow = `-- name: StoreResetNow :exec
+UPDATE account_state
+SET reset_at = clock_timestamp()
+WHERE account_id = $1
+`
+
+// Ends the replay of all responses that are stored by now. The transaction must hold
+// [StoreLock].
+func (q *Queries) StoreResetNow(ctx context.Context, accountID int64) error {
+	_, err := q.db.Exec(ctx, storeResetNow, accountID)
 	return err
 }
 

@@ -8,12 +8,14 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: IdempotencyKeyGet :one
+-- Returns a stored response that is not older than 24 hours or the last reset.
 SELECT fingerprint, status, location, body
 FROM idempotency_keys
-WHERE account_id = @account_id
+WHERE idempotency_keys.account_id = @account_id
   AND api_key_id = @api_key_id
   AND key = @key
-  AND created_at > now() - interval '24 hours';
+  AND created_at > now() - interval '24 hours'
+  AND NOT EXISTS (SELECT FROM account_state WHERE account_state.account_id = @account_id AND account_state.reset_at >= idempotency_keys.created_at);
 
 -- name: AwaitStandby :exec
 -- Makes the commit of this transaction wait for the synchronous standby, as a
@@ -24,9 +26,11 @@ WHERE account_id = @account_id
 SELECT pg_logical_emit_message(true, 'petstore', '');
 
 -- name: IdempotencyKeyKeep :exec
--- Stores a response. Replaces an expired one that the sweep has not deleted yet.
-INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
-VALUES (@account_id, @api_key_id, @key, @fingerprint, @status, @location, @body)
+-- Stores a response. Replaces an expired one that the sweep has not deleted yet. The
+-- time is not that of the transaction, which may have begun before a reset that it
+-- waited for.
+INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+VALUES (@account_id, @api_key_id, @key, @fingerprint, @status, @location, @body, clock_timestamp())
 ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
 SET fingerprint = excluded.fingerprint,
     status      = excluded.status,

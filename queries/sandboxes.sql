@@ -39,6 +39,13 @@ UPDATE account_state
 SET closed = true
 WHERE account_id = @account_id;
 
+-- name: StoreResetNow :exec
+-- Ends the replay of all responses that are stored by now. The transaction must hold
+-- [StoreLock].
+UPDATE account_state
+SET reset_at = clock_timestamp()
+WHERE account_id = @account_id;
+
 -- name: SandboxesLock :exec
 -- Locks the number of sandboxes of an account until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('sandboxes', @account_id::bigint))
@@ -110,7 +117,8 @@ WHERE account_id = @account_id;
 
 -- The deletion of a store, in this order, because each table refers to the next. Each
 -- statement deletes a batch. In the sweep, a batch is a transaction of its own. A reset
--- deletes all batches in one transaction.
+-- deletes all batches in one transaction. It leaves the stored responses, because their
+-- number has no bound.
 
 -- name: StoreDeleteOrders :execrows
 DELETE FROM orders

@@ -168,7 +168,7 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 }
 
 // Reset returns a sandbox to its sample data. Its API keys and its faults stay, and
-// the faults count from the start. The queries must be those of a transaction. The
+// the faults count from the start. The stored responses are not replayed any more. The queries must be those of a transaction. The
 // error is [ErrClosed] or a database error.
 func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 	if err := Enter(ctx, queries, id, true); err != nil {
@@ -185,11 +185,10 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 			}
 		}
 	}
-	if err := queries.FaultRestart(ctx, id); err != nil {
+	if err := queries.StoreResetNow(ctx, id); err != nil {
 		return resetError(err)
 	}
-	// An empty store may be the work of a reset that the standby does not have yet.
-	if err := queries.AwaitStandby(ctx); err != nil {
+	if err := queries.FaultRestart(ctx, id); err != nil {
 		return resetError(err)
 	}
 	return fill(ctx, queries, id, row.Sample)
@@ -234,7 +233,7 @@ func closeStore(ctx context.Context, queries *db.Queries, id int64) error {
 // deletion deletes some rows of an account from a table, and returns how many.
 type deletion func(ctx context.Context, id int64, batch int32) (int64, error)
 
-// storeTables returns the deletions of a store, in an order in which no row is left
+// storeTables returns the deletions of a reset, in an order in which no row is left
 // that refers to a deleted one.
 func storeTables(queries *db.Queries) []deletion {
 	return []deletion{
@@ -252,9 +251,6 @@ func storeTables(queries *db.Queries) []deletion {
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteMessages(ctx, db.StoreDeleteMessagesParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
 		},
 	}
 }

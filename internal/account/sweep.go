@@ -99,10 +99,13 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 	return err
 }
 
-// sweptTables returns the deletions of a store and of the keys of its account, in the
-// order of storeTables.
+// sweptTables returns the deletions of a store, its stored responses and the keys of its
+// account, in an order as that of storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
+		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteKeyUses(ctx, db.StoreDeleteKeyUsesParams{AccountID: id, BatchSize: batch})
 		},

@@ -13,7 +13,7 @@ import (
 // queries/ read and write; TestServingPrivileges compares them. UPDATE on a column
 // includes locking the row. Identity columns need no privilege on their sequences.
 var servingPrivileges = []struct{ table, privileges string }{
-	{"account_state", "SELECT (account_id, closed), INSERT (account_id), UPDATE (closed), DELETE"},
+	{"account_state", "SELECT (account_id, closed, reset_at), INSERT (account_id), UPDATE (closed, reset_at), DELETE"},
 	{
 		"accounts",
 		"SELECT (id, parent_id, name, sample, created_at, expires_at, deleted_at), " +
@@ -40,7 +40,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 	{
 		"idempotency_keys",
 		"SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body), " +
+			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
 			"UPDATE (fingerprint, status, location, body, created_at), " +
 			"DELETE",
 	},
