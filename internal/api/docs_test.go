@@ -190,8 +190,8 @@ func TestSandboxesPage(t *testing.T) {
 		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
 	}
 	for lang, wants := range map[string][]string{
-		"cURL":       {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "deleted 204"},
-		"JavaScript": {"# pass 2", "# fail 0"},
+		"cURL":       {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "replayed true", `"quantity":97`, "deleted 204"},
+		"JavaScript": {"# pass 3", "# fail 0"},
 		"Python":     {""},
 	} {
 		t.Run(lang, func(t *testing.T) {
