@@ -26,6 +26,9 @@ const ShopPets = 200
 // ErrNotEmpty is returned by [Load] if the store has categories or pets.
 var ErrNotEmpty = errors.New("the store of the account must be empty, but has categories or pets")
 
+// ErrClosed is returned by [Load] if the account is deleted.
+var ErrClosed = errors.New("the account is deleted; name another account")
+
 const (
 	// rowsPerCopy is the maximum number of rows in one COPY, after which Load calls
 	// progress.
@@ -40,7 +43,7 @@ const (
 // Load fills the empty store of an account with the given number of pets, 1 to
 // [MaxPets], the same number of orders, and 12 categories. It does so in one
 // transaction, so it changes nothing if it fails. It returns [ErrNotEmpty] if the
-// account has categories or pets already.
+// account has categories or pets already, and [ErrClosed] if it is deleted.
 //
 // The same number of pets always gives the same data. The data follows the rules of
 // the API reference, Stock and states: an available pet has units in stock, a pending
@@ -83,6 +86,13 @@ func Load(ctx context.Context, pool *pgxpool.Pool, accountID int64, pets int, pr
 		queries := db.New(tx)
 		// A concurrent Load of the same account waits, and then finds the data.
 		if err := queries.StoreLock(ctx, accountID); err != nil {
+			return err
+		}
+		closed, err := queries.StoreIsClosed(ctx, accountID)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && closed {
+			return ErrClosed
+		}
+		if err != nil {
 			return err
 		}
 		empty, err := queries.SampleStoreIsEmpty(ctx, accountID)

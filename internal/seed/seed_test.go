@@ -257,6 +257,17 @@ func TestLoadFailsIfNotEmpty(t *testing.T) {
 	wantRows(t, s.pool, 1)
 }
 
+// TestLoadFailsIfClosed: a deleted account gets no data that nobody would delete.
+func TestLoadFailsIfClosed(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	query(t, s.pool, "UPDATE account_state SET closed = true RETURNING account_id", pgx.RowTo[int])
+	if err := seed.Load(t.Context(), s.pool, s.account, 10, nil); !errors.Is(err, seed.ErrClosed) {
+		t.Errorf("Load = %v, want ErrClosed", err)
+	}
+	wantRows(t, s.pool, 0)
+}
+
 // TestLoadConcurrently: the second of two concurrent calls waits, and then finds
 // the data of the first.
 func TestLoadConcurrently(t *testing.T) {
