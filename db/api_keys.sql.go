@@ -505,18 +505,27 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]A
 }
 
 const aPIKeyRevokeAll = `-- name: APIKeyRevokeAll :many
-WITH revoked AS (
+WITH locked AS (
+    SELECT live.id
+    FROM api_keys AS live
+    WHERE live.account_id = $1
+      AND live.revoked_at IS NULL
+    ORDER BY live.id
+    FOR NO KEY UPDATE
+), revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
-    WHERE account_id = $1
-      AND revoked_at IS NULL
-    RETURNING id
+    FROM locked
+    WHERE api_keys.account_id = $1
+      AND api_keys.id = locked.id
+    RETURNING api_keys.id
 )
 SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked
 `
 
-// Revokes all keys of an account and announces them, when the account is deleted.
+// Revokes all keys of an account and announces them, when the account is deleted. It
+// locks them in the order of [APIKeyLockAdmins], so that the two never deadlock.
 func (q *Queries) APIKeyRevokeAll(ctx context.Context, accountID int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, aPIKeyRevokeAll, accountID)
 	if err != nil {

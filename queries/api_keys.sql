@@ -161,13 +161,22 @@ SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked;
 
 -- name: APIKeyRevokeAll :many
--- Revokes all keys of an account and announces them, when the account is deleted.
-WITH revoked AS (
+-- Revokes all keys of an account and announces them, when the account is deleted. It
+-- locks them in the order of [APIKeyLockAdmins], so that the two never deadlock.
+WITH locked AS (
+    SELECT live.id
+    FROM api_keys AS live
+    WHERE live.account_id = @account_id
+      AND live.revoked_at IS NULL
+    ORDER BY live.id
+    FOR NO KEY UPDATE
+), revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
-    WHERE account_id = @account_id
-      AND revoked_at IS NULL
-    RETURNING id
+    FROM locked
+    WHERE api_keys.account_id = @account_id
+      AND api_keys.id = locked.id
+    RETURNING api_keys.id
 )
 SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked;
