@@ -660,7 +660,7 @@ WHERE account_id = $1
 `
 
 // Locks the sweep of an account until the transaction ends. Returns false if another
-// process sweeps it.
+// process has locked it. Between two transactions of a sweep, another may take over.
 func (q *Queries) StoreTryLockSweep(ctx context.Context, accountID int64) (bool, error) {
 	row := q.db.QueryRow(ctx, storeTryLockSweep, accountID)
 	var pg_try_advisory_xact_lock bool

@@ -110,7 +110,7 @@ LIMIT @page_size;
 
 -- name: StoreTryLockSweep :one
 -- Locks the sweep of an account until the transaction ends. Returns false if another
--- process sweeps it.
+-- process has locked it. Between two transactions of a sweep, another may take over.
 SELECT pg_try_advisory_xact_lock(hashtextextended('sweep', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;

@@ -17,18 +17,19 @@ const (
 	sweepPage = 100
 	// sweepBatch is the maximum number of rows that one transaction deletes.
 	sweepBatch = 1000
-	// sweepFailures is the number of accounts with errors that end a sweep.
-	sweepFailures = 10
+	// sweepErrors is the maximum number of errors that a sweep returns.
+	sweepErrors = 10
 )
 
-// errBusy means that another process sweeps the account, or has swept it.
-var errBusy = errors.New("account: another process sweeps the account")
+// errBusy means that another process is deleting rows of the account, or has deleted it.
+var errBusy = errors.New("account: another process deletes rows of the account")
 
 // Sweep deletes the data of accounts that were deleted, and of sandboxes that expired, at
 // least a minute ago. It ends when there is none or ctx ends. It deletes at most 1000
 // rows in a transaction and pauses as long as that took, so that other accounts notice
-// little. Several processes may sweep at the same time: each account is swept by one. An
-// error with one account does not keep the others.
+// little. Several processes may sweep at the same time. One of them at a time deletes rows
+// of an account, and the others go on with other accounts. An error with one account does
+// not keep the others. Sweep returns at most 10 errors.
 func Sweep(ctx context.Context, database *postgres.DB) error {
 	for {
 		swept, err := sweepOnce(ctx, database)
@@ -53,10 +54,10 @@ func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error
 			switch err := sweepAccount(ctx, database, id); {
 			case err == nil:
 				swept++
-			case !errors.Is(err, errBusy):
+			case !errors.Is(err, errBusy) && len(failures) < sweepErrors:
 				failures = append(failures, fmt.Errorf("account: deleting the data of account %d: %w", id, err))
 			}
-			if ctx.Err() != nil || len(failures) == sweepFailures {
+			if ctx.Err() != nil {
 				return swept, errors.Join(failures...)
 			}
 		}
