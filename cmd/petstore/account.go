@@ -147,7 +147,7 @@ be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
 				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the account %q with its store, its keys and its sandboxes", owner.Name)); err != nil {
 					return err
 				}
-				if err := deleteAccount(ctx, database, owner.ID); err != nil {
+				if err := deleteAccount(ctx, database, owner.ID, noAccount(owner.Name)); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintf(p.stdout, "deleted account %d (%s)\n", owner.ID, owner.Name)
@@ -172,13 +172,23 @@ func noAccount(name string) error {
 	return fmt.Errorf("there is no account %q; petstore account list shows all accounts", name)
 }
 
-// deleteAccount deletes an account or a sandbox. It changes nothing if another process
-// has deleted it meanwhile.
-func deleteAccount(ctx context.Context, database *postgres.DB, id int64) error {
-	return transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
-		_, err := account.Delete(ctx, queries, id)
+// errStoreBusy is the error of a deletion that waited too long for a lock.
+var errStoreBusy = errors.New("the store is being written, for example by petstore seed; retry later")
+
+// deleteAccount deletes an account or a sandbox. It returns the error gone if another
+// process has deleted it meanwhile.
+func deleteAccount(ctx context.Context, database *postgres.DB, id int64, gone error) error {
+	err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+		deleted, err := account.Delete(ctx, queries, id)
+		if err == nil && !deleted {
+			err = gone
+		}
 		return err
 	})
+	if postgres.IsLockTimeout(err) {
+		err = errStoreBusy
+	}
+	return err
 }
 
 // confirmDelete asks for confirmation to delete something, unless yes is true. It

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // fromJSON parses the output of a command with --json, which must be one line.
@@ -74,6 +79,36 @@ func TestAccounts(t *testing.T) {
 	wantRefusal(t, environ, `there is no account "acme"`, "key", "list", "--account", "acme")
 	if id := must(t, environ, "account", "create", "acme"); id == "1001\n" {
 		t.Errorf("a new account with the name of a deleted one has its id %s", id)
+	}
+}
+
+// TestDeleteBusyOrGone checks the errors of a deletion while another process writes the
+// store, and after another process has deleted the account.
+func TestDeleteBusyOrGone(t *testing.T) {
+	t.Parallel()
+	owner := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + owner.URL}
+	must(t, environ, "account", "create", "acme")
+	const id = 1001
+	if err := pgx.BeginFunc(t.Context(), owner.Pool, func(tx pgx.Tx) error {
+		if err := db.New(tx).StoreLock(t.Context(), id); err != nil {
+			return err
+		}
+		wantRefusal(t, environ, errStoreBusy.Error(), "account", "delete", "acme", "--yes")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	database, err := postgres.Open(t.Context(), owner.URL, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(database.Close)
+	gone := errors.New("gone")
+	for _, want := range []error{nil, gone} {
+		if err := deleteAccount(t.Context(), database, id, gone); !errors.Is(err, want) {
+			t.Errorf("the error is %v, want %v", err, want)
+		}
 	}
 }
 

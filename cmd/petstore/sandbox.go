@@ -225,7 +225,7 @@ after its start. It asks for confirmation. Scripts without a terminal need --yes
 				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the sandbox %s (%s) with its store and its keys", args[0], sandbox.Name)); err != nil {
 					return err
 				}
-				if err := deleteAccount(ctx, database, sandbox.ID); err != nil {
+				if err := deleteAccount(ctx, database, sandbox.ID, noSandbox(args[0])); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintf(p.stdout, "deleted sandbox %s (%s)\n", args[0], sandbox.Name)

@@ -48,6 +48,9 @@ func IsForeignKeyViolation(err error) bool { return sqlState(err) == foreignKeyV
 // column.
 func IsUniqueViolation(err error) bool { return sqlState(err) == uniqueViolation }
 
+// IsLockTimeout reports whether a statement waited longer than lock_timeout for a lock.
+func IsLockTimeout(err error) bool { return sqlState(err) == lockNotAvailable }
+
 // Unavailable reports whether a statement failed because of the database and not
 // because of the statement: it is unreachable, failing over, out of resources, or
 // too slow. The same request may succeed later. A write may or may not have been
