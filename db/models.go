@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table, so requests do not write it.
+// API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table. Ordinary requests do not write it. Only operations on keys and sandboxes do.
 type APIKey struct {
 	ID        int64
 	AccountID int64

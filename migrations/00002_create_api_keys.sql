@@ -26,7 +26,7 @@ CREATE TABLE api_keys (
 
 CREATE INDEX api_keys_prefix_idx ON api_keys (prefix);
 
-COMMENT ON TABLE  api_keys                 IS 'API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table, so requests do not write it.';
+COMMENT ON TABLE  api_keys                 IS 'API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table. Ordinary requests do not write it. Only operations on keys and sandboxes do.';
 COMMENT ON COLUMN api_keys.name            IS 'A label for people.';
 COMMENT ON COLUMN api_keys.scope           IS 'admin includes write, write includes read.';
 COMMENT ON COLUMN api_keys.prefix          IS 'The first characters of the secret, by which people tell keys apart.';

@@ -394,7 +394,7 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 				_, _, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: id, Name: "k", Scope: auth.Read})
 				return err
 			}),
-			func(ctx context.Context, queries *db.Queries) (int64, error) { // as of an account that is no sandbox
+			func(ctx context.Context, queries *db.Queries) (int64, error) { // without Enter
 				_, err := auth.Revoke(ctx, queries, id, key)
 				return 0, err
 			},

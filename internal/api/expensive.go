@@ -28,7 +28,8 @@ const summaryPath = "/store/inventory/summary"
 // countedPaths are the lists that support Prefer: count=exact.
 var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes"}
 
-// cost returns the number of requests that a request counts as in the limit of its key.
+// cost returns the number of requests that a request counts as in the limits of its key
+// and its account.
 func (r route) cost(request *http.Request) int {
 	counted := r.method == http.MethodGet && slices.Contains(countedPaths, r.path)
 	if r.path == summaryPath || (counted && httpjson.PrefersCount(request.Header)) {

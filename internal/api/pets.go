@@ -286,8 +286,8 @@ func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]d
 // maxPetsPerRead is the maximum number of pets that one statement reads.
 const maxPetsPerRead = 100
 
-// newPetReader returns a coalescer of reads of single pets of an account. A pet that does not exist is
-// nil.
+// newPetReader returns a coalescer of reads of single pets of an account. A pet that does
+// not exist is nil.
 func newPetReader(queries *db.Queries) *coalesce.Coalescer[int64, int64, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead

@@ -10,8 +10,8 @@ import (
 )
 
 // enterStore begins a write to the store of the caller. It must come first in the
-// transaction of the write. It does nothing unless the account is a sandbox, because
-// only a sandbox can be reset or deleted by its clients.
+// transaction of the write. It does nothing unless the account is a sandbox: no other
+// account can be reset. When one is deleted, the sweep waits a minute for its writes.
 func enterStore(ctx context.Context, queries *db.Queries, caller auth.Identity, creates account.Kind) error {
 	if !caller.IsSandbox() {
 		return nil
