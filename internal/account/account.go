@@ -4,9 +4,19 @@
 // advisory lock (queries/sandboxes.sql), so that a reset or a deletion never mixes with
 // a write: [Enter] takes it for a write, and [Reset] and [Delete] hold it alone.
 //
-// Every transaction takes its locks in this order, so that none deadlock: the number of
-// sandboxes of the parent, rows of accounts, the store, the number of keys, rows of
-// api_keys, rows of the store.
+// Every transaction takes its locks in this order, so that none deadlock:
+//
+//   - the sweep of the account, for which no transaction waits
+//   - the number of sandboxes of the account
+//   - rows of accounts
+//   - the store
+//   - an idempotency key, for which no transaction waits
+//   - the number of keys
+//   - rows of api_keys
+//   - rows of the store
+//
+// [CreateSandbox] takes the number of sandboxes of the parent last. Until then no other
+// transaction sees the rows of the sandbox, so none waits for them.
 package account
 
 import (
@@ -77,22 +87,12 @@ type NewSandbox struct {
 }
 
 // CreateSandbox creates a sandbox with its sample data, and an admin key that expires
-// with it. The queries must be those of a transaction. The error is
-// [ErrTooManySandboxes], [ErrClosed] or a database error.
+// with it. The queries must be those of a transaction, which must roll back after an
+// error. The error is [ErrTooManySandboxes], [ErrClosed] or a database error.
 func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (db.SandboxCreateRow, auth.Secret, error) {
 	var none auth.Secret
-	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
-		return db.SandboxCreateRow{}, none, fmt.Errorf("account: counting the sandboxes: %w", err)
-	}
-	if err := checkOpen(ctx, queries, sandbox.ParentID); err != nil {
+	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
 		return db.SandboxCreateRow{}, none, err
-	}
-	live, err := queries.SandboxCount(ctx, sandbox.ParentID)
-	if err != nil {
-		return db.SandboxCreateRow{}, none, fmt.Errorf("account: counting the sandboxes: %w", err)
-	}
-	if live >= MaxSandboxes {
-		return db.SandboxCreateRow{}, none, ErrTooManySandboxes
 	}
 	row, err := queries.SandboxCreate(ctx, db.SandboxCreateParams{
 		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresInSeconds: int64(sandbox.Expiry / time.Second),
@@ -107,7 +107,30 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	if err != nil {
 		return row, none, err
 	}
-	return row, secret, fill(ctx, queries, row.ID, row.Sample)
+	if err := fill(ctx, queries, row.ID, row.Sample); err != nil {
+		return row, none, err
+	}
+	// The lock comes last, so that several sandboxes of an account are filled at a time.
+	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
+		return row, none, fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	return row, secret, checkSandboxes(ctx, queries, sandbox.ParentID, 0)
+}
+
+// checkSandboxes returns [ErrClosed] if an account is deleted, or
+// [ErrTooManySandboxes] if it would have too many sandboxes with this number of new ones.
+func checkSandboxes(ctx context.Context, queries *db.Queries, id, created int64) error {
+	if err := checkOpen(ctx, queries, id); err != nil {
+		return err
+	}
+	live, err := queries.SandboxCount(ctx, id)
+	if err != nil {
+		return fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	if live+created > MaxSandboxes {
+		return ErrTooManySandboxes
+	}
+	return nil
 }
 
 // fill loads the sample data of a sandbox whose store is empty.
