@@ -91,14 +91,16 @@ func (q *Queries) APIKeyCreate(ctx context.Context, arg APIKeyCreateParams) (API
 const aPIKeyFind = `-- name: APIKeyFind :many
 SELECT id, account_id, name, prefix
 FROM api_keys
-WHERE id = $1 OR prefix = $2
+WHERE (id = $1 OR prefix = $2)
+  AND account_id = coalesce($3, account_id)
 ORDER BY id
 LIMIT 100
 `
 
 type APIKeyFindParams struct {
-	ID     *int64
-	Prefix *string
+	ID        *int64
+	Prefix    *string
+	AccountID *int64
 }
 
 type APIKeyFindRow struct {
@@ -108,9 +110,10 @@ type APIKeyFindRow struct {
 	Prefix    string
 }
 
-// Finds keys by id or by prefix. Several keys can share a prefix.
+// Finds keys by id or by prefix, of one account or of all. Several keys can share a
+// prefix.
 func (q *Queries) APIKeyFind(ctx context.Context, arg APIKeyFindParams) ([]APIKeyFindRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix)
+	rows, err := q.db.Query(ctx, aPIKeyFind, arg.ID, arg.Prefix, arg.AccountID)
 	if err != nil {
 		return nil, err
 	}
@@ -452,6 +455,7 @@ WITH revoked AS (
     UPDATE api_keys
     SET revoked_at = now()
     WHERE (id = $1 OR prefix = $2)
+      AND account_id = coalesce($3, account_id)
       AND revoked_at IS NULL
     RETURNING id
 )
@@ -459,14 +463,16 @@ SELECT api_keys.id, api_keys.name, api_keys.prefix,
        CASE WHEN revoked.id IS NOT NULL THEN pg_notify('api_keys', revoked.id::text)::text ELSE '' END AS notified
 FROM api_keys
 LEFT JOIN revoked ON revoked.id = api_keys.id
-WHERE api_keys.id = $1 OR api_keys.prefix = $2
+WHERE (api_keys.id = $1 OR api_keys.prefix = $2)
+  AND api_keys.account_id = coalesce($3, api_keys.account_id)
 ORDER BY api_keys.id
 LIMIT 100
 `
 
 type APIKeyRevokeParams struct {
-	ID     *int64
-	Prefix *string
+	ID        *int64
+	Prefix    *string
+	AccountID *int64
 }
 
 type APIKeyRevokeRow struct {
@@ -476,11 +482,11 @@ type APIKeyRevokeRow struct {
 	Notified string
 }
 
-// Revokes keys by id or by prefix, and returns all that match. A key that is
-// already revoked is neither written nor announced. Other processes are notified on
-// the channel api_keys when the transaction commits.
+// Revokes keys by id or by prefix, of one account or of all, and returns all that
+// match. A key that is already revoked is neither written nor announced. Other
+// processes are notified on the channel api_keys when the transaction commits.
 func (q *Queries) APIKeyRevoke(ctx context.Context, arg APIKeyRevokeParams) ([]APIKeyRevokeRow, error) {
-	rows, err := q.db.Query(ctx, aPIKeyRevoke, arg.ID, arg.Prefix)
+	rows, err := q.db.Query(ctx, aPIKeyRevoke, arg.ID, arg.Prefix, arg.AccountID)
 	if err != nil {
 		return nil, err
 	}

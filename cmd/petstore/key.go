@@ -34,6 +34,12 @@ const (
 // keyArgument is the argument of rotate and revoke, for error messages.
 const keyArgument = "the id or the prefix of one API key"
 
+// keyAccountFlag and keyAccountUsage are --account of rotate and revoke.
+const (
+	keyAccountFlag  = "account"
+	keyAccountUsage = "only look for keys of the account with this name (default: all accounts)"
+)
+
 // scopes are the values of --scope.
 var scopes = []string{"read", "write", "admin"}
 
@@ -244,25 +250,30 @@ the grace period. Without one it stops within a second on every server.`,
 				return wrongUsage(cmd, "--grace must be 0s to %.0fh in whole seconds, but is %s", auth.MaxGrace.Hours(), grace)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.rotateKey(ctx, db.New(database), args[0], grace)
+				queries := db.New(database)
+				named, err := findKeys(ctx, queries, cmd, args[0])
+				if err != nil {
+					return err
+				}
+				return p.rotateKey(ctx, queries, named, grace)
 			})
 		},
 	}
 	command.Flags().DurationVar(&grace, "grace", 0, "how long the old secret keeps working, such as 10m; at most 24h")
+	command.Flags().String(keyAccountFlag, "", keyAccountUsage)
 	completeFlag(command, "grace", "10m", "1h", "24h")
 	return command
 }
 
-func (p *program) rotateKey(ctx context.Context, queries *db.Queries, name string, grace time.Duration) error {
-	id, prefix := idOrPrefix(name)
-	keys, err := queries.APIKeyFind(ctx, db.APIKeyFindParams{ID: id, Prefix: prefix})
+func (p *program) rotateKey(ctx context.Context, queries *db.Queries, named namedKeys, grace time.Duration) error {
+	keys, err := queries.APIKeyFind(ctx, db.APIKeyFindParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
 	switch {
 	case err != nil:
 		return err
 	case len(keys) == 0:
-		return noKey(name)
+		return named.missing()
 	case len(keys) > 1:
-		return fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), name)
+		return fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), named.argument)
 	}
 	key := keys[0]
 	_, secret, err := auth.Rotate(ctx, queries, key.AccountID, key.ID, grace)
@@ -276,20 +287,44 @@ func (p *program) rotateKey(ctx context.Context, queries *db.Queries, name strin
 	return err
 }
 
-// idOrPrefix parses the argument that identifies a key. One of the results is nil.
-func idOrPrefix(name string) (id *int64, prefix *string) {
-	if id, err := strconv.ParseInt(name, 10, 64); err == nil {
-		return &id, nil
-	}
-	return nil, &name
+// namedKeys identifies keys by their id or their prefix. One of the two is nil.
+type namedKeys struct {
+	argument    string
+	id          *int64
+	prefix      *string
+	account     *int64 // nil: of any account
+	accountName string
 }
 
-func noKey(name string) error {
-	return fmt.Errorf("there is no API key with the id or prefix %q", name)
+// findKeys parses the argument that identifies keys, and --account. The error says so if
+// there is no such account.
+func findKeys(ctx context.Context, queries *db.Queries, cmd *cobra.Command, argument string) (namedKeys, error) {
+	named := namedKeys{argument: argument}
+	if id, err := strconv.ParseInt(argument, 10, 64); err == nil {
+		named.id = &id
+	} else {
+		named.prefix = &argument
+	}
+	flag := cmd.Flags().Lookup(keyAccountFlag)
+	if !flag.Changed {
+		return named, nil
+	}
+	named.accountName = flag.Value.String()
+	owner, err := findAccount(ctx, queries, named.accountName)
+	named.account = &owner.ID
+	return named, err
+}
+
+// missing returns the error that there is no such key.
+func (k namedKeys) missing() error {
+	if k.account != nil {
+		return fmt.Errorf("the account %q has no API key with the id or prefix %q", k.accountName, k.argument)
+	}
+	return fmt.Errorf("there is no API key with the id or prefix %q", k.argument)
 }
 
 func (p *program) keyRevokeCommand() *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "revoke ID|PREFIX",
 		Short: "Revoke an API key within a second on every server",
 		Long: `Revoke revokes an API key, identified by its id or prefix, within a second on
@@ -297,11 +332,13 @@ every server. Revoking it again changes nothing.`,
 		Example: "  petstore key revoke petstore_4fTq2LxZ",
 		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var params db.APIKeyRevokeParams
-			params.ID, params.Prefix = idOrPrefix(args[0])
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				queries := db.New(database)
-				revoked, err := queries.APIKeyRevoke(ctx, params)
+				named, err := findKeys(ctx, queries, cmd, args[0])
+				if err != nil {
+					return err
+				}
+				revoked, err := queries.APIKeyRevoke(ctx, db.APIKeyRevokeParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
 				if err != nil {
 					return err
 				}
@@ -311,7 +348,7 @@ every server. Revoking it again changes nothing.`,
 					return err
 				}
 				if len(revoked) == 0 {
-					return noKey(args[0])
+					return named.missing()
 				}
 				for _, key := range revoked {
 					fmt.Fprintf(p.stdout, "revoked key %d %s (%s)\n", key.ID, key.Prefix, key.Name)
@@ -320,4 +357,6 @@ every server. Revoking it again changes nothing.`,
 			})
 		},
 	}
+	command.Flags().String(keyAccountFlag, "", keyAccountUsage)
+	return command
 }

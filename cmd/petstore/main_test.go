@@ -363,7 +363,19 @@ func TestRotateKey(t *testing.T) {
 	}
 	refused("2 API keys have the prefix", "key", "rotate", prefix(third))
 	works(third)
-	must(t, environ, "key", "revoke", "1001")
+	must(t, environ, "account", "create", "other")
+	for _, command := range []string{"rotate", "revoke"} {
+		for _, name := range []string{"1001", prefix(third)} {
+			refused(`the account "other" has no API key with the id or prefix "`+name, "key", command, name, "--account", "other")
+		}
+		for _, name := range []string{"nobody", ""} { // an empty name does not mean all accounts
+			refused(fmt.Sprintf("there is no account %q", name), "key", command, "1001", "--account", name)
+		}
+	}
+	works(third)
+	fourth := must(t, environ, "key", "rotate", "1001", "--account", "acme")
+	works(third, fourth)
+	must(t, environ, "key", "revoke", "1001", "--account", "acme")
 	refused("is revoked", "key", "rotate", "1001")
 }
 
