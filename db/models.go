@@ -49,7 +49,7 @@ type Account struct {
 // One row per account, in the shard of the account. Advisory locks of the account are taken through it (see queries/sandboxes.sql).
 type AccountState struct {
 	AccountID int64
-	// True if the account is being deleted. No write to its store is accepted any more.
+	// True if the account is being deleted. No write of a sandbox and no sample data is accepted any more.
 	Closed bool
 	// When a sandbox was last reset. Responses stored until then are not replayed.
 	ResetAt *time.Time

@@ -9,7 +9,7 @@ CREATE TABLE account_state (
 );
 
 COMMENT ON TABLE  account_state          IS 'One row per account, in the shard of the account. Advisory locks of the account are taken through it (see queries/sandboxes.sql).';
-COMMENT ON COLUMN account_state.closed   IS 'True if the account is being deleted. No write to its store is accepted any more.';
+COMMENT ON COLUMN account_state.closed   IS 'True if the account is being deleted. No write of a sandbox and no sample data is accepted any more.';
 COMMENT ON COLUMN account_state.reset_at IS 'When a sandbox was last reset. Responses stored until then are not replayed.';
 
 -- +goose Down
