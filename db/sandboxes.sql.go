@@ -254,6 +254,20 @@ func (q *Queries) SandboxCount(ctx context.Context, parentID int64) (int64, erro
 	return count, err
 }
 
+const sandboxCountStored = `-- name: SandboxCountStored :one
+SELECT count(*)
+FROM accounts
+WHERE parent_id = $1::bigint
+`
+
+// Counts the sandboxes of the account with those that the sweep has not deleted yet.
+func (q *Queries) SandboxCountStored(ctx context.Context, parentID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, sandboxCountStored, parentID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const sandboxCreate = `-- name: SandboxCreate :one
 INSERT INTO accounts (parent_id, name, sample, expires_at)
 VALUES ($1::bigint, $2, $3::text, now() + make_interval(secs => $4::bigint))

@@ -86,6 +86,12 @@ WHERE parent_id = @parent_id::bigint
   AND deleted_at IS NULL
   AND expires_at > now();
 
+-- name: SandboxCountStored :one
+-- Counts the sandboxes of the account with those that the sweep has not deleted yet.
+SELECT count(*)
+FROM accounts
+WHERE parent_id = @parent_id::bigint;
+
 -- name: AccountDelete :many
 -- Marks an account and its sandboxes as deleted, and returns their ids. The sweep
 -- deletes their data.

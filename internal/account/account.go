@@ -36,6 +36,9 @@ import (
 const (
 	// MaxSandboxes is the maximum number of live sandboxes of an account.
 	MaxSandboxes = 100
+	// MaxStored is the maximum number of sandboxes of an account with those that have
+	// ended and whose data is still stored.
+	MaxStored = 200
 	// MaxRows is the maximum number of rows of each [Kind] of a sandbox.
 	MaxRows = 10_000
 	// resetBatch is the maximum number of rows that one statement of a reset deletes,
@@ -57,7 +60,8 @@ const (
 const DefaultName = "sandbox"
 
 var (
-	// ErrTooManySandboxes means that the account has [MaxSandboxes] live sandboxes.
+	// ErrTooManySandboxes means that the account has [MaxSandboxes] live sandboxes, or
+	// [MaxStored] with those that the sweep has not deleted yet.
 	ErrTooManySandboxes = errors.New("account: too many live sandboxes of the account")
 	// ErrFull means that the sandbox has [MaxRows] rows of the kind to create.
 	ErrFull = errors.New("account: the sandbox is full")
@@ -127,7 +131,11 @@ func checkSandboxes(ctx context.Context, queries *db.Queries, id, created int64)
 	if err != nil {
 		return fmt.Errorf("account: counting the sandboxes: %w", err)
 	}
-	if live+created > MaxSandboxes {
+	stored, err := queries.SandboxCountStored(ctx, id)
+	if err != nil {
+		return fmt.Errorf("account: counting the sandboxes: %w", err)
+	}
+	if live+created > MaxSandboxes || stored+created > MaxStored {
 		return ErrTooManySandboxes
 	}
 	return nil

@@ -271,6 +271,28 @@ func TestSweepOfAParent(t *testing.T) {
 	}
 }
 
+// TestStoredSandboxes checks that sandboxes that have ended count until the sweep has
+// deleted them.
+func TestStoredSandboxes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec("INSERT INTO accounts (parent_id, name, sample, expires_at, deleted_at) SELECT $1, 'x', 'empty', now(), now() FROM generate_series(1, $2)", f.id, account.MaxStored-1)
+	f.exec("INSERT INTO account_state (account_id) SELECT id FROM accounts WHERE parent_id = $1", f.id)
+	last := f.mustSandbox(account.SampleEmpty)
+	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrTooManySandboxes) {
+		t.Errorf("sandbox %d: %v", account.MaxStored+1, err)
+	}
+	if _, err := f.remove(last); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrTooManySandboxes) {
+		t.Errorf("after a deletion: %v", err)
+	}
+	f.age(last)
+	f.sweep()
+	f.mustSandbox(account.SampleEmpty)
+}
+
 // TestSweepsAtOnce checks that several processes can sweep the same accounts.
 func TestSweepsAtOnce(t *testing.T) {
 	t.Parallel()

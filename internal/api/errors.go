@@ -106,7 +106,7 @@ var errorReference = describe(
 
 		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. The operator can revoke every key of an account with `petstore key revoke`."},
 
-		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send a shorter `expiresInSeconds`."},
+		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send a shorter `expiresInSeconds`. If you delete many, wait a few minutes until their data is deleted, or reset a sandbox instead."},
 		{errNestedSandbox, "Use a key of the account that created the sandbox. A sandbox's own key can read, reset and delete its sandbox as `/sandboxes/current`."},
 		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},

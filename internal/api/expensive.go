@@ -31,11 +31,14 @@ var countedPaths = []string{"/categories", "/pets", "/store/orders", "/store/inv
 // cost returns the number of requests that a request counts as in the limits of its key
 // and its account.
 func (r route) cost(request *http.Request) int {
-	counted := r.method == http.MethodGet && slices.Contains(countedPaths, r.path)
-	if r.path == summaryPath || (counted && httpjson.PrefersCount(request.Header)) {
+	switch counted := r.method == http.MethodGet && slices.Contains(countedPaths, r.path); {
+	case r.path == summaryPath, counted && httpjson.PrefersCount(request.Header):
 		return expensiveCost
+	case r.path == resetPath, r.path == sandboxesPath && r.method == http.MethodPost: // they load a sample
+		return expensiveCost
+	default:
+		return 1
 	}
-	return 1
 }
 
 // expensiveQueries limits the expensive queries that run at a time, so that one account

@@ -937,8 +937,8 @@ func TestBodyTooSlow(t *testing.T) {
 	}
 }
 
-// TestExpensiveRequests checks that exact counts and the summary cost ten requests
-// each, and that an account can run one of them at a time.
+// TestExpensiveRequests checks that exact counts, the summary and the creation and reset
+// of a sandbox cost ten requests each. An account can run one count or summary at a time.
 func TestExpensiveRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -956,6 +956,14 @@ func TestExpensiveRequests(t *testing.T) {
 	limited.get("/store/inventory/summary").want(200).wantLimit(policy, `"key";r=2;t=10`)
 	clock.move(time.Minute)
 	limited.do("GET", "/pets/1001", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=11;t=1`)
+	clock.move(time.Minute)
+	made := limited.post(sandboxesPath, object{"sample": "empty"}).want(201)
+	made.wantLimit(policy, `"key";r=2;t=10`)
+	one := decode[sandbox](made)
+	clock.move(time.Minute)
+	limited.post(one.path()+"/reset", nil).want(204).wantLimit(policy, `"key";r=2;t=10`)
+	clock.move(time.Minute)
+	limited.del(one.path()).want(204).wantLimit(policy, `"key";r=11;t=1`)
 
 	p = p.withSession("lock_timeout", "30s")
 	another := p.newKey("another", auth.Read)
