@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // InUseError says that another process uses the directory.
@@ -51,10 +52,14 @@ func lockDir(ctx context.Context, dir string, detached bool) (*os.File, error) {
 	return file, nil
 }
 
+// orphanTimeout is the maximum time for a server without an owner to end: for its last
+// checkpoint and, if it is detached, for the deletion of its data, which may be large.
+const orphanTimeout = time.Minute
+
 // takeLock locks the file. If its owner does not live, it stops the server that the
 // owner left, and waits until that has ended.
 func takeLock(ctx context.Context, file *os.File, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
 	signaled := false
 	for first := true; ; first = false {
