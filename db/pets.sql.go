@@ -111,7 +111,7 @@ const petGetMany = `-- name: PetGetMany :many
 SELECT account_id, id, category_id, name, name_key, status
 FROM pets
 WHERE account_id = $1
-  AND id = ANY ($2::bigint[])
+  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 ORDER BY id
 `
 
@@ -122,7 +122,7 @@ type PetGetManyParams struct {
 
 // Omits ids that do not exist. The ids limit the rows: they are the filter of a
 // list, at most 100, or single reads that share a statement, at most as many as
-// requests in flight.
+// requests in flight. PostgreSQL would plan ANY (@ids) again for each short array.
 func (q *Queries) PetGetMany(ctx context.Context, arg PetGetManyParams) ([]Pet, error) {
 	rows, err := q.db.Query(ctx, petGetMany, arg.AccountID, arg.Ids)
 	if err != nil {

@@ -16,11 +16,11 @@ FOR UPDATE OF pets;
 -- name: PetGetMany :many
 -- Omits ids that do not exist. The ids limit the rows: they are the filter of a
 -- list, at most 100, or single reads that share a statement, at most as many as
--- requests in flight.
+-- requests in flight. PostgreSQL would plan ANY (@ids) again for each short array.
 SELECT account_id, id, category_id, name, name_key, status
 FROM pets
 WHERE account_id = @account_id
-  AND id = ANY (@ids::bigint[])
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
 ORDER BY id;
 
 -- name: PetCreate :one
