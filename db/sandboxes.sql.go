@@ -435,8 +435,8 @@ type StoreCountParams struct {
 	Bound     int32
 }
 
-// Counts the rows of a kind of a sandbox up to a bound. Only the branch of
-// the kind runs.
+// Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
+// runs.
 func (q *Queries) StoreCount(ctx context.Context, arg StoreCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, storeCount, arg.Kind, arg.AccountID, arg.Bound)
 	var column_1 int64

@@ -199,8 +199,8 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 }
 
 // Reset returns a sandbox to its sample data. Its API keys and its faults stay, and
-// the faults count from the start. The stored responses are not replayed any more. The queries must be those of a transaction. The
-// error is [ErrClosed] or a database error.
+// the faults count from the start. The stored responses are not replayed any more. The
+// queries must be those of a transaction. The error is [ErrClosed] or a database error.
 func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 	if err := Enter(ctx, queries, id, true); err != nil {
 		return resetError(err)
