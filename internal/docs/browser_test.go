@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/audits"
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
@@ -233,18 +234,34 @@ func get[T any](p *tab, expression string) T {
 	return value
 }
 
-// wait waits until a condition holds. The pages' policy forbids chromedp's own
-// Poll.
+// wait waits until a condition holds, on this page or on one that a link leads to.
+// The pages' policy forbids chromedp's own Poll.
 func (p *tab) wait(condition string) {
 	p.t.Helper()
-	get[bool](p, fmt.Sprintf(`new Promise((resolve, reject) => {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	check := chromedp.Evaluate[bool](fmt.Sprintf(`new Promise((resolve, reject) => {
 		const began = Date.now();
 		(function check() {
 			if (%s) resolve(true);
 			else if (Date.now() - began > %d) reject(new Error("in vain"));
 			else setTimeout(check, 10);
 		})();
-	})`, condition, patience.Milliseconds()/2))
+	})`, condition, patience.Milliseconds()/2), chromedp.EvalAwaitPromise)
+	_, err := chromedp.Run(ctx, check)
+	for leftPage(err) {
+		_, err = chromedp.Run(ctx, check)
+	}
+	if err != nil {
+		p.t.Fatalf("%s: %v", condition, err)
+	}
+}
+
+// leftPage reports whether an evaluation failed because its page was left for
+// another one.
+func leftPage(err error) bool {
+	var refusal *cdproto.Error
+	return errors.As(err, &refusal) && refusal.Code == -32000
 }
 
 func (p *tab) click(selector string) {
@@ -1027,10 +1044,10 @@ func (s *shop) writtenPages(t *testing.T) {
 		t.Errorf("the response is %q", got)
 	}
 	p.click(`#unauthorized a`)
-	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "missing_api_key"`)
+	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "missing_api_key" && document.readyState === "complete"`)
 	p.keep("errors")
 	p.click(`nav.pages a`)
-	p.wait(`location.pathname === "/docs" && document.querySelector("#listPets")`)
+	p.wait(`location.pathname === "/docs" && document.querySelector("#listPets") && document.readyState === "complete"`)
 }
 
 // accessibility runs axe-core.
