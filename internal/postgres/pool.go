@@ -29,15 +29,18 @@ const (
 	keptForReads = 2
 )
 
-// sessionParameters are set on every connection of a pool. A statement that exceeds
-// a timeout fails with SQLSTATE 57014, 55P03 or 25P03, for which [Unavailable] is
-// true.
+// sessionParameters are set on every connection of a pool, unless its URL sets them. A
+// statement that exceeds a timeout fails with SQLSTATE 57014, 55P03 or 25P03, for which
+// [Unavailable] is true.
 var sessionParameters = map[string]string{
 	"application_name":                    "petstore",
 	"statement_timeout":                   "5s",
 	"lock_timeout":                        "2s",
 	"idle_in_transaction_session_timeout": "10s",
 	"timezone":                            "UTC",
+	// PostgreSQL decides to compile a statement by its estimated cost. A wrong estimate,
+	// such as that of pet 1 if many accounts have one, adds half a second to each run.
+	"jit": "off",
 }
 
 // DB runs statements on a connection pool. It waits at most one second for a
