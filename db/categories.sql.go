@@ -123,7 +123,7 @@ ORDER BY
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT $6
+LIMIT (SELECT $6::int)
 `
 
 type CategoryListParams struct {

@@ -75,7 +75,7 @@ WHERE inventory.account_id = $1
   AND pet.status = ANY ($3::text[])
   AND inventory.pet_id > $4
 ORDER BY inventory.pet_id
-LIMIT $5
+LIMIT (SELECT $5::int)
 `
 
 type InventoryListParams struct {
@@ -135,7 +135,7 @@ WHERE inventory.account_id = $1
   AND pet.status = ANY ($2::text[])
   AND inventory.pet_id > $3
 ORDER BY inventory.pet_id
-LIMIT $4
+LIMIT (SELECT $4::int)
 `
 
 type InventoryListLowParams struct {
@@ -193,10 +193,10 @@ WHERE inventory.account_id = $1
           AND pets.status = wanted.status
           AND pets.id > $3::bigint
         ORDER BY pets.id
-        LIMIT $4
+        LIMIT (SELECT $4::int)
     ) AS head
     ORDER BY head.id
-    LIMIT $4
+    LIMIT (SELECT $4::int)
 ))
 ORDER BY inventory.pet_id
 `

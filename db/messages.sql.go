@@ -79,7 +79,7 @@ FROM messages
 WHERE account_id = $1
   AND id < $2
 ORDER BY id DESC
-LIMIT $3
+LIMIT (SELECT $3::int)
 `
 
 type MessageListParams struct {

@@ -135,7 +135,7 @@ FROM orders
 WHERE account_id = $1
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < $2::bigint ELSE id > $2 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $3
+LIMIT (SELECT $3::int)
 `
 
 type OrderListParams struct {
@@ -179,7 +179,7 @@ WHERE account_id = $1
   AND complete = $2
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < $3::bigint ELSE id > $3 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $4
+LIMIT (SELECT $4::int)
 `
 
 type OrderListCompleteParams struct {
@@ -229,7 +229,7 @@ WHERE account_id = $1
   AND complete = ANY ($3::boolean[])
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < $4::bigint ELSE id > $4 END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT $5
+LIMIT (SELECT $5::int)
 `
 
 type OrderListOfPetParams struct {
@@ -296,14 +296,14 @@ WHERE orders.account_id = $1
             CASE /* sort */ 'id' WHEN '-shipDate' THEN orders.ship_date END DESC,
             CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.id END,
             orders.id DESC
-        LIMIT $8
+        LIMIT (SELECT $8::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.ship_date END,
         CASE /* sort */ 'id' WHEN '-shipDate' THEN head.ship_date END DESC,
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.id END,
         head.id DESC
-    LIMIT $8
+    LIMIT (SELECT $8::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'shipDate' THEN ship_date END,

@@ -166,7 +166,7 @@ ORDER BY
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT $6
+LIMIT (SELECT $6::int)
 `
 
 type PetListParams struct {
@@ -182,6 +182,10 @@ type PetListParams struct {
 // pagination). internal/api/sort.go replaces /* sort */ 'id' with the sort. The
 // planner then reduces each CASE to the branch of that sort before it chooses an
 // index. TestListPlans checks the plans.
+//
+// LIMIT (SELECT …) hides the size of the page from the planner. If it knew the size, it
+// would expect more of a plan for these values than of a generic one, and plan each run
+// again: 60 us of 120.
 //
 // A filter by status reads one index range per status and merges them. An
 // index-only scan collects the ids, and only the rows of the page are read.
@@ -244,14 +248,14 @@ WHERE pets.account_id = $1
             CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
             CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
             pets.id DESC
-        LIMIT $8
+        LIMIT (SELECT $8::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
         CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
         CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
         head.id DESC
-    LIMIT $8
+    LIMIT (SELECT $8::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
@@ -330,14 +334,14 @@ WHERE pets.account_id = $1
             CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
             CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
             pets.id DESC
-        LIMIT $7
+        LIMIT (SELECT $7::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
         CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
         CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
         head.id DESC
-    LIMIT $7
+    LIMIT (SELECT $7::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,

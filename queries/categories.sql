@@ -51,7 +51,7 @@ ORDER BY
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: CategoryCount :one
 -- For Prefer: count=exact.

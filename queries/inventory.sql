@@ -86,7 +86,7 @@ WHERE inventory.account_id = @account_id
   AND pet.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
 ORDER BY inventory.pet_id
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: InventoryListOfStatus :many
 -- Reads one index range per status and merges them, as in queries/pets.sql.
@@ -104,10 +104,10 @@ WHERE inventory.account_id = @account_id
           AND pets.status = wanted.status
           AND pets.id > @after_id::bigint
         ORDER BY pets.id
-        LIMIT @page_size
+        LIMIT (SELECT @page_size::int)
     ) AS head
     ORDER BY head.id
-    LIMIT @page_size
+    LIMIT (SELECT @page_size::int)
 ))
 ORDER BY inventory.pet_id;
 
@@ -128,7 +128,7 @@ WHERE inventory.account_id = @account_id
   AND pet.status = ANY (@statuses::text[])
   AND inventory.pet_id > @after_id
 ORDER BY inventory.pet_id
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: InventoryCount :one
 -- For Prefer: count=exact; see queries/pets.sql. Without the filter low, the API

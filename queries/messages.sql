@@ -16,7 +16,7 @@ FROM messages
 WHERE account_id = @account_id
   AND id < @before_id
 ORDER BY id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: MessageCount :one
 -- For Prefer: count=exact.

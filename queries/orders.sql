@@ -274,7 +274,7 @@ FROM orders
 WHERE account_id = @account_id
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: OrderListComplete :many
 SELECT account_id, id, pet_id, quantity, ship_date, complete
@@ -283,7 +283,7 @@ WHERE account_id = @account_id
   AND complete = @complete
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: OrderListOfPet :many
 -- Scans the orders of the pet in orders_pet_idx.
@@ -294,7 +294,7 @@ WHERE account_id = @account_id
   AND complete = ANY (@completes::boolean[])
   AND CASE /* sort */ 'id' WHEN '-id' THEN id < @after_id::bigint ELSE id > @after_id END
 ORDER BY CASE /* sort */ 'id' WHEN 'id' THEN id END, id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: OrderListShipping :many
 -- Scans the ship dates of complete and of open orders, and merges the two. Postgres
@@ -321,14 +321,14 @@ WHERE orders.account_id = @account_id
             CASE /* sort */ 'id' WHEN '-shipDate' THEN orders.ship_date END DESC,
             CASE /* sort */ 'id' WHEN 'shipDate' THEN orders.id END,
             orders.id DESC
-        LIMIT @page_size
+        LIMIT (SELECT @page_size::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.ship_date END,
         CASE /* sort */ 'id' WHEN '-shipDate' THEN head.ship_date END DESC,
         CASE /* sort */ 'id' WHEN 'shipDate' THEN head.id END,
         head.id DESC
-    LIMIT @page_size
+    LIMIT (SELECT @page_size::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'shipDate' THEN ship_date END,

@@ -96,6 +96,10 @@ WHERE pets.account_id = @account_id
 -- planner then reduces each CASE to the branch of that sort before it chooses an
 -- index. TestListPlans checks the plans.
 --
+-- LIMIT (SELECT …) hides the size of the page from the planner. If it knew the size, it
+-- would expect more of a plan for these values than of a generic one, and plan each run
+-- again: 60 us of 120.
+--
 -- A filter by status reads one index range per status and merges them. An
 -- index-only scan collects the ids, and only the rows of the page are read.
 -- ARRAY(…) makes the planner fetch them by primary key.
@@ -115,7 +119,7 @@ ORDER BY
     CASE /* sort */ 'id' WHEN '-name' THEN name_key END DESC,
     CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN id END,
     id DESC
-LIMIT @page_size;
+LIMIT (SELECT @page_size::int);
 
 -- name: PetListOfStatus :many
 SELECT account_id, id, category_id, name, name_key, status
@@ -140,14 +144,14 @@ WHERE pets.account_id = @account_id
             CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
             CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
             pets.id DESC
-        LIMIT @page_size
+        LIMIT (SELECT @page_size::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
         CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
         CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
         head.id DESC
-    LIMIT @page_size
+    LIMIT (SELECT @page_size::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
@@ -179,14 +183,14 @@ WHERE pets.account_id = @account_id
             CASE /* sort */ 'id' WHEN '-name' THEN pets.name_key END DESC,
             CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN pets.id END,
             pets.id DESC
-        LIMIT @page_size
+        LIMIT (SELECT @page_size::int)
     ) AS head
     ORDER BY
         CASE /* sort */ 'id' WHEN 'name'  THEN head.name_key END,
         CASE /* sort */ 'id' WHEN '-name' THEN head.name_key END DESC,
         CASE WHEN /* sort */ 'id' IN ('id', 'name') THEN head.id END,
         head.id DESC
-    LIMIT @page_size
+    LIMIT (SELECT @page_size::int)
 ))
 ORDER BY
     CASE /* sort */ 'id' WHEN 'name'  THEN name_key END,
