@@ -23,7 +23,9 @@ MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 SPEC := internal/api/openapi.yaml
 
+# For bench and bench-report, whose flags have defaults.
 SCALE ?= 200000
+BENCH_FLAGS = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS),-seconds $(SECONDS)) $(if $(SWAGGER),-swagger $(SWAGGER))
 # The database of known vulnerabilities, or a copy of it.
 GOVULNDB ?= https://vuln.go.dev
 
@@ -53,7 +55,11 @@ check: fmt vet lint generated tidy spec breaking test race browser ## Run most l
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or with another commit (BASE=v1.0.0)
-	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SECONDS),-seconds $(SECONDS))
+	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(BENCH_FLAGS)
+
+.PHONY: bench-report
+bench-report: ## Run make bench and put its result into docs/performance.md and README.md
+	go run ./internal/tools/bench -pets $(SCALE) -report . $(BENCH_FLAGS)
 
 .PHONY: microbench
 microbench: ## Run all Go benchmarks

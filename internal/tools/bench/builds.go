@@ -17,8 +17,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/internal/localpg"
 )
 
@@ -52,8 +50,12 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("%q is not a commit; set BASE to a commit, tag or branch, such as HEAD~1", o.base)
 	}
-	if err := warnOfLoad(out); err != nil {
+	warning, err := loadWarning()
+	if err != nil {
 		return err
+	}
+	if warning != "" {
+		printWarnings(out, []string{warning})
 	}
 	dir, removeDir, err := makeDir()
 	if err != nil {
@@ -85,7 +87,17 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := compareRounds(ctx, builds, o, out); err != nil {
 		return err
 	}
-	return errors.Join(printHOT(ctx, out, "base", builds[0].database), printHOT(ctx, out, "present", builds[1].database))
+	for _, b := range builds {
+		hot, err := hotUpdates(ctx, b.database)
+		if err != nil {
+			return err
+		}
+		if hot.updates > 0 {
+			l := hot.line()
+			fmt.Fprintf(out, "%s, %s: %s of %s (target: %s)\n", l.name, b.name, l.ours, l.theirs, l.target)
+		}
+	}
+	return nil
 }
 
 // compileBoth builds the program of the commit and that of the working directory, in this
@@ -175,19 +187,6 @@ func (b *build) seed(ctx context.Context, pets int) error {
 		}
 	}
 	return nil
-}
-
-// vacuum brings both databases to the same state, because autovacuum is off.
-func vacuum(ctx context.Context, databaseURL string) error {
-	conn, err := pgx.Connect(ctx, databaseURL)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, "VACUUM (ANALYZE)")
-	if err == nil {
-		_, err = conn.Exec(ctx, "CHECKPOINT")
-	}
-	return errors.Join(err, conn.Close(ctx))
 }
 
 // prepareLoad reads ids and pages of available pets over HTTP, since the ids of a build are
@@ -311,9 +310,9 @@ func send(ctx context.Context, method, target, key, body string) (*http.Response
 
 // comparison is one workload and its measurements, one for each round.
 type comparison struct {
-	name         string
-	load         func(*build) load
-	measurements [2][]measurement // base, present
+	name     string
+	load     func(*build) load
+	measured pair // base, present
 }
 
 func comparisons(only string) []*comparison {
@@ -345,18 +344,8 @@ func compareRounds(ctx context.Context, builds [2]*build, o options, out io.Writ
 		return err
 	}
 	for round := range o.rounds {
-		if err := disturbed.sample(ctx); err != nil {
+		if err := disturbed.during(ctx, func() error { return measureBuilds(ctx, builds, workloads, round) }); err != nil {
 			return err
-		}
-		for _, c := range workloads {
-			for i := range builds {
-				side := (round + i) % len(builds)
-				m, err := builds[side].load.wrk(ctx, builds[side].server.url, c.load(builds[side]))
-				if err != nil {
-					return fmt.Errorf("%s, %s: %w", builds[side].name, c.name, err)
-				}
-				c.measurements[side] = append(c.measurements[side], m)
-			}
 		}
 	}
 	printComparisons(out, workloads)
@@ -370,22 +359,29 @@ func compareRounds(ctx context.Context, builds [2]*build, o options, out io.Writ
 		}
 		fmt.Fprintf(out, "memory of %s after all rounds: %d MB\n", b.name, memory>>20)
 	}
-	return disturbed.warn(out)
+	printWarnings(out, disturbed.warnings())
+	return nil
 }
 
-// ratios returns present/base of a quantity: the median, minimum and maximum of the rounds.
-func (c *comparison) ratios(quantity func(measurement) float64) (median, least, greatest float64) {
-	all := make([]float64, len(c.measurements[0]))
-	for i := range all {
-		all[i] = quantity(c.measurements[1][i]) / quantity(c.measurements[0][i])
+// measureBuilds adds a round to the workloads.
+func measureBuilds(ctx context.Context, builds [2]*build, workloads []*comparison, round int) error {
+	for _, c := range workloads {
+		for i := range builds {
+			side := (round + i) % len(builds)
+			m, err := builds[side].load.wrk(ctx, builds[side].server.url, c.load(builds[side]))
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", builds[side].name, c.name, err)
+			}
+			c.measured[side] = append(c.measured[side], m)
+		}
 	}
-	return medianOf(all, func(r float64) float64 { return r }), slices.Min(all), slices.Max(all)
+	return nil
 }
 
 // verdict says whether the present build is slower than the base. A question mark means
 // that the rounds disagree.
 func (c *comparison) verdict() string {
-	median, least, greatest := c.ratios(rate)
+	median, least, greatest := c.measured.ratios(rate)
 	switch {
 	case greatest < tolerated:
 		return "SLOWER"
@@ -402,11 +398,11 @@ func printComparisons(out io.Writer, workloads []*comparison) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
 	fmt.Fprintln(table, "request, 64 connections\tbase/s\tpresent/s\tratio\tof the rounds\tbase p99 ms\tpresent p99 ms\tratio\tof the rounds\t\t")
 	for _, c := range workloads {
-		r, least, greatest := c.ratios(rate)
-		p, shortest, longest := c.ratios(p99Milliseconds)
+		r, least, greatest := c.measured.ratios(rate)
+		p, shortest, longest := c.measured.ratios(p99Milliseconds)
 		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t%.1f\t%.1f\t%.2f\t%.2f to %.2f\t%s\t\n", c.name,
-			medianOf(c.measurements[0], rate), medianOf(c.measurements[1], rate), r, least, greatest,
-			medianOf(c.measurements[0], p99Milliseconds), medianOf(c.measurements[1], p99Milliseconds), p, shortest, longest, c.verdict())
+			medianOf(c.measured[0], rate), medianOf(c.measured[1], rate), r, least, greatest,
+			medianOf(c.measured[0], p99Milliseconds), medianOf(c.measured[1], p99Milliseconds), p, shortest, longest, c.verdict())
 	}
 	_ = table.Flush() // writes to standard output
 }

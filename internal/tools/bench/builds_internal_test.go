@@ -24,10 +24,10 @@ func TestRatiosArePresentToBase(t *testing.T) {
 	} {
 		var c comparison
 		for i := range test.base {
-			c.measurements[0] = append(c.measurements[0], round(test.base[i]))
-			c.measurements[1] = append(c.measurements[1], round(test.present[i]))
+			c.measured[0] = append(c.measured[0], round(test.base[i]))
+			c.measured[1] = append(c.measured[1], round(test.present[i]))
 		}
-		median, least, greatest := c.ratios(rate)
+		median, least, greatest := c.measured.ratios(rate)
 		near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 		if !near(median, test.median) || !near(least, test.least) || !near(greatest, test.greatest) || c.verdict() != test.verdict {
 			t.Errorf("base %v, present %v: %.2f, %.2f to %.2f, %s; want %.2f, %.2f to %.2f, %s", test.base, test.present,

@@ -2,164 +2,177 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
-const firstPath = "/pets?limit=50&sort=name&status=available"
+// warmUp is how long each side of a workload runs before the first round. So no measurement
+// includes the first use of a connection, a statement or a page.
+const warmUp = time.Second
 
-// workload is a row of the table: the load for Petstore and the other side, and the target
-// of their ratio.
-type workload struct {
-	name   string
-	load   load
-	other  other
-	target float64
-}
-
-// other is the other side that Petstore is compared with.
-type other int
-
-const (
-	plainServer other = iota
-	constantBytes
-	samePgbench
-	firstPage
-	oneAccount
-)
-
-var otherNames = map[other]string{plainServer: "plain", constantBytes: "HTTP limit", samePgbench: "pgbench", firstPage: "first page", oneAccount: "one account"}
-
-// workloads returns the rows of the table. The target is the minimum ratio of requests per
-// second.
-func (s *comparedServers) workloads() []workload {
-	const many, few = 64, 16
-	return []workload{
-		{"GET /pets/{petId}", load{kind: "pet", connections: many}, plainServer, 1.4},
-		{"GET /pets/{petId}", load{kind: "pet", connections: many}, constantBytes, 0.40},
-		{"GET /pets/{petId}", load{kind: "pet", connections: few}, plainServer, 1.0},
-		{"GET /pets?id={petId}", load{kind: "batch", connections: many}, plainServer, 1.2},
-		{"GET /pets?limit=50", load{kind: "path", path: "/pets?limit=50", connections: many}, plainServer, 1.2},
-		{"page 2,000 by name", load{kind: "path", path: s.deepPath, connections: many}, firstPage, 1 / 1.2},
-		{"POST /store/orders", load{kind: "order", connections: many}, plainServer, 1.4},
-		{"POST /store/orders", load{kind: "order", connections: many}, samePgbench, 0.5},
-		{"POST, one pet (flash sale)", load{kind: "sale", connections: many}, plainServer, 2},
-		{"POST /pets", load{kind: "create", connections: many}, plainServer, 1.2},
-		{"GET /pets/{petId}, 1,000 accounts", load{kind: "pet", connections: many, accounts: true}, plainServer, 1.0},
-		{"GET /pets/{petId}, 1,000 accounts", load{kind: "pet", connections: many, accounts: true}, oneAccount, 0.8},
-		{"POST /store/orders, 1,000 accounts", load{kind: "order", connections: many, accounts: true}, plainServer, 1.2},
-		{"POST /store/orders, 1,000 accounts", load{kind: "order", connections: many, accounts: true}, oneAccount, 0.8},
-	}
-}
-
-// result is a workload and its measurements, one for each round.
-type result struct {
-	workload
-	ours, others []measurement
-}
-
-// compare measures every workload on both sides, round after round, and prints the table.
-func (s *comparedServers) compare(ctx context.Context, out io.Writer, rounds int, only string) error {
-	var lines []*result
-	for _, w := range s.workloads() {
-		if strings.Contains(w.name, only) {
-			lines = append(lines, &result{workload: w})
-		}
-	}
-	for range rounds {
-		for _, l := range lines {
-			if err := s.measure(ctx, l); err != nil {
-				return err
-			}
-		}
-	}
-	printResults(out, lines)
-	if err := printHOT(ctx, out, "petstore and plain", s.database); err != nil {
-		return err
-	}
-	if only != "" {
-		return nil
-	}
-	return s.printRest(ctx, out, rounds)
-}
-
-func (s *comparedServers) measure(ctx context.Context, l *result) error {
-	ours, err := s.wrk(ctx, s.petstore.url, l.load)
+// compareWithOthers compares the program with its limits and with a plain handler, and
+// prints the ratios.
+func compareWithOthers(ctx context.Context, o options, out io.Writer) (err error) {
+	dir, removeDir, err := makeDir()
 	if err != nil {
 		return err
 	}
-	var others measurement
-	switch l.other {
-	case plainServer:
-		others, err = s.wrk(ctx, s.plain.url, l.load.ofOneAccount()) // it has one store
-	case constantBytes:
-		others, err = s.wrk(ctx, s.constantURL, l.load)
-	case samePgbench:
-		others, err = s.generator.pgbench(ctx, s.pgbench, s.database, s.orderScript, l.load.connections)
-	case oneAccount:
-		others, err = s.wrk(ctx, s.petstore.url, l.load.ofOneAccount())
-	case firstPage:
-		others, err = s.wrk(ctx, s.petstore.url, load{kind: "path", path: firstPath, connections: l.load.connections})
+	defer func() { err = errors.Join(err, removeDir()) }()
+	r, err := newReport(ctx, o)
+	if err != nil {
+		return err
 	}
-	l.ours, l.others = append(l.ours, ours), append(l.others, others)
-	return err
+	cluster, binaries, err := startPostgres(ctx, filepath.Join(dir, "postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))) }()
+	if err := cluster.EnsureDatabase(ctx, petstoreDatabase); err != nil {
+		return err
+	}
+	r.machine += ", PostgreSQL " + binaries.Version
+	fmt.Fprintf(out, "%s\n%s\n", r.machine, r.setting)
+	s := &comparedServers{dir: dir, swagger: o.swagger, pgbench: filepath.Join(binaries.Dir, "pgbench")}
+	s.database, s.plainDatabase, s.pgbenchDatabase = cluster.URL(petstoreDatabase), cluster.URL(plainDatabase), cluster.URL(pgbenchDatabase)
+	keys, smallKeys, err := prepareDatabase(ctx, s.database, o.pets)
+	if err != nil {
+		return err
+	}
+	if s.generator, err = newGenerator(dir, keys, o.pets, hotPet, o.duration); err != nil {
+		return err
+	}
+	if err := errors.Join(addOtherDatabases(ctx, cluster), resetUpdateCounts(ctx, s.database)); err != nil {
+		return err
+	}
+	defer s.stop()
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	if err := s.writeLoads(ctx, smallKeys); err != nil {
+		return err
+	}
+	if err := s.fill(ctx, r, o); err != nil {
+		return err
+	}
+	r.print(out)
+	if o.report == "" {
+		return nil
+	}
+	return r.write(o.report)
 }
 
-func printResults(out io.Writer, lines []*result) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	fmt.Fprintln(table, "request\tconnections\tpetstore/s\tp99 ms\tcompared with\tits/s\tits p99 ms\tratio\ttarget\t\t")
-	for _, l := range lines {
-		ours, others := medianOf(l.ours, rate), medianOf(l.others, rate)
-		p99, otherP99 := medianOf(l.ours, p99Milliseconds), medianOf(l.others, p99Milliseconds)
-		verdict := "reached"
-		if ours/others < l.target {
-			verdict = "MISSED"
-		}
-		// The p99 of the other sides is not comparable.
-		if l.other == plainServer && p99 > otherP99 {
-			verdict += ", p99 MISSED"
-		}
-		fmt.Fprintf(table, "%s\t%d\t%.0f\t%.1f\t%s\t%.0f\t%.1f\t%.2f\t%.2f\t%s\t\n",
-			l.name, l.load.connections, ours, p99, otherNames[l.other], others, otherP99, ours/others, l.target, verdict)
-	}
-	_ = table.Flush() // writes to standard output
+// result is a workload and its measurements.
+type result struct {
+	workload
+	measured pair
 }
 
-// printRest prints the latency of reads during writes, the memory and the startup time.
-func (s *comparedServers) printRest(ctx context.Context, out io.Writer, rounds int) error {
-	var idle, busy []measurement
-	for range rounds {
-		alone, err := s.wrk(ctx, s.petstore.url, load{kind: "pet", connections: 1})
-		if err != nil {
-			return err
+// pair is the measurements of two sides, one for each round: of a reference, and of the side
+// that is compared with it.
+type pair [2][]measurement
+
+// ratios returns the ratio of a quantity to that of the reference: the median, minimum and
+// maximum of the rounds.
+func (p pair) ratios(quantity func(measurement) float64) (median, least, greatest float64) {
+	all := make([]float64, len(p[0]))
+	for i := range all {
+		all[i] = quantity(p[1][i]) / quantity(p[0][i])
+	}
+	return medianOf(all, func(r float64) float64 { return r }), slices.Min(all), slices.Max(all)
+}
+
+// fill measures everything and adds it to the report.
+func (s *comparedServers) fill(ctx context.Context, r *report, o options) error {
+	for _, w := range s.workloads() {
+		if strings.Contains(w.name, o.only) {
+			r.results = append(r.results, &result{workload: w})
 		}
-		wrote := make(chan error, 1)
-		go func() {
-			_, err := s.wrk(ctx, s.petstore.url, load{kind: "order", connections: 64})
-			wrote <- err
-		}()
-		beside, err := s.wrk(ctx, s.petstore.url, load{kind: "pet", connections: 1})
-		if err := <-wrote; err != nil {
-			return err
-		}
-		if err != nil {
-			return err
-		}
-		idle, busy = append(idle, alone), append(busy, beside)
+	}
+	if len(r.results) == 0 {
+		return fmt.Errorf("no request has a name that contains %q; run without -only to see the names", o.only)
+	}
+	if err := s.measureRounds(ctx, r, o.rounds); err != nil {
+		return err
+	}
+	hot, err := hotUpdates(ctx, s.database)
+	if err != nil {
+		return err
+	}
+	if hot.updates > 0 {
+		r.add(hot.line())
 	}
 	memory, err := s.petstore.memory()
 	if err != nil {
 		return err
 	}
-	before, after := medianOf(idle, p99Milliseconds), medianOf(busy, p99Milliseconds)
-	slices.Sort(s.startTimes)
-	fmt.Fprintf(out, "p99 of GET /pets/{petId}: %.1f ms idle, %.1f ms while 64 connections order: %.1f times (target: under 5)\n", before, after, after/before)
-	fmt.Fprintf(out, "memory after all rounds: %d MB (target: under 80)\n", memory>>20)
-	fmt.Fprintf(out, "from start to /readyz 200: %d ms, the median of %d starts (target: under 150)\n", s.startTimes[len(s.startTimes)/2].Milliseconds(), len(s.startTimes))
+	const most = 80
+	megabytes := memory >> 20
+	r.add(line{name: "memory after all rounds", ours: fmt.Sprintf("%d MB", megabytes), target: fmt.Sprintf("under %d MB", most), verdict: verdict(megabytes < most)})
+	r.add(startLine(s.startTimes))
+	return nil
+}
+
+// startLine returns the time from the start of the process until it is ready.
+func startLine(times []time.Duration) line {
+	const most = 150
+	slices.Sort(times)
+	median := times[len(times)/2].Milliseconds()
+	return line{
+		name: "start to /readyz 200", ours: fmt.Sprintf("%d ms", median),
+		rounds: fmt.Sprintf("%d to %d ms", times[0].Milliseconds(), times[len(times)-1].Milliseconds()),
+		target: fmt.Sprintf("under %d ms", most), verdict: verdict(median < most),
+	}
+}
+
+// measureRounds measures every workload, round after round. Its sides are measured in direct
+// succession, and take turns to go first.
+func (s *comparedServers) measureRounds(ctx context.Context, r *report, rounds int) error {
+	brief := *s.generator
+	brief.duration = warmUp
+	for _, l := range r.results {
+		for _, side := range []side{l.other, l.ours} {
+			if _, err := side.measure(ctx, &brief); err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+		}
+	}
+	disturbed, err := watchDisturbance()
+	if err != nil {
+		return err
+	}
+	for round := range rounds {
+		err := disturbed.during(ctx, func() error {
+			for _, l := range r.results {
+				if err := l.measure(ctx, s.generator, round); err != nil {
+					return fmt.Errorf("%s: %w", l.name, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.warnings = append(r.warnings, disturbed.warnings()...)
+	return nil
+}
+
+// measure adds a round.
+func (l *result) measure(ctx context.Context, g *generator, round int) error {
+	sides := [2]side{l.other, l.ours}
+	for i := range sides {
+		at := (round + i) % len(sides)
+		m, err := sides[at].measure(ctx, g)
+		if err != nil {
+			return err
+		}
+		l.measured[at] = append(l.measured[at], m)
+	}
 	return nil
 }
 

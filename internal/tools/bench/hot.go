@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -33,18 +32,24 @@ func resetUpdateCounts(ctx context.Context, databaseURL string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// printHOT prints the share of the updates of inventory that were HOT since
-// [resetUpdateCounts].
-func printHOT(ctx context.Context, out io.Writer, name, databaseURL string) error {
+// hotCount counts the updates of inventory, and those of them that were HOT.
+type hotCount struct{ updates, hot int64 }
+
+// hotUpdates counts the updates since [resetUpdateCounts].
+func hotUpdates(ctx context.Context, databaseURL string) (c hotCount, err error) {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
-		return err
+		return c, err
 	}
-	var updates, hot int64
-	err = conn.QueryRow(ctx, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass").Scan(&updates, &hot)
-	if err := errors.Join(err, conn.Close(ctx)); err != nil || updates == 0 {
-		return err
+	err = conn.QueryRow(ctx, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass").Scan(&c.updates, &c.hot)
+	return c, errors.Join(err, conn.Close(ctx))
+}
+
+func (c hotCount) line() line {
+	share := float64(c.hot) / float64(c.updates)
+	return line{
+		name: "HOT updates of inventory", ours: fmt.Sprintf("%.3f", share),
+		other: "all updates", theirs: thousands(float64(c.updates)),
+		target: fmt.Sprintf("at least %.2f", leastHOT), verdict: verdict(share >= leastHOT),
 	}
-	fmt.Fprintf(out, "HOT updates of inventory, %s: %.3f of %d (target: at least %.2f)\n", name, float64(hot)/float64(updates), updates, leastHOT)
-	return nil
 }

@@ -33,22 +33,26 @@ function init(args)
   math.randomseed(os.time() * 1000 + number)
 end
 
-local function send(method, target, body, idempotencyKey)
-  local headers = { Authorization = "Bearer " .. keys[math.random(#keys)], ["Idempotency-Key"] = idempotencyKey }
+local function send(method, target, body, headers)
+  headers = headers or {}
+  headers.Authorization = "Bearer " .. keys[math.random(#keys)]
   if body then headers["Content-Type"] = "application/json" end
   return wrk.format(method, target, headers, body)
 end
 
 local requests = {
   pet = function() return send("GET", "/pets/" .. pets()) end,
-  batch = function() return send("GET", "/pets?id=" .. pets()) end,
   path = function() return send("GET", path()) end,
   order = function() return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}') end,
   keyed = function()
     sent = sent + 1
-    return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}', began .. "-" .. number .. "-" .. sent)
+    return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}', { ["Idempotency-Key"] = began .. "-" .. number .. "-" .. sent })
   end,
   sale = function() return send("POST", "/store/orders", '{"petId":' .. hot .. ',"quantity":1}') end,
+  swaggerPet = function() return send("GET", "/pet/" .. pets(), nil, { Accept = "application/json" }) end,
+  swaggerOrder = function()
+    return send("POST", "/store/order", '{"id":' .. math.random(1000) .. ',"petId":' .. pets() .. ',"quantity":1,"status":"placed","complete":false}', { Accept = "application/json" })
+  end,
   create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":' .. category .. '}') end,
 }
 

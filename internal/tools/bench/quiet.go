@@ -83,68 +83,87 @@ func loadAverage() (float64, error) {
 	return load / float64(runtime.NumCPU()), err
 }
 
-// warnOfLoad prints a warning if other programs ran during the last minute.
-func warnOfLoad(out io.Writer) error {
+// loadWarning returns a warning if other programs ran during the last minute, or "".
+func loadWarning() (string, error) {
 	load, err := loadAverage()
-	if errors.Is(err, os.ErrNotExist) {
-		fmt.Fprintln(out, "note: this system has no /proc/loadavg, so bench cannot check whether the machine is quiet")
-		return nil
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "This system has no /proc/loadavg, so bench cannot check whether the machine is quiet.", nil
+	case err == nil && load > quietLoad:
+		return fmt.Sprintf("The machine is not quiet: the load average is %.2f for each CPU. Stop other programs, wait a minute and run this again.", load), nil
 	}
-	if err == nil && load > quietLoad {
-		fmt.Fprintf(out, "WARNING: the machine is not quiet: the load average is %.2f for each CPU. Stop other programs, wait a minute and run this again.\n", load)
-	}
-	return err
+	return "", err
 }
 
 // disturbance records how much other programs and virtual machines disturb a comparison. On
 // a system without /proc/stat it is nil and records nothing.
 type disturbance struct {
-	began  cpuTimes
-	others []float64 // the busy share before each round, without load of our own
+	others []float64 // the busy share before and after each round, without load of our own
+	stolen []float64 // the share that the host took during each round
 }
 
 func watchDisturbance() (*disturbance, error) {
-	began, err := readCPUTimes()
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := readCPUTimes(); errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // nothing to record without /proc/stat
+	} else if err != nil {
+		return nil, err
 	}
-	return &disturbance{began: began}, err
+	return &disturbance{}, nil
 }
 
-// sample records how busy the machine is while it should be idle.
-func (d *disturbance) sample(ctx context.Context) error {
+// during runs a round and records what disturbs it.
+func (d *disturbance) during(ctx context.Context, round func() error) error {
 	if d == nil {
-		return nil
+		return round()
 	}
-	before, err := readCPUTimes()
+	before, err := d.sample(ctx)
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(quietSample):
+	if err := round(); err != nil {
+		return err
 	}
-	after, err := readCPUTimes()
-	busy, _ := after.since(before)
-	d.others = append(d.others, busy)
+	after, err := d.sample(ctx)
+	_, stolen := after.since(before)
+	d.stolen = append(d.stolen, stolen)
 	return err
 }
 
-// warn prints a warning if anything disturbed the comparison.
-func (d *disturbance) warn(out io.Writer) error {
-	if d == nil {
+// sample records how busy the machine is while it should be idle. It returns the times at
+// the end.
+func (d *disturbance) sample(ctx context.Context) (now cpuTimes, err error) {
+	before, err := readCPUTimes()
+	if err != nil {
+		return now, err
+	}
+	select {
+	case <-ctx.Done():
+		return now, ctx.Err()
+	case <-time.After(quietSample):
+	}
+	now, err = readCPUTimes()
+	busy, _ := now.since(before)
+	d.others = append(d.others, busy)
+	return now, err
+}
+
+// warnings returns a warning for each kind of disturbance.
+func (d *disturbance) warnings() (all []string) {
+	if d == nil || len(d.stolen) == 0 {
 		return nil
 	}
-	now, err := readCPUTimes()
-	if err != nil {
-		return err
+	if most := slices.Max(d.stolen); most > quietShare {
+		all = append(all, fmt.Sprintf("The host ran other virtual machines in %.0f %% of the CPU time of a round (steal). Do not trust differences; run this again.", 100*most))
 	}
-	if _, stolen := now.since(d.began); stolen > quietShare {
-		fmt.Fprintf(out, "WARNING: the host ran other virtual machines in %.0f %% of the CPU time (steal). Do not trust differences; run this again.\n", 100*stolen)
+	if most := slices.Max(d.others); most > quietShare {
+		all = append(all, fmt.Sprintf("Other programs used up to %.0f %% of the CPU time between rounds. Stop them and run this again.", 100*most))
 	}
-	if len(d.others) > 0 && slices.Max(d.others) > quietShare {
-		fmt.Fprintf(out, "WARNING: other programs used up to %.0f %% of the CPU time between rounds. Stop them and run this again.\n", 100*slices.Max(d.others))
+	return all
+}
+
+// printWarnings prints warnings, one per line.
+func printWarnings(out io.Writer, warnings []string) {
+	for _, warning := range warnings {
+		fmt.Fprintln(out, "WARNING:", warning)
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,16 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"petstore/db"
-	"petstore/internal/account"
-	"petstore/internal/auth"
-	"petstore/internal/localpg"
-	"petstore/internal/postgres"
-	"petstore/internal/seed"
 )
 
 const (
@@ -37,98 +26,6 @@ const (
 var petstoreEnv = []string{
 	"PETSTORE_RATE_LIMIT=1000000", "PETSTORE_RATE_BURST=1000000", "PETSTORE_AUTH_FAILURE_LIMIT=1000000",
 	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json",
-}
-
-// startPostgres starts a cluster with fsync and synchronous_commit on, as in production.
-func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.Binaries, error) {
-	binaries, err := localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr)
-	if err != nil {
-		return nil, binaries, err
-	}
-	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir, Settings: map[string]string{
-		"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "200", "autovacuum": "off",
-	}})
-	return cluster, binaries, err
-}
-
-// prepareDatabase migrates a database, loads the sample data and creates keys of the large
-// account, and one of each small account. Every pet is available and in stock.
-func prepareDatabase(ctx context.Context, url string, pets int) (keys, small []string, err error) {
-	if err := migrate(ctx, url); err != nil {
-		return nil, nil, err
-	}
-	pool, err := pgxpool.New(ctx, url)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer pool.Close()
-	queries := db.New(pool)
-	owner, err := account.Ensure(ctx, queries, benchAccount)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := seed.Load(ctx, pool, owner.ID, pets, nil); err != nil {
-		return nil, nil, err
-	}
-	for _, statement := range []string{
-		"UPDATE inventory SET quantity = " + strconv.Itoa(unitsInStock),
-		"UPDATE pets SET status = 'available' WHERE status <> 'available'",
-	} {
-		if _, err := pool.Exec(ctx, statement); err != nil {
-			return nil, nil, err
-		}
-	}
-	for range apiKeys {
-		_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: owner.ID, Name: "bench", Scope: auth.Write})
-		if err != nil {
-			return nil, nil, err
-		}
-		keys = append(keys, secret.Reveal())
-	}
-	if small, err = addSmallAccounts(ctx, pool); err != nil {
-		return nil, nil, err
-	}
-	return keys, small, vacuum(ctx, url)
-}
-
-func migrate(ctx context.Context, url string) error {
-	m, err := postgres.OpenMigrations(ctx, url)
-	if err != nil {
-		return err
-	}
-	_, err = m.Up(ctx)
-	return errors.Join(err, m.Close())
-}
-
-// addSmallAccounts creates the small accounts with their stores, and returns a key of each.
-func addSmallAccounts(ctx context.Context, pool *pgxpool.Pool) (keys []string, err error) {
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		queries := db.New(tx)
-		var ids []int64
-		for i := range smallAccounts {
-			owner, err := account.Ensure(ctx, queries, fmt.Sprintf("small %d", i+1))
-			if err != nil {
-				return err
-			}
-			_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: owner.ID, Name: "bench", Scope: auth.Write})
-			if err != nil {
-				return err
-			}
-			ids, keys = append(ids, owner.ID), append(keys, secret.Reveal())
-		}
-		stores := fmt.Sprintf("unnest($1::bigint[]) AS account, generate_series(1, %d) AS pet", smallPets)
-		for _, statement := range []string{
-			"INSERT INTO categories (account_id, id, name, name_key) SELECT account, 1, 'Cats', 'cats' FROM unnest($1::bigint[]) AS account",
-			"INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT account, pet, 1, 'Pet ' || pet, 'pet ' || pet FROM " + stores,
-			"INSERT INTO inventory (account_id, pet_id, quantity) SELECT account, pet, " + strconv.Itoa(unitsInStock) + " FROM " + stores,
-		} {
-			if _, err := tx.Exec(ctx, statement, ids); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return keys, err
 }
 
 // process is a running server.

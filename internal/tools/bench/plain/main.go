@@ -1,7 +1,7 @@
-// Plain is the server that the benchmark compares Petstore with. It does the same work on
-// the same tables as in a tutorial of this stack: Gin, one pgx query, c.JSON, and an order
-// as BEGIN, SELECT FOR UPDATE, UPDATE, INSERT, COMMIT. It has no keys, limits, logs,
-// validation or ETags.
+// Plain is the server that the benchmark compares Petstore with. It does the same work with
+// the same pets as in a tutorial of this stack: Gin, one pgx query, c.JSON, and an order as
+// BEGIN, SELECT FOR UPDATE, UPDATE, INSERT, COMMIT. Its tables are in schema.sql. It has no
+// keys, limits, logs, validation, ETags, accounts or sort orders.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -34,10 +33,7 @@ type order struct {
 	Complete bool       `json:"complete"`
 }
 
-type handlers struct {
-	pool    *pgxpool.Pool
-	account int64 // whose store this is; the keys of its clients are not checked
-}
+type handlers struct{ pool *pgxpool.Pool }
 
 // main serves on the address, database URL and number of connections in its arguments.
 func main() {
@@ -63,9 +59,6 @@ func run(ctx context.Context, addr, url, maxConns string) error {
 	}
 	defer pool.Close()
 	h := &handlers{pool: pool}
-	if err := pool.QueryRow(ctx, "SELECT id FROM accounts ORDER BY id LIMIT 1").Scan(&h.account); err != nil {
-		return err
-	}
 	gin.SetMode(gin.ReleaseMode)
 	engine := gin.New()
 	engine.GET("/pets", h.listPets)
@@ -83,7 +76,7 @@ func (h *handlers) getPet(c *gin.Context) {
 		return
 	}
 	var p pet
-	err = h.pool.QueryRow(c.Request.Context(), "SELECT id, name, category_id, status FROM pets WHERE account_id = $1 AND id = $2", h.account, id).
+	err = h.pool.QueryRow(c.Request.Context(), "SELECT id, name, category_id, status FROM pets WHERE id = $1", id).
 		Scan(&p.ID, &p.Name, &p.CategoryID, &p.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
 		c.JSON(http.StatusNotFound, gin.H{"error": "not found"})
@@ -102,11 +95,12 @@ func (h *handlers) listPets(c *gin.Context) {
 		c.JSON(http.StatusBadRequest, gin.H{"error": "invalid limit"})
 		return
 	}
-	query, args := "SELECT id, name, category_id, status FROM pets WHERE account_id = $2 ORDER BY id LIMIT $1", []any{limit, h.account}
-	if id := c.Query("id"); id != "" {
-		query, args = "SELECT id, name, category_id, status FROM pets WHERE account_id = $2 AND id = $3 LIMIT $1", append(args, id)
+	after, err := strconv.ParseInt(c.DefaultQuery("after", "0"), 10, 64)
+	if err != nil {
+		c.JSON(http.StatusBadRequest, gin.H{"error": "invalid after"})
+		return
 	}
-	rows, err := h.pool.Query(c.Request.Context(), query, args...)
+	rows, err := h.pool.Query(c.Request.Context(), "SELECT id, name, category_id, status FROM pets WHERE id > $1 ORDER BY id LIMIT $2", after, limit)
 	if err != nil {
 		c.JSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
 		return
@@ -137,12 +131,11 @@ func (h *handlers) createPet(c *gin.Context) {
 	p.Status = "available"
 	err := pgx.BeginFunc(c.Request.Context(), h.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(c.Request.Context(),
-			"INSERT INTO pets (account_id, name, name_key, category_id, status) VALUES ($1, $2, $3, $4, $5) RETURNING id",
-			h.account, p.Name, strings.ToLower(p.Name), p.CategoryID, p.Status).Scan(&p.ID)
+			"INSERT INTO pets (name, category_id, status) VALUES ($1, $2, $3) RETURNING id", p.Name, p.CategoryID, p.Status).Scan(&p.ID)
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(c.Request.Context(), "INSERT INTO inventory (account_id, pet_id, quantity) VALUES ($1, $2, 0)", h.account, p.ID)
+		_, err = tx.Exec(c.Request.Context(), "INSERT INTO inventory (pet_id, quantity) VALUES ($1, 0)", p.ID)
 		return err
 	})
 	if err != nil {
@@ -163,18 +156,18 @@ func (h *handlers) placeOrder(c *gin.Context) {
 	ctx := c.Request.Context()
 	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
 		var stock int64
-		if err := tx.QueryRow(ctx, "SELECT quantity FROM inventory WHERE account_id = $1 AND pet_id = $2 FOR UPDATE", h.account, o.PetID).Scan(&stock); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT quantity FROM inventory WHERE pet_id = $1 FOR UPDATE", o.PetID).Scan(&stock); err != nil {
 			return err
 		}
 		if stock < o.Quantity {
 			return errNoStock
 		}
-		_, err := tx.Exec(ctx, "UPDATE inventory SET quantity = quantity - $3, held = held + $3 WHERE account_id = $1 AND pet_id = $2", h.account, o.PetID, o.Quantity)
+		_, err := tx.Exec(ctx, "UPDATE inventory SET quantity = quantity - $2 WHERE pet_id = $1", o.PetID, o.Quantity)
 		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, "INSERT INTO orders (account_id, pet_id, quantity, ship_date) VALUES ($1, $2, $3, $4) RETURNING id",
-			h.account, o.PetID, o.Quantity, o.ShipDate).Scan(&o.ID)
+		return tx.QueryRow(ctx, "INSERT INTO orders (pet_id, quantity, ship_date) VALUES ($1, $2, $3) RETURNING id",
+			o.PetID, o.Quantity, o.ShipDate).Scan(&o.ID)
 	})
 	switch {
 	case errors.Is(err, errNoStock):
