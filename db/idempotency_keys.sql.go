@@ -10,9 +10,11 @@ import (
 )
 
 const awaitStandby = `-- name: AwaitStandby :exec
+
 SELECT pg_logical_emit_message(true, 'petstore', '')
 `
 
+// queries/groupcommit.sql has the other statements.
 // Makes the commit of this transaction wait for the synchronous standby, as a
 // commit that changes rows does. Otherwise the commit of a read-only transaction
 // returns at once. The message follows everything in the WAL that the transaction
@@ -21,102 +23,6 @@ SELECT pg_logical_emit_message(true, 'petstore', '')
 func (q *Queries) AwaitStandby(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, awaitStandby)
 	return err
-}
-
-const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
-SELECT fingerprint, status, location, body
-FROM idempotency_keys
-WHERE idempotency_keys.account_id = $1
-  AND api_key_id = $2
-  AND key = $3
-  AND created_at > now() - interval '24 hours'
-  AND NOT EXISTS (SELECT FROM account_state WHERE account_state.account_id = $1 AND account_state.reset_at >= idempotency_keys.created_at)
-`
-
-type IdempotencyKeyGetParams struct {
-	AccountID int64
-	APIKeyID  int64
-	Key       string
-}
-
-type IdempotencyKeyGetRow struct {
-	Fingerprint []byte
-	Status      int32
-	Location    string
-	Body        []byte
-}
-
-// Returns a stored response that is not older than 24 hours or the last reset.
-func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetParams) (IdempotencyKeyGetRow, error) {
-	row := q.db.QueryRow(ctx, idempotencyKeyGet, arg.AccountID, arg.APIKeyID, arg.Key)
-	var i IdempotencyKeyGetRow
-	err := row.Scan(
-		&i.Fingerprint,
-		&i.Status,
-		&i.Location,
-		&i.Body,
-	)
-	return i, err
-}
-
-const idempotencyKeyKeep = `-- name: IdempotencyKeyKeep :exec
-INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
-ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
-SET fingerprint = excluded.fingerprint,
-    status      = excluded.status,
-    location    = excluded.location,
-    body        = excluded.body,
-    created_at  = excluded.created_at
-`
-
-type IdempotencyKeyKeepParams struct {
-	AccountID   int64
-	APIKeyID    int64
-	Key         string
-	Fingerprint []byte
-	Status      int32
-	Location    string
-	Body        []byte
-}
-
-// Stores a response. Replaces an expired one that the sweep has not deleted yet. The
-// time is not that of the transaction, which may have begun before a reset that it
-// waited for.
-func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) error {
-	_, err := q.db.Exec(ctx, idempotencyKeyKeep,
-		arg.AccountID,
-		arg.APIKeyID,
-		arg.Key,
-		arg.Fingerprint,
-		arg.Status,
-		arg.Location,
-		arg.Body,
-	)
-	return err
-}
-
-const idempotencyKeyLock = `-- name: IdempotencyKeyLock :one
-SELECT pg_try_advisory_xact_lock(hashtextextended('idempotency ' || $1::text, $2::bigint))
-FROM account_state
-WHERE account_id = $3
-`
-
-type IdempotencyKeyLockParams struct {
-	Key       string
-	APIKeyID  int64
-	AccountID int64
-}
-
-// Locks a key until the transaction ends. Returns false if another request holds
-// it. The lock is taken through a row of the account, so that on a sharded cluster
-// it is taken where the account is. The client chooses the key, so the prefix keeps it
-// apart from the other advisory locks.
-func (q *Queries) IdempotencyKeyLock(ctx context.Context, arg IdempotencyKeyLockParams) (bool, error) {
-	row := q.db.QueryRow(ctx, idempotencyKeyLock, arg.Key, arg.APIKeyID, arg.AccountID)
-	var pg_try_advisory_xact_lock bool
-	err := row.Scan(&pg_try_advisory_xact_lock)
-	return pg_try_advisory_xact_lock, err
 }
 
 const idempotencyKeySweep = `-- name: IdempotencyKeySweep :execrows

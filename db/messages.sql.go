@@ -23,31 +23,6 @@ func (q *Queries) MessageCount(ctx context.Context, accountID int64) (int64, err
 	return count, err
 }
 
-const messageCreate = `-- name: MessageCreate :one
-INSERT INTO messages (account_id, id, message)
-VALUES ($1, $2, $3)
-RETURNING account_id, id, message, status, created_at
-`
-
-type MessageCreateParams struct {
-	AccountID int64
-	ID        string
-	Message   string
-}
-
-func (q *Queries) MessageCreate(ctx context.Context, arg MessageCreateParams) (Message, error) {
-	row := q.db.QueryRow(ctx, messageCreate, arg.AccountID, arg.ID, arg.Message)
-	var i Message
-	err := row.Scan(
-		&i.AccountID,
-		&i.ID,
-		&i.Message,
-		&i.Status,
-		&i.CreatedAt,
-	)
-	return i, err
-}
-
 const messageGet = `-- name: MessageGet :one
 SELECT account_id, id, message, status, created_at
 FROM messages

@@ -419,31 +419,6 @@ func (q *Queries) StoreClose(ctx context.Context, accountID int64) error {
 	return err
 }
 
-const storeCount = `-- name: StoreCount :one
-SELECT CASE $1::text
-    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = $2 LIMIT $3) AS counted)
-    ELSE 0
-END::bigint
-`
-
-type StoreCountParams struct {
-	Kind      string
-	AccountID int64
-	Bound     int32
-}
-
-// Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
-// runs.
-func (q *Queries) StoreCount(ctx context.Context, arg StoreCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, storeCount, arg.Kind, arg.AccountID, arg.Bound)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
 const storeDeleteCategories = `-- name: StoreDeleteCategories :execrows
 DELETE FROM categories
 WHERE categories.account_id = $1

@@ -1,21 +1,4 @@
--- name: IdempotencyKeyLock :one
--- Locks a key until the transaction ends. Returns false if another request holds
--- it. The lock is taken through a row of the account, so that on a sharded cluster
--- it is taken where the account is. The client chooses the key, so the prefix keeps it
--- apart from the other advisory locks.
-SELECT pg_try_advisory_xact_lock(hashtextextended('idempotency ' || @key::text, @api_key_id::bigint))
-FROM account_state
-WHERE account_id = @account_id;
-
--- name: IdempotencyKeyGet :one
--- Returns a stored response that is not older than 24 hours or the last reset.
-SELECT fingerprint, status, location, body
-FROM idempotency_keys
-WHERE idempotency_keys.account_id = @account_id
-  AND api_key_id = @api_key_id
-  AND key = @key
-  AND created_at > now() - interval '24 hours'
-  AND NOT EXISTS (SELECT FROM account_state WHERE account_state.account_id = @account_id AND account_state.reset_at >= idempotency_keys.created_at);
+-- queries/groupcommit.sql has the other statements.
 
 -- name: AwaitStandby :exec
 -- Makes the commit of this transaction wait for the synchronous standby, as a
@@ -24,19 +7,6 @@ WHERE idempotency_keys.account_id = @account_id
 -- has read, so a standby that has the message has that too. Every role may send it,
 -- and nothing reads it.
 SELECT pg_logical_emit_message(true, 'petstore', '');
-
--- name: IdempotencyKeyKeep :exec
--- Stores a response. Replaces an expired one that the sweep has not deleted yet. The
--- time is not that of the transaction, which may have begun before a reset that it
--- waited for.
-INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-VALUES (@account_id, @api_key_id, @key, @fingerprint, @status, @location, @body, clock_timestamp())
-ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO UPDATE
-SET fingerprint = excluded.fingerprint,
-    status      = excluded.status,
-    location    = excluded.location,
-    body        = excluded.body,
-    created_at  = excluded.created_at;
 
 -- name: IdempotencyKeySweep :execrows
 -- Deletes some of the expired responses of all accounts. Several processes may

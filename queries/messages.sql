@@ -1,8 +1,3 @@
--- name: MessageCreate :one
-INSERT INTO messages (account_id, id, message)
-VALUES (@account_id, @id, @message)
-RETURNING account_id, id, message, status, created_at;
-
 -- name: MessageGet :one
 SELECT account_id, id, message, status, created_at
 FROM messages

@@ -23,17 +23,6 @@ SELECT closed
 FROM account_state
 WHERE account_id = @account_id;
 
--- name: StoreCount :one
--- Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
--- runs.
-SELECT CASE @kind::text
-    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = @account_id LIMIT @bound) AS counted)
-    ELSE 0
-END::bigint;
-
 -- name: StoreClose :exec
 UPDATE account_state
 SET closed = true

@@ -138,8 +138,9 @@ func (s *shop) wantOrders(want int) {
 	}
 }
 
-// TestKilledBeforeTheResponse: the server is killed at a point that a lock holds
-// open, between writing the order and sending the response.
+// TestKilledBeforeTheResponse: the server is killed at a point that a lock holds open,
+// before sending the response. The statements that write an order reach PostgreSQL
+// together with the COMMIT, so PostgreSQL carries them out even if the server is gone.
 func TestKilledBeforeTheResponse(t *testing.T) {
 	t.Parallel()
 	for _, point := range []struct {
@@ -150,25 +151,26 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 		survives bool   // whether the order survives
 	}{
 		{
-			name: "before storing the response",
-			hold: "LOCK TABLE idempotency_keys IN SHARE MODE",
-			held: "IdempotencyKeyKeep",
+			name: "before deciding about the order",
+			hold: "LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE",
+			held: "IdempotencyKeysGet",
 		},
 		{
 			name: "before the commit",
 			prepare: `
 				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
 				CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()`,
-			hold: "SELECT pg_advisory_xact_lock(1)",
-			held: "IdempotencyKeyKeep",
+			hold:     "SELECT pg_advisory_xact_lock(1)",
+			held:     "IdempotencyKeysInsert",
+			survives: true,
 		},
 		{
-			name: "during the commit, before sending the response",
+			name: "during the commit",
 			prepare: `
 				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
 				CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`,
 			hold:     "SELECT pg_advisory_xact_lock(1)",
-			held:     "commit",
+			held:     "COMMIT",
 			survives: true,
 		},
 	} {

@@ -165,9 +165,8 @@ const (
 )
 
 // Enter begins a write to the store of a sandbox. It must come first in the
-// transaction of the write, and waits while the sandbox is reset. A write that creates
-// rows needs the sandbox alone, so that [CheckRoom] holds until it commits. The error
-// is [ErrClosed] or a database error.
+// transaction of the write, and waits while the sandbox is reset. The error is
+// [ErrClosed] or a database error.
 func Enter(ctx context.Context, queries *db.Queries, id int64, alone bool) error {
 	lock := queries.StoreLockShared
 	if alone {
@@ -177,16 +176,6 @@ func Enter(ctx context.Context, queries *db.Queries, id int64, alone bool) error
 		return err
 	}
 	return checkOpen(ctx, queries, id)
-}
-
-// CheckRoom returns [ErrFull] if a sandbox has [MaxRows] rows of a kind. The
-// transaction must have called [Enter] alone.
-func CheckRoom(ctx context.Context, queries *db.Queries, id int64, kind Kind) error {
-	rows, err := queries.StoreCount(ctx, db.StoreCountParams{Kind: string(kind), AccountID: id, Bound: MaxRows})
-	if err == nil && rows >= MaxRows {
-		err = ErrFull
-	}
-	return err
 }
 
 // checkOpen returns [ErrClosed] if the account is deleted.

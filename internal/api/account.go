@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 // apiKey is the ApiKey schema of the spec.
@@ -87,25 +85,20 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := runOnce(s, c, in, effect[issuedKey]{
-		multiple: true,
-		statement: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
-			row, secret, err := auth.Issue(ctx, queries, key)
-			if errors.Is(err, auth.ErrTooManyKeys) {
-				err = errTooManyAPIKeys
-			}
-			return issuedKey{db.APIKeyListRecentRow{
-				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
-			}, secret}, err
-		},
-		respond: issuedKey.created,
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+		row, secret, err := auth.Issue(ctx, queries, key)
+		if errors.Is(err, auth.ErrTooManyKeys) {
+			err = errTooManyAPIKeys
+		}
+		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
+		}), secret.Reveal()}, err
 	})
 	if err != nil {
 		return err
 	}
-	recordKeyEvent(c, eventKeyCreated, made.id)
-	writeSecret(c, made)
-	return nil
+	recordKeyEvent(c, eventKeyCreated, made.ID)
+	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // apiKeyParams reads the fields of a new API key. It expires no later than the key of
@@ -140,15 +133,12 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if seconds != nil {
 		grace = time.Duration(*seconds) * time.Second
 	}
-	made, err := runOnce(s, c, in, effect[issuedKey]{
-		statement: func(ctx context.Context, queries *db.Queries) (issuedKey, error) {
-			row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
-			return issuedKey{db.APIKeyListRecentRow{
-				ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
-				ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
-			}, secret}, err
-		},
-		respond: issuedKey.created,
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+		row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
+		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
+			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
+		}), secret.Reveal()}, err
 	})
 	if errors.Is(err, auth.ErrNoKey) {
 		return errAPIKeyNotFound
@@ -158,18 +148,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	s.verifier.Forget()
 	recordKeyEvent(c, eventKeyRotated, in.pathID)
-	writeSecret(c, made)
-	return nil
-}
-
-// issuedKey is a key with a new secret.
-type issuedKey struct {
-	row    db.APIKeyListRecentRow
-	secret auth.Secret
-}
-
-func (k issuedKey) created() (created, error) {
-	return created{status: http.StatusCreated, location: itemPath("/account/api-keys", k.row.ID), value: apiKeyWithSecret{apiKeyFrom(k.row), k.secret.Reveal()}, id: k.row.ID}, nil
+	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // revokeAPIKey revokes all secrets of a key. The key may be that of the request, unless
@@ -180,11 +159,8 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	revoked, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-		return auth.Revoke(ctx, db.New(tx), caller(c).AccountID, id)
+	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
+		return auth.Revoke(ctx, queries, caller(c).AccountID, id)
 	})
 	switch {
 	case errors.Is(err, auth.ErrNoKey):
@@ -202,10 +178,15 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	return nil
 }
 
-// writeSecret sends a response with a secret, which nobody may store. It has no entity
-// tag, because no GET returns this representation.
-func writeSecret(c *gin.Context, made response) {
-	c.Header("Location", made.location)
+// writeSecret sends a new resource with its secret, which nobody may store. It has no
+// entity tag, because no GET returns this representation.
+func writeSecret(c *gin.Context, location string, value any) error {
+	body, err := httpjson.Encode(value)
+	if err != nil {
+		return err
+	}
+	c.Header("Location", location)
 	c.Header("Cache-Control", "no-store")
-	httpjson.Send(c.Writer, made.status, httpjson.ContentType, made.body)
+	httpjson.Send(c.Writer, http.StatusCreated, httpjson.ContentType, body)
+	return nil
 }

@@ -2,13 +2,13 @@ package api
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/casefold"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -26,38 +26,24 @@ func categoryFrom(row db.Category) category {
 
 func (s *Server) createCategory(c *gin.Context) error {
 	in := s.decode(c, required("name"), readOnly("id"))
-	params, err := categoryParams(in)
-	if err != nil {
-		return err
-	}
-	params.AccountID = caller(c).AccountID
-	made, err := runOnce(s, c, in, effect[db.Category]{
-		creates: account.Categories,
-		statement: func(ctx context.Context, queries *db.Queries) (db.Category, error) {
-			row, err := queries.CategoryCreate(ctx, params)
-			if postgres.IsUniqueViolation(err) {
-				err = errCategoryExists
-			}
-			return row, err
-		},
-		respond: func(row db.Category) (created, error) {
-			return created{status: http.StatusCreated, location: itemPath("/categories", row.ID), value: categoryFrom(row)}, nil
-		},
-	})
-	if err != nil {
-		return err
-	}
-	writeCreated(c, made)
-	return nil
-}
-
-// categoryParams reads the fields of a new category.
-func categoryParams(in *input) (db.CategoryCreateParams, error) {
 	name, description := in.Name(maxNameLength), in.Text("description", 0, maxDescriptionLength)
 	if err := in.Err(); err != nil {
-		return db.CategoryCreateParams{}, err
+		return err
 	}
-	return db.CategoryCreateParams{Name: *name, NameKey: casefold.Key(*name), Description: description}, nil
+	wanted := db.Category{Name: *name, NameKey: casefold.Key(*name), Description: description}
+	return uniqueCategory(s.post(c, in, groupcommit.Write{Alone: true, Creates: account.Categories, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		made := wanted
+		made.ID = state.CreateCategory(made)
+		return created(itemPath("/categories", made.ID), categoryFrom(made))
+	}}))
+}
+
+// uniqueCategory returns the error of the API for a name that another category has.
+func uniqueCategory(err error) error {
+	if postgres.IsUniqueViolation(err) {
+		return errCategoryExists
+	}
+	return err
 }
 
 func (s *Server) getCategory(c *gin.Context) error {
@@ -80,23 +66,16 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockCategory(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (db.Category, error) {
-		return queries.CategoryUpdate(ctx, db.CategoryUpdateParams{
-			AccountID:      caller(c).AccountID,
-			ID:             in.pathID,
-			Name:           name,
-			NameKey:        keyOf(name),
-			SetDescription: description != nil || cleared,
-			Description:    description,
-		})
-	})
-	if postgres.IsUniqueViolation(err) {
-		return errCategoryExists
-	}
-	if err != nil {
-		return orNotFound(err, errCategoryNotFound)
-	}
-	return httpjson.WriteResource(c.Writer, c.Request, categoryFrom(row))
+	return uniqueCategory(s.changeCategory(c, in.pathID, func(state *groupcommit.State, changed db.Category) (groupcommit.Response, error) {
+		if name != nil {
+			changed.Name, changed.NameKey = *name, casefold.Key(*name)
+		}
+		if description != nil || cleared {
+			changed.Description = description
+		}
+		state.SetCategory(changed)
+		return updated(categoryFrom(changed))
+	}))
 }
 
 func (s *Server) deleteCategory(c *gin.Context) error {
@@ -105,27 +84,28 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	deleted, err := updateIfMatch(s, c, lockCategory(caller(c).AccountID, id), func(ctx context.Context, queries *db.Queries) (int64, error) {
-		return queries.CategoryDelete(ctx, db.CategoryDeleteParams{AccountID: caller(c).AccountID, ID: id})
+	return s.changeCategory(c, id, func(state *groupcommit.State, _ db.Category) (groupcommit.Response, error) {
+		if state.HasPets(id) {
+			return refused(errCategoryInUse)
+		}
+		state.DeleteCategory(id)
+		return deleted, nil
 	})
-	switch {
-	case postgres.IsForeignKeyViolation(err):
-		return errCategoryInUse
-	case err != nil:
-		return orNotFound(err, errCategoryNotFound)
-	case deleted == 0:
-		return errCategoryNotFound
-	}
-	c.Status(http.StatusNoContent)
-	return nil
 }
 
-// lockCategory locks a category for If-Match.
-func lockCategory(accountID, id int64) func(context.Context, *db.Queries) (any, error) {
-	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.CategoryLock(ctx, db.CategoryLockParams{AccountID: accountID, ID: id})
-		return categoryFrom(row), err
-	}
+// changeCategory decides on a category, if it exists and the preconditions hold.
+func (s *Server) changeCategory(c *gin.Context, id int64, decide func(*groupcommit.State, db.Category) (groupcommit.Response, error)) error {
+	request := c.Request
+	return s.commit(c, groupcommit.Write{Category: id, Alone: true, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		current, known := state.Category(id)
+		if !known {
+			return refused(errCategoryNotFound)
+		}
+		if err := checkTag(request, categoryFrom(current)); err != nil {
+			return refused(err)
+		}
+		return decide(state, current)
+	}})
 }
 
 func (s *Server) listCategories(c *gin.Context) error {

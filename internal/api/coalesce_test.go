@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,77 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
-
-// TestSharedOrdersEqualOrdersInSequence: orders of one pet that share a statement
-// have the same results as orders in sequence, for any quantities and stock.
-func TestSharedOrdersEqualOrdersInSequence(t *testing.T) {
-	t.Parallel()
-	const rounds, most = 60, 12
-	p := start(t)
-	queries, account := db.New(p.db), p.accountID()
-	none := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-	type outcome struct {
-		Placed   bool
-		ShipDate *time.Time
-		Status   string // status of the pet before the order
-	}
-	for round := range rounds {
-		random := rand.New(rand.NewPCG(uint64(round), 1))
-		status := []string{"available", "available", "pending", "sold"}[random.IntN(4)]
-		stock := random.Int64N(20)
-		inTurn, together := p.stage(on("available", stock)), p.stage(on("available", stock))
-		for _, s := range []scene{inTurn, together} {
-			p.patch(s.petPath(), object{"status": status}).want(200)
-		}
-		all := db.OrderPlaceManyParams{AccountID: account, PetID: together.pet, NoShipDate: none}
-		var want, got []outcome
-		for range 1 + random.IntN(most) {
-			quantity := 1 + random.Int64N(8)
-			var shipDate *time.Time
-			all.ShipDates = append(all.ShipDates, none)
-			if random.IntN(2) == 0 {
-				at := time.Date(2026, 1, 1+random.IntN(300), 0, 0, 0, 0, time.UTC)
-				shipDate, all.ShipDates[len(all.ShipDates)-1] = &at, at
-			}
-			all.Quantities = append(all.Quantities, quantity)
-			row, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{AccountID: account, PetID: inTurn.pet, Quantity: quantity, ShipDate: shipDate})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, outcome{row.ID > 0, row.ShipDate, row.PetStatus})
-		}
-		rows, err := queries.OrderPlaceMany(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, row := range rows {
-			got = append(got, outcome{row.ID > 0, row.ShipDate, row.PetStatus})
-			if row.ID == 0 {
-				continue
-			}
-			placed := decode[order](p.get(fmt.Sprintf("/store/orders/%d", row.ID)).want(200))
-			if placed.Quantity != all.Quantities[i] || placed.PetID != together.pet {
-				t.Errorf("order %d of round %d: the response is %+v", i, round, placed)
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("round %d, %s with %d, %v: in sequence (-), together (+)\n%s", round, status, stock, all.Quantities, diff)
-		}
-		if one, other := inTurn.stored(), together.stored(); cmp.Diff(one, other) != "" {
-			t.Errorf("round %d: in sequence %v, together %v", round, one, other)
-		}
-	}
-	if rows, err := queries.OrderPlaceMany(t.Context(), db.OrderPlaceManyParams{AccountID: account, PetID: 1 << 40, Quantities: []int64{1}, ShipDates: []time.Time{none}, NoShipDate: none}); err != nil || len(rows) > 0 {
-		t.Errorf("orders of a pet that does not exist: %v, %v", rows, err)
-	}
-}
 
 // TestConcurrentOrders: each of many concurrent orders of one pet gets its own
 // response.
@@ -237,7 +172,29 @@ type heldKey struct{}
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (s *turnstile) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !s.queries.MatchString(data.SQL) {
+	return s.hold(ctx, data.SQL)
+}
+
+// TraceBatchStart implements pgx.BatchTracer. A batch counts as one statement.
+func (s *turnstile) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	var all []string
+	for _, queued := range data.Batch.QueuedQueries {
+		all = append(all, queued.SQL)
+	}
+	return s.hold(ctx, all...)
+}
+
+// TraceBatchQuery implements pgx.BatchTracer.
+func (*turnstile) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (s *turnstile) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) {
+	s.release(ctx)
+}
+
+// hold holds statements that begin if one of them belongs to the queries.
+func (s *turnstile) hold(ctx context.Context, statements ...string) context.Context {
+	if !slices.ContainsFunc(statements, s.queries.MatchString) {
 		return ctx
 	}
 	s.mu.Lock()
@@ -258,6 +215,11 @@ func (s *turnstile) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (s *turnstile) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	s.release(ctx)
+}
+
+// release counts the end of statements that were held.
+func (s *turnstile) release(ctx context.Context) {
 	if ctx.Value(heldKey{}) == nil {
 		return
 	}
@@ -332,7 +294,7 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 		{"the count of pages", "PetCount", 1, func(p *petstore, i int) (*response, error) {
 			return p.try("GET", fmt.Sprintf("/pets?limit=%d&sort=%s", 1+i, []string{"id", "-name"}[i%2]), nil, "Prefer", "count=exact")
 		}},
-		{"orders of a pet", "OrderPlace|OrderPlaceMany", 1, func(p *petstore, _ int) (*response, error) {
+		{"orders of a pet", "OrdersInsert", 1, func(p *petstore, _ int) (*response, error) {
 			return p.try("POST", "/store/orders", object{"petId": 1001})
 		}},
 	} {
@@ -472,7 +434,7 @@ func TestSharedReadsEndWithTheirClients(t *testing.T) {
 func TestSharedOrdersOutliveTheirClients(t *testing.T) {
 	t.Parallel()
 	const clients = 5
-	s := newTurnstile(t, "OrderPlace|OrderPlaceMany")
+	s := newTurnstile(t, "OrdersInsert")
 	pet := s.newPet("one", 100)
 	leave := s.leaving(clients, "POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet))
 	s.await(clients)

@@ -268,10 +268,11 @@ func (p *petstore) holding(key string, happen func()) {
 			p.t.Error(err)
 		}
 	}()
-	locked, err := db.New(tx).IdempotencyKeyLock(ctx, db.IdempotencyKeyLockParams{AccountID: p.accountID(), Key: key, APIKeyID: p.keyID()})
-	if err != nil || !locked {
-		p.t.Fatalf("the key is locked: %v, %v", locked, err)
-	}
+	db.New(tx).IdempotencyKeysLock(ctx, []db.IdempotencyKeysLockParams{{AccountID: p.accountID(), Keys: []string{key}, ApiKeyIds: []int64{p.keyID()}}}).Query(func(_ int, rows []db.IdempotencyKeysLockRow, err error) {
+		if err != nil || len(rows) != 1 {
+			p.t.Fatalf("the lock of the key: %v, %v", rows, err)
+		}
+	})
 	happen()
 }
 

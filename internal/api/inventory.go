@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 )
 
@@ -35,21 +36,19 @@ func (s *Server) setInventory(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	status, err := updateIfMatch(s, c, lockInventory(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (string, error) {
-		return queries.InventorySet(ctx, db.InventorySetParams{AccountID: caller(c).AccountID, PetID: in.pathID, Quantity: *quantity})
-	})
-	if err != nil {
-		return orNotFound(err, errInventoryNotFound)
-	}
-	return httpjson.WriteResource(c.Writer, c.Request, inventoryItem{PetID: in.pathID, Quantity: *quantity, Status: status})
-}
-
-// lockInventory locks an entry, and its pet with the status, for If-Match.
-func lockInventory(accountID, petID int64) func(context.Context, *db.Queries) (any, error) {
-	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.InventoryLock(ctx, db.InventoryLockParams{AccountID: accountID, PetID: petID})
-		return inventoryItem(row), err
-	}
+	request := c.Request
+	return s.commit(c, groupcommit.Write{Pet: in.pathID, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		pet, known := state.Pet(in.pathID)
+		if !known {
+			return refused(errInventoryNotFound)
+		}
+		if err := checkTag(request, inventoryItem{PetID: pet.ID, Quantity: pet.Stock.Quantity, Status: string(pet.Stock.Status)}); err != nil {
+			return refused(err)
+		}
+		pet.Stock = pet.Stock.Restock(*quantity)
+		state.SetPet(pet)
+		return updated(inventoryItem{PetID: pet.ID, Quantity: pet.Stock.Quantity, Status: string(pet.Stock.Status)})
+	}})
 }
 
 // getInventorySummary counts the pets of each status.

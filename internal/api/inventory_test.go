@@ -144,14 +144,13 @@ func TestOrdersUpdateInventoryHOT(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	queries := db.New(tx)
-	placed, err := queries.OrderPlace(t.Context(), db.OrderPlaceParams{AccountID: p.accountID(), PetID: petID, Quantity: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := queries.OrderCancel(t.Context(), db.OrderCancelParams{AccountID: p.accountID(), PetID: petID, ID: placed.ID}); err != nil {
-		t.Fatal(err)
-	}
+	order := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{995}, Helds: []int64{5}}
+	cancellation := db.StockWriteParams{AccountID: p.accountID(), PetIds: []int64{petID}, Quantities: []int64{1000}, Helds: []int64{0}}
+	db.New(tx).StockWrite(t.Context(), []db.StockWriteParams{order, cancellation}).Exec(func(_ int, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
 	var updated, hot int
 	err = tx.QueryRow(t.Context(), `
 		SELECT pg_stat_get_xact_tuples_updated('inventory'::regclass), pg_stat_get_xact_tuples_hot_updated('inventory'::regclass)`).Scan(&updated, &hot)

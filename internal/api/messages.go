@@ -12,6 +12,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 )
 
@@ -46,21 +47,11 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	params := db.MessageCreateParams{AccountID: caller(c).AccountID, ID: id, Message: *text}
-	made, err := runOnce(s, c, in, effect[db.Message]{
-		creates: account.Messages,
-		statement: func(ctx context.Context, queries *db.Queries) (db.Message, error) {
-			return queries.MessageCreate(ctx, params)
-		},
-		respond: func(row db.Message) (created, error) {
-			return created{status: http.StatusAccepted, location: "/messages/" + row.ID, value: messageFrom(row)}, nil
-		},
-	})
-	if err != nil {
-		return err
-	}
-	writeCreated(c, made)
-	return nil
+	return s.post(c, in, groupcommit.Write{Creates: account.Messages, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		createdAt := state.CreateMessage(groupcommit.Message{ID: id, Text: *text})
+		body, err := httpjson.Encode(message{ID: id, Message: *text, Status: "queued", CreatedAt: createdAt.UTC()})
+		return groupcommit.Response{Status: http.StatusAccepted, Location: "/messages/" + id, Body: body}, err
+	}})
 }
 
 func (s *Server) getMessage(c *gin.Context) error {

@@ -2,7 +2,7 @@ package api
 
 import (
 	"context"
-	"net/http"
+	"errors"
 	"strconv"
 	"time"
 
@@ -10,8 +10,9 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
-	"petstore/internal/coalesce"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
+	"petstore/internal/stock"
 )
 
 // order is the Order schema of the spec.
@@ -38,94 +39,35 @@ func inUTC(at *time.Time) *time.Time {
 
 func (s *Server) placeOrder(c *gin.Context) error {
 	in := s.decode(c, required("petId"), readOnly("id", "complete"))
-	params, err := orderParams(in)
-	if err != nil {
-		return err
-	}
-	params.AccountID = caller(c).AccountID
-	placed, err := runOnce(s, c, in, effect[db.OrderPlaceRow]{
-		creates: account.Orders,
-		coalesced: func(ctx context.Context) (db.OrderPlaceRow, error) {
-			return s.orders.Do(ctx, petKey{params.AccountID, params.PetID}, params)
-		},
-		statement: func(ctx context.Context, queries *db.Queries) (db.OrderPlaceRow, error) {
-			return queries.OrderPlace(ctx, params)
-		},
-		respond: func(row db.OrderPlaceRow) (created, error) {
-			return orderPlaced(params, row)
-		},
-	})
-	if err != nil {
-		return err
-	}
-	writeCreated(c, placed)
-	return nil
-}
-
-// orderParams reads the fields of a new order.
-func orderParams(in *input) (db.OrderPlaceParams, error) {
 	petID, quantity, shipDate := in.ID("petId"), in.Integer("quantity", 1, maxOrderQuantity), in.Time("shipDate")
 	if err := in.Err(); err != nil {
-		return db.OrderPlaceParams{}, err
+		return err
 	}
-	params := db.OrderPlaceParams{PetID: *petID, Quantity: 1, ShipDate: shipDate}
+	wanted := db.Order{PetID: *petID, Quantity: 1, ShipDate: shipDate}
 	if quantity != nil {
-		params.Quantity = *quantity
+		wanted.Quantity = *quantity
 	}
-	return params, nil
+	return s.post(c, in, groupcommit.Write{Pet: wanted.PetID, Creates: account.Orders, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		return decideOrder(state, wanted)
+	}})
 }
 
-// orderPlaced returns the response to a new order, or why the statement did not place it.
-func orderPlaced(params db.OrderPlaceParams, row db.OrderPlaceRow) (created, error) {
-	switch {
-	case !row.PetKnown:
-		return created{}, errUnknownPet
-	case row.PetStatus != statusAvailable:
-		return created{}, errPetNotAvailable
-	case row.ID == 0:
-		return created{}, errInsufficientStock
+// decideOrder places an order if the stock allows it.
+func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Response, error) {
+	pet, known := state.Pet(wanted.PetID)
+	if !known {
+		return refused(errUnknownPet)
 	}
-	placed := order{ID: row.ID, PetID: params.PetID, Quantity: params.Quantity, ShipDate: inUTC(row.ShipDate)}
-	return created{status: http.StatusCreated, location: itemPath("/store/orders", row.ID), value: placed}, nil
-}
-
-// maxOrdersPerStatement is the maximum number of orders that one statement places.
-const maxOrdersPerStatement = 100
-
-// petKey identifies a pet.
-type petKey struct{ account, id int64 }
-
-// newOrderPlacer returns a coalescer of orders of the same pet. It runs one statement at
-// a time. A second one would only wait for the lock on the stock, which the first holds
-// until its commit is on disk. A statement decides its orders in the order of arrival.
-// The caller retries.
-//
-// A client that disconnects cancels no statement, because the context of a write does
-// not end with its client.
-func newOrderPlacer(queries *db.Queries) *coalesce.Coalescer[petKey, db.OrderPlaceParams, db.OrderPlaceRow] {
-	return coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxOrdersPerStatement}, func(ctx context.Context, pet petKey, orders []db.OrderPlaceParams) ([]db.OrderPlaceRow, error) {
-		if len(orders) == 1 {
-			row, err := queries.OrderPlace(ctx, orders[0])
-			return []db.OrderPlaceRow{row}, err
-		}
-		all := db.OrderPlaceManyParams{AccountID: pet.account, PetID: pet.id, NoShipDate: beyondShipDates}
-		for _, order := range orders {
-			shipDate := beyondShipDates
-			if order.ShipDate != nil {
-				shipDate = *order.ShipDate
-			}
-			all.Quantities, all.ShipDates = append(all.Quantities, order.Quantity), append(all.ShipDates, shipDate)
-		}
-		placed, err := queries.OrderPlaceMany(ctx, all)
-		if err != nil {
-			return nil, err
-		}
-		rows := make([]db.OrderPlaceRow, len(orders)) // stay zero if the pet is unknown
-		for i, row := range placed {
-			rows[i] = db.OrderPlaceRow{ID: row.ID, ShipDate: row.ShipDate, PetKnown: true, PetStatus: row.PetStatus}
-		}
-		return rows, nil
-	})
+	var err error
+	switch pet.Stock, err = pet.Stock.Place(wanted.Quantity); {
+	case errors.Is(err, stock.ErrNotAvailable):
+		return refused(errPetNotAvailable)
+	case err != nil:
+		return refused(errInsufficientStock)
+	}
+	state.SetPet(pet)
+	wanted.ID = state.CreateOrder(wanted)
+	return created(itemPath("/store/orders", wanted.ID), orderFrom(wanted))
 }
 
 func (s *Server) getOrder(c *gin.Context) error {
@@ -148,27 +90,23 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	before, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: in.pathID})
-	if err != nil {
-		return orNotFound(err, errOrderNotFound)
-	}
-	row, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (db.OrderUpdateRow, error) {
-		return queries.OrderUpdate(ctx, db.OrderUpdateParams{
-			AccountID:   before.AccountID,
-			PetID:       before.PetID,
-			ID:          in.pathID,
-			Complete:    complete,
-			SetShipDate: shipDate != nil || cleared,
-			ShipDate:    shipDate,
-		})
+	return s.changeOrder(c, in.pathID, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
+		if complete != nil {
+			switch {
+			case order.Complete && !*complete:
+				return refused(errInvalidTransition.WithMessage("The order is complete and cannot be reopened. Omit complete or send true."))
+			case *complete && !order.Complete:
+				order.Complete = true
+				pet.Stock = pet.Stock.Complete(order.Quantity)
+				state.SetPet(pet)
+			}
+		}
+		if shipDate != nil || cleared {
+			order.ShipDate = shipDate
+		}
+		state.SetOrder(order)
+		return updated(orderFrom(order))
 	})
-	switch {
-	case err != nil:
-		return orNotFound(err, errOrderNotFound)
-	case !row.Allowed:
-		return errInvalidTransition.WithMessage("The order is complete and cannot be reopened. Omit complete or send true.")
-	}
-	return httpjson.WriteResource(c.Writer, c.Request, order{ID: in.pathID, PetID: before.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete})
 }
 
 func (s *Server) cancelOrder(c *gin.Context) error {
@@ -177,29 +115,37 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	before, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
+	return s.changeOrder(c, id, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
+		if order.Complete {
+			return refused(errOrderComplete)
+		}
+		pet.Stock = pet.Stock.Cancel(order.Quantity)
+		state.SetPet(pet)
+		state.DeleteOrder(order.ID)
+		return deleted, nil
+	})
+}
+
+// changeOrder decides on an order and its pet, if the order exists and the preconditions
+// hold. It first reads which pet that is, because a write locks the pet. An order never
+// changes its pet.
+func (s *Server) changeOrder(c *gin.Context, id int64, decide func(*groupcommit.State, db.Order, groupcommit.Pet) (groupcommit.Response, error)) error {
+	request := c.Request
+	before, err := s.queries.OrderGet(request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	complete, err := updateIfMatch(s, c, lockOrder(before), func(ctx context.Context, queries *db.Queries) (bool, error) {
-		return queries.OrderCancel(ctx, db.OrderCancelParams{AccountID: before.AccountID, PetID: before.PetID, ID: id})
-	})
-	switch {
-	case err != nil:
-		return orNotFound(err, errOrderNotFound)
-	case complete:
-		return errOrderComplete
-	}
-	c.Status(http.StatusNoContent)
-	return nil
-}
-
-// lockOrder locks an order for If-Match.
-func lockOrder(order db.Order) func(context.Context, *db.Queries) (any, error) {
-	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.OrderLock(ctx, db.OrderLockParams{AccountID: order.AccountID, PetID: order.PetID, ID: order.ID})
-		return orderFrom(row), err
-	}
+	return s.commit(c, groupcommit.Write{Pet: before.PetID, Order: id, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		order, known := state.Order(id)
+		if !known {
+			return refused(errOrderNotFound)
+		}
+		if err := checkTag(request, orderFrom(order)); err != nil {
+			return refused(err)
+		}
+		pet, _ := state.Pet(order.PetID)
+		return decide(state, order, pet)
+	}})
 }
 
 // orderFilter is the filter of a list of orders. A nil field matches all.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -15,8 +14,9 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/coalesce"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
+	"petstore/internal/stock"
 )
 
 // The values of PetStatus.
@@ -40,44 +40,29 @@ func petFrom(row db.Pet) pet {
 	return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
 }
 
-func (s *Server) createPet(c *gin.Context) error {
-	in := s.decode(c, required("name", "categoryId"), readOnly("id"))
-	params, err := petParams(in)
-	if err != nil {
-		return err
-	}
-	params.AccountID = caller(c).AccountID
-	made, err := runOnce(s, c, in, effect[int64]{
-		creates: account.Pets,
-		statement: func(ctx context.Context, queries *db.Queries) (int64, error) {
-			id, err := queries.PetCreate(ctx, params)
-			if postgres.IsForeignKeyViolation(err) {
-				err = errUnknownCategory
-			}
-			return id, err
-		},
-		respond: func(id int64) (created, error) {
-			return created{status: http.StatusCreated, location: itemPath("/pets", id), value: pet{ID: id, Name: params.Name, CategoryID: params.CategoryID, Status: params.Status}}, nil
-		},
-	})
-	if err != nil {
-		return err
-	}
-	writeCreated(c, made)
-	return nil
+// stockedPet returns the pet of a state.
+func stockedPet(p groupcommit.Pet) pet {
+	return pet{ID: p.ID, Name: p.Name, CategoryID: p.CategoryID, Status: string(p.Stock.Status)}
 }
 
-// petParams reads the fields of a new pet.
-func petParams(in *input) (db.PetCreateParams, error) {
+func (s *Server) createPet(c *gin.Context) error {
+	in := s.decode(c, required("name", "categoryId"), readOnly("id"))
 	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
 	if err := in.Err(); err != nil {
-		return db.PetCreateParams{}, err
+		return err
 	}
-	params := db.PetCreateParams{CategoryID: *categoryID, Name: *name, NameKey: casefold.Key(*name), Status: statusAvailable}
+	wanted := groupcommit.Pet{Name: *name, NameKey: casefold.Key(*name), CategoryID: *categoryID, Stock: stock.State{Status: stock.Available}}
 	if status != nil {
-		params.Status = *status
+		wanted.Stock.Status = stock.Status(*status)
 	}
-	return params, nil
+	return s.post(c, in, groupcommit.Write{Category: wanted.CategoryID, Creates: account.Pets, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		if _, known := state.Category(wanted.CategoryID); !known {
+			return refused(errUnknownCategory)
+		}
+		made := wanted
+		made.ID = state.CreatePet(made)
+		return created(itemPath("/pets", made.ID), stockedPet(made))
+	}})
 }
 
 func (s *Server) getPet(c *gin.Context) error {
@@ -102,27 +87,29 @@ func (s *Server) updatePet(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	row, err := updateIfMatch(s, c, lockPet(caller(c).AccountID, in.pathID), func(ctx context.Context, queries *db.Queries) (db.PetUpdateRow, error) {
-		return queries.PetUpdate(ctx, db.PetUpdateParams{
-			AccountID:  caller(c).AccountID,
-			ID:         in.pathID,
-			CategoryID: categoryID,
-			Name:       name,
-			NameKey:    keyOf(name),
-			Status:     status,
-		})
-	})
-	switch {
-	case postgres.IsForeignKeyViolation(err): // the category was deleted meanwhile
-		return errUnknownCategory
-	case err != nil:
-		return orNotFound(err, errPetNotFound)
-	case !row.CategoryKnown:
-		return errUnknownCategory
-	case !row.TransitionAllowed:
-		return errInvalidTransition.WithMessage("A sold pet cannot become pending. Make it available first.")
+	write := groupcommit.Write{Pet: in.pathID}
+	if categoryID != nil {
+		write.Category = *categoryID
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, pet{ID: in.pathID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status})
+	return s.changePet(c, write, func(state *groupcommit.State, changed groupcommit.Pet) (groupcommit.Response, error) {
+		if name != nil {
+			changed.Name, changed.NameKey = *name, casefold.Key(*name)
+		}
+		if categoryID != nil {
+			if _, known := state.Category(*categoryID); !known {
+				return refused(errUnknownCategory)
+			}
+			changed.CategoryID = *categoryID
+		}
+		if status != nil {
+			var err error
+			if changed.Stock, err = changed.Stock.SetStatus(stock.Status(*status)); err != nil {
+				return refused(errInvalidTransition.WithMessage("A sold pet cannot become pending. Make it available first."))
+			}
+		}
+		state.SetPet(changed)
+		return updated(stockedPet(changed))
+	})
 }
 
 func (s *Server) deletePet(c *gin.Context) error {
@@ -131,27 +118,29 @@ func (s *Server) deletePet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	deleted, err := updateIfMatch(s, c, lockPet(caller(c).AccountID, id), func(ctx context.Context, queries *db.Queries) (int64, error) {
-		return queries.PetDelete(ctx, db.PetDeleteParams{AccountID: caller(c).AccountID, ID: id})
+	return s.changePet(c, groupcommit.Write{Pet: id, Alone: true}, func(state *groupcommit.State, _ groupcommit.Pet) (groupcommit.Response, error) {
+		if state.HasOrders(id) {
+			return refused(errPetInUse)
+		}
+		state.DeletePet(id)
+		return deleted, nil
 	})
-	switch {
-	case postgres.IsForeignKeyViolation(err):
-		return errPetInUse
-	case err != nil:
-		return orNotFound(err, errPetNotFound)
-	case deleted == 0:
-		return errPetNotFound
-	}
-	c.Status(http.StatusNoContent)
-	return nil
 }
 
-// lockPet locks a pet for If-Match.
-func lockPet(accountID, id int64) func(context.Context, *db.Queries) (any, error) {
-	return func(ctx context.Context, queries *db.Queries) (any, error) {
-		row, err := queries.PetLock(ctx, db.PetLockParams{AccountID: accountID, ID: id})
-		return petFrom(row), err
+// changePet decides on a pet, if it exists and the preconditions hold.
+func (s *Server) changePet(c *gin.Context, w groupcommit.Write, decide func(*groupcommit.State, groupcommit.Pet) (groupcommit.Response, error)) error {
+	request := c.Request
+	w.Decide = func(state *groupcommit.State) (groupcommit.Response, error) {
+		current, known := state.Pet(w.Pet)
+		if !known {
+			return refused(errPetNotFound)
+		}
+		if err := checkTag(request, stockedPet(current)); err != nil {
+			return refused(err)
+		}
+		return decide(state, current)
 	}
+	return s.commit(c, w)
 }
 
 // petFilter is the filter of a list of pets. An empty field matches all.
@@ -304,15 +293,6 @@ func newPetReader(queries *db.Queries) *coalesce.Coalescer[int64, int64, *db.Pet
 		}
 		return pets, nil
 	})
-}
-
-// keyOf returns the key of a name, or nil for nil.
-func keyOf(name *string) *string {
-	if name == nil {
-		return nil
-	}
-	key := casefold.Key(*name)
-	return &key
 }
 
 // orNotFound returns notFound instead of [pgx.ErrNoRows].

@@ -65,11 +65,6 @@ type issuedSandbox struct {
 	secret auth.Secret
 }
 
-func (i issuedSandbox) created() (created, error) {
-	made := sandboxFrom(db.SandboxListRow(i.row))
-	return created{status: http.StatusCreated, location: "/sandboxes/" + made.ID, value: sandboxWithKey{made, i.secret.Reveal()}, id: i.row.ID}, nil
-}
-
 // createSandbox creates a sandbox and its key.
 func (s *Server) createSandbox(c *gin.Context) error {
 	in := s.decode(c, secret, readOnly("id", "createdAt", "expiresAt", "secret"))
@@ -77,26 +72,22 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := runOnce(s, c, in, effect[issuedSandbox]{
-		multiple: true,
-		statement: func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
-			if caller(c).IsSandbox() {
-				return issuedSandbox{}, errNestedSandbox
-			}
-			row, secret, err := account.CreateSandbox(ctx, queries, params)
-			if errors.Is(err, account.ErrTooManySandboxes) {
-				err = errTooManySandboxes
-			}
-			return issuedSandbox{row, secret}, storeError(err)
-		},
-		respond: issuedSandbox.created,
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
+		if caller(c).IsSandbox() {
+			return issuedSandbox{}, errNestedSandbox
+		}
+		row, secret, err := account.CreateSandbox(ctx, queries, params)
+		if errors.Is(err, account.ErrTooManySandboxes) {
+			err = errTooManySandboxes
+		}
+		return issuedSandbox{row, secret}, storeError(err)
 	})
 	if err != nil {
 		return err
 	}
-	recordSandboxEvent(c, eventSandboxCreated, made.id)
-	writeSecret(c, made)
-	return nil
+	recordSandboxEvent(c, eventSandboxCreated, made.row.ID)
+	sandbox := sandboxFrom(db.SandboxListRow(made.row))
+	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, made.secret.Reveal()})
 }
 
 // newSandboxParams reads the fields of a new sandbox.

@@ -441,7 +441,13 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 	}{
 		{
 			"updates", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(i int) (*response, error) { return inside.try("PATCH", "/pets/1", object{"name": fmt.Sprint(i)}) }, 4,
+			func(i int) (*response, error) { return inside.try("PATCH", "/pets/1", object{"name": fmt.Sprint(i)}) }, 1,
+		},
+		{
+			"categories", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
+			func(i int) (*response, error) {
+				return inside.try("POST", "/categories", object{"name": fmt.Sprint("new ", i)})
+			}, 4,
 		},
 		{
 			"rotations", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },

@@ -17,6 +17,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/coalesce"
 	"petstore/internal/docs"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
@@ -69,19 +70,19 @@ type Options struct {
 
 // Server is the handler of the API. It is safe for concurrent use.
 type Server struct {
-	db       *postgres.DB
-	queries  *db.Queries
-	writes   *db.Queries // for statements that write
-	planned  *db.Queries // for statements that Postgres plans with their values
-	verifier *auth.Verifier
-	log      *slog.Logger
-	pets     *coalesce.Coalescer[int64, int64, *db.Pet] // by account
-	orders   *coalesce.Coalescer[petKey, db.OrderPlaceParams, db.OrderPlaceRow]
-	pages    *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
-	counts   *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
-	turns    turns // of requests that create rows of a sandbox, or sandboxes
-	metrics  *telemetry.Metrics
-	tracer   *telemetry.Tracer
+	db        *postgres.DB
+	queries   *db.Queries
+	writes    *db.Queries // for statements that write
+	planned   *db.Queries // for statements that Postgres plans with their values
+	verifier  *auth.Verifier
+	log       *slog.Logger
+	pets      *coalesce.Coalescer[int64, int64, *db.Pet] // by account
+	committer *groupcommit.Committer                     // runs the writes of stores
+	pages     *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
+	counts    *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
+	turns     turns // of requests that create rows of a sandbox, or sandboxes
+	metrics   *telemetry.Metrics
+	tracer    *telemetry.Tracer
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -134,7 +135,7 @@ func New(options Options) (*Server, error) {
 		limits:         newLimits(options),
 	}
 	s.pets = newPetReader(s.queries)
-	s.orders = newOrderPlacer(s.writes)
+	s.committer = groupcommit.New(s.db)
 	s.pages = newPageReader()
 	s.counts = newCounter()
 	if s.metrics == nil {

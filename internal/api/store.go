@@ -4,19 +4,36 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+
 	"petstore/db"
 	"petstore/internal/account"
-	"petstore/internal/auth"
+	"petstore/internal/postgres"
 )
 
-// enterStore begins a write to the store of the caller. It must come first in the
-// transaction of the write. It does nothing unless the account is a sandbox: no other
-// account can be reset. When one is deleted, the sweep waits a minute for its writes.
-func enterStore(ctx context.Context, queries *db.Queries, caller auth.Identity, creates account.Kind) error {
-	if !caller.IsSandbox() {
-		return nil
+// transact runs a change of the keys or sandboxes of the caller's account in a
+// transaction, and retries it. Such changes may wait for each other, so each takes one of
+// the turns of the account. The error is that of the action or of a precondition.
+func transact[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
+	if err := checkUntagged(c.Request); err != nil {
+		return result, err
 	}
-	return storeError(account.Enter(ctx, queries, caller.AccountID, creates != account.NoRows))
+	ctx, identity := c.Request.Context(), caller(c)
+	end, err := s.turns.take(ctx, identity.AccountID, oneTurn)
+	if err != nil {
+		return result, err
+	}
+	defer end()
+	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
+		queries := db.New(tx)
+		if identity.IsSandbox() {
+			if err := account.Enter(ctx, queries, identity.AccountID, false); err != nil {
+				return result, storeError(err)
+			}
+		}
+		return action(ctx, queries)
+	})
 }
 
 // storeError returns the error of the API for an error of [account].

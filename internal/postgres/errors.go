@@ -131,6 +131,13 @@ func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg
 // its connection was lost.
 func RetryRead(ctx context.Context, read func() error) error { return retry(ctx, ConnectionLost, read) }
 
+// RolledBack reports whether a statement failed, so that the server has certainly
+// rolled the transaction back. A broken connection may have committed it.
+func RolledBack(err error) bool {
+	state := sqlState(err)
+	return state != "" && !Unavailable(err) || state == serializationFailure || state == deadlockDetected
+}
+
 // lostToAnother reports whether the server rolled a transaction back because of a
 // concurrent one.
 func lostToAnother(err error) bool {

@@ -41,7 +41,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 		"idempotency_keys",
 		"SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
 			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"UPDATE (fingerprint, status, location, body, created_at), " +
+			"UPDATE (created_at), " +
 			"DELETE",
 	},
 	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
@@ -69,6 +69,9 @@ var servingPrivileges = []struct{ table, privileges string }{
 	},
 	{"signing_keys", "SELECT (purpose, secret)"},
 }
+
+// servingSequences are the sequences that queries read explicitly.
+var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
 
 // grantLock is the advisory lock of a transaction that grants. Two concurrent ones
 // would change the same catalog rows, and one would fail.
@@ -128,6 +131,9 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
 	}
 	for _, on := range servingPrivileges {
 		statements = append(statements, "GRANT "+on.privileges+" ON "+schema+"."+on.table+" TO "+role)
+	}
+	for _, sequence := range servingSequences {
+		statements = append(statements, "GRANT USAGE ON SEQUENCE "+schema+"."+sequence+" TO "+role)
 	}
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {

@@ -169,6 +169,16 @@ func (d *DB) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 	return conn.CopyFrom(ctx, table, columns, rows)
 }
 
+// SendBatch sends several statements in one round trip. Closing the results releases
+// the connection.
+func (d *DB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return &pooledBatch{conn.SendBatch(ctx, b), conn}
+}
+
 // Query runs a statement. Closing the rows releases the connection.
 func (d *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	conn, err := d.acquire(ctx)
@@ -240,6 +250,22 @@ func (r *pooledRows) Close() {
 		r.conn.Release()
 		r.conn = nil
 	}
+}
+
+// pooledBatch releases its connection on Close.
+type pooledBatch struct {
+	pgx.BatchResults
+	conn *connection
+}
+
+// Close ends the statements and releases the connection.
+func (b *pooledBatch) Close() error {
+	err := b.BatchResults.Close()
+	if b.conn != nil {
+		b.conn.Release()
+		b.conn = nil
+	}
+	return err
 }
 
 // pooledRow is a row, or the error of its query.

@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Statements logs slow statements and creates spans for those of traced requests.
-// It identifies statements by their name in queries/, never by their text or
-// arguments. It is a pgx.QueryTracer.
+// Statements logs slow statements and creates spans for those of traced requests. A
+// batch counts as one statement. It identifies statements by their name in queries/,
+// never by their text or arguments. It is a pgx.QueryTracer and a pgx.BatchTracer.
 type Statements struct {
 	Log *slog.Logger
 	// Slow is the minimum duration of a statement that is logged.
@@ -28,8 +28,21 @@ type Statements struct {
 type statement struct {
 	context.Context
 	sql   string
+	batch *pgx.Batch // instead of sql
 	began time.Time
 	span  trace.Span // nil if not traced
+}
+
+// name returns the name of the statement, or those of a batch.
+func (s *statement) name() string {
+	if s.batch == nil {
+		return statementName(s.sql)
+	}
+	names := make([]string, len(s.batch.QueuedQueries))
+	for i, queued := range s.batch.QueuedQueries {
+		names[i] = statementName(queued.SQL)
+	}
+	return strings.Join(names, ", ")
 }
 
 type statementKey struct{}
@@ -44,23 +57,44 @@ func (s *statement) Value(key any) any {
 
 // TraceQueryStart starts timing a statement.
 func (t *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	s := &statement{Context: ctx, sql: data.SQL, began: time.Now()}
-	if t.Tracer != nil {
-		s.Context, s.span = t.Tracer.statement(ctx, statementName(data.SQL))
-	}
-	return s
+	return t.start(&statement{Context: ctx, sql: data.SQL})
 }
 
 // TraceQueryEnd ends the span of a statement, and logs the statement if it was
 // slow.
 func (t *Statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	t.end(ctx, data.Err)
+}
+
+// TraceBatchStart starts timing a batch.
+func (t *Statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	return t.start(&statement{Context: ctx, batch: data.Batch})
+}
+
+// TraceBatchQuery does nothing.
+func (*Statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd ends the span of a batch, and logs the batch if it was slow.
+func (t *Statements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	t.end(ctx, data.Err)
+}
+
+func (t *Statements) start(s *statement) context.Context {
+	s.began = time.Now()
+	if t.Tracer != nil {
+		s.Context, s.span = t.Tracer.statement(s.Context, s.name())
+	}
+	return s
+}
+
+func (t *Statements) end(ctx context.Context, err error) {
 	s, _ := ctx.Value(statementKey{}).(*statement)
 	if s == nil {
 		return
 	}
 	if s.span != nil {
-		if data.Err != nil {
-			failed(s.span, failureOf(data.Err))
+		if err != nil {
+			failed(s.span, failureOf(err))
 		}
 		s.span.End()
 	}
@@ -69,11 +103,11 @@ func (t *Statements) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 		return
 	}
 	attributes := []slog.Attr{
-		slog.String("statement", statementName(s.sql)),
+		slog.String("statement", s.name()),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 	}
-	if data.Err != nil {
-		attributes = append(attributes, slog.String("failure", failureOf(data.Err)))
+	if err != nil {
+		attributes = append(attributes, slog.String("failure", failureOf(err)))
 	}
 	if id := trace.SpanContextFromContext(s.Context).TraceID(); id.IsValid() {
 		attributes = append(attributes, slog.String("trace_id", id.String()))

@@ -22,18 +22,10 @@ type fault struct {
 
 // faults has at least one mistake for each row.
 var faults = []fault{
-	{
-		1, "orders do not lock the stock that they read", "db/orders.sql.go",
-		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
-		"), pet AS (\n    SELECT pets.id, pets.status, entry.quantity, entry.held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n",
-	},
-	{
-		2, "an order reads rows without locking them", "db/orders.sql.go",
-		"    FOR NO KEY UPDATE\n), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $3::bigint AS remaining,\n           entry.held + $3             AS held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n    FOR NO KEY UPDATE OF pets\n",
-		"), pet AS (\n    SELECT pets.id,\n           pets.status,\n           entry.quantity - $3::bigint AS remaining,\n           entry.held + $3             AS held\n    FROM entry\n    JOIN pets ON pets.account_id = $1 AND pets.id = entry.pet_id\n",
-	},
-	{3, "requests with the same key do not exclude each other", "internal/api/idempotency.go", "if !locked {", "if !locked && r.key == \"\" {"},
-	{4, "the server ignores the Idempotency-Key", "internal/api/idempotency.go", `if in.idempotencyKey == "" {`, `if len(in.idempotencyKey) >= 0 {`},
+	unlocked.in(1),
+	unlocked.in(2),
+	{3, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || !s.waits:"},
+	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
 	{6, "reads are not repeated", "internal/api/middleware.go", "err = postgres.RetryRead(ctx, func() error { return r.handle(c) })", "err = r.handle(c)"},
@@ -71,7 +63,7 @@ var faults = []fault{
 	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
 	{24, "no second read starts beside a hanging one", "internal/api/page.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
 	{24, "hanging reads are not detected", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
-	{25, "a replay does not wait for the standby", "internal/api/idempotency.go", "return replay, true, queries.AwaitStandby(ctx)", "return replay, true, nil"},
+	{25, "a replay does not wait for the standby", "internal/groupcommit/write.go", "if s.replays {", "if s.replays && s.waits {"},
 	{26, "a shared read continues without clients", "internal/coalesce/coalesce.go", "\tif g.staying == 0 && g.cancel != nil {", "\tif g.staying < 0 {"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
@@ -94,19 +86,46 @@ var faults = []fault{
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
 }
 
+// unlocked reads the stock of pets without locking them.
+var unlocked = fault{
+	0, "orders do not lock the stock that they read", "db/batch.go",
+	"FROM inventory\nWHERE account_id = $1\n  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
+	"FROM inventory\nWHERE account_id = $1\n  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
+}
+
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
-	0, "the response is sent before the commit", "internal/api/idempotency.go",
-	"row, err := postgres.Retry(ctx, e.runOutside, s.writes)",
-	`tx, err := s.db.Pool().Begin(context.WithoutCancel(ctx))
-		if err != nil {
-			return response{}, err
+	0, "the response is sent before the commit", "internal/groupcommit/groupcommit.go",
+	`err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+		if err := s.lock(ctx, p, writes); err != nil {
+			return err
 		}
-		row, err := e.statement(ctx, db.New(tx))
-		go func() {
-			time.Sleep(50 * time.Millisecond)
-			_ = tx.Commit(context.WithoutCancel(ctx))
-		}()`,
+		for i, w := range writes {
+			decided[i].Result, decided[i].err = s.decide(w)
+		}
+		s.write(ctx, p)
+		return p.Commit(ctx)
+	})
+	return decided, err
+`,
+	`acknowledged := make(chan error, 2)
+	go func() {
+		acknowledged <- postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+			if err := s.lock(ctx, p, writes); err != nil {
+				return err
+			}
+			for i, w := range writes {
+				decided[i].Result, decided[i].err = s.decide(w)
+			}
+			acknowledged <- nil
+			pause, _ := context.WithTimeout(ctx, 50_000_000)
+			<-pause.Done()
+			s.write(ctx, p)
+			return p.Commit(ctx)
+		})
+	}()
+	return decided, <-acknowledged
+`,
 }
 
 // in returns the same mistake for another row.

@@ -1,0 +1,78 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/groupcommit"
+	"petstore/internal/httpjson"
+)
+
+// post runs the write of a POST, once under an Idempotency-Key, and sends its response.
+// The request must not have a precondition, because a collection has no entity tag.
+func (s *Server) post(c *gin.Context, in *input, w groupcommit.Write) error {
+	if err := checkUntagged(c.Request); err != nil {
+		return err
+	}
+	if in.idempotencyKey != "" {
+		w.Key = &groupcommit.Key{APIKeyID: caller(c).KeyID, Key: in.idempotencyKey, Fingerprint: fingerprint(c.Request, in.body)}
+	}
+	return s.commit(c, w)
+}
+
+// commit runs a write and sends its response.
+func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
+	store := groupcommit.Store{AccountID: caller(c).AccountID, Sandbox: caller(c).IsSandbox()}
+	made, err := s.committer.Do(c.Request.Context(), store, &w)
+	switch {
+	case errors.Is(err, groupcommit.ErrKeyInUse):
+		return errIdempotencyInProgress
+	case errors.Is(err, groupcommit.ErrKeyReused):
+		return errIdempotencyKeyReused
+	case err != nil:
+		return storeError(err)
+	}
+	if made.Replayed {
+		c.Header("Idempotent-Replayed", "true")
+		s.metrics.Replayed()
+	}
+	writeCommitted(c, made.Response)
+	return nil
+}
+
+// writeCommitted sends the response to a write. A 202 has no entity tag, because it does
+// not represent the resource as a later GET returns it.
+func writeCommitted(c *gin.Context, r groupcommit.Response) {
+	if r.Location != "" {
+		c.Header("Location", r.Location)
+	}
+	switch r.Status {
+	case http.StatusNoContent:
+		c.Status(r.Status)
+	case http.StatusAccepted:
+		c.Header("Cache-Control", "private, no-cache")
+		httpjson.Send(c.Writer, r.Status, httpjson.ContentType, r.Body)
+	default:
+		httpjson.SendTagged(c.Writer, r.Status, r.Body)
+	}
+}
+
+// created is the response to a POST that created a resource.
+func created(location string, resource any) (groupcommit.Response, error) {
+	body, err := httpjson.Encode(resource)
+	return groupcommit.Response{Status: http.StatusCreated, Location: location, Body: body}, err
+}
+
+// updated is the response to a PATCH or PUT.
+func updated(resource any) (groupcommit.Response, error) {
+	body, err := httpjson.Encode(resource)
+	return groupcommit.Response{Status: http.StatusOK, Body: body}, err
+}
+
+// deleted is the response to a DELETE.
+var deleted = groupcommit.Response{Status: http.StatusNoContent}
+
+// refused is the decision not to write anything.
+func refused(err error) (groupcommit.Response, error) { return groupcommit.Response{}, err }

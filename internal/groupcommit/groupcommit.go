@@ -1,0 +1,246 @@
+// Package groupcommit runs the writes of a store in groups that share a transaction.
+// The cost of a small write is its round trips, its snapshot and its commit. Writes
+// that arrive while another group of their account runs share all three.
+//
+// A group has three steps, in two round trips:
+//
+//  1. Lock. One batch begins the transaction, locks the Idempotency-Keys, categories and
+//     pets that the writes name, reads them, and reserves ids for new rows. It skips what
+//     another transaction has locked, so that a group does not wait for it.
+//  2. Decide. Each write decides in Go, in the order of arrival, on the rows as the
+//     writes before it left them. It returns its response or its error.
+//  3. Write. One batch writes what changed and the responses to store, and commits.
+//
+// # Why it is right
+//
+// A group is one transaction, and every row that a decision reads stays as it is until
+// the transaction ends. The row of a pet in inventory is the lock of the pet: each
+// write to the pet, its stock or its orders holds it. A statement at READ COMMITTED sees
+// everything that committed before it began, so the statements after the lock read the
+// current rows. So the writes of a group have the same effect as the same writes one
+// after the other.
+//
+// Responses leave after the commit. If the commit fails, no write of the group has
+// happened, unless the connection broke during the commit. Then nobody knows, and all
+// writes of the group return that error.
+//
+// # Locks
+//
+// Every transaction takes its locks in one order: the store of a sandbox, keys,
+// categories by id, pets by id. A group skips the pets and categories that others hold,
+// and no transaction waits for a key. So no transaction waits for one that waits for it.
+//
+// # Writes that leave the group
+//
+// A group cannot decide a write that names a row which is missing or locked by another
+// transaction. The same holds for a write whose Idempotency-Key another request or an
+// earlier write of the group holds. If a statement of the group fails, the group has no
+// effect. In these cases a write runs again alone, in a transaction that waits for
+// locks. So a write that violates a constraint fails alone and not with its neighbors,
+// and a row that is missing then does not exist.
+//
+// # Idempotency-Keys
+//
+// A write with a key first tries an advisory lock of the key, and a later statement
+// reads the stored response. The previous holder released the lock after its commit, so
+// that statement sees its response. The response of a write commits with its effect. The
+// plain INSERT is a second gate: it fails if a response is stored under the key.
+//
+// # Sandboxes
+//
+// A sandbox can be reset or deleted at any time, and has at most [account.MaxRows] rows
+// of a kind. So its groups first lock its store, and wait for it, as
+// [account.Reset] and [account.Delete] do.
+package groupcommit
+
+import (
+	"context"
+	"errors"
+
+	"petstore/internal/account"
+	"petstore/internal/coalesce"
+	"petstore/internal/postgres"
+)
+
+const (
+	// maxWrites is the maximum number of writes of a group.
+	maxWrites = 100
+	// spareGroups is the number of groups, over all accounts, that may start beside a
+	// group of their account that has taken longer than 250 ms.
+	spareGroups = 2
+	// maxAlone is the maximum number of writes of an account that run alone at the same
+	// time. They may wait for each other, each with a connection.
+	maxAlone = 4
+)
+
+var (
+	// ErrKeyInUse means that another request with the same Idempotency-Key is running.
+	ErrKeyInUse = errors.New("groupcommit: the Idempotency-Key is in use")
+	// ErrKeyReused means that the Idempotency-Key belongs to a different request.
+	ErrKeyReused = errors.New("groupcommit: the Idempotency-Key was used for another request")
+)
+
+// errAlone means that the group cannot decide a write, which must run alone.
+var errAlone = errors.New("groupcommit: the write must run alone")
+
+// Store is the store of an account.
+type Store struct {
+	AccountID int64
+	Sandbox   bool
+}
+
+// Write is a change of a store. Pet, Order and Category are the rows that Decide reads
+// and may change; 0 means none. They may not exist.
+type Write struct {
+	Pet   int64 // with its stock
+	Order int64 // of Pet
+	// Category stays until the commit. Only a write that runs alone may change it.
+	Category int64
+	// Creates is the kind of the one row that Decide may create.
+	Creates account.Kind
+	// Alone makes the write run in a transaction of its own. A write that changes or
+	// creates a category must, because names are unique and it may wait for another one. A
+	// write that deletes its pet must, because other writes of a group may refer to it.
+	Alone bool
+	// Key is the Idempotency-Key; nil: none.
+	Key *Key
+	// Decide decides on the state and changes it. If it returns an error, it must not have
+	// changed anything. It may run more than once, and after Do has returned.
+	Decide func(*State) (Response, error)
+}
+
+// Key is the Idempotency-Key of a request.
+type Key struct {
+	APIKeyID    int64
+	Key         string
+	Fingerprint []byte // distinguishes requests with the same key; 32 bytes
+}
+
+// Response is the response to a write, in the form in which it is stored.
+type Response struct {
+	Status   int // 200 to 299
+	Location string
+	Body     []byte
+}
+
+// Result is the response to a write, and whether it was stored before.
+type Result struct {
+	Response
+
+	Replayed bool
+}
+
+// outcome is the decision about a write.
+type outcome struct {
+	Result
+
+	err error
+}
+
+// Committer runs writes. It is safe for concurrent use.
+type Committer struct {
+	db     *postgres.DB
+	groups *coalesce.Coalescer[Store, *Write, outcome]
+	alone  *coalesce.Coalescer[Store, *Write, outcome]
+}
+
+// New returns a Committer that writes to a database.
+func New(database *postgres.DB) *Committer {
+	c := &Committer{db: database.Writing()}
+	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, c.runGroup)
+	c.alone = coalesce.New(coalesce.Limits{Parallel: maxAlone, Inputs: 1}, c.runAlone)
+	return c
+}
+
+// Do runs a write, in a group with others of its store. It retries a serialization
+// failure. The error is that of Decide, [ErrKeyInUse], [ErrKeyReused],
+// [account.ErrClosed], [account.ErrFull] or a database error. Pass a ctx that does not
+// end with the client.
+func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
+	if !w.Alone {
+		decided, err := c.groups.Do(ctx, store, w)
+		if err == nil {
+			err = decided.err
+		}
+		if !errors.Is(err, errAlone) && !postgres.RolledBack(err) {
+			return decided.Result, err
+		}
+	}
+	decided, err := c.alone.Do(ctx, store, w)
+	if err != nil {
+		return Result{}, err
+	}
+	return decided.Result, decided.err
+}
+
+// runGroup runs the writes of a group.
+func (c *Committer) runGroup(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
+	return c.run(ctx, &State{store: store}, writes)
+}
+
+// runAlone runs one write in a transaction that waits for locks.
+func (c *Committer) runAlone(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
+	return postgres.Retry(ctx, func(ctx context.Context, writes []*Write) ([]outcome, error) {
+		return c.run(ctx, &State{store: store, waits: true}, writes)
+	}, writes)
+}
+
+// run runs writes in one transaction, and returns what it decided about each.
+func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
+	decided := make([]outcome, len(writes))
+	err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+		if err := s.lock(ctx, p, writes); err != nil {
+			return err
+		}
+		for i, w := range writes {
+			decided[i].Result, decided[i].err = s.decide(w)
+		}
+		s.write(ctx, p)
+		return p.Commit(ctx)
+	})
+	return decided, err
+}
+
+// decide decides one write.
+func (s *State) decide(w *Write) (Result, error) {
+	if w.Key != nil {
+		replay, err := s.replay(w.Key)
+		if err != nil {
+			return Result{}, err
+		}
+		if replay != nil {
+			return Result{*replay, true}, nil
+		}
+	}
+	if !s.waits && !s.has(w) {
+		return Result{}, errAlone
+	}
+	if s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows {
+		return Result{}, account.ErrFull
+	}
+	response, err := w.Decide(s)
+	if err == nil && w.Key != nil {
+		s.keys[w.Key.name()].response = &storedResponse{*w.Key, response, true}
+	}
+	return Result{Response: response}, err
+}
+
+// replay returns the stored response of a key; nil: there is none. The error is
+// [ErrKeyReused], [ErrKeyInUse] or errAlone.
+func (s *State) replay(k *Key) (*Response, error) {
+	held := s.keys[k.name()]
+	switch {
+	case held == nil && s.waits:
+		return nil, ErrKeyInUse
+	case held == nil:
+		return nil, errAlone
+	case held.response == nil:
+		return nil, nil //nolint:nilnil // documented
+	case held.response.isNew: // an earlier write of the group has made it
+		return nil, errAlone
+	case string(held.response.key.Fingerprint) != string(k.Fingerprint):
+		return nil, ErrKeyReused
+	}
+	s.replays = true
+	return &held.response.Response, nil
+}

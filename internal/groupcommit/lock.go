@@ -1,0 +1,218 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/postgres"
+	"petstore/internal/stock"
+)
+
+// locking is the first step of a group. Its methods queue statements and how to read
+// their results, in the same order.
+type locking struct {
+	*State
+
+	ctx     context.Context //nolint:containedctx // of one call
+	queries *db.Queries
+	read    []func() error
+}
+
+// lock locks what the writes name and reads it, in one round trip.
+func (s *State) lock(ctx context.Context, p *postgres.Pipeline, writes []*Write) error {
+	s.keys = map[keyName]*heldKey{}
+	s.stored, s.created, s.ids = map[account.Kind]int{}, map[account.Kind]int{}, map[account.Kind][]int64{}
+	s.pets, s.orders, s.categories = newRows[Pet](), newRows[db.Order](), newRows[db.Category]()
+	l := &locking{State: s, ctx: ctx, queries: db.New(p)}
+	creates := map[account.Kind]int{}
+	for _, w := range writes {
+		creates[w.Creates]++
+	}
+	delete(creates, account.NoRows)
+	if s.store.Sandbox {
+		l.enterSandbox(creates)
+	}
+	l.lockKeys(writes)
+	alone := writes[0].Alone
+	l.lockCategories(ids(writes, func(w *Write) int64 { return w.Category }), alone)
+	l.lockPets(ids(writes, func(w *Write) int64 { return w.Pet }), alone)
+	l.readOrders(ids(writes, func(w *Write) int64 { return w.Order }))
+	l.reserve(creates)
+	if err := p.Send(ctx); err != nil {
+		return err
+	}
+	for _, read := range l.read {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ids returns the distinct ids of the writes, sorted and without 0.
+func ids(writes []*Write, id func(*Write) int64) []int64 {
+	all := make([]int64, 0, len(writes))
+	for _, w := range writes {
+		if id := id(w); id != 0 {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// find queues the reading of the rows of a query.
+func find[Row any](l *locking, results interface {
+	Query(read func(int, []Row, error))
+}, use func(Row)) {
+	l.read = append(l.read, func() (failed error) {
+		results.Query(func(_ int, rows []Row, err error) {
+			failed = errors.Join(failed, err)
+			for _, row := range rows {
+				use(row)
+			}
+		})
+		return failed
+	})
+}
+
+// await queues the reading of the result of a statement without rows.
+func (l *locking) await(results interface{ Exec(read func(int, error)) }) {
+	l.read = append(l.read, func() (failed error) {
+		results.Exec(func(_ int, err error) { failed = errors.Join(failed, err) })
+		return failed
+	})
+}
+
+// enterSandbox locks the store of a sandbox, and counts the rows of the kinds that the
+// writes create.
+func (l *locking) enterSandbox(creates map[account.Kind]int) {
+	id := l.store.AccountID
+	l.await(l.queries.SandboxEnter(l.ctx, []int64{id}))
+	closed := true // if there is no row
+	find(l, l.queries.SandboxIsClosed(l.ctx, []int64{id}), func(row bool) { closed = row })
+	l.read = append(l.read, func() error {
+		if closed {
+			return account.ErrClosed
+		}
+		return nil
+	})
+	for kind := range creates {
+		find(l, l.queries.SandboxCountRows(l.ctx, []db.SandboxCountRowsParams{{Kind: string(kind), AccountID: id, Bound: account.MaxRows}}), func(row db.SandboxCountRowsRow) {
+			l.stored[account.Kind(row.Kind)] = int(row.Rows)
+		})
+	}
+}
+
+// lockKeys locks the keys of the writes and reads their stored responses.
+func (l *locking) lockKeys(writes []*Write) {
+	var apiKeyIDs []int64
+	var keys []string
+	for _, w := range writes {
+		if w.Key != nil {
+			apiKeyIDs, keys = append(apiKeyIDs, w.Key.APIKeyID), append(keys, w.Key.Key)
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	find(l, l.queries.IdempotencyKeysLock(l.ctx, []db.IdempotencyKeysLockParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), func(row db.IdempotencyKeysLockRow) {
+		l.keys[keyName{row.APIKeyID, row.Key}] = &heldKey{}
+	})
+	find(l, l.queries.IdempotencyKeysGet(l.ctx, []db.IdempotencyKeysGetParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), func(row db.IdempotencyKeysGetRow) {
+		held := l.keys[keyName{row.APIKeyID, row.Key}]
+		switch {
+		case held == nil: // another request is replacing it
+		case row.Expired:
+			held.expired = true
+		default:
+			held.response = &storedResponse{
+				key:      Key{APIKeyID: row.APIKeyID, Key: row.Key, Fingerprint: row.Fingerprint},
+				Response: Response{Status: int(row.Status), Location: row.Location, Body: row.Body},
+			}
+		}
+	})
+}
+
+// lockCategories keeps categories from being deleted. A write that runs alone may change
+// or delete its category, so it locks it for itself.
+func (l *locking) lockCategories(ids []int64, alone bool) {
+	if len(ids) == 0 {
+		return
+	}
+	account := l.store.AccountID
+	switch {
+	case alone:
+		l.await(l.queries.CategoryWait(l.ctx, []db.CategoryWaitParams{{AccountID: account, ID: ids[0]}}))
+		find(l, l.queries.CategoriesWithPets(l.ctx, []db.CategoriesWithPetsParams{{AccountID: account, Ids: ids}}), func(id int64) {
+			l.withPets = append(l.withPets, id)
+		})
+	case l.waits:
+		l.await(l.queries.CategoriesWait(l.ctx, []db.CategoriesWaitParams{{AccountID: account, Ids: ids}}))
+	}
+	find(l, l.queries.CategoriesLock(l.ctx, []db.CategoriesLockParams{{AccountID: account, Ids: ids}}), func(row db.Category) {
+		l.categories.current[row.ID] = row
+	})
+}
+
+// lockPets locks pets with their stock and orders.
+func (l *locking) lockPets(ids []int64, alone bool) {
+	if len(ids) == 0 {
+		return
+	}
+	account := l.store.AccountID
+	if l.waits {
+		l.await(l.queries.StockWait(l.ctx, []db.StockWaitParams{{AccountID: account, PetIds: ids}}))
+	}
+	locked := map[int64]stock.State{}
+	find(l, l.queries.StockLock(l.ctx, []db.StockLockParams{{AccountID: account, PetIds: ids}}), func(row db.StockLockRow) {
+		locked[row.PetID] = stock.State{Quantity: row.Quantity, Held: row.Held}
+	})
+	find(l, l.queries.PetsRead(l.ctx, []db.PetsReadParams{{AccountID: account, Ids: ids}}), func(row db.Pet) {
+		if s, ok := locked[row.ID]; ok {
+			s.Status = stock.Status(row.Status)
+			l.pets.current[row.ID] = Pet{ID: row.ID, CategoryID: row.CategoryID, Name: row.Name, NameKey: row.NameKey, Stock: s}
+		}
+	})
+	if alone {
+		find(l, l.queries.PetsWithOrders(l.ctx, []db.PetsWithOrdersParams{{AccountID: account, PetIds: ids}}), func(id int64) {
+			l.withOrders = append(l.withOrders, id)
+		})
+	}
+}
+
+// readOrders reads orders. The locks of their pets keep them as they are.
+func (l *locking) readOrders(ids []int64) {
+	if len(ids) == 0 {
+		return
+	}
+	find(l, l.queries.OrdersRead(l.ctx, []db.OrdersReadParams{{AccountID: l.store.AccountID, Ids: ids}}), func(row db.Order) {
+		if _, locked := l.pets.get(row.PetID); locked {
+			l.orders.current[row.ID] = row
+		}
+	})
+}
+
+// sequences are the sequences of the ids of new rows. Messages have random ids.
+var sequences = map[account.Kind]string{
+	account.Categories: "categories_id_seq",
+	account.Pets:       "pets_id_seq",
+	account.Orders:     "orders_id_seq",
+}
+
+// reserve reserves ids for new rows, and reads the time of the transaction.
+func (l *locking) reserve(creates map[account.Kind]int) {
+	for kind, number := range creates {
+		if kind == account.Messages {
+			find(l, l.queries.TransactionTime(l.ctx, []int32{1}), func(now time.Time) { l.now = now })
+			continue
+		}
+		find(l, l.queries.IDsReserve(l.ctx, []db.IDsReserveParams{{Sequence: sequences[kind], Number: int32(number)}}), func(id int64) { //nolint:gosec // at most maxWrites
+			l.ids[kind] = append(l.ids[kind], id)
+		})
+	}
+}

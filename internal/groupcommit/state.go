@@ -1,0 +1,168 @@
+package groupcommit
+
+import (
+	"slices"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/stock"
+)
+
+// State is the locked rows of a group as the writes so far left them.
+type State struct {
+	store Store
+	waits bool // whether the transaction waits for locks
+
+	pets       rows[Pet]
+	orders     rows[db.Order]
+	categories rows[db.Category]
+	messages   []Message
+	keys       map[keyName]*heldKey // that no other transaction holds
+	replays    bool                 // whether a stored response is returned
+
+	stored, created map[account.Kind]int // rows of a sandbox, and rows that the group creates
+	ids             map[account.Kind][]int64
+	now             time.Time // of the transaction
+	withOrders      []int64   // pets with orders, if a write runs alone
+	withPets        []int64   // categories with pets, if a write runs alone
+}
+
+// Pet is a pet with its stock.
+type Pet struct {
+	ID, CategoryID int64
+	Name, NameKey  string
+	Stock          stock.State
+}
+
+// Message is a new message.
+type Message struct{ ID, Text string }
+
+// keyName identifies an Idempotency-Key within an account.
+type keyName struct {
+	apiKeyID int64
+	key      string
+}
+
+func (k *Key) name() keyName { return keyName{k.APIKeyID, k.Key} }
+
+// heldKey is an Idempotency-Key that the transaction has locked.
+type heldKey struct {
+	response *storedResponse // nil: none
+	expired  bool            // whether an expired response is stored
+}
+
+// storedResponse is the response of a key.
+type storedResponse struct {
+	key Key
+	Response
+
+	isNew bool // whether this group has made it
+}
+
+// Pet returns a pet. It reports false if the pet does not exist.
+func (s *State) Pet(id int64) (Pet, bool) { return s.pets.get(id) }
+
+// SetPet changes a pet that Pet has returned, and its stock.
+func (s *State) SetPet(p Pet) { s.pets.set(p.ID, p) }
+
+// CreatePet creates a pet without stock, and returns its id.
+func (s *State) CreatePet(p Pet) int64 {
+	p.ID = s.newID(account.Pets)
+	s.pets.created = append(s.pets.created, p)
+	return p.ID
+}
+
+// HasOrders reports whether a pet has orders. The write must run alone.
+func (s *State) HasOrders(petID int64) bool { return slices.Contains(s.withOrders, petID) }
+
+// DeletePet deletes a pet without orders. The write must run alone.
+func (s *State) DeletePet(id int64) { s.pets.delete(id) }
+
+// Order returns an order. It reports false if the order does not exist.
+func (s *State) Order(id int64) (db.Order, bool) { return s.orders.get(id) }
+
+// SetOrder changes the ship date or the completion of an order that Order has returned.
+func (s *State) SetOrder(o db.Order) { s.orders.set(o.ID, o) }
+
+// CreateOrder creates an open order, and returns its id.
+func (s *State) CreateOrder(o db.Order) int64 {
+	o.ID = s.newID(account.Orders)
+	s.orders.created = append(s.orders.created, o)
+	return o.ID
+}
+
+// DeleteOrder deletes an order.
+func (s *State) DeleteOrder(id int64) { s.orders.delete(id) }
+
+// Category returns a category. It reports false if the category does not exist.
+func (s *State) Category(id int64) (db.Category, bool) { return s.categories.get(id) }
+
+// SetCategory changes a category that Category has returned. The write must run alone.
+func (s *State) SetCategory(c db.Category) { s.categories.set(c.ID, c) }
+
+// CreateCategory creates a category, and returns its id. The write must run alone.
+func (s *State) CreateCategory(c db.Category) int64 {
+	c.ID = s.newID(account.Categories)
+	s.categories.created = append(s.categories.created, c)
+	return c.ID
+}
+
+// HasPets reports whether a category has pets. The write must run alone.
+func (s *State) HasPets(categoryID int64) bool { return slices.Contains(s.withPets, categoryID) }
+
+// DeleteCategory deletes a category without pets. The write must run alone.
+func (s *State) DeleteCategory(id int64) { s.categories.delete(id) }
+
+// CreateMessage creates a message, and returns the time of its creation.
+func (s *State) CreateMessage(m Message) (createdAt time.Time) {
+	s.created[account.Messages]++
+	s.messages = append(s.messages, m)
+	return s.now
+}
+
+// newID returns a reserved id of a kind.
+func (s *State) newID(kind account.Kind) int64 {
+	s.created[kind]++
+	id := s.ids[kind][0]
+	s.ids[kind] = s.ids[kind][1:]
+	return id
+}
+
+// has reports whether the state has all rows that a write names.
+func (s *State) has(w *Write) bool {
+	_, hasPet := s.pets.get(w.Pet)
+	_, hasOrder := s.orders.get(w.Order)
+	_, hasCategory := s.categories.get(w.Category)
+	return (w.Pet == 0 || hasPet) && (w.Order == 0 || hasOrder) && (w.Category == 0 || hasCategory)
+}
+
+// rows are the rows of a table.
+type rows[Row any] struct {
+	before, current  map[int64]Row // by id; before has the changed ones
+	changed, deleted []int64       // in the order of the first change
+	created          []Row
+}
+
+func newRows[Row any]() rows[Row] {
+	return rows[Row]{before: map[int64]Row{}, current: map[int64]Row{}}
+}
+
+func (r *rows[Row]) get(id int64) (Row, bool) {
+	row, known := r.current[id]
+	return row, known
+}
+
+func (r *rows[Row]) set(id int64, row Row) {
+	if !slices.Contains(r.changed, id) {
+		r.changed = append(r.changed, id)
+		r.before[id] = r.current[id]
+	}
+	r.current[id] = row
+}
+
+func (r *rows[Row]) delete(id int64) {
+	delete(r.current, id)
+	r.changed = slices.DeleteFunc(r.changed, func(changed int64) bool { return changed == id })
+	r.deleted = append(r.deleted, id)
+}

@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Pipeline is a transaction whose statements share round trips. The batch functions
+// that sqlc generates only queue their statements, and [Pipeline.Send] sends all that
+// are queued. Read the results in the order of the statements. It implements db.DBTX.
+type Pipeline struct {
+	conn    *connection
+	queued  *pgx.Batch
+	results pgx.BatchResults
+	control int // number of queued BEGIN that Send must read first
+}
+
+// Pipe runs an action in a pipeline. The action must call [Pipeline.Commit] last. If it
+// returns an error, Pipe rolls back and returns the error. It does not retry.
+func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (err error) {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	p := &Pipeline{conn: conn, queued: &pgx.Batch{}, control: 1}
+	p.queued.Queue("BEGIN")
+	defer func() {
+		err = errors.Join(err, p.closeResults())
+		if status := conn.Conn.Conn().PgConn().TxStatus(); status != 'I' && !conn.Conn.Conn().IsClosed() {
+			_, rollbackErr := conn.Exec(ctx, "ROLLBACK")
+			err = errors.Join(err, rollbackErr)
+		}
+	}()
+	return action(ctx, p)
+}
+
+// SendBatch queues the statements of a batch.
+func (p *Pipeline) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
+	p.queued.QueuedQueries = append(p.queued.QueuedQueries, b.QueuedQueries...)
+	return pipelined{p}
+}
+
+// Send sends the queued statements in one round trip.
+func (p *Pipeline) Send(ctx context.Context) error {
+	if err := p.closeResults(); err != nil {
+		return err
+	}
+	p.results = p.conn.SendBatch(ctx, p.queued)
+	p.queued = &pgx.Batch{}
+	for ; p.control > 0; p.control-- {
+		if _, err := p.results.Exec(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Commit sends the queued statements and COMMIT in one round trip. It returns the first
+// error of any of them.
+func (p *Pipeline) Commit(ctx context.Context) error {
+	if err := p.closeResults(); err != nil {
+		return err
+	}
+	statements := len(p.queued.QueuedQueries)
+	p.queued.Queue("COMMIT")
+	results := p.conn.SendBatch(ctx, p.queued)
+	p.queued = &pgx.Batch{}
+	var tag pgconn.CommandTag
+	var err error
+	for range statements + 1 {
+		if tag, err = results.Exec(); err != nil {
+			break
+		}
+	}
+	if err := errors.Join(err, results.Close()); err != nil {
+		return err
+	}
+	if tag.String() != "COMMIT" {
+		return fmt.Errorf("postgres: COMMIT ended with %s", tag)
+	}
+	return nil
+}
+
+// closeResults ends the reading of the statements sent last.
+func (p *Pipeline) closeResults() error {
+	if p.results == nil {
+		return nil
+	}
+	results := p.results
+	p.results = nil
+	return results.Close()
+}
+
+// errPipeline is the error of a statement that a pipeline cannot run.
+var errPipeline = errors.New("postgres: a pipeline runs batches only")
+
+// Exec returns an error: only batches can be queued.
+func (p *Pipeline) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, errPipeline
+}
+
+// Query returns an error: only batches can be queued.
+func (p *Pipeline) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return nil, errPipeline
+}
+
+// QueryRow returns a row whose Scan fails: only batches can be queued.
+func (p *Pipeline) QueryRow(context.Context, string, ...any) pgx.Row {
+	return pooledRow{err: errPipeline}
+}
+
+// CopyFrom returns an error: only batches can be queued.
+func (p *Pipeline) CopyFrom(context.Context, pgx.Identifier, []string, pgx.CopyFromSource) (int64, error) {
+	return 0, errPipeline
+}
+
+// pipelined reads the results of one batch of a pipeline.
+type pipelined struct{ p *Pipeline }
+
+// Exec reads the result of a statement that returns no rows.
+func (r pipelined) Exec() (pgconn.CommandTag, error) {
+	if r.p.results == nil {
+		return pgconn.CommandTag{}, errPipeline
+	}
+	return r.p.results.Exec()
+}
+
+// Query reads the rows of a statement.
+func (r pipelined) Query() (pgx.Rows, error) {
+	if r.p.results == nil {
+		return nil, errPipeline
+	}
+	return r.p.results.Query()
+}
+
+// QueryRow reads the row of a statement.
+func (r pipelined) QueryRow() pgx.Row {
+	if r.p.results == nil {
+		return pooledRow{err: errPipeline}
+	}
+	return r.p.results.QueryRow()
+}
+
+// Tx returns nil: the pipeline itself is the transaction.
+func (r pipelined) Tx() pgx.Tx { return nil }
+
+// Close does nothing: the pipeline closes the results of all its batches.
+func (r pipelined) Close() error { return nil }

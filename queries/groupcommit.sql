@@ -1,0 +1,257 @@
+-- The statements of internal/groupcommit. The first batch of a group locks and reads,
+-- the second one writes. No statement does both, which also suits a sharded cluster.
+--
+-- The row in inventory is the lock of a pet: every transaction that changes the pet, its
+-- stock or its orders locks that row first. So the rows that a later statement reads are
+-- current and stay so until the transaction ends.
+--
+-- ANY (ARRAY(SELECT unnest($1))) keeps a generic plan for arrays of any length. With
+-- ANY ($1), PostgreSQL plans the statement again for short arrays.
+
+-- name: SandboxEnter :batchexec
+-- Waits until no other request writes to the store of a sandbox, and locks it (see
+-- queries/sandboxes.sql).
+SELECT pg_advisory_xact_lock(hashtextextended('store', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: SandboxIsClosed :batchmany
+-- Tells whether a sandbox is being deleted. No row means that it is gone.
+SELECT closed
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: SandboxCountRows :batchmany
+-- Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
+-- runs.
+SELECT @kind::text AS kind, (CASE @kind
+    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = @account_id LIMIT @bound) AS counted)
+END)::bigint AS rows;
+
+-- name: IdempotencyKeysLock :batchmany
+-- Locks keys until the transaction ends, and returns those that no other request holds.
+-- The locks are taken through a row of the account, so that on a sharded cluster they
+-- are taken where the account is. The client chooses the key, so the prefix keeps it
+-- apart from the other advisory locks.
+SELECT wanted.api_key_id::bigint AS api_key_id, wanted.key::text AS key
+FROM account_state
+CROSS JOIN (SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key) AS wanted
+WHERE account_state.account_id = @account_id
+  AND pg_try_advisory_xact_lock(hashtextextended('idempotency ' || wanted.key, wanted.api_key_id));
+
+-- name: IdempotencyKeysGet :batchmany
+-- Returns the stored responses of keys, also those older than 24 hours or than the last
+-- reset, which nobody may get any more. It runs after the lock in a statement of its
+-- own, so it sees what the previous holder of a key has committed. LIMIT makes the
+-- planner look up each key, whatever it expects.
+SELECT stored.api_key_id, stored.key, stored.fingerprint, stored.status, stored.location, stored.body, stored.expired
+FROM (SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key) AS wanted
+CROSS JOIN LATERAL (
+    SELECT idempotency_keys.api_key_id, idempotency_keys.key, idempotency_keys.fingerprint, idempotency_keys.status,
+           idempotency_keys.location, idempotency_keys.body,
+           (idempotency_keys.created_at <= now() - interval '24 hours'
+               OR EXISTS (SELECT FROM account_state WHERE account_state.account_id = @account_id AND account_state.reset_at >= idempotency_keys.created_at))::boolean AS expired
+    FROM idempotency_keys
+    WHERE idempotency_keys.account_id = @account_id
+      AND idempotency_keys.api_key_id = wanted.api_key_id
+      AND idempotency_keys.key = wanted.key
+    LIMIT 1
+) AS stored;
+
+-- name: CategoriesWait :batchexec
+-- Waits until no other transaction changes the categories, and keeps them from being
+-- deleted.
+SELECT id
+FROM categories
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
+ORDER BY id
+FOR KEY SHARE;
+
+-- name: CategoryWait :batchexec
+-- Waits until no other transaction uses the category, and locks it.
+SELECT id
+FROM categories
+WHERE account_id = @account_id
+  AND id = @id
+FOR UPDATE;
+
+-- name: CategoriesLock :batchmany
+-- Returns categories and keeps them from being deleted. Skips those that another
+-- transaction changes.
+SELECT account_id, id, name, name_key, description
+FROM categories
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
+FOR KEY SHARE SKIP LOCKED;
+
+-- name: CategoriesWithPets :batchmany
+-- Returns those of the categories that have pets.
+SELECT id
+FROM categories
+WHERE categories.account_id = @account_id
+  AND categories.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
+  AND EXISTS (SELECT FROM pets WHERE pets.account_id = @account_id AND pets.category_id = categories.id);
+
+-- name: StockWait :batchexec
+-- Waits until no other transaction has locked the pets, and locks them in the order of
+-- their ids.
+SELECT pet_id
+FROM inventory
+WHERE account_id = @account_id
+  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
+ORDER BY pet_id
+FOR NO KEY UPDATE;
+
+-- name: StockLock :batchmany
+-- Locks pets and returns their stock. Skips those that another transaction has locked.
+SELECT pet_id, quantity, held
+FROM inventory
+WHERE account_id = @account_id
+  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: PetsRead :batchmany
+SELECT account_id, id, category_id, name, name_key, status
+FROM pets
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: PetsWithOrders :batchmany
+-- Returns those of the pets that have orders.
+SELECT pet_id
+FROM inventory
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
+  AND EXISTS (SELECT FROM orders WHERE orders.account_id = @account_id AND orders.pet_id = inventory.pet_id);
+
+-- name: OrdersRead :batchmany
+SELECT account_id, id, pet_id, quantity, ship_date, complete
+FROM orders
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: IDsReserve :batchmany
+-- Returns ids for new rows, from the sequence of their table.
+SELECT nextval((@sequence::text)::regclass)::bigint AS id
+FROM generate_series(1, @number::int);
+
+-- name: TransactionTime :batchmany
+-- Returns now(), which is the default of created_at.
+SELECT now()::timestamptz AS now
+FROM generate_series(1, @one::int);
+
+-- name: StockWrite :batchexec
+UPDATE inventory
+SET quantity = changed.quantity,
+    held     = changed.held
+FROM (SELECT unnest(@pet_ids::bigint[]) AS pet_id, unnest(@quantities::bigint[]) AS quantity, unnest(@helds::bigint[]) AS held) AS changed
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = changed.pet_id;
+
+-- name: PetsWrite :batchexec
+UPDATE pets
+SET category_id = changed.category_id,
+    name        = changed.name,
+    name_key    = changed.name_key,
+    status      = changed.status
+FROM (
+    SELECT unnest(@ids::bigint[]) AS id, unnest(@category_ids::bigint[]) AS category_id, unnest(@names::text[]) AS name,
+           unnest(@name_keys::text[]) AS name_key, unnest(@statuses::text[]) AS status
+) AS changed
+WHERE pets.account_id = @account_id
+  AND pets.id = changed.id;
+
+-- name: OrdersWrite :batchexec
+-- An element of ship_dates equal to no_ship_date means NULL, because the driver's
+-- arrays cannot contain NULL.
+UPDATE orders
+SET ship_date = nullif(changed.ship_date, @no_ship_date::timestamptz),
+    complete  = changed.complete
+FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@ship_dates::timestamptz[]) AS ship_date, unnest(@completes::boolean[]) AS complete) AS changed
+WHERE orders.account_id = @account_id
+  AND orders.id = changed.id;
+
+-- name: OrdersDelete :batchexec
+DELETE FROM orders
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: OrdersInsert :batchexec
+INSERT INTO orders (account_id, id, pet_id, quantity, ship_date)
+SELECT @account_id, placed.id, placed.pet_id, placed.quantity, nullif(placed.ship_date, @no_ship_date::timestamptz)
+FROM (
+    SELECT unnest(@ids::bigint[]) AS id, unnest(@pet_ids::bigint[]) AS pet_id,
+           unnest(@quantities::bigint[]) AS quantity, unnest(@ship_dates::timestamptz[]) AS ship_date
+) AS placed;
+
+-- name: PetsInsert :batchexec
+INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+SELECT @account_id, made.id, made.category_id, made.name, made.name_key, made.status
+FROM (
+    SELECT unnest(@ids::bigint[]) AS id, unnest(@category_ids::bigint[]) AS category_id, unnest(@names::text[]) AS name,
+           unnest(@name_keys::text[]) AS name_key, unnest(@statuses::text[]) AS status
+) AS made;
+
+-- name: StockInsert :batchexec
+-- Creates the inventory entries of new pets.
+INSERT INTO inventory (account_id, pet_id)
+SELECT @account_id, unnest(@pet_ids::bigint[]);
+
+-- name: StockDelete :batchexec
+DELETE FROM inventory
+WHERE account_id = @account_id
+  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])));
+
+-- name: PetsDelete :batchexec
+DELETE FROM pets
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: CategoryInsert :batchexec
+-- Fails with unique_violation if the name is taken.
+INSERT INTO categories (account_id, id, name, name_key, description)
+VALUES (@account_id, @id, @name, @name_key, sqlc.narg(description));
+
+-- name: CategoryWrite :batchexec
+-- Fails with unique_violation if the name is taken.
+UPDATE categories
+SET name        = @name,
+    name_key    = @name_key,
+    description = sqlc.narg(description)
+WHERE account_id = @account_id
+  AND id = @id;
+
+-- name: CategoriesDelete :batchexec
+DELETE FROM categories
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
+
+-- name: MessagesInsert :batchexec
+INSERT INTO messages (account_id, id, message)
+SELECT @account_id, sent.id, sent.message
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@messages::text[]) AS message) AS sent;
+
+-- name: IdempotencyKeyDelete :batchexec
+-- Deletes an expired response that the sweep has not deleted yet.
+DELETE FROM idempotency_keys
+WHERE account_id = @account_id
+  AND api_key_id = @api_key_id
+  AND key = @key;
+
+-- name: IdempotencyKeysInsert :batchexec
+-- Stores responses. Fails with unique_violation if one is stored under the key. The time
+-- is not that of the transaction, which may have begun before a reset that it waited for.
+INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
+SELECT @account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, clock_timestamp()
+FROM (
+    SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key, unnest(@fingerprints::bytea[]) AS fingerprint,
+           unnest(@statuses::int[]) AS status, unnest(@locations::text[]) AS location, unnest(@bodies::bytea[]) AS body
+) AS done;
+
+-- name: StandbyAwait :batchexec
+-- As AwaitStandby in queries/idempotency_keys.sql.
+SELECT pg_logical_emit_message(true, 'petstore', @nothing::text);
