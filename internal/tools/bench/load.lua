@@ -40,6 +40,9 @@ local function send(method, target, body, headers)
   return wrk.format(method, target, headers, body)
 end
 
+-- base returns the path of the URL of the server without a slash at its end.
+local function base() return (wrk.path:gsub("/$", "")) end
+
 local requests = {
   pet = function() return send("GET", "/pets/" .. pets()) end,
   path = function() return send("GET", path()) end,
@@ -49,9 +52,9 @@ local requests = {
     return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}', { ["Idempotency-Key"] = began .. "-" .. number .. "-" .. sent })
   end,
   sale = function() return send("POST", "/store/orders", '{"petId":' .. hot .. ',"quantity":1}') end,
-  swaggerPet = function() return send("GET", "/pet/" .. pets(), nil, { Accept = "application/json" }) end,
+  swaggerPet = function() return send("GET", base() .. "/pet/" .. pets(), nil, { Accept = "application/json" }) end,
   swaggerOrder = function()
-    return send("POST", "/store/order", '{"id":' .. math.random(1000) .. ',"petId":' .. pets() .. ',"quantity":1,"status":"placed","complete":false}', { Accept = "application/json" })
+    return send("POST", base() .. "/store/order", '{"id":' .. math.random(1000) .. ',"petId":' .. pets() .. ',"quantity":1,"status":"placed","complete":false}', { Accept = "application/json" })
   end,
   create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":' .. category .. '}') end,
 }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -94,6 +95,9 @@ func run(ctx context.Context, o options) error {
 	}
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return errors.New("wrk is missing; install it with `apt-get install wrk` (Debian, Ubuntu) or `brew install wrk` (macOS)")
+	}
+	if o.swagger != "" && !isOK(ctx, strings.TrimSuffix(o.swagger, "/")+"/pet/1") {
+		return fmt.Errorf("GET %s/pet/1 does not return 200; start swagger-petstore, or correct the URL of -swagger", strings.TrimSuffix(o.swagger, "/"))
 	}
 	compare := compareWithOthers
 	if o.base != "" {
