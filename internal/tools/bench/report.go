@@ -176,7 +176,7 @@ func (r *report) write(root string) error {
 	if err := editFile(page, r.replacePart); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, "docs", "performance.svg"), chart, 0o644); err != nil { //nolint:gosec // a document
+	if err := os.WriteFile(filepath.Join(root, "docs", "performance.svg"), chart, 0o644); err != nil {
 		return err
 	}
 	return editFile(readme, r.replaceFigures)
@@ -191,7 +191,7 @@ func editFile(path string, edit func(string) (string, error)) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.WriteFile(path, []byte(edited), 0o644) //nolint:gosec // a document
+	return os.WriteFile(path, []byte(edited), 0o644)
 }
 
 // replacePart replaces the result in the text of docs/performance.md.
