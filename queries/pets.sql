@@ -1,7 +1,7 @@
--- name: PetGetMany :many
+-- name: PetGetMany :batchmany
 -- Omits ids that do not exist. The ids limit the rows: they are the filter of a
--- list, at most 100, or single reads that share a statement, at most as many as
--- requests in flight. PostgreSQL would plan ANY (@ids) again for each short array.
+-- list, or single reads of an account that share a statement, at most 100.
+-- PostgreSQL would plan ANY (@ids) again for each short array.
 SELECT account_id, id, category_id, name, name_key, status
 FROM pets
 WHERE account_id = @account_id
@@ -21,7 +21,7 @@ ORDER BY id;
 -- index-only scan collects the ids, and only the rows of the page are read.
 -- ARRAY(…) makes the planner fetch them by primary key.
 
--- name: PetList :many
+-- name: PetList :batchmany
 SELECT account_id, id, category_id, name, name_key, status
 FROM pets
 WHERE account_id = @account_id

@@ -119,7 +119,7 @@ func (s *Server) listCategories(c *gin.Context) error {
 	}
 	return writePage(s, c, p, list[db.Category, category]{
 		find: func(ctx context.Context) ([]db.Category, error) {
-			return s.sorted(p).CategoryList(ctx, db.CategoryListParams{AccountID: p.account, AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
+			return s.sorted(p.sort).CategoryList(ctx, db.CategoryListParams{AccountID: p.account, AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.queries.CategoryCount(ctx, db.CategoryCountParams{AccountID: p.account, FromKey: from, UntilKey: until})

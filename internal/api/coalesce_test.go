@@ -210,7 +210,7 @@ func (s *turnstile) hold(ctx context.Context, statements ...string) context.Cont
 		case <-ctx.Done():
 		}
 	}
-	return context.WithValue(ctx, heldKey{}, true)
+	return context.WithValue(ctx, heldKey{}, &sync.Once{})
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
@@ -220,13 +220,16 @@ func (s *turnstile) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 
 // release counts the end of statements that were held.
 func (s *turnstile) release(ctx context.Context) {
-	if ctx.Value(heldKey{}) == nil {
+	once, held := ctx.Value(heldKey{}).(*sync.Once)
+	if !held {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now--
-	s.ended = append(s.ended, ctx.Err())
+	once.Do(func() { // pgx ends a batch twice that it could not send
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.now--
+		s.ended = append(s.ended, ctx.Err())
+	})
 }
 
 // await waits until the server handles this many requests. It gives up when all

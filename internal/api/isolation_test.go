@@ -538,8 +538,8 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 }
 
 // TestConcurrentRequestsOfAccounts checks that requests of several accounts for the same
-// id, page or count at the same time share no statement: each client gets the data of
-// its own account. Statements are held until all requests are in progress.
+// id, page or count at the same time share no result: each client gets the data of its
+// own account. Statements are held until all requests are in progress.
 func TestConcurrentRequestsOfAccounts(t *testing.T) {
 	t.Parallel()
 	const each = 4 // one runs alone; the waiting ones could share a wrong statement

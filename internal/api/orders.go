@@ -223,11 +223,11 @@ func (s *Server) findOrders(ctx context.Context, f orderFilter, p *page) ([]db.O
 	case f.shipping():
 		return s.findOrdersShipping(ctx, f, p)
 	case f.petID != nil:
-		return s.sorted(p).OrderListOfPet(ctx, db.OrderListOfPetParams{AccountID: f.account, PetID: *f.petID, Completes: boolOrBoth(f.complete), AfterID: id, PageSize: size})
+		return s.sorted(p.sort).OrderListOfPet(ctx, db.OrderListOfPetParams{AccountID: f.account, PetID: *f.petID, Completes: boolOrBoth(f.complete), AfterID: id, PageSize: size})
 	case f.complete != nil:
-		return s.sorted(p).OrderListComplete(ctx, db.OrderListCompleteParams{AccountID: f.account, Complete: *f.complete, AfterID: id, PageSize: size})
+		return s.sorted(p.sort).OrderListComplete(ctx, db.OrderListCompleteParams{AccountID: f.account, Complete: *f.complete, AfterID: id, PageSize: size})
 	default:
-		return s.sorted(p).OrderList(ctx, db.OrderListParams{AccountID: f.account, AfterID: id, PageSize: size})
+		return s.sorted(p.sort).OrderList(ctx, db.OrderListParams{AccountID: f.account, AfterID: id, PageSize: size})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -71,7 +72,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), caller(c).AccountID, id)
+	row, err := s.pets.Do(c.Request.Context(), struct{}{}, ownPet{caller(c).AccountID, id})
 	switch {
 	case err != nil:
 		return err
@@ -198,11 +199,11 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, 
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
 	case f.categoryID != nil:
-		return s.sorted(p).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.sorted(p.sort).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	case len(f.statuses) > 0:
-		return s.sorted(p).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	default:
-		return s.sorted(p).PetList(ctx, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.pagesOfPets.Do(ctx, p.sort, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
 }
 
@@ -260,39 +261,91 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 }
 
 // getPets reads the pets of a batch. A batch of one shares its query with other reads of
-// the same pet.
+// single pets.
 func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]db.Pet, error) {
 	if len(ids) > 1 {
-		return s.queries.PetGetMany(ctx, db.PetGetManyParams{AccountID: accountID, Ids: ids})
+		pets, err := results(1, s.queries.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
+		return pets[0], err
 	}
-	row, err := s.pets.Do(ctx, accountID, ids[0])
+	row, err := s.pets.Do(ctx, struct{}{}, ownPet{accountID, ids[0]})
 	if err != nil || row == nil {
 		return nil, err
 	}
 	return []db.Pet{*row}, nil
 }
 
-// maxPetsPerRead is the maximum number of pets that one statement reads.
-const maxPetsPerRead = 100
+// The maximum number of single pets, and of pages, whose reads share a round trip.
+const (
+	maxPetsPerRead  = 100
+	maxPagesPerRead = 16
+)
 
-// newPetReader returns a coalescer of reads of single pets of an account. A pet that does
-// not exist is nil.
-func newPetReader(queries *db.Queries) *coalesce.Coalescer[int64, int64, *db.Pet] {
+// ownPet identifies a pet of an account.
+type ownPet struct{ account, id int64 }
+
+// newPetReader returns a coalescer of reads of single pets. A pet that does not exist is
+// nil. The pets of an account share a statement, and the statements of all accounts share
+// a round trip.
+func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, ownPet, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead
-	return coalesce.New(limits, func(ctx context.Context, accountID int64, ids []int64) ([]*db.Pet, error) {
-		rows, err := queries.PetGetMany(ctx, db.PetGetManyParams{AccountID: accountID, Ids: ids})
+	return coalesce.New(limits, func(ctx context.Context, _ struct{}, wanted []ownPet) ([]*db.Pet, error) {
+		params := byAccount(wanted)
+		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
 		if err != nil {
 			return nil, err
 		}
-		pets := make([]*db.Pet, len(ids))
-		for i, id := range ids {
-			if at := slices.IndexFunc(rows, func(row db.Pet) bool { return row.ID == id }); at >= 0 {
-				pets[i] = &rows[at]
+		found := make(map[ownPet]*db.Pet, len(wanted))
+		for _, rows := range perAccount {
+			for i := range rows {
+				found[ownPet{rows[i].AccountID, rows[i].ID}] = &rows[i]
 			}
+		}
+		pets := make([]*db.Pet, len(wanted))
+		for i, one := range wanted {
+			pets[i] = found[one]
 		}
 		return pets, nil
 	})
+}
+
+// byAccount returns a statement for each account, with the ids of its pets.
+func byAccount(wanted []ownPet) []db.PetGetManyParams {
+	var params []db.PetGetManyParams
+	index := make(map[int64]int) // by account
+	for _, one := range wanted {
+		at, known := index[one.account]
+		if !known {
+			at = len(params)
+			index[one.account] = at
+			params = append(params, db.PetGetManyParams{AccountID: one.account})
+		}
+		params[at].Ids = append(params[at].Ids, one.id)
+	}
+	return params
+}
+
+// newPageOfPetsReader returns a coalescer of reads of different pages, by sort. Their
+// statements share a round trip. Postgres works longer on a page than on a pet, so it
+// gets more of these at a time.
+func (s *Server) newPageOfPetsReader() *coalesce.Coalescer[string, db.PetListParams, []db.Pet] {
+	limits := sharedReads
+	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
+	return coalesce.New(limits, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.Pet, error) {
+		return results(len(pages), s.sorted(sort).PetList(ctx, pages).Query)
+	})
+}
+
+// results returns the rows of each of n statements that share a round trip, or the first
+// error.
+func results[Row any](n int, read func(func(int, []Row, error))) (all [][]Row, err error) {
+	all = make([][]Row, n)
+	read(func(i int, rows []Row, failed error) {
+		if all[i] = rows; err == nil {
+			err = failed
+		}
+	})
+	return all, err
 }
 
 // orNotFound returns notFound instead of [pgx.ErrNoRows].

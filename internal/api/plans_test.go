@@ -290,20 +290,39 @@ var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Mes
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if aboutLists.MatchString(data.SQL) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		sent := statement{sql: data.SQL, args: slices.Clone(data.Args)}
-		if len(sent.args) > 0 && sent.args[0] == pgx.QueryExecModeCacheDescribe {
-			sent.args, sent.byValues = sent.args[1:], true
-		}
-		r.sent = append(r.sent, sent)
-	}
+	r.record(data.SQL, data.Args)
 	return ctx
+}
+
+func (r *recorder) record(sql string, args []any) {
+	if !aboutLists.MatchString(sql) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sent := statement{sql: sql, args: slices.Clone(args)}
+	if len(sent.args) > 0 && sent.args[0] == pgx.QueryExecModeCacheDescribe {
+		sent.args, sent.byValues = sent.args[1:], true
+	}
+	r.sent = append(r.sent, sent)
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (r *recorder) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, queued := range data.Batch.QueuedQueries {
+		r.record(queued.SQL, queued.Arguments)
+	}
+	return ctx
+}
+
+// TraceBatchQuery implements pgx.BatchTracer.
+func (*recorder) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (*recorder) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // during returns the statements that were sent while do ran.
 func (r *recorder) during(do func()) []statement {

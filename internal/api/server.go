@@ -76,13 +76,15 @@ type Server struct {
 	planned   *db.Queries // for statements that Postgres plans with their values
 	verifier  *auth.Verifier
 	log       *slog.Logger
-	pets      *coalesce.Coalescer[int64, int64, *db.Pet] // by account
-	committer *groupcommit.Committer                     // runs the writes of stores
-	pages     *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
-	counts    *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
-	turns     turns // of requests that create rows of a sandbox, or sandboxes
-	metrics   *telemetry.Metrics
-	tracer    *telemetry.Tracer
+	pets      *coalesce.Coalescer[struct{}, ownPet, *db.Pet]
+	committer *groupcommit.Committer // runs the writes of stores
+	// pagesOfPets are different pages, by sort.
+	pagesOfPets *coalesce.Coalescer[string, db.PetListParams, []db.Pet]
+	pages       *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
+	counts      *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
+	turns       turns // of requests that create rows of a sandbox, or sandboxes
+	metrics     *telemetry.Metrics
+	tracer      *telemetry.Tracer
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -137,6 +139,7 @@ func New(options Options) (*Server, error) {
 	s.pets = newPetReader(s.queries)
 	s.committer = groupcommit.New(s.db)
 	s.pages = newPageReader()
+	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = newCounter()
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()

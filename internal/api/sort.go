@@ -68,8 +68,16 @@ func (s sortedBy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	return s.DBTX.Query(ctx, strings.ReplaceAll(sql, sortMark, "'"+s.sort+"'"), args...)
 }
 
-// sorted returns the queries with the sort of a page.
-func (s *Server) sorted(p *page) *db.Queries { return db.New(sortedBy{s.db, p.sort}) }
+// SendBatch runs several list queries.
+func (s sortedBy) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	for _, query := range batch.QueuedQueries {
+		query.SQL = strings.ReplaceAll(query.SQL, sortMark, "'"+s.sort+"'")
+	}
+	return s.DBTX.SendBatch(ctx, batch)
+}
+
+// sorted returns the queries with a sort.
+func (s *Server) sorted(sort string) *db.Queries { return db.New(sortedBy{s.db, sort}) }
 
 // plannedByValues has Postgres plan each statement with its values. That suits
 // statements in which "$1 IS NULL OR …" turns a filter off, or whose index depends on

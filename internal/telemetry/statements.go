@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -31,9 +32,10 @@ type statement struct {
 	batch *pgx.Batch // instead of sql
 	began time.Time
 	span  trace.Span // nil if not traced
+	ended bool
 }
 
-// name returns the name of the statement, or those of a batch.
+// name returns the name of the statement, or those of a batch, without repetitions.
 func (s *statement) name() string {
 	if s.batch == nil {
 		return statementName(s.sql)
@@ -42,7 +44,7 @@ func (s *statement) name() string {
 	for i, queued := range s.batch.QueuedQueries {
 		names[i] = statementName(queued.SQL)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Compact(names), ", ")
 }
 
 type statementKey struct{}
@@ -89,9 +91,10 @@ func (t *Statements) start(s *statement) context.Context {
 
 func (t *Statements) end(ctx context.Context, err error) {
 	s, _ := ctx.Value(statementKey{}).(*statement)
-	if s == nil {
+	if s == nil || s.ended {
 		return
 	}
+	s.ended = true // pgx ends a batch twice that it could not send
 	if s.span != nil {
 		if err != nil {
 			failed(s.span, failureOf(err))

@@ -2,13 +2,16 @@ package telemetry_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -28,18 +31,34 @@ func TestSlowStatements(t *testing.T) {
 	}
 	defer pool.Close()
 
-	const nap = "-- name: Nap :one\nSELECT 'hidden text', $1::text FROM pg_sleep($2)"
+	const napping = "-- name: Nap :one\nSELECT 'hidden text', $1::text FROM pg_sleep($2)"
 	run := func(sql string, args ...any) {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run(nap, "hidden argument", 0.0)
-	run(nap, "hidden argument", slow.Seconds())
+	run(napping, "hidden argument", 0.0)
+	run(napping, "hidden argument", slow.Seconds())
 	run("select/**/pg_sleep($1)", slow.Seconds())
+	batch := func(ctx context.Context, naps ...float64) error {
+		b := &pgx.Batch{}
+		for _, nap := range naps {
+			b.Queue(napping, "hidden argument", nap)
+		}
+		b.Queue("SELECT 'hidden text'")
+		return pool.SendBatch(ctx, b).Close()
+	}
+	if err := errors.Join(batch(t.Context(), 0, 0), batch(t.Context(), 0, slow.Seconds())); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithTimeout(t.Context(), slow)
+	defer end()
+	if err := batch(ended, 10); err == nil {
+		t.Fatal("a batch exceeds its deadline")
+	}
 	run("SET statement_timeout = '200ms'")
-	if _, err := pool.Exec(t.Context(), nap, "hidden argument", 10.0); err == nil {
+	if _, err := pool.Exec(t.Context(), napping, "hidden argument", 10.0); err == nil {
 		t.Fatal("a statement exceeds statement_timeout")
 	}
 
@@ -62,6 +81,8 @@ func TestSlowStatements(t *testing.T) {
 	want := []line{
 		{Level: "WARN", Msg: "slow statement", Statement: "Nap"},
 		{Level: "WARN", Msg: "slow statement", Statement: "SELECT"},
+		{Level: "WARN", Msg: "slow statement", Statement: "Nap, SELECT"},
+		{Level: "WARN", Msg: "slow statement", Statement: "Nap, SELECT", Failure: "timeout"},
 		{Level: "WARN", Msg: "slow statement", Statement: "Nap", Failure: "57014"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
