@@ -96,24 +96,28 @@ func backendsTerminated(ctx context.Context, f *fixture) (string, error) {
 // idleTerminated terminates all backends of an idle pool. The next orders must succeed on
 // new connections.
 func (s *deployment) idleTerminated(ctx context.Context, terminate string) error {
-	orders := func() error {
+	requests := func(status int, request func(pet int) (response, error)) error {
 		var l ledger
 		var group sync.WaitGroup
-		for pet := range writers {
-			group.Go(func() { l.record(s.order(ctx, 1+pet)) })
+		for number := range poolSize {
+			group.Go(func() { l.record(request(1 + number)) })
 		}
 		group.Wait()
-		return l.only(http.StatusCreated)
+		return l.only(status)
 	}
-	// Orders that wait for a lock at the same time take one connection each.
-	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
+	// Lists with different filters that wait for a lock take one connection each.
+	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
 	if err != nil {
 		return err
 	}
 	defer release()
 	filled := make(chan error, 1)
-	go func() { filled <- orders() }()
-	err = s.db.awaitLockWaits(ctx, writers)
+	go func() {
+		filled <- requests(http.StatusOK, func(pet int) (response, error) {
+			return s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", pet), "")
+		})
+	}()
+	err = s.db.awaitLockWaits(ctx, poolSize)
 	release()
 	if err := errors.Join(err, <-filled); err != nil {
 		return err
@@ -131,7 +135,7 @@ func (s *deployment) idleTerminated(ctx context.Context, terminate string) error
 	}); err != nil {
 		return err
 	}
-	if err := orders(); err != nil {
+	if err := requests(http.StatusCreated, func(pet int) (response, error) { return s.order(ctx, pet) }); err != nil {
 		return fmt.Errorf("after idle connections were terminated: %w", err)
 	}
 	return nil

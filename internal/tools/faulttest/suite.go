@@ -20,7 +20,6 @@ const (
 	stockOfPet   = 1_000_000_000 // units, so that no row sells out a pet by accident
 	databaseName = "petstore"
 	poolSize     = 10 // connections of a service
-	writers      = 8  // concurrent writers that each use a connection of the pool
 )
 
 // suite has everything that the rows share: the built program, the installed
