@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
-	"net/http"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -42,9 +39,10 @@ func crashHistories(ctx context.Context, f *fixture) (string, error) {
 	failures := make([]error, clients)
 	var group sync.WaitGroup
 	for id := range clients {
+		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
 		group.Go(func() {
 			for stopping.Err() == nil && failures[id] == nil {
-				failures[id] = h.hotStep(ctx, id, instances, hotPets)
+				failures[id] = h.hotStep(ctx, v, hotPets)
 			}
 		})
 	}
@@ -94,16 +92,16 @@ func (s *deployment) crash(ctx context.Context, services [2]*service, rounds int
 // hotStep does a random step at a random instance. It retries a step that was not sent.
 // After an unknown outcome it reads all hot pets. So a crash leaves at most one unknown
 // outcome for each client, and its effect is read before others change it.
-func (h *history) hotStep(ctx context.Context, client int, instances [2]*client, hotPets int) error {
-	const few, plenty = 4, 100
-	did := randomStep(1 + rand.N(hotPets))
-	if did.quantity = rand.N(few); did.pet%2 == 0 {
+func (h *history) hotStep(ctx context.Context, v *visitor, hotPets int) error {
+	const plenty = 100
+	did := v.randomStep(1 + rand.N(hotPets))
+	if did.pet%2 == 0 {
 		did.quantity = rand.N(plenty) // so that most orders change the stock
 	}
-	unknown, err := h.stepUntilSent(ctx, client, instances, did)
+	unknown, err := h.stepUntilSent(ctx, v, did)
 	for pet := 0; pet < hotPets && unknown && err == nil; pet++ {
 		for again := true; again && err == nil; {
-			again, err = h.stepUntilSent(ctx, client, instances, petStep{kind: "read", pet: 1 + pet})
+			again, err = h.stepUntilSent(ctx, v, petStep{kind: "read", pet: 1 + pet})
 		}
 	}
 	return err
@@ -111,13 +109,13 @@ func (h *history) hotStep(ctx context.Context, client int, instances [2]*client,
 
 // stepUntilSent does a step, retries it while connections are refused, and reports whether
 // its outcome is unknown.
-func (h *history) stepUntilSent(ctx context.Context, client int, instances [2]*client, did petStep) (unknown bool, err error) {
+func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (unknown bool, err error) {
 	const pause = 10 * time.Millisecond
 	for ctx.Err() == nil {
 		called := time.Now()
-		saw, err := instances[rand.N(len(instances))].step(ctx, did)
+		saw, err := v.step(ctx, rand.N(len(v.instances)), did)
 		if err == nil {
-			h.record(client, did, called, saw)
+			h.record(v.id, did, called, saw)
 			if saw.unknown {
 				sleep(ctx, pause)
 			}
@@ -129,58 +127,6 @@ func (h *history) stepUntilSent(ctx context.Context, client int, instances [2]*c
 		sleep(ctx, pause)
 	}
 	return false, context.Cause(ctx)
-}
-
-// petStep is an operation on a pet, and petView what the client sees of it.
-type (
-	petStep struct {
-		kind     string
-		pet      int
-		quantity int // for set
-	}
-	petView struct {
-		item    stockItem // for read and set
-		bought  bool
-		refusal string // the error code of a 409
-		// unknown means that the step may have taken effect, may do so later, or never.
-		unknown bool
-	}
-)
-
-// stepKinds are drawn at random, so buy is twice as likely as set.
-var stepKinds = []string{"buy", "buy", "read", "set"}
-
-func randomStep(pet int) petStep {
-	return petStep{kind: stepKinds[rand.N(len(stepKinds))], pet: pet, quantity: rand.N(4)}
-}
-
-// step does one step. The error is ECONNREFUSED if nothing was sent, or describes an
-// unexpected response.
-func (c *client) step(ctx context.Context, did petStep) (saw petView, err error) {
-	path := fmt.Sprintf("/store/inventory/%d", did.pet)
-	var resp response
-	switch did.kind {
-	case "read":
-		resp, err = c.do(ctx, "GET", path, "")
-	case "set":
-		resp, err = c.do(ctx, "PUT", path, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
-	default:
-		resp, err = c.order(ctx, did.pet)
-	}
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return saw, err
-	case err != nil || resp.status == http.StatusServiceUnavailable:
-		return petView{unknown: true}, nil //nolint:nilerr // petView reports the error
-	case did.kind != "buy" && resp.status == http.StatusOK:
-		return saw, resp.decode(&saw.item)
-	case did.kind == "buy" && resp.status == http.StatusCreated:
-		return petView{bought: true}, nil
-	case did.kind == "buy" && resp.status == http.StatusConflict:
-		return petView{refusal: resp.code()}, nil
-	default:
-		return saw, fmt.Errorf("%s of pet %d: %s", did.kind, did.pet, resp)
-	}
 }
 
 // history records what clients did to pets and what they saw. It is safe for concurrent
@@ -234,64 +180,4 @@ func (h *history) check(stock int) (string, error) {
 	default:
 		return "", fmt.Errorf("%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
 	}
-}
-
-// petModel models orders and stock of a pet (see POST /store/orders in the API reference).
-// Orders are neither completed nor cancelled.
-func petModel(stock int) porcupine.Model {
-	return porcupine.Model{
-		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
-			byPet := map[int][]porcupine.Operation{}
-			for _, operation := range all {
-				pet := operation.Input.(petStep).pet //nolint:forcetypeassert // the history holds only petSteps
-				byPet[pet] = append(byPet[pet], operation)
-			}
-			return slices.Collect(maps.Values(byPet))
-		},
-		Init: func() any { return petState{stock: stock, available: true} },
-		Step: func(state, input, output any) (bool, any) {
-			//nolint:forcetypeassert // the history holds nothing else
-			now, did, saw := state.(petState), input.(petStep), output.(petView)
-			expected, next := now.after(did)
-			return saw.unknown || saw == expected, next
-		},
-	}
-}
-
-// petState is the state of a pet between two steps. A pet that is not available is pending.
-type petState struct {
-	stock     int
-	available bool
-	held      bool // whether an order is open
-}
-
-// after returns what a client must see of a step, and the state after it.
-func (p petState) after(did petStep) (petView, petState) {
-	switch {
-	case did.kind == "read":
-		return petView{item: p.item()}, p
-	case did.kind == "set":
-		p.stock = did.quantity
-		if p.stock > 0 {
-			p.available = true
-		} else if p.held {
-			p.available = false
-		}
-		return petView{item: p.item()}, p
-	case !p.available:
-		return petView{refusal: "pet_not_available"}, p
-	case p.stock == 0:
-		return petView{refusal: "insufficient_stock"}, p
-	default:
-		p.stock, p.held = p.stock-1, true
-		p.available = p.stock > 0
-		return petView{bought: true}, p
-	}
-}
-
-func (p petState) item() stockItem {
-	if p.available {
-		return stockItem{p.stock, "available"}
-	}
-	return stockItem{p.stock, "pending"}
 }

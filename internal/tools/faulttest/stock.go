@@ -64,11 +64,12 @@ func linearizable(ctx context.Context, f *fixture) (string, error) {
 	failures := make([]error, clients)
 	var group sync.WaitGroup
 	for id := range clients {
+		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
 		group.Go(func() {
 			for range steps {
-				did := randomStep(pet)
+				did := v.randomStep(pet)
 				called := time.Now()
-				saw, err := instances[id%len(instances)].step(ctx, did)
+				saw, err := v.step(ctx, id%len(instances), did)
 				if err == nil && saw.unknown {
 					err = fmt.Errorf("%s: unknown outcome without a fault", did.kind)
 				}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"syscall"
+
+	"github.com/anishathalye/porcupine"
+
+	"petstore/internal/stock"
+)
+
+// petStep is an operation on a pet, and petView what the client sees of it.
+type (
+	petStep struct {
+		kind     string
+		pet      int
+		quantity int          // for restock
+		status   stock.Status // for setStatus
+		order    int64        // for complete and cancel, an order of one unit
+	}
+	petView struct {
+		item    stockItem // for read and restock
+		placed  int64     // for buy, the order; the model does not know the ids
+		refusal string    // the error code of a 409
+		// unknown means that the step may have taken effect, may do so later, or never.
+		unknown bool
+	}
+)
+
+// stepKinds are drawn at random, so buy is the most frequent kind. A client without an
+// open order buys instead of the last two.
+var stepKinds = []string{"buy", "buy", "buy", "read", "restock", "setStatus", "complete", "cancel"}
+
+// stepStatuses are drawn at random.
+var stepStatuses = []stock.Status{stock.Available, stock.Pending, stock.Sold}
+
+// visitor is a client of two instances that remembers its open orders. Only the visitor
+// that placed an order completes or cancels it, and at most once.
+type visitor struct {
+	id        int
+	instances [2]*client
+	open      map[int][]int64 // orders by pet
+}
+
+// randomStep draws a step. A step that completes or cancels an order uses it up.
+func (v *visitor) randomStep(pet int) petStep {
+	const fewUnits = 4
+	did := petStep{
+		kind: stepKinds[rand.N(len(stepKinds))], pet: pet,
+		quantity: rand.N(fewUnits), status: stepStatuses[rand.N(len(stepStatuses))],
+	}
+	if did.kind == "complete" || did.kind == "cancel" {
+		open := v.open[pet]
+		if len(open) == 0 {
+			did.kind = "buy"
+			return did
+		}
+		did.order, v.open[pet] = open[0], open[1:]
+	}
+	return did
+}
+
+// step does one step at an instance. The error is ECONNREFUSED if nothing was sent, or
+// describes an unexpected response.
+func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, err error) {
+	resp, err := v.instances[instance].send(ctx, did)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return saw, err
+	case err != nil || resp.status == http.StatusServiceUnavailable:
+		return petView{unknown: true}, nil //nolint:nilerr // petView reports the error
+	case resp.status == http.StatusConflict:
+		return petView{refusal: resp.code()}, nil
+	case resp.status == http.StatusCreated && did.kind == "buy":
+		var o order
+		err := resp.decode(&o)
+		v.open[did.pet] = append(v.open[did.pet], o.ID)
+		return petView{placed: o.ID}, err
+	case resp.status == http.StatusOK && (did.kind == "read" || did.kind == "restock"):
+		return saw, resp.decode(&saw.item)
+	case resp.status == http.StatusOK && did.kind != "cancel", resp.status == http.StatusNoContent && did.kind == "cancel":
+		return saw, nil
+	default:
+		return saw, fmt.Errorf("%s of pet %d: %s", did.kind, did.pet, resp)
+	}
+}
+
+// send sends the request of a step.
+func (c *client) send(ctx context.Context, did petStep) (response, error) {
+	item, order := fmt.Sprintf("/store/inventory/%d", did.pet), fmt.Sprintf("/store/orders/%d", did.order)
+	switch did.kind {
+	case "read":
+		return c.do(ctx, "GET", item, "")
+	case "restock":
+		return c.do(ctx, "PUT", item, fmt.Sprintf(`{"quantity": %d}`, did.quantity))
+	case "setStatus":
+		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", did.pet), fmt.Sprintf(`{"status": %q}`, did.status))
+	case "complete":
+		return c.do(ctx, "PATCH", order, `{"complete": true}`)
+	case "cancel":
+		return c.do(ctx, "DELETE", order, "")
+	default:
+		return c.order(ctx, did.pet)
+	}
+}
+
+// petModel models a pet with that many units in stock at first. Its rules are those of
+// [stock.State], which the server uses too. So the checker does not test the rules: the
+// table tests of package stock do. It tests that the server applies them to the pet one
+// step at a time, in an order that the clients could observe, and forgets none.
+func petModel(units int) porcupine.Model {
+	return porcupine.Model{
+		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
+			byPet := map[int][]porcupine.Operation{}
+			for _, operation := range all {
+				pet := operation.Input.(petStep).pet //nolint:forcetypeassert // the history holds only petSteps
+				byPet[pet] = append(byPet[pet], operation)
+			}
+			return slices.Collect(maps.Values(byPet))
+		},
+		Init: func() any { return stock.State{Quantity: int64(units), Status: stock.Available} },
+		Step: func(state, input, output any) (bool, any) {
+			//nolint:forcetypeassert // the history holds nothing else
+			now, did, saw := state.(stock.State), input.(petStep), output.(petView)
+			expected, next := did.on(now)
+			expected.placed = saw.placed
+			return saw.unknown || saw == expected, next
+		},
+	}
+}
+
+// on returns what a client must see of a step, and the state of the pet after it.
+func (did petStep) on(now stock.State) (saw petView, next stock.State) {
+	const units = 1 // of each order
+	var err error
+	switch next = now; did.kind {
+	case "read":
+		saw.item = itemOf(next)
+	case "restock":
+		next = now.Restock(int64(did.quantity))
+		saw.item = itemOf(next)
+	case "setStatus":
+		next, err = now.SetStatus(did.status)
+	case "complete":
+		next = now.Complete(units)
+	case "cancel":
+		next = now.Cancel(units)
+	default:
+		next, err = now.Place(units)
+	}
+	saw.refusal = refusals[err]
+	return saw, next
+}
+
+// refusals are the error codes of the API for the errors of package stock.
+var refusals = map[error]string{
+	stock.ErrNotAvailable:      "pet_not_available",
+	stock.ErrInsufficient:      "insufficient_stock",
+	stock.ErrInvalidTransition: "invalid_transition",
+}
+
+func itemOf(s stock.State) stockItem { return stockItem{int(s.Quantity), string(s.Status)} }
