@@ -10,7 +10,7 @@ import (
 	"petstore/internal/postgres"
 )
 
-// migrationsHash changes with every change of the migrations.
+// migrationsHash changes with every change of the migrations or of the privileges.
 func migrationsHash(migrations fs.FS) (string, error) {
 	files, err := fs.Glob(migrations, "*")
 	var all strings.Builder
@@ -19,6 +19,7 @@ func migrationsHash(migrations fs.FS) (string, error) {
 		all.WriteString(file + " " + digest(string(content)) + "\n")
 		err = errors.Join(err, readErr)
 	}
+	all.WriteString(postgres.ServingPrivileges())
 	return digest(all.String())[:16], err
 }
 

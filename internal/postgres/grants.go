@@ -73,6 +73,10 @@ var servingPrivileges = []struct{ table, privileges string }{
 // servingSequences are the sequences that queries read explicitly.
 var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
 
+// ServingPrivileges describes the privileges that [Migrations.GrantServing] grants. The
+// text changes when they do.
+func ServingPrivileges() string { return fmt.Sprint(servingPrivileges, servingSequences) }
+
 // grantLock is the advisory lock of a transaction that grants. Two concurrent ones
 // would change the same catalog rows, and one would fail.
 const grantLock = 0x70657473746f7265 // "petstore"

@@ -1,0 +1,360 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/stock"
+)
+
+// fixture is a database with the accounts 1 and 2. Each has the pets 1 to 4 of the
+// category 1, with 10 units of each, and the API key 1 or 2.
+type fixture struct {
+	t        *testing.T
+	database *pgtest.Database
+	*Committer
+}
+
+var one, two = Store{AccountID: 1}, Store{AccountID: 2}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, database: pgtest.New(t)}
+	pool, err := postgres.Open(t.Context(), f.database.URL, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	f.Committer = New(pool)
+	f.exec(`
+		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
+		INSERT INTO account_state (account_id) VALUES (1), (2);
+		INSERT INTO api_keys (id, account_id, name, scope, prefix, secret_sha256)
+			SELECT id, id, 'key', 'write', 'petstore_' || id || '234567', sha256(id::text::bytea) FROM accounts;
+		INSERT INTO categories (account_id, id, name, name_key) VALUES (1, 1, 'Dogs', 'dogs'), (2, 1, 'Dogs', 'dogs');
+		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+			SELECT account_id, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 2) AS account_id, generate_series(1, 4) AS id;
+		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets`)
+	return f
+}
+
+func (f *fixture) exec(sql string) {
+	f.t.Helper()
+	if _, err := f.database.Pool.Exec(f.t.Context(), sql); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// group runs writes in one group.
+func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
+	return f.runGroup(f.t.Context(), store, writes)
+}
+
+// stored describes the pets and orders of a store, without the ids of orders.
+func (f *fixture) stored(store Store) (rows []string) {
+	f.t.Helper()
+	found, err := f.database.Pool.Query(f.t.Context(), `
+		SELECT format('pet %s %s: %s in stock, %s held', id, status, quantity, held)
+		FROM pets JOIN inventory USING (account_id) WHERE account_id = $1 AND pet_id = id
+		UNION ALL
+		SELECT format('order of pet %s: %s, %s', pet_id, quantity, complete) FROM orders WHERE account_id = $1
+		ORDER BY 1`, store.AccountID)
+	if err == nil {
+		rows, err = pgx.CollectRows(found, pgx.RowTo[string])
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return rows
+}
+
+// order places an order. Its response is the number of units left.
+func order(petID, quantity int64) *Write {
+	return &Write{Pet: petID, Creates: account.Orders, Decide: func(s *State) (Response, error) {
+		pet, known := s.Pet(petID)
+		if !known {
+			return Response{}, pgx.ErrNoRows
+		}
+		var err error
+		if pet.Stock, err = pet.Stock.Place(quantity); err != nil {
+			return Response{}, err
+		}
+		s.SetPet(pet)
+		s.CreateOrder(db.Order{PetID: petID, Quantity: quantity})
+		return Response{Status: 201, Body: fmt.Append(nil, pet.Stock)}, nil
+	}}
+}
+
+// under gives a write an Idempotency-Key of account 1.
+func under(key string, w *Write) *Write {
+	w.Key = &Key{APIKeyID: 1, Key: key, Fingerprint: []byte(strings.Repeat("f", 32))}
+	return w
+}
+
+// restock sets the stock of a pet.
+func restock(petID, quantity int64) *Write {
+	return &Write{Pet: petID, Decide: func(s *State) (Response, error) {
+		pet, _ := s.Pet(petID)
+		pet.Stock = pet.Stock.Restock(quantity)
+		s.SetPet(pet)
+		return Response{Status: 200, Body: fmt.Append(nil, pet.Stock)}, nil
+	}}
+}
+
+// closeOrder cancels or completes the open order of a pet with the lowest id.
+func (f *fixture) closeOrder(store Store, petID int64, complete bool) *Write {
+	f.t.Helper()
+	var id int64
+	err := f.database.Pool.QueryRow(f.t.Context(), "SELECT coalesce(min(id), 0) FROM orders WHERE account_id = $1 AND pet_id = $2 AND NOT complete", store.AccountID, petID).Scan(&id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &Write{Pet: petID, Order: id, Decide: func(s *State) (Response, error) {
+		pet, _ := s.Pet(petID)
+		current, known := s.Order(id)
+		switch {
+		case !known || current.Complete:
+			return Response{}, pgx.ErrNoRows
+		case complete:
+			current.Complete = true
+			pet.Stock = pet.Stock.Complete(current.Quantity)
+			s.SetOrder(current)
+		default:
+			pet.Stock = pet.Stock.Cancel(current.Quantity)
+			s.DeleteOrder(id)
+		}
+		s.SetPet(pet)
+		return Response{Status: 200, Body: fmt.Append(nil, pet.Stock)}, nil
+	}}
+}
+
+// TestGroupEqualsSequence: the writes of a group have the same responses and effects as
+// the same writes one after the other.
+func TestGroupEqualsSequence(t *testing.T) {
+	t.Parallel()
+	const rounds, most = 60, 12
+	f := newFixture(t)
+	for round := range rounds {
+		random := rand.New(rand.NewPCG(uint64(round), 1))
+		var together, inTurn []*Write
+		for range 1 + random.IntN(most) {
+			petID, quantity, kind := 1+random.Int64N(4), random.Int64N(8), random.IntN(8)
+			for store, writes := range map[Store]*[]*Write{one: &together, two: &inTurn} {
+				var w *Write
+				switch kind {
+				case 0:
+					w = restock(petID, quantity)
+				case 1, 2:
+					w = f.closeOrder(store, petID, kind == 1)
+				default:
+					w = order(petID, 1+quantity)
+				}
+				*writes = append(*writes, w)
+			}
+		}
+		got, err := f.group(one, together...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range inTurn {
+			want, err := f.Do(t.Context(), two, w)
+			if errors.Is(got[i].err, errAlone) { // names a row that does not exist
+				got[i].Result, got[i].err = f.Do(t.Context(), one, together[i])
+			}
+			if diff := cmp.Diff(want, got[i].Result); diff != "" || !errors.Is(got[i].err, err) {
+				t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, err, got[i].err, diff)
+			}
+		}
+		if diff := cmp.Diff(f.stored(two), f.stored(one)); diff != "" {
+			t.Fatalf("round %d: in sequence (-), in a group (+)\n%s", round, diff)
+		}
+	}
+}
+
+// TestWritesThatLeaveTheGroup: a group decides only about writes whose rows and keys it
+// has locked.
+func TestWritesThatLeaveTheGroup(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	tx, err := f.database.Pool.Begin(t.Context())
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE")
+	}
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1))")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	decided, err := f.group(one, order(1, 1), order(2, 1), order(9, 1), under("held", order(2, 1)), under("twins", order(3, 1)), under("twins", order(3, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, alone := range []bool{true, false, true, true, false, true} {
+		if errors.Is(decided[i].err, errAlone) != alone {
+			t.Errorf("write %d: %v", i, decided[i].err)
+		}
+	}
+	want := []string{
+		"order of pet 2: 1, f", "order of pet 3: 1, f",
+		"pet 1 available: 10 in stock, 0 held", "pet 2 available: 9 in stock, 1 held", "pet 3 available: 9 in stock, 1 held", "pet 4 available: 10 in stock, 0 held",
+	}
+	if diff := cmp.Diff(want, f.stored(one)); diff != "" {
+		t.Errorf("the store (-want +got):\n%s", diff)
+	}
+
+	// alone, they wait for rows and not for keys
+	if _, err := f.Do(t.Context(), one, under("held", order(2, 1))); !errors.Is(err, ErrKeyInUse) {
+		t.Errorf("with a key in use: %v", err)
+	}
+	if _, err := f.Do(t.Context(), one, order(9, 1)); !errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("an order of an unknown pet: %v", err)
+	}
+	var waited sync.WaitGroup
+	waited.Go(func() {
+		if _, err := f.Do(t.Context(), one, order(1, 1)); err != nil {
+			t.Errorf("after waiting for the row: %v", err)
+		}
+	})
+	if _, err := f.Do(t.Context(), one, order(4, 1)); err != nil {
+		t.Errorf("beside a write that waits: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waited.Wait()
+}
+
+// TestFailingWriteFailsAlone: a write that violates a constraint or panics does not fail
+// the others of its group, and leaves the connection in order.
+func TestFailingWriteFailsAlone(t *testing.T) {
+	t.Parallel()
+	const others = 20
+	f := newFixture(t)
+	f.exec("UPDATE inventory SET quantity = 1000")
+	invalid := &Write{Pet: 1, Creates: account.Orders, Decide: func(s *State) (Response, error) {
+		s.CreateOrder(db.Order{PetID: 1, Quantity: -1})
+		return Response{Status: 201}, nil
+	}}
+	if _, err := f.group(one, order(2, 1), invalid); !postgres.RolledBack(err) {
+		t.Errorf("a group with an invalid order: %v", err)
+	}
+	var group sync.WaitGroup
+	for i := range 2 * others {
+		group.Go(func() {
+			if i%2 == 0 {
+				if _, err := f.Do(t.Context(), one, order(2, 1)); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if _, err := f.Do(t.Context(), one, invalid); !postgres.RolledBack(err) {
+				t.Errorf("an invalid order: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	panics := &Write{Pet: 3, Decide: func(*State) (Response, error) { panic("a bug") }}
+	for range 20 { // more than connections
+		if _, err := f.Do(t.Context(), one, panics); err == nil || !strings.Contains(err.Error(), "a bug") {
+			t.Fatalf("a panic: %v", err)
+		}
+		if _, err := f.Do(t.Context(), one, order(3, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := strings.Join(f.stored(one), "\n")
+	for _, want := range []string{"pet 2 available: 980 in stock, 20 held", "pet 3 available: 980 in stock, 20 held"} {
+		if !strings.Contains(stored, want) {
+			t.Errorf("the store has no %s:\n%s", want, stored)
+		}
+	}
+}
+
+// TestKeys: a stored response is replayed until it expires or the store is reset.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	place := func(fingerprint string) (Result, error) {
+		w := under("key", order(1, 1))
+		w.Key.Fingerprint = []byte(strings.Repeat(fingerprint, 32))
+		return f.Do(t.Context(), one, w)
+	}
+	for _, step := range []struct {
+		before      string // SQL
+		fingerprint string
+		replayed    bool
+		left        stock.State // according to the response
+		err         error
+	}{
+		{"", "f", false, stock.State{Quantity: 9, Held: 1, Status: stock.Available}, nil},
+		{"", "f", true, stock.State{Quantity: 9, Held: 1, Status: stock.Available}, nil},
+		{"", "g", false, stock.State{}, ErrKeyReused},
+		{"UPDATE idempotency_keys SET created_at = now() - interval '24 hours'", "g", false, stock.State{Quantity: 8, Held: 2, Status: stock.Available}, nil},
+		{"", "g", true, stock.State{Quantity: 8, Held: 2, Status: stock.Available}, nil},
+		{"UPDATE account_state SET reset_at = clock_timestamp()", "h", false, stock.State{Quantity: 7, Held: 3, Status: stock.Available}, nil},
+		{"", "h", true, stock.State{Quantity: 7, Held: 3, Status: stock.Available}, nil},
+	} {
+		if step.before != "" {
+			f.exec(step.before)
+		}
+		got, err := place(step.fingerprint)
+		body := ""
+		if step.err == nil {
+			body = fmt.Sprint(step.left)
+		}
+		if !errors.Is(err, step.err) || got.Replayed != step.replayed || string(got.Body) != body {
+			t.Errorf("after %q: %s, replayed %t, %v; want %+v", step.before, got.Body, got.Replayed, err, step)
+		}
+	}
+}
+
+// TestGroupsEndWithTheirDeadline: a group whose connection hangs ends with its context,
+// and a later group does not wait for it.
+func TestGroupsEndWithTheirDeadline(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	tx, err := f.database.Pool.Begin(t.Context())
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if err == nil { // SKIP LOCKED does not skip the lock of a table
+		_, err = tx.Exec(t.Context(), "LOCK TABLE messages IN ACCESS EXCLUSIVE MODE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hanging sync.WaitGroup
+	hanging.Go(func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err := f.Do(ctx, one, &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
+			s.CreateMessage(Message{ID: "msg_" + strings.Repeat("0", 32), Text: "hello"})
+			return Response{Status: 202}, nil
+		}})
+		if !postgres.Unavailable(err) {
+			t.Errorf("the hanging write: %v", err)
+		}
+	})
+	for range 5 {
+		if _, err := f.Do(t.Context(), one, order(1, 1)); err != nil {
+			t.Errorf("next to a hanging group: %v", err)
+		}
+	}
+	hanging.Wait()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
