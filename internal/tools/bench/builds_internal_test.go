@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 )
@@ -69,5 +70,33 @@ func TestCPUTimes(t *testing.T) {
 	}
 	if _, err := parseCPUTimes("intr 1 2 3"); err == nil {
 		t.Error("no error for a file without the times")
+	}
+}
+
+func TestDisturbanceWarnings(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		others, stolen []float64
+		want           []string // the start of each warning
+	}{
+		{others: []float64{0.03, 0.01}, stolen: []float64{0.01}},
+		{others: []float64{0.03, 0.5}, stolen: []float64{0.01}, want: []string{"Other programs used up to 50 %"}},
+		{others: []float64{0.9, 0.1}, stolen: []float64{0, 0.2, 0.1}, want: []string{"The host ran other virtual machines in 20 %", "Other programs used up to 90 %"}},
+	} {
+		d := &disturbance{others: test.others, stolen: test.stolen}
+		got := d.warnings()
+		for i, want := range test.want {
+			if len(got) != len(test.want) || !strings.HasPrefix(got[i], want) {
+				t.Errorf("busy %v, stolen %v: %q, want %q", test.others, test.stolen, got, test.want)
+				break
+			}
+		}
+		if len(test.want) == 0 && len(got) > 0 {
+			t.Errorf("busy %v, stolen %v: %q, want no warning", test.others, test.stolen, got)
+		}
+	}
+	var none *disturbance // without /proc/stat
+	if ran := false; none.during(t.Context(), func() error { ran = true; return nil }) != nil || !ran || none.warnings() != nil {
+		t.Error("a round without /proc/stat does not run, or has warnings")
 	}
 }

@@ -17,11 +17,14 @@ const (
 	// quietLoad is the load average per CPU above which other programs disturb a
 	// measurement.
 	quietLoad = 0.25
-	// quietShare is the share of the CPU time above which other programs, or other virtual
-	// machines on the same host, disturb a measurement.
-	quietShare = 0.03
+	// quietSteal is the share of the CPU time above which other virtual machines on the same
+	// host disturb a measurement.
+	quietSteal = 0.03
+	// quietShare is the share above which other programs do. The idle servers of the
+	// comparison use up to 0.03.
+	quietShare = 0.06
 	// quietSample is how long sample measures the machine, which should be idle.
-	quietSample = 500 * time.Millisecond
+	quietSample = time.Second
 )
 
 // cpuTimes are the totals in the first line of /proc/stat, in clock ticks.
@@ -152,7 +155,7 @@ func (d *disturbance) warnings() (all []string) {
 	if d == nil || len(d.stolen) == 0 {
 		return nil
 	}
-	if most := slices.Max(d.stolen); most > quietShare {
+	if most := slices.Max(d.stolen); most > quietSteal {
 		all = append(all, fmt.Sprintf("The host ran other virtual machines in %.0f %% of the CPU time of a round (steal). Do not trust differences; run this again.", 100*most))
 	}
 	if most := slices.Max(d.others); most > quietShare {
