@@ -318,6 +318,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-func (p *program) logger(c config) *slog.Logger {
+// logger returns the logger of a server. Call flush before the program ends.
+func (p *program) logger(c config) (log *slog.Logger, flush func()) {
 	return telemetry.NewLogger(p.stderr, c.LogLevel, c.LogFormat)
 }

@@ -104,7 +104,8 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	if err != nil {
 		return err
 	}
-	log := p.logger(c)
+	log, flush := p.logger(c)
+	defer flush()
 	admin, err := listenAdmin(ctx, c)
 	if err != nil { // not fatal: developers rarely need metrics and profiles
 		log.Warn("metrics and profiles are not available", "error", err)

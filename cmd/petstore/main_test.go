@@ -556,6 +556,8 @@ func TestServe(t *testing.T) {
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
+	p.expect("authentication_failed")
+	p.expect("shut down")                                                                                // the last line, which no other line follows
 	if list := must(t, environ, "key", "list", "--account", "acme"); strings.Count(list, "never") != 1 { // "never" in the column EXPIRES only
 		t.Errorf("the last use was not written during shutdown:\n%s", list)
 	}

@@ -94,7 +94,9 @@ while the schema is behind, the server is not ready.`,
 			if err != nil {
 				return errors.Join(err, public.Close())
 			}
-			return serve(cmd.Context(), c, p.logger(c), public, admin)
+			log, flush := p.logger(c)
+			defer flush()
+			return serve(cmd.Context(), c, log, public, admin)
 		},
 	}
 }

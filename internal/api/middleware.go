@@ -231,10 +231,10 @@ var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 // into a 500. It records the request in the metrics, the trace and one log line.
 func (s *Server) logRequest(c *gin.Context) {
 	began := time.Now()
-	op := s.operation(c)
+	op := s.observed(c)
 	op.Start()
 	var span *telemetry.Span
-	c.Request, span = s.tracer.Request(c.Request, op)
+	c.Request, span = s.tracer.Request(c.Request, op.Operation)
 	id := c.GetHeader("X-Request-Id")
 	if !requestIDPattern.MatchString(id) {
 		id = rand.Text()
@@ -260,7 +260,7 @@ func (s *Server) logRequest(c *gin.Context) {
 			span.Inject(injected.String(), injected.replacesResponse())
 		}
 		span.End(c.Writer.Status())
-		s.writeLogLine(c, id, span.TraceID(), took)
+		writeLogLine(c, op.log, requestLine{id, span.TraceID(), took})
 		switch {
 		case injected != nil && injected.Effect == effectClose:
 			panic(http.ErrAbortHandler) // close the connection without a response
@@ -271,20 +271,26 @@ func (s *Server) logRequest(c *gin.Context) {
 	c.Next()
 }
 
-func (s *Server) writeLogLine(c *gin.Context, id, trace string, took time.Duration) {
+// requestLine has the attributes of a log line that the gin.Context does not have.
+type requestLine struct {
+	id, trace string // trace is that of our span, or empty
+	took      time.Duration
+}
+
+// writeLogLine writes the log line of a request. The log adds method and route.
+func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 	level := slog.LevelInfo
-	attributes := []slog.Attr{
-		slog.String("method", c.Request.Method),
-		slog.String("route", c.FullPath()),
+	const usual = 5 // slog allocates nothing for so many
+	attributes := make([]slog.Attr, 0, usual)
+	attributes = append(attributes,
 		slog.Int("status", c.Writer.Status()),
-		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
-		slog.String("request_id", id),
+		slog.Float64("duration_ms", float64(line.took.Microseconds())/1000),
+		slog.String("request_id", line.id))
+	if line.trace == "" {
+		line.trace = telemetry.TraceID(c.Request)
 	}
-	if trace == "" {
-		trace = telemetry.TraceID(c.Request)
-	}
-	if trace != "" {
-		attributes = append(attributes, slog.String("trace_id", trace))
+	if line.trace != "" {
+		attributes = append(attributes, slog.String("trace_id", line.trace))
 	}
 	if identity, known := c.Get(identityKey); known {
 		attributes = append(attributes, slog.String("key", identity.(auth.Identity).Prefix)) //nolint:forcetypeassert // only authorize sets it
@@ -297,5 +303,5 @@ func (s *Server) writeLogLine(c *gin.Context, id, trace string, took time.Durati
 		level = slog.LevelError
 		attributes = append(attributes, slog.Any("error", cause))
 	}
-	s.log.LogAttrs(c.Request.Context(), level, "request", attributes...)
+	log.LogAttrs(c.Request.Context(), level, "request", attributes...)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"log/slog"
 	"regexp"
 	"time"
 
@@ -12,32 +13,49 @@ import (
 // routeKey identifies a route by its method and its path pattern in gin's syntax.
 type routeKey struct{ method, path string }
 
-// routeMetrics returns the metrics of each route of the engine. Requests that match
+// observed is where the server records the requests of a route.
+type observed struct {
+	*telemetry.Operation
+
+	log *slog.Logger // with the attributes method and route, which are formatted once
+}
+
+// observe returns the metrics and the log of each route of the engine. Requests that match
 // no route share metrics by method, and unknown methods share one: a label never has a
 // name that a client chose.
-func routeMetrics(engine *gin.Engine, metrics *telemetry.Metrics) map[routeKey]*telemetry.Operation {
-	all := make(map[routeKey]*telemetry.Operation)
+func observe(engine *gin.Engine, metrics *telemetry.Metrics, log *slog.Logger) map[routeKey]observed {
+	all := make(map[routeKey]observed)
+	add := func(method, path, route string) {
+		all[routeKey{method, path}] = observed{metrics.Operation(method, route), logOf(log, method, path)}
+	}
 	for _, r := range engine.Routes() {
-		all[routeKey{r.Method, r.Path}] = metrics.Operation(r.Method, pathPattern(r.Path))
+		add(r.Method, r.Path, pathPattern(r.Path))
 	}
 	for _, method := range methods {
-		all[routeKey{method, ""}] = metrics.Operation(method, telemetry.UnmatchedRoute)
+		add(method, "", telemetry.UnmatchedRoute)
 	}
-	all[routeKey{}] = metrics.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute)
+	all[routeKey{}] = observed{metrics.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute), log}
 	return all
 }
 
-// operation returns the metrics of the route of a request.
-func (s *Server) operation(c *gin.Context) *telemetry.Operation {
-	if known := s.routeMetrics[routeKey{c.Request.Method, c.FullPath()}]; known != nil {
+// logOf returns the log of the requests of a route.
+func logOf(log *slog.Logger, method, path string) *slog.Logger {
+	return log.With(slog.String("method", method), slog.String("route", path))
+}
+
+// observed returns where to record a request.
+func (s *Server) observed(c *gin.Context) observed {
+	if known, ok := s.observedRoutes[routeKey{c.Request.Method, c.FullPath()}]; ok {
 		return known
 	}
-	return s.routeMetrics[routeKey{}]
+	other := s.observedRoutes[routeKey{}]
+	other.log = logOf(other.log, c.Request.Method, c.FullPath())
+	return other
 }
 
 // recordMetrics counts the response to a request. It counts neither injected errors nor
 // the time of injected delays, so that alerts ignore them.
-func (s *Server) recordMetrics(c *gin.Context, op *telemetry.Operation, took time.Duration) {
+func (s *Server) recordMetrics(c *gin.Context, op observed, took time.Duration) {
 	if injected := injectionOf(c); injected != nil {
 		if injected.replacesResponse() {
 			op.Leave()

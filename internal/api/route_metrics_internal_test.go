@@ -1,6 +1,7 @@
 package api
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -22,10 +23,10 @@ func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see a
 		c.Status(http.StatusNotFound)
 		request := c.Request
 		if allocated := testing.AllocsPerRun(runs, func() {
-			op := s.operation(c)
+			op := s.observed(c)
 			op.Start()
 			var span *telemetry.Span
-			c.Request, span = s.tracer.Request(c.Request, op)
+			c.Request, span = s.tracer.Request(c.Request, op.Operation)
 			s.recordMetrics(c, op, time.Millisecond)
 			span.End(c.Writer.Status())
 		}); allocated != 0 {
@@ -33,13 +34,13 @@ func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see a
 		}
 	})
 	engine.GET("/pets/:petId", func(*gin.Context) {})
-	s.routeMetrics = routeMetrics(engine, metrics)
+	s.observedRoutes = observe(engine, metrics, slog.New(slog.DiscardHandler))
 	for _, test := range []struct{ target, path, want string }{
 		{"/pets/1", "/pets/:petId", "/pets/{petId}"},
 		{"/nowhere", "", telemetry.UnmatchedRoute},
 	} {
 		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.target, nil))
-		if got := s.routeMetrics[routeKey{http.MethodGet, test.path}].Route; got != test.want {
+		if got := s.observedRoutes[routeKey{http.MethodGet, test.path}].Route; got != test.want {
 			t.Errorf("%s is counted as %s, want %s", test.target, got, test.want)
 		}
 	}

@@ -104,7 +104,7 @@ type Server struct {
 	routed         []route
 	docs           map[string]*docs.File // files of the reference page by path
 	allowed        map[string]string     // Allow headers by path
-	routeMetrics   map[routeKey]*telemetry.Operation
+	observedRoutes map[routeKey]observed
 
 	// Headers of every response, more headers of responses to an origin, and Vary of
 	// responses with two content codings. Requests share them: do not modify.
@@ -175,7 +175,7 @@ func New(options Options) (*Server, error) {
 	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("api: trusted proxies: %w", err)
 	}
-	s.routeMetrics = routeMetrics(s.engine, s.metrics)
+	s.observedRoutes = observe(s.engine, s.metrics, s.log)
 	return s, nil
 }
 

@@ -1,7 +1,6 @@
 package httpjson
 
 import (
-	"bytes"
 	"net/http"
 	"strconv"
 
@@ -14,11 +13,7 @@ const ContentType = "application/json"
 
 // Encode returns the JSON of a value. Encode a whole response before sending any of it,
 // so that a failure is a 500 and never half a body.
-func Encode(value any) ([]byte, error) {
-	var buffer bytes.Buffer
-	err := json.MarshalWrite(&buffer, value, jsontext.EscapeForHTML(false))
-	return buffer.Bytes(), err
-}
+func Encode(value any) ([]byte, error) { return json.Marshal(value, jsontext.EscapeForHTML(false)) }
 
 // Send sends a complete response.
 func Send(w http.ResponseWriter, status int, contentType string, body []byte) {

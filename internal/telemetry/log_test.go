@@ -1,0 +1,73 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"petstore/internal/telemetry"
+)
+
+// writes is a writer that sends each write to a channel.
+type writes chan string
+
+func (w writes) Write(lines []byte) (int, error) {
+	w <- string(lines)
+	return len(lines), nil
+}
+
+// TestLoggerWritesManyLinesAtATime: lines wait for others, but nobody needs to flush them.
+func TestLoggerWritesManyLinesAtATime(t *testing.T) {
+	t.Parallel()
+	const lines = 5000
+	written := make(writes, lines)
+	log, flush := telemetry.NewLogger(written, slog.LevelInfo, telemetry.JSON)
+	log = log.With("a", 1).WithGroup("g")
+	for i := range lines {
+		log.Info("line", "i", i)
+	}
+	flush()
+	flush() // writes nothing
+	count := len(written)
+	if count > lines/100 {
+		t.Errorf("%d lines were written %d times", lines, count)
+	}
+	all := ""
+	for range count {
+		all += <-written
+	}
+	if got := strings.Count(all, "\n"); got != lines || !strings.HasSuffix(all, `"msg":"line","a":1,"g":{"i":4999}}`+"\n") {
+		t.Errorf("%d lines were written, want %d; the end is %q", got, lines, all[max(0, len(all)-200):])
+	}
+
+	for _, text := range []string{"first", "second"} {
+		log.Info(text)
+		if line := <-written; !strings.Contains(line, text) { // without a call of flush
+			t.Errorf("the logger wrote %q, want the line %q", line, text)
+		}
+	}
+}
+
+// TestLoggerWritesWarningsAtOnce: a warning is written before the call returns, after the
+// lines before it.
+func TestLoggerWritesWarningsAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{telemetry.JSON, telemetry.Text} {
+		written := make(writes, 10)
+		log, _ := telemetry.NewLogger(written, slog.LevelInfo, format)
+		log.Info("one")
+		log.With("a", 1).Warn("two")
+		log.Debug("hidden")
+		log.Error("three")
+		close(written)
+		var all bytes.Buffer
+		for lines := range written {
+			all.WriteString(lines)
+		}
+		one, two, three := strings.Index(all.String(), "one"), strings.Index(all.String(), "two"), strings.Index(all.String(), "three")
+		if one < 0 || two < one || three < two || strings.Contains(all.String(), "hidden") {
+			t.Errorf("%s: a logger of level INFO wrote:\n%s", format, &all)
+		}
+	}
+}
