@@ -39,6 +39,8 @@ type page struct {
 	payer   int64 // against whose limits the request counts
 	// counted is whether the client prefers an exact count of the items of all pages.
 	counted bool
+	// id identifies the list. It is empty until listID is called.
+	id string
 }
 
 // newPage reads limit, cursor, sort and Prefer.
@@ -192,12 +194,21 @@ func encodeItems[Row, Item any](rows []Row, item func(Row) Item) (encoded []byte
 		items[i] = item(row)
 	}
 	for {
-		encoded, err = httpjson.Encode(items)
+		encoded, err = encodeAll(items)
 		if err != nil || len(encoded) <= maxPageBytes || len(items) <= 1 {
 			return encoded, len(items), err
 		}
 		items = items[:max(1, len(items)*maxPageBytes/len(encoded))]
 	}
+}
+
+// encodeAll encodes the items of a page. Pets have a function of their own, which saves a
+// twelfth of the CPU time of a page.
+func encodeAll[Item any](items []Item) ([]byte, error) {
+	if pets, ok := any(items).([]pet); ok {
+		return encodePets(pets)
+	}
+	return httpjson.Encode(items)
 }
 
 // link returns a link (RFC 8288) to the same list at a cursor, with the same other
@@ -215,9 +226,12 @@ func (s *Server) link(at *url.URL, rel, cursor string) string {
 // listID identifies the list by its path, account, filters and sort. A cursor is valid
 // for one list, whatever the limit.
 func (p *page) listID() string {
-	query := p.url.Query()
-	query.Set("sort", p.sort)
-	return p.itemsID(p.path, query)
+	if p.id == "" {
+		query := p.url.Query()
+		query.Set("sort", p.sort)
+		p.id = p.itemsID(p.path, query)
+	}
+	return p.id
 }
 
 // itemsID identifies the items of the list at a path by their account and filters.

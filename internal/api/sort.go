@@ -70,8 +70,12 @@ func (s sortedBy) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 
 // SendBatch runs several list queries.
 func (s sortedBy) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	var marked, sorted string
 	for _, query := range batch.QueuedQueries {
-		query.SQL = strings.ReplaceAll(query.SQL, sortMark, "'"+s.sort+"'")
+		if query.SQL != marked { // usually all have the same text
+			marked, sorted = query.SQL, strings.ReplaceAll(query.SQL, sortMark, "'"+s.sort+"'")
+		}
+		query.SQL = sorted
 	}
 	return s.DBTX.SendBatch(ctx, batch)
 }
