@@ -178,6 +178,8 @@ func (l *result) measure(ctx context.Context, g *generator, round int) error {
 
 func rate(m measurement) float64 { return m.perSecond }
 
+func p50Milliseconds(m measurement) float64 { return float64(m.p50) / float64(time.Millisecond) }
+
 func p99Milliseconds(m measurement) float64 { return float64(m.p99) / float64(time.Millisecond) }
 
 // medianOf returns the median of a quantity over the rounds.

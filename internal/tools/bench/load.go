@@ -45,7 +45,7 @@ func (l load) ofManyAccounts() load {
 // measurement is the result of one run of wrk or pgbench.
 type measurement struct {
 	perSecond float64
-	p99       time.Duration
+	p50, p99  time.Duration
 	failed    float64 // the share of responses that are not a success
 }
 
@@ -93,7 +93,7 @@ func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measuremen
 	if err != nil {
 		return measurement{}, err
 	}
-	var summary struct{ Requests, Microseconds, Failed, P99Microseconds int64 }
+	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int64 }
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &summary); err != nil {
 		return measurement{}, fmt.Errorf("wrk: %w: %s", err, out)
@@ -103,6 +103,7 @@ func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measuremen
 	}
 	return measurement{
 		perSecond: float64(summary.Requests) / (time.Duration(summary.Microseconds) * time.Microsecond).Seconds(),
+		p50:       time.Duration(summary.P50Microseconds) * time.Microsecond,
 		p99:       time.Duration(summary.P99Microseconds) * time.Microsecond,
 		failed:    float64(summary.Failed) / float64(summary.Requests),
 	}, nil

@@ -62,8 +62,8 @@ local requests = {
 function request() return requests[kind]() end
 
 function done(summary, latency)
-  io.write(string.format('{"requests":%d,"microseconds":%d,"failed":%d,"p99Microseconds":%d}\n',
+  io.write(string.format('{"requests":%d,"microseconds":%d,"failed":%d,"p50Microseconds":%d,"p99Microseconds":%d}\n',
     summary.requests, summary.duration,
     summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
-    latency:percentile(99)))
+    latency:percentile(50), latency:percentile(99)))
 end

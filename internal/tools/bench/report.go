@@ -90,11 +90,11 @@ func (l *result) p99Line() line {
 	}
 }
 
-// figures returns the median rate and p99, and the share of failures.
+// figures returns the medians of the rate and of the latency, and the share of failures.
 func figures(m []measurement) string {
 	text := thousands(medianOf(m, rate)) + "/s"
 	if medianOf(m, p99Milliseconds) > 0 {
-		text += ", p99 " + milliseconds(m)
+		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, p50Milliseconds), milliseconds(m))
 	}
 	if failed := medianOf(m, func(m measurement) float64 { return m.failed }); failed > 0 {
 		text += fmt.Sprintf(", %.0f %% errors", 100*failed)
