@@ -57,9 +57,12 @@ func failover(ctx context.Context, f *fixture) (string, error) {
 		errors.Join(l.only(http.StatusCreated, http.StatusServiceUnavailable), l.within(responseLimit), s.audit(ctx, l))
 }
 
-// standbyAway is row 25: the server acknowledges an order only when the synchronous standby
-// has it, even in the replay of a retry. While the standby is away, clients that retry with
-// their keys get no acknowledgement. A failover loses no acknowledged order.
+// standbyAway is row 25: the server acknowledges an order or a message only when the
+// synchronous standby has it, even in the replay of a retry. While the standby is away,
+// clients that retry with their keys get no acknowledgement. A failover loses nothing that
+// was acknowledged. The replay of an order locks its pet, so its commit waits for the
+// standby anyway. The replay of a message locks no row. The messages are those of another
+// account, because the writes of an account may share a commit.
 func standbyAway(ctx context.Context, f *fixture) (string, error) {
 	const clients, away = 4, 7500 * time.Millisecond // longer than the deadline of a request
 	s, standby, err := f.openPair(ctx)
@@ -71,36 +74,26 @@ func standbyAway(ctx context.Context, f *fixture) (string, error) {
 	if err := standby.read(ctx, "SHOW primary_conninfo", nil, &leader); err != nil {
 		return "", err
 	}
-	var confirmed ledger
-	attempts, replayed := 0, 0
+	key, err := f.runCommand(ctx, s.db.url(), "key", "create", "--account", "messages", "--scope", "write")
+	if err != nil {
+		return "", err
+	}
+	k := keyedWrites{orderer: s.client, sender: s.withKey(strings.TrimSpace(key))}
 	attempt := func(name string, meanwhile func() error) error {
 		if err := s.detachStandby(ctx, standby); err != nil {
 			return err
 		}
-		results := make([]orderResult, clients)
-		var group sync.WaitGroup
-		for i := range results {
-			group.Go(func() { results[i] = s.orderUntilPlaced(ctx, 1+i, fmt.Sprint(name, i)) })
-		}
+		ended := make(chan error, 1)
+		go func() { ended <- k.send(ctx, name, clients) }()
 		sleep(ctx, away)
-		err := meanwhile()
-		group.Wait()
-		for _, result := range results {
-			err = errors.Join(err, result.err)
-			confirmed.placed = append(confirmed.placed, result.id)
-			attempts += result.attempts
-			if result.replayed {
-				replayed++
-			}
-		}
-		return err
+		return errors.Join(meanwhile(), <-ended)
 	}
 	// The first time the standby returns, the second time it is promoted.
 	if err := attempt("returns-", func() error { return standby.follow(ctx, leader) }); err != nil {
 		return "", err
 	}
-	if replayed == 0 {
-		return "", errors.New("no order was replayed, so the row proves nothing")
+	if k.replayed == 0 {
+		return "", errors.New("nothing was replayed, so the row proves nothing")
 	}
 	if err := attempt("promoted-", func() error {
 		return errors.Join(primary.signal(syscall.SIGKILL), standby.promote(ctx))
@@ -108,17 +101,77 @@ func standbyAway(ctx context.Context, f *fixture) (string, error) {
 		return "", err
 	}
 	s.db = standby
-	var placed int
-	if err := standby.read(ctx, "SELECT count(*) FROM orders", nil, &placed); err != nil {
-		return "", err
+	return fmt.Sprintf("%d orders and %d messages acknowledged (%d requests, %d replayed), 0 lost, each there once",
+		len(k.orders.placed), len(k.messages), k.attempts, k.replayed), s.auditKeyed(ctx, &k)
+}
+
+// keyedWrites are orders and messages that clients retried with their keys until the server
+// acknowledged them.
+type keyedWrites struct {
+	orderer, sender *client
+
+	mu                 sync.Mutex
+	orders             ledger
+	messages           []string // ids
+	attempts, replayed int
+}
+
+// send sends an order and a message of each client, with keys that begin with name, and
+// retries them until they are acknowledged.
+func (k *keyedWrites) send(ctx context.Context, name string, clients int) error {
+	failures := make([]error, 2*clients)
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() {
+			result := k.orderer.orderUntilPlaced(ctx, 1+i, fmt.Sprint(name, "order-", i))
+			failures[i] = result.err
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.orders.placed = append(k.orders.placed, result.id)
+			k.count(result.attempts, result.replayed)
+		})
+		group.Go(func() {
+			resp, attempts, err := k.sender.postUntilDone(ctx, "/messages", `{"message": "Hello"}`, fmt.Sprint(name, "message-", i))
+			var sent struct{ ID string }
+			failures[clients+i] = errors.Join(err, resp.decode(&sent))
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.messages = append(k.messages, sent.ID)
+			k.count(attempts, resp.isReplay())
+		})
 	}
-	if err := s.audit(ctx, &confirmed); err != nil {
-		return "", err
+	group.Wait()
+	return errors.Join(failures...)
+}
+
+// count counts the requests of a write. The caller holds the lock.
+func (k *keyedWrites) count(attempts int, replayed bool) {
+	k.attempts += attempts
+	if replayed {
+		k.replayed++
 	}
-	if placed != len(confirmed.placed) {
-		return "", fmt.Errorf("%d orders placed with %d keys", placed, len(confirmed.placed))
+}
+
+// auditKeyed returns an error unless the database has exactly the acknowledged orders and
+// messages.
+func (s *deployment) auditKeyed(ctx context.Context, k *keyedWrites) error {
+	if err := s.audit(ctx, &k.orders); err != nil {
+		return err
 	}
-	return fmt.Sprintf("%d orders acknowledged (%d requests, %d replayed), 0 lost, each placed once", placed, attempts, replayed), nil
+	var placed, sent, lost int
+	if err := s.db.read(ctx, `
+		SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM messages),
+		       (SELECT count(*) FROM unnest($1::text[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM messages))`,
+		[]any{k.messages}, &placed, &sent, &lost); err != nil {
+		return err
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d of %d acknowledged messages are lost", lost, len(k.messages))
+	}
+	if placed != len(k.orders.placed) || sent != len(k.messages) {
+		return fmt.Errorf("%d orders with %d keys, %d messages with %d keys", placed, len(k.orders.placed), sent, len(k.messages))
+	}
+	return nil
 }
 
 // listenElsewhere is row 32: a revoked key stops working even if the connection that

@@ -104,28 +104,38 @@ type orderResult struct {
 	err      error
 }
 
-// orderUntilPlaced places an order and retries it with the same key. It retries while the
-// response is lost, is a 503 or 429, or says that the same request is in progress.
+// orderUntilPlaced places an order as postUntilDone does.
 func (c *client) orderUntilPlaced(ctx context.Context, pet int, key string) (result orderResult) {
+	var resp response
+	resp, result.attempts, result.err = c.postUntilDone(ctx, "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet), key)
+	if result.err == nil {
+		var o order
+		result.err = resp.decode(&o)
+		result.id, result.replayed = o.ID, resp.isReplay()
+	}
+	return result
+}
+
+// postUntilDone sends a POST and retries it with the same key. It retries while the
+// response is lost, is a 503 or 429, or says that the same request is in progress.
+func (c *client) postUntilDone(ctx context.Context, path, body, key string) (resp response, attempts int, err error) {
 	for ctx.Err() == nil {
-		result.attempts++
-		resp, err := c.order(ctx, pet, "Idempotency-Key", key)
+		attempts++
+		resp, err = c.do(ctx, "POST", path, body, "Idempotency-Key", key)
 		switch {
 		case err != nil || resp.status == http.StatusServiceUnavailable || resp.status == http.StatusTooManyRequests || resp.code() == "idempotency_in_progress":
 			sleep(ctx, time.Duration(rand.N(100))*time.Millisecond)
 			continue
-		case resp.status != http.StatusCreated:
-			result.err = fmt.Errorf("order with %s: %s", key, resp)
-			return result
+		case resp.status != http.StatusCreated && resp.status != http.StatusAccepted:
+			return resp, attempts, fmt.Errorf("POST %s with %s: %s", path, key, resp)
 		}
-		var o order
-		result.err = resp.decode(&o)
-		result.id, result.replayed = o.ID, resp.header.Get("Idempotent-Replayed") == "true"
-		return result
+		return resp, attempts, nil
 	}
-	result.err = fmt.Errorf("order with %s: no result after %d attempts: %w", key, result.attempts, context.Cause(ctx))
-	return result
+	return resp, attempts, fmt.Errorf("POST %s with %s: no result after %d attempts: %w", path, key, attempts, context.Cause(ctx))
 }
+
+// isReplay reports whether the server had stored the response.
+func (resp response) isReplay() bool { return resp.header.Get("Idempotent-Replayed") == "true" }
 
 // responseCutter is a proxy that forwards every request and half of the responses. It cuts
 // off the other responses, before their first byte or later.
