@@ -84,6 +84,9 @@ var faults = []fault{
 	{31, "shutdown rejects requests that still arrive", "cmd/petstore/serve.go", "handler.ShutDown()\n", "handler.ShutDown()\nserver.Handler = http.NotFoundHandler()\n"},
 	{31, "shutdown cuts off requests in progress", "cmd/petstore/serve.go", "handler.ShutDown()\n", "_ = server.Close()\n"},
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
+	{33, "the response of a key commits after its effect", "internal/groupcommit/write.go", "\ts.writeKeys(ctx, queries)\n", "\t_ = p.Commit(ctx)\n\ts.writeKeys(ctx, queries)\n"},
+	earlyResponse.in(33),
+	{33, "a write gets the response to the first of its group", "internal/coalesce/coalesce.go", "return g.outs[g.calls[i].at], nil", "return g.outs[0], nil"},
 }
 
 // unlocked reads the stock of pets without locking them.

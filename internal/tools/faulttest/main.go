@@ -68,6 +68,7 @@ var rows = []row{
 	{30, "histories of hot pets across crashes", crashHistories},
 	{31, "a rolling restart of two instances", rollingRestart},
 	{32, "LISTEN is on another server than the pool", listenElsewhere},
+	{33, "50 keys, 40 twins, an instance is killed", killedTwins},
 }
 
 func main() {
