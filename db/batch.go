@@ -443,7 +443,7 @@ func (b *CategoryWriteBatchResults) Close() error {
 
 const iDsReserve = `-- name: IDsReserve :batchmany
 SELECT nextval(($1::text)::regclass)::bigint AS id
-FROM generate_series(1, $2::int)
+FROM generate_series(1, (SELECT $2::int))
 `
 
 type IDsReserveBatchResults struct {
@@ -564,7 +564,7 @@ func (b *IdempotencyKeyDeleteBatchResults) Close() error {
 
 const idempotencyKeysGet = `-- name: IdempotencyKeysGet :batchmany
 SELECT stored.api_key_id, stored.key, stored.fingerprint, stored.status, stored.location, stored.body, stored.expired
-FROM (SELECT unnest($1::bigint[]) AS api_key_id, unnest($2::text[]) AS key) AS wanted
+FROM (SELECT unnest((SELECT $1::bigint[])) AS api_key_id, unnest((SELECT $2::text[])) AS key) AS wanted
 CROSS JOIN LATERAL (
     SELECT idempotency_keys.api_key_id, idempotency_keys.key, idempotency_keys.fingerprint, idempotency_keys.status,
            idempotency_keys.location, idempotency_keys.body,
@@ -1051,7 +1051,7 @@ const ordersWrite = `-- name: OrdersWrite :batchexec
 UPDATE orders
 SET ship_date = nullif(changed.ship_date, $1::timestamptz),
     complete  = changed.complete
-FROM (SELECT unnest($3::bigint[]) AS id, unnest($4::timestamptz[]) AS ship_date, unnest($5::boolean[]) AS complete) AS changed
+FROM (SELECT unnest((SELECT $3::bigint[])) AS id, unnest((SELECT $4::timestamptz[])) AS ship_date, unnest((SELECT $5::boolean[])) AS complete) AS changed
 WHERE orders.account_id = $2
   AND orders.id = changed.id
 `
@@ -1556,8 +1556,8 @@ SET category_id = changed.category_id,
     name_key    = changed.name_key,
     status      = changed.status
 FROM (
-    SELECT unnest($2::bigint[]) AS id, unnest($3::bigint[]) AS category_id, unnest($4::text[]) AS name,
-           unnest($5::text[]) AS name_key, unnest($6::text[]) AS status
+    SELECT unnest((SELECT $2::bigint[])) AS id, unnest((SELECT $3::bigint[])) AS category_id, unnest((SELECT $4::text[])) AS name,
+           unnest((SELECT $5::text[])) AS name_key, unnest((SELECT $6::text[])) AS status
 ) AS changed
 WHERE pets.account_id = $1
   AND pets.id = changed.id
@@ -1714,8 +1714,9 @@ type SandboxEnterBatchResults struct {
 // stock or its orders locks that row first. So the rows that a later statement reads are
 // current and stay so until the transaction ends.
 //
-// ANY (ARRAY(SELECT unnest($1))) keeps a generic plan for arrays of any length. With
-// ANY ($1), PostgreSQL plans the statement again for short arrays.
+// ANY (ARRAY(SELECT unnest($1))), unnest((SELECT $1)) and generate_series(1, (SELECT $1))
+// hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
+// statement for few rows again each time, instead of keeping a generic plan.
 // Waits until no other request writes to the store of a sandbox, and locks it (see
 // queries/sandboxes.sql).
 func (q *Queries) SandboxEnter(ctx context.Context, accountID []int64) *SandboxEnterBatchResults {
@@ -2093,7 +2094,7 @@ const stockWrite = `-- name: StockWrite :batchexec
 UPDATE inventory
 SET quantity = changed.quantity,
     held     = changed.held
-FROM (SELECT unnest($2::bigint[]) AS pet_id, unnest($3::bigint[]) AS quantity, unnest($4::bigint[]) AS held) AS changed
+FROM (SELECT unnest((SELECT $2::bigint[])) AS pet_id, unnest((SELECT $3::bigint[])) AS quantity, unnest((SELECT $4::bigint[])) AS held) AS changed
 WHERE inventory.account_id = $1
   AND inventory.pet_id = changed.pet_id
 `
@@ -2149,7 +2150,7 @@ func (b *StockWriteBatchResults) Close() error {
 
 const transactionTime = `-- name: TransactionTime :batchmany
 SELECT now()::timestamptz AS now
-FROM generate_series(1, $1::int)
+WHERE $1::int = 1
 `
 
 type TransactionTimeBatchResults struct {

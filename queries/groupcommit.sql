@@ -5,8 +5,9 @@
 -- stock or its orders locks that row first. So the rows that a later statement reads are
 -- current and stay so until the transaction ends.
 --
--- ANY (ARRAY(SELECT unnest($1))) keeps a generic plan for arrays of any length. With
--- ANY ($1), PostgreSQL plans the statement again for short arrays.
+-- ANY (ARRAY(SELECT unnest($1))), unnest((SELECT $1)) and generate_series(1, (SELECT $1))
+-- hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
+-- statement for few rows again each time, instead of keeping a generic plan.
 
 -- name: SandboxEnter :batchexec
 -- Waits until no other request writes to the store of a sandbox, and locks it (see
@@ -48,7 +49,7 @@ WHERE account_state.account_id = @account_id
 -- own, so it sees what the previous holder of a key has committed. LIMIT makes the
 -- planner look up each key, whatever it expects.
 SELECT stored.api_key_id, stored.key, stored.fingerprint, stored.status, stored.location, stored.body, stored.expired
-FROM (SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key) AS wanted
+FROM (SELECT unnest((SELECT @api_key_ids::bigint[])) AS api_key_id, unnest((SELECT @keys::text[])) AS key) AS wanted
 CROSS JOIN LATERAL (
     SELECT idempotency_keys.api_key_id, idempotency_keys.key, idempotency_keys.fingerprint, idempotency_keys.status,
            idempotency_keys.location, idempotency_keys.body,
@@ -137,18 +138,18 @@ WHERE account_id = @account_id
 -- name: IDsReserve :batchmany
 -- Returns ids for new rows, from the sequence of their table.
 SELECT nextval((@sequence::text)::regclass)::bigint AS id
-FROM generate_series(1, @number::int);
+FROM generate_series(1, (SELECT @number::int));
 
 -- name: TransactionTime :batchmany
 -- Returns now(), which is the default of created_at.
 SELECT now()::timestamptz AS now
-FROM generate_series(1, @one::int);
+WHERE @one::int = 1;
 
 -- name: StockWrite :batchexec
 UPDATE inventory
 SET quantity = changed.quantity,
     held     = changed.held
-FROM (SELECT unnest(@pet_ids::bigint[]) AS pet_id, unnest(@quantities::bigint[]) AS quantity, unnest(@helds::bigint[]) AS held) AS changed
+FROM (SELECT unnest((SELECT @pet_ids::bigint[])) AS pet_id, unnest((SELECT @quantities::bigint[])) AS quantity, unnest((SELECT @helds::bigint[])) AS held) AS changed
 WHERE inventory.account_id = @account_id
   AND inventory.pet_id = changed.pet_id;
 
@@ -159,8 +160,8 @@ SET category_id = changed.category_id,
     name_key    = changed.name_key,
     status      = changed.status
 FROM (
-    SELECT unnest(@ids::bigint[]) AS id, unnest(@category_ids::bigint[]) AS category_id, unnest(@names::text[]) AS name,
-           unnest(@name_keys::text[]) AS name_key, unnest(@statuses::text[]) AS status
+    SELECT unnest((SELECT @ids::bigint[])) AS id, unnest((SELECT @category_ids::bigint[])) AS category_id, unnest((SELECT @names::text[])) AS name,
+           unnest((SELECT @name_keys::text[])) AS name_key, unnest((SELECT @statuses::text[])) AS status
 ) AS changed
 WHERE pets.account_id = @account_id
   AND pets.id = changed.id;
@@ -171,7 +172,7 @@ WHERE pets.account_id = @account_id
 UPDATE orders
 SET ship_date = nullif(changed.ship_date, @no_ship_date::timestamptz),
     complete  = changed.complete
-FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@ship_dates::timestamptz[]) AS ship_date, unnest(@completes::boolean[]) AS complete) AS changed
+FROM (SELECT unnest((SELECT @ids::bigint[])) AS id, unnest((SELECT @ship_dates::timestamptz[])) AS ship_date, unnest((SELECT @completes::boolean[])) AS complete) AS changed
 WHERE orders.account_id = @account_id
   AND orders.id = changed.id;
 

@@ -358,3 +358,73 @@ func TestGroupsEndWithTheirDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestStatementsKeepTheirPlan: PostgreSQL plans each statement of a group at most five
+// times for a connection, and then keeps a generic plan. Planning takes longer than
+// most of the statements.
+func TestStatementsKeepTheirPlan(t *testing.T) {
+	t.Parallel()
+	const writes, most = 30, 5
+	f := newFixture(t)
+	f.exec(`
+		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+			SELECT account_id, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 2) AS account_id, generate_series(5, 1000) AS id;
+		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets WHERE id > 4;
+		UPDATE inventory SET held = 1;
+		INSERT INTO orders (account_id, id, pet_id, quantity) SELECT account_id, id, id, 1 FROM pets;
+		ANALYZE`)
+	pool, err := postgres.Open(t.Context(), f.database.URL, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	f.Committer = New(pool)
+	for i := range writes {
+		n := int64(10 + i)
+		placed := under(fmt.Sprint("key ", i), order(n, 10)) // also changes the status
+		created := &Write{Category: 1, Creates: account.Pets, Decide: func(s *State) (Response, error) {
+			s.CreatePet(Pet{CategoryID: 1, Name: "Rex", NameKey: "rex", Stock: stock.State{Status: stock.Available}})
+			return Response{Status: 201}, nil
+		}}
+		sent := &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
+			s.CreateMessage(Message{ID: fmt.Sprintf("msg_%032d", i), Text: "hello"})
+			return Response{Status: 202}, nil
+		}}
+		removed := &Write{Pet: n, Alone: true, Decide: func(s *State) (Response, error) {
+			s.DeletePet(n)
+			return Response{Status: 204}, nil
+		}}
+		run := func(w *Write) {
+			if _, err := f.Do(t.Context(), one, w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(placed)
+		run(created)
+		run(sent)
+		run(f.closeOrder(one, n, true))
+		run(f.closeOrder(one, n, false))
+		run(restock(n, 3))
+		f.exec(fmt.Sprint("DELETE FROM orders WHERE pet_id = ", n))
+		run(removed)
+	}
+	rows, err := pool.Query(t.Context(), "SELECT split_part(statement, ' ', 3), custom_plans FROM pg_prepared_statements WHERE custom_plans + generic_plans > 5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans := map[string]int{}
+	var name string
+	var custom int
+	if _, err := pgx.ForEachRow(rows, []any{&name, &custom}, func() error { plans[name] = custom; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(plans)
+	if len(plans) < 10 {
+		t.Errorf("only %d statements ran more than five times: %v", len(plans), plans)
+	}
+	for name, custom := range plans {
+		if custom > most {
+			t.Errorf("PostgreSQL planned %s %d times", name, custom)
+		}
+	}
+}
