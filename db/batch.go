@@ -1406,41 +1406,55 @@ func (b *PetsInsertBatchResults) Close() error {
 	return b.br.Close()
 }
 
-const petsRead = `-- name: PetsRead :batchmany
-SELECT account_id, id, category_id, name, name_key, status
-FROM pets
-WHERE account_id = $1
-  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+const petsLock = `-- name: PetsLock :batchmany
+SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
+FROM inventory
+JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+WHERE inventory.account_id = $1
+  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+FOR NO KEY UPDATE SKIP LOCKED
 `
 
-type PetsReadBatchResults struct {
+type PetsLockBatchResults struct {
 	br     pgx.BatchResults
 	tot    int
 	closed bool
 }
 
-type PetsReadParams struct {
+type PetsLockParams struct {
 	AccountID int64
 	Ids       []int64
 }
 
-func (q *Queries) PetsRead(ctx context.Context, arg []PetsReadParams) *PetsReadBatchResults {
+type PetsLockRow struct {
+	ID         int64
+	CategoryID int64
+	Name       string
+	NameKey    string
+	Status     string
+	Quantity   int64
+	Held       int64
+}
+
+// Locks pets and returns them with their stock. Skips those that another transaction has
+// locked. Both rows are locked, so both are current.
+func (q *Queries) PetsLock(ctx context.Context, arg []PetsLockParams) *PetsLockBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
 			a.AccountID,
 			a.Ids,
 		}
-		batch.Queue(petsRead, vals...)
+		batch.Queue(petsLock, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &PetsReadBatchResults{br, len(arg), false}
+	return &PetsLockBatchResults{br, len(arg), false}
 }
 
-func (b *PetsReadBatchResults) Query(f func(int, []Pet, error)) {
+func (b *PetsLockBatchResults) Query(f func(int, []PetsLockRow, error)) {
 	defer b.br.Close()
 	for t := 0; t < b.tot; t++ {
-		items := []Pet{}
+		items := []PetsLockRow{}
 		if b.closed {
 			if f != nil {
 				f(t, items, ErrBatchAlreadyClosed)
@@ -1454,14 +1468,15 @@ func (b *PetsReadBatchResults) Query(f func(int, []Pet, error)) {
 			}
 			defer rows.Close()
 			for rows.Next() {
-				var i Pet
+				var i PetsLockRow
 				if err := rows.Scan(
-					&i.AccountID,
 					&i.ID,
 					&i.CategoryID,
 					&i.Name,
 					&i.NameKey,
 					&i.Status,
+					&i.Quantity,
+					&i.Held,
 				); err != nil {
 					return err
 				}
@@ -1475,7 +1490,63 @@ func (b *PetsReadBatchResults) Query(f func(int, []Pet, error)) {
 	}
 }
 
-func (b *PetsReadBatchResults) Close() error {
+func (b *PetsLockBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const petsWait = `-- name: PetsWait :batchexec
+SELECT pet_id
+FROM inventory
+WHERE account_id = $1
+  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+ORDER BY pet_id
+FOR NO KEY UPDATE
+`
+
+type PetsWaitBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type PetsWaitParams struct {
+	AccountID int64
+	Ids       []int64
+}
+
+// Waits until no other transaction has locked the pets, and locks them in the order of
+// their ids.
+func (q *Queries) PetsWait(ctx context.Context, arg []PetsWaitParams) *PetsWaitBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountID,
+			a.Ids,
+		}
+		batch.Queue(petsWait, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &PetsWaitBatchResults{br, len(arg), false}
+}
+
+func (b *PetsWaitBatchResults) Exec(f func(int, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		if b.closed {
+			if f != nil {
+				f(t, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		_, err := b.br.Exec()
+		if f != nil {
+			f(t, err)
+		}
+	}
+}
+
+func (b *PetsWaitBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }
@@ -1955,137 +2026,6 @@ func (b *StockInsertBatchResults) Exec(f func(int, error)) {
 }
 
 func (b *StockInsertBatchResults) Close() error {
-	b.closed = true
-	return b.br.Close()
-}
-
-const stockLock = `-- name: StockLock :batchmany
-SELECT pet_id, quantity, held
-FROM inventory
-WHERE account_id = $1
-  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-FOR NO KEY UPDATE SKIP LOCKED
-`
-
-type StockLockBatchResults struct {
-	br     pgx.BatchResults
-	tot    int
-	closed bool
-}
-
-type StockLockParams struct {
-	AccountID int64
-	PetIds    []int64
-}
-
-type StockLockRow struct {
-	PetID    int64
-	Quantity int64
-	Held     int64
-}
-
-// Locks pets and returns their stock. Skips those that another transaction has locked.
-func (q *Queries) StockLock(ctx context.Context, arg []StockLockParams) *StockLockBatchResults {
-	batch := &pgx.Batch{}
-	for _, a := range arg {
-		vals := []interface{}{
-			a.AccountID,
-			a.PetIds,
-		}
-		batch.Queue(stockLock, vals...)
-	}
-	br := q.db.SendBatch(ctx, batch)
-	return &StockLockBatchResults{br, len(arg), false}
-}
-
-func (b *StockLockBatchResults) Query(f func(int, []StockLockRow, error)) {
-	defer b.br.Close()
-	for t := 0; t < b.tot; t++ {
-		items := []StockLockRow{}
-		if b.closed {
-			if f != nil {
-				f(t, items, ErrBatchAlreadyClosed)
-			}
-			continue
-		}
-		err := func() error {
-			rows, err := b.br.Query()
-			if err != nil {
-				return err
-			}
-			defer rows.Close()
-			for rows.Next() {
-				var i StockLockRow
-				if err := rows.Scan(&i.PetID, &i.Quantity, &i.Held); err != nil {
-					return err
-				}
-				items = append(items, i)
-			}
-			return rows.Err()
-		}()
-		if f != nil {
-			f(t, items, err)
-		}
-	}
-}
-
-func (b *StockLockBatchResults) Close() error {
-	b.closed = true
-	return b.br.Close()
-}
-
-const stockWait = `-- name: StockWait :batchexec
-SELECT pet_id
-FROM inventory
-WHERE account_id = $1
-  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
-ORDER BY pet_id
-FOR NO KEY UPDATE
-`
-
-type StockWaitBatchResults struct {
-	br     pgx.BatchResults
-	tot    int
-	closed bool
-}
-
-type StockWaitParams struct {
-	AccountID int64
-	PetIds    []int64
-}
-
-// Waits until no other transaction has locked the pets, and locks them in the order of
-// their ids.
-func (q *Queries) StockWait(ctx context.Context, arg []StockWaitParams) *StockWaitBatchResults {
-	batch := &pgx.Batch{}
-	for _, a := range arg {
-		vals := []interface{}{
-			a.AccountID,
-			a.PetIds,
-		}
-		batch.Queue(stockWait, vals...)
-	}
-	br := q.db.SendBatch(ctx, batch)
-	return &StockWaitBatchResults{br, len(arg), false}
-}
-
-func (b *StockWaitBatchResults) Exec(f func(int, error)) {
-	defer b.br.Close()
-	for t := 0; t < b.tot; t++ {
-		if b.closed {
-			if f != nil {
-				f(t, ErrBatchAlreadyClosed)
-			}
-			continue
-		}
-		_, err := b.br.Exec()
-		if f != nil {
-			f(t, err)
-		}
-	}
-}
-
-func (b *StockWaitBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

@@ -97,29 +97,25 @@ WHERE categories.account_id = @account_id
   AND categories.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
   AND EXISTS (SELECT FROM pets WHERE pets.account_id = @account_id AND pets.category_id = categories.id);
 
--- name: StockWait :batchexec
+-- name: PetsWait :batchexec
 -- Waits until no other transaction has locked the pets, and locks them in the order of
 -- their ids.
 SELECT pet_id
 FROM inventory
 WHERE account_id = @account_id
-  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
+  AND pet_id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
 ORDER BY pet_id
 FOR NO KEY UPDATE;
 
--- name: StockLock :batchmany
--- Locks pets and returns their stock. Skips those that another transaction has locked.
-SELECT pet_id, quantity, held
+-- name: PetsLock :batchmany
+-- Locks pets and returns them with their stock. Skips those that another transaction has
+-- locked. Both rows are locked, so both are current.
+SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
 FROM inventory
-WHERE account_id = @account_id
-  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])))
+JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
+WHERE inventory.account_id = @account_id
+  AND inventory.pet_id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
 FOR NO KEY UPDATE SKIP LOCKED;
-
--- name: PetsRead :batchmany
-SELECT account_id, id, category_id, name, name_key, status
-FROM pets
-WHERE account_id = @account_id
-  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: PetsWithOrders :batchmany
 -- Returns those of the pets that have orders.

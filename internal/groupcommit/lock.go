@@ -166,16 +166,12 @@ func (l *locking) lockPets(ids []int64, alone bool) {
 	}
 	account := l.store.AccountID
 	if l.waits {
-		l.await(l.queries.StockWait(l.ctx, []db.StockWaitParams{{AccountID: account, PetIds: ids}}))
+		l.await(l.queries.PetsWait(l.ctx, []db.PetsWaitParams{{AccountID: account, Ids: ids}}))
 	}
-	locked := map[int64]stock.State{}
-	find(l, l.queries.StockLock(l.ctx, []db.StockLockParams{{AccountID: account, PetIds: ids}}), func(row db.StockLockRow) {
-		locked[row.PetID] = stock.State{Quantity: row.Quantity, Held: row.Held}
-	})
-	find(l, l.queries.PetsRead(l.ctx, []db.PetsReadParams{{AccountID: account, Ids: ids}}), func(row db.Pet) {
-		if s, ok := locked[row.ID]; ok {
-			s.Status = stock.Status(row.Status)
-			l.pets.current[row.ID] = Pet{ID: row.ID, CategoryID: row.CategoryID, Name: row.Name, NameKey: row.NameKey, Stock: s}
+	find(l, l.queries.PetsLock(l.ctx, []db.PetsLockParams{{AccountID: account, Ids: ids}}), func(row db.PetsLockRow) {
+		l.pets.current[row.ID] = Pet{
+			ID: row.ID, CategoryID: row.CategoryID, Name: row.Name, NameKey: row.NameKey,
+			Stock: stock.State{Quantity: row.Quantity, Held: row.Held, Status: stock.Status(row.Status)},
 		}
 	})
 	if alone {

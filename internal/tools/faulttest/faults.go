@@ -92,8 +92,8 @@ var faults = []fault{
 // unlocked reads the stock of pets without locking them.
 var unlocked = fault{
 	0, "orders do not lock the stock that they read", "db/batch.go",
-	"FROM inventory\nWHERE account_id = $1\n  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
-	"FROM inventory\nWHERE account_id = $1\n  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
+	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
+	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
 }
 
 // earlyResponse loses orders that were acknowledged just before the service is killed.
