@@ -326,56 +326,77 @@ func (b *CategoryInsertBatchResults) Close() error {
 	return b.br.Close()
 }
 
-const categoryWait = `-- name: CategoryWait :batchexec
-SELECT id
+const categoryLock = `-- name: CategoryLock :batchmany
+SELECT account_id, id, name, name_key, description
 FROM categories
 WHERE account_id = $1
   AND id = $2
 FOR UPDATE
 `
 
-type CategoryWaitBatchResults struct {
+type CategoryLockBatchResults struct {
 	br     pgx.BatchResults
 	tot    int
 	closed bool
 }
 
-type CategoryWaitParams struct {
+type CategoryLockParams struct {
 	AccountID int64
 	ID        int64
 }
 
-// Waits until no other transaction uses the category, and locks it.
-func (q *Queries) CategoryWait(ctx context.Context, arg []CategoryWaitParams) *CategoryWaitBatchResults {
+// Waits until no other transaction uses the category, locks it and returns it.
+func (q *Queries) CategoryLock(ctx context.Context, arg []CategoryLockParams) *CategoryLockBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
 			a.AccountID,
 			a.ID,
 		}
-		batch.Queue(categoryWait, vals...)
+		batch.Queue(categoryLock, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &CategoryWaitBatchResults{br, len(arg), false}
+	return &CategoryLockBatchResults{br, len(arg), false}
 }
 
-func (b *CategoryWaitBatchResults) Exec(f func(int, error)) {
+func (b *CategoryLockBatchResults) Query(f func(int, []Category, error)) {
 	defer b.br.Close()
 	for t := 0; t < b.tot; t++ {
+		items := []Category{}
 		if b.closed {
 			if f != nil {
-				f(t, ErrBatchAlreadyClosed)
+				f(t, items, ErrBatchAlreadyClosed)
 			}
 			continue
 		}
-		_, err := b.br.Exec()
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i Category
+				if err := rows.Scan(
+					&i.AccountID,
+					&i.ID,
+					&i.Name,
+					&i.NameKey,
+					&i.Description,
+				); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
 		if f != nil {
-			f(t, err)
+			f(t, items, err)
 		}
 	}
 }
 
-func (b *CategoryWaitBatchResults) Close() error {
+func (b *CategoryLockBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

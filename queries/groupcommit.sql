@@ -72,9 +72,9 @@ WHERE account_id = @account_id
 ORDER BY id
 FOR KEY SHARE;
 
--- name: CategoryWait :batchexec
--- Waits until no other transaction uses the category, and locks it.
-SELECT id
+-- name: CategoryLock :batchmany
+-- Waits until no other transaction uses the category, locks it and returns it.
+SELECT account_id, id, name, name_key, description
 FROM categories
 WHERE account_id = @account_id
   AND id = @id

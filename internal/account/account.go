@@ -2,7 +2,7 @@
 //
 // A sandbox is a temporary account with a parent. Its store is written under an
 // advisory lock (queries/sandboxes.sql), so that a reset or a deletion never mixes with
-// a write: [Enter] takes it for a write, and [Reset] and [Delete] hold it alone.
+// a write: groups of writes, [Reset] and [Delete] hold it alone, and [Enter] shares it.
 //
 // Every transaction takes its locks in this order, so that none deadlock:
 //

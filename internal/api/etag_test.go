@@ -583,7 +583,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 // succeeds.
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
-	const clients, heldUp, rounds = 20, 4, 4 // at most four writes of an account wait for locks
+	const clients, heldUp, rounds = 20, 6, 4
 	p := start(t)
 	for _, race := range []struct {
 		name   string

@@ -119,7 +119,7 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	if err != nil {
 		return nil, err
 	}
-	end, err := s.turns.take(c.Request.Context(), sandbox.ID, allTurns)
+	end, err := s.turns.Take(c.Request.Context(), sandbox.ID, account.AllTurns)
 	if err != nil {
 		return nil, err
 	}

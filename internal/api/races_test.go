@@ -214,7 +214,8 @@ func (r *response) brief() string {
 	return fmt.Sprint(r.status, " ", r.error().Code)
 }
 
-// heldUp is atOnce with the rows of the pet locked until all n calls wait for them.
+// heldUp is atOnce with the rows of the pet locked until one of the calls waits for them.
+// The others wait for that one.
 func (s scene) heldUp(n int, run func(i int) error) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -228,7 +229,7 @@ func (s scene) heldUp(n int, run func(i int) error) {
 	}
 	atOnce(s.t, n+1, func(i int) error {
 		if i == n {
-			return errors.Join(s.awaitWaiting(n), tx.Rollback(ctx))
+			return errors.Join(s.awaitWaiting(1), tx.Rollback(ctx))
 		}
 		return run(i)
 	})

@@ -148,8 +148,8 @@ func (s *Server) deleteSandbox(c *gin.Context) error {
 }
 
 // changeSandbox runs a change of the sandbox in the path in a transaction, records the
-// event and sends a 204. The change runs when the requests before it that create rows of
-// the sandbox have ended.
+// event and sends a 204. The change runs when the writes to the sandbox before it have
+// ended.
 func (s *Server) changeSandbox(c *gin.Context, event string, change func(context.Context, *db.Queries, int64) error) error {
 	params := readParams(c)
 	id := readSandboxID(c, params)
@@ -164,7 +164,7 @@ func (s *Server) changeSandbox(c *gin.Context, event string, change func(context
 		return err
 	}
 	ctx := c.Request.Context()
-	end, err := s.turns.take(ctx, row.ID, allTurns)
+	end, err := s.turns.Take(ctx, row.ID, account.AllTurns)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/coalesce"
 	"petstore/internal/docs"
@@ -82,7 +83,7 @@ type Server struct {
 	pagesOfPets *coalesce.Coalescer[string, db.PetListParams, []db.Pet]
 	pages       *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts      *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
-	turns       turns // of requests that create rows of a sandbox, or sandboxes
+	turns       account.Turns // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
 
@@ -137,7 +138,7 @@ func New(options Options) (*Server, error) {
 		limits:         newLimits(options),
 	}
 	s.pets = newPetReader(s.queries)
-	s.committer = groupcommit.New(s.db)
+	s.committer = groupcommit.New(s.db, &s.turns)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = newCounter()

@@ -20,7 +20,7 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 		return result, err
 	}
 	ctx, identity := c.Request.Context(), caller(c)
-	end, err := s.turns.take(ctx, identity.AccountID, oneTurn)
+	end, err := s.turns.Take(ctx, identity.AccountID, account.OneTurn)
 	if err != nil {
 		return result, err
 	}

@@ -28,16 +28,26 @@
 //
 // Every transaction takes its locks in one order: the store of a sandbox, keys,
 // categories by id, pets by id. A group skips the pets and categories that others hold,
-// and no transaction waits for a key. So no transaction waits for one that waits for it.
+// and no transaction waits for a key. So transactions that wait for each other are rare:
+// two that give categories the same name, or a group and the rotation of its API key.
+// PostgreSQL then ends one of them, which runs again.
 //
 // # Writes that leave the group
 //
-// A group cannot decide a write that names a row which is missing or locked by another
-// transaction. The same holds for a write whose Idempotency-Key another request or an
-// earlier write of the group holds. If a statement of the group fails, the group has no
-// effect. In these cases a write runs again alone, in a transaction that waits for
-// locks. So a write that violates a constraint fails alone and not with its neighbors,
-// and a row that is missing then does not exist.
+// A group does not decide about a write that names a row which is missing or locked by
+// another transaction. Such a write joins another group, of writes that name the same
+// rows. That one waits for the locks, so a row that is missing then does not exist.
+//
+// A write whose Idempotency-Key an earlier write of the group has used joins the next
+// group, and finds the response. If another request holds the key, the write fails with
+// [ErrKeyInUse].
+//
+// If a statement of a group fails, or a write panics, the group has no effect. Each write
+// then runs again in a transaction of its own. So a write that violates a constraint
+// fails without its neighbors.
+//
+// Transactions that wait for locks, and those of a sandbox, take turns of their account
+// ([account.Turns]). So an account leaves connections to others.
 //
 // # Idempotency-Keys
 //
@@ -56,6 +66,8 @@ package groupcommit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 
 	"petstore/internal/account"
 	"petstore/internal/coalesce"
@@ -68,9 +80,6 @@ const (
 	// spareGroups is the number of groups, over all accounts, that may start beside a
 	// group of their account that has taken longer than 250 ms.
 	spareGroups = 2
-	// maxAlone is the maximum number of writes of an account that run alone at the same
-	// time. They may wait for each other, each with a connection.
-	maxAlone = 4
 )
 
 var (
@@ -80,8 +89,12 @@ var (
 	ErrKeyReused = errors.New("groupcommit: the Idempotency-Key was used for another request")
 )
 
-// errAlone means that the group cannot decide a write, which must run alone.
-var errAlone = errors.New("groupcommit: the write must run alone")
+// The reasons for which a group does not decide about a write.
+var (
+	errNotLocked = errors.New("groupcommit: a row of the write is missing or locked")
+	errTwin      = errors.New("groupcommit: an earlier write of the group has the Idempotency-Key")
+	errSpoiled   = errors.New("groupcommit: a write of the group changed the state and failed")
+)
 
 // Store is the store of an account.
 type Store struct {
@@ -139,16 +152,32 @@ type outcome struct {
 
 // Committer runs writes. It is safe for concurrent use.
 type Committer struct {
-	db     *postgres.DB
-	groups *coalesce.Coalescer[Store, *Write, outcome]
-	alone  *coalesce.Coalescer[Store, *Write, outcome]
+	db        *postgres.DB
+	turns     *account.Turns
+	groups    *coalesce.Coalescer[Store, *Write, outcome]
+	sandboxes *coalesce.Coalescer[Store, *Write, outcome]
+	waiting   *coalesce.Coalescer[locked, *Write, outcome] // groups that wait for locks
 }
 
-// New returns a Committer that writes to a database.
-func New(database *postgres.DB) *Committer {
-	c := &Committer{db: database.Writing()}
-	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, c.runGroup)
-	c.alone = coalesce.New(coalesce.Limits{Parallel: maxAlone, Inputs: 1}, c.runAlone)
+// locked are the rows that the writes of a waiting group name.
+type locked struct {
+	store         Store
+	pet, category int64
+}
+
+// New returns a Committer that writes to a database. Share the turns with everything else
+// that waits for locks of accounts.
+func New(database *postgres.DB, turns *account.Turns) *Committer {
+	c := &Committer{db: database.Writing(), turns: turns}
+	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
+		return c.run(ctx, &State{store: store}, writes)
+	})
+	c.sandboxes = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
+		return c.inTurn(ctx, &State{store: store}, writes)
+	})
+	c.waiting = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, rows locked, writes []*Write) ([]outcome, error) {
+		return c.inTurn(ctx, &State{store: rows.store, waits: true}, writes)
+	})
 	return c
 }
 
@@ -157,32 +186,56 @@ func New(database *postgres.DB) *Committer {
 // [account.ErrClosed], [account.ErrFull] or a database error. Pass a ctx that does not
 // end with the client.
 func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
-	if !w.Alone {
-		decided, err := c.groups.Do(ctx, store, w)
-		if err == nil {
-			err = decided.err
+	if w.Alone {
+		return c.alone(ctx, store, w)
+	}
+	groups := c.groups
+	if store.Sandbox {
+		groups = c.sandboxes
+	}
+	for {
+		decided, err := groups.Do(ctx, store, w)
+		waits := err == nil && errors.Is(decided.err, errNotLocked)
+		if waits {
+			decided, err = c.waiting.Do(ctx, locked{store, w.Pet, w.Category}, w)
 		}
-		if !errors.Is(err, errAlone) && !postgres.RolledBack(err) {
-			return decided.Result, err
+		switch {
+		case waits && postgres.IsLockTimeout(err): // it has waited long enough
+			return Result{}, err
+		case errors.Is(err, errSpoiled), postgres.RolledBack(err):
+			return c.alone(ctx, store, w)
+		case err != nil:
+			return Result{}, err
+		case !errors.Is(decided.err, errTwin): // else the earlier write has committed
+			return decided.Result, decided.err
 		}
 	}
-	decided, err := c.alone.Do(ctx, store, w)
+}
+
+// alone runs one write in a transaction that waits for locks.
+func (c *Committer) alone(ctx context.Context, store Store, w *Write) (Result, error) {
+	return postgres.Retry(ctx, func(ctx context.Context, w *Write) (Result, error) {
+		decided, err := c.inTurn(ctx, &State{store: store, waits: true}, []*Write{w})
+		if err != nil && !errors.Is(err, errSpoiled) {
+			return Result{}, err
+		}
+		return decided[0].Result, decided[0].err
+	}, w)
+}
+
+// inTurn runs writes in a transaction that may wait for locks, when it is the turn of the
+// account. Transactions of a sandbox would only wait for each other.
+func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
+	number := account.OneTurn
+	if s.store.Sandbox {
+		number = account.AllTurns
+	}
+	end, err := c.turns.Take(ctx, s.store.AccountID, number)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	return decided.Result, decided.err
-}
-
-// runGroup runs the writes of a group.
-func (c *Committer) runGroup(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-	return c.run(ctx, &State{store: store}, writes)
-}
-
-// runAlone runs one write in a transaction that waits for locks.
-func (c *Committer) runAlone(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-	return postgres.Retry(ctx, func(ctx context.Context, writes []*Write) ([]outcome, error) {
-		return c.run(ctx, &State{store: store, waits: true}, writes)
-	}, writes)
+	defer end()
+	return c.run(ctx, s, writes)
 }
 
 // run runs writes in one transaction, and returns what it decided about each.
@@ -193,12 +246,27 @@ func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outco
 			return err
 		}
 		for i, w := range writes {
-			decided[i].Result, decided[i].err = s.decide(w)
+			decided[i].Result, decided[i].err = s.tryDecide(w)
+		}
+		if s.spoiled {
+			return errSpoiled
 		}
 		s.write(ctx, p)
 		return p.Commit(ctx)
 	})
 	return decided, err
+}
+
+// tryDecide decides one write. A write that changed the state and then failed spoils it.
+func (s *State) tryDecide(w *Write) (result Result, err error) {
+	before := s.changes()
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("groupcommit: panic: %v\n%s", panicked, debug.Stack())
+		}
+		s.spoiled = s.spoiled || err != nil && s.changes() != before
+	}()
+	return s.decide(w)
 }
 
 // decide decides one write.
@@ -213,7 +281,7 @@ func (s *State) decide(w *Write) (Result, error) {
 		}
 	}
 	if !s.waits && !s.has(w) {
-		return Result{}, errAlone
+		return Result{}, errNotLocked
 	}
 	if s.store.Sandbox && w.Creates != account.NoRows && s.stored[w.Creates]+s.created[w.Creates] >= account.MaxRows {
 		return Result{}, account.ErrFull
@@ -226,18 +294,16 @@ func (s *State) decide(w *Write) (Result, error) {
 }
 
 // replay returns the stored response of a key; nil: there is none. The error is
-// [ErrKeyReused], [ErrKeyInUse] or errAlone.
+// [ErrKeyReused], [ErrKeyInUse] or errTwin.
 func (s *State) replay(k *Key) (*Response, error) {
 	held := s.keys[k.name()]
 	switch {
-	case held == nil && s.waits:
-		return nil, ErrKeyInUse
 	case held == nil:
-		return nil, errAlone
+		return nil, ErrKeyInUse
 	case held.response == nil:
 		return nil, nil //nolint:nilnil // documented
 	case held.response.isNew: // an earlier write of the group has made it
-		return nil, errAlone
+		return nil, errTwin
 	case string(held.response.key.Fingerprint) != string(k.Fingerprint):
 		return nil, ErrKeyReused
 	}

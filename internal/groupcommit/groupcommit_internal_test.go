@@ -38,7 +38,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.Committer = New(pool)
+	f.Committer = New(pool, &account.Turns{})
 	f.exec(`
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
@@ -60,7 +60,18 @@ func (f *fixture) exec(sql string) {
 
 // group runs writes in one group.
 func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
-	return f.runGroup(f.t.Context(), store, writes)
+	return f.run(f.t.Context(), &State{store: store}, writes)
+}
+
+// awaitLockWaiter waits until a connection waits for a lock.
+func (f *fixture) awaitLockWaiter() {
+	f.t.Helper()
+	for waiting := false; !waiting; {
+		err := f.database.Pool.QueryRow(f.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waiting)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
 }
 
 // stored describes the pets and orders of a store, without the ids of orders.
@@ -171,7 +182,7 @@ func TestGroupEqualsSequence(t *testing.T) {
 		}
 		for i, w := range inTurn {
 			want, err := f.Do(t.Context(), two, w)
-			if errors.Is(got[i].err, errAlone) { // names a row that does not exist
+			if errors.Is(got[i].err, errNotLocked) { // names a row that does not exist
 				got[i].Result, got[i].err = f.Do(t.Context(), one, together[i])
 			}
 			if diff := cmp.Diff(want, got[i].Result); diff != "" || !errors.Is(got[i].err, err) {
@@ -204,9 +215,9 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, alone := range []bool{true, false, true, true, false, true} {
-		if errors.Is(decided[i].err, errAlone) != alone {
-			t.Errorf("write %d: %v", i, decided[i].err)
+	for i, want := range []error{errNotLocked, nil, errNotLocked, ErrKeyInUse, nil, errTwin} {
+		if !errors.Is(decided[i].err, want) {
+			t.Errorf("write %d: %v, want %v", i, decided[i].err, want)
 		}
 	}
 	want := []string{
@@ -217,21 +228,30 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 		t.Errorf("the store (-want +got):\n%s", diff)
 	}
 
-	// alone, they wait for rows and not for keys
-	if _, err := f.Do(t.Context(), one, under("held", order(2, 1))); !errors.Is(err, ErrKeyInUse) {
-		t.Errorf("with a key in use: %v", err)
-	}
-	if _, err := f.Do(t.Context(), one, order(9, 1)); !errors.Is(err, pgx.ErrNoRows) {
-		t.Errorf("an order of an unknown pet: %v", err)
-	}
+	// many writes that wait for a row do not hold up others, nor do they wait for a key
+	const waiting = 10
 	var waited sync.WaitGroup
-	waited.Go(func() {
-		if _, err := f.Do(t.Context(), one, order(1, 1)); err != nil {
-			t.Errorf("after waiting for the row: %v", err)
+	for range waiting {
+		waited.Go(func() {
+			if _, err := f.Do(t.Context(), one, order(1, 1)); err != nil {
+				t.Errorf("after waiting for the row: %v", err)
+			}
+		})
+	}
+	f.awaitLockWaiter()
+	for what, other := range map[string]struct {
+		write *Write
+		err   error
+	}{
+		"an order of another pet":            {order(4, 1), nil},
+		"an order of an unknown pet":         {order(9, 1), pgx.ErrNoRows},
+		"with a key in use":                  {under("held", order(2, 1)), ErrKeyInUse},
+		"with a key in use, of a locked pet": {under("held", order(1, 1)), ErrKeyInUse},
+		"a replay that names a locked pet":   {under("twins", order(1, 1)), nil},
+	} {
+		if _, err := f.Do(t.Context(), one, other.write); !errors.Is(err, other.err) {
+			t.Errorf("beside writes that wait, %s: %v, want %v", what, err, other.err)
 		}
-	})
-	if _, err := f.Do(t.Context(), one, order(4, 1)); err != nil {
-		t.Errorf("beside a write that waits: %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -268,6 +288,18 @@ func TestFailingWriteFailsAlone(t *testing.T) {
 		})
 	}
 	group.Wait()
+	spoils := &Write{Pet: 2, Decide: func(s *State) (Response, error) {
+		pet, _ := s.Pet(2)
+		pet.Stock.Quantity = 7
+		s.SetPet(pet)
+		return Response{}, errors.ErrUnsupported
+	}}
+	if _, err := f.group(one, order(2, 1), spoils); !errors.Is(err, errSpoiled) {
+		t.Errorf("a group with a write that changes the state and fails: %v", err)
+	}
+	if _, err := f.Do(t.Context(), one, spoils); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a write that changes the state and fails: %v", err)
+	}
 	panics := &Write{Pet: 3, Decide: func(*State) (Response, error) { panic("a bug") }}
 	for range 20 { // more than connections
 		if _, err := f.Do(t.Context(), one, panics); err == nil || !strings.Contains(err.Error(), "a bug") {
@@ -378,7 +410,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.Committer = New(pool)
+	f.Committer = New(pool, &account.Turns{})
 	for i := range writes {
 		n := int64(10 + i)
 		placed := under(fmt.Sprint("key ", i), order(n, 10)) // also changes the status

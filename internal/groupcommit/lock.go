@@ -145,18 +145,18 @@ func (l *locking) lockCategories(ids []int64, alone bool) {
 		return
 	}
 	account := l.store.AccountID
-	switch {
-	case alone:
-		l.await(l.queries.CategoryWait(l.ctx, []db.CategoryWaitParams{{AccountID: account, ID: ids[0]}}))
+	use := func(row db.Category) { l.categories.current[row.ID] = row }
+	if alone {
+		find(l, l.queries.CategoryLock(l.ctx, []db.CategoryLockParams{{AccountID: account, ID: ids[0]}}), use)
 		find(l, l.queries.CategoriesWithPets(l.ctx, []db.CategoriesWithPetsParams{{AccountID: account, Ids: ids}}), func(id int64) {
 			l.withPets = append(l.withPets, id)
 		})
-	case l.waits:
+		return
+	}
+	if l.waits {
 		l.await(l.queries.CategoriesWait(l.ctx, []db.CategoriesWaitParams{{AccountID: account, Ids: ids}}))
 	}
-	find(l, l.queries.CategoriesLock(l.ctx, []db.CategoriesLockParams{{AccountID: account, Ids: ids}}), func(row db.Category) {
-		l.categories.current[row.ID] = row
-	})
+	find(l, l.queries.CategoriesLock(l.ctx, []db.CategoriesLockParams{{AccountID: account, Ids: ids}}), use)
 }
 
 // lockPets locks pets with their stock and orders.

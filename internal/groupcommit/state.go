@@ -14,6 +14,8 @@ type State struct {
 	store Store
 	waits bool // whether the transaction waits for locks
 
+	spoiled bool // whether a write changed something and failed
+
 	pets       rows[Pet]
 	orders     rows[db.Order]
 	categories rows[db.Category]
@@ -69,7 +71,7 @@ func (s *State) SetPet(p Pet) { s.pets.set(p.ID, p) }
 // CreatePet creates a pet without stock, and returns its id.
 func (s *State) CreatePet(p Pet) int64 {
 	p.ID = s.newID(account.Pets)
-	s.pets.created = append(s.pets.created, p)
+	s.pets.create(p)
 	return p.ID
 }
 
@@ -88,7 +90,7 @@ func (s *State) SetOrder(o db.Order) { s.orders.set(o.ID, o) }
 // CreateOrder creates an open order, and returns its id.
 func (s *State) CreateOrder(o db.Order) int64 {
 	o.ID = s.newID(account.Orders)
-	s.orders.created = append(s.orders.created, o)
+	s.orders.create(o)
 	return o.ID
 }
 
@@ -104,7 +106,7 @@ func (s *State) SetCategory(c db.Category) { s.categories.set(c.ID, c) }
 // CreateCategory creates a category, and returns its id. The write must run alone.
 func (s *State) CreateCategory(c db.Category) int64 {
 	c.ID = s.newID(account.Categories)
-	s.categories.created = append(s.categories.created, c)
+	s.categories.create(c)
 	return c.ID
 }
 
@@ -129,6 +131,11 @@ func (s *State) newID(kind account.Kind) int64 {
 	return id
 }
 
+// changes counts what the writes so far have changed.
+func (s *State) changes() int {
+	return s.pets.changes + s.orders.changes + s.categories.changes + len(s.messages)
+}
+
 // has reports whether the state has all rows that a write names.
 func (s *State) has(w *Write) bool {
 	_, hasPet := s.pets.get(w.Pet)
@@ -142,6 +149,7 @@ type rows[Row any] struct {
 	before, current  map[int64]Row // by id; before has the changed ones
 	changed, deleted []int64       // in the order of the first change
 	created          []Row
+	changes          int // number of calls that changed something
 }
 
 func newRows[Row any]() rows[Row] {
@@ -159,10 +167,17 @@ func (r *rows[Row]) set(id int64, row Row) {
 		r.before[id] = r.current[id]
 	}
 	r.current[id] = row
+	r.changes++
+}
+
+func (r *rows[Row]) create(row Row) {
+	r.created = append(r.created, row)
+	r.changes++
 }
 
 func (r *rows[Row]) delete(id int64) {
 	delete(r.current, id)
 	r.changed = slices.DeleteFunc(r.changed, func(changed int64) bool { return changed == id })
 	r.deleted = append(r.deleted, id)
+	r.changes++
 }

@@ -135,7 +135,7 @@ func RetryRead(ctx context.Context, read func() error) error { return retry(ctx,
 // rolled the transaction back. A broken connection may have committed it.
 func RolledBack(err error) bool {
 	state := sqlState(err)
-	return state != "" && !Unavailable(err) || state == serializationFailure || state == deadlockDetected
+	return state != "" && !Unavailable(err) || state == serializationFailure || state == deadlockDetected || state == lockNotAvailable
 }
 
 // lostToAnother reports whether the server rolled a transaction back because of a

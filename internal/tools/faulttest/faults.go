@@ -24,7 +24,7 @@ type fault struct {
 var faults = []fault{
 	unlocked.in(1),
 	unlocked.in(2),
-	{3, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || !s.waits:"},
+	{3, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || held.response.key.APIKeyID > 0:"},
 	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
@@ -104,7 +104,10 @@ var earlyResponse = fault{
 			return err
 		}
 		for i, w := range writes {
-			decided[i].Result, decided[i].err = s.decide(w)
+			decided[i].Result, decided[i].err = s.tryDecide(w)
+		}
+		if s.spoiled {
+			return errSpoiled
 		}
 		s.write(ctx, p)
 		return p.Commit(ctx)
@@ -118,7 +121,7 @@ var earlyResponse = fault{
 				return err
 			}
 			for i, w := range writes {
-				decided[i].Result, decided[i].err = s.decide(w)
+				decided[i].Result, decided[i].err = s.tryDecide(w)
 			}
 			acknowledged <- nil
 			pause, _ := context.WithTimeout(ctx, 50_000_000)

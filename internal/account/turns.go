@@ -1,4 +1,4 @@
-package api
+package account
 
 import (
 	"context"
@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// oneTurn is for a request that may run beside others of its account.
-	oneTurn = 1
-	// allTurns is for a request that runs alone. It is the number of turns of an account,
+	// OneTurn is for a request that may run beside others of its account.
+	OneTurn = 1
+	// AllTurns is for a request that runs alone. It is the number of turns of an account,
 	// and so the maximum number of connections on which its requests wait for its locks.
-	allTurns = 4
+	AllTurns = 4
 )
 
-// turns limits the requests of an account that may wait for its locks in the database, in
+// Turns limits the requests of an account that may wait for its locks in the database, in
 // the order of arrival. The others wait without a database connection, so that an account
 // leaves the connections to others. The zero value is ready to use.
-type turns struct {
+type Turns struct {
 	mu       sync.Mutex
 	accounts map[int64]*accountTurns // accounts with a request that runs
 }
@@ -34,9 +34,9 @@ type turn struct {
 	begin chan struct{} // closed when the request may run
 }
 
-// take waits until a request may take this number of turns. The caller ends them with
+// Take waits until a request may take this number of turns. The caller ends them with
 // give. The error is that of ctx.
-func (t *turns) take(ctx context.Context, account int64, number int) (give func(), err error) {
+func (t *Turns) Take(ctx context.Context, account int64, number int) (give func(), err error) {
 	mine := turn{turns: number, begin: make(chan struct{})}
 	t.mu.Lock()
 	if t.accounts == nil {
@@ -60,9 +60,9 @@ func (t *turns) take(ctx context.Context, account int64, number int) (give func(
 }
 
 // begin gives turns to the requests that have waited longest. t.mu must be locked.
-func (t *turns) begin(account int64) {
+func (t *Turns) begin(account int64) {
 	own := t.accounts[account]
-	for len(own.waiting) > 0 && own.taken+own.waiting[0].turns <= allTurns {
+	for len(own.waiting) > 0 && own.taken+own.waiting[0].turns <= AllTurns {
 		own.taken += own.waiting[0].turns
 		close(own.waiting[0].begin)
 		own.waiting = own.waiting[1:]
@@ -73,7 +73,7 @@ func (t *turns) begin(account int64) {
 }
 
 // end removes a request that waits, or gives back the turns that it has.
-func (t *turns) end(account int64, mine turn) {
+func (t *Turns) end(account int64, mine turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	own := t.accounts[account]

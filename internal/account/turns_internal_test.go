@@ -1,4 +1,4 @@
-package api
+package account
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var turns turns
-		end, err := turns.take(t.Context(), 1, allTurns)
+		var turns Turns
+		end, err := turns.Take(t.Context(), 1, AllTurns)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +26,7 @@ func TestTurns(t *testing.T) {
 		impatient, giveUp := context.WithCancel(t.Context())
 		for i, ctx := range []context.Context{t.Context(), impatient, t.Context(), t.Context()} {
 			go func() {
-				end, err := turns.take(ctx, 1, allTurns)
+				end, err := turns.Take(ctx, 1, AllTurns)
 				if (err != nil) != (ctx == impatient) {
 					t.Errorf("request %d: %v", i, err)
 				}
@@ -40,7 +40,7 @@ func TestTurns(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if _, err := turns.take(t.Context(), 2, allTurns); err != nil {
+		if _, err := turns.Take(t.Context(), 2, AllTurns); err != nil {
 			t.Error(err)
 		}
 		giveUp()
@@ -63,16 +63,16 @@ func TestTurns(t *testing.T) {
 // the turn on.
 func TestTurnOfACanceledRequest(t *testing.T) {
 	t.Parallel()
-	var turns turns
+	var turns Turns
 	for range 200 {
-		end, err := turns.take(t.Context(), 1, allTurns)
+		end, err := turns.Take(t.Context(), 1, AllTurns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			if end, err := turns.take(ctx, 1, allTurns); err == nil {
+			if end, err := turns.Take(ctx, 1, AllTurns); err == nil {
 				end()
 			}
 		})
@@ -89,10 +89,10 @@ func TestTurnOfACanceledRequest(t *testing.T) {
 // alone, and requests behind them wait. A request that gives up lets those behind it run.
 func TestTurnsAtOnce(t *testing.T) {
 	t.Parallel()
-	var turns turns
+	var turns Turns
 	begin := func(account int64, number int) (give func()) {
 		t.Helper()
-		give, err := turns.take(t.Context(), account, number)
+		give, err := turns.Take(t.Context(), account, number)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestTurnsAtOnce(t *testing.T) {
 		begun := make(chan func(), 1)
 		go func() {
 			defer close(begun)
-			if give, err := turns.take(ctx, 1, number); err == nil {
+			if give, err := turns.Take(ctx, 1, number); err == nil {
 				begun <- give
 			} else if !errors.Is(err, context.Canceled) {
 				t.Error(err)
@@ -119,14 +119,14 @@ func TestTurnsAtOnce(t *testing.T) {
 	}
 
 	var running []func()
-	for range allTurns {
-		running = append(running, begin(1, oneTurn))
+	for range AllTurns {
+		running = append(running, begin(1, OneTurn))
 	}
-	begin(2, allTurns)() // another account does not wait
+	begin(2, AllTurns)() // another account does not wait
 	ctx, cancel := context.WithCancel(t.Context())
-	abandoned := queue(ctx, allTurns, 1)
-	alone := queue(t.Context(), allTurns, 2)
-	behind := queue(t.Context(), oneTurn, 3)
+	abandoned := queue(ctx, AllTurns, 1)
+	alone := queue(t.Context(), AllTurns, 2)
+	behind := queue(t.Context(), OneTurn, 3)
 	running[0]()
 	waiting(3) // also the one that would fit
 	cancel()
@@ -142,10 +142,10 @@ func TestTurnsAtOnce(t *testing.T) {
 	give()
 	(<-behind)()
 
-	running = []func(){begin(1, oneTurn)}
+	running = []func(){begin(1, OneTurn)}
 	ctx, cancel = context.WithCancel(t.Context())
-	queue(ctx, allTurns, 1)
-	behind = queue(t.Context(), oneTurn, 2)
+	queue(ctx, AllTurns, 1)
+	behind = queue(t.Context(), OneTurn, 2)
 	cancel()
 	(<-behind)() // while the first runs
 	running[0]()
@@ -155,7 +155,7 @@ func TestTurnsAtOnce(t *testing.T) {
 }
 
 // waiting returns the number of requests of an account that wait.
-func (t *turns) waiting(account int64) int {
+func (t *Turns) waiting(account int64) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if own := t.accounts[account]; own != nil {
