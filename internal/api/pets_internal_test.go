@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"math"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestEncodePets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := encodePets(pets[:count]); string(got) != string(want) || err != nil {
+		if got, err := encodePets(pets[:count]); !bytes.Equal(got, want) || err != nil {
 			t.Errorf("encodePets: %s, %v; want %s", got, err, want)
 		}
 	}

@@ -158,26 +158,34 @@ func New(options Options) (*Server, error) {
 	s.commonHeader.Set("API-Version", Version)
 	s.commonHeader.Set("X-Content-Type-Options", "nosniff")
 
-	document, err := specFor(options.BaseURL)
-	if err != nil {
+	if err := s.useSpec(options.BaseURL); err != nil {
 		return nil, err
 	}
-	s.openAPIJSON = newDocument(httpjson.ContentType, document.json, s.varyEncoding)
-	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
-	if s.deprecated, err = deprecations(document.json, options.BaseURL); err != nil {
-		return nil, err
-	}
-	operations, err := faultOperations(s.routed, document.json)
-	if err != nil {
-		return nil, err
-	}
-	s.faults = newFaults(operations, s.queries, s.writes)
 	s.engine = s.newEngine()
 	if err := s.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("api: trusted proxies: %w", err)
 	}
 	s.observedRoutes = observe(s.engine, s.metrics, s.log)
 	return s, nil
+}
+
+// useSpec makes everything that follows from the spec.
+func (s *Server) useSpec(baseURL string) error {
+	document, err := specFor(baseURL)
+	if err != nil {
+		return err
+	}
+	s.openAPIJSON = newDocument(httpjson.ContentType, document.json, s.varyEncoding)
+	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
+	if s.deprecated, err = deprecations(document.json, baseURL); err != nil {
+		return err
+	}
+	operations, err := faultOperations(s.routed, document.json)
+	if err != nil {
+		return err
+	}
+	s.faults = newFaults(operations, s.queries, s.writes)
+	return nil
 }
 
 // ServeHTTP handles one request.

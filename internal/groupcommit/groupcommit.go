@@ -64,6 +64,7 @@
 package groupcommit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -304,7 +305,7 @@ func (s *State) replay(k *Key) (*Response, error) {
 		return nil, nil //nolint:nilnil // documented
 	case held.response.isNew: // an earlier write of the group has made it
 		return nil, errTwin
-	case string(held.response.key.Fingerprint) != string(k.Fingerprint):
+	case !bytes.Equal(held.response.key.Fingerprint, k.Fingerprint):
 		return nil, ErrKeyReused
 	}
 	s.replays = true

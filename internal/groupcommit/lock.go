@@ -65,10 +65,13 @@ func ids(writes []*Write, id func(*Write) int64) []int64 {
 	return slices.Compact(all)
 }
 
-// find queues the reading of the rows of a query.
-func find[Row any](l *locking, results interface {
+// found are the results of a query that sqlc generates for batches.
+type found[Row any] interface {
 	Query(read func(int, []Row, error))
-}, use func(Row)) {
+}
+
+// find queues the reading of the rows of a query.
+func find[Row any](l *locking, results found[Row], use func(Row)) {
 	l.read = append(l.read, func() (failed error) {
 		results.Query(func(_ int, rows []Row, err error) {
 			failed = errors.Join(failed, err)
