@@ -113,7 +113,7 @@ func (c *client) send(ctx context.Context, did petStep) (response, error) {
 // petModel models a pet with that many units in stock at first. Its rules are those of
 // [stock.State], which the server uses too. So the checker does not test the rules: the
 // table tests of package stock do. It tests that the server applies them to the pet one
-// step at a time, in an order that the clients could observe, and forgets none.
+// step at a time and forgets no step. The clients could observe the order of the steps.
 func petModel(units int) porcupine.Model {
 	return porcupine.Model{
 		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
