@@ -155,7 +155,7 @@ func TestTraces(t *testing.T) {
 	statement := func(name, parent string) span {
 		return span{Name: name, Parent: parent, Attributes: map[string]string{"db.system.name": "postgresql", "db.query.summary": name}}
 	}
-	conflict := statement("CategoryCreate", "POST /categories")
+	conflict := statement("CategoryInsert, COMMIT", "POST /categories")
 	conflict.Attributes["error.type"], conflict.Failed = "23505", true
 	for trace, want := range map[string][]span{
 		listing: {
@@ -164,16 +164,14 @@ func TestTraces(t *testing.T) {
 		},
 		creating: {
 			{Name: "POST /messages", Parent: "remote", Attributes: request("POST", "/messages", "202")},
-			statement("BEGIN", "POST /messages"),
-			statement("IdempotencyKeyLock", "POST /messages"),
-			statement("IdempotencyKeyGet", "POST /messages"),
-			statement("MessageCreate", "POST /messages"),
-			statement("IdempotencyKeyKeep", "POST /messages"),
-			statement("COMMIT", "POST /messages"),
+			statement("BEGIN, IdempotencyKeysLock, IdempotencyKeysGet, TransactionTime", "POST /messages"),
+			statement("MessagesInsert, IdempotencyKeysInsert, COMMIT", "POST /messages"),
 		},
 		failing: {
 			{Name: "POST /categories", Parent: "remote", Attributes: request("POST", "/categories", "409")},
+			statement("BEGIN, IDsReserve", "POST /categories"),
 			conflict,
+			statement("ROLLBACK", "POST /categories"),
 		},
 		refused:  {{Name: "GET", Parent: "remote", Attributes: request("GET", "", "404")}},
 		unwanted: nil, // the client does not record its trace

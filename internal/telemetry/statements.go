@@ -84,7 +84,7 @@ func (t *Statements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 func (t *Statements) start(s *statement) context.Context {
 	s.began = time.Now()
 	if t.Tracer != nil {
-		s.Context, s.span = t.Tracer.statement(s.Context, s.name())
+		s.Context, s.span = t.Tracer.statement(s.Context, s.name)
 	}
 	return s
 }

@@ -130,12 +130,13 @@ func (s *Span) End(status int) {
 }
 
 // statement starts the span of a statement, if its context has a recording span.
-func (t *Tracer) statement(ctx context.Context, name string) (context.Context, trace.Span) {
+func (t *Tracer) statement(ctx context.Context, name func() string) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
 	}
-	return t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		semconv.DBSystemNamePostgreSQL, semconv.DBQuerySummary(name),
+	summary := name()
+	return t.tracer.Start(ctx, summary, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		semconv.DBSystemNamePostgreSQL, semconv.DBQuerySummary(summary),
 	))
 }
 
