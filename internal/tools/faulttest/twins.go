@@ -40,7 +40,7 @@ func killedTwins(ctx context.Context, f *fixture) (string, error) {
 	kills, err := s.killDuring(ctx, r)
 	for range r.placed { // until the race ends
 	}
-	if err := errors.Join(err, <-ended); err != nil {
+	if err := errors.Join(<-ended, err); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d orders in %d equal responses (%d requests, %d replayed, %d without a response from an instance that was killed %d times), stock exact",
