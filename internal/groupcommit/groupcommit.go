@@ -154,6 +154,7 @@ type outcome struct {
 // Committer runs writes. It is safe for concurrent use.
 type Committer struct {
 	db        *postgres.DB
+	waitingDB *postgres.DB // for transactions that wait for locks of rows
 	turns     *account.Turns
 	groups    *coalesce.Coalescer[Store, *Write, outcome]
 	sandboxes *coalesce.Coalescer[Store, *Write, outcome]
@@ -169,7 +170,7 @@ type locked struct {
 // New returns a Committer that writes to a database. Share the turns with everything else
 // that waits for locks of accounts.
 func New(database *postgres.DB, turns *account.Turns) *Committer {
-	c := &Committer{db: database.Writing(), turns: turns}
+	c := &Committer{db: database.Writing(), waitingDB: database.Waiting(), turns: turns}
 	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
 		return c.run(ctx, &State{store: store}, writes)
 	})
@@ -241,8 +242,12 @@ func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write) ([]ou
 
 // run runs writes in one transaction, and returns what it decided about each.
 func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
+	database := c.db
+	if s.waits {
+		database = c.waitingDB
+	}
 	decided := make([]outcome, len(writes))
-	err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+	err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}

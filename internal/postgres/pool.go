@@ -27,6 +27,10 @@ const (
 	// keeps its connection until its commit is on disk, and while it waits for
 	// locks.
 	keptForReads = 2
+	// waitingShare is the share of the connections for writes, 1 in this many, that
+	// writes may have while they wait for locks. The others keep writes that wait for
+	// none from failing when rows stay locked.
+	waitingShare = 2
 )
 
 // sessionParameters are set on every connection of a pool, unless its URL sets them. A
@@ -48,7 +52,9 @@ var sessionParameters = map[string]string{
 // instead of a queue. It implements db.DBTX.
 type DB struct {
 	*shared
-	writing bool
+	// limits have one value for each connection in use that counts towards them. A
+	// statement takes a place of each, in order.
+	limits []chan struct{}
 }
 
 // shared is the state that all handles of one pool share.
@@ -62,7 +68,8 @@ type shared struct {
 
 // writers limits the statements that write.
 type writers struct {
-	connections chan struct{} // one value for each write that has a connection
+	connections chan struct{} // limits the writes that have a connection
+	waiting     chan struct{} // limits those of them that may wait for locks
 	canceled    atomic.Uint64
 }
 
@@ -76,8 +83,9 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	}
 	limitSession(config.ConnConfig)
 	boundNetwork(config.ConnConfig)
+	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
-		writers: writers{connections: make(chan struct{}, max(1, maxConns-keptForReads))},
+		writers: writers{connections: make(chan struct{}, forWrites), waiting: make(chan struct{}, max(1, forWrites/waitingShare))},
 		outside: config.ConnConfig.Copy(),
 	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
@@ -143,7 +151,13 @@ func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
 // Writing returns a handle of the same pool for statements that write. Writes leave
 // a few connections to reads, which would otherwise wait behind them.
-func (d *DB) Writing() *DB { return &DB{shared: d.shared, writing: true} }
+func (d *DB) Writing() *DB { return &DB{d.shared, []chan struct{}{d.writers.connections}} }
+
+// Waiting returns a handle of the same pool for writes that may wait for a lock as long
+// as lock_timeout. They leave half of the connections of [DB.Writing] to others.
+func (d *DB) Waiting() *DB {
+	return &DB{d.shared, []chan struct{}{d.writers.waiting, d.writers.connections}}
+}
 
 // CanceledWrites returns how many writes got no connection in time because too many
 // others were writing. The statistics of the pool do not include them.
@@ -202,26 +216,27 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolExhausted)
 	defer cancel()
-	if d.writing {
+	for i, limit := range d.limits {
 		select {
-		case d.writers.connections <- struct{}{}:
+		case limit <- struct{}{}:
 		case <-ctx.Done():
+			giveBack(d.limits[:i])
 			d.writers.canceled.Add(1)
 			return nil, &acquireError{context.Cause(ctx)}
 		}
 	}
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		d.releaseWrite()
+		giveBack(d.limits)
 		return nil, &acquireError{err}
 	}
 	return &connection{conn, d}, nil
 }
 
-// releaseWrite lets another write get a connection.
-func (d *DB) releaseWrite() {
-	if d.writing {
-		<-d.writers.connections
+// giveBack gives back a place of each limit.
+func giveBack(limits []chan struct{}) {
+	for _, limit := range limits {
+		<-limit
 	}
 }
 
@@ -234,7 +249,7 @@ type connection struct {
 // Release returns the connection to the pool.
 func (c *connection) Release() {
 	c.Conn.Release()
-	c.db.releaseWrite()
+	giveBack(c.db.limits)
 }
 
 // pooledRows releases its connection on Close.

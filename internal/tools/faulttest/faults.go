@@ -99,7 +99,7 @@ var unlocked = fault{
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/groupcommit/groupcommit.go",
-	`err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+	`err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ var earlyResponse = fault{
 `,
 	`acknowledged := make(chan error, 2)
 	go func() {
-		acknowledged <- postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+		acknowledged <- postgres.Pipe(context.WithoutCancel(ctx), database, func(ctx context.Context, p *postgres.Pipeline) error {
 			if err := s.lock(ctx, p, writes); err != nil {
 				return err
 			}

@@ -1,0 +1,42 @@
+package api_test
+
+import (
+	"context"
+	"testing"
+)
+
+// TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
+// locked, and more orders wait for these pets than the server has connections. Orders of
+// another account succeed meanwhile.
+func TestLockedPetsOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	const locked, each, orders = 8, 1, 50
+	p := start(t)
+	tenants := p.sampleTenants(locked + 1)
+	free := tenants[locked]
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }) // if the test failed
+	if _, err := lock.Exec(t.Context(), "SELECT FROM inventory WHERE pet_id = 1 AND account_id <> $1 FOR UPDATE", free.account); err != nil {
+		t.Fatal(err)
+	}
+	atOnce(t, locked*each+1, func(i int) error {
+		if i < locked*each {
+			_, err := tenants[i%locked].try("POST", "/store/orders", object{"petId": 1})
+			return err
+		}
+		p.until("orders wait for the locks", func() bool {
+			var waiting int
+			if err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting); err != nil {
+				t.Error(err)
+			}
+			return waiting > 2
+		})
+		for range orders {
+			free.post("/store/orders", object{"petId": 1}).want(201)
+		}
+		return lock.Rollback(t.Context())
+	})
+}
