@@ -36,15 +36,15 @@
 //
 // A group does not decide about a write that names a row which is missing or locked by
 // another transaction. Such a write joins another group, of writes that name the same
-// rows. That one waits for the locks, so a row that is missing then does not exist.
+// pet. That one waits for the locks, so a row that is missing then does not exist.
 //
 // A write whose Idempotency-Key an earlier write of the group has used joins the next
 // group, and finds the response. If another request holds the key, the write fails with
 // [ErrKeyInUse].
 //
-// If a statement of a group fails, or a write panics, the group has no effect. Each write
-// then runs again in a transaction of its own. So a write that violates a constraint
-// fails without its neighbors.
+// If a statement of a group fails, or a write fails after it changed something, the group
+// has no effect. Each write then runs again in a transaction of its own. So a write that
+// violates a constraint fails without its neighbors.
 //
 // Transactions that wait for locks, and those of a sandbox, take turns of their account
 // ([account.Turns]). So an account leaves connections to others.
@@ -158,13 +158,22 @@ type Committer struct {
 	turns     *account.Turns
 	groups    *coalesce.Coalescer[Store, *Write, outcome]
 	sandboxes *coalesce.Coalescer[Store, *Write, outcome]
-	waiting   *coalesce.Coalescer[locked, *Write, outcome] // groups that wait for locks
+	waiting   *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
 }
 
-// locked are the rows that the writes of a waiting group name.
-type locked struct {
+// lockedRow is the row that the writes of a waiting group have in common: their pet, or
+// their category if they have no pet.
+type lockedRow struct {
 	store         Store
 	pet, category int64
+}
+
+// row returns the row for whose lock a write waits together with others.
+func (w *Write) row(store Store) lockedRow {
+	if w.Pet != 0 {
+		return lockedRow{store: store, pet: w.Pet}
+	}
+	return lockedRow{store: store, category: w.Category}
 }
 
 // New returns a Committer that writes to a database. Share the turns with everything else
@@ -175,10 +184,10 @@ func New(database *postgres.DB, turns *account.Turns) *Committer {
 		return c.run(ctx, &State{store: store}, writes)
 	})
 	c.sandboxes = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		return c.inTurn(ctx, &State{store: store}, writes)
+		return c.inTurn(ctx, &State{store: store, waits: true}, writes)
 	})
-	c.waiting = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, rows locked, writes []*Write) ([]outcome, error) {
-		return c.inTurn(ctx, &State{store: rows.store, waits: true}, writes)
+	c.waiting = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
+		return c.inTurn(ctx, &State{store: row.store, waits: true}, writes)
 	})
 	return c
 }
@@ -199,10 +208,10 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 		decided, err := groups.Do(ctx, store, w)
 		waits := err == nil && errors.Is(decided.err, errNotLocked)
 		if waits {
-			decided, err = c.waiting.Do(ctx, locked{store, w.Pet, w.Category}, w)
+			decided, err = c.waiting.Do(ctx, w.row(store), w)
 		}
 		switch {
-		case waits && postgres.IsLockTimeout(err): // it has waited long enough
+		case (waits || store.Sandbox) && postgres.IsLockTimeout(err): // it has waited long enough
 			return Result{}, err
 		case errors.Is(err, errSpoiled), postgres.RolledBack(err):
 			return c.alone(ctx, store, w)
