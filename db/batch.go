@@ -1070,11 +1070,10 @@ func (b *OrdersReadBatchResults) Close() error {
 
 const ordersWrite = `-- name: OrdersWrite :batchexec
 UPDATE orders
-SET ship_date = nullif(changed.ship_date, $1::timestamptz),
-    complete  = changed.complete
-FROM (SELECT unnest((SELECT $3::bigint[])) AS id, unnest((SELECT $4::timestamptz[])) AS ship_date, unnest((SELECT $5::boolean[])) AS complete) AS changed
-WHERE orders.account_id = $2
-  AND orders.id = changed.id
+SET ship_date = nullif(($1::timestamptz[])[array_position($2::bigint[], id)], $3::timestamptz),
+    complete  = ($4::boolean[])[array_position($2::bigint[], id)]
+WHERE account_id = $5
+  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
 
 type OrdersWriteBatchResults struct {
@@ -1084,11 +1083,11 @@ type OrdersWriteBatchResults struct {
 }
 
 type OrdersWriteParams struct {
-	NoShipDate time.Time
-	AccountID  int64
-	Ids        []int64
 	ShipDates  []time.Time
+	Ids        []int64
+	NoShipDate time.Time
 	Completes  []bool
+	AccountID  int64
 }
 
 // An element of ship_dates equal to no_ship_date means NULL, because the driver's
@@ -1097,11 +1096,11 @@ func (q *Queries) OrdersWrite(ctx context.Context, arg []OrdersWriteParams) *Ord
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.NoShipDate,
-			a.AccountID,
-			a.Ids,
 			a.ShipDates,
+			a.Ids,
+			a.NoShipDate,
 			a.Completes,
+			a.AccountID,
 		}
 		batch.Queue(ordersWrite, vals...)
 	}
@@ -1643,16 +1642,12 @@ func (b *PetsWithOrdersBatchResults) Close() error {
 
 const petsWrite = `-- name: PetsWrite :batchexec
 UPDATE pets
-SET category_id = changed.category_id,
-    name        = changed.name,
-    name_key    = changed.name_key,
-    status      = changed.status
-FROM (
-    SELECT unnest((SELECT $2::bigint[])) AS id, unnest((SELECT $3::bigint[])) AS category_id, unnest((SELECT $4::text[])) AS name,
-           unnest((SELECT $5::text[])) AS name_key, unnest((SELECT $6::text[])) AS status
-) AS changed
-WHERE pets.account_id = $1
-  AND pets.id = changed.id
+SET category_id = ($1::bigint[])[array_position($2::bigint[], id)],
+    name        = ($3::text[])[array_position($2::bigint[], id)],
+    name_key    = ($4::text[])[array_position($2::bigint[], id)],
+    status      = ($5::text[])[array_position($2::bigint[], id)]
+WHERE account_id = $6
+  AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
 
 type PetsWriteBatchResults struct {
@@ -1662,24 +1657,24 @@ type PetsWriteBatchResults struct {
 }
 
 type PetsWriteParams struct {
-	AccountID   int64
-	Ids         []int64
 	CategoryIds []int64
+	Ids         []int64
 	Names       []string
 	NameKeys    []string
 	Statuses    []string
+	AccountID   int64
 }
 
 func (q *Queries) PetsWrite(ctx context.Context, arg []PetsWriteParams) *PetsWriteBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
-			a.Ids,
 			a.CategoryIds,
+			a.Ids,
 			a.Names,
 			a.NameKeys,
 			a.Statuses,
+			a.AccountID,
 		}
 		batch.Queue(petsWrite, vals...)
 	}
@@ -2053,11 +2048,10 @@ func (b *StockInsertBatchResults) Close() error {
 
 const stockWrite = `-- name: StockWrite :batchexec
 UPDATE inventory
-SET quantity = changed.quantity,
-    held     = changed.held
-FROM (SELECT unnest((SELECT $2::bigint[])) AS pet_id, unnest((SELECT $3::bigint[])) AS quantity, unnest((SELECT $4::bigint[])) AS held) AS changed
-WHERE inventory.account_id = $1
-  AND inventory.pet_id = changed.pet_id
+SET quantity = ($1::bigint[])[array_position($2::bigint[], pet_id)],
+    held     = ($3::bigint[])[array_position($2::bigint[], pet_id)]
+WHERE account_id = $4
+  AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
 
 type StockWriteBatchResults struct {
@@ -2067,20 +2061,22 @@ type StockWriteBatchResults struct {
 }
 
 type StockWriteParams struct {
-	AccountID  int64
-	PetIds     []int64
 	Quantities []int64
+	PetIds     []int64
 	Helds      []int64
+	AccountID  int64
 }
 
+// The updates look up each row by its key. With a join to the arrays, a plan made for a
+// small table would read all rows of the account when the table has grown.
 func (q *Queries) StockWrite(ctx context.Context, arg []StockWriteParams) *StockWriteBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
-			a.PetIds,
 			a.Quantities,
+			a.PetIds,
 			a.Helds,
+			a.AccountID,
 		}
 		batch.Queue(stockWrite, vals...)
 	}

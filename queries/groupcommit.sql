@@ -142,35 +142,31 @@ SELECT now()::timestamptz AS now
 WHERE @one::int = 1;
 
 -- name: StockWrite :batchexec
+-- The updates look up each row by its key. With a join to the arrays, a plan made for a
+-- small table would read all rows of the account when the table has grown.
 UPDATE inventory
-SET quantity = changed.quantity,
-    held     = changed.held
-FROM (SELECT unnest((SELECT @pet_ids::bigint[])) AS pet_id, unnest((SELECT @quantities::bigint[])) AS quantity, unnest((SELECT @helds::bigint[])) AS held) AS changed
-WHERE inventory.account_id = @account_id
-  AND inventory.pet_id = changed.pet_id;
+SET quantity = (@quantities::bigint[])[array_position(@pet_ids::bigint[], pet_id)],
+    held     = (@helds::bigint[])[array_position(@pet_ids::bigint[], pet_id)]
+WHERE account_id = @account_id
+  AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])));
 
 -- name: PetsWrite :batchexec
 UPDATE pets
-SET category_id = changed.category_id,
-    name        = changed.name,
-    name_key    = changed.name_key,
-    status      = changed.status
-FROM (
-    SELECT unnest((SELECT @ids::bigint[])) AS id, unnest((SELECT @category_ids::bigint[])) AS category_id, unnest((SELECT @names::text[])) AS name,
-           unnest((SELECT @name_keys::text[])) AS name_key, unnest((SELECT @statuses::text[])) AS status
-) AS changed
-WHERE pets.account_id = @account_id
-  AND pets.id = changed.id;
+SET category_id = (@category_ids::bigint[])[array_position(@ids::bigint[], id)],
+    name        = (@names::text[])[array_position(@ids::bigint[], id)],
+    name_key    = (@name_keys::text[])[array_position(@ids::bigint[], id)],
+    status      = (@statuses::text[])[array_position(@ids::bigint[], id)]
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: OrdersWrite :batchexec
 -- An element of ship_dates equal to no_ship_date means NULL, because the driver's
 -- arrays cannot contain NULL.
 UPDATE orders
-SET ship_date = nullif(changed.ship_date, @no_ship_date::timestamptz),
-    complete  = changed.complete
-FROM (SELECT unnest((SELECT @ids::bigint[])) AS id, unnest((SELECT @ship_dates::timestamptz[])) AS ship_date, unnest((SELECT @completes::boolean[])) AS complete) AS changed
-WHERE orders.account_id = @account_id
-  AND orders.id = changed.id;
+SET ship_date = nullif((@ship_dates::timestamptz[])[array_position(@ids::bigint[], id)], @no_ship_date::timestamptz),
+    complete  = (@completes::boolean[])[array_position(@ids::bigint[], id)]
+WHERE account_id = @account_id
+  AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: OrdersDelete :batchexec
 DELETE FROM orders

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -457,6 +459,53 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 	for name, custom := range plans {
 		if custom > most {
 			t.Errorf("PostgreSQL planned %s %d times", name, custom)
+		}
+	}
+}
+
+// TestPlansOfEmptyTables: PostgreSQL may plan the statements while the tables are empty,
+// and keeps the plan when they have grown. So it must look up rows by their key.
+func TestPlansOfEmptyTables(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec("DELETE FROM inventory; DELETE FROM pets; DELETE FROM categories")
+	f.exec("VACUUM ANALYZE") // PostgreSQL now knows that they are empty
+	generated, err := os.ReadFile("../../db/batch.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := f.db.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = force_generic_plan"); err != nil {
+		t.Fatal(err)
+	}
+	queries := regexp.MustCompile("(?s)= `(-- name: (\\w+) .*?)`").FindAllStringSubmatch(string(generated), -1)
+	if len(queries) < 20 {
+		t.Fatalf("only %d queries in db/batch.go", len(queries))
+	}
+	for _, query := range queries {
+		name := query[2]
+		prepared, err := conn.Conn().Prepare(t.Context(), name, query[1])
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		arguments := strings.TrimSuffix(strings.Repeat("NULL, ", len(prepared.ParamOIDs)), ", ")
+		rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE %s(%s)", pgx.Identifier{name}.Sanitize(), arguments), pgx.QueryExecModeSimpleProtocol)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		plan := strings.Join(lines, "\n")
+		for _, scan := range []string{"Seq Scan on", "Hash Join", "Merge Join"} {
+			if strings.Contains(plan, scan) {
+				t.Errorf("%s has a %s:\n%s", name, scan, plan)
+			}
 		}
 	}
 }
