@@ -611,7 +611,8 @@ func TestRevokedDuringDelay(t *testing.T) {
 // and the server does nothing.
 func TestClientLeavesDuringDelay(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	metrics := telemetry.NewMetrics()
+	p, _ := start(t).with(func(o *api.Options) { o.Metrics = metrics }).faultSandbox()
 	petID := p.newPet("one", 10)
 	p.setFaults(object{"operation": "*", "effect": "delay", "delayMs": 10_000, "first": 2})
 	for i, request := range []struct{ method, target, body string }{
@@ -632,7 +633,12 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 			_, err := p.send(sent, []byte(request.body))
 			left <- err
 		}()
-		eventually(t, 8*time.Second, func() bool { return p.matched()[0] == int64(i+1) })
+		delayed := fmt.Sprintf(`petstore_injected_faults_total{effect="delay"} %d`, i+1)
+		eventually(t, 8*time.Second, func() bool { // the rule counts a request before it delays it
+			exposed := httptest.NewRecorder()
+			metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+			return strings.Contains(exposed.Body.String(), delayed)
+		})
 		leave()
 		if err := <-left; err == nil {
 			t.Errorf("%s: the client got a response", request.method)
