@@ -1,9 +1,9 @@
 -- Sandboxes are accounts with a parent. Writes to the store of a sandbox take an
 -- advisory lock of its account first: changes of its keys share it, and a group of
 -- writes, a reset and a deletion hold it alone. Unlike the lock of a row, an advisory
--- lock is granted in the order of arrival, so a reset never waits for ever while others
--- write. It is taken through a row of the account, so that on a sharded cluster it is
--- taken where the account is.
+-- lock is granted in the order of arrival, so a reset gets its turn while others write.
+-- It is taken through a row of the account, so that on a sharded cluster it is taken
+-- where the account is.
 --
 -- The statement after the lock sees what the previous holder has committed.
 

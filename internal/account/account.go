@@ -164,9 +164,9 @@ const (
 	Messages   Kind = "messages"
 )
 
-// Enter begins a write to the store of a sandbox. It must come first in the
-// transaction of the write, and waits while the sandbox is reset. The error is
-// [ErrClosed] or a database error.
+// Enter begins a change of the keys or fault rules of a sandbox. It must come first in
+// the transaction, and waits while the sandbox is reset. With alone it also waits for
+// groups of writes and for other changes. The error is [ErrClosed] or a database error.
 func Enter(ctx context.Context, queries *db.Queries, id int64, alone bool) error {
 	lock := queries.StoreLockShared
 	if alone {

@@ -8,6 +8,7 @@ import (
 	"petstore/db"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
+	"petstore/internal/stock"
 )
 
 // inventoryItem is the InventoryItem schema of the spec.
@@ -72,12 +73,12 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		Sold      int64 `json:"sold"`
 	}{}
 	for _, row := range rows {
-		switch row.Status {
-		case statusAvailable:
+		switch stock.Status(row.Status) {
+		case stock.Available:
 			summary.Available = row.Pets
-		case statusPending:
+		case stock.Pending:
 			summary.Pending = row.Pets
-		case statusSold:
+		case stock.Sold:
 			summary.Sold = row.Pets
 		}
 	}

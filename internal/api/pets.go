@@ -22,14 +22,8 @@ import (
 	"petstore/internal/stock"
 )
 
-// The values of PetStatus.
-const (
-	statusAvailable = "available"
-	statusPending   = "pending"
-	statusSold      = "sold"
-)
-
-var petStatuses = []string{statusAvailable, statusPending, statusSold}
+// petStatuses are the values of PetStatus.
+var petStatuses = []string{string(stock.Available), string(stock.Pending), string(stock.Sold)}
 
 // pet is the Pet schema of the spec.
 type pet struct {

@@ -11,7 +11,7 @@ import (
 func TestEncodePets(t *testing.T) {
 	t.Parallel()
 	pets := []pet{
-		{ID: 1, Name: "Rex", CategoryID: 2, Status: statusSold},
+		{ID: 1, Name: "Rex", CategoryID: 2, Status: "sold"},
 		{ID: math.MaxInt64, Name: `"<&>\ ` + "\u2028 \t\x01\x7f 🐕 é", CategoryID: math.MaxInt64},
 		{},
 	}

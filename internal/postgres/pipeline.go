@@ -16,7 +16,7 @@ type Pipeline struct {
 	conn    *connection
 	queued  *pgx.Batch
 	results pgx.BatchResults
-	control int // number of queued BEGIN that Send must read first
+	begun   bool // whether the result of BEGIN has been read
 }
 
 // Pipe runs an action in a pipeline. The action must call [Pipeline.Commit] last. If it
@@ -27,7 +27,7 @@ func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) er
 		return err
 	}
 	defer conn.Release()
-	p := &Pipeline{conn: conn, queued: &pgx.Batch{}, control: 1}
+	p := &Pipeline{conn: conn, queued: &pgx.Batch{}}
 	p.queued.Queue("BEGIN")
 	defer func() {
 		err = errors.Join(err, p.closeResults())
@@ -52,12 +52,12 @@ func (p *Pipeline) Send(ctx context.Context) error {
 	}
 	p.results = p.conn.SendBatch(ctx, p.queued)
 	p.queued = &pgx.Batch{}
-	for ; p.control > 0; p.control-- {
-		if _, err := p.results.Exec(); err != nil {
-			return err
-		}
+	if p.begun {
+		return nil
 	}
-	return nil
+	p.begun = true
+	_, err := p.results.Exec()
+	return err
 }
 
 // Commit sends the queued statements and COMMIT in one round trip. It returns the first
