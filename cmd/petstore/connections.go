@@ -128,12 +128,17 @@ func (c *connections) counts() (open int, evicted uint64) {
 	return c.open, c.evicted
 }
 
-// Close closes the listener. An Accept that waits for a place returns.
+// Close closes the listener. An Accept that waits for a place returns. The first call
+// closes, so that it has the result even if http.Server.Serve calls Close just then.
 func (c *connections) Close() error {
 	c.mu.Lock()
+	closed := c.closed
 	c.closed = true
 	c.changed.Broadcast()
 	c.mu.Unlock()
+	if closed {
+		return net.ErrClosed
+	}
 	return c.Listener.Close()
 }
 
