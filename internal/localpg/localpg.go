@@ -45,6 +45,9 @@ type Options struct {
 	Detached bool
 	// Settings are additional server settings.
 	Settings map[string]string
+	// StandbyOf makes a new cluster a streaming standby of a running one, as a copy of
+	// its data. It refuses to start with lower max_connections than the primary.
+	StandbyOf *Cluster
 }
 
 // Cluster is a running server and its data.
@@ -54,6 +57,7 @@ type Cluster struct {
 	lock     *os.File
 	socket   string // the directory of the socket
 	process  *os.Process
+	backup   *pgx.Conn // keeps the WAL that a new standby needs; nil otherwise
 	stopping atomic.Bool
 	done     chan struct{}
 	err      error // written before done is closed
@@ -95,6 +99,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	// after a restart.
 	socket := fmt.Sprintf("/tmp/petstore-%.6x", sha256.Sum256([]byte(dir)))
 	c := &Cluster{options: options, lock: lock, socket: socket, done: make(chan struct{})}
+	defer c.endBackup(context.WithoutCancel(ctx))
 	for _, step := range []func(context.Context) error{c.prepareData, c.makeSocketDir, c.launch} {
 		if err := step(ctx); err != nil {
 			c.release()
@@ -199,6 +204,10 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 		return err
 	}
 	version, err := os.ReadFile(filepath.Join(c.data(), "PG_VERSION"))
+	if errors.Is(err, os.ErrNotExist) && c.options.StandbyOf != nil {
+		c.backup, err = c.copyPrimary(ctx, c.options.StandbyOf)
+		return err
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return c.initdb(ctx)
 	}

@@ -274,19 +274,8 @@ func (f *fixture) startStandby(ctx context.Context, primary *database, state str
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	// Without a standby no commit is acknowledged, but a base backup commits nothing.
-	if err := command(ctx, filepath.Join(f.postgres.Dir, "pg_basebackup"), "--pgdata="+data, "--dbname="+primary.URL("postgres"),
-		"--write-recovery-conf", "--checkpoint=fast", "--no-sync"); err != nil {
-		return nil, err
-	}
-	// The copy belongs to the user of this process. The server runs as the owner of the
-	// primary's data.
-	if err := command(ctx, "chown", "--recursive", "--reference="+filepath.Join(primary.options.Dir, "data"), data); err != nil {
-		return nil, err
-	}
 	options := primary.options
-	options.Dir = dir
+	options.Dir, options.StandbyOf = dir, primary.Cluster
 	// Without synchronous_standby_names, because it has no standby after its promotion.
 	options.Settings = maps.Clone(durable)
 	options.Settings["wal_retrieve_retry_interval"] = "200ms"
