@@ -156,10 +156,10 @@ browser: ## Test the docs pages in a browser (needs Chromium and Node.js)
 race: ## Run all tests with the race detector
 	go test -race ./...
 
-.PHONY: postgres18
-postgres18: export POSTGRES18 := $(POSTGRES18)
-postgres18: ## Run the tests that depend on the database on PostgreSQL 18 (needs Node.js)
-	.ci/postgres18
+.PHONY: engines
+engines: export POSTGRES18 := $(POSTGRES18)
+engines: ## Run the tests on every database engine, or on some: ENGINES="postgres18 pgbouncer"
+	.ci/engines $(ENGINES)
 
 .PHONY: plans
 plans: ## Check the query plans of all lists with a million pets, orders and messages

@@ -52,6 +52,9 @@ type server struct {
 func findServer(ctx context.Context) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
+	if _, err := CurrentEngine(); err != nil {
+		return nil, err
+	}
 	if address := os.Getenv("PETSTORE_TEST_DATABASE_URL"); address != "" {
 		s, err := open(ctx, address)
 		if err == nil {
@@ -136,7 +139,7 @@ func serverDir() (string, error) {
 		return "", err
 	}
 	hostname, _ := os.Hostname() // other hosts and users may have the same Docker engine
-	wanted := fmt.Sprintf("%q %q %q %q %q", hostname, cache, os.Getenv("DOCKER_HOST"), os.Getenv("PETSTORE_TEST_POSTGRES_IMAGE"), os.Getenv("PETSTORE_PG_BIN"))
+	wanted := fmt.Sprintf("%q %q %q %q %q %q", hostname, cache, os.Getenv("PETSTORE_TEST_ENGINE"), os.Getenv("DOCKER_HOST"), os.Getenv("PETSTORE_TEST_POSTGRES_IMAGE"), os.Getenv("PETSTORE_PG_BIN"))
 	dir := filepath.Join(cache, "test-"+digest(wanted)[:8])
 	if err := os.MkdirAll(dir, localpg.DirMode()); err != nil {
 		return "", err
