@@ -27,6 +27,7 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 	}{
 		{"Dockerfile", regexp.MustCompile(`(?m)^ARG GO_IMAGE=(.*)$`), pinnedImage, 1},
 		{"docker-compose.yml", regexp.MustCompile(`\$\{(?:POSTGRES|PROMETHEUS|GRAFANA)_IMAGE:-(.*)\}`), pinnedImage, 3},
+		{"deploy/replica/compose.yml", regexp.MustCompile(`\$\{POSTGRES_IMAGE:-(.*)\}`), pinnedImage, 1},
 		{"internal/pgtest/container.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
 		{".ci/docker", regexp.MustCompile(`(?m)^postgres=(postgres:.*)$`), pinnedImage, 1},
 		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
@@ -47,36 +48,49 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 	}
 }
 
-// TestComposeFile checks that every service has limits, and that the file contains
-// no password.
-func TestComposeFile(t *testing.T) {
+// TestComposeFiles checks that every service has limits, and that the files contain no
+// password.
+func TestComposeFiles(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docker-compose.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		Services map[string]struct {
-			MemLimit    string `yaml:"mem_limit"`
-			Logging     struct{ Options map[string]string }
-			SecurityOpt []string `yaml:"security_opt"`
-			Environment map[string]string
+	for path, atLeast := range map[string]int{"docker-compose.yml": 6, "deploy/replica/compose.yml": 1} {
+		text, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	if len(file.Services) < 6 {
-		t.Errorf("found %d services", len(file.Services))
-	}
-	for name, service := range file.Services {
-		if service.MemLimit == "" || service.Logging.Options["max-size"] == "" || service.Logging.Options["max-file"] == "" || len(service.SecurityOpt) == 0 {
-			t.Errorf("%s has no limit of memory or logs, or no security_opt: %+v", name, service)
+		var file struct {
+			Services map[string]composeService
 		}
-		for variable := range service.Environment {
-			if strings.HasSuffix(variable, "PASSWORD") {
-				t.Errorf("%s: the environment contains the password %s", name, variable)
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		own := 0
+		for name, service := range file.Services {
+			if service.Image == "" {
+				continue // the file only adds to a service of another file
+			}
+			own++
+			if service.MemLimit == "" || service.Logging.Options["max-size"] == "" || service.Logging.Options["max-file"] == "" || len(service.SecurityOpt) == 0 {
+				t.Errorf("%s: %s has no limit of memory or logs, or no security_opt: %+v", path, name, service)
+			}
+		}
+		if own < atLeast {
+			t.Errorf("%s: found %d services with an image", path, own)
+		}
+		for name, service := range file.Services {
+			for variable := range service.Environment {
+				if strings.HasSuffix(variable, "PASSWORD") {
+					t.Errorf("%s: %s: the environment contains the password %s", path, name, variable)
+				}
 			}
 		}
 	}
+}
+
+// composeService has the fields of a service of a compose file that the tests check.
+type composeService struct {
+	Image       string
+	MemLimit    string `yaml:"mem_limit"`
+	Logging     struct{ Options map[string]string }
+	SecurityOpt []string `yaml:"security_opt"`
+	Environment map[string]string
 }

@@ -16,3 +16,5 @@ make_password() {
 
 make_password owner petstore
 make_password serving petstore_serving
+# Only deploy/replica/compose.yml mounts this folder.
+[ ! -d /run/petstore/replication ] || make_password replication petstore_replication
