@@ -14,9 +14,10 @@ type Engine string
 // The engines. .ci/engines runs the tests on all of them.
 const (
 	Postgres Engine = "postgres" // one server
+	Replica  Engine = "replica"  // a server with a streaming standby
 )
 
-var engines = []Engine{Postgres}
+var engines = []Engine{Postgres, Replica}
 
 // CurrentEngine returns the engine of this test run. The error is an unknown name.
 func CurrentEngine() (Engine, error) {

@@ -38,9 +38,13 @@ const (
 // role that owns nothing, so that tests notice a missing privilege. The test itself
 // is the owner.
 type Database struct {
-	URL      string        // libpq URL of the serving role, with a password
-	OwnerURL string        // libpq URL of the owner
-	Pool     *pgxpool.Pool // of the owner; closed when the test ends
+	URL      string // libpq URL of the serving role, with a password
+	OwnerURL string // libpq URL of the owner
+	// ReplicaURL is the libpq URL of the same database on a standby, for the serving
+	// role. It is empty except on the engine [Replica]. A statement of Pool returns when
+	// the standby has replayed it.
+	ReplicaURL string
+	Pool       *pgxpool.Pool // of the owner; closed when the test ends
 }
 
 // New returns a database with all migrations applied and the privileges of
@@ -51,7 +55,10 @@ func New(t testing.TB) *Database {
 	s := must(t, migrated)
 	// copying files is faster than the default, which is meant for large templates
 	database, name := create(t, s, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(s.template)))
-	database.URL = s.servingURL(name)
+	database.URL = s.servingURL(s.databaseURL(name))
+	if s.replica != nil {
+		database.ReplicaURL = s.servingURL(s.replica.databaseURL(name))
+	}
 	return database
 }
 
@@ -99,16 +106,23 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 		t.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxPoolConns
+	database := &Database{URL: address, OwnerURL: address}
+	if s.replica != nil {
+		if err := s.replica.await(t.Context()); err != nil {
+			t.Fatalf("pgtest: %v", err)
+		}
+		database.ReplicaURL = s.replica.databaseURL(name).String()
+		config.ConnConfig.Tracer = replayTracer{s.replica}
+	}
 	// not the test's context, which ends before its cleanup
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
+	if database.Pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
-		pool.Close()
+		database.Pool.Close()
 		s.leave(t, name, address)
 	})
-	return &Database{URL: address, OwnerURL: address, Pool: pool}, name
+	return database, name
 }
 
 // leave drops the database of a test that passed from a foreign server. A server
@@ -154,9 +168,9 @@ func (s *server) databaseURL(name string) *url.URL {
 func (s *server) servingRole() string     { return s.prefix + "serving" }
 func (s *server) servingPassword() string { return digest("serving " + s.url.String()) }
 
-// servingURL returns the URL of a database for the serving role.
-func (s *server) servingURL(name string) string {
-	address := s.databaseURL(name)
+// servingURL returns the URL of a database for the serving role. The address is that
+// for the owner.
+func (s *server) servingURL(address *url.URL) string {
 	query := address.Query()
 	query.Del("user")
 	query.Del("password")

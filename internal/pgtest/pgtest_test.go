@@ -50,6 +50,7 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	}
 	const tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename = 'mine', tablename"
 	others := names(t, other.Pool, tables)
+	checkReplica(t, one)
 	if !slices.Contains(others, "pets") {
 		t.Errorf("the tables of a migrated database are %v", others)
 	}
@@ -65,6 +66,50 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	}
 	if os.Getenv(failEnv) != "" {
 		t.Errorf("%s is set", failEnv)
+	}
+}
+
+// checkReplica checks that the serving role reads on the standby what the owner has just
+// written. Only the engine [pgtest.Replica] has one.
+func checkReplica(t *testing.T, database *pgtest.Database) {
+	t.Helper()
+	engine, err := pgtest.CurrentEngine()
+	if err != nil || (engine == pgtest.Replica) != (database.ReplicaURL != "") {
+		t.Fatalf("the URL of the standby is %q on the engine %s, %v", database.ReplicaURL, engine, err)
+	}
+	if engine != pgtest.Replica {
+		return
+	}
+	replica, err := pgxpool.New(t.Context(), database.ReplicaURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer replica.Close()
+	const who = "SELECT unnest(ARRAY[pg_is_in_recovery()::text, session_user])"
+	if got := names(t, replica, who); got[0] != "true" || !strings.HasSuffix(got[1], "_serving") {
+		t.Errorf("pg_is_in_recovery() and the user of the standby are %v", got)
+	}
+	for i := range 20 {
+		name := fmt.Sprintf("account %d", i)
+		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (name) VALUES ($1)", name); err != nil {
+			t.Fatal(err)
+		}
+		if found := names(t, replica, "SELECT name FROM accounts WHERE name = $1", name); len(found) != 1 {
+			t.Errorf("%s is missing on the standby", name)
+		}
+	}
+}
+
+// TestReplicaEngine runs a test on a server with a standby. Both end when they are idle.
+func TestReplicaEngine(t *testing.T) {
+	t.Parallel()
+	user := newUser(t, "PETSTORE_TEST_IDLE=500ms", "PETSTORE_TEST_ENGINE=replica", noEngine)
+	if result := user.mustRun(); !strings.Contains(result.output, "with a streaming standby") {
+		t.Errorf("no line about the standby in:\n%s", result.output)
+	}
+	user.waitForEnd()
+	if result := user.run("PETSTORE_TEST_DATABASE_URL=postgres://localhost"); result.passed || !strings.Contains(result.output, "unset PETSTORE_TEST_DATABASE_URL") {
+		t.Errorf("with a foreign server:\n%s", result.output)
 	}
 }
 
@@ -316,9 +361,9 @@ func newUser(t *testing.T, env ...string) *user {
 	return u
 }
 
-// files returns the files with this name in the data of the user's server.
+// files returns the files with this name in the data of the user's servers.
 func (u *user) files(name string) []string {
-	files, err := filepath.Glob(filepath.Join(u.cache, "petstore", "test-*", "pg", "data", name))
+	files, err := filepath.Glob(filepath.Join(u.cache, "petstore", "test-*", "*", "data", name))
 	if err != nil {
 		u.t.Error(err)
 	}
@@ -354,8 +399,8 @@ func (u *user) run(env ...string) result { return u.runTest("TestDatabasesAreSep
 func (u *user) runTest(test string, env ...string) result {
 	cmd := exec.CommandContext(context.Background(), u.program, "-test.run=^"+test+"$", "-test.v")
 	cmd.Dir = "/"
-	// without the server that is named for this test
-	cmd.Env = append(os.Environ(), "PETSTORE_TEST_DATABASE_URL=", "HOME="+u.cache, "XDG_CACHE_HOME="+u.cache, "TMPDIR="+u.cache)
+	// without the server and the engine that are named for this test
+	cmd.Env = append(os.Environ(), "PETSTORE_TEST_DATABASE_URL=", "PETSTORE_TEST_ENGINE=", "HOME="+u.cache, "XDG_CACHE_HOME="+u.cache, "TMPDIR="+u.cache)
 	cmd.Env = append(append(cmd.Env, u.env...), env...)
 	cmd.SysProcAttr = u.attr
 	output, err := cmd.CombinedOutput() // does not return while a server has it open

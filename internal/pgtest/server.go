@@ -40,11 +40,12 @@ const (
 
 // server is a running server. Several processes may use it.
 type server struct {
-	url      *url.URL  // of the database from which to create others
-	lease    *pgx.Conn // keeps the server running until this process ends
-	foreign  bool      // named by PETSTORE_TEST_DATABASE_URL: it outlives all runs
-	prefix   string    // of the name of everything that tests create on the server
-	template string    // name of the migrated database to clone
+	url      *url.URL       // of the database from which to create others
+	lease    *pgx.Conn      // keeps the server running until this process ends
+	foreign  bool           // named by PETSTORE_TEST_DATABASE_URL: it outlives all runs
+	prefix   string         // of the name of everything that tests create on the server
+	template string         // name of the migrated database to clone
+	replica  *replicaServer // its standby; nil except on the engine [Replica]
 }
 
 // findServer takes the first way to a server that works, see the package comment.
@@ -52,10 +53,15 @@ type server struct {
 func findServer(ctx context.Context) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	if _, err := CurrentEngine(); err != nil {
+	engine, err := CurrentEngine()
+	if err != nil {
 		return nil, err
 	}
-	if address := os.Getenv("PETSTORE_TEST_DATABASE_URL"); address != "" {
+	address := os.Getenv("PETSTORE_TEST_DATABASE_URL")
+	if address != "" && engine == Replica {
+		return nil, errors.New("PETSTORE_TEST_ENGINE=replica starts its own servers; unset PETSTORE_TEST_DATABASE_URL")
+	}
+	if address != "" {
 		s, err := open(ctx, address)
 		if err == nil {
 			err = s.setUp(ctx)
@@ -88,13 +94,16 @@ func findServer(ctx context.Context) (*server, error) {
 	if err := os.RemoveAll(running); err != nil {
 		return nil, err
 	}
-	address, description, err := startServer(ctx, dir)
+	address, description, err := startServer(ctx, dir, engine)
 	if err != nil {
 		return nil, err
 	}
 	s, err := open(ctx, address)
 	if err == nil {
-		err = s.stopWhenIdle(ctx, idle)
+		err = stopWhenIdle(ctx, s.url.String(), "backend_type = 'client backend' AND pid <> pg_backend_pid()", idle)
+	}
+	if err == nil && s.replica != nil {
+		err = stopWhenIdle(ctx, s.replica.url.String(), "backend_type = 'walreceiver'", idle)
 	}
 	if err == nil {
 		err = os.WriteFile(running, []byte(address), 0o600)
@@ -173,7 +182,12 @@ func hasEnded(err error) bool {
 // startServer starts a server, in a container or else from binaries, and returns its
 // URL and description. The data of the cluster does not outlive its server, so neither
 // a crash nor a new version of PostgreSQL needs any care.
-func startServer(ctx context.Context, dir string) (address, description string, err error) {
+//
+// On the engine [Replica], address has the URL of the standby in a second line.
+func startServer(ctx context.Context, dir string, engine Engine) (address, description string, err error) {
+	if engine == Replica {
+		return startPair(ctx, dir)
+	}
 	address, description, containerErr := startContainer(ctx, dir)
 	if containerErr == nil {
 		return address, description, nil
@@ -194,15 +208,18 @@ func startServer(ctx context.Context, dir string) (address, description string, 
 	return cluster.URL("postgres"), binaries.String() + " (private cluster)", nil
 }
 
-// open opens the lease.
+// open opens the lease. The address is that of startServer.
 func open(ctx context.Context, address string) (_ *server, err error) {
+	address, standby, hasStandby := strings.Cut(address, "\n")
 	s := &server{prefix: "petstore_test_" + digest(address)[:8] + "_"}
 	if s.url, err = url.Parse(address); err != nil || s.url.Scheme != "postgres" && s.url.Scheme != "postgresql" {
 		return nil, errors.New("the server must be a URL that begins with postgres://")
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	s.lease, err = pgx.Connect(ctx, address)
+	if s.lease, err = pgx.Connect(ctx, address); err == nil && hasStandby {
+		err = s.connectReplica(standby)
+	}
 	return s, err
 }
 
@@ -274,11 +291,11 @@ func idleTime() (time.Duration, error) {
 	return idle, nil
 }
 
-// stopWhenIdle has the server stop itself when it had no client for that time. One of
-// its own sessions waits for that, even after its client has ended. No process of a
-// test run is sure to be the last one.
-func (s *server) stopWhenIdle(ctx context.Context, idle time.Duration) error {
-	conn, err := pgconn.Connect(ctx, s.url.String())
+// stopWhenIdle has the server of a URL stop itself when no row of pg_stat_activity met
+// the condition for that time. One of its own sessions waits for that, even after its
+// client has ended. No process of a test run is sure to be the last one.
+func stopWhenIdle(ctx context.Context, address, inUse string, idle time.Duration) error {
+	conn, err := pgconn.Connect(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -289,7 +306,7 @@ DECLARE
 BEGIN
 	LOOP
 		PERFORM pg_sleep(seconds / 10);
-		IF EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()) THEN
+		IF EXISTS (SELECT FROM pg_stat_activity WHERE %s) THEN
 			last_use := clock_timestamp();
 		END IF;
 		-- a process that comes now waits for this lock, until the server ends
@@ -298,7 +315,7 @@ BEGIN
 	END LOOP;
 	EXECUTE format('COPY (SELECT) TO PROGRAM %%L',
 		'cat >/dev/null; kill -INT ' || split_part(pg_read_file('postmaster.pid'), E'\n', 1));
-END $$`, idle.Seconds(), inUseLock)
+END $$`, idle.Seconds(), inUse, inUseLock)
 	result := conn.Exec(context.WithoutCancel(ctx), sql) // sends it
 	go func() { _ = result.Close() }()                   // returns when the server ends
 	return nil
