@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,7 @@ import (
 // environment.
 type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
+	DirectURL      string        `env:"PETSTORE_DIRECT_URL"` // default: DatabaseURL
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
@@ -95,6 +97,10 @@ func (p *program) loadConfig(database bool) (config, error) {
 		// The driver's error may repeat the URL, and with it the password.
 		wrong(err != nil, "DATABASE_URL must be the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	}
+	if parsed.DirectURL != "" {
+		_, err := pgxpool.ParseConfig(parsed.DirectURL)
+		wrong(err != nil, "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
+	}
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
@@ -147,6 +153,9 @@ func (p *program) setDefaults(c *config, parsed bool) {
 		}
 	}
 }
+
+// directURL returns the URL of the database without a connection pooler.
+func (c config) directURL() string { return cmp.Or(c.DirectURL, c.DatabaseURL) }
 
 // keyLimit returns the limit of each API key.
 func (c config) keyLimit() ratelimit.Limit {

@@ -91,7 +91,7 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 			case <-ctx.Done():
 			}
 		}()
-		c.DatabaseURL = cluster.URL(devDatabase)
+		c.DatabaseURL, c.DirectURL = cluster.URL(devDatabase), ""
 	} else {
 		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}
@@ -191,7 +191,7 @@ func stopCluster(ctx context.Context, cluster *localpg.Cluster) error {
 // prepareDevDatabase migrates the database, loads sample data if it is empty, and
 // returns a valid key.
 func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret, error) {
-	m, err := postgres.OpenMigrations(ctx, c.DatabaseURL)
+	m, err := postgres.OpenMigrations(ctx, c.directURL())
 	if err != nil {
 		return auth.Secret{}, err
 	}
@@ -199,7 +199,7 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 	if err := errors.Join(err, m.Close()); err != nil {
 		return auth.Secret{}, err
 	}
-	database, err := postgres.Open(ctx, c.DatabaseURL, 1)
+	database, err := postgres.Open(ctx, c.directURL(), 1)
 	if err != nil {
 		return auth.Secret{}, err
 	}

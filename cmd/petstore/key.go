@@ -55,18 +55,26 @@ func (p *program) keyCommand() *cobra.Command {
 	return key
 }
 
-// withDatabase runs an action on the database of DATABASE_URL. It returns an error
-// if the schema is not current.
+// withDatabase runs an action on the database of DATABASE_URL, see [withDatabaseOf].
 func (p *program) withDatabase(ctx context.Context, action func(context.Context, *postgres.DB) error) error {
 	c, err := p.loadConfig(true)
 	if err != nil {
 		return err
 	}
-	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns)
+	return withDatabaseOf(ctx, c.DatabaseURL, c.DBMaxConns, action)
+}
+
+// withDatabaseOf runs an action on the database of a URL. It returns an error if the
+// schema is not current or a connection pooler drops settings.
+func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(context.Context, *postgres.DB) error) error {
+	database, err := postgres.Open(ctx, url, maxConns)
 	if err != nil {
 		return err
 	}
 	defer database.Close()
+	if err := database.CheckSession(ctx); err != nil {
+		return err
+	}
 	current, err := database.SchemaIsCurrent(ctx)
 	if err != nil {
 		return err

@@ -19,7 +19,8 @@ func (p *program) migrateCommand() *cobra.Command {
 		Use:   "migrate",
 		Short: "Migrate the database schema at deploy time",
 		Long: `Migrate changes the schema of the database in DATABASE_URL. It is safe to run
-concurrently: one process migrates while the others wait.
+concurrently: one process migrates while the others wait. If that URL leads through a
+connection pooler, set PETSTORE_DIRECT_URL to one that does not.
 
 If PETSTORE_SERVING_ROLE is set, up grants that role only the privileges that
 serve, account, key and sandbox need. Run serve as that role, so that the process that clients
@@ -62,7 +63,7 @@ func (p *program) withMigrations(ctx context.Context, action func(context.Contex
 	if err != nil {
 		return err
 	}
-	m, err := postgres.OpenMigrations(ctx, c.DatabaseURL)
+	m, err := postgres.OpenMigrations(ctx, c.directURL())
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	if !isTerminal(p.stdin) {
 		return fmt.Errorf("migrate down reverts %s and deletes the data that it drops; confirm it with --yes", latest)
 	}
-	confirmed, err := p.confirm(ctx, fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.DatabaseURL)))
+	confirmed, err := p.confirm(ctx, fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.directURL())))
 	if err == nil && !confirmed {
 		err = errors.New("nothing was reverted, because the reply was not yes")
 	}

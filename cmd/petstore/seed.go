@@ -32,7 +32,12 @@ the account if it does not exist. The data is the same each time.`,
 			if !isName(name) {
 				return wrongUsage(cmd, "--account must have 1 to %d characters, not only white space and no control characters", maxAccountName)
 			}
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
+			c, err := p.loadConfig(true)
+			if err != nil {
+				return err
+			}
+			// Loading many pets takes longer than the role may allow behind a pooler.
+			return withDatabaseOf(cmd.Context(), c.directURL(), c.DBMaxConns, func(ctx context.Context, database *postgres.DB) error {
 				if err := loadSample(ctx, database, name, pets, p.progress()); err != nil {
 					return err
 				}

@@ -138,7 +138,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		return err
 	}
 	stop := startBackground(ctx, c.closingTime(),
-		func(ctx context.Context) { _ = revocations(database, verifier, log).Run(ctx) }, // ends when canceled
+		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		handler.SweepIdempotencyKeys,
 		handler.SweepAccounts,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
@@ -183,10 +183,11 @@ func apiOptions(c config) api.Options {
 }
 
 // revocations returns the listener that makes the verifier forget its keys when one is
-// revoked.
-func revocations(database *postgres.DB, verifier *auth.Verifier, log *slog.Logger) *postgres.Listener {
+// revoked. It connects to the URL, or to that of the database if it is empty.
+func revocations(database *postgres.DB, url string, verifier *auth.Verifier, log *slog.Logger) *postgres.Listener {
 	return &postgres.Listener{
 		DB:        database,
+		URL:       url,
 		Channel:   auth.Channel,
 		Connected: verifier.Forget,
 		Heard:     func(string) { verifier.Forget() },
@@ -285,13 +286,18 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 }
 
 // openDatabase connects to the database. It waits at most PETSTORE_STARTUP_WAIT
-// while the server is unreachable or starting.
+// while the server is unreachable or starting. It then checks the session, so serve
+// does not start behind a connection pooler that drops settings.
 func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
 	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {
 		return nil, err
 	}
-	if err := waitForDatabase(ctx, database, c.StartupWait, log); err != nil {
+	err = waitForDatabase(ctx, database, c.StartupWait, log)
+	if err == nil {
+		err = database.CheckSession(ctx)
+	}
+	if err != nil {
 		database.Close()
 		return nil, err
 	}

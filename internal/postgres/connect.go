@@ -22,12 +22,15 @@ const (
 )
 
 // boundNetwork limits the time that connections wait for a silent network or
-// server, and makes each connection identify its server.
-func boundNetwork(config *pgx.ConnConfig) {
+// server, and makes each connection identify its origin and take the settings.
+func boundNetwork(config *pgx.ConnConfig, wanted settings) {
 	config.DialFunc = dialWithin(config.ConnectTimeout)
 	inherited := config.ValidateConnect
 	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := identify(ctx, conn); err != nil || inherited == nil {
+		if err := conn.Conn().SetDeadline(time.Time{}); err != nil {
+			return err
+		}
+		if err := identify(ctx, conn, wanted); err != nil || inherited == nil {
 			return err
 		}
 		return inherited(ctx, conn)
@@ -35,7 +38,7 @@ func boundNetwork(config *pgx.ConnConfig) {
 }
 
 // dialWithin returns a dial function that sets a deadline on each connection, which
-// [identify] removes. pgx also uses it for connections that cancel a statement,
+// [boundNetwork] removes. pgx also uses it for connections that cancel a statement,
 // which then end within the timeout instead of pgx's 15 s.
 func dialWithin(timeout time.Duration) pgconn.DialFunc {
 	dialer := net.Dialer{
@@ -57,67 +60,60 @@ func dialWithin(timeout time.Duration) pgconn.DialFunc {
 	}
 }
 
-// serverKey is the key of CustomData under which identify stores the server.
-const serverKey = "petstore server"
-
-// identify removes the dial deadline and stores which server a new connection leads
-// to. The start time of the postmaster, in microseconds, identifies the server, and
-// every role may read it. The address does not, because one server may have
-// several.
-func identify(ctx context.Context, conn *pgconn.PgConn) error {
-	if err := conn.Conn().SetDeadline(time.Time{}); err != nil {
-		return err
-	}
-	results, err := conn.Exec(ctx, "SELECT extract(epoch FROM pg_postmaster_start_time())").ReadAll()
-	if err != nil {
-		return err
-	}
-	conn.CustomData()[serverKey] = string(results[0].Rows[0][0])
-	return nil
-}
-
-// serverOf returns the server that a connection leads to.
-func serverOf(conn *pgx.Conn) string {
-	server, _ := conn.PgConn().CustomData()[serverKey].(string)
-	return server
-}
-
-// serverCounts counts the connections of a pool by the server that they lead to. It is
-// safe for concurrent use.
+// serverCounts counts the connections of a pool by the server that they lead to, and
+// those that lead through a pooler. It is safe for concurrent use.
 type serverCounts struct {
 	mu          sync.Mutex
 	connections map[string]int
+	pooled      int
 }
 
-func (s *serverCounts) add(server string, connections int) {
+func (s *serverCounts) add(to origin, connections int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if to.pooled {
+		s.pooled += connections
+		return
+	}
 	if s.connections == nil {
 		s.connections = map[string]int{}
 	}
-	if s.connections[server] += connections; s.connections[server] == 0 {
-		delete(s.connections, server)
+	if s.connections[to.server] += connections; s.connections[to.server] == 0 {
+		delete(s.connections, to.server)
 	}
 }
 
-// only reports whether all counted connections lead to the server. It is true if
-// there are none.
+// only reports whether all counted connections without a pooler lead to the server. It
+// is true if there are none.
 func (s *serverCounts) only(server string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.connections) == 0 || len(s.connections) == 1 && s.connections[server] > 0
 }
 
+// throughPooler reports whether a counted connection leads through a pooler.
+func (s *serverCounts) throughPooler() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pooled > 0
+}
+
 // leadsTo reports whether every connection of the pool leads to the server. If not,
-// it closes dead idle connections, so that they do not count the next time.
-func (d *DB) leadsTo(ctx context.Context, server string) bool {
+// it closes dead idle connections, so that they do not count the next time. A pooler
+// may change the server of a connection, so leadsTo asks through the pool.
+func (d *DB) leadsTo(ctx context.Context, server string) (bool, error) {
 	if d.servers.only(server) {
-		return true
+		if !d.servers.throughPooler() {
+			return true, nil
+		}
+		var now string
+		err := d.QueryRow(ctx, serverQuery).Scan(&now)
+		return now == server, err
 	}
 	for _, conn := range d.pool.AcquireAllIdle(ctx) { // checks each connection
 		conn.Release()
 	}
-	return false
+	return false, nil
 }
 
 const (
@@ -137,7 +133,7 @@ const (
 // ended, so hangUp closes the socket if the server does not respond in time. It
 // then resets the pool, because the idle connections are probably silent too.
 func (d *DB) hangUp(conn *pgx.Conn) {
-	d.servers.add(serverOf(conn), -1)
+	d.servers.add(originOf(conn), -1)
 	if !conn.IsClosed() {
 		return // pgxpool closes it without waiting for the server
 	}

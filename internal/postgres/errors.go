@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,7 @@ import (
 // Errors are never classified by constraint name alone, because a sharded cluster
 // may omit it.
 const (
+	protocolViolation         = "08P01"
 	foreignKeyViolation       = "23503"
 	uniqueViolation           = "23505"
 	readOnlySQLTransaction    = "25006"
@@ -87,10 +89,18 @@ func ConnectionLost(err error) bool {
 }
 
 // StartingUp reports whether the error is one that a server gives while it starts:
-// it is unreachable or does not accept connections yet.
+// it is unreachable or does not accept connections yet. A pooler that runs already
+// reports that its connections to the server fail.
 func StartingUp(err error) bool {
 	state := sqlState(err)
-	return err != nil && (state == cannotConnectNow || (state == "" && Unavailable(err)))
+	return err != nil && (state == cannotConnectNow || (state == "" && Unavailable(err)) ||
+		hasClass(state, classConnection) && !refusesParameter(err))
+}
+
+// refusesParameter reports whether a connection pooler refuses a startup parameter.
+func refusesParameter(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refused.Code == protocolViolation && strings.Contains(refused.Message, "startup parameter")
 }
 
 // isBroken reports whether the connection ended before the response.

@@ -66,7 +66,11 @@ func explainConnect(err *pgconn.ConnectError) string {
 	refusedTLS := false
 	for _, cause := range causes(err.Unwrap()) {
 		if refused, ok := errors.AsType[*pgconn.PgError](cause); ok {
-			return withRemedy(fmt.Sprintf("PostgreSQL at %s refuses the connection: %s", servers(err.Config), refused.Message), refused.Code)
+			sentence := fmt.Sprintf("PostgreSQL at %s refuses the connection: %s", servers(err.Config), refused.Message)
+			if refusesParameter(refused) {
+				return sentence + "; remove it from DATABASE_URL and set it for the role with ALTER ROLE"
+			}
+			return withRemedy(sentence, refused.Code)
 		}
 		if strings.Contains(cause.Error(), "server refused TLS connection") {
 			refusedTLS = true // a second attempt without TLS may follow

@@ -1,12 +1,15 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -24,15 +27,27 @@ const (
 
 	// failuresPerLog is the number of consecutive failures per log line.
 	failuresPerLog = 10
+
+	// pooledDelay is the time between two attempts while a pooler is in between.
+	pooledDelay = time.Minute
 )
 
-// errOtherServer means that notifications of the pool's server would not arrive.
-var errOtherServer = errors.New("the connection leads to another server than those of the pool")
+var (
+	// errOtherServer means that notifications of the pool's server would not arrive.
+	errOtherServer = errors.New("the connection leads to another server than those of the pool")
+	// errPooled means that notifications may not arrive: LISTEN takes effect on the
+	// server connection that a pooler lends for one transaction.
+	errPooled = errors.New("the connection leads through a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
+)
 
 // Listener receives the notifications of one channel on its own connection. It
-// reconnects if the connection is lost or leads to another server than the pool.
+// reconnects if the connection is lost or leads to another server than the pool. It
+// does not listen through a connection pooler.
 type Listener struct {
-	DB      *DB // its server sends the notifications
+	DB *DB // its server sends the notifications
+	// URL is the libpq URL of the connection, which must be valid for [Open]. Empty
+	// means that of DB.
+	URL     string
 	Channel string
 	// Connected is called after each (re)connect. Earlier notifications may be
 	// lost.
@@ -53,11 +68,15 @@ func (l *Listener) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		pooled := errors.Is(err, errPooled)
 		if connected {
 			delay, failures = reconnectDelay, 0
 			l.Log.Warn("lost the connection that listens for notifications", "channel", l.Channel, "error", err)
-		} else if failures++; failures == 1 || failures%failuresPerLog == 0 {
+		} else if failures++; failures == 1 || failures%failuresPerLog == 0 && !pooled {
 			l.Log.Warn("cannot listen for notifications, trying again", "channel", l.Channel, "failures", failures, "error", err)
+		}
+		if pooled {
+			delay = pooledDelay
 		}
 		select {
 		case <-ctx.Done():
@@ -71,8 +90,10 @@ func (l *Listener) Run(ctx context.Context) error {
 // listen uses one connection until it fails. The result connected reports whether
 // LISTEN succeeded.
 func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
-	config := l.DB.outside.Copy()
-	config.RuntimeParams["application_name"] = "petstore listen"
+	config, err := l.config()
+	if err != nil {
+		return false, err
+	}
 	connectCtx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(connectCtx, config)
@@ -84,38 +105,75 @@ func (l *Listener) listen(ctx context.Context) (connected bool, err error) {
 		defer cancel()
 		_ = conn.Close(closeCtx) // the connection is no longer needed
 	}()
-	if !l.DB.leadsTo(ctx, serverOf(conn)) {
-		return false, errOtherServer
+	if originOf(conn).pooled {
+		return false, errPooled
+	}
+	if same, err := l.DB.leadsTo(connectCtx, originOf(conn).server); err != nil || !same {
+		return false, cmp.Or(err, errOtherServer)
 	}
 	if _, err := conn.Exec(connectCtx, "LISTEN "+pgx.Identifier{l.Channel}.Sanitize()); err != nil {
 		return false, err
 	}
 	l.Connected()
-	for {
-		if !l.DB.leadsTo(ctx, serverOf(conn)) {
-			return true, errOtherServer
+	for silent := false; ; {
+		if err := l.prove(ctx, conn, silent); err != nil {
+			return true, err
 		}
-		l.Alive()
-		if err := l.wait(ctx, conn); err != nil {
+		if silent, err = l.wait(ctx, conn); err != nil {
 			return true, err
 		}
 	}
 }
 
-// wait handles one notification, or pings the server after a silence.
-func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) error {
+// config returns the configuration of the listening connection.
+func (l *Listener) config() (*pgx.ConnConfig, error) {
+	config := l.DB.outside.Copy()
+	if l.URL != "" {
+		parsed, err := pgxpool.ParseConfig(l.URL)
+		if err != nil {
+			return nil, fmt.Errorf("postgres: %w", err)
+		}
+		config = parsed.ConnConfig
+		boundSession(config)
+	}
+	config.RuntimeParams["application_name"] = "petstore listen"
+	return config, nil
+}
+
+// prove calls Alive if the connection is alive and the pool leads to the same server.
+// Both together take at most heartbeatTimeout. A notification is proof of life, so only
+// a silent connection needs a ping.
+func (l *Listener) prove(ctx context.Context, conn *pgx.Conn, silent bool) error {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	if silent {
+		if err := conn.Ping(ctx); err != nil {
+			return err
+		}
+	}
+	same, err := l.DB.leadsTo(ctx, originOf(conn).server)
+	switch {
+	case err != nil:
+		return nil //nolint:nilerr // the pool is busy, so there is no proof this time
+	case !same:
+		return errOtherServer
+	}
+	l.Alive()
+	return nil
+}
+
+// wait handles one notification, or reports that none came for heartbeatInterval.
+func (l *Listener) wait(ctx context.Context, conn *pgx.Conn) (silent bool, err error) {
 	waitCtx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 	defer cancel()
 	notification, err := conn.WaitForNotification(waitCtx)
 	switch {
 	case err == nil:
 		l.Heard(notification.Payload)
-		return nil
+		return false, nil
 	case errors.Is(waitCtx.Err(), context.DeadlineExceeded) && ctx.Err() == nil && !conn.IsClosed():
-		pingCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
-		defer cancel()
-		return conn.Ping(pingCtx)
+		return true, nil
 	default:
-		return err
+		return false, err
 	}
 }

@@ -43,7 +43,8 @@ type Migration struct {
 }
 
 // OpenMigrations opens its own connection to url, without the statement limits of
-// the pool, because a migration may take longer.
+// the pool, because a migration may take longer. It returns an error if the connection
+// leads through a pooler, which would leave the session lock on a connection of others.
 func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 	config, err := pgxpool.ParseConfig(url) // unlike pgx, it removes pool_* parameters
 	if err != nil {
@@ -54,8 +55,8 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 		config.ConnConfig.ConnectTimeout = migrationConnectTimeout
 	}
 	db := stdlib.OpenDB(*config.ConnConfig)
-	if err := db.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
+	if err := checkDirect(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(migrationLockInterval, migrationLockAttempts))
 	if err != nil {
@@ -66,6 +67,32 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
 	}
 	return &Migrations{provider: provider, db: db}, nil
+}
+
+// errMigrateDirectly says what to do if migrations would run through a pooler.
+var errMigrateDirectly = errors.New("migrations need a connection without a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
+
+// checkDirect connects. It returns an error if the connection leads through a pooler.
+func checkDirect(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	err = conn.Raw(func(driver any) error {
+		direct, ok := driver.(*stdlib.Conn)
+		if !ok {
+			return nil // stdlib opens no other connections
+		}
+		pg := direct.Conn().PgConn()
+		if err := identify(ctx, pg, settings{}); err != nil {
+			return fmt.Errorf("postgres: %w", err)
+		}
+		if originOf(direct.Conn()).pooled {
+			return errMigrateDirectly
+		}
+		return nil
+	})
+	return errors.Join(err, conn.Close())
 }
 
 // Close closes the connection.

@@ -67,6 +67,7 @@ type shared struct {
 	servers   serverCounts
 	lastReset atomic.Int64    // in Unix nanoseconds
 	outside   *pgx.ConnConfig // for connections outside the pool
+	settings  settings
 }
 
 // writers limits the statements that write.
@@ -84,12 +85,12 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	limitSession(config.ConnConfig)
-	boundNetwork(config.ConnConfig)
+	wanted := boundSession(config.ConnConfig)
 	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
-		writers: writers{connections: make(chan struct{}, forWrites), waiting: make(chan struct{}, max(1, forWrites/waitingShare))},
-		outside: config.ConnConfig.Copy(),
+		writers:  writers{connections: make(chan struct{}, forWrites), waiting: make(chan struct{}, max(1, forWrites/waitingShare))},
+		outside:  config.ConnConfig.Copy(),
+		settings: wanted,
 	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime
@@ -99,7 +100,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return isAlive(conn), nil }
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		d.servers.add(serverOf(conn), 1)
+		d.servers.add(originOf(conn), 1)
 		return nil
 	}
 	config.BeforeClose = d.hangUp
@@ -121,16 +122,15 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	return d, nil
 }
 
-// limitSession sets the default limits that the URL does not set.
-func limitSession(config *pgx.ConnConfig) {
-	for name, value := range sessionParameters {
-		if _, set := config.RuntimeParams[name]; !set {
-			config.RuntimeParams[name] = value
-		}
-	}
+// boundSession limits the statements and the network of a connection, unless its URL
+// does. It returns the settings of the session.
+func boundSession(config *pgx.ConnConfig) settings {
+	wanted := takeSettings(config)
 	if config.ConnectTimeout <= 0 || config.ConnectTimeout > connectTimeout {
 		config.ConnectTimeout = connectTimeout
 	}
+	boundNetwork(config, wanted)
+	return wanted
 }
 
 // Close closes the pool. It waits up to a second for connections in use, which end

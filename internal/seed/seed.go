@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
+	"petstore/internal/postgres"
 )
 
 // MaxPets is the maximum number of pets that [Load] creates.
@@ -64,7 +65,8 @@ const (
 // that the data is loaded.
 //
 // Load takes one connection out of the pool, because it lifts the time limits of that
-// connection, and closes it afterwards. It needs four bytes of memory for each pet.
+// connection, and closes it afterwards. Behind a connection pooler the limits stay for
+// the vacuum. Load needs four bytes of memory for each pet.
 func Load(ctx context.Context, pool *pgxpool.Pool, accountID int64, pets int, progress func(done, total int)) error {
 	if pets < 1 || pets > MaxPets {
 		return fmt.Errorf("the number of pets must be 1 to %d, not %d", MaxPets, pets)
@@ -79,10 +81,15 @@ func Load(ctx context.Context, pool *pgxpool.Pool, accountID int64, pets int, pr
 		defer cancel()
 		_ = conn.Close(ctx) // the work is committed, or its error is returned
 	}()
-	if _, err := conn.Exec(ctx, "SET statement_timeout = 0; SET lock_timeout = 0"); err != nil {
-		return fmt.Errorf("loading sample data: %w", err)
+	// A setting of the session would reach other clients of a connection pooler.
+	scope := "SESSION"
+	if postgres.ThroughPooler(conn) {
+		scope = "LOCAL"
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET "+scope+" statement_timeout = 0; SET "+scope+" lock_timeout = 0"); err != nil {
+			return err
+		}
 		queries := db.New(tx)
 		// A concurrent Load of the same account waits, and then finds the data.
 		if err := queries.StoreLock(ctx, accountID); err != nil {
