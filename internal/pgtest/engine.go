@@ -13,11 +13,12 @@ type Engine string
 
 // The engines. .ci/engines runs the tests on all of them.
 const (
-	Postgres Engine = "postgres" // one server
-	Replica  Engine = "replica"  // a server with a streaming standby
+	Postgres  Engine = "postgres"  // one server
+	PgBouncer Engine = "pgbouncer" // one server behind a PgBouncer in transaction mode
+	Replica   Engine = "replica"   // a server with a streaming standby
 )
 
-var engines = []Engine{Postgres, Replica}
+var engines = []Engine{Postgres, PgBouncer, Replica}
 
 // CurrentEngine returns the engine of this test run. The error is an unknown name.
 func CurrentEngine() (Engine, error) {

@@ -38,8 +38,9 @@ const (
 // role that owns nothing, so that tests notice a missing privilege. The test itself
 // is the owner.
 type Database struct {
-	URL      string // libpq URL of the serving role, with a password
-	OwnerURL string // libpq URL of the owner
+	URL       string // libpq URL of the serving role, with a password
+	DirectURL string // like URL, but without a connection pooler
+	OwnerURL  string // libpq URL of the owner, without a connection pooler
 	// ReplicaURL is the libpq URL of the same database on a standby, for the serving
 	// role. It is empty except on the engine [Replica]. A statement of Pool returns when
 	// the standby has replayed it.
@@ -55,14 +56,22 @@ func New(t testing.TB) *Database {
 	s := must(t, migrated)
 	// copying files is faster than the default, which is meant for large templates
 	database, name := create(t, s, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(s.template)))
-	database.URL = s.servingURL(s.databaseURL(name))
+	database.DirectURL = s.servingURL(s.databaseURL(name))
+	database.URL = database.DirectURL
 	if s.replica != nil {
 		database.ReplicaURL = s.servingURL(s.replica.databaseURL(name))
+	}
+	if engine, _ := CurrentEngine(); engine == PgBouncer { // findServer has returned its error
+		dir, err := pgBouncer()
+		if err != nil {
+			t.Fatalf("pgtest: %v", err)
+		}
+		database.URL = throughPgBouncer(dir, database.DirectURL)
 	}
 	return database
 }
 
-// NewEmpty returns a database without any table; both its URLs are the owner's.
+// NewEmpty returns a database without any table; all its URLs are the owner's.
 func NewEmpty(t testing.TB) *Database {
 	t.Helper()
 	database, _ := create(t, must(t, find), "")
@@ -106,7 +115,7 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 		t.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxPoolConns
-	database := &Database{URL: address, OwnerURL: address}
+	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
 	if s.replica != nil {
 		if err := s.replica.await(t.Context()); err != nil {
 			t.Fatalf("pgtest: %v", err)
