@@ -433,7 +433,7 @@ JOIN api_keys ON api_keys.id = used.id
 ORDER BY api_keys.account_id, api_keys.id
 ON CONFLICT ON CONSTRAINT api_key_uses_pkey DO UPDATE
 SET last_used_at = excluded.last_used_at
-WHERE api_key_uses.last_used_at <= excluded.last_used_at - interval '1 minute'
+WHERE excluded.last_used_at - api_key_uses.last_used_at >= interval '1 minute'
 `
 
 type APIKeyMarkUsedParams struct {
@@ -585,8 +585,7 @@ WITH rotated AS (
     SET prefix          = $2,
         secret_sha256   = $3,
         previous_sha256 = CASE WHEN $4::bigint > 0 THEN secret_sha256 END,
-        -- clock_timestamp, because the update may have waited for another one
-        previous_until  = CASE WHEN $4 > 0 THEN clock_timestamp() + make_interval(secs => $4) END
+        previous_until  = CASE WHEN $4 > 0 THEN statement_timestamp() + make_interval(secs => $4) END
     WHERE id = $5
       AND account_id = $1
       AND revoked_at IS NULL
@@ -621,7 +620,8 @@ type APIKeyRotateRow struct {
 
 // Replaces the current secret, which keeps working for the grace. The secret before
 // it stops. Of two concurrent rotations, the second replaces the secret of the
-// first. No row means that the account has no such key, or that the key is revoked.
+// first. No row means that the account has no such key, or that the key is revoked. The
+// transaction must hold [KeysLock], so that the statement begins after the other rotation.
 func (q *Queries) APIKeyRotate(ctx context.Context, arg APIKeyRotateParams) (APIKeyRotateRow, error) {
 	row := q.db.QueryRow(ctx, aPIKeyRotate,
 		arg.AccountID,

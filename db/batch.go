@@ -685,7 +685,7 @@ func (b *IdempotencyKeysGetBatchResults) Close() error {
 
 const idempotencyKeysInsert = `-- name: IdempotencyKeysInsert :batchexec
 INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-SELECT $1, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, clock_timestamp()
+SELECT $1, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
 FROM (
     SELECT unnest($2::bigint[]) AS api_key_id, unnest($3::text[]) AS key, unnest($4::bytea[]) AS fingerprint,
            unnest($5::int[]) AS status, unnest($6::text[]) AS location, unnest($7::bytea[]) AS body
@@ -1071,7 +1071,7 @@ func (b *OrdersReadBatchResults) Close() error {
 const ordersWrite = `-- name: OrdersWrite :batchexec
 UPDATE orders
 SET ship_date = nullif(($1::timestamptz[])[array_position($2::bigint[], id)], $3::timestamptz),
-    complete  = ($4::boolean[])[array_position($2::bigint[], id)]
+    complete  = coalesce(($4::boolean[])[array_position($2::bigint[], id)], complete)
 WHERE account_id = $5
   AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
@@ -1642,10 +1642,10 @@ func (b *PetsWithOrdersBatchResults) Close() error {
 
 const petsWrite = `-- name: PetsWrite :batchexec
 UPDATE pets
-SET category_id = ($1::bigint[])[array_position($2::bigint[], id)],
-    name        = ($3::text[])[array_position($2::bigint[], id)],
-    name_key    = ($4::text[])[array_position($2::bigint[], id)],
-    status      = ($5::text[])[array_position($2::bigint[], id)]
+SET category_id = coalesce(($1::bigint[])[array_position($2::bigint[], id)], category_id),
+    name        = coalesce(($3::text[])[array_position($2::bigint[], id)], name),
+    name_key    = coalesce(($4::text[])[array_position($2::bigint[], id)], name_key),
+    status      = coalesce(($5::text[])[array_position($2::bigint[], id)], status)
 WHERE account_id = $6
   AND id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
@@ -2048,8 +2048,8 @@ func (b *StockInsertBatchResults) Close() error {
 
 const stockWrite = `-- name: StockWrite :batchexec
 UPDATE inventory
-SET quantity = ($1::bigint[])[array_position($2::bigint[], pet_id)],
-    held     = ($3::bigint[])[array_position($2::bigint[], pet_id)]
+SET quantity = coalesce(($1::bigint[])[array_position($2::bigint[], pet_id)], quantity),
+    held     = coalesce(($3::bigint[])[array_position($2::bigint[], pet_id)], held)
 WHERE account_id = $4
   AND pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
 `
@@ -2068,7 +2068,8 @@ type StockWriteParams struct {
 }
 
 // The updates look up each row by its key. With a join to the arrays, a plan made for a
-// small table would read all rows of the account when the table has grown.
+// small table would read all rows of the account when the table has grown. Citus crashes
+// if an update sets a column to a subscript itself, hence the coalesce.
 func (q *Queries) StockWrite(ctx context.Context, arg []StockWriteParams) *StockWriteBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {

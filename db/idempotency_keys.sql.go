@@ -32,7 +32,6 @@ WITH expired AS MATERIALIZED (
     WHERE created_at <= now() - interval '24 hours'
     ORDER BY created_at
     LIMIT $1
-    FOR UPDATE SKIP LOCKED
 )
 DELETE FROM idempotency_keys
 USING expired
@@ -41,14 +40,26 @@ WHERE idempotency_keys.account_id = expired.account_id
   AND idempotency_keys.key = expired.key
 `
 
-// Deletes some of the expired responses of all accounts. Several processes may
-// sweep concurrently: each skips rows that another deletes. The CTE runs once in
-// every plan. A subquery in the WHERE could run again for each row, skip the locked
-// rows each time, and exceed the batch.
+// Deletes some of the expired responses of all accounts. The transaction must hold the
+// lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
+// sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
+// plan. A subquery in the WHERE could run again for each row and exceed the batch.
 func (q *Queries) IdempotencyKeySweep(ctx context.Context, batchSize int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeySweep, batchSize)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const idempotencyKeysTryLockSweep = `-- name: IdempotencyKeysTryLockSweep :one
+SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of idempotency keys', 0))
+`
+
+// Locks the sweep until the transaction ends. Returns false if another process sweeps.
+func (q *Queries) IdempotencyKeysTryLockSweep(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, idempotencyKeysTryLockSweep)
+	var pg_try_advisory_xact_lock bool
+	err := row.Scan(&pg_try_advisory_xact_lock)
+	return pg_try_advisory_xact_lock, err
 }

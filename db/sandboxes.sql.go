@@ -73,6 +73,36 @@ func (q *Queries) AccountForget(ctx context.Context, id int64) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
+const accountsOf = `-- name: AccountsOf :many
+SELECT id
+FROM accounts
+WHERE (id = $1 OR parent_id = $1)
+  AND deleted_at IS NULL
+ORDER BY id
+LIMIT 1000
+`
+
+// Returns the ids of an account and of its sandboxes, without deleted ones.
+func (q *Queries) AccountsOf(ctx context.Context, id int64) ([]int64, error) {
+	rows, err := q.db.Query(ctx, accountsOf, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const accountsToSweep = `-- name: AccountsToSweep :many
 SELECT accounts.id
 FROM accounts
@@ -631,7 +661,7 @@ func (q *Queries) StoreLockShared(ctx context.Context, accountID int64) error {
 
 const storeResetNow = `-- name: StoreResetNow :exec
 UPDATE account_state
-SET reset_at = clock_timestamp()
+SET reset_at = statement_timestamp()
 WHERE account_id = $1
 `
 

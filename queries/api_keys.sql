@@ -89,14 +89,14 @@ LIMIT 100;
 -- name: APIKeyRotate :one
 -- Replaces the current secret, which keeps working for the grace. The secret before
 -- it stops. Of two concurrent rotations, the second replaces the secret of the
--- first. No row means that the account has no such key, or that the key is revoked.
+-- first. No row means that the account has no such key, or that the key is revoked. The
+-- transaction must hold [KeysLock], so that the statement begins after the other rotation.
 WITH rotated AS (
     UPDATE api_keys
     SET prefix          = @prefix,
         secret_sha256   = @secret_sha256,
         previous_sha256 = CASE WHEN @grace_seconds::bigint > 0 THEN secret_sha256 END,
-        -- clock_timestamp, because the update may have waited for another one
-        previous_until  = CASE WHEN @grace_seconds > 0 THEN clock_timestamp() + make_interval(secs => @grace_seconds) END
+        previous_until  = CASE WHEN @grace_seconds > 0 THEN statement_timestamp() + make_interval(secs => @grace_seconds) END
     WHERE id = @id
       AND account_id = @account_id
       AND revoked_at IS NULL
@@ -197,4 +197,4 @@ JOIN api_keys ON api_keys.id = used.id
 ORDER BY api_keys.account_id, api_keys.id
 ON CONFLICT ON CONSTRAINT api_key_uses_pkey DO UPDATE
 SET last_used_at = excluded.last_used_at
-WHERE api_key_uses.last_used_at <= excluded.last_used_at - interval '1 minute';
+WHERE excluded.last_used_at - api_key_uses.last_used_at >= interval '1 minute';

@@ -143,19 +143,20 @@ WHERE @one::int = 1;
 
 -- name: StockWrite :batchexec
 -- The updates look up each row by its key. With a join to the arrays, a plan made for a
--- small table would read all rows of the account when the table has grown.
+-- small table would read all rows of the account when the table has grown. Citus crashes
+-- if an update sets a column to a subscript itself, hence the coalesce.
 UPDATE inventory
-SET quantity = (@quantities::bigint[])[array_position(@pet_ids::bigint[], pet_id)],
-    held     = (@helds::bigint[])[array_position(@pet_ids::bigint[], pet_id)]
+SET quantity = coalesce((@quantities::bigint[])[array_position(@pet_ids::bigint[], pet_id)], quantity),
+    held     = coalesce((@helds::bigint[])[array_position(@pet_ids::bigint[], pet_id)], held)
 WHERE account_id = @account_id
   AND pet_id = ANY (ARRAY(SELECT unnest(@pet_ids::bigint[])));
 
 -- name: PetsWrite :batchexec
 UPDATE pets
-SET category_id = (@category_ids::bigint[])[array_position(@ids::bigint[], id)],
-    name        = (@names::text[])[array_position(@ids::bigint[], id)],
-    name_key    = (@name_keys::text[])[array_position(@ids::bigint[], id)],
-    status      = (@statuses::text[])[array_position(@ids::bigint[], id)]
+SET category_id = coalesce((@category_ids::bigint[])[array_position(@ids::bigint[], id)], category_id),
+    name        = coalesce((@names::text[])[array_position(@ids::bigint[], id)], name),
+    name_key    = coalesce((@name_keys::text[])[array_position(@ids::bigint[], id)], name_key),
+    status      = coalesce((@statuses::text[])[array_position(@ids::bigint[], id)], status)
 WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
@@ -164,7 +165,7 @@ WHERE account_id = @account_id
 -- arrays cannot contain NULL.
 UPDATE orders
 SET ship_date = nullif((@ship_dates::timestamptz[])[array_position(@ids::bigint[], id)], @no_ship_date::timestamptz),
-    complete  = (@completes::boolean[])[array_position(@ids::bigint[], id)]
+    complete  = coalesce((@completes::boolean[])[array_position(@ids::bigint[], id)], complete)
 WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
@@ -239,7 +240,7 @@ WHERE account_id = @account_id
 -- Stores responses. Fails with unique_violation if one is stored under the key. The time
 -- is not that of the transaction, which may have begun before a reset that it waited for.
 INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-SELECT @account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, clock_timestamp()
+SELECT @account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
 FROM (
     SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key, unnest(@fingerprints::bytea[]) AS fingerprint,
            unnest(@statuses::int[]) AS status, unnest(@locations::text[]) AS location, unnest(@bodies::bytea[]) AS body

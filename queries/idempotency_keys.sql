@@ -8,18 +8,21 @@
 -- and nothing reads it.
 SELECT pg_logical_emit_message(true, 'petstore', '');
 
+-- name: IdempotencyKeysTryLockSweep :one
+-- Locks the sweep until the transaction ends. Returns false if another process sweeps.
+SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of idempotency keys', 0));
+
 -- name: IdempotencyKeySweep :execrows
--- Deletes some of the expired responses of all accounts. Several processes may
--- sweep concurrently: each skips rows that another deletes. The CTE runs once in
--- every plan. A subquery in the WHERE could run again for each row, skip the locked
--- rows each time, and exceed the batch.
+-- Deletes some of the expired responses of all accounts. The transaction must hold the
+-- lock of [IdempotencyKeysTryLockSweep]: two sweeps could wait for each other's rows. A
+-- sharded cluster cannot skip locked rows of several accounts. The CTE runs once in every
+-- plan. A subquery in the WHERE could run again for each row and exceed the batch.
 WITH expired AS MATERIALIZED (
     SELECT account_id, api_key_id, key
     FROM idempotency_keys
     WHERE created_at <= now() - interval '24 hours'
     ORDER BY created_at
     LIMIT @batch_size
-    FOR UPDATE SKIP LOCKED
 )
 DELETE FROM idempotency_keys
 USING expired

@@ -32,7 +32,7 @@ WHERE account_id = @account_id;
 -- Ends the replay of all responses that are stored by now. The transaction must hold
 -- [StoreLock].
 UPDATE account_state
-SET reset_at = clock_timestamp()
+SET reset_at = statement_timestamp()
 WHERE account_id = @account_id;
 
 -- name: SandboxesLock :exec
@@ -80,6 +80,15 @@ WHERE parent_id = @parent_id::bigint
 SELECT count(*)
 FROM accounts
 WHERE parent_id = @parent_id::bigint;
+
+-- name: AccountsOf :many
+-- Returns the ids of an account and of its sandboxes, without deleted ones.
+SELECT id
+FROM accounts
+WHERE (id = @id OR parent_id = @id)
+  AND deleted_at IS NULL
+ORDER BY id
+LIMIT 1000;
 
 -- name: AccountDelete :many
 -- Marks an account and its sandboxes as deleted, and returns their ids. The sweep

@@ -263,7 +263,7 @@ the grace period. Without one it stops within a second on every server.`,
 				if err != nil {
 					return err
 				}
-				return p.rotateKey(ctx, queries, named, grace)
+				return p.rotateKey(ctx, database, named, grace)
 			})
 		},
 	}
@@ -273,8 +273,8 @@ the grace period. Without one it stops within a second on every server.`,
 	return command
 }
 
-func (p *program) rotateKey(ctx context.Context, queries *db.Queries, named namedKeys, grace time.Duration) error {
-	keys, err := queries.APIKeyFind(ctx, db.APIKeyFindParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
+func (p *program) rotateKey(ctx context.Context, database *postgres.DB, named namedKeys, grace time.Duration) error {
+	keys, err := db.New(database).APIKeyFind(ctx, db.APIKeyFindParams{ID: named.id, Prefix: named.prefix, AccountID: named.account})
 	switch {
 	case err != nil:
 		return err
@@ -284,7 +284,10 @@ func (p *program) rotateKey(ctx context.Context, queries *db.Queries, named name
 		return fmt.Errorf("%d API keys have the prefix %q; name one by its id", len(keys), named.argument)
 	}
 	key := keys[0]
-	_, secret, err := auth.Rotate(ctx, queries, key.AccountID, key.ID, grace)
+	secret, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (auth.Secret, error) {
+		_, secret, err := auth.Rotate(ctx, db.New(tx), key.AccountID, key.ID, grace)
+		return secret, err
+	})
 	if errors.Is(err, auth.ErrNoKey) {
 		return fmt.Errorf("the API key %d %s (%s) is revoked", key.ID, key.Prefix, key.Name)
 	}

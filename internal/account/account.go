@@ -224,14 +224,22 @@ func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, e
 	if err := queries.SandboxesLock(ctx, id); err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)
 	}
+	// The stores come first. On a sharded cluster, a write to accounts or api_keys waits for
+	// all other writes to them, also for those of a transaction that waits for a store.
+	stores, err := queries.AccountsOf(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf("account: deleting the account: %w", err)
+	}
+	for _, id := range stores {
+		if err := closeStore(ctx, queries, id); err != nil {
+			return false, err
+		}
+	}
 	ids, err := queries.AccountDelete(ctx, id)
 	if err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)
 	}
 	for _, id := range ids {
-		if err := closeStore(ctx, queries, id); err != nil {
-			return false, err
-		}
 		if _, err := queries.APIKeyRevokeAll(ctx, id); err != nil {
 			return false, fmt.Errorf("account: revoking the keys: %w", err)
 		}

@@ -8,7 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 const maxIdempotencyKey = 255 // bytes
@@ -66,7 +70,14 @@ func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
 // schema is behind, because serve already warns about that.
 func (s *Server) sweep(ctx context.Context) {
 	for {
-		swept, err := s.writes.IdempotencyKeySweep(ctx, sweepBatch)
+		swept, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+			queries := db.New(tx)
+			locked, err := queries.IdempotencyKeysTryLockSweep(ctx)
+			if err != nil || !locked { // another process sweeps
+				return 0, err
+			}
+			return queries.IdempotencyKeySweep(ctx, sweepBatch)
+		})
 		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
 		}

@@ -240,10 +240,8 @@ func (p *petstore) awaitWaiting(n int) error {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
 	for waiting := 0; waiting < n; {
-		err := p.db.QueryRow(ctx, `
-			SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
-		if err != nil {
+		var err error
+		if waiting, err = pgtest.LockWaiters(ctx, p.db); err != nil {
 			return fmt.Errorf("%d of %d connections wait for a lock: %w", waiting, n, err)
 		}
 	}

@@ -480,7 +480,11 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 				})
 			}
 			eventually(t, 20*time.Second, func() bool {
-				return p.count("pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") >= test.waiting
+				waiters, err := pgtest.LockWaiters(t.Context(), p.db)
+				if err != nil {
+					t.Error(err)
+				}
+				return waiters >= test.waiting
 			})
 			for i := range 10 {
 				other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
@@ -712,7 +716,11 @@ func TestBusySandboxLeavesConnections(t *testing.T) {
 	busy := pooled.Hijack()
 	release := func() { _ = busy.Close(context.WithoutCancel(t.Context())) } // ends the lock
 	defer release()
-	if _, err := busy.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('store', $1))", accountOf(inside)); err != nil {
+	tx, err := busy.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('store', $1)) FROM account_state WHERE account_id = $1", accountOf(inside))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	var group sync.WaitGroup
@@ -724,7 +732,11 @@ func TestBusySandboxLeavesConnections(t *testing.T) {
 		})
 	}
 	p.until("a request waits for the lock", func() bool {
-		return p.count("pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
+		waiters, err := pgtest.LockWaiters(t.Context(), p.db)
+		if err != nil {
+			t.Error(err)
+		}
+		return waiters > 0
 	})
 	for i := range 5 {
 		p.newCategory(fmt.Sprint(i))

@@ -3,6 +3,8 @@ package api_test
 import (
 	"context"
 	"testing"
+
+	"petstore/internal/pgtest"
 )
 
 // TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
@@ -28,8 +30,8 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 			return err
 		}
 		p.until("orders wait for the locks", func() bool {
-			var waiting int
-			if err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting); err != nil {
+			waiting, err := pgtest.LockWaiters(t.Context(), p.db)
+			if err != nil {
 				t.Error(err)
 			}
 			return waiting > 2

@@ -68,9 +68,13 @@ func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreat
 
 // Rotate gives a key of the account a new secret and returns both. The current
 // secret keeps working for the grace, which is rounded down to seconds. The secret
-// before the current one stops. An expired key stays expired. The error is
-// [ErrNoKey] or a database error.
+// before the current one stops. An expired key stays expired. The queries must be those
+// of a transaction, because Rotate waits for concurrent rotations of the account. The
+// error is [ErrNoKey] or a database error.
 func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, grace time.Duration) (db.APIKeyRotateRow, Secret, error) {
+	if err := queries.KeysLock(ctx, accountID); err != nil {
+		return db.APIKeyRotateRow{}, Secret{}, fmt.Errorf("auth: rotating the key: %w", err)
+	}
 	secret := NewSecret()
 	hash := secret.Hash()
 	row, err := queries.APIKeyRotate(ctx, db.APIKeyRotateParams{

@@ -65,12 +65,12 @@ func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
 	return f.run(f.t.Context(), &State{store: store}, writes)
 }
 
-// awaitLockWaiter waits until a connection waits for a lock.
+// awaitLockWaiter waits until a session waits for a lock.
 func (f *fixture) awaitLockWaiter() {
 	f.t.Helper()
-	for waiting := false; !waiting; {
-		err := f.database.Pool.QueryRow(f.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')").Scan(&waiting)
-		if err != nil {
+	for waiters := 0; waiters == 0; {
+		var err error
+		if waiters, err = pgtest.LockWaiters(f.t.Context(), f.database.Pool); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestWritesThatLeaveTheGroup(t *testing.T) {
 		_, err = tx.Exec(t.Context(), "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE")
 	}
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1))")
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('idempotency held', 1)) FROM account_state WHERE account_id = 1")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestKeys(t *testing.T) {
 		{"", "g", false, stock.State{}, ErrKeyReused},
 		{"UPDATE idempotency_keys SET created_at = now() - interval '24 hours'", "g", false, stock.State{Quantity: 8, Held: 2, Status: stock.Available}, nil},
 		{"", "g", true, stock.State{Quantity: 8, Held: 2, Status: stock.Available}, nil},
-		{"UPDATE account_state SET reset_at = clock_timestamp()", "h", false, stock.State{Quantity: 7, Held: 3, Status: stock.Available}, nil},
+		{"UPDATE account_state SET reset_at = statement_timestamp()", "h", false, stock.State{Quantity: 7, Held: 3, Status: stock.Available}, nil},
 		{"", "h", true, stock.State{Quantity: 7, Held: 3, Status: stock.Available}, nil},
 	} {
 		if step.before != "" {

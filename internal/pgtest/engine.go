@@ -1,10 +1,14 @@
 package pgtest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Engine is the kind of database of a test run. PETSTORE_TEST_ENGINE names it; the
@@ -16,9 +20,10 @@ const (
 	Postgres  Engine = "postgres"  // one server
 	PgBouncer Engine = "pgbouncer" // one server behind a PgBouncer in transaction mode
 	Replica   Engine = "replica"   // a server with a streaming standby
+	Citus     Engine = "citus"     // a Citus cluster, whose coordinator PETSTORE_TEST_DATABASE_URL names
 )
 
-var engines = []Engine{Postgres, PgBouncer, Replica}
+var engines = []Engine{Postgres, PgBouncer, Replica, Citus}
 
 // CurrentEngine returns the engine of this test run. The error is an unknown name.
 func CurrentEngine() (Engine, error) {
@@ -30,4 +35,32 @@ func CurrentEngine() (Engine, error) {
 		return "", fmt.Errorf("PETSTORE_TEST_ENGINE is %q, but must be one of %s", name, strings.Trim(fmt.Sprint(engines), "[]"))
 	}
 	return name, nil
+}
+
+// Is reports whether the tests run on an engine.
+func Is(engine Engine) bool {
+	current, err := CurrentEngine()
+	return err == nil && current == engine
+}
+
+// Not skips a test that an engine cannot pass by its nature.
+func Not(t testing.TB, engine Engine, reason string) {
+	t.Helper()
+	if Is(engine) {
+		t.Skipf("not on the engine %s: %s", engine, reason)
+	}
+}
+
+// LockWaiters counts the sessions of a database that wait for a lock, on all nodes.
+func LockWaiters(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) (waiters int, err error) {
+	const here = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	everywhere := here
+	if Is(Citus) {
+		everywhere = "SELECT (" + here + ") + (SELECT sum(result::int) FROM run_command_on_workers($$" + here + "$$))"
+	}
+	err = db.QueryRow(ctx, everywhere).Scan(&waiters)
+	return waiters, err
 }

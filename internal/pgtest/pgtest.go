@@ -54,8 +54,7 @@ type Database struct {
 func New(t testing.TB) *Database {
 	t.Helper()
 	s := must(t, migrated)
-	// copying files is faster than the default, which is meant for large templates
-	database, name := create(t, s, fmt.Sprintf("TEMPLATE %s STRATEGY file_copy", quote(s.template)))
+	database, name := create(t, s, cloneOf(s.template))
 	database.DirectURL = s.servingURL(s.databaseURL(name))
 	database.URL = database.DirectURL
 	if s.replica != nil {
@@ -74,24 +73,37 @@ func New(t testing.TB) *Database {
 // NewEmpty returns a database without any table; all its URLs are the owner's.
 func NewEmpty(t testing.TB) *Database {
 	t.Helper()
-	database, _ := create(t, must(t, find), "")
+	s, options := must(t, find), ""
+	if s.cluster != nil {
+		s, options = must(t, emptied), cloneOf(s.emptyTemplate())
+	}
+	database, _ := create(t, s, options)
 	return database
 }
+
+// cloneOf returns the options of CREATE DATABASE for a clone. Copying files is faster than
+// the default, which is meant for large templates.
+func cloneOf(template string) string { return "TEMPLATE " + quote(template) + " STRATEGY file_copy" }
 
 // find finds the server once in this process.
 var find = sync.OnceValues(func() (*server, error) { return findServer(context.Background()) })
 
 // migrated finds the server and makes its template, once in this process. A test with
 // [NewEmpty] needs no template, so it can find out why a migration fails.
-var migrated = sync.OnceValues(func() (*server, error) {
+var migrated = sync.OnceValues(func() (*server, error) { return withTemplate(find, (*server).makeTemplate) })
+
+// emptied finds the cluster and makes the template of [NewEmpty], once in this process.
+var emptied = sync.OnceValues(func() (*server, error) { return withTemplate(find, (*server).makeEmpty) })
+
+func withTemplate(find func() (*server, error), makeIt func(*server, context.Context) error) (*server, error) {
 	s, err := find()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), templateTimeout)
 	defer cancel()
-	return s, s.locked(ctx, func() error { return s.makeTemplate(ctx) })
-})
+	return s, s.locked(ctx, func() error { return makeIt(s, ctx) })
+}
 
 func must(t testing.TB, find func() (*server, error)) *server {
 	t.Helper()
@@ -146,23 +158,29 @@ func (s *server) leave(t testing.TB, name, address string) {
 	case s.foreign:
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		if err := s.exec(ctx, "DROP DATABASE "+quote(name)+" WITH (FORCE)"); err != nil {
+		if err := s.drop(ctx, name); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	}
 }
 
-// exec runs a statement on a connection of its own.
-func (s *server) exec(ctx context.Context, sql string) error {
+// exec runs statements on a connection of its own, each on all nodes of a cluster.
+func (s *server) exec(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, s.url.String())
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
+	return s.everywhere(ctx, conn, statements...)
+}
+
+// drop drops a database.
+func (s *server) drop(ctx context.Context, name string) error {
+	statements := []string{"DROP DATABASE " + quote(name) + " WITH (FORCE)"}
+	if s.cluster != nil {
+		statements = append(endSessions(name), statements...)
 	}
-	return nil
+	return s.exec(ctx, statements...)
 }
 
 // databaseURL returns the URL of another database of the server.

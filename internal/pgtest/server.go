@@ -46,6 +46,7 @@ type server struct {
 	prefix   string         // of the name of everything that tests create on the server
 	template string         // name of the migrated database to clone
 	replica  *replicaServer // its standby; nil except on the engine [Replica]
+	cluster  *cluster       // nil except on the engine [Citus]
 }
 
 // findServer takes the first way to a server that works, see the package comment.
@@ -63,6 +64,9 @@ func findServer(ctx context.Context) (*server, error) {
 	}
 	if address != "" {
 		s, err := open(ctx, address)
+		if err == nil && engine == Citus {
+			s.cluster, err = s.findCluster(ctx)
+		}
 		if err == nil {
 			err = s.setUp(ctx)
 		}
@@ -72,6 +76,9 @@ func findServer(ctx context.Context) (*server, error) {
 		s.foreign = true
 		say(fmt.Sprintf("PostgreSQL %s of PETSTORE_TEST_DATABASE_URL", s.lease.PgConn().ParameterStatus("server_version")))
 		return s, nil
+	}
+	if engine == Citus {
+		return nil, errors.New("PETSTORE_TEST_ENGINE=citus needs PETSTORE_TEST_DATABASE_URL, the URL of a superuser of the coordinator")
 	}
 	dir, err := serverDir()
 	if err != nil {
@@ -264,16 +271,34 @@ func (s *server) run(ctx context.Context, statements ...string) error {
 	return nil
 }
 
+// everywhere runs statements on a connection, each on all nodes of a cluster, up to the
+// first that fails.
+func (s *server) everywhere(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, sql := range statements {
+		_, err := conn.Exec(ctx, sql)
+		if err == nil && s.cluster != nil {
+			err = s.cluster.onWorkers(ctx, conn, sql)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// emptyTemplate is the name of the template of [NewEmpty] on a cluster.
+func (s *server) emptyTemplate() string { return s.prefix + "template_empty" }
+
 // dropLeftovers drops the databases of earlier tests, and templates with other
 // migrations than ours.
 func (s *server) dropLeftovers(ctx context.Context) error {
-	rows, err := s.lease.Query(ctx, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1) AND datname <> $2", s.prefix, s.template)
+	rows, err := s.lease.Query(ctx, "SELECT datname::text FROM pg_database WHERE starts_with(datname, $1) AND datname NOT IN ($2, $3)", s.prefix, s.template, s.emptyTemplate())
 	if err != nil {
 		return err
 	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	for _, name := range names {
-		err = errors.Join(err, s.run(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE false", "DROP DATABASE "+quote(name)+" WITH (FORCE)"))
+		err = errors.Join(err, s.run(ctx, "ALTER DATABASE "+quote(name)+" IS_TEMPLATE false"), s.everywhere(ctx, s.lease, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)"))
 	}
 	return err
 }

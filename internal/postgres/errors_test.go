@@ -77,7 +77,7 @@ func TestUnavailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Release()
-			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", conn.Conn().PgConn().PID()); err != nil {
+			if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1::int, 10000::bigint)", conn.Conn().PgConn().PID()); err != nil {
 				t.Fatal(err)
 			}
 			_, err = conn.Exec(t.Context(), "SELECT")

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -41,7 +42,6 @@ var servingPrivileges = []struct{ table, privileges string }{
 		"idempotency_keys",
 		"SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
 			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"UPDATE (created_at), " +
 			"DELETE",
 	},
 	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
@@ -84,7 +84,9 @@ const grantLock = 0x70657473746f7265 // "petstore"
 // GrantServing grants a role the privileges that serve and the commands account, key and
 // sandbox need, column by column. It revokes all its other privileges on tables,
 // sequences and the schema. It also revokes from all roles the right to create objects in
-// the schema and temporary tables. The role must exist. It must not be a superuser or
+// the schema and temporary tables. On a distributed database it grants INSERT on all
+// columns, because the coordinator of Citus sends their defaults to the workers. The role
+// must exist. It must not be a superuser or
 // inherit from the role that migrates, because it could then change the schema anyway.
 //
 // If the schema is newer than this program, GrantServing changes nothing, because a
@@ -94,11 +96,15 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	if err != nil || version > latestVersion {
 		return err
 	}
+	distributed, err := m.isDistributed(ctx)
+	if err != nil {
+		return err
+	}
 	tx, err := m.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("postgres: granting: %w", err)
 	}
-	if err := grantServing(ctx, tx, role); err != nil {
+	if err := grantServing(ctx, tx, role, distributed); err != nil {
 		return errors.Join(fmt.Errorf("postgres: granting to the role %q: %w", role, err), tx.Rollback())
 	}
 	if err := tx.Commit(); err != nil {
@@ -107,7 +113,7 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	return nil
 }
 
-func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
+func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool) error {
 	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", grantLock); err != nil {
 		return err
 	}
@@ -135,6 +141,9 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string) error {
 	}
 	for _, on := range servingPrivileges {
 		statements = append(statements, "GRANT "+on.privileges+" ON "+schema+"."+on.table+" TO "+role)
+		if distributed && strings.Contains(on.privileges, "INSERT (") {
+			statements = append(statements, "GRANT INSERT ON "+schema+"."+on.table+" TO "+role)
+		}
 	}
 	for _, sequence := range servingSequences {
 		statements = append(statements, "GRANT USAGE ON SEQUENCE "+schema+"."+sequence+" TO "+role)

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
@@ -173,6 +175,7 @@ func TestReferencesAcrossAccounts(t *testing.T) {
 		INSERT INTO orders (account_id, id, pet_id, quantity) VALUES (1, 1000, 100, 1)`); err != nil {
 		t.Fatal(err)
 	}
+	const notSupported = "0A000" // Citus rejects a change of the account itself
 	for _, statement := range []string{
 		"INSERT INTO pets (account_id, id, category_id, name, name_key) VALUES (1, 101, 20, 'Rex', 'rex')",
 		"UPDATE pets SET category_id = 20 WHERE account_id = 1",
@@ -182,7 +185,11 @@ func TestReferencesAcrossAccounts(t *testing.T) {
 		"UPDATE orders SET pet_id = 200 WHERE account_id = 1",
 		"UPDATE orders SET account_id = 2 WHERE account_id = 1",
 	} {
-		if _, err := pool.Exec(t.Context(), statement); !postgres.IsForeignKeyViolation(err) {
+		_, err := pool.Exec(t.Context(), statement)
+		if rejected, ok := errors.AsType[*pgconn.PgError](err); ok && rejected.Code == notSupported && strings.Contains(statement, "SET account_id") && pgtest.Is(pgtest.Citus) {
+			continue
+		}
+		if !postgres.IsForeignKeyViolation(err) {
 			t.Errorf("%s: %v, want a foreign key violation", statement, err)
 		}
 	}

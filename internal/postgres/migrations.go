@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -54,7 +55,7 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 	if config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > migrationConnectTimeout {
 		config.ConnConfig.ConnectTimeout = migrationConnectTimeout
 	}
-	db := stdlib.OpenDB(*config.ConnConfig)
+	db := stdlib.OpenDB(*config.ConnConfig, stdlib.OptionAfterConnect(sequentially))
 	if err := checkDirect(ctx, db); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -95,12 +96,27 @@ func checkDirect(ctx context.Context, db *sql.DB) error {
 	return errors.Join(err, conn.Close())
 }
 
+// sequentially makes a statement that changes several shards of a Citus cluster change
+// one after the other. In a transaction with foreign keys to reference tables, Citus
+// requires it. PostgreSQL without Citus ignores the setting.
+func sequentially(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SET citus.multi_shard_modify_mode = 'sequential'")
+	return err
+}
+
 // Close closes the connection.
 func (m *Migrations) Close() error { return m.db.Close() }
 
 // Up applies every pending migration, each in its own transaction, and returns
 // those applied. After an error, the migrations before it stay applied.
 func (m *Migrations) Up(ctx context.Context) ([]Migration, error) {
+	distributed, err := m.isDistributed(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case distributed:
+		return m.upDistributed(ctx)
+	}
 	results, err := m.provider.Up(ctx)
 	return fromResults(results), wrapMigration(err)
 }

@@ -49,6 +49,7 @@ func schema(t *testing.T, pool *pgxpool.Pool) []string {
 			SELECT c.oid, c.relname, c.relkind
 			FROM pg_class c
 			WHERE c.relnamespace = 'public'::regnamespace AND c.relname !~ '^goose_db_version'
+			  AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e') -- of an extension
 		)
 		SELECT format('%s %s', relkind, relname) FROM ours
 		UNION ALL
@@ -65,7 +66,7 @@ func schema(t *testing.T, pool *pgxpool.Pool) []string {
 		UNION ALL
 		SELECT pg_get_indexdef(oid) FROM ours WHERE relkind = 'i'
 		UNION ALL
-		SELECT format('sequence %s', s.*) FROM pg_sequences s WHERE s.sequencename !~ '^goose_db_version'
+		SELECT format('sequence %s', s.*) FROM pg_sequences s WHERE s.schemaname = 'public' AND s.sequencename !~ '^goose_db_version'
 		UNION ALL
 		SELECT format('comment %s.%s %s', o.relname, d.objsubid, d.description)
 		FROM ours o JOIN pg_description d ON d.objoid = o.oid AND d.classoid = 'pg_class'::regclass

@@ -1,0 +1,132 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/postgres"
+)
+
+// shardCount is the number of shards of a table, small because a test has few accounts.
+const shardCount = "4"
+
+// cluster is the Citus cluster of a server, which is its coordinator. The databases of
+// one name on all nodes are one distributed database. They find each other by name,
+// because the nodes know each other by address. So a clone on every node is a clone of a
+// distributed database.
+//
+// Only the coordinator connects to workers, so their addresses may be unknown here.
+type cluster struct {
+	coordinator node
+	workers     []node
+}
+
+type node struct {
+	host string
+	port int32
+}
+
+// findCluster returns the cluster that the database of the server's URL belongs to.
+func (s *server) findCluster(ctx context.Context) (*cluster, error) {
+	rows, err := s.lease.Query(ctx, "SELECT nodename, nodeport, groupid = 0 FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid, nodeid")
+	if err != nil {
+		return nil, fmt.Errorf("the database is not that of a Citus coordinator: %w", err)
+	}
+	c := &cluster{}
+	var found node
+	var isCoordinator bool
+	_, err = pgx.ForEachRow(rows, []any{&found.host, &found.port, &isCoordinator}, func() error {
+		if isCoordinator {
+			c.coordinator = found
+		} else {
+			c.workers = append(c.workers, found)
+		}
+		return nil
+	})
+	if err == nil && (c.coordinator.host == "" || len(c.workers) == 0) {
+		err = errors.New("the Citus cluster has no worker; call citus_set_coordinator_host and citus_add_node")
+	}
+	return c, err
+}
+
+// onWorkers runs a statement on each worker, outside of a transaction and in the
+// database of a connection to the coordinator.
+func (c *cluster) onWorkers(ctx context.Context, conn *pgx.Conn, sql string) error {
+	var hosts, statements []string
+	var ports []int32
+	for _, worker := range c.workers {
+		hosts, ports, statements = append(hosts, worker.host), append(ports, worker.port), append(statements, sql)
+	}
+	rows, err := conn.Query(ctx, `
+		SELECT format('%s:%s: %s', node_name, node_port, result)
+		FROM master_run_on_worker($1, $2, $3, parallel => true)
+		WHERE NOT success`, hosts, ports, statements)
+	if err != nil {
+		return err
+	}
+	failures, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err == nil && len(failures) > 0 {
+		err = fmt.Errorf("%q", failures)
+	}
+	return err
+}
+
+// makeEmpty makes the template of [NewEmpty] on all nodes, without any table: the
+// database of a coordinator that knows its workers.
+func (s *server) makeEmpty(ctx context.Context) error {
+	c, name := s.cluster, s.emptyTemplate()
+	if done, err := s.isTemplate(ctx, name); err != nil || done {
+		return err
+	}
+	if err := s.everywhere(ctx, s.lease, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)", "CREATE DATABASE "+quote(name)); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, s.databaseURL(name).String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	const extension = "CREATE EXTENSION citus"
+	if _, err = conn.Exec(ctx, extension); err == nil {
+		err = c.onWorkers(ctx, conn, extension)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT citus_set_coordinator_host($1, $2)", c.coordinator.host, c.coordinator.port)
+	}
+	for _, worker := range c.workers {
+		if err == nil {
+			_, err = conn.Exec(ctx, "SELECT citus_add_node($1, $2)", worker.host, worker.port)
+		}
+	}
+	if err := errors.Join(err, conn.Close(ctx)); err != nil {
+		return err
+	}
+	return s.finish(ctx, name)
+}
+
+// distribute distributes the tables of the template.
+func (c *cluster) distribute(ctx context.Context, address *url.URL) error {
+	query := address.Query()
+	query.Set("citus.shard_count", shardCount)
+	of := *address
+	of.RawQuery = query.Encode()
+	m, err := postgres.OpenMigrations(ctx, of.String())
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.Distribute(ctx, func(string, time.Duration) {}), m.Close())
+}
+
+// endSessions returns statements that end all sessions on a database of a node. Its
+// clients, the other nodes and the maintenance daemon of Citus then no longer connect.
+func endSessions(name string) []string {
+	return []string{
+		"ALTER DATABASE " + quote(name) + " ALLOW_CONNECTIONS false",
+		"SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE datname = '" + name + "'",
+	}
+}
