@@ -16,7 +16,7 @@ func TestRevokeAgain(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	id, _ := a.issue(nil)
-	listener, err := pgx.Connect(t.Context(), a.database.URL)
+	listener, err := pgx.Connect(t.Context(), a.database.DirectURL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -360,7 +360,7 @@ func TestRecordUses(t *testing.T) {
 func TestUsesAreNotAnnounced(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
-	listener, err := pgx.Connect(t.Context(), a.database.URL)
+	listener, err := pgx.Connect(t.Context(), a.database.DirectURL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -407,7 +407,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		UPDATE inventory SET held = 1;
 		INSERT INTO orders (account_id, id, pet_id, quantity) SELECT account_id, id, id, 1 FROM pets;
 		ANALYZE`)
-	pool, err := postgres.Open(t.Context(), f.database.URL, 1)
+	pool, err := postgres.Open(t.Context(), f.database.DirectURL, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ const (
 	pgBouncerPort         = "6432" // only names the socket file
 	pgBouncerStartTimeout = 10 * time.Second
 	pgBouncerPoll         = 20 * time.Millisecond
+	pgBouncerLogTail      = 1000 // bytes
 
 	// pgBouncerScript runs PgBouncer until its input ends, which is when the test process
 	// does, and then removes the directory.
@@ -166,7 +167,7 @@ func writeFor(as *syscall.Credential, path, content string) error {
 func awaitPgBouncer(s *server, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), pgBouncerStartTimeout)
 	defer cancel()
-	address := throughPgBouncer(dir, s.servingURL(s.url))
+	address := throughPgBouncer(dir, s.servingURL(s.databaseURL(strings.TrimPrefix(s.url.Path, "/"))))
 	for {
 		conn, err := pgx.Connect(ctx, address)
 		if err == nil {
@@ -175,7 +176,7 @@ func awaitPgBouncer(s *server, dir string) error {
 		select {
 		case <-ctx.Done():
 			log, _ := os.ReadFile(filepath.Join(dir, "log"))
-			return fmt.Errorf("%w\n%s", err, log)
+			return fmt.Errorf("%w; its log ends with\n%s", err, log[max(0, len(log)-pgBouncerLogTail):])
 		case <-time.After(pgBouncerPoll):
 		}
 	}

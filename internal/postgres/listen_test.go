@@ -42,12 +42,19 @@ func (l *lines) String() string {
 
 func listen(t *testing.T, pool *postgres.DB) *ear {
 	t.Helper()
+	return listenAt(t, pool, "")
+}
+
+// listenAt listens with a URL of its own unless it is empty.
+func listenAt(t *testing.T, pool *postgres.DB, url string) *ear {
+	t.Helper()
 	const more = 1000 // more reports than any test causes
 	e := &ear{connected: make(chan struct{}, more), alive: make(chan struct{}, more), received: make(chan string, more), ended: make(chan error, 1), log: &lines{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	e.cancel = cancel
 	listener := &postgres.Listener{
 		DB:        pool,
+		URL:       url,
 		Channel:   "some Channel",
 		Connected: func() { e.connected <- struct{}{} },
 		Heard:     func(payload string) { e.received <- payload },

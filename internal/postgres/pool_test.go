@@ -205,7 +205,7 @@ func TestBackendsTerminated(t *testing.T) {
 	t.Parallel()
 	const conns = 3
 	database := pgtest.New(t)
-	pool := open(t, database.URL, conns)
+	pool := open(t, database.DirectURL, conns)
 	for range 3 {
 		var held []func()
 		for range conns {
@@ -284,7 +284,7 @@ func TestAcquireWhileReading(t *testing.T) {
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	const conns = 3
-	pool := open(t, pgtest.New(t).URL, conns)
+	pool := open(t, pgtest.New(t).DirectURL, conns)
 	var held []*pgxpool.Conn
 	for range conns {
 		conn, err := pool.Pool().Acquire(t.Context())

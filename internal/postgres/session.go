@@ -114,7 +114,7 @@ func (d *DB) CheckSession(ctx context.Context) error {
 func (d *DB) checkSettings(ctx context.Context, tx pgx.Tx) error {
 	var citus bool
 	var role string
-	err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus'), session_user::text", pgx.QueryExecModeExec).Scan(&citus, &role)
+	err := tx.QueryRow(ctx, "SELECT to_regclass('pg_dist_partition') IS NOT NULL, session_user::text", pgx.QueryExecModeExec).Scan(&citus, &role)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,223 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// withRole returns the URL of a database for a new role of this test.
+func withRole(t *testing.T, database *pgtest.Database) (role, roleURL string) {
+	t.Helper()
+	owner, err := url.Parse(database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role = strings.TrimPrefix(owner.Path, "/") // unique on the server
+	quoted := pgx.Identifier{role}.Sanitize()
+	if _, err := database.Pool.Exec(t.Context(), "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := database.Pool.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+quoted); err != nil {
+			t.Error(err)
+		}
+	})
+	query := owner.Query()
+	query.Del("user")
+	query.Del("password")
+	owner.RawQuery = query.Encode()
+	owner.User = url.UserPassword(role, "secret")
+	return role, owner.String()
+}
+
+// valueOf returns a setting of the pool's sessions.
+func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestSettingsBehindAPooler: connections work although a pooler refuses startup
+// parameters, and the check names exactly what the role lacks.
+func TestSettingsBehindAPooler(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	role, roleURL := withRole(t, database)
+	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
+		t.Errorf("a direct connection: %v", err)
+	}
+	pooler := pgtest.StartPooler(t, roleURL)
+	exec := []string{"default_query_exec_mode", "exec"}
+	pool := open(t, pooler.URL, 2, exec...)
+	ours := open(t, pooler.URL, 2, append(exec, "statement_timeout", "1234")...)
+	wantMissing := func(pool *postgres.DB, want ...string) {
+		t.Helper()
+		var got []string
+		if err := pool.CheckSession(t.Context()); err != nil {
+			got = regexp.MustCompile(`ALTER ROLE [^;]+`).FindAllString(err.Error(), -1)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("statements to run (-want +got):\n%s", diff)
+		}
+	}
+	statement := func(name, value string) string {
+		return fmt.Sprintf(`ALTER ROLE %q SET %s = '%s'`, role, name, value)
+	}
+	all := []string{
+		statement("enable_seqscan", "off"), statement("idle_in_transaction_session_timeout", "10s"), statement("jit", "off"),
+		statement("lock_timeout", "2s"), statement("statement_timeout", "5s"),
+	}
+	wantMissing(pool, all...)
+	wantMissing(ours, append(all[:4:4], statement("statement_timeout", "1234"))...)
+	if diff := cmp.Diff(all, postgres.RoleSettings(role)); diff != "" {
+		t.Errorf("the settings of a role (-want +got):\n%s", diff)
+	}
+	for _, sql := range all[:4] {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantMissing(pool, all[4])
+	if _, err := database.Pool.Exec(t.Context(), statement("statement_timeout", "5000ms")); err != nil {
+		t.Fatal(err)
+	}
+	wantMissing(pool)
+	wantMissing(ours, statement("statement_timeout", "1234"))
+	if got := valueOf(t, pool, "statement_timeout"); got != "5s" {
+		t.Errorf("statement_timeout is %s", got)
+	}
+}
+
+// TestSettingsOfCitus: on Citus the role needs the settings even without a pooler,
+// because workers see no others.
+func TestSettingsOfCitus(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	role, roleURL := withRole(t, database)
+	// The table of the distributed tables is enough to look like Citus.
+	if _, err := database.Pool.Exec(t.Context(), "CREATE TABLE pg_dist_partition ()"); err != nil {
+		t.Fatal(err)
+	}
+	err := open(t, roleURL, 1).CheckSession(t.Context())
+	if err == nil || !strings.Contains(err.Error(), strings.Join(postgres.RoleSettings(role), "; ")) {
+		t.Errorf("a role without settings: %v", err)
+	}
+	for _, sql := range postgres.RoleSettings(role) {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
+		t.Errorf("a role with settings: %v", err)
+	}
+}
+
+// TestPreparedStatementsBehindAPooler: the check rejects a pool that prepares statements
+// which the pooler does not keep.
+func TestPreparedStatementsBehindAPooler(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	role, roleURL := withRole(t, database)
+	for _, sql := range postgres.RoleSettings(role) {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pooler := pgtest.StartPooler(t, roleURL)
+	for mode, works := range map[string]bool{"": false, "cache_statement": false, "describe_exec": false, "cache_describe": true, "exec": true, "simple_protocol": true} {
+		var parameters []string
+		if mode != "" {
+			parameters = []string{"default_query_exec_mode", mode}
+		}
+		err := open(t, pooler.URL, 1, parameters...).CheckSession(t.Context())
+		if works != (err == nil) || err != nil && !strings.Contains(err.Error(), "add default_query_exec_mode=exec to DATABASE_URL") {
+			t.Errorf("mode %q: %v", mode, err)
+		}
+		if err := open(t, roleURL, 1, parameters...).CheckSession(t.Context()); err != nil {
+			t.Errorf("mode %q without a pooler: %v", mode, err)
+		}
+	}
+}
+
+// TestParameterRefused: a parameter that Petstore cannot set itself is an error that
+// says what to do, and not a server that starts.
+func TestParameterRefused(t *testing.T) {
+	t.Parallel()
+	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
+	err := open(t, pooler.URL, 1, "search_path", "elsewhere").Ping(t.Context())
+	if got := postgres.Explain(err); postgres.StartingUp(err) || !strings.Contains(got, "search_path; remove it from DATABASE_URL and set it for the role") {
+		t.Errorf("explained as %q: %v", got, err)
+	}
+}
+
+// TestMigrationsBehindAPooler: a migration through a pooler would leave its lock behind.
+func TestMigrationsBehindAPooler(t *testing.T) {
+	t.Parallel()
+	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
+	m, err := postgres.OpenMigrations(t.Context(), pooler.URL)
+	if err == nil {
+		err = errors.Join(errors.New("migrations start"), m.Close())
+	}
+	if !strings.Contains(err.Error(), "PETSTORE_DIRECT_URL") {
+		t.Error(err)
+	}
+}
+
+// TestListenerBehindAPooler: the listener does not trust a pooler. Past it, the listener
+// is alive only while the pooler leads to the server that it listens to.
+func TestListenerBehindAPooler(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	pooler := pgtest.StartPooler(t, database.URL)
+	pool := open(t, pooler.URL, 4, "default_query_exec_mode", "exec")
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	deaf := listen(t, pool)
+	eventually(t, "the pooler is noticed", func() bool { return strings.Contains(deaf.log.String(), "PETSTORE_DIRECT_URL") })
+	e := listenAt(t, pool, database.URL)
+	await(t, "connected", e.connected)
+	await(t, "alive", e.alive)
+	if _, err := pool.Exec(t.Context(), "SELECT pg_notify('some Channel', 'hello')"); err != nil {
+		t.Fatal(err)
+	}
+	if got := await(t, "notification", e.received); got != "hello" {
+		t.Errorf("received %q", got)
+	}
+
+	config, err := pgx.ParseConfig(database.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pooler.LeadTo(t, anotherServer(t, config.Database))
+	eventually(t, "the other server is noticed", func() bool { return strings.Contains(e.log.String(), "another server") })
+	for len(e.alive) > 0 {
+		<-e.alive
+	}
+	failures := strings.Count(e.log.String(), "failures=1 ")
+	eventually(t, "it does not listen", func() bool { return strings.Count(e.log.String(), "failures=1 ") > failures || failures > 0 })
+	if len(e.alive) > 0 {
+		t.Error("it was alive on another server than the pooler's")
+	}
+	pooler.LeadTo(t, database.URL)
+	await(t, "alive on the pooler's server", e.alive)
+	if len(deaf.connected)+len(deaf.alive) > 0 {
+		t.Error("it listened through the pooler")
+	}
+	if logged := deaf.log.String(); strings.Count(logged, "\n") != 1 {
+		t.Errorf("logged: %s", logged)
+	}
+}
