@@ -29,7 +29,9 @@ import (
 // environment.
 type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
-	DirectURL      string        `env:"PETSTORE_DIRECT_URL"` // default: DatabaseURL
+	DirectURL      string        `env:"PETSTORE_DIRECT_URL"`   // default: DatabaseURL
+	ReplicaURLs    string        `env:"PETSTORE_REPLICA_URLS"` // separated by white space
+	ReplicaMaxLag  time.Duration `env:"PETSTORE_REPLICA_MAX_LAG" envDefault:"10s"`
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
@@ -101,6 +103,11 @@ func (p *program) loadConfig(database bool) (config, error) {
 		_, err := pgxpool.ParseConfig(parsed.DirectURL)
 		wrong(err != nil, "PETSTORE_DIRECT_URL must be the URL of the database of DATABASE_URL without a connection pooler, such as postgres://user:password@host:5432/petstore")
 	}
+	for i, replica := range parsed.replicaURLs() {
+		_, err := pgxpool.ParseConfig(replica)
+		wrong(err != nil, "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1)
+	}
+	wrong(parsed.ReplicaMaxLag <= 0, "PETSTORE_REPLICA_MAX_LAG must be above 0s, but is %s", parsed.ReplicaMaxLag)
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
@@ -156,6 +163,9 @@ func (p *program) setDefaults(c *config, parsed bool) {
 
 // directURL returns the URL of the database without a connection pooler.
 func (c config) directURL() string { return cmp.Or(c.DirectURL, c.DatabaseURL) }
+
+// replicaURLs returns the URLs of the read replicas.
+func (c config) replicaURLs() []string { return strings.Fields(c.ReplicaURLs) }
 
 // keyLimit returns the limit of each API key.
 func (c config) keyLimit() ratelimit.Limit {

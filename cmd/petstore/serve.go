@@ -120,18 +120,24 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		return err
 	}
 	defer stopTracer()
-	database, err := openDatabase(ctx, c, log, &telemetry.Statements{Log: log, Slow: slowStatement, Tracer: tracer})
+	statements := &telemetry.Statements{Log: log, Slow: slowStatement, Tracer: tracer}
+	database, err := openDatabase(ctx, c, log, statements)
 	if err != nil {
 		return err
 	}
 	defer database.Close()
+	replicas, err := openReplicas(ctx, c, database, log, metrics, statements)
+	if err != nil {
+		return err
+	}
+	defer replicas.Close()
 	metrics.WatchPool(database.Pool())
 	metrics.WatchWrites(database.CanceledWrites)
 
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	metrics.WatchKeys(verifier.Lookups)
 	options := apiOptions(c)
-	options.DB, options.Verifier = database, verifier
+	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
 	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
 	handler, err := api.New(options)
 	if err != nil {
@@ -139,6 +145,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	stop := startBackground(ctx, c.closingTime(),
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
+		replicas.Run,
 		handler.SweepIdempotencyKeys,
 		handler.SweepAccounts,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },

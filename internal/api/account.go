@@ -44,7 +44,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.APIKeyGetWithAccount(c.Request.Context(), db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
+	row, err := s.reads.APIKeyGetWithAccount(c.Request.Context(), db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
 	if err != nil {
 		return orNotFound(err, errInvalidAPIKey)
 	}
@@ -69,10 +69,10 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	}
 	return writePage(s, c, p, list[db.APIKeyListRecentRow, apiKey]{
 		find: func(ctx context.Context) ([]db.APIKeyListRecentRow, error) {
-			return s.queries.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
+			return s.reads.APIKeyListRecent(ctx, db.APIKeyListRecentParams{AccountID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.queries.APIKeyCountRecent(ctx, p.account)
+			return s.reads.APIKeyCountRecent(ctx, p.account)
 		},
 		item:     apiKeyFrom,
 		cursorOf: func(row db.APIKeyListRecentRow) httpjson.Position { return httpjson.Position{ID: row.ID} },

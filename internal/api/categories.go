@@ -52,7 +52,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
@@ -122,7 +122,7 @@ func (s *Server) listCategories(c *gin.Context) error {
 			return s.sorted(p.sort).CategoryList(ctx, db.CategoryListParams{AccountID: p.account, AfterKey: p.after.Key, AfterID: p.after.ID, FromKey: from, UntilKey: until, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.queries.CategoryCount(ctx, db.CategoryCountParams{AccountID: p.account, FromKey: from, UntilKey: until})
+			return s.reads.CategoryCount(ctx, db.CategoryCountParams{AccountID: p.account, FromKey: from, UntilKey: until})
 		},
 		item:     categoryFrom,
 		cursorOf: func(row db.Category) httpjson.Position { return httpjson.Position{Key: row.NameKey, ID: row.ID} },

@@ -38,6 +38,7 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 		c.Header("Idempotent-Replayed", "true")
 		s.metrics.Replayed()
 	}
+	s.reportPosition(c, made.Position)
 	writeCommitted(c, made.Response)
 	return nil
 }

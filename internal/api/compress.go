@@ -95,7 +95,7 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	}
 	if counted {
 		header.Set("X-Total-Count", strconv.FormatInt(page.total, 10))
-		header.Set("Preference-Applied", "count=exact")
+		applyPreference(header, "count=exact")
 	}
 	httpjson.Send(c.Writer, http.StatusOK, httpjson.ContentType, encoded)
 	return nil

@@ -16,6 +16,7 @@ import (
 // The errors of the API besides those of [httpjson], by status.
 var (
 	errInvalidIdempotencyKey = &httpjson.Error{Status: 400, Code: "invalid_idempotency_key", Message: "The Idempotency-Key is invalid. Correct the header as `errors` says."}
+	errInvalidConsistency    = &httpjson.Error{Status: 400, Code: "invalid_consistency", Message: "The preference consistency in the header Prefer is invalid. Correct the header as `errors` says."}
 
 	errMissingAPIKey     = &httpjson.Error{Status: 401, Code: "missing_api_key", Message: "The API key is missing. Send it as Authorization: Bearer <API_KEY>.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
 	errInvalidAPIKey     = &httpjson.Error{Status: 401, Code: "invalid_api_key", Message: "The API key is malformed, unknown, revoked or expired. Send a working key.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`}}
@@ -79,6 +80,7 @@ var errorReference = describe(
 		{httpjson.ErrUnsupportedContentType, "Send the header `Content-Type: application/json`, and do not compress the body. PATCH also accepts `application/merge-patch+json`."},
 		{httpjson.ErrInvalidParameter, "Correct every parameter that `errors` lists. Remove unknown and empty parameters. In a query, write the `+` of a time's offset as `%2B`."},
 		{errInvalidIdempotencyKey, "Send the header once, with 1 to 255 visible ASCII characters, best a random UUID. Do not send it to an operation that returns a secret."},
+		{errInvalidConsistency, "Send `Prefer: consistency=` with the latest `Petstore-Consistency` of a response from this API, or with `eventual`. Without the preference, the server reads the current state."},
 		{httpjson.ErrInvalidCursor, "Follow the URLs in the `Link` header instead of building them. Start again without `cursor` when you change the filters or the sort."},
 
 		{errMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},

@@ -14,7 +14,6 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 // Limits of the fault rules of a sandbox. openapi.yaml has the same.
@@ -87,7 +86,7 @@ func (s *Server) getSandboxFaults(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := s.queries.FaultList(c.Request.Context(), sandbox.ID)
+	rows, err := s.reads.FaultList(c.Request.Context(), sandbox.ID)
 	if err != nil {
 		return err
 	}
@@ -124,7 +123,7 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 		return nil, err
 	}
 	defer end()
-	rows, err := postgres.Transact(c.Request.Context(), s.db, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
+	rows, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
 		queries := db.New(tx)
 		if err := account.Enter(ctx, queries, sandbox.ID, true); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: caller(c).AccountID, PetID: id})
+	row, err := s.reads.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: caller(c).AccountID, PetID: id})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
@@ -63,7 +63,7 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		return err
 	}
 	defer end()
-	rows, err := s.queries.InventorySummary(ctx, caller(c).AccountID)
+	rows, err := s.reads.InventorySummary(ctx, caller(c).AccountID)
 	if err != nil {
 		return err
 	}
@@ -110,13 +110,13 @@ func (s *Server) listInventory(c *gin.Context) error {
 func (s *Server) findInventory(ctx context.Context, statuses []string, low *bool, p *page) ([]inventoryItem, error) {
 	switch {
 	case low != nil && *low:
-		rows, err := s.queries.InventoryListLow(ctx, db.InventoryListLowParams{AccountID: p.account, Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.reads.InventoryListLow(ctx, db.InventoryListLowParams{AccountID: p.account, Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	case low == nil && len(statuses) > 0:
-		rows, err := s.queries.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{AccountID: p.account, Statuses: statuses, AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.reads.InventoryListOfStatus(ctx, db.InventoryListOfStatusParams{AccountID: p.account, Statuses: statuses, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	default:
-		rows, err := s.queries.InventoryList(ctx, db.InventoryListParams{AccountID: p.account, Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
+		rows, err := s.reads.InventoryList(ctx, db.InventoryListParams{AccountID: p.account, Lows: boolOrBoth(low), Statuses: orAllStatuses(statuses), AfterID: p.after.ID, PageSize: p.queryLimit()})
 		return inventoryItems(rows), err
 	}
 }

@@ -62,7 +62,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if !messageIDPattern.MatchString(id) {
 		return errMessageNotFound
 	}
-	row, err := s.queries.MessageGet(c.Request.Context(), db.MessageGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.MessageGet(c.Request.Context(), db.MessageGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
@@ -78,10 +78,10 @@ func (s *Server) listMessages(c *gin.Context) error {
 	}
 	return writePage(s, c, p, list[db.Message, message]{
 		find: func(ctx context.Context) ([]db.Message, error) {
-			return s.queries.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.Key, PageSize: p.queryLimit()})
+			return s.reads.MessageList(ctx, db.MessageListParams{AccountID: p.account, BeforeID: p.after.Key, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.queries.MessageCount(ctx, p.account)
+			return s.reads.MessageCount(ctx, p.account)
 		},
 		item:     messageFrom,
 		cursorOf: func(row db.Message) httpjson.Position { return httpjson.Position{Key: row.ID} },

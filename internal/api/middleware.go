@@ -76,9 +76,9 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		switch {
 		case err != nil:
 		case writes:
-			err = r.handle(c)
+			err = s.write(c, r)
 		default: // a read, which writes no response before it succeeds
-			err = postgres.RetryRead(ctx, func() error { return r.handle(c) })
+			err = s.read(c, r)
 		}
 		switch {
 		case err == nil:

@@ -12,6 +12,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 	"petstore/internal/stock"
 )
 
@@ -76,7 +77,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.queries.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
@@ -238,7 +239,7 @@ func (s *Server) findOrdersShipping(ctx context.Context, f orderFilter, p *page)
 	if err != nil {
 		return nil, err // a bug: keyOfTime made the key
 	}
-	return db.New(sortedBy{plannedByValues{s.db}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
+	return db.New(sortedBy{plannedByValues{postgres.Reads{DB: s.db}}, p.sort}).OrderListShipping(ctx, db.OrderListShippingParams{
 		AccountID: f.account, PetID: f.petID, Completes: boolOrBoth(f.complete), FromDate: from, UntilDate: to, AfterDate: time.UnixMicro(after), AfterID: p.after.ID, PageSize: p.queryLimit(),
 	})
 }

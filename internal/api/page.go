@@ -97,7 +97,7 @@ func (s *Server) applyCursor(ctx context.Context, p *page) error {
 		return httpjson.ErrInvalidCursor
 	}
 	p.after = after
-	return nil
+	return s.continueWalk(ctx, after.Token)
 }
 
 // list has the parts in which lists differ.
@@ -176,7 +176,9 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 		if err != nil {
 			return made, err
 		}
-		cursor := httpjson.SealCursor(key, p.listID(), l.cursorOf(rows[count-1]))
+		at := l.cursorOf(rows[count-1])
+		at.Token = s.endOfPage(ctx)
+		cursor := httpjson.SealCursor(key, p.listID(), at)
 		made.links = s.link(p.url, "next", cursor) + ", " + made.links
 	}
 	return made, nil
@@ -244,22 +246,22 @@ func (p *page) itemsID(path string, query url.Values) string {
 	return fmt.Sprintf("%d %s?%s", p.account, path, query.Encode())
 }
 
-// sharedKey is a key that all processes share. It is read from the database once.
-type sharedKey struct {
-	read  func(context.Context) ([]byte, error)
-	known atomic.Pointer[[]byte]
+// readOnce is a value that is the same in all processes. It is read from the database
+// once.
+type readOnce[T any] struct {
+	read  func(context.Context) (T, error)
+	known atomic.Pointer[T]
 }
 
-func (k *sharedKey) get(ctx context.Context) ([]byte, error) {
-	if key := k.known.Load(); key != nil {
-		return *key, nil
+func (k *readOnce[T]) get(ctx context.Context) (T, error) {
+	if value := k.known.Load(); value != nil {
+		return *value, nil
 	}
-	key, err := k.read(ctx)
-	if err != nil {
-		return nil, err
+	value, err := k.read(ctx)
+	if err == nil {
+		k.known.Store(&value)
 	}
-	k.known.Store(&key)
-	return key, nil
+	return value, err
 }
 
 // sharedReads are the limits of coalesced reads of single pets, and of the same page.
@@ -274,14 +276,14 @@ var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 
 // newPageReader shares the reading of a page among requests for the same page of the
 // same list. The key must name everything on which the page depends.
-func newPageReader() *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage] {
-	return coalesce.New(sharedReads, firstForAll[encodedPage])
+func newPageReader() *sharedRead[string, func(context.Context) (encodedPage, error), encodedPage] {
+	return shareReads(sharedReads, withEnd, firstForAll[encodedPage])
 }
 
 // newCounter shares exact counts of the same items. A count may take longer than
 // 250 ms because it reads many rows, so no second one starts meanwhile.
-func newCounter() *coalesce.Coalescer[string, func(context.Context) (int64, error), int64] {
-	return coalesce.New(coalesce.Limits{Parallel: 1}, firstForAll[int64])
+func newCounter() *sharedRead[string, func(context.Context) (int64, error), int64] {
+	return shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
 }
 
 // firstForAll calls the first of some functions that all do the same.

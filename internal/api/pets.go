@@ -16,7 +16,6 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/casefold"
-	"petstore/internal/coalesce"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/stock"
@@ -286,7 +285,7 @@ func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
 // single pets.
 func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]db.Pet, error) {
 	if len(ids) > 1 {
-		pets, err := results(1, s.queries.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
+		pets, err := results(1, s.reads.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
 		return pets[0], err
 	}
 	row, err := s.pets.Do(ctx, struct{}{}, ownPet{accountID, ids[0]})
@@ -308,10 +307,10 @@ type ownPet struct{ account, id int64 }
 // newPetReader returns a coalescer of reads of single pets. A pet that does not exist is
 // nil. The pets of an account share a statement, and the statements of all accounts share
 // a round trip.
-func newPetReader(queries *db.Queries) *coalesce.Coalescer[struct{}, ownPet, *db.Pet] {
+func newPetReader(queries *db.Queries) *sharedRead[struct{}, ownPet, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead
-	return coalesce.New(limits, func(ctx context.Context, _ struct{}, wanted []ownPet) ([]*db.Pet, error) {
+	return shareReads(limits, withoutEnd, func(ctx context.Context, _ struct{}, wanted []ownPet) ([]*db.Pet, error) {
 		params := byAccount(wanted)
 		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
 		if err != nil {
@@ -350,10 +349,10 @@ func byAccount(wanted []ownPet) []db.PetGetManyParams {
 // newPageOfPetsReader returns a coalescer of reads of different pages, by sort. Their
 // statements share a round trip. Postgres works longer on a page than on a pet, so it
 // gets more of these at a time.
-func (s *Server) newPageOfPetsReader() *coalesce.Coalescer[string, db.PetListParams, []db.Pet] {
+func (s *Server) newPageOfPetsReader() *sharedRead[string, db.PetListParams, []db.Pet] {
 	limits := sharedReads
 	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return coalesce.New(limits, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.Pet, error) {
+	return shareReads(limits, withEnd, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.Pet, error) {
 		return results(len(pages), s.sorted(sort).PetList(ctx, pages).Query)
 	})
 }

@@ -54,6 +54,6 @@ func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) 
 	if caller.IsSandbox() && wanted.ID != caller.AccountID {
 		return db.SandboxGetRow{}, errSandboxNotFound
 	}
-	row, err := s.queries.SandboxGet(c.Request.Context(), wanted)
+	row, err := s.reads.SandboxGet(c.Request.Context(), wanted)
 	return row, orNotFound(err, errSandboxNotFound)
 }

@@ -14,7 +14,6 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 const maxSandboxNameLength = 100
@@ -49,10 +48,10 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 	}
 	return writePage(s, c, p, list[db.SandboxListRow, sandbox]{
 		find: func(ctx context.Context) ([]db.SandboxListRow, error) {
-			return s.queries.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
+			return s.reads.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
-			return s.queries.SandboxCount(ctx, p.account)
+			return s.reads.SandboxCount(ctx, p.account)
 		},
 		item:     sandboxFrom,
 		cursorOf: func(row db.SandboxListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
@@ -169,7 +168,7 @@ func (s *Server) changeSandbox(c *gin.Context, event string, change func(context
 		return err
 	}
 	defer end()
-	_, err = postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+	_, err = transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		return struct{}{}, change(ctx, db.New(tx), row.ID)
 	})
 	switch {

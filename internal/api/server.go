@@ -16,7 +16,6 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/auth"
-	"petstore/internal/coalesce"
 	"petstore/internal/docs"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
@@ -33,6 +32,8 @@ type Options struct {
 	DB       *postgres.DB
 	Verifier *auth.Verifier
 	Log      *slog.Logger
+	// Replicas serve the reads of clients that allow it; nil: none.
+	Replicas *postgres.Replicas
 	// Metrics count the requests; nil: new metrics that nobody reads.
 	Metrics *telemetry.Metrics
 	// Tracer creates a span for each request; nil: no spans.
@@ -73,16 +74,18 @@ type Options struct {
 type Server struct {
 	db        *postgres.DB
 	queries   *db.Queries
-	writes    *db.Queries // for statements that write
-	planned   *db.Queries // for statements that Postgres plans with their values
+	writes    *db.Queries        // for statements that write
+	replicas  *postgres.Replicas // nil: none
+	reads     *db.Queries        // for GET: on the primary or a replica, see Server.read
+	planned   *db.Queries        // as reads, for statements that Postgres plans with their values
 	verifier  *auth.Verifier
 	log       *slog.Logger
-	pets      *coalesce.Coalescer[struct{}, ownPet, *db.Pet]
+	pets      *sharedRead[struct{}, ownPet, *db.Pet]
 	committer *groupcommit.Committer // runs the writes of stores
 	// pagesOfPets are different pages, by sort.
-	pagesOfPets *coalesce.Coalescer[string, db.PetListParams, []db.Pet]
-	pages       *coalesce.Coalescer[string, func(context.Context) (encodedPage, error), encodedPage]
-	counts      *coalesce.Coalescer[string, func(context.Context) (int64, error), int64]
+	pagesOfPets *sharedRead[string, db.PetListParams, []db.Pet]
+	pages       *sharedRead[string, func(context.Context) (encodedPage, error), encodedPage]
+	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
 	turns       account.Turns // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
@@ -93,7 +96,8 @@ type Server struct {
 	enforceSunset  bool
 	now            func() time.Time
 	compressor     *compressor
-	cursorKey      sharedKey
+	cursorKey      readOnce[[]byte]
+	positions      readOnce[*httpjson.Sealer] // seals the positions of writes and pages
 	limits         *limits
 	faults         *faults
 	base           string
@@ -124,7 +128,9 @@ func New(options Options) (*Server, error) {
 		db:             options.DB,
 		queries:        db.New(options.DB),
 		writes:         db.New(options.DB.Writing()),
-		planned:        db.New(plannedByValues{options.DB}),
+		replicas:       options.Replicas,
+		reads:          db.New(postgres.Reads{DB: options.DB}),
+		planned:        db.New(plannedByValues{postgres.Reads{DB: options.DB}}),
 		verifier:       options.Verifier,
 		log:            options.Log,
 		metrics:        options.Metrics,
@@ -137,7 +143,7 @@ func New(options Options) (*Server, error) {
 		compressor:     newCompressor(),
 		limits:         newLimits(options),
 	}
-	s.pets = newPetReader(s.queries)
+	s.pets = newPetReader(s.reads)
 	s.committer = groupcommit.New(s.db, &s.turns)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
@@ -146,6 +152,7 @@ func New(options Options) (*Server, error) {
 		s.metrics = telemetry.NewMetrics()
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
+	s.positions.read = s.readSealer
 	s.schema.query, s.schema.now = s.db.SchemaIsCurrent, s.now
 	s.routed = s.routes()
 	var err error

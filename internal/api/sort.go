@@ -10,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 // sorts are the values of the parameter sort of a list. The first value of each
@@ -81,7 +82,9 @@ func (s sortedBy) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResu
 }
 
 // sorted returns the queries with a sort.
-func (s *Server) sorted(sort string) *db.Queries { return db.New(sortedBy{s.db, sort}) }
+func (s *Server) sorted(sort string) *db.Queries {
+	return db.New(sortedBy{postgres.Reads{DB: s.db}, sort})
+}
 
 // plannedByValues has Postgres plan each statement with its values. That suits
 // statements in which "$1 IS NULL OR …" turns a filter off, or whose index depends on

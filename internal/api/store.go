@@ -25,7 +25,7 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 		return result, err
 	}
 	defer end()
-	return postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
+	return transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
 		if identity.IsSandbox() {
 			if err := account.Enter(ctx, queries, identity.AccountID, false); err != nil {
@@ -34,6 +34,16 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 		}
 		return action(ctx, queries)
 	})
+}
+
+// transactAt runs an action in a transaction, retries it, and reports its position in the
+// response.
+func transactAt[Result any](s *Server, c *gin.Context, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
+	result, position, err := postgres.TransactAt(c.Request.Context(), s.db, action)
+	if err == nil {
+		s.reportPosition(c, position)
+	}
+	return result, err
 }
 
 // storeError returns the error of the API for an error of [account].

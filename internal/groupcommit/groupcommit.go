@@ -142,6 +142,8 @@ type Result struct {
 	Response
 
 	Replayed bool
+	// Position is that after the commit, if the pool reports positions.
+	Position postgres.Position
 }
 
 // outcome is the decision about a write.
@@ -256,7 +258,7 @@ func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outco
 		database = c.waitingDB
 	}
 	decided := make([]outcome, len(writes))
-	err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
+	position, err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
@@ -269,6 +271,9 @@ func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outco
 		s.write(ctx, p)
 		return p.Commit(ctx)
 	})
+	for i := range decided {
+		decided[i].Position = position
+	}
 	return decided, err
 }
 
@@ -292,7 +297,7 @@ func (s *State) decide(w *Write) (Result, error) {
 			return Result{}, err
 		}
 		if replay != nil {
-			return Result{*replay, true}, nil
+			return Result{Response: *replay, Replayed: true}, nil
 		}
 	}
 	if !s.waits && !s.has(w) {

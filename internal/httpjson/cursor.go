@@ -13,16 +13,20 @@ import (
 type Position struct {
 	Key string
 	ID  int64
+	// Token is a sealed text for the request with the cursor, or "". See [Sealer].
+	Token string
 }
 
-// cursorMACLength is the number of bytes of HMAC-SHA-256 in a cursor. The id as a varint
-// and the key follow them. All are in base64 for URLs.
+// cursorMACLength is the number of bytes of HMAC-SHA-256 in a cursor. The id and the
+// length of the token as varints, the token and the key follow them. All are in base64 for
+// URLs.
 const cursorMACLength = 16
 
 // SealCursor returns a cursor for a position in a list. It is signed with the key, and
 // valid only for the same list.
 func SealCursor(key []byte, list string, at Position) string {
-	payload := append(binary.AppendVarint(nil, at.ID), at.Key...)
+	payload := binary.AppendVarint(binary.AppendVarint(nil, at.ID), int64(len(at.Token)))
+	payload = append(append(payload, at.Token...), at.Key...)
 	return base64.RawURLEncoding.EncodeToString(append(cursorMAC(key, list, payload), payload...))
 }
 
@@ -36,11 +40,17 @@ func OpenCursor(key []byte, list, cursor string) (at Position, ok bool) {
 	if !hmac.Equal(mac, cursorMAC(key, list, payload)) {
 		return Position{}, false
 	}
-	id, length := binary.Varint(payload)
-	if length <= 0 {
+	id, idLength := binary.Varint(payload)
+	if idLength <= 0 {
 		return Position{}, false
 	}
-	return Position{Key: string(payload[length:]), ID: id}, true
+	payload = payload[idLength:]
+	size, sizeLength := binary.Varint(payload)
+	if sizeLength <= 0 || size < 0 || size > int64(len(payload)-sizeLength) {
+		return Position{}, false
+	}
+	payload = payload[sizeLength:]
+	return Position{Key: string(payload[size:]), ID: id, Token: string(payload[:size])}, true
 }
 
 func cursorMAC(key []byte, list string, payload []byte) []byte {

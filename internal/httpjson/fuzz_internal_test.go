@@ -254,16 +254,16 @@ func FuzzParseTime(f *testing.F) {
 func FuzzCursor(f *testing.F) {
 	key := []byte("0123456789abcdef0123456789abcdef")
 	const name = "/pets?sort=name"
-	f.Add("", int64(0), "")
-	f.Add("rex", int64(1), "AAAA")
-	f.Add("\xff\x00", int64(-1), "====")
-	f.Add("\U0010FFFF", int64(1<<53-1), strings.Repeat("A", 24))
-	f.Add("", int64(1<<63-1), SealCursor(key, "/pets?sort=id", Position{}))
-	f.Add("", int64(1), SealCursor(key, name, Position{})+"\n")
-	f.Add("", int64(1), "\r"+SealCursor(key, name, Position{}))
-	f.Add("", int64(-1<<63), SealCursor(key[1:], name, Position{"rex", 1}))
-	f.Fuzz(func(t *testing.T, sortKey string, id int64, other string) {
-		at := Position{sortKey, id}
+	f.Add("", int64(0), "", "")
+	f.Add("rex", int64(1), "token", "AAAA")
+	f.Add("\xff\x00", int64(-1), "\x00", "====")
+	f.Add("\U0010FFFF", int64(1<<53-1), "", strings.Repeat("A", 24))
+	f.Add("", int64(1<<63-1), "", SealCursor(key, "/pets?sort=id", Position{}))
+	f.Add("", int64(1), "", SealCursor(key, name, Position{})+"\n")
+	f.Add("", int64(1), "", "\r"+SealCursor(key, name, Position{}))
+	f.Add("", int64(-1<<63), "", SealCursor(key[1:], name, Position{Key: "rex", ID: 1}))
+	f.Fuzz(func(t *testing.T, sortKey string, id int64, token, other string) {
+		at := Position{sortKey, id, token}
 		cursor := SealCursor(key, name, at)
 		if opened, ok := OpenCursor(key, name, cursor); !ok || opened != at {
 			t.Fatalf("%q was sealed and opened as %v, %t", cursor, opened, ok)

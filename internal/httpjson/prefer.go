@@ -5,20 +5,31 @@ import (
 	"strings"
 )
 
-// PrefersCount reports whether the Prefer header (RFC 7240) has count=exact. The first
-// count decides. It ignores parameters and other preferences (section 2).
+// PrefersCount reports whether the Prefer header (RFC 7240) has count=exact.
 func PrefersCount(header http.Header) bool {
+	value, _ := Preference(header, "count")
+	return value == "exact"
+}
+
+// Preference returns the value of a preference in the Prefer header (RFC 7240), without
+// quotes, and whether the header has the preference. The first one of the name decides. It
+// ignores parameters and other preferences (section 2).
+func Preference(header http.Header, wanted string) (value string, given bool) {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var preference string
 		preference, rest = cutQuoted(rest, ',')
 		preference, _ = cutQuoted(preference, ';') // parameters may follow
 		name, value, _ := strings.Cut(preference, "=")
-		if strings.EqualFold(strings.Trim(name, " \t"), "count") {
-			value = strings.Trim(value, " \t")
-			return value == "exact" || value == `"exact"`
+		if !strings.EqualFold(strings.Trim(name, " \t"), wanted) {
+			continue
 		}
+		value = strings.Trim(value, " \t")
+		if inner, ok := strings.CutPrefix(value, `"`); ok && strings.HasSuffix(inner, `"`) {
+			value = strings.TrimSuffix(inner, `"`) // no value that the server knows has an escape
+		}
+		return value, true
 	}
-	return false
+	return "", false
 }
 
 // cutQuoted cuts a header at the first separator outside of quoted strings (RFC 9110,

@@ -120,6 +120,9 @@ func (c *Cluster) URL(database string) string {
 	return (&url.URL{Scheme: "postgres", Path: "/" + database, RawQuery: query.Encode()}).String()
 }
 
+// Options returns the options of the cluster.
+func (c *Cluster) Options() Options { return c.options }
+
 // EnsureDatabase creates a database if it does not exist.
 func (c *Cluster) EnsureDatabase(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))

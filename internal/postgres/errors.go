@@ -176,16 +176,55 @@ func retry(ctx context.Context, worthwhile func(error) bool, action func() error
 // Transact runs an action in a transaction and repeats it as [Retry] does. It rolls
 // back and returns the error if the action fails.
 func Transact[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
-	return Retry(ctx, func(ctx context.Context, d *DB) (result Result, err error) {
-		conn, err := d.acquire(ctx)
-		if err != nil {
-			return result, err
+	result, _, err := TransactAt(ctx, d, action)
+	return result, err
+}
+
+// TransactAt is [Transact] and also returns the position after the commit, if it is known
+// and [DB.ReportPositions] was called.
+func TransactAt[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (result Result, position Position, err error) {
+	err = retry(ctx, lostToAnother, func() error {
+		result, position, err = transactOnce(ctx, d.Writing(), action)
+		return err
+	})
+	return result, position, err
+}
+
+// transactOnce runs an action in a transaction.
+func transactOnce[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (result Result, position Position, err error) {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return result, position, err
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return result, position, err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			err = errors.Join(err, rollback(ctx, tx))
 		}
-		defer conn.Release()
-		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			result, err = action(ctx, tx)
-			return err
-		})
-		return result, err
-	}, d.Writing())
+	}()
+	if result, err = action(ctx, tx); err != nil {
+		return result, position, err
+	}
+	position, tag, err := conn.commit(ctx, &pgx.Batch{})
+	if err != nil {
+		return result, position, err
+	}
+	committed = true
+	if tag != "COMMIT" { // a statement failed, and the action ignored it
+		return result, Position{}, pgx.ErrTxCommitRollback
+	}
+	return result, position, nil
+}
+
+// rollback rolls a transaction back, unless its connection has ended.
+func rollback(ctx context.Context, tx pgx.Tx) error {
+	if tx.Conn().IsClosed() {
+		return nil
+	}
+	return tx.Rollback(ctx)
 }

@@ -17,14 +17,17 @@ type Pipeline struct {
 	queued  *pgx.Batch
 	results pgx.BatchResults
 	begun   bool // whether the result of BEGIN has been read
+	// position is that after the commit, if the pool reports positions.
+	position Position
 }
 
 // Pipe runs an action in a pipeline. The action must call [Pipeline.Commit] last. If it
-// returns an error, Pipe rolls back and returns the error. It does not retry.
-func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (err error) {
+// returns an error, Pipe rolls back and returns the error. It does not retry. The position
+// is that after the commit, if it is known and [DB.ReportPositions] was called.
+func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) error) (position Position, err error) {
 	conn, err := d.acquire(ctx)
 	if err != nil {
-		return err
+		return Position{}, err
 	}
 	defer conn.Release()
 	p := &Pipeline{conn: conn, queued: &pgx.Batch{}}
@@ -36,7 +39,8 @@ func Pipe(ctx context.Context, d *DB, action func(context.Context, *Pipeline) er
 			err = errors.Join(err, rollbackErr)
 		}
 	}()
-	return action(ctx, p)
+	err = action(ctx, p)
+	return p.position, err
 }
 
 // SendBatch queues the statements of a batch.
@@ -66,23 +70,15 @@ func (p *Pipeline) Commit(ctx context.Context) error {
 	if err := p.closeResults(); err != nil {
 		return err
 	}
-	statements := len(p.queued.QueuedQueries)
-	p.queued.Queue("COMMIT")
-	results := p.conn.SendBatch(ctx, p.queued)
+	position, tag, err := p.conn.commit(ctx, p.queued)
 	p.queued = &pgx.Batch{}
-	var tag pgconn.CommandTag
-	var err error
-	for range statements + 1 {
-		if tag, err = results.Exec(); err != nil {
-			break
-		}
-	}
-	if err := errors.Join(err, results.Close()); err != nil {
+	if err != nil {
 		return err
 	}
-	if tag.String() != "COMMIT" {
+	if tag != "COMMIT" {
 		return fmt.Errorf("postgres: COMMIT ended with %s", tag)
 	}
+	p.position = position
 	return nil
 }
 

@@ -31,6 +31,10 @@ const (
 	// writes may have while they wait for locks. The others keep writes that wait for
 	// none from failing when rows stay locked.
 	waitingShare = 2
+	// fallingShare is the share of the connections, 1 in this many, that reads may have
+	// which a replica could have served. So requests that need the primary go on when the
+	// replicas fail.
+	fallingShare = 2
 )
 
 // sessionParameters are set on every connection of a pool, unless its URL sets them. A
@@ -64,10 +68,12 @@ type DB struct {
 type shared struct {
 	pool      *pgxpool.Pool
 	writers   writers
+	falling   chan struct{} // limits the reads that a replica could have served
 	servers   serverCounts
 	lastReset atomic.Int64    // in Unix nanoseconds
 	outside   *pgx.ConnConfig // for connections outside the pool
 	settings  settings
+	reports   atomic.Bool // whether transactions report their positions
 }
 
 // writers limits the statements that write.
@@ -89,6 +95,7 @@ func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTra
 	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
 		writers:  writers{connections: make(chan struct{}, forWrites), waiting: make(chan struct{}, max(1, forWrites/waitingShare))},
+		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
 		outside:  config.ConnConfig.Copy(),
 		settings: wanted,
 	}}
@@ -162,6 +169,10 @@ func (d *DB) Waiting() *DB {
 	return &DB{d.shared, []chan struct{}{d.writers.waiting, d.writers.connections}}
 }
 
+// Falling returns a handle of the same pool for reads that a replica could have served.
+// They leave half of the connections to others.
+func (d *DB) Falling() *DB { return &DB{d.shared, []chan struct{}{d.falling}} }
+
 // CanceledWrites returns how many writes got no connection in time because too many
 // others were writing. The statistics of the pool do not include them.
 func (d *DB) CanceledWrites() uint64 { return d.writers.canceled.Load() }
@@ -224,7 +235,9 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 		case limit <- struct{}{}:
 		case <-ctx.Done():
 			giveBack(d.limits[:i])
-			d.writers.canceled.Add(1)
+			if limit != d.falling {
+				d.writers.canceled.Add(1)
+			}
 			return nil, &acquireError{context.Cause(ctx)}
 		}
 	}

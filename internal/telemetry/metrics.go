@@ -145,6 +145,42 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 	)
 }
 
+// WatchReplica exports the lag of a read replica in seconds, or NaN, and whether it serves
+// reads.
+func (m *Metrics) WatchReplica(index int, address string, status func() (lag float64, inRotation bool)) {
+	labels := prometheus.Labels{"replica": strconv.Itoa(index), "address": address}
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "petstore_replica_lag_seconds",
+			Help:        "Age of the state of a read replica. NaN if it was never reached.",
+			ConstLabels: labels,
+		}, func() float64 { lag, _ := status(); return lag }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "petstore_replica_in_rotation",
+			Help:        "1 if a read replica serves reads, or else 0.",
+			ConstLabels: labels,
+		}, func() float64 {
+			if _, in := status(); in {
+				return 1
+			}
+			return 0
+		}),
+	)
+}
+
+// WatchReads exports how many GET requests a replica or the primary served for a reason.
+func (m *Metrics) WatchReads(byReplica bool, reason string, count func() uint64) {
+	server := "primary"
+	if byReplica {
+		server = "replica"
+	}
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name:        "petstore_reads_total",
+		Help:        "GET requests with an API key on a server with read replicas, by the database server that served them, and why.",
+		ConstLabels: prometheus.Labels{"server": server, "reason": reason},
+	}, func() float64 { return float64(count()) }))
+}
+
 // RateLimited counts a response with status 429, caused by one of the limits above.
 func (m *Metrics) RateLimited(limit Limit) { m.limited[limit].Inc() }
 

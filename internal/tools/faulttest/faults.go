@@ -28,7 +28,7 @@ var faults = []fault{
 	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
-	{6, "reads are not repeated", "internal/api/middleware.go", "err = postgres.RetryRead(ctx, func() error { return r.handle(c) })", "err = r.handle(c)"},
+	{6, "reads are not repeated", "internal/api/consistency.go", "return postgres.RetryRead(ctx, func() error { return r.handle(c) })", "return r.handle(c)"},
 	{6, "closed connections are used", "internal/postgres/pool.go", "return isAlive(conn), nil", "return isAlive(conn) || true, nil"},
 	{6, "a refused connection is an internal error", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
 	{7, "a request has no deadline", "internal/api/middleware.go", "context.WithTimeout(ctx, s.requestTimeout)", "context.WithCancel(ctx)"},
@@ -99,7 +99,7 @@ var unlocked = fault{
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/groupcommit/groupcommit.go",
-	`err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
+	`position, err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
@@ -112,11 +112,14 @@ var earlyResponse = fault{
 		s.write(ctx, p)
 		return p.Commit(ctx)
 	})
+	for i := range decided {
+		decided[i].Position = position
+	}
 	return decided, err
 `,
 	`acknowledged := make(chan error, 2)
 	go func() {
-		acknowledged <- postgres.Pipe(context.WithoutCancel(ctx), database, func(ctx context.Context, p *postgres.Pipeline) error {
+		_, err := postgres.Pipe(context.WithoutCancel(ctx), database, func(ctx context.Context, p *postgres.Pipeline) error {
 			if err := s.lock(ctx, p, writes); err != nil {
 				return err
 			}
@@ -129,6 +132,7 @@ var earlyResponse = fault{
 			s.write(ctx, p)
 			return p.Commit(ctx)
 		})
+		acknowledged <- err
 	}()
 	return decided, <-acknowledged
 `,

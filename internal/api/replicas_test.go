@@ -1,0 +1,359 @@
+package api_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/httpjson"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// catchUpTime is the maximum time that a test waits for a replica.
+const catchUpTime = 20 * time.Second
+
+// replicated is a server on a pair.
+type replicated struct {
+	*petstore
+
+	pair     *pgtest.Pair
+	replicas *postgres.Replicas
+}
+
+// startReplicated starts a server on a pair, whose standby is in rotation.
+func startReplicated(t *testing.T) *replicated {
+	t.Helper()
+	pair := pgtest.NewPair(t)
+	p := startOn(t, pair.Database)
+	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { replicas.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		replicas.Close()
+	})
+	r := &replicated{p.with(func(o *api.Options) { o.Replicas = replicas }), pair, replicas}
+	eventually(t, catchUpTime, func() bool { return replicas.Status(0).InRotation })
+	return r
+}
+
+// tokenOf returns the token of a response to a write.
+func tokenOf(r *response) string {
+	r.t.Helper()
+	token := r.header.Get("Petstore-Consistency")
+	if token == "" {
+		r.t.Errorf("%s: no Petstore-Consistency", r.what)
+	}
+	return token
+}
+
+// rename changes the name of a category and returns the token.
+func (r *replicated) rename(id int64, name string) (token string) {
+	r.t.Helper()
+	return tokenOf(r.patch(fmt.Sprint("/categories/", id), object{"name": name}).want(200))
+}
+
+// read sends a GET with a consistency, and reports whether the replica served it.
+func (r *replicated) read(path, consistency string) (resp *response, byReplica bool) {
+	r.t.Helper()
+	before := r.replicas.Reads(postgres.ReadFresh)
+	resp = r.do("GET", path, nil, "Prefer", "consistency="+consistency)
+	applied, want := resp.header.Get("Preference-Applied"), ""
+	if resp.status < http.StatusBadRequest {
+		want = "consistency=" + strings.Trim(consistency, `"`)
+	}
+	if applied != want {
+		r.t.Errorf("%s: Preference-Applied is %q, want %q", resp.what, applied, want)
+	}
+	return resp, r.replicas.Reads(postgres.ReadFresh) > before
+}
+
+// want fails the test unless a GET returns a text, from the replica or not.
+func (r *replicated) want(path, consistency, text string, byReplica bool) {
+	r.t.Helper()
+	resp, replica := r.read(path, consistency)
+	if body := string(resp.want(200).body); !strings.Contains(body, text) || replica != byReplica {
+		r.t.Errorf("%s, consistency=%s, by the replica: %t\n%s; want %q, %t", resp.what, consistency, replica, body, text, byReplica)
+	}
+}
+
+// awaitReplica waits until the replica serves a GET with a token. Every response must
+// have the text.
+func (r *replicated) awaitReplica(path, token, text string) {
+	r.t.Helper()
+	eventually(r.t, catchUpTime, func() bool {
+		resp, byReplica := r.read(path, token)
+		if !strings.Contains(string(resp.want(200).body), text) {
+			r.t.Fatalf("%s is stale: %s", resp.what, resp.body)
+		}
+		return byReplica
+	})
+}
+
+// TestConsistencyTokens: a GET with a token sees the write of the token. The replica serves
+// it if it has replayed the write.
+func TestConsistencyTokens(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	id := r.newCategory("Dogs")
+	path := fmt.Sprint("/categories/", id)
+	first := r.rename(id, "first")
+	r.awaitReplica(path, first, "first")
+	tag := r.get(path).header.Get("ETag")
+
+	r.pair.Standby.Pause()
+	second := r.rename(id, "second")
+	r.want(path, second, "second", false)
+	r.want(path, first, "first", true)
+	r.want(path, "eventual", "first", true)
+	r.want(path, `"eventual"`, "first", true)
+	if body := string(r.get(path).want(200).body); !strings.Contains(body, "second") {
+		t.Errorf("without a preference: %s", body)
+	}
+	r.want("/categories?name=sec", second, "second", false)
+	r.want("/categories?name=first", "eventual", "first", true)
+	same := r.do("GET", path, nil, "Prefer", "consistency="+first, "If-None-Match", tag).want(304)
+	if same.header.Get("Preference-Applied") != "consistency="+first {
+		t.Errorf("a 304 has the header %v", same.header)
+	}
+	both := r.do("GET", "/categories", nil, "Prefer", "count=exact, consistency=eventual").want(200)
+	if both.header.Get("Preference-Applied") != "consistency=eventual, count=exact" || both.header.Get("X-Total-Count") != "1" {
+		t.Errorf("both preferences: %v", both.header)
+	}
+	// a replica decides about rows that it does not have
+	missing := r.post("/categories", object{"name": "third"}).want(201)
+	if resp, byReplica := r.read(missing.header.Get("Location"), "eventual"); resp.status != 404 || !byReplica {
+		t.Errorf("%s: %d, by the replica: %t", resp.what, resp.status, byReplica)
+	}
+	r.want(missing.header.Get("Location"), tokenOf(missing), "third", false)
+
+	r.pair.Standby.Resume()
+	r.awaitReplica(path, second, "second")
+}
+
+// TestTokensOfWrites: every successful response to a write has a token, also if it is a
+// replay or deletes something. Errors and reads have none.
+func TestTokensOfWrites(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	for range 2 {
+		resp := r.do("POST", "/messages", object{"message": "Hello"}, "Idempotency-Key", "once").want(202)
+		tokenOf(resp)
+	}
+	pet := r.newPet("Rex", 5)
+	path := fmt.Sprint("/pets/", pet)
+	for _, write := range []*response{
+		r.patch(path, object{"name": "Bello"}).want(200),
+		r.put(fmt.Sprint("/store/inventory/", pet), object{"quantity": 7}).want(200),
+		r.del(path).want(204),
+	} {
+		tokenOf(write)
+	}
+	key := r.post(keysPath, object{"name": "new", "scope": "read"}).want(201)
+	keyPath := key.header.Get("Location")
+	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201)
+	sandboxPath := sandbox.header.Get("Location")
+	for _, write := range []*response{
+		key, sandbox,
+		r.post(keyPath+"/rotate", object{}).want(201),
+		r.del(keyPath).want(204),
+		r.put(sandboxPath+"/faults", []object{}).want(200),
+		r.del(sandboxPath + "/faults").want(204),
+		r.do("POST", sandboxPath+"/reset", nil).want(204),
+		r.del(sandboxPath).want(204),
+	} {
+		tokenOf(write)
+	}
+	for _, other := range []*response{r.get("/pets").want(200), r.get("/readyz").want(200), r.del(path).want(404), r.post("/pets", object{}).want(400)} {
+		if token := other.header.Get("Petstore-Consistency"); token != "" {
+			t.Errorf("%s has the token %s", other.what, token)
+		}
+	}
+}
+
+// TestInvalidTokens: the server rejects a token that it has not issued.
+func TestInvalidTokens(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	token := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
+	sealed, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forger, err := httpjson.NewSealer([]byte("another secret"), "petstore consistency token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := append([]byte{}, sealed...)
+	changed[len(changed)-1] ^= 1
+	for _, invalid := range []string{
+		"", "strong", "Eventual", token[1:], token + "AA", token + "=", strings.ToLower(token), token + " " + token,
+		base64.RawURLEncoding.EncodeToString(changed), base64.RawURLEncoding.EncodeToString(forger.Seal(make([]byte, 12))),
+	} {
+		for _, path := range []string{"/pets", "/pets/1", "/account"} {
+			resp, _ := r.read(path, invalid)
+			if resp.wantError(400, "invalid_consistency"); strings.Join(resp.violations(), "") != "Prefer invalid_format" {
+				t.Errorf("%s, consistency=%s: %s", path, invalid, resp.body)
+			}
+		}
+	}
+	r.do("GET", "/pets", nil, "Prefer", "consistency").wantError(400, "invalid_consistency")
+	r.do("GET", "/livez", nil, "Prefer", "consistency=x").want(200)
+	r.do("POST", "/messages", object{"message": "Hello"}, "Prefer", "consistency=x").want(202)
+	r.do("GET", "/pets", nil, "Prefer", "respond-async, consistency="+token+"; a=b").want(200)
+	again := tokenOf(r.post("/messages", object{"message": "Hello"}).want(202))
+	if again[:8] == token[:8] {
+		t.Errorf("the tokens %s and %s are readable", token, again)
+	}
+}
+
+// TestPreferenceWithoutReplicas: without replicas, the server ignores the preference, and
+// writes have no token.
+func TestPreferenceWithoutReplicas(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	written := p.post("/messages", object{"message": "Hello"}).want(202)
+	read := p.do("GET", "/messages", nil, "Prefer", "consistency=x").want(200)
+	if written.header.Get("Petstore-Consistency") != "" || read.header.Get("Preference-Applied") != "" {
+		t.Errorf("the headers are %v and %v", written.header, read.header)
+	}
+}
+
+// TestWalkDoesNotGoBack: the pages of a walk do not go back in time, whatever the
+// consistency of each request, and also if the server changes between pages.
+func TestWalkDoesNotGoBack(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	var token string
+	for i := range 4 {
+		token = tokenOf(r.post("/categories", object{"name": fmt.Sprint("Category ", i)}).want(201))
+	}
+	r.awaitReplica("/categories", token, "Category 3")
+	r.pair.Standby.Pause()
+	names := func(resp *response) string {
+		var names []string
+		for _, one := range decode[[]category](resp) {
+			names = append(names, one.Name)
+		}
+		return strings.Join(names, ", ")
+	}
+	page := func(path, consistency, want string, byReplica bool) (next string) {
+		t.Helper()
+		resp, replica := r.read(path, consistency)
+		if got := names(resp.want(200)); got != want || replica != byReplica {
+			t.Errorf("%s, consistency=%s: %s, by the replica: %t; want %s, %t", path, consistency, got, replica, want, byReplica)
+		}
+		return resp.link("next")
+	}
+	all := decode[[]category](r.get("/categories"))
+	newer := r.rename(all[1].ID, "renamed")
+
+	// The replica keeps its state, so a walk on it can continue there.
+	old := page("/categories?limit=1", "eventual", "Category 0", true)
+	page(old, "eventual", "Category 1", true)
+	page(old, token, "Category 1", true)
+	page(old, newer, "renamed", false)
+	// A walk that began on the primary continues there, until the replica has caught up.
+	for _, first := range []string{
+		page("/categories?limit=1", newer, "Category 0", false),
+		r.get("/categories?limit=1").want(200).link("next"),
+	} {
+		page(first, "eventual", "renamed", false)
+		page(first, token, "renamed", false)
+	}
+	recent := page("/categories?limit=1", newer, "Category 0", false)
+
+	r.pair.Standby.Resume()
+	r.awaitReplica(recent, "eventual", "renamed")
+	r.awaitReplica(old, newer, "renamed")
+}
+
+// TestSharedReadsOfReplicas: requests that share a read each get a state that includes
+// their own token.
+func TestSharedReadsOfReplicas(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	pet := r.newPet("old", 1)
+	token := tokenOf(r.patch(fmt.Sprint("/pets/", pet), object{"name": "old"}).want(200))
+	r.awaitReplica("/pets", token, "old")
+	r.pair.Standby.Pause()
+	newer := tokenOf(r.patch(fmt.Sprint("/pets/", pet), object{"name": "new"}).want(200))
+	// "" is a request without the preference
+	wanted := map[string]string{newer: "new", token: "old", "eventual": "old", "": "new"}
+	paths := []string{fmt.Sprint("/pets/", pet), "/pets", "/pets?sort=-id", "/pets?status=available"}
+
+	var clients sync.WaitGroup
+	for consistency, want := range wanted {
+		for _, path := range paths {
+			for range 3 {
+				clients.Go(func() {
+					for range 20 {
+						var header []string
+						if consistency != "" {
+							header = []string{"Prefer", "consistency=" + consistency}
+						}
+						resp, err := r.try("GET", path, nil, header...)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if resp.status != 200 || !strings.Contains(string(resp.body), want) {
+							t.Errorf("%s, consistency=%q: %d %s; want %s", path, consistency, resp.status, resp.body, want)
+						}
+					}
+				})
+			}
+		}
+	}
+	clients.Wait()
+}
+
+// TestReplicaServesAllReads: every GET with an API key can be read from a replica, with the
+// same response as from the primary.
+func TestReplicaServesAllReads(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	pet := r.newPet("Rex", 5)
+	order, category := r.newOrder(pet, 1), r.newCategory("Dogs")
+	message := r.post("/messages", object{"message": "Hello"}).want(202).header.Get("Location")
+	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201).header.Get("Location")
+	token := tokenOf(r.put(sandbox+"/faults", []object{{"operation": "*", "effect": "delay", "delayMs": 1}}).want(200))
+	r.newKey("other", auth.Read)
+	r.awaitReplica("/pets", token, "Rex")
+	for _, path := range []string{
+		"/pets", fmt.Sprint("/pets/", pet), fmt.Sprintf("/pets?id=%d", pet), fmt.Sprintf("/pets?id=%d&id=99", pet), "/pets?name=r&sort=-name", "/pets?status=available",
+		"/categories", fmt.Sprint("/categories/", category), "/store/orders", fmt.Sprint("/store/orders/", order), "/store/orders?shipDateFrom=2020-01-01T00:00:00Z",
+		fmt.Sprintf("/store/orders?petId=%d", pet), "/store/orders?complete=false", "/store/inventory", "/store/inventory?low=true", fmt.Sprint("/store/inventory/", pet),
+		"/store/inventory/summary", "/messages", message, "/account", keysPath, sandboxesPath, sandbox, sandbox + "/faults",
+	} {
+		primary := r.get(path).want(200)
+		r.want(path, token, strings.TrimSpace(string(primary.body)), true)
+		if head := r.do("HEAD", path, nil, "Prefer", "consistency=eventual").want(200); head.header.Get("Content-Length") != primary.header.Get("Content-Length") {
+			t.Errorf("HEAD %s: %v", path, head.header)
+		}
+		if !strings.HasPrefix(string(primary.body), "[") || path == sandbox+"/faults" {
+			continue
+		}
+		before := r.replicas.Reads(postgres.ReadFresh)
+		counted := r.do("GET", path, nil, "Prefer", "count=exact, consistency="+token).want(200)
+		if counted.header.Get("X-Total-Count") != r.do("GET", path, nil, "Prefer", "count=exact").header.Get("X-Total-Count") ||
+			r.replicas.Reads(postgres.ReadFresh) == before {
+			t.Errorf("%s: the count of the replica is %v", path, counted.header)
+		}
+	}
+	r.as(r.newKey("other", auth.Read)).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200)
+}

@@ -1,0 +1,98 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Position is a position in the write-ahead log (WAL) of a database: all that committed
+// before it. The zero Position is unknown, and no replica includes it.
+type Position struct {
+	// Timeline begins with the promotion of a primary. Later writes of the former primary
+	// are on another timeline.
+	Timeline uint32
+	LSN      uint64 // log sequence number, in bytes since the first record
+}
+
+// Includes reports whether a server at position p has all that committed before the
+// other one.
+func (p Position) Includes(other Position) bool {
+	return other.Timeline != 0 && p.Timeline == other.Timeline && p.LSN >= other.LSN
+}
+
+// Join returns the position that includes both, or the zero Position if there is none.
+func (p Position) Join(other Position) Position {
+	if p.Timeline != other.Timeline {
+		return Position{}
+	}
+	return Position{p.Timeline, max(p.LSN, other.LSN)}
+}
+
+// meet returns the position that both include, or the zero Position if there is none.
+func (p Position) meet(other Position) Position {
+	if p.Timeline != other.Timeline {
+		return Position{}
+	}
+	return Position{p.Timeline, min(p.LSN, other.LSN)}
+}
+
+// primaryPosition reads the position of a primary. It is the end of the WAL that was
+// inserted, which may not be written yet if synchronous_commit is off. The name of a WAL
+// file begins with the timeline.
+const primaryPosition = `-- name: PrimaryPosition :one
+SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)`
+
+// scanPrimary reads the row of primaryPosition.
+func scanPrimary(row pgx.Row) (Position, error) {
+	var lsn int64
+	var timeline string
+	if err := row.Scan(&lsn, &timeline); err != nil {
+		return Position{}, err
+	}
+	number, err := strconv.ParseUint(timeline, 16, 32)
+	if err != nil {
+		return Position{}, fmt.Errorf("postgres: the timeline %q: %w", timeline, err)
+	}
+	return Position{uint32(number), uint64(lsn)}, nil //nolint:gosec // an LSN is not negative
+}
+
+// Position returns the current position of the primary.
+func (d *DB) Position(ctx context.Context) (Position, error) {
+	return scanPrimary(d.QueryRow(ctx, primaryPosition))
+}
+
+// ReportPositions makes [Pipe] and [TransactAt] return the positions of their commits from
+// now on.
+func (d *DB) ReportPositions() { d.reports.Store(true) }
+
+// commit sends the queued statements of a transaction and COMMIT in one round trip. It
+// returns the result of COMMIT and the first error. If the pool reports positions, it
+// also returns the position after the commit.
+func (c *connection) commit(ctx context.Context, queued *pgx.Batch) (position Position, tag string, err error) {
+	statements, reports := len(queued.QueuedQueries), c.db.reports.Load()
+	queued.Queue("COMMIT")
+	if reports {
+		queued.Queue(primaryPosition)
+	}
+	results := c.SendBatch(ctx, queued)
+	for range statements + 1 {
+		commandTag, err := results.Exec()
+		if err != nil {
+			_ = results.Close() // returns the same error
+			return Position{}, "", err
+		}
+		tag = commandTag.String()
+	}
+	if !reports {
+		return Position{}, tag, results.Close()
+	}
+	// The transaction has ended, so an error from here on must not look like one of it.
+	if position, err = scanPrimary(results.QueryRow()); err != nil {
+		position = Position{}
+	}
+	_ = results.Close()
+	return position, tag, nil
+}
