@@ -1901,7 +1901,9 @@ func (b *SandboxIsClosedBatchResults) Close() error {
 }
 
 const standbyAwait = `-- name: StandbyAwait :batchexec
-SELECT pg_logical_emit_message(true, 'petstore', $1::text)
+SELECT pg_logical_emit_message(true, 'petstore', '')
+FROM account_state
+WHERE account_id = $1
 `
 
 type StandbyAwaitBatchResults struct {
@@ -1910,17 +1912,18 @@ type StandbyAwaitBatchResults struct {
 	closed bool
 }
 
-// As AwaitStandby in queries/idempotency_keys.sql.
-func (q *Queries) StandbyAwait(ctx context.Context, nothing []string) *StandbyAwaitBatchResults {
+// As AwaitStandby in queries/idempotency_keys.sql, but on a sharded cluster where the
+// account is.
+func (q *Queries) StandbyAwait(ctx context.Context, accountID []int64) *StandbyAwaitBatchResults {
 	batch := &pgx.Batch{}
-	for _, a := range nothing {
+	for _, a := range accountID {
 		vals := []interface{}{
 			a,
 		}
 		batch.Queue(standbyAwait, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &StandbyAwaitBatchResults{br, len(nothing), false}
+	return &StandbyAwaitBatchResults{br, len(accountID), false}
 }
 
 func (b *StandbyAwaitBatchResults) Exec(f func(int, error)) {

@@ -247,5 +247,8 @@ FROM (
 ) AS done;
 
 -- name: StandbyAwait :batchexec
--- As AwaitStandby in queries/idempotency_keys.sql.
-SELECT pg_logical_emit_message(true, 'petstore', @nothing::text);
+-- As AwaitStandby in queries/idempotency_keys.sql, but on a sharded cluster where the
+-- account is.
+SELECT pg_logical_emit_message(true, 'petstore', '')
+FROM account_state
+WHERE account_id = @account_id;

@@ -158,7 +158,8 @@ var tables = map[string]string{
 // age makes the deletion or the expiry of an account longer ago than a minute.
 func (f *fixture) age(id int64) {
 	f.t.Helper()
-	f.exec("UPDATE accounts SET deleted_at = CASE WHEN deleted_at IS NOT NULL THEN now() - interval '1 minute' END, expires_at = CASE WHEN parent_id IS NOT NULL THEN now() - interval '1 minute' END WHERE id = $1", id)
+	f.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1 AND deleted_at IS NOT NULL", id)
+	f.exec("UPDATE accounts SET expires_at = now() - interval '1 minute' WHERE id = $1 AND parent_id IS NOT NULL", id)
 }
 
 func (f *fixture) sweep() {

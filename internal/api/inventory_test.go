@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	"petstore/internal/pgtest"
 )
 
 func TestGetInventoryItem(t *testing.T) {
@@ -137,6 +138,7 @@ func TestInventorySummary(t *testing.T) {
 // pet becomes low or stops being low.
 func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the workers count updates")
 	p := start(t)
 	petID := p.newPet("Rex", 1000)
 	tx, err := p.db.Begin(t.Context())

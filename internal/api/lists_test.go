@@ -75,7 +75,7 @@ func (p *petstore) copy(table string, columns []string, size int, row func(int) 
 	p.t.Helper()
 	_, err := p.db.CopyFrom(p.t.Context(), pgx.Identifier{table}, columns, pgx.CopyFromSlice(size, func(i int) ([]any, error) { return row(i), nil }))
 	if err == nil && columns[1] == "id" && table != "messages" {
-		_, err = p.db.Exec(p.t.Context(), fmt.Sprintf("ALTER TABLE %s ALTER COLUMN id RESTART WITH %d", table, 1+size*idGap))
+		_, err = p.db.Exec(p.t.Context(), "SELECT setval(pg_get_serial_sequence($1, 'id'), $2, false)", table, 1+size*idGap)
 	}
 	if err != nil {
 		p.t.Fatal(err)

@@ -24,7 +24,7 @@ func TestMessage(t *testing.T) {
 		t.Errorf("createdAt %s is not now", sent.CreatedAt)
 	}
 	var durable bool
-	if err := p.db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM messages WHERE id = $1 AND message = 'hello')", sent.ID).Scan(&durable); err != nil || !durable {
+	if err := p.db.QueryRow(t.Context(), "SELECT count(*) = 1 FROM messages WHERE id = $1 AND message = 'hello'", sent.ID).Scan(&durable); err != nil || !durable {
 		t.Errorf("the message is not in the database: %v", err)
 	}
 	got := p.get(queued.header.Get("Location")).want(200)

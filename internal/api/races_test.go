@@ -222,7 +222,11 @@ func (s scene) heldUp(n int, run func(i int) error) {
 	tx, err := s.db.Begin(ctx)
 	if err == nil {
 		_, err = tx.Exec(ctx, `
-			SELECT FROM inventory JOIN pets ON pets.id = inventory.pet_id WHERE pets.id = $1 FOR UPDATE`, s.pet)
+			SELECT inventory.pet_id
+			FROM inventory
+			JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
+			WHERE inventory.account_id = $1 AND pets.id = $2
+			FOR UPDATE`, s.accountID(), s.pet)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -384,12 +388,13 @@ func (s *storm) wantPets(t *testing.T, condition string) {
 		SELECT format('pet %s is %s: %s in stock, %s held, open orders of %s, orders of %s', id, status, quantity, held, open, ordered)
 		FROM (
 			SELECT pets.id, pets.status, inventory.quantity, inventory.held,
-			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE pet_id = pets.id AND NOT complete) AS open,
-			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE pet_id = pets.id)                  AS ordered
+			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE account_id = $1 AND pet_id = pets.id AND NOT complete) AS open,
+			       (SELECT coalesce(sum(quantity), 0) FROM orders WHERE account_id = $1 AND pet_id = pets.id)                  AS ordered
 			FROM pets
-			LEFT JOIN inventory ON inventory.pet_id = pets.id
+			LEFT JOIN inventory ON inventory.account_id = $1 AND inventory.pet_id = pets.id
+			WHERE pets.account_id = $1
 		) AS pet
-		WHERE (`+condition+`) IS NOT true`)
+		WHERE (`+condition+`) IS NOT true`, s.servers[0].accountID())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,10 +119,10 @@ func (s scene) stored() shelf {
 	var held, sum int64
 	err := s.db.QueryRow(s.t.Context(), `
 		SELECT pets.status, inventory.quantity, inventory.held,
-		       ARRAY(SELECT quantity FROM orders WHERE pet_id = pets.id AND NOT complete ORDER BY quantity)
+		       ARRAY(SELECT quantity FROM orders WHERE account_id = $1 AND pet_id = pets.id AND NOT complete ORDER BY quantity)
 		FROM pets
-		LEFT JOIN inventory ON inventory.pet_id = pets.id
-		WHERE pets.id = $1`, s.pet).Scan(&have.Status, &have.Stock, &held, &have.Held)
+		LEFT JOIN inventory ON inventory.account_id = $1 AND inventory.pet_id = pets.id
+		WHERE pets.account_id = $1 AND pets.id = $2`, s.accountID(), s.pet).Scan(&have.Status, &have.Stock, &held, &have.Held)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return gone
 	}

@@ -21,8 +21,10 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }) // if the test failed
-	if _, err := lock.Exec(t.Context(), "SELECT FROM inventory WHERE pet_id = 1 AND account_id <> $1 FOR UPDATE", free.account); err != nil {
-		t.Fatal(err)
+	for _, tenant := range tenants[:locked] {
+		if _, err := lock.Exec(t.Context(), "SELECT pet_id FROM inventory WHERE account_id = $1 AND pet_id = 1 FOR UPDATE", tenant.account); err != nil {
+			t.Fatal(err)
+		}
 	}
 	atOnce(t, locked*each+1, func(i int) error {
 		if i < locked*each {

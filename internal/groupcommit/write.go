@@ -135,7 +135,7 @@ func (s *State) writeMessages(ctx context.Context, queries *db.Queries) {
 func (s *State) writeKeys(ctx context.Context, queries *db.Queries) {
 	if s.replays {
 		// The first request may have committed before the standby had it.
-		queries.StandbyAwait(ctx, []string{""})
+		queries.StandbyAwait(ctx, []int64{s.store.AccountID})
 	}
 	kept := db.IdempotencyKeysInsertParams{AccountID: s.store.AccountID}
 	for _, held := range s.keys {

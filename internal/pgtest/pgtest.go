@@ -95,6 +95,9 @@ var migrated = sync.OnceValues(func() (*server, error) { return withTemplate(fin
 // emptied finds the cluster and makes the template of [NewEmpty], once in this process.
 var emptied = sync.OnceValues(func() (*server, error) { return withTemplate(find, (*server).makeEmpty) })
 
+// leaseMutex allows one function at a time to use the lease.
+var leaseMutex sync.Mutex
+
 func withTemplate(find func() (*server, error), makeIt func(*server, context.Context) error) (*server, error) {
 	s, err := find()
 	if err != nil {
@@ -102,6 +105,8 @@ func withTemplate(find func() (*server, error), makeIt func(*server, context.Con
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), templateTimeout)
 	defer cancel()
+	leaseMutex.Lock()
+	defer leaseMutex.Unlock()
 	return s, s.locked(ctx, func() error { return makeIt(s, ctx) })
 }
 
@@ -127,6 +132,9 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 		t.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxPoolConns
+	if s.cluster != nil { // some tests make a statement fail or wait with a trigger
+		config.ConnConfig.RuntimeParams["citus.enable_unsafe_triggers"] = "on"
+	}
 	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
 	if s.replica != nil {
 		if err := s.replica.await(t.Context()); err != nil {

@@ -125,7 +125,7 @@ func (d *distribution) run(ctx context.Context) error {
 	}
 	for _, table := range tables {
 		if err := d.distribute(ctx, table); err != nil {
-			return err
+			return fmt.Errorf("postgres: distributing %s: %w", table, err)
 		}
 	}
 	begin := time.Now()
@@ -168,16 +168,26 @@ func (d *distribution) foreignKeys(ctx context.Context, tables []string) (drop, 
 }
 
 // distribute distributes one table and deletes the copy of its rows that stays behind.
+// The rows of an account are in shards of the same node.
 func (d *distribution) distribute(ctx context.Context, table string) error {
 	begin := time.Now()
-	step, statement := "distributed "+table, "SELECT create_distributed_table($1, 'account_id')"
+	step := "distributed " + table
+	var err error
 	if slices.Contains(referenceTables, table) {
-		step, statement = "copied "+table+" to every node", "SELECT create_reference_table($1)"
+		step = "copied " + table + " to every node"
+		_, err = d.tx.ExecContext(ctx, "SELECT create_reference_table($1)", table)
+	} else {
+		_, err = d.tx.ExecContext(ctx, `
+			SELECT create_distributed_table($1, 'account_id', colocate_with => coalesce(
+				(SELECT logicalrelid::text FROM pg_dist_partition JOIN pg_class ON oid = logicalrelid
+				 WHERE partmethod = 'h' AND relnamespace = current_schema()::regnamespace ORDER BY logicalrelid LIMIT 1),
+				'default'))`, table)
 	}
-	for _, statement := range []string{statement, "SELECT truncate_local_data_after_distributing_table($1)"} {
-		if _, err := d.tx.ExecContext(ctx, statement, table); err != nil {
-			return fmt.Errorf("postgres: distributing %s: %w", table, err)
-		}
+	if err != nil {
+		return err
+	}
+	if _, err := d.tx.ExecContext(ctx, "SELECT truncate_local_data_after_distributing_table($1)", table); err != nil {
+		return err
 	}
 	d.report(step, time.Since(begin))
 	return nil

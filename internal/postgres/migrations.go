@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,10 @@ type Migration struct {
 // the pool, because a migration may take longer. It returns an error if the connection
 // leads through a pooler, which would leave the session lock on a connection of others.
 func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
+	return openMigrations(ctx, url, migrations.FS)
+}
+
+func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, error) {
 	config, err := pgxpool.ParseConfig(url) // unlike pgx, it removes pool_* parameters
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -63,7 +68,7 @@ func OpenMigrations(ctx context.Context, url string) (*Migrations, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS, goose.WithSessionLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
 	}

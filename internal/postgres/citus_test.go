@@ -1,0 +1,357 @@
+//go:build citus
+
+package postgres_test
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/migrations"
+)
+
+// literals are values of the parameters of queries, by the OID of their type.
+var literals = map[uint32]string{
+	pgtype.Int8OID: "'1'", pgtype.Int4OID: "'1'", pgtype.Float8OID: "'1'", pgtype.TextOID: "'a'", pgtype.BoolOID: "'true'",
+	pgtype.TimestamptzOID: "'2026-01-01'", pgtype.ByteaOID: `'\x01'`,
+	pgtype.Int8ArrayOID: "'{1}'", pgtype.Int4ArrayOID: "'{1}'", pgtype.TextArrayOID: "'{a}'", pgtype.BoolArrayOID: "'{true}'",
+	pgtype.TimestamptzArrayOID: "'{2026-01-01}'", pgtype.ByteaArrayOID: `'{"\\x01"}'`,
+}
+
+// The kinds of plans on Citus.
+const (
+	oneTask   = "one task on one shard"
+	onlyHere  = "only the coordinator"
+	copyRows  = "the coordinator copies the rows to one shard" // a multi-row INSERT … SELECT from arrays
+	severally = "several tasks of one shard each"              // an update of api_keys, whose notification is sent here
+	allShards = "tasks on all shards"
+)
+
+// planExceptions lists the queries that do not run as one task, by kind. Those on all
+// shards are maintenance, which no request runs.
+var planExceptions = map[string][]string{
+	onlyHere: {
+		"AwaitStandby", "IDsReserve", "IdempotencyKeysTryLockSweep", "SampleReserveOrderIDs", "SampleReservePetIDs",
+		"SchemaIsCurrent", "SigningKeyGet", "TransactionTime",
+	},
+	copyRows:  {"IdempotencyKeysInsert", "MessagesInsert", "OrdersInsert", "PetsInsert", "StockInsert"},
+	severally: {"APIKeyRevoke", "APIKeyRevokeAll", "APIKeyRevokeOwn", "APIKeyRotate"},
+	allShards: {"APIKeyMarkUsed", "IdempotencyKeySweep"},
+}
+
+// TestPlansOnCitus checks that each query of a request runs on one shard.
+func TestPlansOnCitus(t *testing.T) {
+	t.Parallel()
+	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
+	if _, err := queries.Exec(t.Context(), "RESET plan_cache_mode"); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for name, sql := range queries.queries {
+		kind := planKind(explainWithValues(t, queries.Conn, name, sql))
+		got[kind] = append(got[kind], name)
+	}
+	for kind := range got {
+		slices.Sort(got[kind])
+	}
+	t.Logf("%d queries run as one task on one shard", len(got[oneTask]))
+	if len(got[oneTask]) < 90 {
+		t.Errorf("only %d queries run as one task: %v", len(got[oneTask]), got[oneTask])
+	}
+	delete(got, oneTask)
+	if diff := cmp.Diff(planExceptions, got); diff != "" {
+		t.Errorf("queries that do not run as one task (-listed +found):\n%s", diff)
+	}
+}
+
+// planKind returns the kind of a plan.
+func planKind(plan string) string {
+	tasks := strings.Count(plan, "Task Count: ")
+	switch {
+	case !strings.Contains(plan, "Citus"):
+		return onlyHere
+	case tasks != strings.Count(plan, "Task Count: 1\n"):
+		return allShards
+	case strings.Contains(plan, "INSERT/SELECT method: pull to coordinator"):
+		if tasks == 0 {
+			return copyRows
+		}
+		return allShards
+	case tasks == 1 && !strings.Contains(plan, "Distributed Subplan"):
+		return oneTask
+	}
+	return severally
+}
+
+// explainWithValues returns the plan of a prepared query for some values.
+func explainWithValues(t *testing.T, conn *pgx.Conn, name, sql string) string {
+	t.Helper()
+	prepared, err := conn.Prepare(t.Context(), "p_"+name, sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []string
+	for _, oid := range prepared.ParamOIDs {
+		if literals[oid] == "" {
+			t.Fatalf("%s: no value for the type %d", name, oid)
+		}
+		values = append(values, literals[oid])
+	}
+	explain := "EXPLAIN EXECUTE " + pgx.Identifier{"p_" + name}.Sanitize()
+	if len(values) > 0 {
+		explain += "(" + strings.Join(values, ", ") + ")"
+	}
+	rows, err := conn.Query(t.Context(), explain)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// fewShards makes the tables that a test distributes have few shards, which is faster.
+func fewShards(url string) string { return url + "&citus.shard_count=4" }
+
+// kinds returns the kind of each table of a store and of the reference tables.
+func kinds(t *testing.T, database *pgtest.Database) map[string]string {
+	t.Helper()
+	rows, err := database.Pool.Query(t.Context(), "SELECT table_name::text, citus_table_type || ' ' || distribution_column FROM citus_tables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	var table, kind string
+	if _, err := pgx.ForEachRow(rows, []any{&table, &kind}, func() error { all[table] = kind; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// wantKinds returns the kinds of all tables, with some more tables of a store.
+func wantKinds(more ...string) map[string]string {
+	want := map[string]string{"accounts": "reference <none>", "api_keys": "reference <none>"}
+	for _, table := range append(more, storeTables...) {
+		want[table] = "distributed account_id"
+	}
+	return want
+}
+
+const someRows = `
+	INSERT INTO accounts (name) SELECT 'account ' || n FROM generate_series(1, 20) AS n;
+	INSERT INTO account_state (account_id) SELECT id FROM accounts;
+	INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256) SELECT id, 'k', 'read', 'p', sha256(id::text::bytea) FROM accounts;
+	INSERT INTO categories (account_id, id, name, name_key) SELECT id, 1, 'Dogs', 'dogs' FROM accounts;
+	INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT a.id, n, 1, 'Rex', 'rex' FROM accounts AS a, generate_series(1, 100) AS n;
+	INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 5 FROM pets;
+	INSERT INTO orders (account_id, id, pet_id, quantity) SELECT account_id, id, id, 1 FROM pets;
+	INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body)
+		SELECT account_id, id, 'k', sha256(''), 201, '/', '{}' FROM api_keys`
+
+// TestDistribute distributes a database with rows, and does nothing the second time.
+func TestDistribute(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	m := openMigrations(t, fewShards(database.OwnerURL))
+	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "run petstore migrate up first") {
+		t.Errorf("without tables: %v", err)
+	}
+	if _, err := m.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := kinds(t, database); len(got) > 0 {
+		t.Errorf("up has distributed %v", got)
+	}
+	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
+		t.Fatal(err)
+	}
+	before := constraints(t, database)
+	var steps []string
+	if err := m.Distribute(t.Context(), func(step string, _ time.Duration) { steps = append(steps, step) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != len(storeTables)+2+1 || steps[0] != "copied accounts to every node" || !slices.Contains(steps, "distributed pets") {
+		t.Errorf("steps %q", steps)
+	}
+	if diff := cmp.Diff(wantKinds(), kinds(t, database)); diff != "" {
+		t.Errorf("tables (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, constraints(t, database)); diff != "" {
+		t.Errorf("constraints (-before +after):\n%s", diff)
+	}
+	for table, want := range map[string]int{"accounts": 20, "api_keys": 20, "pets": 2000, "orders": 2000, "idempotency_keys": 20} {
+		var got, left int
+		err := database.Pool.QueryRow(t.Context(), "SELECT count(*), pg_relation_size($1::text::regclass) FROM "+table, table).Scan(&got, &left)
+		if err != nil || got != want || left != 0 {
+			t.Errorf("%s has %d rows, want %d, and %d bytes on the coordinator: %v", table, got, want, left, err)
+		}
+	}
+	steps = nil
+	if err := m.Distribute(t.Context(), func(step string, _ time.Duration) { steps = append(steps, step) }); err != nil || len(steps) > 0 {
+		t.Errorf("the second time: %q, %v", steps, err)
+	}
+}
+
+// constraints describes the constraints of all tables.
+func constraints(t *testing.T, database *pgtest.Database) []string {
+	t.Helper()
+	all := schema(t, database.Pool)
+	return slices.DeleteFunc(all, func(line string) bool { return !strings.HasPrefix(line, "constraint ") })
+}
+
+// TestDistributeWithoutWorkers: distribute explains what is missing.
+func TestDistributeWithoutWorkers(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	if _, err := database.Pool.Exec(t.Context(), "SELECT citus_remove_node(nodename, nodeport) FROM pg_dist_node WHERE groupid <> 0"); err != nil {
+		t.Fatal(err)
+	}
+	m := openMigrations(t, database.OwnerURL)
+	if _, err := m.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Distribute(t.Context(), func(string, time.Duration) {}); err == nil || !strings.Contains(err.Error(), "citus_add_node") {
+		t.Errorf("without a worker: %v", err)
+	}
+}
+
+// laterMigrations are the migrations of this program and two later ones.
+func laterMigrations(t *testing.T) fs.FS {
+	t.Helper()
+	all := fstest.MapFS{
+		"00098_create_visits.sql": {Data: []byte(`-- +goose Up
+ALTER TABLE pets ADD COLUMN nickname text;
+ALTER TABLE pets ADD CONSTRAINT pets_nickname_check CHECK (char_length(nickname) <= 200);
+CREATE INDEX pets_nickname_idx ON pets (account_id, nickname, id);
+ALTER TABLE accounts ADD COLUMN plan text NOT NULL DEFAULT 'free';
+CREATE TABLE visits (
+    account_id bigint NOT NULL,
+    id         bigint GENERATED BY DEFAULT AS IDENTITY (START 1001 MAXVALUE 9007199254740991),
+    pet_id     bigint NOT NULL,
+    CONSTRAINT visits_pkey PRIMARY KEY (account_id, id)
+);
+COMMENT ON TABLE visits IS 'Visits of pets.';
+-- +goose Down
+DROP TABLE visits;
+ALTER TABLE accounts DROP COLUMN plan;
+ALTER TABLE pets DROP COLUMN nickname;
+`)},
+		"00099_add_visits_keys.sql": {Data: []byte(`-- +goose Up
+ALTER TABLE visits ADD CONSTRAINT visits_account_id_fkey FOREIGN KEY (account_id) REFERENCES accounts (id);
+ALTER TABLE visits ADD CONSTRAINT visits_pet_id_fkey FOREIGN KEY (account_id, pet_id) REFERENCES pets (account_id, id);
+-- +goose Down
+ALTER TABLE visits DROP CONSTRAINT visits_pet_id_fkey;
+ALTER TABLE visits DROP CONSTRAINT visits_account_id_fkey;
+`)},
+	}
+	for name, file := range all {
+		for _, broken := range brokenMigrationRules(name, string(file.Data)) {
+			t.Errorf("%s has %s", name, broken)
+		}
+	}
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		text, err := fs.ReadFile(migrations.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = &fstest.MapFile{Data: text}
+	}
+	return all
+}
+
+// TestLaterMigrations: up applies later migrations to a distributed database, distributes
+// their tables, and down reverts them.
+func TestLaterMigrations(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
+		t.Fatal(err)
+	}
+	m, err := postgres.OpenMigrationsOf(t.Context(), database.OwnerURL, laterMigrations(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for range 2 {
+		applied, err := m.Up(t.Context())
+		if err != nil || len(applied) != 2 {
+			t.Fatalf("applied %v: %v", applied, err)
+		}
+		if diff := cmp.Diff(wantKinds("visits"), kinds(t, database)); diff != "" {
+			t.Errorf("tables (-want +got):\n%s", diff)
+		}
+		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO visits (account_id, pet_id) SELECT account_id, id FROM pets"); err != nil {
+			t.Error(err)
+		}
+		if _, err := database.Pool.Exec(t.Context(), "INSERT INTO visits (account_id, pet_id) VALUES (1001, 1000000)"); !postgres.IsForeignKeyViolation(err) {
+			t.Errorf("a visit of a missing pet: %v", err)
+		}
+		if applied, err := m.Up(t.Context()); err != nil || len(applied) > 0 {
+			t.Errorf("applied again %v: %v", applied, err)
+		}
+		for range 2 {
+			if _, err := m.Down(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestServingRoleOnCitus: the role has its privileges on the shards too, and no others.
+func TestServingRoleOnCitus(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), someRows); err != nil {
+		t.Fatal(err)
+	}
+	serving := open(t, database.URL, 2)
+	var pets int
+	if err := serving.QueryRow(t.Context(), "SELECT count(id) FROM pets WHERE account_id = 1001").Scan(&pets); err != nil || pets != 100 {
+		t.Errorf("%d pets: %v", pets, err)
+	}
+	for _, statement := range []string{
+		"ALTER TABLE pets ADD COLUMN mine int", "TRUNCATE orders", "DROP TABLE orders", "UPDATE api_keys SET scope = 'admin'",
+		"SELECT citus_drain_node('127.0.0.1', 1)", "SELECT citus_add_node('127.0.0.1', 1)", "SELECT undistribute_table('pets')",
+		"UPDATE pg_dist_node SET nodeport = 1", "SELECT create_reference_table('pets')",
+	} {
+		_, err := serving.Exec(t.Context(), statement)
+		if err == nil {
+			t.Errorf("%s succeeded", statement)
+		}
+	}
+}
+
+// TestSettingsOnWorkers: the settings of a role apply on workers, but startup parameters do
+// not.
+func TestSettingsOnWorkers(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	role := newRole(t, database, "LOGIN")
+	if _, err := database.Pool.Exec(t.Context(), fmt.Sprintf("ALTER ROLE %s SET lock_timeout = '1234ms'", role)); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := database.Pool.Query(t.Context(), "SELECT result FROM run_command_on_workers(format('SELECT setconfig FROM pg_db_role_setting WHERE setrole = %L::regrole', $1::text))", role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if diff := cmp.Diff([]string{"{lock_timeout=1234ms}", "{lock_timeout=1234ms}"}, settings); err != nil || diff != "" {
+		t.Errorf("settings on two workers (-want +got): %v\n%s", err, diff)
+	}
+}

@@ -1,0 +1,11 @@
+package postgres
+
+import (
+	"context"
+	"io/fs"
+)
+
+// OpenMigrationsOf is [OpenMigrations] with other migrations.
+func OpenMigrationsOf(ctx context.Context, url string, files fs.FS) (*Migrations, error) {
+	return openMigrations(ctx, url, files)
+}
