@@ -341,7 +341,7 @@ func TestStatementSentences(t *testing.T) {
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
 		`the migration 00001_create_accounts.sql failed: relation "accounts" already exists (SQLSTATE 42P07)`)
 	serving := pgtest.New(t)
-	wantSentence(t, []string{"DATABASE_URL=" + serving.URL}, []string{"migrate", "down", "--yes"}, false,
+	wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
 	if err := plain(context.Canceled); err.Error() != "interrupted" {

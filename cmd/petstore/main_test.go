@@ -109,6 +109,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_STARTUP_WAIT=30", "PETSTORE_MAX_BODY_BYTES=-1", "PETSTORE_MAX_HEADER_BYTES=8191", "PETSTORE_MAX_CONNECTIONS=0", "PETSTORE_REQUEST_TIMEOUT=0s",
 		"PETSTORE_SHUTDOWN_GRACE=-1s", "PETSTORE_LOG_LEVEL=loud", "PETSTORE_LOG_FORMAT=xml",
 		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
+		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
@@ -116,7 +117,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		t.Fatal("serve accepts an invalid configuration")
 	}
 	for _, name := range []string{
-		"DATABASE_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
+		"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_ADDR", "PETSTORE_ADMIN_ADDR", "PETSTORE_BASE_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_STARTUP_WAIT",
 		"PETSTORE_MAX_HEADER_BYTES must be between 8192 and 1048576, but is 8191", "PETSTORE_MAX_CONNECTIONS must be between 1 and 1000000, but is 0",
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
 		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
@@ -231,7 +232,7 @@ func TestMigrate(t *testing.T) {
 // TestServingRole: migrate up grants the serving role all privileges that it needs.
 func TestServingRole(t *testing.T) {
 	t.Parallel()
-	role, err := url.Parse(pgtest.New(t).URL)
+	role, err := url.Parse(pgtest.New(t).DirectURL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"net"
@@ -90,6 +91,34 @@ func (p *Pooler) connect() (*pgconn.HijackedConn, error) {
 		return nil, err
 	}
 	return conn.Hijack()
+}
+
+// NewRole creates a role without privileges and settings, which the test drops at its
+// end. It returns its name and the URL of the database for the role.
+func (d *Database) NewRole(t testing.TB) (role, roleURL string) {
+	t.Helper()
+	address, err := url.Parse(d.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role = strings.TrimPrefix(address.Path, "/") // unique on the server
+	password := rand.Text()
+	if _, err := d.Pool.Exec(t.Context(), "CREATE ROLE "+quote(role)+" LOGIN PASSWORD '"+password+"'"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+		defer cancel()
+		if _, err := d.Pool.Exec(ctx, "DROP OWNED BY "+quote(role)+"; DROP ROLE "+quote(role)); err != nil {
+			t.Error(err)
+		}
+	})
+	query := address.Query()
+	query.Del("user")
+	query.Del("password")
+	address.RawQuery = query.Encode()
+	address.User = url.UserPassword(role, password)
+	return role, address.String()
 }
 
 // pooled is a client of a Pooler.

@@ -1,10 +1,8 @@
 package postgres_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,31 +13,6 @@ import (
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
-
-// withRole returns the URL of a database for a new role of this test.
-func withRole(t *testing.T, database *pgtest.Database) (role, roleURL string) {
-	t.Helper()
-	owner, err := url.Parse(database.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	role = strings.TrimPrefix(owner.Path, "/") // unique on the server
-	quoted := pgx.Identifier{role}.Sanitize()
-	if _, err := database.Pool.Exec(t.Context(), "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := database.Pool.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+quoted); err != nil {
-			t.Error(err)
-		}
-	})
-	query := owner.Query()
-	query.Del("user")
-	query.Del("password")
-	owner.RawQuery = query.Encode()
-	owner.User = url.UserPassword(role, "secret")
-	return role, owner.String()
-}
 
 // valueOf returns a setting of the pool's sessions.
 func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
@@ -55,7 +28,7 @@ func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
 func TestSettingsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	role, roleURL := withRole(t, database)
+	role, roleURL := database.NewRole(t)
 	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
 		t.Errorf("a direct connection: %v", err)
 	}
@@ -106,7 +79,7 @@ func TestSettingsBehindAPooler(t *testing.T) {
 func TestSettingsOfCitus(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	role, roleURL := withRole(t, database)
+	role, roleURL := database.NewRole(t)
 	// The table of the distributed tables is enough to look like Citus.
 	if _, err := database.Pool.Exec(t.Context(), "CREATE TABLE pg_dist_partition ()"); err != nil {
 		t.Fatal(err)
@@ -130,7 +103,7 @@ func TestSettingsOfCitus(t *testing.T) {
 func TestPreparedStatementsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	role, roleURL := withRole(t, database)
+	role, roleURL := database.NewRole(t)
 	for _, sql := range postgres.RoleSettings(role) {
 		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -207,8 +180,7 @@ func TestListenerBehindAPooler(t *testing.T) {
 	for len(e.alive) > 0 {
 		<-e.alive
 	}
-	failures := strings.Count(e.log.String(), "failures=1 ")
-	eventually(t, "it does not listen", func() bool { return strings.Count(e.log.String(), "failures=1 ") > failures || failures > 0 })
+	eventually(t, "it tries to listen again", func() bool { return strings.Contains(e.log.String(), "cannot listen") })
 	if len(e.alive) > 0 {
 		t.Error("it was alive on another server than the pooler's")
 	}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// TestServeBehindAPooler: serve says what the role lacks. With those settings it serves,
+// and a revoked key stops within a second, with and without a direct URL.
+func TestServeBehindAPooler(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	role, roleURL := database.NewRole(t)
+	must(t, []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+	pooler := pgtest.StartPooler(t, roleURL)
+	environ := []string{"DATABASE_URL=" + pooler.URL + "&default_query_exec_mode=exec", "PETSTORE_ADDR=127.0.0.1:0"}
+
+	settings := postgres.RoleSettings(role)
+	wantSentence(t, environ, []string{"serve"}, false, `the database role "`+role+`" lacks settings that a connection pooler or Citus does not pass on; run as its administrator: `+
+		strings.Join(settings, "; ")+"; then make the pooler reconnect")
+	for _, sql := range settings {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantSentence(t, []string{"DATABASE_URL=" + pooler.URL, "PETSTORE_ADDR=127.0.0.1:0"}, []string{"serve"}, false,
+		"the connection pooler does not keep prepared statements; add default_query_exec_mode=exec to DATABASE_URL, or set max_prepared_statements in PgBouncer 1.21 or later")
+
+	for name, more := range map[string][]string{"without a direct URL": nil, "with one": {"PETSTORE_DIRECT_URL=" + roleURL}} {
+		t.Run(name, func(t *testing.T) {
+			environ := append(more, environ...)
+			key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+			p := begin(t, t.TempDir(), environ, "serve")
+			base := p.address()
+			if more == nil {
+				p.expect("set PETSTORE_DIRECT_URL")
+			} else {
+				p.awaitListener(database)
+			}
+			if got := status(t, base+"/pets", key); got != http.StatusOK {
+				t.Errorf("GET /pets: %d", got)
+			}
+			must(t, environ, "key", "revoke", key[:len("petstore_")+8])
+			for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; {
+				if time.Now().After(deadline) {
+					t.Fatal("a revoked key works for longer than a second")
+				}
+			}
+			if code := p.end(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit code %d after SIGTERM", code)
+			}
+		})
+	}
+}
+
+// awaitListener waits until the program listens for revoked keys.
+func (p *process) awaitListener(database *pgtest.Database) {
+	p.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		var listening bool
+		if err := database.Pool.QueryRow(p.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'petstore listen' AND (query LIKE 'LISTEN%' OR query LIKE '-- ping%'))`).Scan(&listening); err != nil {
+			p.t.Fatal(err)
+		}
+		if listening {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatal("the program does not listen")
+		}
+	}
+}
+
+// TestDirectURL: migrate and seed go past a pooler.
+func TestDirectURL(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	pooler := pgtest.StartPooler(t, database.OwnerURL)
+	environ := []string{"DATABASE_URL=" + pooler.URL}
+	for _, args := range [][]string{{"migrate", "up"}, {"migrate", "status"}, {"migrate", "down", "--yes"}, {"migrate", "version"}} {
+		wantSentence(t, environ, args, false, "migrations need a connection without a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
+	}
+	environ = append(environ, "PETSTORE_DIRECT_URL="+database.OwnerURL)
+	must(t, environ, "migrate", "up")
+	must(t, environ, "seed", "--account", "acme")
+}
+
+// TestRoleSettingsAreDocumented: the script and the page have the statements that a role
+// needs behind a pooler.
+func TestRoleSettingsAreDocumented(t *testing.T) {
+	t.Parallel()
+	want := strings.ReplaceAll(strings.Join(postgres.RoleSettings("petstore_serving"), ";\n")+";\n", `"`, "")
+	for _, path := range []string{"deploy/postgres/serving-role.sql", "docs/deploying.md"} {
+		text, err := os.ReadFile(filepath.Join("../..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := regexp.MustCompile("(?m)^ALTER ROLE .*\n").FindAllString(string(text), -1)
+		if strings.Join(got, "") != want {
+			t.Errorf("%s has\n%swant\n%s", path, strings.Join(got, ""), want)
+		}
+	}
+}
