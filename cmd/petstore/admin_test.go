@@ -50,6 +50,7 @@ func read(t *testing.T, url string) string {
 func TestAdmin(t *testing.T) {
 	t.Parallel()
 	environ := []string{
+		replicasVariable, // polls would use a connection now and then
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_RATE_LIMIT=1", "PETSTORE_RATE_BURST=5", "PETSTORE_AUTH_FAILURE_LIMIT=1",
 	}

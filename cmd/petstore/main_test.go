@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -37,7 +38,8 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	flag.Parse()
+	os.Exit(runWithReplica(m.Run, flag.Lookup("test.run").Value.String() == ""))
 }
 
 // execute runs a command in this process and searches its output for secrets. The
@@ -48,7 +50,7 @@ func execute(t *testing.T, environ []string, args ...string) (stdout, stderr str
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	learnEnviron(environ)
-	environ = append([]string{"PETSTORE_ADMIN_ADDR=off"}, environ...)
+	environ = append([]string{"PETSTORE_ADMIN_ADDR=off"}, withReplica(environ)...)
 	err = run(ctx, args, &program{environ: environ, stdin: strings.NewReader(""), stdout: &out, stderr: &errs})
 	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
@@ -455,7 +457,7 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
-	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
+	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
 	learnEnviron(environ)
 	read, write := io.Pipe()
 	var stdout, stderr bytes.Buffer

@@ -107,6 +107,7 @@ func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := startCollector(t)
 	environ := []string{
+		replicasVariable, // each statement would have the position of its server in its span
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_LOG_FORMAT=json",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url, "OTEL_SERVICE_NAME=shop",
 	}

@@ -41,6 +41,9 @@ type petstore struct {
 	verifier *auth.Verifier
 	key      string // API key of the client; "" sends none
 	log      *logBuffer
+	// replica lets the client read on a standby; nil except on the engine
+	// [pgtest.Replica].
+	replica *replicaReads
 }
 
 // start starts a server. Its client has an admin key.
@@ -59,6 +62,7 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	}
 	t.Cleanup(pool.Close)
 	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool), db.New(pool.Writing())), log: &logBuffer{}}
+	p.replica = openReplica(t, database, pool)
 	p.key = p.newKey("tester", auth.Admin)
 	p.watchLog()
 	return p.with(func(*api.Options) {})
@@ -74,7 +78,13 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
 	}
+	if p.replica != nil {
+		options.Replicas = p.replica.replicas
+	}
 	change(&options)
+	if options.DB != p.pool {
+		options.Replicas = nil // it follows the primary of the other pool
+	}
 	server, err := api.New(options)
 	if err != nil {
 		p.t.Fatal(err)
@@ -83,6 +93,9 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	p.t.Cleanup(listening.Close)
 	other := *p
 	other.server, other.url, other.pool, other.verifier = server, listening.URL, options.DB, options.Verifier
+	if options.Replicas == nil {
+		other.replica = nil
+	}
 	return &other
 }
 
@@ -223,6 +236,7 @@ func (p *petstore) try(method, target string, body any, header ...string) (*resp
 // send sends a prepared request with this body.
 func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 	p.t.Helper()
+	preference := p.replica.prefer(request)
 	received, err := client.Do(request)
 	if err != nil {
 		return nil, err
@@ -239,6 +253,7 @@ func (p *petstore) send(request *http.Request, sent []byte) (*response, error) {
 	}
 	searchResponse(p.t, request, received, text)
 	theContract().check(p.t, request, sent, received, text)
+	p.replica.learn(p.t, p.server, received.Header, preference)
 	return &response{t: p.t, what: request.Method + " " + request.URL.RequestURI(), status: received.StatusCode, header: received.Header, body: text}, nil
 }
 

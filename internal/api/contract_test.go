@@ -182,6 +182,10 @@ func TestMain(m *testing.M) {
 			fmt.Fprintf(os.Stderr, "codes in the tables of openapi.yaml (-) differ from the codes seen by tests (+):\n%s", diff)
 			code = 1
 		}
+		if !checkShare() {
+			fmt.Fprintf(os.Stderr, "the standby served too few reads, want %.0f%%\n", 100*leastShare)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 // List is a list of an account with a filter and a sort.
@@ -19,6 +20,15 @@ type List struct {
 func SealCursor(secret []byte, list List, at httpjson.Position) string {
 	p := &page{account: list.Account, sort: list.Sort, path: list.Path, url: &url.URL{RawQuery: list.Query.Encode()}}
 	return httpjson.SealCursor(secret, p.listID(), at)
+}
+
+// PositionOf returns the position of a consistency token.
+func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Position, error) {
+	position, err := s.wantedPosition(ctx, token)
+	if err != nil {
+		return postgres.Position{}, err
+	}
+	return *position, nil
 }
 
 // SweepAccountsOnce deletes the data of ended accounts.

@@ -136,7 +136,7 @@ func (r *response) wantUnavailable() {
 // keys.
 func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := start(t).readingPrimary()
 	p.oneOfEach()
 	p.get("/pets").want(200)
 	p.pool.Close()
@@ -156,7 +156,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 // a lock or a connection. Afterwards the data is unchanged and the operations work.
 func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := start(t).readingPrimary()
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "api_keys"}
 	before := p.contents(tables)
@@ -288,7 +288,7 @@ func TestConnectionLost(t *testing.T) {
 // error.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := start(t).readingPrimary()
 	p.oneOfEach()
 	const id = "left-alone"
 	leaving, leave := context.WithCancel(t.Context())

@@ -239,7 +239,7 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 	}
 	p.pool.Close()
 	p.verifier.Trust()
-	known.get("/categories").want(503).wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
+	known.readingPrimary().get("/categories").want(503).wantLimit(`"key";q=5;w=5`, `"key";r=4;t=1`)
 
 	known.as("").get("/pets").want(401).wantNoLimit()
 	known.as("x").get("/pets").want(401).wantNoLimit()
@@ -248,7 +248,7 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 	known.get("/livez").want(200).wantNoLimit()
 	known.get("/openapi.json").want(200).wantNoLimit()
 	known.do("OPTIONS", "/pets", nil).want(204).wantNoLimit()
-	p.get("/pets").want(503).wantNoLimit() // a server without a limit
+	p.readingPrimary().get("/pets").want(503).wantNoLimit() // a server without a limit
 }
 
 // TestEveryOperationIsLimited: a limited request has no effect.
@@ -1101,7 +1101,7 @@ func TestSlowBody(t *testing.T) {
 func TestTimeLimits(t *testing.T) {
 	t.Parallel()
 	const short = 100 * time.Millisecond
-	p := start(t)
+	p := start(t).readingPrimary()
 	shortRequest := p.with(func(o *api.Options) { o.RequestTimeout = short })
 	shortStatement := p.withSession("statement_timeout", short.String())
 	shortLock := p.withSession("lock_timeout", short.String())

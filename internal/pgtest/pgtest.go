@@ -59,6 +59,7 @@ func New(t testing.TB) *Database {
 	database.URL = database.DirectURL
 	if s.replica != nil {
 		database.ReplicaURL = s.servingURL(s.replica.databaseURL(name))
+		replicas.Store(database.URL, database.ReplicaURL)
 	}
 	if engine, _ := CurrentEngine(); engine == PgBouncer { // findServer has returned its error
 		dir, err := pgBouncer()

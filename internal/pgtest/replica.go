@@ -124,6 +124,16 @@ func (r *replicaServer) await(ctx context.Context) error {
 	return nil
 }
 
+// replicas has the ReplicaURL of each database by its URL.
+var replicas sync.Map
+
+// ReplicaOf returns the ReplicaURL of the database whose URL this is, or "" if it has none.
+func ReplicaOf(databaseURL string) string {
+	replica, _ := replicas.Load(databaseURL)
+	address, _ := replica.(string)
+	return address
+}
+
 // databaseURL returns the URL of a database on the standby.
 func (r *replicaServer) databaseURL(name string) *url.URL {
 	address := *r.url

@@ -1,0 +1,147 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"petstore/internal/api"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// replicaReads lets clients read on the standby of a database, on the engine
+// [pgtest.Replica]. Every GET and HEAD then has the newest consistency token that a
+// response had. Before the first one, it has consistency=eventual.
+type replicaReads struct {
+	replicas *postgres.Replicas
+
+	mu    sync.Mutex
+	token string
+	at    postgres.Position
+}
+
+// leastShare is the share of the reads that the standby must serve, of those that all tests
+// of this package allow. The primary serves the others, because the standby is late.
+const leastShare = 0.7
+
+// The reads of all tests so far that allow the standby, and those that it served.
+var readsAllowed, readsOfStandby atomic.Uint64
+
+// readersOf has the replicaReads of each database, because servers on one database share
+// the tokens.
+var readersOf sync.Map // of *replicaReads by *pgtest.Database
+
+// openReplica returns the replicaReads of a database; nil: it has no standby.
+func openReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB) *replicaReads {
+	t.Helper()
+	if database.ReplicaURL == "" {
+		return nil
+	}
+	if known, ok := readersOf.Load(database); ok {
+		return known.(*replicaReads) //nolint:forcetypeassert // all are
+	}
+	const maxConns, maxLag = 8, time.Minute
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{database.ReplicaURL},
+		postgres.ReplicaOptions{MaxConns: maxConns, MaxLag: maxLag, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var polls sync.WaitGroup
+	polls.Go(func() { replicas.Run(ctx) })
+	r := &replicaReads{replicas: replicas}
+	readersOf.Store(database, r)
+	t.Cleanup(func() {
+		readersOf.Delete(database)
+		cancel()
+		polls.Wait()
+		replicas.Close()
+		for _, reason := range postgres.ReadReasons() {
+			if reason != postgres.ReadByDefault {
+				readsAllowed.Add(replicas.Reads(reason))
+			}
+		}
+		readsOfStandby.Add(replicas.Reads(postgres.ReadFresh))
+	})
+	for !replicas.Status(0).InRotation {
+		if t.Context().Err() != nil {
+			t.Fatal("the standby is not in rotation")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return r
+}
+
+// readingPrimary returns the same server with a client that allows no standby. It is for
+// tests that disturb the primary and expect failures of reads, which the standby serves.
+func (p *petstore) readingPrimary() *petstore {
+	other := *p
+	other.replica = nil
+	return &other
+}
+
+// prefer allows a request to read on the standby, if it is a read that does not decide
+// itself.
+func (r *replicaReads) prefer(request *http.Request) (preference string) {
+	isRead := request.Method == http.MethodGet || request.Method == http.MethodHead
+	if r == nil || !isRead || strings.Contains(strings.Join(request.Header.Values("Prefer"), ","), "consistency") {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	preference = "consistency=eventual"
+	if r.token != "" {
+		preference = "consistency=" + r.token
+	}
+	request.Header.Add("Prefer", preference)
+	return preference
+}
+
+// learn keeps the token of a response if it is the newest one. It removes the preference
+// that prefer added from the header of the response.
+func (r *replicaReads) learn(t testing.TB, server *api.Server, header http.Header, preference string) {
+	t.Helper()
+	if r == nil {
+		return
+	}
+	if applied := header.Get("Preference-Applied"); preference != "" && applied != "" {
+		header.Del("Preference-Applied")
+		if rest := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(applied, preference+", "), preference), ", "); rest != "" {
+			header.Set("Preference-Applied", rest)
+		}
+	}
+	token := header.Get("Petstore-Consistency")
+	if token == "" {
+		return
+	}
+	header.Del("Petstore-Consistency")
+	at, err := server.PositionOf(t.Context(), token)
+	if err != nil {
+		t.Errorf("the token %q: %v", token, err)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.token == "" || at.LSN > r.at.LSN {
+		r.token, r.at = token, at
+	}
+}
+
+// checkShare says on the engine [pgtest.Replica] how many reads the standby served. It
+// returns false if those are too few, because then the run shows nothing.
+func checkShare() bool {
+	allowed, served := readsAllowed.Load(), readsOfStandby.Load()
+	if engine, err := pgtest.CurrentEngine(); err != nil || engine != pgtest.Replica {
+		return true
+	}
+	fmt.Fprintf(os.Stderr, "the standby served %d of %d reads that allow it\n", served, allowed)
+	return float64(served) >= leastShare*float64(allowed) && served > 0
+}
