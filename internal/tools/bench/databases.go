@@ -37,10 +37,12 @@ func startPostgres(ctx context.Context, dir string) (*localpg.Cluster, localpg.B
 	if err != nil {
 		return nil, binaries, err
 	}
-	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir, Settings: map[string]string{
-		"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "max_connections": "200", "autovacuum": "off",
-	}})
+	cluster, err := localpg.Start(ctx, localpg.Options{Binaries: binaries, Dir: dir, Settings: postgresSettings})
 	return cluster, binaries, err
+}
+
+var postgresSettings = map[string]string{
+	"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "max_connections": "200", "autovacuum": "off",
 }
 
 // prepareDatabase migrates a database, loads the sample data and creates keys of the large

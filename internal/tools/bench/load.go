@@ -25,7 +25,7 @@ var (
 // load is the load of one measurement.
 type load struct {
 	kind        string // a kind of request in load.lua
-	path        string // for the kind "path"; @FILE draws a random line of the file
+	path        string // for the kind "path", with @FILE a random line of the file; or a Prefer header
 	connections int
 	// accounts draws an account for each request from the small ones. Otherwise all
 	// requests are of one account, with its keys.

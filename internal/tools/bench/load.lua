@@ -1,5 +1,6 @@
 -- The requests of wrk: load.lua KIND PETS HOT_PET CATEGORY PATH KEY... or @FILE with one key per line
--- PETS is the highest id of a pet, or @FILE with one id per line. PATH is a path, or @FILE with one path per line.
+-- PETS is the highest id of a pet, or @FILE with one id per line. PATH is a path, or @FILE with one path per line. For the kind
+-- "preferring" it is a Prefer header.
 -- Ids, paths and keys are random. Each thread has its own random seed.
 local kind, pets, hot, category, path, keys, threads = nil, nil, 0, 0, nil, {}, 0
 local began, sent = os.time(), 0
@@ -45,6 +46,7 @@ local function base() return (wrk.path:gsub("/$", "")) end
 
 local requests = {
   pet = function() return send("GET", "/pets/" .. pets()) end,
+  preferring = function() return send("GET", "/pets/" .. pets(), nil, { Prefer = path() }) end,
   path = function() return send("GET", path()) end,
   order = function() return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}') end,
   keyed = function()

@@ -40,9 +40,9 @@ func buildPrograms(ctx context.Context, dir string) error {
 	return err
 }
 
-// startPetstore starts the program with a log file. It returns when GET /readyz returns
-// 200, with the time that this took.
-func startPetstore(ctx context.Context, program, logFile, databaseURL string) (*process, time.Duration, error) {
+// startPetstore starts the program with a log file and more environment variables. It
+// returns when GET /readyz returns 200, with the time that this took.
+func startPetstore(ctx context.Context, program, logFile, databaseURL string, environ ...string) (*process, time.Duration, error) {
 	addr, err := freeAddress(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -54,6 +54,7 @@ func startPetstore(ctx context.Context, program, logFile, databaseURL string) (*
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, program, "serve")
 	cmd.Env = append(append(os.Environ(), petstoreEnv...), "DATABASE_URL="+databaseURL, "PETSTORE_ADDR="+addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0")
+	cmd.Env = append(cmd.Env, environ...)
 	cmd.Stdout, cmd.Stderr = log, log
 	return start(ctx, cmd, "http://"+addr, "/readyz")
 }
