@@ -181,11 +181,11 @@ func listenElsewhere(ctx context.Context, f *fixture) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	standby, err := f.startStandby(ctx, primary, "async")
+	standby, err := f.startStandby(ctx, primary, "standby", "async")
 	if err != nil {
 		return "", err
 	}
-	s, err := f.openWith(ctx, primary, bothURL(primary, standby))
+	s, err := f.openWith(ctx, primary, anyURL(primary, standby))
 	if err != nil {
 		return "", err
 	}
@@ -228,10 +228,10 @@ func (f *fixture) openPair(ctx context.Context) (s *deployment, standby *databas
 	if err != nil {
 		return nil, nil, err
 	}
-	if standby, err = f.startStandby(ctx, primary, "sync"); err != nil {
+	if standby, err = f.startStandby(ctx, primary, "standby", "sync"); err != nil {
 		return nil, nil, err
 	}
-	s, err = f.openWith(ctx, primary, bothURL(primary, standby))
+	s, err = f.openWith(ctx, primary, anyURL(primary, standby))
 	return s, standby, err
 }
 
@@ -267,10 +267,10 @@ func (d *database) promote(ctx context.Context) error {
 	return nil
 }
 
-// startStandby copies a primary and starts a standby of it, whose sync_state is "sync" or
-// "async".
-func (f *fixture) startStandby(ctx context.Context, primary *database, state string) (*database, error) {
-	dir := filepath.Join(f.dir, "standby")
+// startStandby copies a primary and starts a standby of it, in a folder of this name. Its
+// sync_state is "sync", "quorum" or "async".
+func (f *fixture) startStandby(ctx context.Context, primary *database, name, state string) (*database, error) {
+	dir := filepath.Join(f.dir, name)
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (f *fixture) startStandby(ctx context.Context, primary *database, state str
 	options.Dir, options.StandbyOf = dir, primary.Cluster
 	// Without synchronous_standby_names, because it has no standby after its promotion.
 	options.Settings = maps.Clone(durable)
-	options.Settings["wal_retrieve_retry_interval"] = "200ms"
+	options.Settings["wal_retrieve_retry_interval"], options.Settings["cluster_name"] = "200ms", name
 	standby := &database{options: options}
 	if err := standby.start(ctx); err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ func (f *fixture) startStandby(ctx context.Context, primary *database, state str
 	f.cleanup(func() { _ = standby.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
 	_, err := eventually(ctx, 10*time.Second, func() error {
 		var following int
-		err := primary.read(ctx, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = $1 AND state = 'streaming'", []any{state}, &following)
+		err := primary.read(ctx, "SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND sync_state = $2 AND state = 'streaming'", []any{name, state}, &following)
 		if err == nil && following == 0 {
 			err = errors.New("the standby does not stream yet")
 		}
@@ -295,20 +295,22 @@ func (f *fixture) startStandby(ctx context.Context, primary *database, state str
 	return standby, err
 }
 
-// bothURL returns a URL with both servers that connects to the one that accepts writes.
-func bothURL(primary, standby *database) string {
-	first, err := url.Parse(primary.url())
-	if err != nil {
-		panic(err) // localpg returns valid URLs
+// anyURL returns a URL with several servers that connects to the one that accepts writes.
+func anyURL(servers ...*database) string {
+	var address *url.URL
+	var hosts, ports []string
+	for _, server := range servers {
+		parsed, err := url.Parse(server.url())
+		if err != nil {
+			panic(err) // localpg returns valid URLs
+		}
+		address = parsed
+		hosts, ports = append(hosts, parsed.Query().Get("host")), append(ports, parsed.Query().Get("port"))
 	}
-	second, err := url.Parse(standby.url())
-	if err != nil {
-		panic(err)
-	}
-	query := first.Query()
-	query.Set("host", query.Get("host")+","+second.Query().Get("host"))
-	query.Set("port", query.Get("port")+","+second.Query().Get("port"))
+	query := address.Query()
+	query.Set("host", strings.Join(hosts, ","))
+	query.Set("port", strings.Join(ports, ","))
 	query.Set("target_session_attrs", "read-write")
-	first.RawQuery = query.Encode()
-	return first.String()
+	address.RawQuery = query.Encode()
+	return address.String()
 }

@@ -87,6 +87,11 @@ var faults = []fault{
 	{33, "the response of a key commits after its effect", "internal/groupcommit/write.go", "\ts.writeKeys(ctx, queries)\n", "\t_ = p.Commit(ctx)\n\ts.writeKeys(ctx, queries)\n"},
 	earlyResponse.in(33),
 	{33, "a write gets the response to the first of its group", "internal/coalesce/coalesce.go", "return g.outs[g.calls[i].at], nil", "return g.outs[0], nil"},
+	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
+	{36, "all timelines count as the first", "internal/postgres/position.go", "return Position{uint32(number), uint64(lsn)}", "return Position{min(1, uint32(number)), uint64(lsn)}"},
+	{36, "the token has the position before the commit", "internal/postgres/position.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(c.QueryRow(ctx, primaryPosition))\n\tdefer func() { position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
+	{36, "the next page ignores the state of the page before", "internal/api/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
+	{36, "a shared read may be older than a client allows", "internal/api/consistency.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
 }
 
 // unlocked reads the stock of pets without locking them.

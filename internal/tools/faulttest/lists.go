@@ -92,10 +92,7 @@ func (c *client) walk(ctx context.Context, target string) (seen []listedPet, pag
 		if err := resp.decode(&page); err != nil {
 			return nil, pages, err
 		}
-		seen, target = append(seen, page...), ""
-		if match := nextLink.FindStringSubmatch(resp.header.Get("Link")); match != nil {
-			target = match[1]
-		}
+		seen, target = append(seen, page...), resp.next()
 	}
 	return seen, pages, nil
 }
