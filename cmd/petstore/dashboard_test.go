@@ -32,10 +32,17 @@ const observability = "../../deploy/observability/"
 // return values, and the labels that it names must exist.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}
+	pair := pgtest.NewPair(t)
+	environ := []string{"DATABASE_URL=" + pair.URL, "PETSTORE_REPLICA_URLS=" + pair.Standby.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
 	p := begin(t, t.TempDir(), environ, "serve")
 	base, admin := p.addresses()
+	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
+	for deadline := time.Now().Add(patience); !replicaServes.MatchString(read(t, admin+"/metrics")); {
+		if time.Now().After(deadline) {
+			t.Fatal("the replica is not in rotation")
+		}
+	}
 	scraped := newSeries(time.Now())
 	for range 3 {
 		for _, path := range []string{"/pets", "/pets/1", "/nowhere", "/readyz"} {

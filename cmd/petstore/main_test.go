@@ -113,6 +113,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
 		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
+		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s",
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {
@@ -124,6 +125,8 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_MAX_BODY_BYTES", "PETSTORE_REQUEST_TIMEOUT", "PETSTORE_SHUTDOWN_GRACE", "PETSTORE_LOG_LEVEL", "PETSTORE_LOG_FORMAT",
 		"PETSTORE_CORS_ORIGINS", "PETSTORE_ENFORCE_SUNSET",
 		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
+		"PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 2 is not one",
+		"PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
 	} {
 		if !strings.Contains(err.Error(), name) {

@@ -4,3 +4,6 @@
 CREATE ROLE petstore_replication REPLICATION LOGIN PASSWORD :'password';
 \! echo 'host replication petstore_replication all scram-sha-256' >>"$PGDATA/pg_hba.conf"
 SELECT pg_reload_conf();
+
+-- The server compares the timelines of the primary and of the replica.
+GRANT pg_read_all_stats TO petstore_serving;

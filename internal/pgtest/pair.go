@@ -16,8 +16,8 @@ import (
 )
 
 // pairSettings make a standby reconnect at once. The WAL of a commit reaches the standby
-// with it, as on a server that waits for its disk.
-var pairSettings = map[string]string{"wal_retrieve_retry_interval": "100ms", "synchronous_commit": "on", "max_connections": "100"}
+// with it, as on a server that waits for its disk. Backups of a standby need full pages.
+var pairSettings = map[string]string{"wal_retrieve_retry_interval": "100ms", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "100"}
 
 // Pair is a primary with a streaming standby, for tests that change a standby. The database
 // is one of the primary, as of [New].
@@ -74,7 +74,7 @@ func migratePair(ctx context.Context, primary *localpg.Cluster) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "CREATE ROLE "+pairRole+" LOGIN"); err != nil {
+	if _, err := conn.Exec(ctx, "CREATE ROLE "+pairRole+" LOGIN IN ROLE pg_read_all_stats"); err != nil {
 		return err
 	}
 	m, err := postgres.OpenMigrations(ctx, primary.URL(pairDatabase))

@@ -47,6 +47,11 @@ func (s *server) makeTemplate(ctx context.Context) error {
 END $$`, s.servingRole(), s.servingPassword())); err != nil {
 		return err
 	}
+	if s.replica != nil {
+		if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.servingRole()); err != nil {
+			return err
+		}
+	}
 	m, err := postgres.OpenMigrations(ctx, s.databaseURL(s.template).String())
 	if err != nil {
 		return err

@@ -13,15 +13,14 @@ import (
 // standby (any more). A query after it in the same batch sees all of that position. At
 // REPEATABLE READ its snapshot would be older.
 //
-// The timeline is that of the WAL that the standby receives. The role needs
-// pg_read_all_stats to see it. If the standby is ahead in WAL on a former timeline, it
-// cannot receive the new one. Otherwise the timeline is that of the control file, which the
-// server updates later. So the position never names a timeline too early.
+// The timeline is that of the WAL that the standby receives. The standby has replayed no
+// later one, and cannot receive a timeline that began before its position. It is NULL while
+// the standby receives nothing. The role needs pg_read_all_stats to see it. The control file
+// has a timeline too, but it may still have the former one when the standby is ahead of it.
 const replicaPosition = `-- name: ReplicaPosition :one
 SELECT CASE WHEN pg_is_in_recovery() AND current_setting('transaction_isolation') = 'read committed'
 		THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END,
-	coalesce((SELECT received_tli FROM pg_stat_wal_receiver),
-		greatest((SELECT timeline_id FROM pg_control_checkpoint()), (SELECT min_recovery_end_timeline FROM pg_control_recovery())))::bigint`
+	(SELECT received_tli FROM pg_stat_wal_receiver)::bigint`
 
 // planByValues makes Postgres plan the rest of a batch with the values of its parameters.
 const planByValues = `-- name: PlanByValues :one
@@ -29,15 +28,17 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true)`
 
 // scanReplica reads the row of replicaPosition.
 func scanReplica(row pgx.Row) (Position, error) {
-	var lsn *int64
-	var timeline int64
+	var lsn, timeline *int64
 	if err := row.Scan(&lsn, &timeline); err != nil {
 		return Position{}, err
 	}
-	if lsn == nil {
+	switch {
+	case lsn == nil:
 		return Position{}, errNotStandby
+	case timeline == nil:
+		return Position{}, errNoTimeline
 	}
-	return Position{uint32(timeline), uint64(*lsn)}, nil //nolint:gosec // neither is negative
+	return Position{uint32(*timeline), uint64(*lsn)}, nil //nolint:gosec // neither is negative
 }
 
 // replicaError is the error of a read that the primary must serve.

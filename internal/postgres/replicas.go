@@ -190,7 +190,7 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	next := &replicaState{position: last.position, lag: -1, alive: last.alive, end: last.end}
 	if err != nil {
 		next.problem = err.Error()
-		if !errors.Is(err, errNotStandby) {
+		if errors.Is(err, errSilent) || errors.Is(err, errOtherSystem) {
 			one.hangUp(ctx)
 		}
 	} else {
@@ -236,6 +236,8 @@ func (r *Replicas) setState(ctx context.Context, one *replica, next *replicaStat
 var (
 	errSilent      = errors.New("it does not respond")
 	errNotStandby  = errors.New("it is not a standby, or its sessions do not read committed")
+	errNoTimeline  = errors.New("it receives no WAL")
+	errNoPrivilege = errors.New("the role may not see its timeline; run GRANT pg_read_all_stats TO that role on the primary")
 	errOtherSystem = errors.New("it is no copy of the primary")
 )
 
@@ -254,10 +256,17 @@ func (r *replica) poll(ctx context.Context, primary *DB) (Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	position, err := scanReplica(r.conn.QueryRow(ctx, replicaPosition))
-	if err != nil && !errors.Is(err, errNotStandby) {
+	switch {
+	case err == nil, errors.Is(err, errNotStandby):
+		return position, err
+	case !errors.Is(err, errNoTimeline):
 		return Position{}, errSilent
 	}
-	return position, err
+	var may bool
+	if r.conn.QueryRow(ctx, "SELECT pg_has_role('pg_read_all_stats', 'USAGE')").Scan(&may) == nil && !may {
+		err = errNoPrivilege
+	}
+	return Position{}, err
 }
 
 // connect opens the connection for polls.
@@ -369,10 +378,11 @@ func (h *history) lag(position Position, now time.Time) (lag time.Duration, know
 	return now.Sub(h.samples[0].at), false
 }
 
-// ReplicaStatus is the state of a replica for metrics.
+// ReplicaStatus is the state of a replica.
 type ReplicaStatus struct {
 	Name       string
 	InRotation bool
+	Problem    string  // why it is not in rotation
 	Lag        float64 // in seconds; NaN: unknown
 }
 
@@ -388,7 +398,7 @@ func (r *Replicas) Names() []string {
 // Status returns the state of a replica, by its index in [Replicas.Names].
 func (r *Replicas) Status(i int) ReplicaStatus {
 	state := r.all[i].state.Load()
-	status := ReplicaStatus{Name: r.all[i].name, InRotation: state.inRotation(), Lag: state.lag.Seconds()}
+	status := ReplicaStatus{Name: r.all[i].name, InRotation: state.inRotation(), Problem: state.problem, Lag: state.lag.Seconds()}
 	if state.lag < 0 {
 		status.Lag = math.NaN()
 	}

@@ -3,7 +3,9 @@ package postgres_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,3 +132,330 @@ func TestReplicaServesPosition(t *testing.T) {
 		}
 	}
 }
+
+// TestReplicaRotation: a replica that lags too much leaves the rotation, and returns when it
+// has caught up. So does one that restarts.
+func TestReplicaRotation(t *testing.T) {
+	t.Parallel()
+	const maxLag = 300 * time.Millisecond
+	r := openReplicas(t, pgtest.NewPair(t), maxLag)
+	r.Standby.Pause()
+	position := r.write("1")
+	r.awaitRotation(false)
+	if lag := r.replicas.Status(0).Lag; lag <= maxLag.Seconds() {
+		t.Errorf("the lag is %g s", lag)
+	}
+	r.want(nil, "1", false)
+	r.want(&position, "1", false)
+	r.Standby.Resume()
+	r.awaitReplica(&position, "1")
+
+	if err := r.Standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.want(&position, "1", false)
+	r.awaitRotation(false)
+	r.want(nil, "1", false)
+	position = r.write("2")
+	r.Standby.Restart()
+	r.awaitReplica(&position, "2")
+	r.awaitReplica(nil, "2")
+	if lag := r.replicas.Status(0).Lag; lag > maxLag.Seconds() {
+		t.Errorf("the lag is %g s", lag)
+	}
+}
+
+// TestOtherServerBehindAddress: an address may lead to several standbys. A read is not
+// stale if its standby is behind another one that the polls see.
+func TestOtherServerBehindAddress(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	behind := pair.AddStandby(nil)
+	proxy := startProxy(t, pair.Standby.URL)
+	r := openReplicas(t, pair, time.Hour, proxy.url)
+	r.write("1")
+	pair.CatchUp(behind)
+	behind.Pause()
+	position := r.write("2")
+	pair.CatchUp(pair.Standby)
+	// The polls keep their connection to the first standby. The reads open new ones.
+	proxy.leadTo(t, behind.URL)
+	for range 5 {
+		r.want(&position, "2", false)
+	}
+	r.want(nil, "1", true)
+	behind.Resume()
+	r.awaitReplica(&position, "2")
+}
+
+// TestPromotedReplica: a promoted standby serves no reads, and neither does one that
+// follows it, because their timeline is another one than that of the primary.
+func TestPromotedReplica(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	follower := pair.AddStandby(pair.Standby.Cluster)
+	r := openReplicas(t, pair, time.Hour, follower.URL, pair.Standby.URL)
+	position := r.write("1")
+	for _, standby := range []*pgtest.Standby{follower, pair.Standby} {
+		pair.CatchUp(standby)
+	}
+	pair.Standby.Promote()
+	if _, err := pair.Pool.Exec(t.Context(), "SELECT"); err != nil {
+		t.Fatal(err)
+	}
+	execOn(t, pair.Standby, "UPDATE accounts SET name = 'elsewhere' WHERE id = 1")
+	for range 10 {
+		if name, _ := r.read(&position); name != "1" {
+			t.Fatalf("the read returns %q", name)
+		}
+	}
+	for i, name := range []string{"the follower", "the promoted standby"} {
+		eventually(t, name+" leaves the rotation", func() bool { return !r.replicas.Status(i).InRotation })
+	}
+	r.want(nil, "1", false)
+}
+
+// execOn runs a statement as the owner of the database of a standby.
+func execOn(t *testing.T, s *pgtest.Standby, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.Cluster.URL("petstore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	// pg_promote returns before the server accepts writes
+	eventually(t, sql, func() bool {
+		_, err := conn.Exec(t.Context(), sql)
+		return err == nil
+	})
+}
+
+// TestSilentReplica: reads do not wait for a replica whose network drops all packets, and
+// it returns to the rotation.
+func TestSilentReplica(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	proxy := startProxy(t, pair.Standby.URL)
+	r := openReplicas(t, pair, time.Hour, proxy.url)
+	position := r.write("1")
+	r.awaitReplica(&position, "1")
+	proxy.swallow(true)
+	// statement_timeout and TCP would end these reads after seconds.
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	for range 3 {
+		var byReplica bool
+		err := r.replicas.Read(ctx, &position, func(ctx context.Context) error {
+			return postgres.Reads{DB: r.primary}.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&byReplica)
+		})
+		if err != nil || byReplica {
+			t.Errorf("by the replica: %t, %v", byReplica, err)
+		}
+	}
+	if r.replicas.Status(0).InRotation {
+		t.Error("the silent replica is in rotation")
+	}
+	proxy.mu.Lock()
+	proxy.mute = false
+	proxy.mu.Unlock()
+	r.awaitReplica(&position, "1")
+}
+
+// TestFailingReplica: the primary serves a read that a replica cancels, for example
+// because it conflicts with recovery.
+func TestFailingReplica(t *testing.T) {
+	t.Parallel()
+	r := openReplicas(t, pgtest.NewPair(t), time.Hour)
+	position := r.write("1")
+	r.awaitReplica(&position, "1")
+	for _, sql := range []string{
+		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_cancel_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS canceled",
+		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_terminate_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS ended",
+		"SELECT pg_is_in_recovery() FROM (SELECT 1 / CASE WHEN pg_is_in_recovery() THEN 0 ELSE 1 END) AS divided",
+	} {
+		for _, after := range []*postgres.Position{&position, nil} {
+			byReplica := true
+			err := r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
+				reads := postgres.Reads{DB: r.primary}
+				batch := &pgx.Batch{}
+				batch.Queue("SELECT")
+				batch.Queue(sql)
+				results := reads.SendBatch(ctx, batch)
+				defer results.Close()
+				if _, err := results.Exec(); err != nil {
+					return err
+				}
+				return results.QueryRow().Scan(&byReplica)
+			})
+			if err != nil || byReplica {
+				t.Errorf("%s, in a batch by the replica: %t, %v", sql, byReplica, err)
+			}
+			err = r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
+				return postgres.Reads{DB: r.primary}.QueryRow(ctx, sql).Scan(&byReplica)
+			})
+			if err != nil || byReplica {
+				t.Errorf("%s, by the replica: %t, %v", sql, byReplica, err)
+			}
+		}
+	}
+	if r.replicas.Reads(postgres.ReadFailed) == 0 {
+		t.Error("no replica failed")
+	}
+}
+
+// TestReadsThatFallBack: reads that a replica could serve leave connections of the primary
+// to others.
+func TestReadsThatFallBack(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	r := openReplicas(t, pair, time.Hour)
+	if err := pair.Standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitRotation(false)
+	lock, err := pair.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE accounts"); err != nil {
+		t.Fatal(err)
+	}
+	var reads sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 20 {
+		reads.Go(func() {
+			_ = r.replicas.Read(ctx, nil, func(ctx context.Context) error {
+				_, err := postgres.Reads{DB: r.primary}.Query(ctx, "SELECT count(*) FROM accounts")
+				return err
+			})
+		})
+	}
+	eventually(t, "reads wait for the table", func() bool { return r.primary.Pool().Stat().AcquiredConns() >= 4 })
+	for range 10 {
+		if err := r.primary.Ping(t.Context()); err != nil {
+			t.Errorf("another read: %v", err)
+		}
+	}
+	cancel()
+	reads.Wait()
+}
+
+// TestOtherSystem: a standby of another server never serves reads.
+func TestOtherSystem(t *testing.T) {
+	t.Parallel()
+	pair, other := pgtest.NewPair(t), pgtest.NewPair(t)
+	r := &replicated{Pair: pair, t: t, primary: open(t, pair.URL, 8)}
+	var err error
+	r.replicas, err = postgres.OpenReplicas(t.Context(), r.primary, []string{other.Standby.URL, pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.replicas.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	eventually(t, "the standby of the primary is in rotation", func() bool { return r.replicas.Status(1).InRotation })
+	if r.replicas.Status(0).InRotation {
+		t.Error("the standby of another server is in rotation")
+	}
+}
+
+// TestReplicasOfCitus: replicas of a Citus coordinator are an error. The server does not
+// have the extension, so the test only pretends.
+func TestReplicasOfCitus(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 2), []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
+		t.Errorf("on Citus: %v", err)
+	}
+}
+
+// TestReplicaWithoutPrivilege: the log tells the operator which privilege is missing.
+func TestReplicaWithoutPrivilege(t *testing.T) {
+	t.Parallel()
+	pair := pgtest.NewPair(t)
+	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
+		t.Fatal(err)
+	}
+	pair.CatchUp(pair.Standby)
+	replicas, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 2), []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer replicas.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { replicas.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	eventually(t, "the problem is known", func() bool { return strings.Contains(replicas.Status(0).Problem, "GRANT pg_read_all_stats") })
+}
+
+// TestOpenReplicasFails: an invalid URL is an error, and a replica that does not run is none.
+func TestOpenReplicasFails(t *testing.T) {
+	t.Parallel()
+	primary := open(t, pgtest.NewEmpty(t).URL, 2)
+	options := postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort(t), "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {
+		t.Errorf("an invalid URL: %v", err)
+	}
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort(t)}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replicas.Close()
+}
+
+// TestPositionOnlyWithReplicas: without replicas, a transaction runs no statement for its
+// position.
+func TestPositionOnlyWithReplicas(t *testing.T) {
+	t.Parallel()
+	statements := &statementCounter{}
+	pool, err := postgres.Open(t.Context(), pgtest.New(t).URL, 1, statements)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	for _, reports := range []bool{false, true} {
+		if reports {
+			pool.ReportPositions()
+		}
+		statements.position.Store(0)
+		piped, err := postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, transacted, err := postgres.TransactAt(t.Context(), pool, func(ctx context.Context, tx pgx.Tx) (int, error) { return 0, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := piped.Timeline > 0 && transacted.Includes(piped)
+		if wanted := map[bool]int64{true: 2}[reports]; known != reports || statements.position.Load() != wanted {
+			t.Errorf("reports %t: the positions are %v and %v, %d statements", reports, piped, transacted, statements.position.Load())
+		}
+	}
+}
+
+// statementCounter counts the statements that read the position of a primary.
+type statementCounter struct{ position atomic.Int64 }
+
+func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *statementCounter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, queued := range data.Batch.QueuedQueries {
+		if strings.Contains(queued.SQL, "pg_current_wal_insert_lsn") {
+			c.position.Add(1)
+		}
+	}
+	return ctx
+}
+func (c *statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
