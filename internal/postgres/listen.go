@@ -33,16 +33,16 @@ const (
 )
 
 var (
-	// errOtherServer means that notifications of the pool's server would not arrive.
-	errOtherServer = errors.New("the connection leads to another server than those of the pool")
+	// errOtherServer means that notifications of the pool's database would not arrive.
+	errOtherServer = errors.New("the connection leads to another server or database than those of the pool; if it stays so, correct PETSTORE_DIRECT_URL")
 	// errPooled means that notifications may not arrive: LISTEN takes effect on the
 	// server connection that a pooler lends for one transaction.
 	errPooled = errors.New("the connection leads through a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
 )
 
 // Listener receives the notifications of one channel on its own connection. It
-// reconnects if the connection is lost or leads to another server than the pool. It
-// does not listen through a connection pooler.
+// reconnects if the connection is lost or leads to another server or database than the
+// pool. It does not listen through a connection pooler.
 type Listener struct {
 	DB *DB // its server sends the notifications
 	// URL is the libpq URL of the connection, which must be valid for [Open]. Empty

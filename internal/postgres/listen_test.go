@@ -143,6 +143,24 @@ func TestListener(t *testing.T) {
 	}
 }
 
+// TestListenerOfAnotherDatabase: notifications do not reach other databases of the server,
+// so a listener in one of them is never alive.
+func TestListenerOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.NewEmpty(t).URL, 4)
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
+	eventually(t, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
+	if len(e.connected)+len(e.alive) > 0 {
+		t.Error("it listens in another database than that of the pool")
+	}
+	if logged := e.log.String(); !strings.Contains(logged, "database") || !strings.Contains(logged, "PETSTORE_DIRECT_URL") {
+		t.Errorf("logged: %s", logged)
+	}
+}
+
 // TestListenerReconnects: the listener reconnects whenever it loses its connection.
 func TestListenerReconnects(t *testing.T) {
 	t.Parallel()

@@ -48,11 +48,11 @@ func (s settings) asJSON() string {
 	return string(text)
 }
 
-// origin is the server that a connection leads to, and the way to it.
+// origin is the server and database that a connection leads to, and the way to them.
 type origin struct {
-	// server is the start time of the postmaster in microseconds. It identifies the
-	// server, and every role may read it. The address does not, because one server may
-	// have several.
+	// server is the start time of the postmaster in microseconds, and the id of the
+	// database, because other databases do not get its notifications. Every role may read
+	// them. The address does not identify the server, because it may have several.
 	server string
 	// pooled reports whether a connection pooler is in between. The server may then
 	// change, and so may the session from one transaction to the next.
@@ -63,7 +63,7 @@ type origin struct {
 const originKey = "petstore origin"
 
 // serverQuery selects the server of an [origin].
-const serverQuery = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
+const serverQuery = `SELECT extract(epoch FROM pg_postmaster_start_time()) || ' ' || (SELECT oid FROM pg_database WHERE datname = current_database())`
 
 // identify stores the origin of a new connection, and
 // applies the settings unless the connection leads through a pooler. A pooler makes up
