@@ -60,7 +60,10 @@ func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, 
 	if config.ConnConfig.ConnectTimeout <= 0 || config.ConnConfig.ConnectTimeout > migrationConnectTimeout {
 		config.ConnConfig.ConnectTimeout = migrationConnectTimeout
 	}
-	db := stdlib.OpenDB(*config.ConnConfig, stdlib.OptionAfterConnect(sequentially))
+	wanted := migrationSettings(config.ConnConfig)
+	db := stdlib.OpenDB(*config.ConnConfig, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		return identify(ctx, conn.PgConn(), wanted)
+	}))
 	if err := checkDirect(ctx, db); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -89,10 +92,6 @@ func checkDirect(ctx context.Context, db *sql.DB) error {
 		if !ok {
 			return nil // stdlib opens no other connections
 		}
-		pg := direct.Conn().PgConn()
-		if err := identify(ctx, pg, settings{}); err != nil {
-			return fmt.Errorf("postgres: %w", err)
-		}
 		if originOf(direct.Conn()).pooled {
 			return errMigrateDirectly
 		}
@@ -101,12 +100,25 @@ func checkDirect(ctx context.Context, db *sql.DB) error {
 	return errors.Join(err, conn.Close())
 }
 
-// sequentially makes a statement that changes several shards of a Citus cluster change
-// one after the other. In a transaction with foreign keys to reference tables, Citus
-// requires it. PostgreSQL without Citus ignores the setting.
-func sequentially(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SET citus.multi_shard_modify_mode = 'sequential'")
-	return err
+// migrationSettings returns the settings of a connection for migrations, without those that
+// its URL sets. The role may have the limits of serve ([RoleSettings]), and a migration may
+// take longer.
+//
+// With the last one, a statement that changes several shards of a Citus cluster changes one
+// after the other. In a transaction with foreign keys to reference tables, Citus requires
+// it. PostgreSQL without Citus ignores the setting.
+func migrationSettings(config *pgx.ConnConfig) settings {
+	wanted := settings{
+		"statement_timeout":                   "0",
+		"lock_timeout":                        "0",
+		"idle_in_transaction_session_timeout": "0",
+		"enable_seqscan":                      "on",
+		"citus.multi_shard_modify_mode":       "sequential",
+	}
+	for name := range config.RuntimeParams {
+		delete(wanted, name)
+	}
+	return wanted
 }
 
 // Close closes the connection.

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"io/fs"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -203,6 +204,44 @@ func TestMigrationsAtOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
 		t.Errorf("schema (-one process +five):\n%s", diff)
+	}
+}
+
+// TestMigrationsWithoutLimits: the limits of serve, which the role has behind a pooler, do
+// not end a migration. Those of the URL do.
+func TestMigrationsWithoutLimits(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	role, roleURL := database.NewRole(t)
+	grant := "GRANT CREATE ON SCHEMA public TO " + pgx.Identifier{role}.Sanitize()
+	for _, sql := range append(postgres.RoleSettings(role), grant) {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := fstest.MapFS{"00001_settings.sql": {Data: []byte("-- +goose Up\n" +
+		"CREATE TABLE settings AS SELECT name, setting FROM pg_settings\nWHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'enable_seqscan');\n" +
+		"GRANT SELECT ON settings TO PUBLIC;\n-- +goose Down\nDROP TABLE settings;\n")}}
+	for url, lockTimeout := range map[string]string{roleURL: "0", roleURL + "&lock_timeout=3s": "3000"} {
+		m, err := postgres.OpenMigrationsOf(t.Context(), url, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Up(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		rows, _ := database.Pool.Query(t.Context(), "SELECT name || '=' || setting FROM settings ORDER BY name")
+		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		want := []string{"enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("settings of a migration: %v (-want +got):\n%s", err, diff)
+		}
+		if _, err := m.Down(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
