@@ -145,10 +145,10 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 	t.Parallel()
 	for _, point := range []struct {
 		name     string
-		prepare  string // SQL that prepares the database
-		hold     string // SQL that blocks the transaction at this point
-		held     string // the statement that is blocked
-		survives bool   // whether the order survives
+		prepare  []string // SQL that prepares the database
+		hold     string   // SQL that blocks the transaction at this point
+		held     string   // the statement that is blocked
+		survives bool     // whether the order survives
 	}{
 		{
 			name: "before deciding about the order",
@@ -157,19 +157,21 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 		},
 		{
 			name: "before the commit",
-			prepare: `
-				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
-				CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()`,
-			hold:     "SELECT pg_advisory_xact_lock(1)",
+			prepare: []string{
+				"CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'",
+				"CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()",
+			},
+			hold:     "SELECT pg_advisory_xact_lock(1) FROM account_state", // where the account is
 			held:     "IdempotencyKeysInsert",
 			survives: true,
 		},
 		{
 			name: "during the commit",
-			prepare: `
-				CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
-				CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`,
-			hold:     "SELECT pg_advisory_xact_lock(1)",
+			prepare: []string{
+				"CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'",
+				"CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
+			},
+			hold:     "SELECT pg_advisory_xact_lock(1) FROM account_state",
 			held:     "COMMIT",
 			survives: true,
 		},
@@ -178,8 +180,8 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 			t.Parallel()
 			const rounds = 3
 			s := openShop(t)
-			if point.prepare != "" {
-				s.exec(point.prepare)
+			for _, statement := range point.prepare {
+				s.exec(statement)
 			}
 			for round := range rounds {
 				s.killAt(point.hold, point.held, fmt.Sprint("order-", round), point.survives)
@@ -209,7 +211,15 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 		placed, err = s.order(ctx, key)
 		done <- err
 	}()
-	s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
+	if pgtest.Is(pgtest.Citus) { // a worker waits, with a statement of its own
+		for waiters := 0; waiters == 0; {
+			if waiters, err = pgtest.LockWaiters(ctx, s.database.Pool); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	} else {
+		s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")
+	}
 	s.kill()
 	if err := tx.Rollback(ctx); err != nil {
 		s.t.Fatal(err)

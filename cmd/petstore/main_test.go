@@ -69,7 +69,7 @@ func must(t *testing.T, environ []string, args ...string) string {
 func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{
-		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate status", "migrate version",
+		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate distribute", "migrate status", "migrate version",
 		"account", "account create", "account list", "account delete",
 		"key", "key create", "key list", "key rotate", "key revoke",
 		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "seed", "openapi", "healthcheck", "version",
@@ -213,6 +213,14 @@ func TestMigrate(t *testing.T) {
 	}
 	if again := must(t, environ, "migrate", "up"); again != "the schema is current\n" {
 		t.Errorf("migrate up, again: %q", again)
+	}
+	distributed, _, err := execute(t, environ, "migrate", "distribute")
+	if pgtest.Is(pgtest.Citus) {
+		if again := must(t, environ, "migrate", "distribute"); err != nil || !strings.Contains(distributed, "distributed pets (") || again != "all tables are distributed\n" {
+			t.Errorf("migrate distribute: %q, %v; again: %q", distributed, err, again)
+		}
+	} else if err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
+		t.Errorf("migrate distribute without Citus: %v", err)
 	}
 	if _, _, err := execute(t, append(environ, "PETSTORE_SERVING_ROLE=nobody_at_all"), "migrate", "up"); err == nil || !strings.Contains(err.Error(), "CREATE ROLE") {
 		t.Errorf("migrate up for a role that does not exist: %v", err)

@@ -53,6 +53,16 @@ that it drops. It asks for confirmation. Scripts without a terminal need --yes.`
 		})
 	down.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	down.Example = "  petstore migrate down --yes"
+	add("distribute", "Distribute the tables over a Citus cluster",
+		`Distribute spreads the tables over the workers of a Citus cluster, with their rows.
+The tables accounts and api_keys are copied to every node. The other tables are
+distributed by account, so that the rows of an account are on one worker. Each request
+then uses one worker.
+
+It needs the extension citus and at least one worker (see docs/scaling.md), and all
+migrations. It runs in one transaction, which blocks reads and writes of the tables.
+Running it again changes nothing. Later runs of up also distribute new tables.`,
+		p.migrateDistribute)
 	add("status", "List the migrations and when each was applied", "", p.migrateStatus)
 	add("version", "Print the version of the schema", "", p.migrateVersion)
 	return migrate
@@ -79,8 +89,33 @@ func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migration
 	if err == nil && len(applied) == 0 {
 		fmt.Fprintln(p.stdout, "the schema is current")
 	}
-	if err != nil || c.ServingRole == "" {
+	if err != nil {
 		return err
+	}
+	return p.grantServing(ctx, c, m)
+}
+
+func (p *program) migrateDistribute(ctx context.Context, c config, m *postgres.Migrations) error {
+	steps := 0
+	err := m.Distribute(ctx, func(step string, took time.Duration) {
+		steps++
+		fmt.Fprintf(p.stdout, "%s (%s)\n", step, took.Round(time.Millisecond))
+	})
+	switch {
+	case err != nil && steps > 0:
+		return fmt.Errorf("nothing was changed: %w", err)
+	case err != nil:
+		return err
+	case steps == 0:
+		fmt.Fprintln(p.stdout, "all tables are distributed")
+	}
+	return p.grantServing(ctx, c, m)
+}
+
+// grantServing grants the serving role its privileges, if there is one.
+func (p *program) grantServing(ctx context.Context, c config, m *postgres.Migrations) error {
+	if c.ServingRole == "" {
+		return nil
 	}
 	if err := m.GrantServing(ctx, c.ServingRole); err != nil {
 		return err

@@ -224,8 +224,8 @@ func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, e
 	if err := queries.SandboxesLock(ctx, id); err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)
 	}
-	// The stores come first. On a sharded cluster, a write to accounts or api_keys waits for
-	// all other writes to them, also for those of a transaction that waits for a store.
+	// The stores come first. On a sharded cluster, a write to accounts or api_keys locks the
+	// whole table. So a transaction that has written one must not wait for a store.
 	stores, err := queries.AccountsOf(ctx, id)
 	if err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)

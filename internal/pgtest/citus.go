@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -129,4 +130,28 @@ func endSessions(name string) []string {
 		"ALTER DATABASE " + quote(name) + " ALLOW_CONNECTIONS false",
 		"SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE datname = '" + name + "'",
 	}
+}
+
+// ownerParameters are the settings of the pool of a test on a cluster. Some tests make a
+// statement fail or wait with a trigger. A test is not bound by the limits of the server.
+var ownerParameters = map[string]string{
+	"citus.enable_unsafe_triggers": "on", "statement_timeout": "0", "lock_timeout": "0",
+	"idle_in_transaction_session_timeout": "0", "enable_seqscan": "on",
+}
+
+// setDefaults gives a database the settings without which a server does not start on
+// Citus. An operator would give them to the role, but tests also start servers as the
+// owner.
+func (s *server) setDefaults(ctx context.Context, name string) error {
+	var statements strings.Builder
+	for _, statement := range postgres.RoleSettings(name) {
+		statements.WriteString(strings.Replace(statement, "ALTER ROLE", "ALTER DATABASE", 1) + ";")
+	}
+	conn, err := pgx.Connect(ctx, s.url.String()) // the lease may be in use
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, statements.String())
+	return err
 }

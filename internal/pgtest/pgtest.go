@@ -124,7 +124,11 @@ func must(t testing.TB, find func() (*server, error)) *server {
 func create(t testing.TB, s *server, options string) (_ *Database, name string) {
 	t.Helper()
 	name = databaseName(s.prefix, t.Name())
-	if err := s.exec(t.Context(), "CREATE DATABASE "+quote(name)+" "+options); err != nil {
+	err := s.exec(t.Context(), "CREATE DATABASE "+quote(name)+" "+options)
+	if err == nil && s.cluster != nil {
+		err = s.setDefaults(t.Context(), name)
+	}
+	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	address := s.databaseURL(name).String()
@@ -133,8 +137,10 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 		t.Fatalf("pgtest: %v", err)
 	}
 	config.MaxConns = maxPoolConns
-	if s.cluster != nil { // some tests make a statement fail or wait with a trigger
-		config.ConnConfig.RuntimeParams["citus.enable_unsafe_triggers"] = "on"
+	if s.cluster != nil {
+		for name, value := range ownerParameters {
+			config.ConnConfig.RuntimeParams[name] = value
+		}
 	}
 	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
 	if s.replica != nil {

@@ -18,11 +18,11 @@ import (
 var referenceTables = []string{"accounts", "api_keys"}
 
 var (
-	errNoCitus = errors.New("postgres: this database does not have the extension citus; " +
+	errNoCitus = errors.New("this database does not have the extension citus; " +
 		"let a superuser run CREATE EXTENSION citus in it on every node (see docs/scaling.md)")
-	errNoWorkers = errors.New("postgres: this Citus cluster has no worker; " +
+	errNoWorkers = errors.New("this Citus cluster has no worker; " +
 		"let a superuser run SELECT citus_add_node('host', port) for each worker (see docs/scaling.md)")
-	errNotMigrated = errors.New("postgres: there are no tables to distribute; run petstore migrate up first")
+	errNotMigrated = errors.New("there are no tables to distribute; run petstore migrate up first")
 )
 
 // Distribute spreads the tables over the workers of a Citus cluster, with their rows:
