@@ -332,7 +332,7 @@ func (p *petstore) stops(revoked time.Time) error {
 // key, and rejects invalid requests, without a database connection.
 func TestWarmServerNeedsNoConnection(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t) // polls of positions use connections
 	reader := p.as(p.newKey("tester", auth.Read))
 	p.newCategory("one")
 	p.newCategory("two")

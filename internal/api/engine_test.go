@@ -88,6 +88,15 @@ func (p *petstore) readingPrimary() *petstore {
 	return &other
 }
 
+// startAlone starts a server that knows no standby, for tests of what only such a server
+// does.
+func startAlone(t testing.TB) *petstore {
+	t.Helper()
+	database := *pgtest.New(t)
+	database.ReplicaURL = ""
+	return startOn(t, &database)
+}
+
 // prefer allows a request to read on the standby, if it is a read that does not decide
 // itself.
 func (r *replicaReads) prefer(request *http.Request) (preference string) {
