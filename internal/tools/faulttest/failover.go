@@ -258,13 +258,21 @@ func (s *deployment) detachStandby(ctx context.Context, standby *database) error
 	return err
 }
 
-// promote makes a standby the primary.
+// promote makes a standby the primary. pg_promote does not wait, because replay would wait
+// for the end of a statement that waits for the end of replay.
 func (d *database) promote(ctx context.Context) error {
-	var promoted bool
-	if err := d.read(ctx, "SELECT pg_promote()", nil, &promoted); err != nil || !promoted {
-		return fmt.Errorf("promoting the standby: %t, %w", promoted, err)
+	if err := d.exec(ctx, "SELECT pg_promote(false)"); err != nil {
+		return fmt.Errorf("promoting the standby: %w", err)
 	}
-	return nil
+	_, err := eventually(ctx, 10*time.Second, func() error {
+		var standby bool
+		err := d.read(ctx, "SELECT pg_is_in_recovery()", nil, &standby)
+		if err == nil && standby {
+			err = errors.New("the server is still a standby")
+		}
+		return err
+	})
+	return err
 }
 
 // startStandby copies a primary and starts a standby of it, in a folder of this name. Its
