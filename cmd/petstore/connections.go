@@ -184,7 +184,7 @@ func (c *connection) unlink() {
 // configured connections.
 func warnOfDescriptors(c config, log *slog.Logger) {
 	var limit syscall.Rlimit
-	needed := uint64(c.MaxConnections + c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
+	needed := uint64(c.MaxConnections + (1+len(c.replicaURLs()))*c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
 		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
 			"limit", limit.Cur, "needed", needed)

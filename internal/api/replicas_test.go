@@ -34,7 +34,7 @@ func startReplicated(t *testing.T) *replicated {
 	t.Helper()
 	pair := pgtest.NewPair(t)
 	p := startOn(t, pair.Database)
-	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	replicas, err := postgres.OpenReplicas(t.Context(), p.pool, []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 8, MaxLag: time.Hour, Patience: catchUpTime, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

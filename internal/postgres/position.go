@@ -40,12 +40,19 @@ func (p Position) meet(other Position) Position {
 }
 
 // primaryPosition reads the position of a primary. It is the end of the WAL that was
-// inserted, which may not be written yet if synchronous_commit is off. The name of a WAL
-// file begins with the timeline.
+// inserted, which may not be written yet if synchronous_commit is off. If the last record
+// ends with its page, PostgreSQL returns the position after the header of the next page, 24
+// bytes. A standby gets there only with the next record. The name of a WAL file begins with
+// the timeline.
 const primaryPosition = `-- name: PrimaryPosition :one
-SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)`
+SELECT lsn - CASE WHEN lsn % current_setting('wal_block_size')::bigint = 24 THEN 24 ELSE 0 END, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+FROM (SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS lsn OFFSET 0) AS inserted`
 
-// scanPrimary reads the row of primaryPosition.
+// flushedPosition reads the position up to which a primary sends its WAL to standbys.
+const flushedPosition = `-- name: FlushedPosition :one
+SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, left(pg_walfile_name(pg_current_wal_flush_lsn()), 8)`
+
+// scanPrimary reads the row of primaryPosition or flushedPosition.
 func scanPrimary(row pgx.Row) (Position, error) {
 	var lsn int64
 	var timeline string

@@ -293,7 +293,7 @@ func (r *Reader) send(ctx context.Context, b *pgx.Batch, byValues bool) (*replic
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(state.alive, func() { cancel(errSilent) })
-	acquireCtx, cancelAcquire := context.WithTimeout(ctx, replicaAcquireTimeout)
+	acquireCtx, cancelAcquire := context.WithTimeout(ctx, r.replicas.patience)
 	defer cancelAcquire()
 	conn, err := r.replica.db.acquire(acquireCtx)
 	if err != nil {

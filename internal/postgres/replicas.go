@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,16 +18,14 @@ import (
 const (
 	// pollInterval is the time between two looks at the positions of the servers.
 	pollInterval = 100 * time.Millisecond
-	// pollTimeout is the time after which a replica counts as silent. Reads wait for it no
-	// longer than pollInterval and pollTimeout.
-	pollTimeout = 200 * time.Millisecond
+	// replicaPatience is the time after which a replica counts as silent, and the maximum
+	// time that a read waits for a connection to it. A read waits for a replica that falls
+	// silent no longer than pollInterval and this time.
+	replicaPatience = 200 * time.Millisecond
 	// reconnectInterval is the minimum time between two connections for polls.
 	reconnectInterval = time.Second
 	// primaryPollTimeout is longer, because the poll waits for a connection of the pool.
 	primaryPollTimeout = 2 * time.Second
-	// replicaAcquireTimeout is the maximum time that a read waits for a connection to a
-	// replica.
-	replicaAcquireTimeout = 250 * time.Millisecond
 )
 
 // catchUp are the pauses before a read asks a replica again that has not replayed enough:
@@ -63,6 +62,7 @@ type Replicas struct {
 	fallback *DB // for reads that a replica could have served
 	all      []*replica
 	maxLag   time.Duration
+	patience time.Duration
 	log      *slog.Logger
 	history  history
 	next     atomic.Uint32
@@ -86,6 +86,7 @@ type replicaState struct {
 	problem  string
 	position Position
 	lag      time.Duration // negative: unknown
+	silent   bool          // whether it did not respond
 	// alive ends when the replica is found silent.
 	alive context.Context
 	end   context.CancelFunc
@@ -103,7 +104,7 @@ func OpenReplicas(ctx context.Context, primary *DB, urls []string, options Repli
 	if citus {
 		return nil, errors.New("PETSTORE_REPLICA_URLS does not work with Citus, because each node has its own WAL; remove the variable")
 	}
-	r := &Replicas{primary: primary, fallback: primary.Falling(), maxLag: options.MaxLag, log: options.Log, reads: map[ReadReason]*atomic.Uint64{}}
+	r := &Replicas{primary: primary, fallback: primary.Falling(), maxLag: options.MaxLag, patience: cmp.Or(options.Patience, replicaPatience), log: options.Log, reads: map[ReadReason]*atomic.Uint64{}}
 	for _, reason := range ReadReasons() {
 		r.reads[reason] = new(atomic.Uint64)
 	}
@@ -126,6 +127,7 @@ func OpenReplicas(ctx context.Context, primary *DB, urls []string, options Repli
 type ReplicaOptions struct {
 	MaxConns int           // for each replica
 	MaxLag   time.Duration // of a replica in rotation
+	Patience time.Duration // until a replica counts as silent; 0: 200 ms
 	Log      *slog.Logger
 	Tracers  []pgx.QueryTracer
 }
@@ -150,7 +152,7 @@ func (r *Replicas) Run(ctx context.Context) {
 	for _, one := range r.all {
 		polls.Go(func() {
 			every(ctx, func(ctx context.Context) { r.poll(ctx, one) })
-			r.setState(ctx, one, &replicaState{problem: "polling has ended", lag: -1})
+			r.setState(ctx, one, &replicaState{problem: "polling has ended", lag: -1, silent: true})
 			one.hangUp(ctx)
 		})
 	}
@@ -175,7 +177,7 @@ func every(ctx context.Context, poll func(context.Context)) {
 func (r *Replicas) pollPrimary(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, primaryPollTimeout)
 	defer cancel()
-	if position, err := r.primary.Position(ctx); err == nil {
+	if position, err := scanPrimary(r.primary.QueryRow(ctx, flushedPosition)); err == nil {
 		r.history.add(position, time.Now())
 	}
 }
@@ -183,13 +185,13 @@ func (r *Replicas) pollPrimary(ctx context.Context) {
 // poll reads the position of a replica and decides whether it is in rotation.
 func (r *Replicas) poll(ctx context.Context, one *replica) {
 	last := one.state.Load()
-	position, err := one.poll(ctx, r.primary)
+	position, err := one.poll(ctx, r)
 	if ctx.Err() != nil {
 		return
 	}
 	next := &replicaState{position: last.position, lag: -1, alive: last.alive, end: last.end}
 	if err != nil {
-		next.problem = err.Error()
+		next.problem, next.silent = err.Error(), errors.Is(err, errSilent)
 		if errors.Is(err, errSilent) || errors.Is(err, errOtherSystem) {
 			one.hangUp(ctx)
 		}
@@ -216,18 +218,20 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 }
 
 // setState stores the state of a replica, and logs it when the rotation changes. If the
-// replica leaves because it fails, its reads end.
+// replica is silent, its reads end.
 func (r *Replicas) setState(ctx context.Context, one *replica, next *replicaState) {
 	last := one.state.Load()
-	if next.inRotation() && !last.inRotation() {
+	if next.inRotation() && (next.alive == nil || next.alive.Err() != nil) {
 		next.alive, next.end = context.WithCancel(context.WithoutCancel(ctx))
 	}
 	one.state.Store(next)
+	if next.silent && last.end != nil {
+		last.end()
+	}
 	switch {
 	case next.inRotation() && !last.inRotation():
 		r.log.InfoContext(ctx, "a replica serves reads", "replica", one.name)
 	case !next.inRotation() && last.inRotation():
-		last.end()
 		r.log.WarnContext(ctx, "a replica serves no reads until it recovers", "replica", one.name, "problem", next.problem)
 	}
 }
@@ -243,17 +247,17 @@ var (
 
 // poll reads the position of a replica on a connection of its own, so that it does not
 // wait for reads. A new connection may take longer, because the replica is not in rotation.
-func (r *replica) poll(ctx context.Context, primary *DB) (Position, error) {
+func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 	if r.conn == nil {
 		if time.Now().Before(r.connectAt) {
 			return Position{}, errSilent
 		}
 		r.connectAt = time.Now().Add(reconnectInterval)
-		if err := r.connect(ctx, primary); err != nil {
+		if err := r.connect(ctx, all.primary); err != nil {
 			return Position{}, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	ctx, cancel := context.WithTimeout(ctx, all.patience)
 	defer cancel()
 	position, err := scanReplica(r.conn.QueryRow(ctx, replicaPosition))
 	switch {

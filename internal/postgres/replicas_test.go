@@ -28,12 +28,18 @@ type replicated struct {
 // default, that is the standby.
 func openReplicas(t *testing.T, pair *pgtest.Pair, maxLag time.Duration, urls ...string) *replicated {
 	t.Helper()
+	const patience = 10 * time.Second // of a test on a busy machine
+	return openWithPatience(t, pair, maxLag, patience, urls...)
+}
+
+func openWithPatience(t *testing.T, pair *pgtest.Pair, maxLag, patience time.Duration, urls ...string) *replicated {
+	t.Helper()
 	if len(urls) == 0 {
 		urls = []string{pair.Standby.URL}
 	}
 	r := &replicated{Pair: pair, t: t, primary: open(t, pair.URL, 8)}
 	var err error
-	r.replicas, err = postgres.OpenReplicas(t.Context(), r.primary, urls, postgres.ReplicaOptions{MaxConns: 4, MaxLag: maxLag, Log: slog.New(slog.DiscardHandler)})
+	r.replicas, err = postgres.OpenReplicas(t.Context(), r.primary, urls, postgres.ReplicaOptions{MaxConns: 4, MaxLag: maxLag, Patience: patience, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +137,85 @@ func TestReplicaServesPosition(t *testing.T) {
 			t.Errorf("%d reads for the reason %s", got, reason)
 		}
 	}
+	testFailingReplica(t, r)
+	testReadsThatFallBack(t, r)
+}
+
+// testFailingReplica: the primary serves a read that a replica cancels, for example
+// because it conflicts with recovery.
+func testFailingReplica(t *testing.T, r *replicated) {
+	t.Helper()
+	position := r.write("1")
+	r.awaitReplica(&position, "1")
+	for _, sql := range []string{
+		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_cancel_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS canceled",
+		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_terminate_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS ended",
+		"SELECT pg_is_in_recovery() FROM (SELECT 1 / CASE WHEN pg_is_in_recovery() THEN 0 ELSE 1 END) AS divided",
+	} {
+		for _, after := range []*postgres.Position{&position, nil} {
+			byReplica := true
+			err := r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
+				reads := postgres.Reads{DB: r.primary}
+				batch := &pgx.Batch{}
+				batch.Queue("SELECT")
+				batch.Queue(sql)
+				results := reads.SendBatch(ctx, batch)
+				defer results.Close()
+				if _, err := results.Exec(); err != nil {
+					return err
+				}
+				return results.QueryRow().Scan(&byReplica)
+			})
+			if err != nil || byReplica {
+				t.Errorf("%s, in a batch by the replica: %t, %v", sql, byReplica, err)
+			}
+			err = r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
+				return postgres.Reads{DB: r.primary}.QueryRow(ctx, sql).Scan(&byReplica)
+			})
+			if err != nil || byReplica {
+				t.Errorf("%s, by the replica: %t, %v", sql, byReplica, err)
+			}
+		}
+	}
+	if r.replicas.Reads(postgres.ReadFailed) == 0 {
+		t.Error("no replica failed")
+	}
+}
+
+// testReadsThatFallBack: reads that a replica could serve leave connections of the primary
+// to others.
+func testReadsThatFallBack(t *testing.T, r *replicated) {
+	t.Helper()
+	if err := r.Standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitRotation(false)
+	lock, err := r.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE accounts"); err != nil {
+		t.Fatal(err)
+	}
+	var reads sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 20 {
+		reads.Go(func() {
+			_ = r.replicas.Read(ctx, nil, func(ctx context.Context) error {
+				_, err := postgres.Reads{DB: r.primary}.Query(ctx, "SELECT count(*) FROM accounts")
+				return err
+			})
+		})
+	}
+	eventually(t, "reads wait for the table", func() bool { return r.primary.Pool().Stat().AcquiredConns() >= 4 })
+	for range 10 {
+		if err := r.primary.Ping(t.Context()); err != nil {
+			t.Errorf("another read: %v", err)
+		}
+	}
+	cancel()
+	reads.Wait()
 }
 
 // TestReplicaRotation: a replica that lags too much leaves the rotation, and returns when it
@@ -236,7 +321,7 @@ func TestSilentReplica(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)
 	proxy := startProxy(t, pair.Standby.URL)
-	r := openReplicas(t, pair, time.Hour, proxy.url)
+	r := openWithPatience(t, pair, time.Hour, 0, proxy.url)
 	position := r.write("1")
 	r.awaitReplica(&position, "1")
 	proxy.swallow(true)
@@ -261,130 +346,13 @@ func TestSilentReplica(t *testing.T) {
 	r.awaitReplica(&position, "1")
 }
 
-// TestFailingReplica: the primary serves a read that a replica cancels, for example
-// because it conflicts with recovery.
-func TestFailingReplica(t *testing.T) {
-	t.Parallel()
-	r := openReplicas(t, pgtest.NewPair(t), time.Hour)
-	position := r.write("1")
-	r.awaitReplica(&position, "1")
-	for _, sql := range []string{
-		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_cancel_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS canceled",
-		"SELECT pg_is_in_recovery() FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_terminate_backend(pg_backend_pid()) END, pg_sleep(0.01)) AS ended",
-		"SELECT pg_is_in_recovery() FROM (SELECT 1 / CASE WHEN pg_is_in_recovery() THEN 0 ELSE 1 END) AS divided",
-	} {
-		for _, after := range []*postgres.Position{&position, nil} {
-			byReplica := true
-			err := r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
-				reads := postgres.Reads{DB: r.primary}
-				batch := &pgx.Batch{}
-				batch.Queue("SELECT")
-				batch.Queue(sql)
-				results := reads.SendBatch(ctx, batch)
-				defer results.Close()
-				if _, err := results.Exec(); err != nil {
-					return err
-				}
-				return results.QueryRow().Scan(&byReplica)
-			})
-			if err != nil || byReplica {
-				t.Errorf("%s, in a batch by the replica: %t, %v", sql, byReplica, err)
-			}
-			err = r.replicas.Read(t.Context(), after, func(ctx context.Context) error {
-				return postgres.Reads{DB: r.primary}.QueryRow(ctx, sql).Scan(&byReplica)
-			})
-			if err != nil || byReplica {
-				t.Errorf("%s, by the replica: %t, %v", sql, byReplica, err)
-			}
-		}
-	}
-	if r.replicas.Reads(postgres.ReadFailed) == 0 {
-		t.Error("no replica failed")
-	}
-}
-
-// TestReadsThatFallBack: reads that a replica could serve leave connections of the primary
-// to others.
-func TestReadsThatFallBack(t *testing.T) {
-	t.Parallel()
-	pair := pgtest.NewPair(t)
-	r := openReplicas(t, pair, time.Hour)
-	if err := pair.Standby.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.awaitRotation(false)
-	lock, err := pair.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE accounts"); err != nil {
-		t.Fatal(err)
-	}
-	var reads sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	for range 20 {
-		reads.Go(func() {
-			_ = r.replicas.Read(ctx, nil, func(ctx context.Context) error {
-				_, err := postgres.Reads{DB: r.primary}.Query(ctx, "SELECT count(*) FROM accounts")
-				return err
-			})
-		})
-	}
-	eventually(t, "reads wait for the table", func() bool { return r.primary.Pool().Stat().AcquiredConns() >= 4 })
-	for range 10 {
-		if err := r.primary.Ping(t.Context()); err != nil {
-			t.Errorf("another read: %v", err)
-		}
-	}
-	cancel()
-	reads.Wait()
-}
-
-// TestOtherSystem: a standby of another server never serves reads.
-func TestOtherSystem(t *testing.T) {
+// TestUnsuitableReplicas: a standby of another server never serves reads, and neither does
+// one whose timeline the role may not see. Replicas of a Citus coordinator are an error.
+func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
 	pair, other := pgtest.NewPair(t), pgtest.NewPair(t)
-	r := &replicated{Pair: pair, t: t, primary: open(t, pair.URL, 8)}
-	var err error
-	r.replicas, err = postgres.OpenReplicas(t.Context(), r.primary, []string{other.Standby.URL, pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { r.replicas.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	eventually(t, "the standby of the primary is in rotation", func() bool { return r.replicas.Status(1).InRotation })
-	if r.replicas.Status(0).InRotation {
-		t.Error("the standby of another server is in rotation")
-	}
-}
-
-// TestReplicasOfCitus: replicas of a Citus coordinator are an error. The server does not
-// have the extension, so the test only pretends.
-func TestReplicasOfCitus(t *testing.T) {
-	t.Parallel()
-	pair := pgtest.NewPair(t)
-	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 2), []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
-		t.Errorf("on Citus: %v", err)
-	}
-}
-
-// TestReplicaWithoutPrivilege: the log tells the operator which privilege is missing.
-func TestReplicaWithoutPrivilege(t *testing.T) {
-	t.Parallel()
-	pair := pgtest.NewPair(t)
-	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
-		t.Fatal(err)
-	}
-	pair.CatchUp(pair.Standby)
-	replicas, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 2), []string{pair.Standby.URL}, postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Standby.URL, pair.Standby.URL}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +362,21 @@ func TestReplicaWithoutPrivilege(t *testing.T) {
 	running.Go(func() { replicas.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	eventually(t, "the problem is known", func() bool { return strings.Contains(replicas.Status(0).Problem, "GRANT pg_read_all_stats") })
+	eventually(t, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
+	eventually(t, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
+
+	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the problem is known", func() bool { return strings.Contains(replicas.Status(1).Problem, "GRANT pg_read_all_stats") })
+
+	// The server does not have the extension, so the test only pretends.
+	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{pair.Standby.URL}, options); err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
+		t.Errorf("on Citus: %v", err)
+	}
 }
 
 // TestOpenReplicasFails: an invalid URL is an error, and a replica that does not run is none.
