@@ -36,6 +36,7 @@ type petstore struct {
 	server   *api.Server
 	url      string
 	dbURL    string
+	direct   string        // like dbURL, without a connection pooler
 	db       *pgxpool.Pool // the same database, without the server in between
 	pool     *postgres.DB  // the pool of the server
 	verifier *auth.Verifier
@@ -61,7 +62,7 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	p := &petstore{t: t, dbURL: database.URL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool), db.New(pool.Writing())), log: &logBuffer{}}
+	p := &petstore{t: t, dbURL: database.URL, direct: database.DirectURL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool), db.New(pool.Writing())), log: &logBuffer{}}
 	p.replica = openReplica(t, database, pool)
 	p.key = p.newKey("tester", auth.Admin)
 	p.watchLog()

@@ -225,6 +225,7 @@ func (p *petstore) listen() {
 	connected := make(chan struct{}, 1)
 	listener := &postgres.Listener{
 		DB:      p.pool,
+		URL:     p.direct,
 		Channel: auth.Channel,
 		Connected: func() {
 			p.verifier.Forget()

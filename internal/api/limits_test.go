@@ -1028,10 +1028,11 @@ func TestLongQuery(t *testing.T) {
 	}
 }
 
-// withSession starts another server with another setting on its connections.
+// withSession starts another server with another setting on its connections, which do
+// not lead through a pooler.
 func (p *petstore) withSession(name, value string) *petstore {
 	p.t.Helper()
-	target, err := url.Parse(p.dbURL)
+	target, err := url.Parse(p.direct)
 	if err != nil {
 		p.t.Fatal(err)
 	}
