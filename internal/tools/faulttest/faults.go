@@ -52,7 +52,7 @@ var faults = []fault{
 	{17, "a read continues after its client disconnects", "internal/api/middleware.go", "\t\tif writes {\n", "\t\tif writes || true {\n"},
 	{17, "a client that disconnects is logged as an error", "internal/api/middleware.go", "errors.Is(ctx.Err(), context.Canceled)", "errors.Is(ctx.Err(), http.ErrServerClosed)"},
 	{18, "a page repeats the last item of the previous page", "internal/api/page.go", "cursorOf(rows[count-1])", "cursorOf(rows[max(0, count-2)])"},
-	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, migrations.FS, goose.WithSessionLocker(locker))", "db, migrations.FS)\n\t_ = locker"},
+	{19, "migrations do not wait for each other", "internal/postgres/migrations.go", "db, files, goose.WithSessionLocker(locker))", "db, files)\n\t_ = locker"},
 	{20, "an operation does not require a key", "internal/api/routes.go", `summaryPath, auth.Read`, `summaryPath, 0`},
 	{20, "a revoked key is accepted", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND api_keys.revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
 	{20, "a response has a field that the spec does not have", "internal/httpjson/error.go", "`json:\"requestId\"`", "`json:\"requestID\"`"},
