@@ -1,16 +1,19 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 // apiKey is the ApiKey schema of the spec.
@@ -44,7 +47,12 @@ func (s *Server) getAccount(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	row, err := s.reads.APIKeyGetWithAccount(c.Request.Context(), db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
+	ctx := c.Request.Context()
+	row, err := s.reads.APIKeyGetWithAccount(ctx, db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		// The key works, so a replica without it is behind.
+		err = cmp.Or(postgres.ReaderOf(ctx).Require(postgres.Position{}), err)
+	}
 	if err != nil {
 		return orNotFound(err, errInvalidAPIKey)
 	}

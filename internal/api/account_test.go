@@ -735,3 +735,15 @@ func (p *petstore) rotateOver(id int64) {
 	p.t.Helper()
 	p.post(rotatePath(id), nil).wantSecret()
 }
+
+// TestAccountOfNewKey: a key that a replica does not have yet is not reported as invalid.
+func TestAccountOfNewKey(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	r.pair.Standby.Pause()
+	made := r.makeKey("new", "read")
+	got := decode[struct{ APIKey apiKey }](r.as(made.Secret).do("GET", "/account", nil, "Prefer", "consistency=eventual").want(200))
+	if got.APIKey.ID != made.ID {
+		t.Errorf("GET /account returns the key %d, want %d", got.APIKey.ID, made.ID)
+	}
+}
