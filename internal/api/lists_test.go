@@ -376,7 +376,7 @@ func TestListManyMatches(t *testing.T) {
 	}
 	// Ship dates follow the ids, so that a range of dates is a range of ids.
 	newYear := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = $1::timestamptz + id * interval '1 hour'", newYear); err != nil {
+	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = to_timestamp($1::bigint + id * 3600)", newYear.Unix()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range s.orders {

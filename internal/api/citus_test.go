@@ -1,0 +1,184 @@
+//go:build citus
+
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/api"
+	"petstore/internal/pgtest"
+)
+
+// TestBuyersOnCitus: 16 buyers of one pet, on two servers, buy exactly what is in stock.
+func TestBuyersOnCitus(t *testing.T) {
+	t.Parallel()
+	const buyers, stock = 16, 300
+	database := pgtest.New(t)
+	s := startOn(t, database).stage(on("available", stock))
+	servers := []*petstore{s.petstore, s.with(func(*api.Options) {})}
+	var sold atomic.Int64
+	began := time.Now()
+	atOnce(t, buyers, func(i int) error {
+		for n := 0; ; n++ {
+			resp, err := servers[i%2].try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprintf("%d-%d", i, n))
+			switch {
+			case err != nil:
+				return err
+			case resp.status == 201:
+				sold.Add(1)
+			case resp.status == 409:
+				return nil
+			default:
+				return fmt.Errorf("%d %s", resp.status, resp.body)
+			}
+		}
+	})
+	t.Logf("%d buyers bought %d of %d units in %s", buyers, sold.Load(), stock, time.Since(began).Round(time.Millisecond))
+	if sold.Load() != stock {
+		t.Errorf("%d units sold, want %d", sold.Load(), stock)
+	}
+	held := make([]int64, stock)
+	for i := range held {
+		held[i] = 1
+	}
+	s.wantShelf(on("pending", 0, held...))
+}
+
+// TestShardMovesUnderLoad moves each shard to the other worker while 16 clients of 8
+// accounts write and read. No request fails, and nothing that was acknowledged is lost.
+func TestShardMovesUnderLoad(t *testing.T) {
+	t.Parallel()
+	const clients, accounts, moves = 16, 8, 4
+	p := start(t)
+	tenants := make([]tenant, accounts)
+	for i := range tenants {
+		tenants[i] = p.tenant(fmt.Sprint("moved ", i))
+	}
+	load := &moveLoad{placed: map[int64][]int64{}}
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() { load.run(t, tenants[i%accounts], i, done) })
+	}
+	took := moveShards(t, p, moves)
+	close(done)
+	group.Wait()
+	t.Logf("%d operations during %d moves of %s in all; the longest took %s",
+		load.operations.Load(), moves, took.Round(time.Millisecond), time.Duration(load.longest.Load()).Round(time.Millisecond))
+	for _, tenant := range tenants {
+		rows, err := p.db.Query(t.Context(), "SELECT id FROM orders WHERE account_id = $1", tenant.account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range load.placed[tenant.account] {
+			if !slices.Contains(stored, id) {
+				t.Errorf("order %d of account %d is lost", id, tenant.account)
+			}
+		}
+	}
+	if load.operations.Load() < 100 {
+		t.Errorf("only %d operations ran during the moves", load.operations.Load())
+	}
+}
+
+// moveLoad is the load during moves of shards.
+type moveLoad struct {
+	operations, longest atomic.Int64
+
+	mu     sync.Mutex
+	placed map[int64][]int64 // acknowledged orders by account
+}
+
+// run restocks, orders and reads until done is closed.
+func (l *moveLoad) run(t *testing.T, client tenant, number int, done chan struct{}) {
+	for n := 0; ; n++ {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		began := time.Now()
+		if err := l.once(client, fmt.Sprintf("%d-%d", number, n)); err != nil {
+			t.Error(err)
+			return
+		}
+		for took := int64(time.Since(began)); ; {
+			longest := l.longest.Load()
+			if took <= longest || l.longest.CompareAndSwap(longest, took) {
+				break
+			}
+		}
+	}
+}
+
+// once places an order, and reads it and a list.
+func (l *moveLoad) once(client tenant, key string) error {
+	pet := client.ids["petId"]
+	for _, request := range []struct {
+		method, target string
+		body           any
+		header         []string
+		status         int
+	}{
+		{"PUT", "/store/inventory/" + pet, object{"quantity": 100}, nil, 200},
+		{"POST", "/store/orders", object{"petId": number(client.ids, "petId")}, []string{"Idempotency-Key", key}, 201},
+		{"GET", "/pets?limit=5", nil, nil, 200},
+	} {
+		resp, err := client.try(request.method, request.target, request.body, request.header...)
+		if err != nil {
+			return err
+		}
+		if resp.status != request.status {
+			return fmt.Errorf("%s %s: %d %s", request.method, request.target, resp.status, resp.body)
+		}
+		l.operations.Add(1)
+		if request.method == "POST" {
+			placed := decode[order](resp)
+			l.mu.Lock()
+			l.placed[client.account] = append(l.placed[client.account], placed.ID)
+			l.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// moveShards moves shards of stores to the other worker, one after the other, and returns
+// how long that took.
+func moveShards(t *testing.T, p *petstore, moves int) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	began := time.Now()
+	for n := range moves {
+		var shard int64
+		var from, to string
+		var fromPort, toPort int32
+		err := p.db.QueryRow(ctx, `
+			SELECT shard.shardid, shard.nodename, shard.nodeport, other.nodename, other.nodeport
+			FROM citus_shards AS shard
+			JOIN pg_dist_node AS other ON other.groupid <> 0 AND (other.nodename, other.nodeport) <> (shard.nodename, shard.nodeport)
+			WHERE shard.table_name = 'pets'::regclass
+			ORDER BY shard.shardid
+			OFFSET $1
+			LIMIT 1`, n).Scan(&shard, &from, &fromPort, &to, &toPort)
+		if err == nil { // with the shards of the other tables
+			_, err = p.db.Exec(ctx, "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, shard_transfer_mode => 'force_logical')", shard, from, fromPort, to, toPort)
+		}
+		if err != nil {
+			t.Errorf("move %d: %v", n, err)
+		}
+	}
+	return time.Since(began)
+}
