@@ -10,18 +10,24 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// openReplicas opens the read replicas of the configuration and exports their metrics. It
-// returns nil if there are none. A replica need not run yet.
-func openReplicas(ctx context.Context, c config, database *postgres.DB, log *slog.Logger, metrics *telemetry.Metrics, tracer pgx.QueryTracer) (*postgres.Replicas, error) {
+// openReplicas opens the read replicas of the configuration. It returns nil if there are
+// none. A replica need not run yet.
+func openReplicas(ctx context.Context, c config, database *postgres.DB, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.Replicas, error) {
 	urls := c.replicaURLs()
 	if len(urls) == 0 {
 		return nil, nil //nolint:nilnil // documented
 	}
-	replicas, err := postgres.OpenReplicas(ctx, database, urls, postgres.ReplicaOptions{
+	return postgres.OpenReplicas(ctx, database, urls, postgres.ReplicaOptions{
 		MaxConns: c.DBMaxConns, MaxLag: c.ReplicaMaxLag, Log: log, Tracers: []pgx.QueryTracer{tracer},
 	})
-	if err != nil {
-		return nil, err
+}
+
+// watchDatabase exports the metrics of the database and of its replicas, which may be nil.
+func watchDatabase(metrics *telemetry.Metrics, database *postgres.DB, replicas *postgres.Replicas) {
+	metrics.WatchPool(database.Pool())
+	metrics.WatchWrites(database.CanceledWrites)
+	if replicas == nil {
+		return
 	}
 	for i, name := range replicas.Names() {
 		metrics.WatchReplica(i, name, func() (lag float64, inRotation bool) {
@@ -32,5 +38,4 @@ func openReplicas(ctx context.Context, c config, database *postgres.DB, log *slo
 	for _, reason := range postgres.ReadReasons() {
 		metrics.WatchReads(reason == postgres.ReadFresh, string(reason), func() uint64 { return replicas.Reads(reason) })
 	}
-	return replicas, nil
 }

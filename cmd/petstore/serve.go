@@ -106,12 +106,7 @@ while the schema is behind, the server is not ready.`,
 // closes both listeners.
 func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
 	defer public.Close()
-	if c.GOGC == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	if c.GOMEMLIMIT == "" {
-		debug.SetMemoryLimit(memoryLimit)
-	}
+	tuneRuntime(c)
 	metrics := telemetry.NewMetrics()
 	metrics.SetVersion(version())
 	defer startAdmin(admin, c.adminHosts(), metrics, log)()
@@ -126,14 +121,12 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		return err
 	}
 	defer database.Close()
-	replicas, err := openReplicas(ctx, c, database, log, metrics, statements)
+	replicas, err := openReplicas(ctx, c, database, log, statements)
 	if err != nil {
 		return err
 	}
 	defer replicas.Close()
-	metrics.WatchPool(database.Pool())
-	metrics.WatchWrites(database.CanceledWrites)
-
+	watchDatabase(metrics, database, replicas)
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	metrics.WatchKeys(verifier.Lookups)
 	options := apiOptions(c)
@@ -171,6 +164,16 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// tuneRuntime sets the defaults of the Go runtime for serve.
+func tuneRuntime(c config) {
+	if c.GOGC == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if c.GOMEMLIMIT == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
 }
 
 // apiOptions returns the options of the API that the configuration sets.

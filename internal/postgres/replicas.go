@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -368,12 +369,12 @@ func (h *history) latest() (position Position, known bool) {
 func (h *history) lag(position Position, now time.Time) (lag time.Duration, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := len(h.samples) - 1; i >= 0; i-- {
-		if position.Includes(h.samples[i].position) {
+	for i, earlier := range slices.Backward(h.samples) {
+		if position.Includes(earlier.position) {
 			if i == len(h.samples)-1 {
 				return 0, true
 			}
-			return now.Sub(h.samples[i].at), true
+			return now.Sub(earlier.at), true
 		}
 	}
 	if len(h.samples) == 0 {
