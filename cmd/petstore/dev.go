@@ -91,7 +91,7 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 			case <-ctx.Done():
 			}
 		}()
-		c.DatabaseURL, c.DirectURL = cluster.URL(devDatabase), ""
+		c.DatabaseURL, c.DirectURL, c.ReplicaURLs = cluster.URL(devDatabase), "", ""
 	} else {
 		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}

@@ -193,7 +193,12 @@ var errPrepared = errors.New("the connection pooler does not keep prepared state
 func checkPrepared(ctx context.Context, tx pgx.Tx) error {
 	conn := tx.Conn()
 	mode := conn.Config().DefaultQueryExecMode
-	if !originOf(conn).pooled || mode != pgx.QueryExecModeCacheStatement && mode != pgx.QueryExecModeDescribeExec {
+	switch {
+	case !originOf(conn).pooled:
+		return nil
+	case mode == pgx.QueryExecModeDescribeExec: // the unnamed statement, in two round trips
+		return errPrepared
+	case mode != pgx.QueryExecModeCacheStatement:
 		return nil
 	}
 	const name = "petstore_check"
