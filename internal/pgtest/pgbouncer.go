@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -52,10 +51,6 @@ log_disconnections = 0
 log_stats = 0
 `
 )
-
-// pgBouncerInput stays open until this process ends. The garbage collector would close a
-// local variable.
-var pgBouncerInput io.Closer
 
 // pgBouncer starts a PgBouncer in front of the server, once in this process, and returns
 // the directory of its socket. It gives the serving role the settings that it needs.
@@ -111,12 +106,13 @@ func startPgBouncer(s *server) (dir string, err error) {
 	command := exec.CommandContext(context.Background(), "/bin/sh", "-c", pgBouncerScript, "sh", program, dir)
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: as}
-	if pgBouncerInput, err = command.StdinPipe(); err != nil {
+	if _, err := command.StdinPipe(); err != nil {
 		return "", err
 	}
 	if err := command.Start(); err != nil {
 		return "", err
 	}
+	go func() { _ = command.Wait() }() // keeps the input open, which the garbage collector would close
 	return dir, awaitPgBouncer(s, dir)
 }
 

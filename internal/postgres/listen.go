@@ -154,7 +154,7 @@ func (l *Listener) prove(ctx context.Context, conn *pgx.Conn, silent bool) error
 	same, err := l.DB.leadsTo(ctx, originOf(conn).server)
 	switch {
 	case err != nil:
-		return nil //nolint:nilerr // the pool is busy, so there is no proof this time
+		return nil // the pool is busy, so there is no proof this time
 	case !same:
 		return errOtherServer
 	}
