@@ -116,6 +116,9 @@ func (d *distribution) run(ctx context.Context) error {
 	if err != nil || len(tables) == 0 {
 		return err
 	}
+	if err := d.propagateLimits(ctx); err != nil {
+		return err
+	}
 	drop, add, err := d.foreignKeys(ctx, tables)
 	if err != nil {
 		return err
@@ -134,6 +137,19 @@ func (d *distribution) run(ctx context.Context) error {
 	}
 	d.report(fmt.Sprintf("checked %d foreign keys", len(add)), time.Since(begin))
 	return nil
+}
+
+// propagateLimits gives the workers the time limits of this session. Otherwise those of the
+// role apply there, which may be the limits of serve.
+func (d *distribution) propagateLimits(ctx context.Context) error {
+	limits, err := d.strings(ctx, `
+		SELECT format('SET LOCAL %I = %L', name, setting)
+		FROM pg_settings
+		WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`)
+	if err != nil {
+		return err
+	}
+	return d.exec(ctx, append([]string{"SET LOCAL citus.propagate_set_commands = 'local'"}, limits...)...)
 }
 
 // pending returns the tables to distribute. The reference tables are first.

@@ -80,9 +80,13 @@ func TestSettingsOfCitus(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	role, roleURL := database.NewRole(t)
-	// The table of the distributed tables is enough to look like Citus.
-	if _, err := database.Pool.Exec(t.Context(), "CREATE TABLE pg_dist_partition ()"); err != nil {
-		t.Fatal(err)
+	// The table of the distributed tables is enough to look like Citus. On Citus, pgtest
+	// gives its databases the settings.
+	name := pgx.Identifier{database.Pool.Config().ConnConfig.Database}.Sanitize()
+	for _, sql := range []string{"CREATE TABLE pg_dist_partition ()", "ALTER DATABASE " + name + " RESET ALL"} {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	err := open(t, roleURL, 1).CheckSession(t.Context())
 	if err == nil || !strings.Contains(err.Error(), strings.Join(postgres.RoleSettings(role), "; ")) {
