@@ -129,6 +129,8 @@ type pooled struct {
 	mu      sync.Mutex
 	server  *pgconn.HijackedConn // nil between transactions
 	pending int                  // ReadyForQuery messages that the server still sends
+
+	writing sync.Mutex // held while a message goes to the client
 }
 
 // serve handles one client until it disconnects.
@@ -231,8 +233,11 @@ func (c *pooled) reply(server *pgconn.HijackedConn) bool {
 			}
 			c.mu.Unlock()
 		}
+		c.writing.Lock() // the next transaction may begin before Flush returns
 		c.client.Send(message)
-		if err := c.client.Flush(); err != nil {
+		err = c.client.Flush()
+		c.writing.Unlock()
+		if err != nil {
 			return false
 		}
 		if ended {
