@@ -382,6 +382,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 // TestOpenReplicasFails: an invalid URL is an error, and a replica that does not run is none.
 func TestOpenReplicasFails(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no replicas")
 	primary := open(t, pgtest.NewEmpty(t).URL, 2)
 	options := postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)}
 	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort(t), "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {

@@ -27,6 +27,7 @@ func valueOf(t *testing.T, pool *postgres.DB, name string) (value string) {
 // parameters, and the check names exactly what the role lacks.
 func TestSettingsBehindAPooler(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it needs the settings of the role without a pooler too, see TestSettingsOfCitus")
 	database := pgtest.NewEmpty(t)
 	role, roleURL := database.NewRole(t)
 	if err := open(t, roleURL, 1).CheckSession(t.Context()); err != nil {
