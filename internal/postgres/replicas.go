@@ -79,6 +79,7 @@ type replica struct {
 	// For polls only.
 	conn      *pgx.Conn // nil while there is none
 	connectAt time.Time // not before
+	failure   error     // of the last attempt to connect, if it failed
 }
 
 // replicaState is the result of the last poll.
@@ -193,7 +194,7 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	next := &replicaState{position: last.position, lag: -1, alive: last.alive, end: last.end}
 	if err != nil {
 		next.problem, next.silent = err.Error(), errors.Is(err, errSilent)
-		if errors.Is(err, errSilent) || errors.Is(err, errOtherSystem) {
+		if errors.Is(err, errSilent) || errors.Is(err, errSession) || errors.Is(err, errOtherSystem) {
 			one.hangUp(ctx)
 		}
 	} else {
@@ -218,8 +219,8 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	r.setState(ctx, one, next)
 }
 
-// setState stores the state of a replica, and logs it when the rotation changes. If the
-// replica is silent, its reads end.
+// setState stores the state of a replica, and logs when the rotation or the problem
+// changes. If the replica is silent, its reads end.
 func (r *Replicas) setState(ctx context.Context, one *replica, next *replicaState) {
 	last := one.state.Load()
 	if next.inRotation() && (next.alive == nil || next.alive.Err() != nil) {
@@ -232,7 +233,8 @@ func (r *Replicas) setState(ctx context.Context, one *replica, next *replicaStat
 	switch {
 	case next.inRotation() && !last.inRotation():
 		r.log.InfoContext(ctx, "a replica serves reads", "replica", one.name)
-	case !next.inRotation() && last.inRotation():
+	case next.inRotation(), ctx.Err() != nil: // nothing has changed, or polling ends
+	case last.inRotation(), next.problem != last.problem && !(next.silent && last.silent):
 		r.log.WarnContext(ctx, "a replica serves no reads until it recovers", "replica", one.name, "problem", next.problem)
 	}
 }
@@ -244,6 +246,7 @@ var (
 	errNoTimeline  = errors.New("it receives no WAL")
 	errNoPrivilege = errors.New("the role may not see its timeline; run GRANT pg_read_all_stats TO that role on the primary")
 	errOtherSystem = errors.New("it is no copy of the primary")
+	errSession     = errors.New("its URL leads through a pooler that does not fit")
 )
 
 // poll reads the position of a replica on a connection of its own, so that it does not
@@ -251,11 +254,11 @@ var (
 func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 	if r.conn == nil {
 		if time.Now().Before(r.connectAt) {
-			return Position{}, errSilent
+			return Position{}, cmp.Or(r.failure, errSilent)
 		}
 		r.connectAt = time.Now().Add(reconnectInterval)
-		if err := r.connect(ctx, all.primary); err != nil {
-			return Position{}, err
+		if r.failure = r.connect(ctx, all.primary); r.failure != nil {
+			return Position{}, r.failure
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, all.patience)
@@ -282,9 +285,14 @@ func (r *replica) connect(ctx context.Context, primary *DB) error {
 	config.RuntimeParams["application_name"] = "petstore replica poll"
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return errSilent
+		return fmt.Errorf("%w: %w", errSilent, err)
 	}
 	r.conn = conn
+	if originOf(conn).pooled {
+		if err := r.db.CheckSession(ctx); err != nil {
+			return fmt.Errorf("%w: %w", errSession, err)
+		}
+	}
 	return sameSystem(ctx, conn, primary)
 }
 

@@ -347,12 +347,14 @@ func TestSilentReplica(t *testing.T) {
 }
 
 // TestUnsuitableReplicas: a standby of another server never serves reads, and neither does
-// one whose timeline the role may not see. Replicas of a Citus coordinator are an error.
+// one behind a pooler that drops settings, or whose timeline the role may not see. The log
+// has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
 	pair, other := pgtest.NewPair(t), pgtest.NewPair(t)
-	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.DiscardHandler)}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Standby.URL, pair.Standby.URL}, options)
+	var log lines
+	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Standby.URL, pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,11 +366,16 @@ func TestUnsuitableReplicas(t *testing.T) {
 	defer cancel()
 	eventually(t, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
 	eventually(t, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
+	eventually(t, "the pooler drops settings", func() bool {
+		return strings.Contains(replicas.Status(2).Problem, "lacks settings that a connection pooler or Citus does not pass on")
+	})
 
 	if _, err := pair.Pool.Exec(t.Context(), "REVOKE pg_read_all_stats FROM petstore_serving"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the problem is known", func() bool { return strings.Contains(replicas.Status(1).Problem, "GRANT pg_read_all_stats") })
+	for _, problem := range []string{"no copy of the primary", "lacks settings", "GRANT pg_read_all_stats"} {
+		eventually(t, "the log says "+problem, func() bool { return strings.Contains(log.String(), problem) })
+	}
 
 	// The server does not have the extension, so the test only pretends.
 	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
