@@ -346,8 +346,8 @@ func TestSilentReplica(t *testing.T) {
 	r.awaitReplica(&position, "1")
 }
 
-// TestUnsuitableReplicas: a standby of another server never serves reads, and neither does
-// one behind a pooler that drops settings, or whose timeline the role may not see. The log
+// TestUnsuitableReplicas: a standby of another server never serves reads. Neither does one
+// behind a pooler that drops settings, or whose timeline the role may not see. The log
 // has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
