@@ -71,11 +71,12 @@ func openReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB) 
 		}
 		readsOfStandby.Add(replicas.Reads(postgres.ReadFresh))
 	})
-	for !replicas.Status(0).InRotation {
-		if t.Context().Err() != nil {
+	for poll := time.NewTicker(time.Millisecond); !replicas.Status(0).InRotation; {
+		select {
+		case <-poll.C:
+		case <-t.Context().Done():
 			t.Fatal("the standby is not in rotation")
 		}
-		time.Sleep(time.Millisecond)
 	}
 	return r
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"strings"
@@ -138,9 +139,7 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 	}
 	config.MaxConns = maxPoolConns
 	if s.cluster != nil {
-		for name, value := range ownerParameters {
-			config.ConnConfig.RuntimeParams[name] = value
-		}
+		maps.Copy(config.ConnConfig.RuntimeParams, ownerParameters)
 	}
 	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
 	if s.replica != nil {

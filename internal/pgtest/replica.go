@@ -145,28 +145,35 @@ func (r *replicaServer) databaseURL(name string) *url.URL {
 // for the pool of a test, which writes past the server and gets no consistency token.
 type replayTracer struct{ replica *replicaServer }
 
+// TraceQueryStart does nothing.
 func (r replayTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
 
+// TraceQueryEnd waits for the standby.
 func (r replayTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryEndData) {
 	r.wait(ctx, conn)
 }
 
+// TraceBatchStart does nothing.
 func (r replayTracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
 
+// TraceBatchQuery does nothing.
 func (r replayTracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 
+// TraceBatchEnd waits for the standby.
 func (r replayTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchEndData) {
 	r.wait(ctx, conn)
 }
 
+// TraceCopyFromStart does nothing.
 func (r replayTracer) TraceCopyFromStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
 	return ctx
 }
 
+// TraceCopyFromEnd waits for the standby.
 func (r replayTracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceCopyFromEndData) {
 	r.wait(ctx, conn)
 }

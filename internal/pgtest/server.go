@@ -58,26 +58,12 @@ func findServer(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := os.Getenv("PETSTORE_TEST_DATABASE_URL")
-	if address != "" && engine == Replica {
+	switch address := os.Getenv("PETSTORE_TEST_DATABASE_URL"); {
+	case address != "" && engine == Replica:
 		return nil, errors.New("PETSTORE_TEST_ENGINE=replica starts its own servers; unset PETSTORE_TEST_DATABASE_URL")
-	}
-	if address != "" {
-		s, err := open(ctx, address)
-		if err == nil && engine == Citus {
-			s.cluster, err = s.findCluster(ctx)
-		}
-		if err == nil {
-			err = s.setUp(ctx)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("PETSTORE_TEST_DATABASE_URL: %w", err)
-		}
-		s.foreign = true
-		say(fmt.Sprintf("PostgreSQL %s of PETSTORE_TEST_DATABASE_URL", s.lease.PgConn().ParameterStatus("server_version")))
-		return s, nil
-	}
-	if engine == Citus {
+	case address != "":
+		return useForeign(ctx, address, engine)
+	case engine == Citus:
 		return nil, errors.New("PETSTORE_TEST_ENGINE=citus needs PETSTORE_TEST_DATABASE_URL, the URL of a superuser of the coordinator")
 	}
 	dir, err := serverDir()
@@ -120,6 +106,23 @@ func findServer(ctx context.Context) (*server, error) {
 	}
 	say(description)
 	return s, s.setUp(ctx)
+}
+
+// useForeign uses the server of PETSTORE_TEST_DATABASE_URL.
+func useForeign(ctx context.Context, address string, engine Engine) (*server, error) {
+	s, err := open(ctx, address)
+	if err == nil && engine == Citus {
+		s.cluster, err = s.findCluster(ctx)
+	}
+	if err == nil {
+		err = s.setUp(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("PETSTORE_TEST_DATABASE_URL: %w", err)
+	}
+	s.foreign = true
+	say(fmt.Sprintf("PostgreSQL %s of PETSTORE_TEST_DATABASE_URL", s.lease.PgConn().ParameterStatus("server_version")))
+	return s, nil
 }
 
 // reuse connects to the server that an earlier process started, whose URL is in the
