@@ -13,7 +13,7 @@ INSERT INTO signing_keys (purpose, secret)
 VALUES ('cursor', sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
 
 COMMENT ON TABLE  signing_keys         IS 'Random keys that all processes share, created by the migration.';
-COMMENT ON COLUMN signing_keys.purpose IS 'cursor: authenticates the cursors of lists (HMAC-SHA-256).';
+COMMENT ON COLUMN signing_keys.purpose IS 'cursor: authenticates the cursors of lists (HMAC-SHA-256). The key of consistency tokens is derived from it.';
 
 -- +goose Down
 DROP TABLE signing_keys;
