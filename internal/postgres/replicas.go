@@ -174,8 +174,8 @@ func every(ctx context.Context, poll func(context.Context)) {
 	}
 }
 
-// pollPrimary adds the position of the primary to the history. If the primary does not
-// respond, replicas stay in rotation.
+// pollPrimary adds the position of the primary to the history. If the primary only does not
+// respond in time, replicas stay in rotation.
 func (r *Replicas) pollPrimary(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, primaryPollTimeout)
 	defer cancel()
