@@ -180,7 +180,7 @@ type SandboxFault struct {
 
 // Random keys that all processes share, created by the migration.
 type SigningKey struct {
-	// cursor: authenticates the cursors of lists (HMAC-SHA-256).
+	// cursor: authenticates the cursors of lists (HMAC-SHA-256). The key of consistency tokens is derived from it.
 	Purpose string
 	Secret  []byte
 }
