@@ -685,11 +685,12 @@ func (b *IdempotencyKeysGetBatchResults) Close() error {
 
 const idempotencyKeysInsert = `-- name: IdempotencyKeysInsert :batchexec
 INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-SELECT $1, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
+SELECT account_state.account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
 FROM (
-    SELECT unnest($2::bigint[]) AS api_key_id, unnest($3::text[]) AS key, unnest($4::bytea[]) AS fingerprint,
-           unnest($5::int[]) AS status, unnest($6::text[]) AS location, unnest($7::bytea[]) AS body
+    SELECT unnest($1::bigint[]) AS api_key_id, unnest($2::text[]) AS key, unnest($3::bytea[]) AS fingerprint,
+           unnest($4::int[]) AS status, unnest($5::text[]) AS location, unnest($6::bytea[]) AS body
 ) AS done
+LEFT JOIN account_state ON account_state.account_id = $7
 `
 
 type IdempotencyKeysInsertBatchResults struct {
@@ -699,13 +700,13 @@ type IdempotencyKeysInsertBatchResults struct {
 }
 
 type IdempotencyKeysInsertParams struct {
-	AccountID    int64
 	ApiKeyIds    []int64
 	Keys         []string
 	Fingerprints [][]byte
 	Statuses     []int32
 	Locations    []string
 	Bodies       [][]byte
+	AccountID    int64
 }
 
 // Stores responses. Fails with unique_violation if one is stored under the key. The time
@@ -714,13 +715,13 @@ func (q *Queries) IdempotencyKeysInsert(ctx context.Context, arg []IdempotencyKe
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.ApiKeyIds,
 			a.Keys,
 			a.Fingerprints,
 			a.Statuses,
 			a.Locations,
 			a.Bodies,
+			a.AccountID,
 		}
 		batch.Queue(idempotencyKeysInsert, vals...)
 	}
@@ -830,8 +831,9 @@ func (b *IdempotencyKeysLockBatchResults) Close() error {
 
 const messagesInsert = `-- name: MessagesInsert :batchexec
 INSERT INTO messages (account_id, id, message)
-SELECT $1, sent.id, sent.message
-FROM (SELECT unnest($2::text[]) AS id, unnest($3::text[]) AS message) AS sent
+SELECT account_state.account_id, sent.id, sent.message
+FROM (SELECT unnest($1::text[]) AS id, unnest($2::text[]) AS message) AS sent
+LEFT JOIN account_state ON account_state.account_id = $3
 `
 
 type MessagesInsertBatchResults struct {
@@ -841,18 +843,18 @@ type MessagesInsertBatchResults struct {
 }
 
 type MessagesInsertParams struct {
-	AccountID int64
 	Ids       []string
 	Messages  []string
+	AccountID int64
 }
 
 func (q *Queries) MessagesInsert(ctx context.Context, arg []MessagesInsertParams) *MessagesInsertBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.Ids,
 			a.Messages,
+			a.AccountID,
 		}
 		batch.Queue(messagesInsert, vals...)
 	}
@@ -934,11 +936,12 @@ func (b *OrdersDeleteBatchResults) Close() error {
 
 const ordersInsert = `-- name: OrdersInsert :batchexec
 INSERT INTO orders (account_id, id, pet_id, quantity, ship_date)
-SELECT $1, placed.id, placed.pet_id, placed.quantity, nullif(placed.ship_date, $2::timestamptz)
+SELECT account_state.account_id, placed.id, placed.pet_id, placed.quantity, nullif(placed.ship_date, $1::timestamptz)
 FROM (
-    SELECT unnest($3::bigint[]) AS id, unnest($4::bigint[]) AS pet_id,
-           unnest($5::bigint[]) AS quantity, unnest($6::timestamptz[]) AS ship_date
+    SELECT unnest($2::bigint[]) AS id, unnest($3::bigint[]) AS pet_id,
+           unnest($4::bigint[]) AS quantity, unnest($5::timestamptz[]) AS ship_date
 ) AS placed
+LEFT JOIN account_state ON account_state.account_id = $6
 `
 
 type OrdersInsertBatchResults struct {
@@ -948,24 +951,24 @@ type OrdersInsertBatchResults struct {
 }
 
 type OrdersInsertParams struct {
-	AccountID  int64
 	NoShipDate time.Time
 	Ids        []int64
 	PetIds     []int64
 	Quantities []int64
 	ShipDates  []time.Time
+	AccountID  int64
 }
 
 func (q *Queries) OrdersInsert(ctx context.Context, arg []OrdersInsertParams) *OrdersInsertBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.NoShipDate,
 			a.Ids,
 			a.PetIds,
 			a.Quantities,
 			a.ShipDates,
+			a.AccountID,
 		}
 		batch.Queue(ordersInsert, vals...)
 	}
@@ -1366,11 +1369,12 @@ func (b *PetsDeleteBatchResults) Close() error {
 
 const petsInsert = `-- name: PetsInsert :batchexec
 INSERT INTO pets (account_id, id, category_id, name, name_key, status)
-SELECT $1, made.id, made.category_id, made.name, made.name_key, made.status
+SELECT account_state.account_id, made.id, made.category_id, made.name, made.name_key, made.status
 FROM (
-    SELECT unnest($2::bigint[]) AS id, unnest($3::bigint[]) AS category_id, unnest($4::text[]) AS name,
-           unnest($5::text[]) AS name_key, unnest($6::text[]) AS status
+    SELECT unnest($1::bigint[]) AS id, unnest($2::bigint[]) AS category_id, unnest($3::text[]) AS name,
+           unnest($4::text[]) AS name_key, unnest($5::text[]) AS status
 ) AS made
+LEFT JOIN account_state ON account_state.account_id = $6
 `
 
 type PetsInsertBatchResults struct {
@@ -1380,24 +1384,24 @@ type PetsInsertBatchResults struct {
 }
 
 type PetsInsertParams struct {
-	AccountID   int64
 	Ids         []int64
 	CategoryIds []int64
 	Names       []string
 	NameKeys    []string
 	Statuses    []string
+	AccountID   int64
 }
 
 func (q *Queries) PetsInsert(ctx context.Context, arg []PetsInsertParams) *PetsInsertBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.Ids,
 			a.CategoryIds,
 			a.Names,
 			a.NameKeys,
 			a.Statuses,
+			a.AccountID,
 		}
 		batch.Queue(petsInsert, vals...)
 	}
@@ -1783,6 +1787,7 @@ func (b *SandboxCountRowsBatchResults) Close() error {
 
 const sandboxEnter = `-- name: SandboxEnter :batchexec
 
+
 SELECT pg_advisory_xact_lock(hashtextextended('store', $1::bigint))
 FROM account_state
 WHERE account_id = $1
@@ -1804,6 +1809,10 @@ type SandboxEnterBatchResults struct {
 // ANY (ARRAY(SELECT unnest($1))), unnest((SELECT $1)) and generate_series(1, (SELECT $1))
 // hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
 // statement for few rows again each time, instead of keeping a generic plan.
+// An insert of several rows takes account_id from account_state. So a sharded cluster sends
+// it to the shard of the account, instead of reading the rows on the coordinator and copying
+// them there. Every account has a row in account_state until the sweep has deleted the rest
+// of it. Without one, account_id would be NULL, and the insert fails.
 // Waits until no other request writes to the store of a sandbox, and locks it (see
 // queries/sandboxes.sql).
 func (q *Queries) SandboxEnter(ctx context.Context, accountID []int64) *SandboxEnterBatchResults {
@@ -2000,7 +2009,9 @@ func (b *StockDeleteBatchResults) Close() error {
 
 const stockInsert = `-- name: StockInsert :batchexec
 INSERT INTO inventory (account_id, pet_id)
-SELECT $1, unnest($2::bigint[])
+SELECT account_state.account_id, made.pet_id
+FROM (SELECT unnest($1::bigint[]) AS pet_id) AS made
+LEFT JOIN account_state ON account_state.account_id = $2
 `
 
 type StockInsertBatchResults struct {
@@ -2010,8 +2021,8 @@ type StockInsertBatchResults struct {
 }
 
 type StockInsertParams struct {
-	AccountID int64
 	PetIds    []int64
+	AccountID int64
 }
 
 // Creates the inventory entries of new pets.
@@ -2019,8 +2030,8 @@ func (q *Queries) StockInsert(ctx context.Context, arg []StockInsertParams) *Sto
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.AccountID,
 			a.PetIds,
+			a.AccountID,
 		}
 		batch.Queue(stockInsert, vals...)
 	}

@@ -9,6 +9,11 @@
 -- hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
 -- statement for few rows again each time, instead of keeping a generic plan.
 
+-- An insert of several rows takes account_id from account_state. So a sharded cluster sends
+-- it to the shard of the account, instead of reading the rows on the coordinator and copying
+-- them there. Every account has a row in account_state until the sweep has deleted the rest
+-- of it. Without one, account_id would be NULL, and the insert fails.
+
 -- name: SandboxEnter :batchexec
 -- Waits until no other request writes to the store of a sandbox, and locks it (see
 -- queries/sandboxes.sql).
@@ -176,24 +181,28 @@ WHERE account_id = @account_id
 
 -- name: OrdersInsert :batchexec
 INSERT INTO orders (account_id, id, pet_id, quantity, ship_date)
-SELECT @account_id, placed.id, placed.pet_id, placed.quantity, nullif(placed.ship_date, @no_ship_date::timestamptz)
+SELECT account_state.account_id, placed.id, placed.pet_id, placed.quantity, nullif(placed.ship_date, @no_ship_date::timestamptz)
 FROM (
     SELECT unnest(@ids::bigint[]) AS id, unnest(@pet_ids::bigint[]) AS pet_id,
            unnest(@quantities::bigint[]) AS quantity, unnest(@ship_dates::timestamptz[]) AS ship_date
-) AS placed;
+) AS placed
+LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: PetsInsert :batchexec
 INSERT INTO pets (account_id, id, category_id, name, name_key, status)
-SELECT @account_id, made.id, made.category_id, made.name, made.name_key, made.status
+SELECT account_state.account_id, made.id, made.category_id, made.name, made.name_key, made.status
 FROM (
     SELECT unnest(@ids::bigint[]) AS id, unnest(@category_ids::bigint[]) AS category_id, unnest(@names::text[]) AS name,
            unnest(@name_keys::text[]) AS name_key, unnest(@statuses::text[]) AS status
-) AS made;
+) AS made
+LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: StockInsert :batchexec
 -- Creates the inventory entries of new pets.
 INSERT INTO inventory (account_id, pet_id)
-SELECT @account_id, unnest(@pet_ids::bigint[]);
+SELECT account_state.account_id, made.pet_id
+FROM (SELECT unnest(@pet_ids::bigint[]) AS pet_id) AS made
+LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: StockDelete :batchexec
 DELETE FROM inventory
@@ -226,8 +235,9 @@ WHERE account_id = @account_id
 
 -- name: MessagesInsert :batchexec
 INSERT INTO messages (account_id, id, message)
-SELECT @account_id, sent.id, sent.message
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@messages::text[]) AS message) AS sent;
+SELECT account_state.account_id, sent.id, sent.message
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@messages::text[]) AS message) AS sent
+LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: IdempotencyKeyDelete :batchexec
 -- Deletes an expired response that the sweep has not deleted yet.
@@ -240,11 +250,12 @@ WHERE account_id = @account_id
 -- Stores responses. Fails with unique_violation if one is stored under the key. The time
 -- is not that of the transaction, which may have begun before a reset that it waited for.
 INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
-SELECT @account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
+SELECT account_state.account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
 FROM (
     SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key, unnest(@fingerprints::bytea[]) AS fingerprint,
            unnest(@statuses::int[]) AS status, unnest(@locations::text[]) AS location, unnest(@bodies::bytea[]) AS body
-) AS done;
+) AS done
+LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: StandbyAwait :batchexec
 -- As AwaitStandby in queries/idempotency_keys.sql, but on a sharded cluster where the

@@ -32,8 +32,7 @@ var literals = map[uint32]string{
 const (
 	oneTask   = "one task on one shard"
 	onlyHere  = "only the coordinator"
-	copyRows  = "the coordinator copies the rows to one shard" // a multi-row INSERT … SELECT from arrays
-	severally = "several tasks of one shard each"              // an update of api_keys, whose notification is sent here
+	severally = "several tasks of one shard each" // an update of api_keys, whose notification is sent here
 	allShards = "tasks on all shards"
 )
 
@@ -44,7 +43,6 @@ var planExceptions = map[string][]string{
 		"AwaitStandby", "IDsReserve", "IdempotencyKeysTryLockSweep", "SampleReserveOrderIDs", "SampleReservePetIDs",
 		"SchemaIsCurrent", "SigningKeyGet", "TransactionTime",
 	},
-	copyRows:  {"IdempotencyKeysInsert", "MessagesInsert", "OrdersInsert", "PetsInsert", "StockInsert"},
 	severally: {"APIKeyRevoke", "APIKeyRevokeAll", "APIKeyRevokeOwn", "APIKeyRotate"},
 	allShards: {"APIKeyMarkUsed", "IdempotencyKeySweep"},
 }
@@ -83,9 +81,6 @@ func planKind(plan string) string {
 	case tasks != strings.Count(plan, "Task Count: 1\n"):
 		return allShards
 	case strings.Contains(plan, "INSERT/SELECT method: pull to coordinator"):
-		if tasks == 0 {
-			return copyRows
-		}
 		return allShards
 	case tasks == 1 && !strings.Contains(plan, "Distributed Subplan"):
 		return oneTask

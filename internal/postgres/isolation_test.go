@@ -29,7 +29,7 @@ var maintenance = []string{"APIKeyMarkUsed", "IdempotencyKeySweep"}
 var (
 	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
 	sqlComment      = regexp.MustCompile(`--[^\n]*`)
-	insertOfAccount = regexp.MustCompile(`INTO \w+ \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT @account_id)`)
+	insertOfAccount = regexp.MustCompile(`INTO \w+ \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT (@account_id|account_state\.account_id))`)
 	tableReference  = regexp.MustCompile(`\b(FROM|JOIN|UPDATE|INTO|USING) (\w+)(?: AS (\w+))?`)
 )
 
