@@ -587,7 +587,7 @@ func TestKeysBelongToAnAccount(t *testing.T) {
 // TestLastUsedAt checks lastUsedAt after the server has written it.
 func TestLastUsedAt(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := start(t).readingPrimary() // FlushUses returns no token
 	made := p.makeKey("x", "read")
 	began := time.Now().Add(-time.Millisecond)
 	p.as(made.Secret).get("/pets").want(200)

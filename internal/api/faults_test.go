@@ -236,9 +236,13 @@ func TestConnectionsCut(t *testing.T) {
 }
 
 // lockTable locks a table, runs begin and returns once this many statements of the
-// server wait for the lock. Calling release unlocks the table.
+// server wait for the lock. Calling release unlocks the table. From now on, the client
+// allows no standby, because the lock may not be there yet.
 func (p *petstore) lockTable(table string, waiting int, begin func()) (release func()) {
 	p.t.Helper()
+	if p.replica != nil {
+		p.replica = nil
+	}
 	lock, err := p.db.Begin(p.t.Context())
 	if err == nil {
 		_, err = lock.Exec(p.t.Context(), "LOCK "+table)
@@ -246,9 +250,11 @@ func (p *petstore) lockTable(table string, waiting int, begin func()) (release f
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	release = func() { _ = lock.Rollback(context.WithoutCancel(p.t.Context())) } // a second rollback has no effect
+	p.t.Cleanup(release)                                                         // before the pool closes, which waits for this connection
 	begin()
 	eventually(p.t, 8*time.Second, func() bool { return p.waiting() == waiting })
-	return func() { _ = lock.Rollback(p.t.Context()) } // a second rollback has no effect
+	return release
 }
 
 // waiting counts the statements of the server that wait for a lock.
