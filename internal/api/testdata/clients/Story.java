@@ -55,12 +55,12 @@ public final class Story {
     same(order.getShipDate(), shipDate);
     refused(409, "insufficient_stock", () -> store.placeOrder(two, null));
     Order last = store.placeOrder(new NewOrder().petId(pet.getId()), null);
-    same(inventory.getInventoryItem(pet.getId(), null).getStatus(), PetStatus.PENDING);
+    same(inventory.getInventoryItem(pet.getId(), null, null).getStatus(), PetStatus.PENDING);
     petstore.model.Error soldOut = refused(409, "pet_not_available", () -> store.placeOrder(two, null));
     step("3 units ordered; one more: %d %s", soldOut.getStatus(), soldOut.getCode());
 
     store.cancelOrder(last.getId(), null);
-    same(inventory.getInventoryItem(pet.getId(), null).getQuantity(), 1L);
+    same(inventory.getInventoryItem(pet.getId(), null, null).getQuantity(), 1L);
     same(store.updateOrder(order.getId(), new OrderPatch().complete(true), null).getComplete(), true);
     refused(409, "order_complete", () -> store.cancelOrder(order.getId(), null));
     step("order %d cancelled, order %d complete", last.getId(), order.getId());
@@ -91,8 +91,8 @@ public final class Story {
 
     Message message = messages.queueMessage(new NewMessage().message("Xochi sends her regards"), null);
     same(message.getStatus(), "queued");
-    same(messages.getMessage(message.getId(), null), message);
-    same(accounts.getAccount().getApiKey().getScope(), Scope.ADMIN);
+    same(messages.getMessage(message.getId(), null, null), message);
+    same(accounts.getAccount(null).getApiKey().getScope(), Scope.ADMIN);
     step("message %s %s", message.getId(), message.getStatus());
 
     SandboxesApi sandboxes = new SandboxesApi(client);
@@ -100,9 +100,9 @@ public final class Story {
     ApiClient inside = client(sandbox.getSecret());
     InventoryApi rex = new InventoryApi(inside);
     new StoreApi(inside).placeOrder(new NewOrder().petId(1L).quantity(2), null);
-    same(rex.getInventoryItem(1L, null).getQuantity(), 98L);
+    same(rex.getInventoryItem(1L, null, null).getQuantity(), 98L);
     new SandboxesApi(inside).resetSandbox("current");
-    same(rex.getInventoryItem(1L, null).getQuantity(), 100L);
+    same(rex.getInventoryItem(1L, null, null).getQuantity(), 100L);
     sandboxes.deleteSandbox(sandbox.getId());
     refused(401, "invalid_api_key", () -> new PetsApi(inside).listPets(null, null, null, null, null, null, null, null));
     step("sandbox %s: created, used, reset and deleted", sandbox.getId());
