@@ -62,7 +62,7 @@ type Listener struct {
 
 // Run listens until ctx ends, and returns the error of ctx.
 func (l *Listener) Run(ctx context.Context) error {
-	delay, failures := reconnectDelay, 0
+	delay, failures, wasPooled := reconnectDelay, 0, false
 	for {
 		connected, err := l.listen(ctx)
 		if ctx.Err() != nil {
@@ -72,10 +72,10 @@ func (l *Listener) Run(ctx context.Context) error {
 		if connected {
 			delay, failures = reconnectDelay, 0
 			l.Log.Warn("lost the connection that listens for notifications", "channel", l.Channel, "error", err)
-		} else if failures++; failures == 1 || failures%failuresPerLog == 0 && !pooled {
+		} else if failures++; failures == 1 || pooled && !wasPooled || failures%failuresPerLog == 0 && !pooled {
 			l.Log.Warn("cannot listen for notifications, trying again", "channel", l.Channel, "failures", failures, "error", err)
 		}
-		if pooled {
+		if wasPooled = pooled; pooled {
 			delay = pooledDelay
 		}
 		select {
