@@ -59,12 +59,11 @@ var pgBouncer = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := "", s.locked(context.Background(), func() error {
-		return s.run(context.Background(), postgres.RoleSettings(s.servingRole())...)
-	})
-	if err == nil {
-		dir, err = startPgBouncer(s)
+	ctx := context.Background() // it outlives the first test
+	if err := s.locked(ctx, func() error { return s.run(ctx, postgres.RoleSettings(s.servingRole())...) }); err != nil {
+		return "", fmt.Errorf("setting up the role for PgBouncer: %w", err)
 	}
+	dir, err := startPgBouncer(ctx, s)
 	if err != nil {
 		return "", fmt.Errorf("starting PgBouncer: %w", err)
 	}
@@ -73,7 +72,7 @@ var pgBouncer = sync.OnceValues(func() (string, error) {
 
 // startPgBouncer starts PgBouncer in transaction mode with a socket only. It ends with
 // this process. Only the serving role can connect, with its password.
-func startPgBouncer(s *server) (dir string, err error) {
+func startPgBouncer(ctx context.Context, s *server) (dir string, err error) {
 	program, err := findPgBouncer()
 	if err != nil {
 		return "", err
@@ -103,7 +102,7 @@ func startPgBouncer(s *server) (dir string, err error) {
 			return "", err
 		}
 	}
-	command := exec.CommandContext(context.Background(), "/bin/sh", "-c", pgBouncerScript, "sh", program, dir)
+	command := exec.CommandContext(ctx, "/bin/sh", "-c", pgBouncerScript, "sh", program, dir)
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: as}
 	if _, err := command.StdinPipe(); err != nil {

@@ -37,9 +37,10 @@ const (
 	fallingShare = 2
 )
 
-// sessionParameters are set on every connection of a pool, unless its URL sets them. A
-// statement that exceeds a timeout fails with SQLSTATE 57014, 55P03 or 25P03, for which
-// [Unavailable] is true.
+// sessionParameters are set on every connection of a pool, unless its URL sets them. Behind
+// a connection pooler, the role must have most of them ([RoleSettings]). A statement that
+// exceeds a timeout fails with SQLSTATE 57014, 55P03 or 25P03, for which [Unavailable] is
+// true.
 var sessionParameters = map[string]string{
 	"application_name":                    "petstore",
 	"statement_timeout":                   "5s",
