@@ -130,12 +130,14 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 			found[hash(row.PreviousSha256)] = &previous
 		}
 	}
+	for hash, key := range found {
+		if old, remembered := v.cache.Peek(hash); remembered {
+			key.noted = old.noted
+		}
+	}
 	keys := make([]*cachedKey, len(hashes))
-	for i, hash := range hashes {
+	for i, hash := range hashes { // several may be the same, so no key changes from here on
 		if keys[i] = found[hash]; keys[i] != nil {
-			if old, remembered := v.cache.Peek(hash); remembered {
-				keys[i].noted = old.noted
-			}
 			v.cache.Add(hash, keys[i])
 		} else {
 			v.cache.Remove(hash)

@@ -250,6 +250,31 @@ func TestGuessesOverTheLimit(t *testing.T) {
 	}
 }
 
+// TestWaitersOfOneKey verifies one key in many goroutines while it must be read again all
+// the time. Waiters of the same key share a lookup. Run it with the race detector: a key
+// must not change once the cache has it.
+func TestWaitersOfOneKey(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	_, secret := a.issue(nil)
+	v := a.verifier()
+	v.Trust()
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for i := range 100 {
+				if i%10 == 0 {
+					v.Forget()
+				}
+				if _, err := v.Verify(t.Context(), secret, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
 // TestPaceOfGuesses checks the minimum duration of a lookup for an address over its
 // failure limit, also when the client hangs up.
 func TestPaceOfGuesses(t *testing.T) {
