@@ -86,6 +86,7 @@ func TestAccounts(t *testing.T) {
 // store, and after another process has deleted the account.
 func TestDeleteBusyOrGone(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its workers do not have the limits of the role of this test")
 	owner := pgtest.New(t)
 	environ := []string{"DATABASE_URL=" + owner.URL}
 	must(t, environ, "account", "create", "acme")

@@ -43,6 +43,7 @@ func scan(t *testing.T, pool *pgxpool.Pool, query string, into ...any) {
 // than those of its keys.
 func TestPlainTables(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the benchmark compares with a single server")
 	pool := newStore(t)
 	var stock, units int
 	scan(t, pool, "SELECT sum(quantity) FROM inventory JOIN accounts ON accounts.id = account_id WHERE name = '"+benchAccount+"'", &stock)
@@ -69,6 +70,7 @@ func TestPlainTables(t *testing.T) {
 // Petstore.
 func TestPgbenchOrder(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the benchmark compares with a single server")
 	pool := newStore(t)
 	_, statement, found := strings.Cut(string(orderScript), "random(1, :pets)\n")
 	if !found {
