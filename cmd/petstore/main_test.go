@@ -476,20 +476,46 @@ func begin(t *testing.T, dir string, environ []string, args ...string) *process 
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	const someLines = 1000
-	p := &process{t: t, cmd: cmd, lines: make(chan string, someLines)}
+	p := &process{t: t, cmd: cmd, lines: make(chan string)}
+	printed, ended := make(chan string), make(chan struct{})
 	go func() {
 		for scanner := bufio.NewScanner(read); scanner.Scan(); {
-			p.lines <- scanner.Text()
+			select {
+			case printed <- scanner.Text():
+			case <-ended:
+			}
 		}
 	}()
+	go p.keepLines(printed, ended)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
+		close(ended)
 		read.Close()
 		_ = cmd.Wait() // the test may have done so
 		watchOutput(t, args, stdout.String(), stderr.String())
 	})
 	return p
+}
+
+// keepLines passes on what the program prints. It keeps all lines that the test has not
+// read, so that the program never waits for the test.
+func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
+	var kept []string
+	for {
+		var next string
+		var lines chan<- string // nil while there is no line
+		if len(kept) > 0 {
+			next, lines = kept[0], p.lines
+		}
+		select {
+		case line := <-printed:
+			kept = append(kept, line)
+		case lines <- next:
+			kept = kept[1:]
+		case <-ended:
+			return
+		}
+	}
 }
 
 const patience = 60 * time.Second
