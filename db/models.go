@@ -53,6 +53,12 @@ type AccountState struct {
 	Closed bool
 	// When a sandbox was last reset. Responses stored until then are not replayed.
 	ResetAt *time.Time
+	// The number of the newest event of the account; 0: there is none. A transaction that writes events updates it last.
+	LastSequence int64
+	// The nonce of the newest event.
+	LastNonce int64
+	// The time of the newest event. It never decreases.
+	LastEventAt *time.Time
 }
 
 // When API keys were last used. It is not part of api_keys, because on a sharded cluster a write to a reference table is expensive.
@@ -76,6 +82,22 @@ type Category struct {
 	NameKey string
 	// Optional free text.
 	Description *string
+}
+
+// What changed in each store, kept for 30 days. The account exists: the transaction that inserts has locked its row in account_state, so there is no foreign key.
+type Event struct {
+	// The account that the row belongs to.
+	AccountID int64
+	// 1, 2, 3, … per account, without gaps, in the order of the commits. That it is unique rests on the lock of account_state, because a unique index would need the partition key.
+	Sequence  int64
+	CreatedAt time.Time
+	// A random part of the id, which tells apart two events that have the same number after a failover that lost the first.
+	Nonce int64
+	Type  string
+	// The path of the resource that the request changed.
+	Subject string
+	// The resources whose representation the change altered, as they are afterwards, or as they were before they were deleted.
+	Data []byte
 }
 
 // Responses to POST requests with an Idempotency-Key, each written in the same transaction as its effect and kept 24 hours.

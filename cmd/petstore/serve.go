@@ -141,6 +141,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		replicas.Run,
 		handler.SweepIdempotencyKeys,
 		handler.SweepAccounts,
+		handler.MaintainEvents,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
 	)
 	defer stop()

@@ -29,6 +29,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/event"
 	"petstore/internal/seed"
 )
 
@@ -113,6 +114,11 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	}
 	if err := fill(ctx, queries, row.ID, row.Sample); err != nil {
 		return row, none, err
+	}
+	if row.Sample != SampleEmpty {
+		if err := event.Append(ctx, queries, row.ID, event.Reset()); err != nil {
+			return row, none, err
+		}
 	}
 	// The lock comes last, so that several sandboxes of an account are filled at a time.
 	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
@@ -205,13 +211,16 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 			}
 		}
 	}
-	if err := queries.StoreResetNow(ctx, id); err != nil {
-		return resetError(err)
-	}
 	if err := queries.FaultRestart(ctx, id); err != nil {
 		return resetError(err)
 	}
-	return fill(ctx, queries, id, row.Sample)
+	if err := fill(ctx, queries, id, row.Sample); err != nil {
+		return err
+	}
+	if err := queries.StoreResetNow(ctx, id); err != nil {
+		return resetError(err)
+	}
+	return event.Append(ctx, queries, id, event.Reset())
 }
 
 func resetError(err error) error { return fmt.Errorf("account: resetting the sandbox: %w", err) }

@@ -108,6 +108,9 @@ func sweptTables(queries *db.Queries) []deletion {
 			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteEvents(ctx, db.StoreDeleteEventsParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteKeyUses(ctx, db.StoreDeleteKeyUsesParams{AccountID: id, BatchSize: batch})
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {

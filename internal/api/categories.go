@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/casefold"
+	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -34,7 +36,11 @@ func (s *Server) createCategory(c *gin.Context) error {
 	return uniqueCategory(s.post(c, in, groupcommit.Write{Alone: true, Creates: account.Categories, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
 		made := wanted
 		made.ID = state.CreateCategory(made)
-		return created(itemPath("/categories", made.ID), categoryFrom(made))
+		path, resource := itemPath("/categories", made.ID), categoryFrom(made)
+		if err := emit(state, event.CategoryCreated, path, affected{Category: &resource}); err != nil {
+			return refused(err)
+		}
+		return created(path, resource)
 	}}))
 }
 
@@ -66,7 +72,8 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	return uniqueCategory(s.changeCategory(c, in.pathID, func(state *groupcommit.State, changed db.Category) (groupcommit.Response, error) {
+	return uniqueCategory(s.changeCategory(c, in.pathID, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
+		changed := before
 		if name != nil {
 			changed.Name, changed.NameKey = *name, casefold.Key(*name)
 		}
@@ -74,7 +81,13 @@ func (s *Server) updateCategory(c *gin.Context) error {
 			changed.Description = description
 		}
 		state.SetCategory(changed)
-		return updated(categoryFrom(changed))
+		resource := categoryFrom(changed)
+		if !reflect.DeepEqual(resource, categoryFrom(before)) {
+			if err := emit(state, event.CategoryUpdated, itemPath("/categories", changed.ID), affected{Category: &resource}); err != nil {
+				return refused(err)
+			}
+		}
+		return updated(resource)
 	}))
 }
 
@@ -84,12 +97,13 @@ func (s *Server) deleteCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return s.changeCategory(c, id, func(state *groupcommit.State, _ db.Category) (groupcommit.Response, error) {
+	return s.changeCategory(c, id, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
 		if state.HasPets(id) {
 			return refused(errCategoryInUse)
 		}
 		state.DeleteCategory(id)
-		return deleted, nil
+		resource := categoryFrom(before)
+		return deleted, emit(state, event.CategoryDeleted, itemPath("/categories", id), affected{Category: &resource})
 	})
 }
 

@@ -37,6 +37,8 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 	if made.Replayed {
 		c.Header("Idempotent-Replayed", "true")
 		s.metrics.Replayed()
+	} else {
+		s.feed.Announce(store.AccountID)
 	}
 	s.reportPosition(c, made.Position)
 	writeCommitted(c, made.Response)

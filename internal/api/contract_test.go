@@ -88,7 +88,10 @@ func TestResponseSchemas(t *testing.T) {
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			for status, response := range operation.Responses.Map() {
-				for _, media := range response.Value.Content {
+				for mediaType, media := range response.Value.Content {
+					if mediaType == "text/event-stream" {
+						continue // the data of an event is an Event, whose schema the pages use
+					}
 					schema := media.Schema
 					if schema.Value.Type.Is("array") {
 						schema = schema.Value.Items

@@ -16,6 +16,7 @@ import (
 // The errors of the API besides those of [httpjson], by status.
 var (
 	errInvalidIdempotencyKey = &httpjson.Error{Status: 400, Code: "invalid_idempotency_key", Message: "The Idempotency-Key is invalid. Correct the header as `errors` says."}
+	errInvalidLastEventID    = httpjson.ErrInvalidParameter.WithViolations([]httpjson.Violation{{Header: "Last-Event-ID", Code: "invalid_format", Message: "`Last-Event-ID` must be the id of an event from the stream."}})
 	errInvalidConsistency    = &httpjson.Error{Status: 400, Code: "invalid_consistency", Message: "The preference consistency in the header Prefer is invalid. Correct the header as `errors` says."}
 
 	errMissingAPIKey     = &httpjson.Error{Status: 401, Code: "missing_api_key", Message: "The API key is missing. Send it as Authorization: Bearer <API_KEY>.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
@@ -51,6 +52,7 @@ var (
 
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
 
+	errCursorExpired   = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
 	errOperationSunset = &httpjson.Error{Status: 410, Code: "operation_sunset", Message: "This operation no longer exists. Use the successor that the header Link names."}
 
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
@@ -118,6 +120,7 @@ var errorReference = describe(
 
 		{httpjson.ErrRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection. Open a new one and retry."},
 
+		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover. List your resources again, and follow the feed from `after=latest`."},
 		{errOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},

@@ -302,6 +302,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"GET /messages", "/messages", nil, 200},
 		{"POST /messages", "/messages", object{"message": "hello"}, 202},
 		{"GET /messages/{messageId}", p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location"), nil, 200},
+		{"GET /events", "/events", nil, 200},
 		{"GET /account", "/account", nil, 200},
 		{"GET /account/api-keys", keysPath, nil, 200},
 		{"POST /account/api-keys", keysPath, object{"name": "x", "scope": "read"}, 201},

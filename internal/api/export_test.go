@@ -31,6 +31,9 @@ func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Positio
 	return *position, nil
 }
 
+// WaitingForEvents returns the number of requests that wait for events.
+func (s *Server) WaitingForEvents() int { return s.feed.Waiting() }
+
 // SweepAccountsOnce deletes the data of ended accounts.
 func (s *Server) SweepAccountsOnce(ctx context.Context) { s.sweepAccounts(ctx) }
 

@@ -329,7 +329,7 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
-	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys CASCADE"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events CASCADE"); err != nil {
 		t.Fatal(err)
 	}
 	eachOperation(t, func(t *testing.T, o operation) {

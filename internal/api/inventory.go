@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/stock"
@@ -16,6 +17,11 @@ type inventoryItem struct {
 	PetID    int64  `json:"petId"`
 	Quantity int64  `json:"quantity"`
 	Status   string `json:"status"`
+}
+
+// stockOf returns the entry of a pet of a state.
+func stockOf(p groupcommit.Pet) inventoryItem {
+	return inventoryItem{PetID: p.ID, Quantity: p.Stock.Quantity, Status: string(p.Stock.Status)}
 }
 
 func (s *Server) getInventoryItem(c *gin.Context) error {
@@ -43,12 +49,16 @@ func (s *Server) setInventory(c *gin.Context) error {
 		if !known {
 			return refused(errInventoryNotFound)
 		}
-		if err := checkTag(request, inventoryItem{PetID: pet.ID, Quantity: pet.Stock.Quantity, Status: string(pet.Stock.Status)}); err != nil {
+		if err := checkTag(request, stockOf(pet)); err != nil {
 			return refused(err)
 		}
+		before := pet
 		pet.Stock = pet.Stock.Restock(*quantity)
 		state.SetPet(pet)
-		return updated(inventoryItem{PetID: pet.ID, Quantity: pet.Stock.Quantity, Status: string(pet.Stock.Status)})
+		if err := emit(state, event.InventoryUpdated, itemPath("/store/inventory", pet.ID), affectedPet(before, pet)); err != nil {
+			return refused(err)
+		}
+		return updated(stockOf(pet))
 	}})
 }
 

@@ -313,7 +313,7 @@ func (a tenant) items(target string) []string {
 	for _, one := range decode[[]json.RawMessage](page) {
 		found = append(found, string(one))
 	}
-	if count := page.header.Get("X-Total-Count"); count != strconv.Itoa(len(found)) {
+	if count := page.header.Get("X-Total-Count"); target != "/events" && count != strconv.Itoa(len(found)) { // the feed has no count
 		a.t.Errorf("GET %s: %d items, X-Total-Count %s", target, len(found), count)
 	}
 	return found
@@ -350,6 +350,7 @@ func TestListsOfOtherAccounts(t *testing.T) {
 				}
 			}
 			switch {
+			case target == "/events": // TestExpiredCursor has the cursors
 			case len(theirs) >= 2:
 				owner.wantCursorRejected(target, other)
 			case !strings.HasPrefix(target, "/sandboxes"): // a sandbox has none

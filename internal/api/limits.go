@@ -31,13 +31,15 @@ const (
 )
 
 // limits stop a few clients from using all resources. The key of a budget is the id of
-// an account.
+// an account, unless it says otherwise.
 type limits struct {
 	inProgress *ratelimit.Budget[int64] // requests in progress
 	arriving   *ratelimit.Budget[int64] // bodies being received
 	bodyBytes  *ratelimit.Budget[int64] // of the bodies of requests in progress
 	sending    *ratelimit.Budget[int64] // bytes of pages being sent
 	delays     *ratelimit.Budget[int64] // requests that wait for an injected delay
+	waits      *ratelimit.Budget[int64] // requests that wait for events
+	streams    *ratelimit.Budget[int64] // streams of events, by API key
 	expensive  *expensiveQueries
 	keys       *ratelimit.Limiter[int64]
 	accounts   *ratelimit.Limiter[int64]
@@ -53,6 +55,8 @@ func newLimits(options Options) *limits {
 		bodyBytes:  ratelimit.NewBudget[int64](maxHeldBodyBytes, maxHeldBodyBytes/placesShare),
 		sending:    ratelimit.NewBudget[int64](maxSendingBytes, maxSendingBytes/sendingShare),
 		delays:     ratelimit.NewBudget[int64](maxDelays, maxDelays/placesShare),
+		waits:      ratelimit.NewBudget[int64](maxWaits, maxWaitsPerAccount),
+		streams:    ratelimit.NewBudget[int64](maxStreams, maxStreamsPerKey),
 		expensive:  newExpensiveQueries(),
 		keys:       ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:   ratelimit.New[int64](options.AccountLimit, options.Now),
@@ -98,10 +102,11 @@ func (l *limits) reserveBody(r *reservation, size int64) (arrived func(), err er
 	return func() { l.arriving.Give(r.account, 1) }, nil
 }
 
-// release returns everything that a request has reserved.
+// release returns everything that a request has reserved. It may reserve again.
 func (l *limits) release(r *reservation) {
 	l.inProgress.Give(r.account, r.places)
 	l.bodyBytes.Give(r.account, r.bodyBytes)
+	r.places, r.bodyBytes = 0, 0
 }
 
 // grantError returns the error of a request whose reservation was not granted, or nil.

@@ -12,6 +12,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 )
@@ -49,8 +50,12 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	}
 	return s.post(c, in, groupcommit.Write{Creates: account.Messages, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
 		createdAt := state.CreateMessage(groupcommit.Message{ID: id, Text: *text})
-		body, err := httpjson.Encode(message{ID: id, Message: *text, Status: "queued", CreatedAt: createdAt.UTC()})
-		return groupcommit.Response{Status: http.StatusAccepted, Location: "/messages/" + id, Body: body}, err
+		path, queued := "/messages/"+id, message{ID: id, Message: *text, Status: "queued", CreatedAt: createdAt.UTC()}
+		if err := emit(state, event.MessageQueued, path, affected{Message: &queued}); err != nil {
+			return refused(err)
+		}
+		body, err := httpjson.Encode(queued)
+		return groupcommit.Response{Status: http.StatusAccepted, Location: path, Body: body}, err
 	}})
 }
 

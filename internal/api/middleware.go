@@ -33,6 +33,8 @@ const (
 	bodyKey         = "body"
 	injectionKey    = "injection"
 	optionalBodyKey = "optionalBody"
+	connectionKey   = "connection"
+	waitedKey       = "waited"
 )
 
 // Statuses in the log of a request without a response. nginx uses the same numbers.
@@ -67,6 +69,9 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
 			defer s.limits.release(reservationOf(c))
+			if r.path == eventsPath {
+				c.Set(connectionKey, connection)
+			}
 			err = s.injectFault(connection, c, operation)
 			ctx = c.Request.Context()                         // with the deadline after a delay
 			if err == nil && !r.readsBody(c.Request.Method) { // otherwise after the body has arrived
@@ -182,7 +187,7 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 	switch {
 	case !identity.Scope.Includes(r.scope):
 		return errInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))
-	case !httpjson.AcceptsJSON(c.Request.Header):
+	case !httpjson.AcceptsJSON(c.Request.Header) && !acceptsStream(c):
 		return httpjson.ErrNotAcceptable
 	case r.readsBody(c.Request.Method) && !httpjson.IsJSON(c.Request) && !(r.bodyOptional() && httpjson.HasNoBody(c.Request)):
 		return httpjson.ErrUnsupportedContentType

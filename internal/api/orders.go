@@ -10,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -59,6 +60,7 @@ func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Respons
 	if !known {
 		return refused(errUnknownPet)
 	}
+	before := pet
 	var err error
 	switch pet.Stock, err = pet.Stock.Place(wanted.Quantity); {
 	case errors.Is(err, stock.ErrNotAvailable):
@@ -68,7 +70,11 @@ func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Respons
 	}
 	state.SetPet(pet)
 	wanted.ID = state.CreateOrder(wanted)
-	return created(itemPath("/store/orders", wanted.ID), orderFrom(wanted))
+	path, placed := itemPath("/store/orders", wanted.ID), orderFrom(wanted)
+	if err := emit(state, event.OrderPlaced, path, affectedPet(before, pet).withOrder(order{}, placed)); err != nil {
+		return refused(err)
+	}
+	return created(path, placed)
 }
 
 func (s *Server) getOrder(c *gin.Context) error {
@@ -92,11 +98,13 @@ func (s *Server) updateOrder(c *gin.Context) error {
 		return err
 	}
 	return s.changeOrder(c, in.pathID, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
+		kind, before, petBefore := event.OrderUpdated, orderFrom(order), pet
 		if complete != nil {
 			switch {
 			case order.Complete && !*complete:
 				return refused(errInvalidTransition.WithMessage("The order is complete and cannot be reopened. Omit complete or send true."))
 			case *complete && !order.Complete:
+				kind = event.OrderCompleted
 				order.Complete = true
 				pet.Stock = pet.Stock.Complete(order.Quantity)
 				state.SetPet(pet)
@@ -106,7 +114,11 @@ func (s *Server) updateOrder(c *gin.Context) error {
 			order.ShipDate = shipDate
 		}
 		state.SetOrder(order)
-		return updated(orderFrom(order))
+		after := orderFrom(order)
+		if err := emit(state, kind, itemPath("/store/orders", after.ID), affectedPet(petBefore, pet).withOrder(before, after)); err != nil {
+			return refused(err)
+		}
+		return updated(after)
 	})
 }
 
@@ -116,14 +128,15 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return s.changeOrder(c, id, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
-		if order.Complete {
+	return s.changeOrder(c, id, func(state *groupcommit.State, canceled db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
+		if canceled.Complete {
 			return refused(errOrderComplete)
 		}
-		pet.Stock = pet.Stock.Cancel(order.Quantity)
+		before := pet
+		pet.Stock = pet.Stock.Cancel(canceled.Quantity)
 		state.SetPet(pet)
-		state.DeleteOrder(order.ID)
-		return deleted, nil
+		state.DeleteOrder(canceled.ID)
+		return deleted, emit(state, event.OrderCancelled, itemPath("/store/orders", id), affectedPet(before, pet).withOrder(order{}, orderFrom(canceled)))
 	})
 }
 

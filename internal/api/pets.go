@@ -16,6 +16,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/casefold"
+	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/stock"
@@ -83,7 +84,11 @@ func (s *Server) createPet(c *gin.Context) error {
 		}
 		made := wanted
 		made.ID = state.CreatePet(made)
-		return created(itemPath("/pets", made.ID), stockedPet(made))
+		path := itemPath("/pets", made.ID)
+		if err := emit(state, event.PetCreated, path, affectedPet(groupcommit.Pet{}, made)); err != nil {
+			return refused(err)
+		}
+		return created(path, stockedPet(made))
 	}})
 }
 
@@ -113,7 +118,8 @@ func (s *Server) updatePet(c *gin.Context) error {
 	if categoryID != nil {
 		write.Category = *categoryID
 	}
-	return s.changePet(c, write, func(state *groupcommit.State, changed groupcommit.Pet) (groupcommit.Response, error) {
+	return s.changePet(c, write, func(state *groupcommit.State, before groupcommit.Pet) (groupcommit.Response, error) {
+		changed := before
 		if name != nil {
 			changed.Name, changed.NameKey = *name, casefold.Key(*name)
 		}
@@ -130,6 +136,9 @@ func (s *Server) updatePet(c *gin.Context) error {
 			}
 		}
 		state.SetPet(changed)
+		if err := emit(state, event.PetUpdated, itemPath("/pets", changed.ID), affectedPet(before, changed)); err != nil {
+			return refused(err)
+		}
 		return updated(stockedPet(changed))
 	})
 }
@@ -140,12 +149,12 @@ func (s *Server) deletePet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return s.changePet(c, groupcommit.Write{Pet: id, Alone: true}, func(state *groupcommit.State, _ groupcommit.Pet) (groupcommit.Response, error) {
+	return s.changePet(c, groupcommit.Write{Pet: id, Alone: true}, func(state *groupcommit.State, before groupcommit.Pet) (groupcommit.Response, error) {
 		if state.HasOrders(id) {
 			return refused(errPetInUse)
 		}
 		state.DeletePet(id)
-		return deleted, nil
+		return deleted, emit(state, event.PetDeleted, itemPath("/pets", id), affectedPet(groupcommit.Pet{}, before))
 	})
 }
 

@@ -54,7 +54,8 @@ func (s *Server) observed(c *gin.Context) observed {
 }
 
 // recordMetrics counts the response to a request. It counts neither injected errors nor
-// the time of injected delays, so that alerts ignore them.
+// the time of injected delays, so that alerts ignore them. It does not count the time that
+// a request waits for events either.
 func (s *Server) recordMetrics(c *gin.Context, op observed, took time.Duration) {
 	if injected := injectionOf(c); injected != nil {
 		if injected.replacesResponse() {
@@ -63,7 +64,8 @@ func (s *Server) recordMetrics(c *gin.Context, op observed, took time.Duration) 
 		}
 		took -= injected.delayed
 	}
-	op.End(c.Writer.Status(), took)
+	waited, _ := c.Value(waitedKey).(time.Duration)
+	op.End(c.Writer.Status(), took-waited)
 	if limit, limited := c.Value(limitKey).(telemetry.Limit); limited {
 		s.metrics.RateLimited(limit)
 	}

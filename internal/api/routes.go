@@ -62,6 +62,8 @@ func (s *Server) routes() []route {
 		{"POST", "/messages", auth.Write, s.queueMessage},
 		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
 
+		{"GET", eventsPath, auth.Read, s.listEvents},
+
 		{"GET", "/account", auth.Read, s.getAccount},
 		{"GET", "/account/api-keys", auth.Admin, s.listAPIKeys},
 		{"POST", "/account/api-keys", auth.Admin, s.createAPIKey},

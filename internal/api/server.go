@@ -17,6 +17,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/docs"
+	"petstore/internal/feed"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -86,6 +87,8 @@ type Server struct {
 	pagesOfPets *sharedRead[string, db.PetListParams, []db.Pet]
 	pages       *sharedRead[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
+	feedPages   *sharedRead[string, *feedQuery, feedPage]
+	feed        *feed.Hub
 	turns       account.Turns // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
@@ -148,6 +151,8 @@ func New(options Options) (*Server, error) {
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = newCounter()
+	s.feedPages = s.newFeedReader()
+	s.feed = feed.New(s.queries)
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}
@@ -204,6 +209,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.Se
 func (s *Server) ShutDown() {
 	if s.shuttingDown.CompareAndSwap(false, true) {
 		close(s.faults.shuttingDown)
+		s.feed.Close()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/event"
 	"petstore/internal/stock"
 )
 
@@ -20,6 +21,7 @@ type State struct {
 	orders     rows[db.Order]
 	categories rows[db.Category]
 	messages   []Message
+	events     []event.Event
 	keys       map[keyName]*heldKey // that no other transaction holds
 	replays    bool                 // whether a stored response is returned
 
@@ -122,6 +124,9 @@ func (s *State) CreateMessage(m Message) (createdAt time.Time) {
 	s.messages = append(s.messages, m)
 	return s.now
 }
+
+// Emit adds an event about a change that the write has made.
+func (s *State) Emit(e event.Event) { s.events = append(s.events, e) }
 
 // newID returns a reserved id of a kind.
 func (s *State) newID(kind account.Kind) int64 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"petstore/db"
+	"petstore/internal/event"
 	"petstore/internal/postgres"
 )
 
@@ -21,6 +22,7 @@ func (s *State) write(ctx context.Context, p *postgres.Pipeline) {
 	s.deletePets(ctx, queries)
 	s.writeMessages(ctx, queries)
 	s.writeKeys(ctx, queries)
+	event.Queue(ctx, queries, s.store.AccountID, s.events) // last, because writers wait for each other there
 }
 
 func (s *State) writeCategories(ctx context.Context, queries *db.Queries) {

@@ -14,7 +14,7 @@ import (
 // queries/ read and write; TestServingPrivileges compares them. UPDATE on a column
 // includes locking the row. Identity columns need no privilege on their sequences.
 var servingPrivileges = []struct{ table, privileges string }{
-	{"account_state", "SELECT (account_id, closed, reset_at), INSERT (account_id), UPDATE (closed, reset_at), DELETE"},
+	{"account_state", "SELECT (account_id, closed, reset_at, last_sequence, last_nonce, last_event_at), INSERT (account_id), UPDATE (closed, reset_at, last_sequence, last_nonce, last_event_at), DELETE"},
 	{
 		"accounts",
 		"SELECT (id, parent_id, name, sample, created_at, expires_at, deleted_at), " +
@@ -35,6 +35,12 @@ var servingPrivileges = []struct{ table, privileges string }{
 		"SELECT (account_id, id, name, name_key, description), " +
 			"INSERT (account_id, id, name, name_key, description), " +
 			"UPDATE (name, name_key, description), " +
+			"DELETE",
+	},
+	{
+		"events",
+		"SELECT (account_id, sequence, created_at, nonce, type, subject, data), " +
+			"INSERT (account_id, sequence, created_at, nonce, type, subject, data), " +
 			"DELETE",
 	},
 	{"goose_db_version", "SELECT (version_id, is_applied)"},
@@ -73,9 +79,14 @@ var servingPrivileges = []struct{ table, privileges string }{
 // servingSequences are the sequences that queries read explicitly.
 var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
 
+// servingFunctions are the functions that queries call and not every role may.
+var servingFunctions = []string{"maintain_events()"}
+
 // ServingPrivileges describes the privileges that [Migrations.GrantServing] grants. The
 // text changes when they do.
-func ServingPrivileges() string { return fmt.Sprint(servingPrivileges, servingSequences) }
+func ServingPrivileges() string {
+	return fmt.Sprint(servingPrivileges, servingSequences, servingFunctions)
+}
 
 // grantLock is the advisory lock of a transaction that grants. Two concurrent ones
 // would change the same catalog rows, and one would fail.
@@ -137,6 +148,7 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 		"REVOKE CREATE ON SCHEMA " + schema + " FROM PUBLIC, " + role,
 		"REVOKE ALL ON ALL TABLES IN SCHEMA " + schema + " FROM " + role,
 		"REVOKE ALL ON ALL SEQUENCES IN SCHEMA " + schema + " FROM " + role,
+		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA " + schema + " FROM " + role,
 		"GRANT USAGE ON SCHEMA " + schema + " TO " + role,
 	}
 	for _, on := range servingPrivileges {
@@ -147,6 +159,9 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 	}
 	for _, sequence := range servingSequences {
 		statements = append(statements, "GRANT USAGE ON SEQUENCE "+schema+"."+sequence+" TO "+role)
+	}
+	for _, function := range servingFunctions {
+		statements = append(statements, "GRANT EXECUTE ON FUNCTION "+schema+"."+function+" TO "+role)
 	}
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
+	"petstore/internal/event"
 	"petstore/internal/postgres"
 )
 
@@ -109,7 +110,10 @@ func Load(ctx context.Context, pool *pgxpool.Pool, accountID int64, pets int, pr
 		if !empty {
 			return ErrNotEmpty
 		}
-		return Fill(ctx, queries, accountID, pets, progress)
+		if err := Fill(ctx, queries, accountID, pets, progress); err != nil {
+			return err
+		}
+		return event.Append(ctx, queries, accountID, event.Reset())
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -44,6 +44,7 @@ type Metrics struct {
 	limited   map[Limit]prometheus.Counter
 	replays   prometheus.Counter
 	injected  *prometheus.CounterVec
+	streams   prometheus.Gauge
 }
 
 // NewMetrics returns new metrics, including those of the Go runtime and of the
@@ -61,7 +62,7 @@ func NewMetrics() *Metrics {
 		}, []string{"route", "method", "status"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
-			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without injected delays.",
+			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without injected delays and without the time that a request waits for events.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -77,11 +78,15 @@ func NewMetrics() *Metrics {
 			Name: "petstore_injected_faults_total",
 			Help: "Faults injected into requests of sandboxes, by effect: status, delay or close.",
 		}, []string{"effect"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "petstore_event_streams",
+			Help: "Open streams of events.",
+		}),
 	}
 	for _, limit := range []Limit{KeyLimit, AccountLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
-	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.injected,
+	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.injected, m.streams,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -186,6 +191,12 @@ func (m *Metrics) RateLimited(limit Limit) { m.limited[limit].Inc() }
 
 // Replayed counts a stored response that was returned again.
 func (m *Metrics) Replayed() { m.replays.Inc() }
+
+// StreamOpened and StreamClosed count the streams of events that are open.
+func (m *Metrics) StreamOpened() { m.streams.Inc() }
+
+// StreamClosed counts the end of a stream.
+func (m *Metrics) StreamClosed() { m.streams.Dec() }
 
 // Injected counts a fault that a rule of a sandbox injected.
 func (m *Metrics) Injected(effect string) { m.injected.WithLabelValues(effect).Inc() }

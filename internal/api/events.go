@@ -1,0 +1,281 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/event"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const (
+	eventsPath = "/events"
+
+	// maxEventWait is the maximum of Prefer: wait.
+	maxEventWait = 30 * time.Second
+	// eventWindow is the maximum number of events that one page looks through for those
+	// of some types. A page may have none, and its next page goes on after them.
+	eventWindow = 10_000
+	// latest is the value of after that begins at the end of the feed.
+	latest = "latest"
+)
+
+// apiEvent is the Event schema of the spec.
+type apiEvent struct {
+	ID        string         `json:"id"`
+	Sequence  int64          `json:"sequence"`
+	Type      string         `json:"type"`
+	Timestamp time.Time      `json:"timestamp"`
+	Subject   string         `json:"subject"`
+	Data      jsontext.Value `json:"data"`
+}
+
+func eventFrom(row db.EventListRow) apiEvent {
+	return apiEvent{
+		ID: eventID(row).String(), Sequence: row.Sequence, Type: row.Type, Timestamp: row.CreatedAt.UTC(), Subject: row.Subject, Data: row.Data,
+	}
+}
+
+func eventID(row db.EventListRow) event.ID {
+	return event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
+}
+
+// eventTypes are the values of EventType.
+var eventTypes = func() (names []string) {
+	for _, name := range event.Types {
+		names = append(names, string(name))
+	}
+	return names
+}()
+
+// feedQuery says which events a request wants.
+type feedQuery struct {
+	account int64
+	after   *event.ID // nil: from the oldest that is kept
+	latest  bool      // whether to begin at the end
+	types   []string
+	limit   int
+}
+
+// key identifies the page of a query among those of all accounts.
+func (q *feedQuery) key() string {
+	after := "oldest"
+	switch {
+	case q.latest:
+		after = latest
+	case q.after != nil:
+		after = q.after.String()
+	}
+	return fmt.Sprintf("%d %s %d %s", q.account, after, q.limit, strings.Join(q.types, " "))
+}
+
+// feedPage is a page of the feed.
+type feedPage struct {
+	events []apiEvent
+	next   event.ID // after which the next page begins
+	more   bool     // whether the feed had more events after next
+}
+
+// listEvents sends a page of the feed of the account, or streams it.
+func (s *Server) listEvents(c *gin.Context) error {
+	query, err := readFeedQuery(c)
+	if err != nil {
+		return err
+	}
+	if acceptsStream(c) {
+		return s.streamEvents(c, query)
+	}
+	page, err := s.readFeed(c.Request.Context(), query)
+	if err != nil {
+		return err
+	}
+	wait := eventWait(c)
+	if wait > 0 {
+		if page, err = s.awaitEvents(c, query, page, wait); err != nil {
+			return err
+		}
+	}
+	items, count, err := encodeItems(page.events, func(e apiEvent) apiEvent { return e })
+	if err != nil {
+		return err
+	}
+	if count < len(page.events) { // the page would be too large
+		page.next, _ = event.ParseID(page.events[count-1].ID)
+	}
+	if wait > 0 { // after the last possible error
+		applyPreference(c.Writer.Header(), "wait="+strconv.Itoa(int(wait/time.Second)))
+	}
+	next := *c.Request.URL
+	parameters := next.Query()
+	parameters.Set("after", page.next.String())
+	next.RawQuery = parameters.Encode()
+	return s.writeList(c, encodedPage{items: items, links: fmt.Sprintf(`<%s%s>; rel="next"`, s.base, next.RequestURI())}, false)
+}
+
+// readFeedQuery reads after, type and limit. A client that connects to a stream again sends
+// Last-Event-ID, which is newer than after.
+func readFeedQuery(c *gin.Context) (*feedQuery, error) {
+	params := readParams(c)
+	q := &feedQuery{account: caller(c).AccountID, limit: defaultLimit, types: params.Enums("type", eventTypes...)}
+	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
+		q.limit = int(*limit)
+	}
+	after, given := params.Value("after")
+	switch id, ok := event.ParseID(after); {
+	case !given:
+	case after == latest:
+		q.latest = true
+	case !ok:
+		params.Reject("after", "invalid_format", "`after` must be the id of an event, or `latest`.")
+	default:
+		q.after = &id
+	}
+	if err := params.Err(); err != nil {
+		return nil, err
+	}
+	if last := c.GetHeader("Last-Event-ID"); last != "" && acceptsStream(c) {
+		id, ok := event.ParseID(last)
+		if !ok {
+			return nil, errInvalidLastEventID
+		}
+		q.after, q.latest = &id, false
+	}
+	if len(q.types) == 0 {
+		q.types = eventTypes
+	}
+	return q, nil
+}
+
+// eventWait returns the time that a request prefers to wait for an event (RFC 7240, section
+// 4.3); 0: it does not wait.
+func eventWait(c *gin.Context) time.Duration {
+	value, _ := httpjson.Preference(c.Request.Header, "wait")
+	seconds, err := strconv.Atoi(value)
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return min(time.Duration(min(seconds, math.MaxInt32))*time.Second, maxEventWait)
+}
+
+// maintainEventsEvery is the time between two runs of MaintainEvents.
+const maintainEventsEvery = time.Hour
+
+// MaintainEvents creates the partitions of the next weeks for events, and drops those of
+// events older than 30 days, until the context ends.
+func (s *Server) MaintainEvents(ctx context.Context) {
+	for ticker := time.NewTicker(maintainEventsEvery); ; {
+		if _, err := s.writes.EventsMaintain(ctx); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "could not maintain the partitions of events", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			ticker.Stop()
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// newFeedReader shares the reading of a page of the feed among the requests for it.
+func (s *Server) newFeedReader() *sharedRead[string, *feedQuery, feedPage] {
+	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feedQuery) ([]feedPage, error) {
+		page, err := findEvents(ctx, s.reads, queries[0])
+		return slices.Repeat([]feedPage{page}, len(queries)), err
+	})
+}
+
+// readFeed reads a page of the feed. A replica may not have the event of the cursor yet, so
+// the primary decides whether the cursor has expired.
+func (s *Server) readFeed(ctx context.Context, q *feedQuery) (feedPage, error) {
+	page, err := s.feedPages.Do(ctx, q.key(), q)
+	if failure, ok := errors.AsType[*httpjson.Error](err); ok && failure.Code == errCursorExpired.Code && postgres.ReaderOf(ctx) != nil {
+		return findEvents(ctx, s.queries, q)
+	}
+	return page, err
+}
+
+// findEvents reads a page of the feed. The error is [errCursorExpired] or comes from the
+// database.
+func findEvents(ctx context.Context, queries *db.Queries, q *feedQuery) (feedPage, error) {
+	end, err := queries.FeedEnd(ctx, q.account)
+	if err != nil {
+		return feedPage{}, orNotFound(err, errInvalidAPIKey) // the account is deleted
+	}
+	newest := event.ID{Sequence: end.LastSequence, Nonce: uint32(end.LastNonce)} //nolint:gosec // a nonce has 32 bits
+	switch {
+	case q.latest, q.after != nil && *q.after == newest:
+		return feedPage{next: newest}, nil
+	case q.after != nil && q.after.Sequence >= newest.Sequence:
+		return feedPage{}, cursorExpired(ctx, queries, q)
+	}
+	first := int64(0)
+	if q.after != nil && q.after.Sequence > 0 {
+		first = q.after.Sequence
+	} else {
+		oldest, err := queries.EventOldest(ctx, q.account)
+		switch {
+		case q.after != nil && (err == nil && oldest.Sequence > 1 || errors.Is(err, pgx.ErrNoRows) || q.after.Nonce != 0):
+			return feedPage{}, cursorExpired(ctx, queries, q)
+		case errors.Is(err, pgx.ErrNoRows):
+			return feedPage{next: newest}, nil
+		case err != nil:
+			return feedPage{}, err
+		}
+		first = oldest.Sequence - 1
+	}
+	last := min(newest.Sequence, first+eventWindow)
+	rows, err := queries.EventList(ctx, db.EventListParams{AccountID: q.account, First: first, Last: last, Types: q.types, PageSize: int32(q.limit) + 1}) //nolint:gosec // at most maxLimit
+	if err != nil {
+		return feedPage{}, err
+	}
+	if q.after != nil && first > 0 && (len(rows) == 0 || eventID(rows[0]) != *q.after) {
+		return feedPage{}, cursorExpired(ctx, queries, q)
+	}
+	return pageOf(rows, first, newest, q), nil
+}
+
+// pageOf makes a page of rows from the number first on. The row of that number is that of
+// the cursor. The last row may have another type.
+func pageOf(rows []db.EventListRow, first int64, newest event.ID, q *feedQuery) feedPage {
+	page := feedPage{next: newest}
+	if q.after != nil {
+		page.next = *q.after
+	}
+	for _, row := range rows {
+		if row.Sequence == first || len(page.events) == q.limit {
+			continue
+		}
+		page.next = eventID(row)
+		if slices.Contains(q.types, row.Type) {
+			page.events = append(page.events, eventFrom(row))
+		}
+	}
+	page.more = page.next != newest
+	return page
+}
+
+// cursorExpired returns the error for a cursor that is not in the feed.
+func cursorExpired(ctx context.Context, queries *db.Queries, q *feedQuery) error {
+	oldest, err := queries.EventOldest(ctx, q.account)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return errCursorExpired
+	case err != nil:
+		return err
+	}
+	id := event.ID{Sequence: oldest.Sequence, Nonce: uint32(oldest.Nonce)} //nolint:gosec // events_nonce_check
+	return errCursorExpired.WithMessage(fmt.Sprintf("The feed of your account has no event %s. The oldest event in it is %s. List your resources again, and follow the feed from `after=latest`.", q.after, id))
+}

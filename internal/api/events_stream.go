@@ -1,0 +1,236 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const (
+	// eventStream is the content type of Server-Sent Events
+	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+	eventStream = "text/event-stream"
+
+	// Streams of all keys, and of one key.
+	maxStreams       = 1000
+	maxStreamsPerKey = 10
+	// Requests of all accounts that wait for events, and of one account.
+	maxWaits           = 2000
+	maxWaitsPerAccount = 500
+
+	// keyCheck is the time between two checks of the API key of a stream.
+	keyCheck = time.Second
+	// heartbeat is the time without an event after which a stream sends a comment.
+	// Proxies close a connection that is silent for longer.
+	heartbeat = 15 * time.Second
+	// streamPage is the maximum number of events that a stream reads at a time.
+	streamPage = 50
+	// streamPace is the minimum time between two reads of a stream that has sent all events.
+	// Otherwise each commit of a busy account would cause a read.
+	streamPace = 10 * time.Millisecond
+	// streamPause is the maximum time in which a client of a stream must read what the
+	// server has sent.
+	streamPause = 5 * time.Second
+)
+
+// acceptsStream reports whether a request prefers a stream of events to a page.
+func acceptsStream(c *gin.Context) bool {
+	for field := range strings.SplitSeq(strings.Join(c.Request.Header.Values("Accept"), ","), ",") {
+		if mediaType, _, err := mime.ParseMediaType(field); err == nil && mediaType == eventStream {
+			return c.FullPath() == eventsPath
+		}
+	}
+	return false
+}
+
+// connectionOf returns the context that ends when the client of a request disconnects. It
+// has no deadline and reads from the primary.
+func connectionOf(c *gin.Context) context.Context {
+	return c.MustGet(connectionKey).(context.Context) //nolint:forcetypeassert // only handler sets it
+}
+
+// awaitEvents waits until the feed has events after an empty page, and returns them. It
+// returns an empty page after the time or when the server shuts down. While it waits, the
+// request has no place among those in progress.
+func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait time.Duration) (feedPage, error) {
+	payer := caller(c).Payer()
+	if err := grantError(s.limits.waits.Take(payer, 1)); err != nil {
+		return page, err
+	}
+	defer s.limits.waits.Give(payer, 1)
+	s.leave(c)
+	ctx, cancel := context.WithTimeout(connectionOf(c), wait)
+	defer cancel()
+	defer countWait(c, time.Now())
+	for len(page.events) == 0 && ctx.Err() == nil {
+		began := time.Now()
+		if !page.more && !s.feed.Wait(ctx, q.account, page.next.Sequence) {
+			break
+		}
+		extendDeadline(connectionOf(c), c, time.Since(began))
+		if _, err := s.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
+			return page, err
+		}
+		var err error
+		if page, err = s.nextPage(c, q, page); err != nil {
+			return page, err
+		}
+	}
+	if connectionOf(c).Err() != nil {
+		return page, errClientGone
+	}
+	extendDeadline(connectionOf(c), c, 0)
+	return page, nil
+}
+
+// countWait records how long a request has waited for events.
+func countWait(c *gin.Context, began time.Time) { c.Set(waitedKey, time.Since(began)) }
+
+// leave returns the place of a request that waits, and lets the connection stay silent.
+func (s *Server) leave(c *gin.Context) {
+	s.limits.release(reservationOf(c))
+	// If this fails, so does the response. The next request sets another deadline.
+	_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Time{})
+}
+
+// nextPage reads the page after another one, within the time limit of a request. The
+// request has a place meanwhile.
+func (s *Server) nextPage(c *gin.Context, q *feedQuery, page feedPage) (feedPage, error) {
+	if err := s.reservePlace(c); err != nil {
+		return page, err
+	}
+	defer s.limits.release(reservationOf(c))
+	ctx, cancel := context.WithTimeout(connectionOf(c), s.requestTimeout)
+	defer cancel()
+	next := *q
+	next.latest, next.after = false, &page.next
+	err := postgres.RetryRead(ctx, func() (err error) {
+		page, err = s.readFeed(ctx, &next)
+		return err
+	})
+	return page, err
+}
+
+// streamEvents sends the events of an account as they happen, until the client
+// disconnects, its key ends or the server shuts down.
+func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
+	q.limit = streamPage
+	page, err := s.readFeed(c.Request.Context(), q)
+	if err != nil {
+		return err
+	}
+	key := caller(c).KeyID
+	if err := grantError(s.limits.streams.Take(key, 1)); err != nil {
+		return err
+	}
+	defer s.limits.streams.Give(key, 1)
+	s.leave(c)
+	header := c.Writer.Header()
+	header.Set("Content-Type", eventStream)
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // nginx then does not buffer the stream
+	c.Status(http.StatusOK)
+	if c.Request.Method == http.MethodHead || injectionOf(c) != nil && injectionOf(c).Effect == effectClose {
+		return nil
+	}
+	s.metrics.StreamOpened()
+	defer s.metrics.StreamClosed()
+	defer countWait(c, time.Now())
+	stream := &stream{c: c, limits: s.limits, payer: caller(c).Payer(), sent: time.Now()}
+	stream.send("retry: 1000\n\n") // a client connects again after this number of ms
+	for stream.err == nil {
+		stream.sendEvents(page)
+		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next.Sequence) {
+			break
+		}
+		if page, err = s.nextPage(c, q, page); err != nil {
+			break // the client connects again and gets the error
+		}
+	}
+	return nil
+}
+
+// awaitStream waits until there may be events after a number. It reports false when the
+// stream must end.
+func (s *Server) awaitStream(c *gin.Context, stream *stream, account, after int64) bool {
+	for stream.err == nil && connectionOf(c).Err() == nil && !s.shuttingDown.Load() {
+		ctx, cancel := context.WithTimeout(connectionOf(c), keyCheck)
+		found := s.feed.Wait(ctx, account, after)
+		cancel()
+		check, cancel := context.WithTimeout(connectionOf(c), s.requestTimeout)
+		c.Request = c.Request.WithContext(check)
+		_, err := s.authenticate(c)
+		cancel()
+		if _, refused := errors.AsType[*httpjson.Error](err); refused { // a database that fails ends no stream
+			return false
+		}
+		if found {
+			return pause(connectionOf(c), streamPace)
+		}
+		if time.Since(stream.sent) >= heartbeat {
+			stream.send(":\n\n")
+		}
+	}
+	return false
+}
+
+// pause waits. It reports false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// stream is the response of a stream.
+type stream struct {
+	c      *gin.Context
+	limits *limits
+	payer  int64
+	sent   time.Time // of the last bytes
+	err    error     // that sending has failed
+}
+
+// sendEvents sends the events of a page.
+func (s *stream) sendEvents(page feedPage) {
+	var text strings.Builder
+	for _, e := range page.events {
+		data, err := httpjson.Encode(e)
+		if err != nil {
+			s.err = err
+			return
+		}
+		fmt.Fprintf(&text, "id: %s\nevent: %s\ndata: %s\n\n", e.ID, e.Type, data)
+	}
+	if text.Len() > 0 {
+		s.send(text.String())
+	}
+}
+
+// send sends text at once. A client that does not read it in time is disconnected, and so
+// is one whose account has too many bytes on their way.
+func (s *stream) send(text string) {
+	size := int64(len(text))
+	if s.err = grantError(s.limits.sending.Take(s.payer, size)); s.err != nil {
+		return
+	}
+	defer s.limits.sending.Give(s.payer, size)
+	setWriteDeadline(s.c, streamPause)
+	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
+		s.err = http.NewResponseController(s.c.Writer).Flush()
+	}
+	s.sent = time.Now()
+}

@@ -1,0 +1,554 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+	"petstore/internal/auth"
+)
+
+// feedEvent is the Event schema.
+type feedEvent struct {
+	ID        string                     `json:"id"`
+	Sequence  int64                      `json:"sequence"`
+	Type      string                     `json:"type"`
+	Timestamp time.Time                  `json:"timestamp"`
+	Subject   string                     `json:"subject"`
+	Data      map[string]json.RawMessage `json:"data"`
+}
+
+// text returns the type, the subject and the data of an event.
+func (e feedEvent) text() string {
+	data, err := json.Marshal(e.Data)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s %s %s", e.Type, e.Subject, data)
+}
+
+// feed reads the feed from a target on, until a page is empty.
+func (p *petstore) feed(target string) (all []feedEvent, next string) {
+	p.t.Helper()
+	for next = target; ; {
+		page := p.get(next).want(200)
+		next = page.link("next")
+		events := decode[[]feedEvent](page)
+		if len(events) == 0 {
+			return all, next
+		}
+		all = append(all, events...)
+	}
+}
+
+// TestEvents performs one change after the other, and compares the events of each.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	_, next := p.feed("/events")
+	if next != "/events?after=evt_0_00000000" {
+		t.Errorf("an empty feed: %s", next)
+	}
+	for _, step := range []struct {
+		method, target, body string
+		want                 []string
+	}{
+		{"POST", "/categories", `{"name": "Dogs"}`, []string{`category.created /categories/1001 {"category":{"id":1001,"name":"Dogs"}}`}},
+		{"PATCH", "/categories/1001", `{"name": "Dogs"}`, nil},
+		{"PATCH", "/categories/1001", `{"description": "Loyal"}`, []string{`category.updated /categories/1001 {"category":{"id":1001,"name":"Dogs","description":"Loyal"}}`}},
+		{"POST", "/pets", `{"name": "Rex", "categoryId": 1001}`, []string{
+			`pet.created /pets/1001 {"inventory":{"petId":1001,"quantity":0,"status":"available"},"pet":{"id":1001,"name":"Rex","categoryId":1001,"status":"available"}}`,
+		}},
+		{"PATCH", "/pets/1001", `{"name": "Rex"}`, nil},
+		{"PATCH", "/pets/1001", `{"name": "Max"}`, []string{`pet.updated /pets/1001 {"pet":{"id":1001,"name":"Max","categoryId":1001,"status":"available"}}`}},
+		{"PUT", "/store/inventory/1001", `{"quantity": 2}`, []string{`inventory.updated /store/inventory/1001 {"inventory":{"petId":1001,"quantity":2,"status":"available"}}`}},
+		{"PUT", "/store/inventory/1001", `{"quantity": 2}`, nil},
+		{"POST", "/store/orders", `{"petId": 1001}`, []string{
+			`order.placed /store/orders/1001 {"inventory":{"petId":1001,"quantity":1,"status":"available"},"order":{"id":1001,"petId":1001,"quantity":1,"complete":false}}`,
+		}},
+		{"POST", "/store/orders", `{"petId": 1001, "quantity": 2}`, nil}, // 409
+		{"POST", "/store/orders", `{"petId": 1001}`, []string{
+			`order.placed /store/orders/1003 {"inventory":{"petId":1001,"quantity":0,"status":"pending"},"order":{"id":1003,"petId":1001,"quantity":1,"complete":false},"pet":{"id":1001,"name":"Max","categoryId":1001,"status":"pending"}}`,
+		}},
+		{"PATCH", "/store/orders/1001", `{"shipDate": "2026-12-24T00:00:00Z"}`, []string{
+			`order.updated /store/orders/1001 {"order":{"id":1001,"petId":1001,"quantity":1,"shipDate":"2026-12-24T00:00:00Z","complete":false}}`,
+		}},
+		{"PATCH", "/store/orders/1001", `{"shipDate": "2026-12-24T00:00:00Z"}`, nil},
+		{"PATCH", "/store/orders/1001", `{"complete": true}`, []string{
+			`order.completed /store/orders/1001 {"order":{"id":1001,"petId":1001,"quantity":1,"shipDate":"2026-12-24T00:00:00Z","complete":true}}`,
+		}},
+		{"PATCH", "/store/orders/1001", `{"complete": true}`, nil},
+		{"DELETE", "/store/orders/1003", "", []string{
+			`order.cancelled /store/orders/1003 {"inventory":{"petId":1001,"quantity":1,"status":"available"},"order":{"id":1003,"petId":1001,"quantity":1,"complete":false},"pet":{"id":1001,"name":"Max","categoryId":1001,"status":"available"}}`,
+		}},
+		{"POST", "/pets", `{"name": "Tom", "categoryId": 1001}`, []string{
+			`pet.created /pets/1002 {"inventory":{"petId":1002,"quantity":0,"status":"available"},"pet":{"id":1002,"name":"Tom","categoryId":1001,"status":"available"}}`,
+		}},
+		{"DELETE", "/pets/1002", "", []string{
+			`pet.deleted /pets/1002 {"inventory":{"petId":1002,"quantity":0,"status":"available"},"pet":{"id":1002,"name":"Tom","categoryId":1001,"status":"available"}}`,
+		}},
+		{"POST", "/categories", `{"name": "Cats"}`, []string{`category.created /categories/1002 {"category":{"id":1002,"name":"Cats"}}`}},
+		{"DELETE", "/categories/1002", "", []string{`category.deleted /categories/1002 {"category":{"id":1002,"name":"Cats"}}`}},
+	} {
+		var body any
+		if step.body != "" {
+			body = step.body
+		}
+		p.do(step.method, step.target, body)
+		var events []feedEvent
+		events, next = p.feed(next)
+		var got []string
+		for _, e := range events {
+			got = append(got, e.text())
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("%s %s %s (-want +got):\n%s", step.method, step.target, step.body, diff)
+		}
+	}
+	sent := p.post("/messages", object{"message": "Hello"}).want(202)
+	events, _ := p.feed(next)
+	if len(events) != 1 || events[0].Type != "message.queued" || string(events[0].Data["message"]) != string(sent.body) {
+		t.Errorf("events of %s: %+v", sent.body, events)
+	}
+	p.under("one", "/messages", object{"message": "Again"}).want(202)
+	p.under("one", "/messages", object{"message": "Again"}).want(202)
+	all, _ := p.feed("/events?limit=7")
+	if got := len(all) - int(events[0].Sequence); got != 1 {
+		t.Errorf("a message and its replay have %d events", got)
+	}
+	wantNumbered(t, all)
+}
+
+// wantNumbered fails the test unless events are numbered from 1 without gaps, at times that
+// do not decrease.
+func wantNumbered(t testing.TB, events []feedEvent) {
+	t.Helper()
+	for i, e := range events {
+		if e.Sequence != int64(i)+1 || !strings.HasPrefix(e.ID, fmt.Sprintf("evt_%d_", i+1)) {
+			t.Fatalf("event %d is %+v", i+1, e)
+		}
+		if i > 0 && e.Timestamp.Before(events[i-1].Timestamp) {
+			t.Errorf("event %d is of %s, the one before of %s", i+1, e.Timestamp, events[i-1].Timestamp)
+		}
+	}
+}
+
+// copyOfStore is the store of a client that applies all events of an account.
+type copyOfStore map[string]map[string]string // representations by list and id
+
+// apply applies an event.
+func (s copyOfStore) apply(t testing.TB, e feedEvent) {
+	t.Helper()
+	if e.Type == "store.reset" {
+		t.Fatal("the store was reset")
+	}
+	_, verb, _ := strings.Cut(e.Type, ".")
+	for field, data := range e.Data {
+		list := map[string]string{"pet": "/pets", "inventory": "/store/inventory", "order": "/store/orders", "category": "/categories", "message": "/messages"}[field]
+		var named struct{ ID, PetID any }
+		if err := json.Unmarshal(data, &named); err != nil || list == "" {
+			t.Fatalf("%s: %v", e.text(), err)
+		}
+		id := fmt.Sprint(named.ID)
+		if field == "inventory" {
+			id = fmt.Sprint(named.PetID)
+		}
+		if s[list] == nil {
+			s[list] = map[string]string{}
+		}
+		s[list][id] = string(data)
+		if deleted := verb == "deleted" || verb == "cancelled" && field == "order"; deleted {
+			delete(s[list], id)
+		}
+	}
+}
+
+// store reads all lists of an account.
+func (p *petstore) store() copyOfStore {
+	p.t.Helper()
+	all := copyOfStore{}
+	for _, list := range []string{"/pets", "/store/inventory", "/store/orders", "/categories", "/messages"} {
+		all[list] = map[string]string{}
+		for next := list + "?limit=200"; next != ""; {
+			page := p.get(next).want(200)
+			for _, item := range decode[[]json.RawMessage](page) {
+				var named struct{ ID, PetID any }
+				if err := json.Unmarshal(item, &named); err != nil {
+					p.t.Fatal(err)
+				}
+				id := named.ID
+				if list == "/store/inventory" {
+					id = named.PetID
+				}
+				all[list][fmt.Sprint(id)] = string(item)
+			}
+			next = page.link("next")
+		}
+	}
+	return all
+}
+
+// TestFeedIsTheStore lets clients change a store in every way at the same time. A client
+// that applies all events, read in pages meanwhile, then has what the lists return.
+func TestFeedIsTheStore(t *testing.T) {
+	t.Parallel()
+	const clients, changes, names = 8, 60, 6
+	p := start(t)
+	category := p.newCategory("Other")
+	var pets []int64
+	for i := range names {
+		pets = append(pets, p.newPet(fmt.Sprint("Rex ", i), 20))
+	}
+	foreign := p.as(p.newKey("other", auth.Write))
+	foreign.newCategory("Foreign")
+
+	var reading sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	var followed []feedEvent
+	next := "/events?limit=20"
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			var events []feedEvent
+			events, next = p.feed(next)
+			followed = append(followed, events...)
+		}
+	})
+	atOnce(t, clients, func(client int) error {
+		random := rand.New(rand.NewPCG(1, uint64(client)))
+		for i := range changes {
+			if err := p.change(random, category, pets, fmt.Sprintf("%d-%d", client, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	stop()
+	reading.Wait()
+	events, _ := p.feed(next)
+	followed = append(followed, events...)
+	wantNumbered(t, followed)
+	got := copyOfStore{"/pets": {}, "/store/inventory": {}, "/store/orders": {}, "/categories": {}, "/messages": {}}
+	for _, e := range followed {
+		got.apply(t, e)
+	}
+	if diff := cmp.Diff(p.store(), got); diff != "" {
+		t.Errorf("the store and the copy made of %d events (-store +copy):\n%s", len(followed), diff)
+	}
+}
+
+// change makes one change to a store, which may be refused.
+func (p *petstore) change(random *rand.Rand, category int64, pets []int64, name string) error {
+	pet := pets[random.IntN(len(pets))]
+	var err error
+	switch random.IntN(10) {
+	case 0:
+		_, err = p.try("POST", "/categories", object{"name": name})
+	case 1:
+		var made *response
+		if made, err = p.try("POST", "/pets", object{"name": name, "categoryId": category}); err == nil {
+			_, err = p.try("DELETE", made.header.Get("Location"), nil)
+		}
+	case 2:
+		_, err = p.try("PATCH", fmt.Sprintf("/pets/%d", pet), object{"name": name})
+	case 3:
+		_, err = p.try("PATCH", fmt.Sprintf("/pets/%d", pet), object{"status": []string{"available", "pending", "sold"}[random.IntN(3)]})
+	case 4:
+		_, err = p.try("PUT", fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": random.IntN(5)})
+	case 5:
+		_, err = p.try("POST", "/messages", object{"message": name})
+	case 6:
+		_, err = p.try("PATCH", fmt.Sprintf("/categories/%d", category), object{"description": name})
+	default:
+		var placed *response
+		if placed, err = p.try("POST", "/store/orders", object{"petId": pet}, "Idempotency-Key", name); err != nil || placed.status != 201 {
+			return err
+		}
+		switch path := placed.header.Get("Location"); random.IntN(3) {
+		case 0:
+			_, err = p.try("DELETE", path, nil)
+		case 1:
+			_, err = p.try("PATCH", path, object{"complete": true})
+		}
+	}
+	return err
+}
+
+// TestEventFilter checks the filter by type and its cursors.
+func TestEventFilter(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	pet := p.newPet("Rex", 10)
+	for range 3 {
+		p.newOrder(pet, 1)
+	}
+	for target, want := range map[string][]string{
+		"/events?type=order.placed":                          {"order.placed", "order.placed", "order.placed"},
+		"/events?type=order.placed&limit=1":                  {"order.placed", "order.placed", "order.placed"},
+		"/events?type=order.placed&type=pet.created":         {"pet.created", "order.placed", "order.placed", "order.placed"},
+		"/events?type=store.reset":                           nil,
+		"/events?after=latest":                               nil,
+		"/events?after=evt_0_00000000&type=category.created": {"category.created"},
+	} {
+		events, _ := p.feed(target)
+		var got []string
+		for _, e := range events {
+			got = append(got, e.Type)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", target, diff)
+		}
+	}
+	_, next := p.feed("/events?type=store.reset")
+	p.newOrder(pet, 1)
+	if events, _ := p.feed(next); len(events) != 0 {
+		t.Errorf("a page of another type: %+v", events)
+	}
+}
+
+// TestExpiredCursor checks cursors that are not in the feed.
+func TestExpiredCursor(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.newPet("Rex", 10)
+	events, _ := p.feed("/events")
+	other := p.as(p.newKey("other", auth.Write))
+	other.newPet("Tom", 10)
+	foreign, _ := other.feed("/events")
+	for after, want := range map[string]int{
+		events[0].ID:               200,
+		events[len(events)-1].ID:   200,
+		foreign[0].ID:              410,
+		foreign[len(foreign)-1].ID: 410,
+		"evt_99_00000000":          410,
+		"evt_0_00000001":           410,
+		strings.Replace(events[0].ID, "evt_1_", "evt_2_", 1): 410,
+		"evt_1":                            400,
+		"evt_01_00000000":                  400,
+		"EVT_1_00000000":                   400,
+		"evt_-1_00000000":                  400,
+		"1":                                400,
+		"evt_9223372036854775808_00000000": 400,
+		strings.ToUpper(events[0].ID):      400,
+		events[0].ID + "0":                 400,
+		"%00":                              400,
+	} {
+		got := p.get("/events?after=" + after)
+		if got.status != want {
+			t.Errorf("after=%s: %d, want %d: %s", after, got.status, want, got.body)
+		}
+		if want == 410 {
+			if got.wantError(410, "cursor_expired"); !strings.Contains(got.error().Message, events[0].ID) {
+				t.Errorf("the error does not name the oldest event: %s", got.body)
+			}
+		}
+	}
+	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence = 1 AND account_id = $1", p.accountID()); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[string]int{"evt_0_00000000": 410, events[0].ID: 410, events[1].ID: 200} {
+		p.get("/events?after=" + after).want(want)
+	}
+	if kept, _ := p.feed("/events"); len(kept) != len(events)-1 || kept[0].ID != events[1].ID {
+		t.Errorf("without a cursor the feed begins with %+v, want %s", kept, events[1].ID)
+	}
+}
+
+// TestWaitForEvents checks that an empty page waits for an event, and only as long as
+// the client prefers.
+func TestWaitForEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	pet := p.newPet("Rex", 10)
+	_, next := p.feed("/events")
+	waiting := make(chan *response)
+	go func() {
+		got, err := p.try("GET", next+"&type=order.placed", nil, "Prefer", "wait=30")
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- got
+	}()
+	p.until("a request waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	p.put(fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": 5}).want(200) // of another type
+	id := p.newOrder(pet, 1)
+	got := <-waiting
+	if got == nil {
+		return
+	}
+	events := decode[[]feedEvent](got.want(200))
+	if len(events) != 1 || events[0].Subject != fmt.Sprintf("/store/orders/%d", id) || got.header.Get("Preference-Applied") != "wait=30" {
+		t.Errorf("after the wait: %s %v", got.body, got.header)
+	}
+	empty := p.do("GET", got.link("next"), nil, "Prefer", "wait=1").want(200)
+	if string(empty.body) != "[]" || empty.link("next") != got.link("next") {
+		t.Errorf("after the time: %s %v", empty.body, empty.header)
+	}
+	if n := p.server.WaitingForEvents(); n != 0 {
+		t.Errorf("%d requests wait", n)
+	}
+}
+
+// stream is an open stream of events.
+type stream struct {
+	t      testing.TB
+	status int
+	header http.Header
+	body   io.ReadCloser
+	lines  *bufio.Scanner
+}
+
+// stream opens a stream.
+func (p *petstore) stream(target string, header ...string) *stream {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+target, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("Accept", "text/event-stream")
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	opened, err := client.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { opened.Body.Close() })
+	return &stream{p.t, opened.StatusCode, opened.Header, opened.Body, bufio.NewScanner(opened.Body)}
+}
+
+// next returns the fields of the next event, and reports false at the end of the stream.
+func (s *stream) next() (fields map[string]string, ok bool) {
+	fields = map[string]string{}
+	for s.lines.Scan() {
+		name, value, _ := strings.Cut(s.lines.Text(), ": ")
+		switch {
+		case name != "":
+			fields[name] = value
+		case fields["data"] != "":
+			return fields, true
+		}
+	}
+	return nil, false
+}
+
+// wantEvent fails the test unless the next event of the stream is this one.
+func (s *stream) wantEvent(want feedEvent) {
+	s.t.Helper()
+	fields, ok := s.next()
+	var got feedEvent
+	if err := json.Unmarshal([]byte(fields["data"]), &got); !ok || err != nil || fields["id"] != want.ID || fields["event"] != want.Type || got.text() != want.text() {
+		s.t.Errorf("the stream has %v, want %+v", fields, want)
+	}
+}
+
+// TestStream follows a stream from its beginning, from a cursor and after a new connection.
+func TestStream(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	pet := p.newPet("Rex", 10)
+	first, _ := p.feed("/events")
+	all := p.stream("/events")
+	if all.status != 200 || all.header.Get("Content-Type") != "text/event-stream" || all.header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("%d %v", all.status, all.header)
+	}
+	for _, e := range first {
+		all.wantEvent(e)
+	}
+	latest, orders := p.stream("/events?after=latest"), p.stream("/events?after=latest&type=order.placed")
+	again := p.stream("/events?after=latest", "Last-Event-ID", first[1].ID)
+	for _, e := range first[2:] {
+		again.wantEvent(e)
+	}
+	p.put(fmt.Sprintf("/store/inventory/%d", pet), object{"quantity": 5}).want(200)
+	p.newOrder(pet, 1)
+	events, _ := p.feed("/events?after=" + first[len(first)-1].ID)
+	for _, e := range events {
+		all.wantEvent(e)
+		latest.wantEvent(e)
+		again.wantEvent(e)
+	}
+	orders.wantEvent(events[1])
+
+	for _, bad := range []string{"evt_1", "latest"} {
+		if got := p.stream("/events", "Last-Event-ID", bad); got.status != 400 {
+			t.Errorf("Last-Event-ID: %s: %d", bad, got.status)
+		}
+	}
+	if got := p.stream("/events", "Last-Event-ID", "evt_99_00000000"); got.status != 410 {
+		t.Errorf("an expired Last-Event-ID: %d", got.status)
+	}
+}
+
+// TestStreamsEnd checks that a stream ends when its key is revoked and when the server
+// shuts down. A waiting request then ends too.
+func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.listen()
+	p.newPet("Rex", 10)
+	_, next := p.feed("/events")
+	id, key := p.issue(auth.Read, nil)
+	revoked, kept := p.as(key).stream("/events?after=latest"), p.stream("/events?after=latest")
+	p.revoke(id)
+	if fields, ok := revoked.next(); ok {
+		t.Errorf("the stream of a revoked key has %v", fields)
+	}
+	waiting := make(chan *response)
+	go func() {
+		got, err := p.try("GET", next, nil, "Prefer", "wait=30")
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- got
+	}()
+	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	p.server.ShutDown()
+	if fields, ok := kept.next(); ok {
+		t.Errorf("the stream has %v after the shutdown", fields)
+	}
+	if got := <-waiting; got != nil && string(got.want(200).body) != "[]" {
+		t.Errorf("the waiting request: %s", got.body)
+	}
+}
+
+// TestStreamLimit checks that a key has at most 10 streams, and others more.
+func TestStreamLimit(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	_, other := p.issue(auth.Read, nil)
+	for i := range 11 {
+		want := 200
+		if i == 10 {
+			want = 429
+		}
+		if got := p.stream("/events?after=latest"); got.status != want {
+			t.Errorf("stream %d: %d, want %d", i+1, got.status, want)
+		}
+	}
+	if got := p.as(other).stream("/events?after=latest"); got.status != 200 {
+		t.Errorf("a stream of another key: %d", got.status)
+	}
+}
+
+// TestStreamHoldsNoPlace checks that waiting requests leave all places to others.
+func TestStreamHoldsNoPlace(t *testing.T) {
+	t.Parallel()
+	p := start(t).with(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
+	for range 3 {
+		p.stream("/events?after=latest")
+	}
+	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == 3 })
+	p.get("/pets").want(200)
+}

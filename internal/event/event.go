@@ -1,0 +1,118 @@
+// Package event writes the feed of an account: the events of its store, numbered 1, 2, 3, …
+// without gaps.
+//
+// The transaction of a change numbers its events. So the feed has an event if and only if
+// the change has committed, and its order is that of the commits
+// (docs/decisions/0021-events.md).
+package event
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"petstore/db"
+)
+
+// Type is the type of an event.
+type Type string
+
+// The types of events.
+const (
+	PetCreated       Type = "pet.created"
+	PetUpdated       Type = "pet.updated"
+	PetDeleted       Type = "pet.deleted"
+	CategoryCreated  Type = "category.created"
+	CategoryUpdated  Type = "category.updated"
+	CategoryDeleted  Type = "category.deleted"
+	InventoryUpdated Type = "inventory.updated"
+	OrderPlaced      Type = "order.placed"
+	OrderUpdated     Type = "order.updated"
+	OrderCompleted   Type = "order.completed"
+	OrderCancelled   Type = "order.cancelled"
+	MessageQueued    Type = "message.queued"
+	StoreReset       Type = "store.reset"
+)
+
+// Types lists the types of events.
+var Types = []Type{
+	PetCreated, PetUpdated, PetDeleted, CategoryCreated, CategoryUpdated, CategoryDeleted,
+	InventoryUpdated, OrderPlaced, OrderUpdated, OrderCompleted, OrderCancelled, MessageQueued, StoreReset,
+}
+
+// Event is something that happened in a store.
+type Event struct {
+	Type    Type
+	Subject string // the path of the resource that the request changed
+	// Data is a JSON object of the resources whose representation the change altered, as
+	// they are afterwards, or as they were before they were deleted.
+	Data []byte
+}
+
+// Reset returns the event that sample data replaced everything in the store. Its data
+// would be the whole store, so it has none.
+func Reset() Event { return Event{Type: StoreReset, Subject: "/account", Data: []byte("{}")} }
+
+// Queue queues the statements that number and insert events at the end of a transaction.
+// The queries must be those of a pipeline. Nothing may come after them but COMMIT, because
+// all writers of the account wait until the transaction ends.
+func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event) {
+	if number, insert := statements(accountID, events); len(events) > 0 {
+		queries.EventsNumber(ctx, number)
+		queries.EventsInsert(ctx, insert)
+	}
+}
+
+// Append numbers and inserts events as [Queue] does, in a transaction without a pipeline.
+func Append(ctx context.Context, queries *db.Queries, accountID int64, events ...Event) (err error) {
+	keep := func(_ int, failed error) { err = errors.Join(err, failed) }
+	number, insert := statements(accountID, events)
+	queries.EventsNumber(ctx, number).Exec(keep)
+	if err == nil {
+		queries.EventsInsert(ctx, insert).Exec(keep)
+	}
+	if err != nil {
+		return fmt.Errorf("event: appending to the feed: %w", err)
+	}
+	return nil
+}
+
+// statements returns the parameters of the statements for events, at least one.
+func statements(accountID int64, events []Event) ([]db.EventsNumberParams, []db.EventsInsertParams) {
+	insert := db.EventsInsertParams{AccountID: accountID}
+	number := db.EventsNumberParams{AccountID: accountID, Number: int64(len(events))}
+	for i, e := range events {
+		number.LastNonce = int64(rand.Uint32())
+		insert.Followers = append(insert.Followers, int64(len(events)-1-i))
+		insert.Nonces = append(insert.Nonces, number.LastNonce)
+		insert.Types = append(insert.Types, string(e.Type))
+		insert.Subjects = append(insert.Subjects, e.Subject)
+		insert.Data = append(insert.Data, string(e.Data))
+	}
+	return []db.EventsNumberParams{number}, []db.EventsInsertParams{insert}
+}
+
+// ID identifies an event in the feed of an account.
+type ID struct {
+	// Sequence is the number of the event in the feed; 0: the position before the first.
+	Sequence int64
+	// Nonce tells apart two events with the same number. A failover to a server that had
+	// not received the last events causes them.
+	Nonce uint32
+}
+
+// String returns the id in the form that clients see.
+func (id ID) String() string { return fmt.Sprintf("evt_%d_%08x", id.Sequence, id.Nonce) }
+
+// ParseID reads an id. It accepts only the form that [ID.String] returns.
+func ParseID(text string) (ID, bool) {
+	rest, found := strings.CutPrefix(text, "evt_")
+	sequence, nonce, both := strings.Cut(rest, "_")
+	number, err := strconv.ParseInt(sequence, 10, 64)
+	random, err2 := strconv.ParseUint(nonce, 16, 32)
+	id := ID{number, uint32(random)}
+	return id, found && both && err == nil && err2 == nil && id.String() == text && number >= 0
+}

@@ -1,0 +1,87 @@
+-- +goose Up
+CREATE TABLE events (
+    account_id bigint NOT NULL,
+    sequence   bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    nonce      bigint NOT NULL,
+    type       text   NOT NULL,
+    subject    text   NOT NULL,
+    data       json   NOT NULL,
+
+    CONSTRAINT events_pkey           PRIMARY KEY (account_id, sequence, created_at),
+    CONSTRAINT events_sequence_check CHECK (sequence >= 1),
+    CONSTRAINT events_nonce_check    CHECK (nonce BETWEEN 0 AND 4294967295),
+    CONSTRAINT events_type_check     CHECK (type IN (
+        'pet.created', 'pet.updated', 'pet.deleted', 'category.created', 'category.updated', 'category.deleted',
+        'inventory.updated', 'order.placed', 'order.updated', 'order.completed', 'order.cancelled',
+        'message.queued', 'store.reset'))
+) PARTITION BY RANGE (created_at);
+
+COMMENT ON TABLE  events            IS 'What changed in each store, kept for 30 days. The account exists: the transaction that inserts has locked its row in account_state, so there is no foreign key.';
+COMMENT ON COLUMN events.account_id IS 'The account that the row belongs to.';
+COMMENT ON COLUMN events.sequence   IS '1, 2, 3, … per account, without gaps, in the order of the commits. That it is unique rests on the lock of account_state, because a unique index would need the partition key.';
+COMMENT ON COLUMN events.nonce      IS 'A random part of the id, which tells apart two events that have the same number after a failover that lost the first.';
+COMMENT ON COLUMN events.subject    IS 'The path of the resource that the request changed.';
+COMMENT ON COLUMN events.data       IS 'The resources whose representation the change altered, as they are afterwards, or as they were before they were deleted.';
+
+-- Each partition has a week, from Monday 00:00 UTC. The role of serve may not create
+-- tables, so this function runs with the rights of the role that migrates.
+
+-- +goose StatementBegin
+CREATE FUNCTION maintain_events() RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET lock_timeout = '200ms'
+AS $$
+-- Creates the partitions of this week and the next four, and drops those whose last event
+-- is older than 30 days. Returns how many it has created and dropped. Another process that
+-- does the same makes it return 0.
+DECLARE
+    this_week date := date_trunc('week', now() AT TIME ZONE 'UTC')::date;
+    week      date;
+    part      text;
+    changed   integer := 0;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('maintain_events', 0)) THEN
+        RETURN 0;
+    END IF;
+    FOR week IN SELECT this_week + 7 * n FROM generate_series(0, 4) AS n LOOP
+        part := 'events_' || to_char(week, 'YYYYMMDD');
+        IF to_regclass(part) IS NULL THEN
+            -- Attaching a table locks less of its parent than creating a partition.
+            EXECUTE format('CREATE TABLE %I (LIKE events INCLUDING ALL)', part);
+            EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                part, week || ' 00:00:00+00', week + 7 || ' 00:00:00+00');
+            changed := changed + 1;
+        END IF;
+    END LOOP;
+    FOR part IN
+        SELECT child.relname
+        FROM pg_inherits
+        JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+        WHERE pg_inherits.inhparent = to_regclass('events')
+          AND to_date(right(child.relname, 8), 'YYYYMMDD') + 7 + 30 <= (now() AT TIME ZONE 'UTC')::date
+    LOOP
+        EXECUTE format('DROP TABLE %I', part);
+        changed := changed + 1;
+    END LOOP;
+    RETURN changed;
+END
+$$;
+-- +goose StatementEnd
+
+-- The function must not find a table of another schema.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION maintain_events() SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+-- +goose StatementEnd
+
+REVOKE EXECUTE ON FUNCTION maintain_events() FROM PUBLIC;
+
+SELECT maintain_events();
+
+-- +goose Down
+DROP FUNCTION maintain_events();
+DROP TABLE events;

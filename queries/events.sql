@@ -1,0 +1,44 @@
+-- The feed of an account. queries/groupcommit.sql has the statements that write it.
+
+-- name: FeedEnd :one
+-- Returns the newest event of an account; 0: there is none. No row means that the account
+-- is gone.
+SELECT last_sequence, last_nonce
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: FeedEnds :many
+-- Returns the newest events of accounts, for the requests that wait for one.
+SELECT account_id, last_sequence
+FROM account_state
+WHERE account_id = ANY (@account_ids::bigint[]);
+
+-- name: EventOldest :one
+-- Returns the oldest event that is kept.
+SELECT sequence, nonce
+FROM events
+WHERE account_id = @account_id
+ORDER BY sequence
+LIMIT 1;
+
+-- name: EventList :many
+-- Returns the events of some types in a range of numbers. The first and the last of the
+-- range are returned whatever their type, because the cursors of a page name them.
+SELECT sequence, created_at, nonce, type, subject, data
+FROM events
+WHERE account_id = @account_id
+  AND sequence >= @first
+  AND sequence <= @last
+  AND (type = ANY (@types::text[]) OR sequence IN (@first, @last))
+ORDER BY sequence
+LIMIT (SELECT @page_size::int);
+
+-- name: EventsMaintain :one
+-- Creates the partitions of the next weeks and drops those of more than 30 days ago.
+SELECT maintain_events();
+
+-- name: StoreDeleteEvents :execrows
+-- Deletes a batch of the events of an account that is being deleted.
+DELETE FROM events
+WHERE events.account_id = @account_id
+  AND events.sequence = ANY (ARRAY(SELECT e.sequence FROM events AS e WHERE e.account_id = @account_id ORDER BY e.sequence LIMIT @batch_size));
