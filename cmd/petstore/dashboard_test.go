@@ -45,7 +45,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 	scraped := newSeries(time.Now())
 	for range 3 {
-		for _, path := range []string{"/pets", "/pets/1", "/nowhere", "/readyz"} {
+		for _, path := range []string{"/pets", "/pets/1", "/events", "/nowhere", "/readyz"} {
 			status(t, base+path, key)
 		}
 		status(t, base+"/pets", "")
