@@ -60,6 +60,9 @@ type config struct {
 	GOGC string `env:"GOGC"`
 	// GOMEMLIMIT is read by the Go runtime. Serve changes its default.
 	GOMEMLIMIT string `env:"GOMEMLIMIT"`
+	// URL and APIKey are those of the API for listen, as in the code samples.
+	URL    string `env:"PETSTORE_URL" envDefault:"http://localhost:8080"`
+	APIKey string `env:"PETSTORE_API_KEY"`
 	// PGBin is the directory of the PostgreSQL server binaries that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
 }
@@ -133,6 +136,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
+	wrong(!isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
 	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
 	if len(mistakes) > 0 {
@@ -235,6 +239,17 @@ func isBaseURL(text string) bool {
 	}
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
+}
+
+// isClientURL reports whether text is the URL of an API, to which a client appends paths.
+func isClientURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
+}
+
+// clientURLRule explains which URLs [isClientURL] accepts.
+func clientURLRule(text string) string {
+	return fmt.Sprintf("must be the http or https URL of the API without a query, such as https://api.example, but is %q", text)
 }
 
 // parseOrigins returns the origins whose pages may call the API. It returns nil for

@@ -62,6 +62,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
 		p.serveCommand(), p.devCommand(), p.migrateCommand(), p.accountCommand(), p.keyCommand(), p.sandboxCommand(),
+		p.listenCommand(),
 		p.seedCommand(), p.openAPICommand(), p.healthcheckCommand(), p.versionCommand(),
 	)
 	addHelpCommand(root)

@@ -72,7 +72,7 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate distribute", "migrate status", "migrate version",
 		"account", "account create", "account list", "account delete",
 		"key", "key create", "key list", "key rotate", "key revoke",
-		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "seed", "openapi", "healthcheck", "version",
+		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "listen", "seed", "openapi", "healthcheck", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
@@ -94,6 +94,7 @@ func TestWrongUsage(t *testing.T) {
 		"account create", "account create a b", "account create \t", "account delete", "account list a",
 		"sandbox create", "sandbox create --account a --sample big", "sandbox create --account a --expires-in 59s", "sandbox create --account a --expires-in 8d",
 		"sandbox create --account a --expires-in 61500ms", "sandbox create --account a --name \t", "sandbox list", "sandbox reset", "sandbox reset 1", "sandbox delete sbx_0", "sandbox delete current",
+		"listen now", "listen --after now", "listen --url localhost:8080", "listen --forward-to /hook", "listen --types ,",
 		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {
 		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Split(args, " ")...)
@@ -113,7 +114,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_CORS_ORIGINS=https://shop.example/", "PETSTORE_ENFORCE_SUNSET=perhaps",
 		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
-		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s",
+		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s", "PETSTORE_URL=localhost:8080",
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {
@@ -127,6 +128,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_RATE_LIMIT", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and 4000000, but is 4000001", "PETSTORE_AUTH_FAILURE_LIMIT", `PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has "proxy.example"`,
 		"PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 2 is not one",
 		"PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
+		`PETSTORE_URL must be the http or https URL of the API without a query, such as https://api.example, but is "localhost:8080"`,
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
 	} {
 		if !strings.Contains(err.Error(), name) {
@@ -437,6 +439,7 @@ func TestCompletion(t *testing.T) {
 		"sandbox delete ":              ":4\n",
 		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
 		"account delete ":              ":4\n",
+		"listen --after ":              "latest\nstart\n:4\n",
 		"openapi --format ":            "yaml\njson\n:4\n",
 		"help mig":                     "migrate\tMigrate the database schema at deploy time\n:4\n",
 		"help migrate u":               "up\tApply every pending migration\n:4\n",

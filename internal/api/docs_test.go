@@ -1,10 +1,12 @@
 package api_test
 
 import (
+	"bufio"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"html"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var docsPages = []string{"/docs", "/docs/quickstart", "/docs/sandboxes", "/docs/errors"}
+var docsPages = []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"}
 
 // TestDocs: the docs pages and their assets need no key and ignore Accept.
 func TestDocs(t *testing.T) {
@@ -216,5 +218,117 @@ func TestSandboxesPage(t *testing.T) {
 	}
 	if left := decode[[]sandbox](p.get("/sandboxes").want(200)); len(left) > 0 {
 		t.Errorf("the samples left %+v", left)
+	}
+}
+
+// TestEventsPage runs the samples of the page about events: the commands in one shell, and
+// those that follow the feed while the feed grows.
+func TestEventsPage(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	const limit = 72
+	p := start(t)
+	sources := map[string]string{"cURL": "set -eu -o pipefail\n"}
+	for _, match := range regexp.MustCompile(`(?s)<code data-run="(\w+)">(.*?)</code>`).FindAllStringSubmatch(string(p.get("/docs/events").want(200).body), -1) {
+		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
+	}
+	for lang, source := range sources {
+		for line := range strings.Lines(source) {
+			if len(line) > limit {
+				t.Errorf("%s: a line is longer than %d characters: %s", lang, limit, line)
+			}
+		}
+	}
+	t.Run("cURL", func(t *testing.T) {
+		t.Parallel()
+		p := start(t)
+		output, err := sample{Lang: "cURL", Source: sources["cURL"]}.run(t, p.url, p.key)
+		if err != nil {
+			t.Fatalf("%v%s", err, output)
+		}
+		if !strings.Contains(output, "the feed ends with evt_0_00000000\n") || strings.Count(output, `"sequence":1,"type":"category.created"`) != 2 {
+			t.Errorf("the output is:\n%s", output)
+		}
+	})
+	for _, follower := range []struct{ name, program, prefix, ready, want string }{
+		{"stream", "bash", "exec ", "retry: ", "event: category.created"}, // bash becomes curl
+		{"JavaScript", "node", "", "copied 1 categories", "2 category.created /categories/1002 2"},
+		{"Python", "python3", "", "copied 1 categories", "2 category.created /categories/1002 2"},
+	} {
+		t.Run(follower.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t)
+			p.post("/categories", object{"name": "Dogs"}).want(201)
+			program := p.follow(follower.program, follower.prefix+sources[follower.name])
+			program.expect(follower.ready)
+			p.post("/categories", object{"name": "Cats"}).want(201)
+			program.expect(follower.want)
+			if follower.name == "stream" {
+				return
+			}
+			p.do("DELETE", "/categories/1001", nil).want(204)
+			program.expect("3 category.deleted /categories/1001 1")
+		})
+	}
+}
+
+// follower is a running program.
+type follower struct {
+	t     testing.TB
+	lines chan string // of stdout and stderr
+	all   strings.Builder
+}
+
+// follow starts a program that runs until the end of the test.
+func (p *petstore) follow(program, source string) *follower {
+	p.t.Helper()
+	file := filepath.Join(p.t.TempDir(), "sample.mjs")
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	command := exec.CommandContext(p.t.Context(), program, file)
+	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
+	output, write := io.Pipe()
+	command.Stdout, command.Stderr = write, write
+	if err := command.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	const someLines = 1000
+	f := &follower{t: p.t, lines: make(chan string, someLines)}
+	go func() {
+		for scanner := bufio.NewScanner(output); scanner.Scan(); {
+			f.lines <- scanner.Text()
+		}
+		close(f.lines)
+	}()
+	ended := make(chan struct{})
+	go func() {
+		_ = command.Wait() // killed at the end of the test
+		write.Close()
+		close(ended)
+	}()
+	p.t.Cleanup(func() {
+		output.Close() // nobody reads any more
+		<-ended
+	})
+	return f
+}
+
+// expect reads output up to a line that contains text.
+func (f *follower) expect(text string) {
+	f.t.Helper()
+	for deadline := time.After(30 * time.Second); ; {
+		select {
+		case line, more := <-f.lines:
+			f.all.WriteString(line + "\n")
+			if strings.Contains(line, text) {
+				return
+			}
+			if !more {
+				f.t.Fatalf("the program ended without %q:\n%s", text, &f.all)
+			}
+		case <-deadline:
+			f.t.Fatalf("the program did not print %q:\n%s", text, &f.all)
+		}
 	}
 }

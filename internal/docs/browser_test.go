@@ -978,7 +978,7 @@ func (s *shop) dark(t *testing.T) {
 }
 
 func (s *shop) phone(t *testing.T) {
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
 		for _, width := range []int64{320, 390} {
 			p := s.visit(t, path, look{width: width, height: 800})
 			get[bool](p, `document.querySelectorAll("#listPets summary").forEach((summary) => summary.click()) ?? true`)
@@ -1035,7 +1035,7 @@ func (s *shop) writtenPages(t *testing.T) {
 	if got := p.text("#key .panel:last-of-type code"); !strings.Contains(got, "PETSTORE_URL="+s.url+"\n") {
 		t.Errorf("the environment block is %q", got)
 	}
-	if p.count(".panel .copy") != p.count("code[data-run]")+2 {
+	if p.count(".panel .copy") != p.count("code[data-run]")+5 { // without those that set up a program
 		t.Error("a command has no copy button")
 	}
 	p.click("#send .copy")
@@ -1059,7 +1059,7 @@ func (s *shop) accessibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
 		for _, how := range []look{{}, {dark: true}, {width: 390, height: 800}} {
 			p := s.visit(t, path, how)
 			if path == "/docs" {
@@ -1097,7 +1097,7 @@ func (s *shop) accessibility(t *testing.T) {
 
 // weight logs the cost of a first visit.
 func (s *shop) weight(t *testing.T) {
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
 		p := s.visit(t, path, look{})
 		if path == "/docs" {
 			p.wait(`document.querySelector("#model-Error")`)

@@ -1,5 +1,5 @@
-// Package docs renders the reference pages of the API with the quickstart, a
-// guide to sandboxes and the list of errors. The program contains every file of them, and the pages load
+// Package docs renders the reference pages of the API with the quickstart, guides to
+// events and sandboxes, and the list of errors. The program contains every file of them, and the pages load
 // nothing from other addresses.
 //
 // The reference page is Swagger UI, unchanged from its Go module, with our own
@@ -25,6 +25,7 @@ import (
 const (
 	ReferencePath  = "/docs"
 	QuickstartPath = "/docs/quickstart"
+	EventsPath     = "/docs/events"
 	SandboxesPath  = "/docs/sandboxes"
 	ErrorsPath     = "/docs/errors"
 )
@@ -58,13 +59,14 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
-	files := make(map[string]*File, len(assets.files)+4)
+	files := make(map[string]*File, len(assets.files)+5)
 	for name, file := range assets.files {
 		files[path.Join(ReferencePath, assets.dir, name)] = file
 	}
 	for _, p := range []page{
 		{path: ReferencePath, template: "reference.html", Title: "Reference", Root: "./"},
 		{path: QuickstartPath, template: "quickstart.html", Title: "Quickstart", Root: "../"},
+		{path: EventsPath, template: "events.html", Title: "Follow events", Root: "../"},
 		{path: SandboxesPath, template: "sandboxes.html", Title: "Test your client in a sandbox", Root: "../"},
 		{path: ErrorsPath, template: "errors.html", Title: "Errors", Root: "../"},
 	} {

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"petstore/internal/auth"
+	"petstore/internal/event"
+	"petstore/internal/follow"
+	"petstore/internal/standardwebhooks"
+)
+
+const (
+	// afterLatest and afterStart are values of --after besides ids.
+	afterLatest = "latest"
+	afterStart  = "start"
+
+	// listenSecretPurpose makes the secret that signs forwarded events from the API key.
+	listenSecretPurpose = "petstore listen"
+)
+
+// listenOptions are the flags of listen.
+type listenOptions struct {
+	url, after, forwardTo string
+	types                 []string
+	json, printSecret     bool
+}
+
+func (p *program) listenCommand() *cobra.Command {
+	var options listenOptions
+	command := &cobra.Command{
+		Use:   "listen",
+		Short: "Print the events of an account as they happen, or forward them to a URL",
+		Long: `Listen follows the feed of events of the account whose API key is in PETSTORE_API_KEY.
+The key needs the scope read. Listen prints one line for each event: its time, number,
+type and subject. With --json, it prints the event as JSON. It needs no database and
+works with every server that you can reach.
+
+With --forward-to, it also sends each event to a URL with POST, signed as Standard
+Webhooks says, in order and one at a time. While no server responds there, it waits. An
+event that gets no 2xx response is sent again after 1, 2, 4 and 8 seconds and then
+skipped. The secret of the signatures belongs to the API key, so it stays the same.
+Listen prints it on stderr when it starts. --print-secret prints only the secret.
+
+Listen connects again when it loses the connection, and misses no event. SIGINT or
+SIGTERM ends it. It then prints the id of the last event, for --after.`,
+		Example: "  petstore listen --types order.placed,order.cancelled\n" +
+			"  petstore listen --after start --json\n" +
+			"  petstore listen --forward-to http://localhost:3000/hook",
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.loadConfig(false)
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("url") {
+				options.url = c.URL
+			}
+			if err := options.validate(cmd); err != nil {
+				return err
+			}
+			if _, err := auth.ParseSecret(c.APIKey); err != nil {
+				return errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
+			}
+			return p.listen(cmd.Context(), options, c.APIKey)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.url, "url", "", "the URL of the API (default: PETSTORE_URL, or http://localhost:8080)")
+	flags.StringSliceVar(&options.types, "types", nil, "only events of these types, separated by commas (default: all)")
+	flags.StringVar(&options.after, "after", afterLatest, "where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps")
+	flags.StringVar(&options.forwardTo, "forward-to", "", "a URL to send each event to, as a signed webhook")
+	flags.BoolVar(&options.json, "json", false, "print each event as one line of JSON")
+	flags.BoolVar(&options.printSecret, "print-secret", false, "print the secret that verifies forwarded events, and exit")
+	completeFlag(command, "after", afterLatest, afterStart)
+	completeFlag(command, "types", eventTypeNames()...)
+	return command
+}
+
+func eventTypeNames() (names []string) {
+	for _, name := range event.Types {
+		names = append(names, string(name))
+	}
+	return names
+}
+
+// validate returns a usage error for the first invalid flag.
+func (o *listenOptions) validate(cmd *cobra.Command) error {
+	if !isClientURL(o.url) {
+		return wrongUsage(cmd, "--url %s", clientURLRule(o.url))
+	}
+	if _, ok := event.ParseID(o.after); !ok && o.after != afterLatest && o.after != afterStart {
+		return wrongUsage(cmd, "--after must be the id of an event, such as evt_1042_5f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
+	}
+	if o.forwardTo != "" && !isForwardURL(o.forwardTo) {
+		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is %q", o.forwardTo)
+	}
+	for i, name := range o.types {
+		if o.types[i] = strings.TrimSpace(name); o.types[i] == "" {
+			return wrongUsage(cmd, "--types must list types of events, such as order.placed, separated by commas")
+		}
+	}
+	return nil
+}
+
+// listen follows the feed of the account of a key until ctx ends.
+func (p *program) listen(ctx context.Context, o listenOptions, key string) error {
+	secret := standardwebhooks.DeriveSecret(key, listenSecretPurpose)
+	if o.printSecret {
+		_, err := fmt.Fprintln(p.stdout, secret.Reveal())
+		return err
+	}
+	feed := &follow.Feed{
+		URL: o.url, Key: key, Types: o.types, Client: follow.NewClient(),
+		Lost: func(err error, pause time.Duration) {
+			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+		},
+	}
+	switch o.after {
+	case afterStart:
+	case afterLatest:
+		if err := feed.SeekEnd(ctx); err != nil {
+			return listenError(err, o.url)
+		}
+	default:
+		feed.After = o.after
+	}
+	handle := func(_ context.Context, e follow.Event) error { return p.printEvent(e, o.json) }
+	if o.forwardTo != "" {
+		target := newForwarder(o.forwardTo, secret, p.stderr)
+		fmt.Fprintf(p.stderr, "forwarding to %s, signed with the secret %s\n", o.forwardTo, secret.Reveal())
+		handle = func(ctx context.Context, e follow.Event) error {
+			if err := p.printEvent(e, o.json); err != nil {
+				return err
+			}
+			return target.forward(ctx, e)
+		}
+	}
+	fmt.Fprintf(p.stderr, "listening to %s, press Ctrl-C to stop\n", o.url)
+	err := feed.Follow(ctx, handle)
+	if ctx.Err() == nil {
+		return listenError(err, o.url)
+	}
+	if feed.After != "" {
+		fmt.Fprintf(p.stderr, "stopped; to continue from here, add --after %s\n", feed.After)
+	}
+	return nil
+}
+
+// printEvent prints an event as one line.
+func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
+	if asJSON {
+		_, err = fmt.Fprintf(p.stdout, "%s\n", e.JSON)
+	} else {
+		_, err = fmt.Fprintf(p.stdout, "%s  %d  %s  %s\n", e.Timestamp.UTC().Format(time.RFC3339Nano), e.Sequence, e.Type, e.Subject)
+	}
+	return err
+}
+
+// listenError returns the error of the feed as one sentence that says what to do.
+func listenError(err error, target string) error {
+	_, isStatus := errors.AsType[*follow.StatusError](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case isStatus:
+		return fmt.Errorf("no events from %s: %s", target, strings.TrimSuffix(err.Error(), "."))
+	case errors.Is(err, follow.ErrGap):
+		return fmt.Errorf("the feed of %s is not complete: %w; list your resources again, and listen with --after latest", target, err)
+	case errors.Is(err, follow.ErrNotFeed):
+		return fmt.Errorf("no events from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", target, err)
+	default:
+		return fmt.Errorf("no events from %s: %s; start a server with `petstore serve`, or set PETSTORE_URL or --url to where it listens", target, whyNotConnected(err))
+	}
+}
+
+// whyNotConnected explains briefly why there is no stream of events.
+func whyNotConnected(err error) string {
+	_, isRequest := errors.AsType[*url.Error](err)
+	_, isNetwork := errors.AsType[*net.OpError](err)
+	if isRequest || isNetwork || errors.Is(err, io.ErrUnexpectedEOF) {
+		return whyNoResponse(err, follow.ResponseTimeout)
+	}
+	return err.Error()
+}

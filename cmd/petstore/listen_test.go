@@ -1,0 +1,403 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+	"petstore/internal/follow"
+	"petstore/internal/pgtest"
+	"petstore/internal/standardwebhooks"
+)
+
+// eventPattern matches the id of an event.
+var eventPattern = regexp.MustCompile(`evt_\d+_[0-9a-f]{8}`)
+
+// serveAccount starts a server with an empty store, and returns its environment, its URL
+// and a key.
+func serveAccount(t *testing.T) (environ []string, base, key string) {
+	t.Helper()
+	environ = []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	key = strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
+	return environ, begin(t, t.TempDir(), environ, "serve").address(), key
+}
+
+// createCategories creates the categories of the numbers from first to last, one after the
+// other, so that each has the event of its number.
+func createCategories(t *testing.T, base, key string, first, last int) {
+	t.Helper()
+	for number := first; number <= last; number++ {
+		post(t, base+"/categories", key, fmt.Sprintf(`{"name": "%d"}`, number))
+	}
+}
+
+// TestListen prints events, ends with a signal, and continues.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	_, base, key := serveAccount(t)
+	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	createCategories(t, base, key, 1, 2)
+	latest := begin(t, t.TempDir(), environ, "listen")
+	latest.expect("listening to " + base)
+	all := begin(t, t.TempDir(), []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "listen", "--json", "--after", "start", "--url", base+"/")
+	all.expect(`"sequence":2,"type":"category.created"`)
+	orders := begin(t, t.TempDir(), environ, "listen", "--types", "order.placed, order.cancelled", "--after", "start")
+	orders.expect("listening")
+	createCategories(t, base, key, 3, 3)
+
+	line := latest.expect("  3  category.created  /categories/1003")
+	if at, _, _ := strings.Cut(line, "  "); !isTime(at) {
+		t.Errorf("the line %q does not begin with a time", line)
+	}
+	var event struct {
+		Subject string
+		Data    struct{ Category struct{ Name string } }
+	}
+	line = all.expect(`"sequence":3`)
+	if err := json.Unmarshal([]byte(line), &event); err != nil || event.Subject != "/categories/1003" || event.Data.Category.Name != "3" {
+		t.Errorf("--json prints %s: %v", line, err)
+	}
+	if code := latest.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	after := eventPattern.FindString(latest.expect("--after"))
+	createCategories(t, base, key, 4, 4)
+	again := begin(t, t.TempDir(), environ, "listen", "--after", after)
+	again.expect("listening")
+	if line := again.expect("category.created"); !strings.Contains(line, "/categories/1004") {
+		t.Errorf("it continues with %s", line)
+	}
+	if code := orders.end(syscall.SIGTERM); code != 0 || slices.ContainsFunc(orders.output, func(line string) bool { return strings.Contains(line, "category") }) {
+		t.Errorf("exit code %d, printed %q", code, orders.output)
+	}
+}
+
+func isTime(text string) bool {
+	_, err := time.Parse(time.RFC3339Nano, text)
+	return err == nil
+}
+
+// TestListenLosesNothing kills the server and starts another. Listen prints every event
+// once and in order.
+func TestListenLosesNothing(t *testing.T) {
+	t.Parallel()
+	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}
+	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme", "--scope", "write"))
+	var server atomic.Pointer[url.URL]
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(server.Load()) },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	})
+	t.Cleanup(proxy.Close)
+	serve := func() *process {
+		p := begin(t, t.TempDir(), database, "serve")
+		address, err := url.Parse(p.address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Store(address)
+		return p
+	}
+	first := serve()
+	p := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
+	p.expect("listening")
+	const rounds, events = 3, 20
+	for round := range rounds {
+		createCategories(t, server.Load().String(), key, round*events+1, round*events+events)
+		if round == 0 {
+			p.expect("  1  category.created")
+		}
+		switch round {
+		case 0:
+			_ = first.cmd.Process.Kill() // it runs
+			first.wait()
+			first = serve()
+		case 1: // a rolling restart
+			old := first
+			first = serve()
+			createCategories(t, server.Load().String(), key, 1000, 1004)
+			if code := old.end(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		}
+	}
+	const total = rounds*events + 5
+	p.expect(fmt.Sprintf("  %d  category.created", total))
+	var got, want []string
+	for _, line := range p.output {
+		if fields := strings.Split(line, "  "); len(fields) == 4 && fields[2] == "category.created" {
+			got = append(got, fields[1])
+		}
+	}
+	for number := 1; number <= total; number++ {
+		want = append(want, fmt.Sprint(number))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("numbers of the events (-want +got):\n%s\n%s", diff, strings.Join(p.output, "\n"))
+	}
+}
+
+// delivery is a webhook that a receiver got.
+type delivery struct {
+	id, signature string
+	body          []byte
+	valid         bool
+}
+
+// receive starts a receiver that returns the statuses in turn, and then 204. It checks the
+// signatures as the specification says.
+func receive(t *testing.T, secret string, statuses ...int) (target string, deliveries chan delivery) {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliveries = make(chan delivery, 100)
+	queue := make(chan int, len(statuses))
+	for _, status := range statuses {
+		queue <- status
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		d := delivery{id: r.Header.Get("webhook-id"), signature: r.Header.Get("webhook-signature"), body: body}
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "%s.%s.%s", d.id, r.Header.Get("webhook-timestamp"), body)
+		d.valid = d.signature == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) &&
+			r.Method == http.MethodPost && r.URL.Path == "/hook" && r.Header.Get("Content-Type") == "application/json"
+		deliveries <- d
+		w.Header().Set("Location", "/elsewhere")
+		select {
+		case status := <-queue:
+			w.WriteHeader(status)
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.URL + "/hook", deliveries
+}
+
+// TestListenForwards forwards events in order, with a signature that the printed secret
+// verifies. It sends an event again after an error, and after a redirect, which it does
+// not follow.
+func TestListenForwards(t *testing.T) {
+	t.Parallel()
+	_, base, key := serveAccount(t)
+	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	secret := strings.TrimSpace(must(t, environ, "listen", "--print-secret"))
+	if _, err := standardwebhooks.ParseSecret(secret); err != nil {
+		t.Fatalf("--print-secret prints %q: %v", secret, err)
+	}
+	target, deliveries := receive(t, secret, http.StatusOK, http.StatusInternalServerError, http.StatusTemporaryRedirect)
+	createCategories(t, base, key, 1, 3)
+	p := begin(t, t.TempDir(), environ, "listen", "--after", "start", "--json", "--forward-to", target)
+	p.expect(secret)
+	p.expect("evt_2_")
+	var sent []string
+	for range 5 {
+		d := <-deliveries
+		if !d.valid {
+			t.Errorf("wrong webhook: %+v", d)
+		}
+		var event struct{ ID string }
+		if err := json.Unmarshal(d.body, &event); err != nil || event.ID != d.id {
+			t.Errorf("the webhook %s has the body %s", d.id, d.body)
+		}
+		sent = append(sent, strings.Split(d.id, "_")[1])
+	}
+	if diff := cmp.Diff([]string{"1", "2", "2", "2", "3"}, sent); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	p.expect("category.created: 204")
+}
+
+// TestForwarderSkips: an event that the receiver rejects five times is skipped.
+func TestForwarderSkips(t *testing.T) {
+	t.Parallel()
+	secret := standardwebhooks.NewSecret()
+	target, deliveries := receive(t, secret.Reveal(), 500, 410, 404, 302, 503)
+	var printed bytes.Buffer
+	f := newForwarder(target, secret, &printed)
+	f.pause = time.Millisecond
+	if err := f.forward(t.Context(), follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	if len(deliveries) != 5 || !strings.HasSuffix(printed.String(), "evt_1_00000000 pet.created: 503, skipped after 5 attempts\n") {
+		t.Errorf("after %d attempts, it printed\n%s", len(deliveries), &printed)
+	}
+}
+
+// TestForwarderWaits: an event waits for a receiver that does not run yet, for more
+// attempts than responses are allowed.
+func TestForwarderWaits(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var accepted atomic.Int32
+	server := &http.Server{
+		ReadHeaderTimeout: patience,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if accepted.Add(1) <= 2*forwardAttempts {
+				panic(http.ErrAbortHandler)
+			}
+		}),
+	}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	t.Cleanup(func() { server.Close() })
+	var printed bytes.Buffer
+	f := newForwarder("http://"+listener.Addr().String(), standardwebhooks.NewSecret(), &printed)
+	f.pause = time.Microsecond
+	event := follow.Event{ID: "evt_1_00000000", Type: "pet.created", JSON: []byte("{}")}
+	if err := f.forward(t.Context(), event); err != nil || accepted.Load() != 2*forwardAttempts+1 {
+		t.Errorf("after %d attempts: %v\n%s", accepted.Load(), err, &printed)
+	}
+	server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := f.forward(ctx, event); err == nil || !strings.Contains(printed.String(), "no response: connection refused") {
+		t.Errorf("without a receiver: %v\n%s", err, &printed)
+	}
+}
+
+// TestListenQuickstart runs the receiver of the quickstart and its commands.
+func TestListenQuickstart(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../internal/docs/pages/quickstart.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), `<section id="webhook"`)
+	section, _, _ = strings.Cut(section, "</section>")
+	code := regexp.MustCompile(`(?s)<code[^>]*data-receiver>(.*?)</code>`).FindStringSubmatch(section)
+	commands := regexp.MustCompile(`<code>[^<]*(petstore listen --[^<)]*)`).FindAllStringSubmatch(section, -1)
+	if code == nil || len(commands) != 2 {
+		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
+	}
+	database, base, key := serveAccount(t)
+	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
+	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
+
+	port := freePort(t)
+	receiver := filepath.Join(t.TempDir(), "receiver.py")
+	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(html.UnescapeString(code[1]), "3000", port)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	forward := arguments(1)
+	forward[len(forward)-1] = strings.ReplaceAll(forward[len(forward)-1], "3000", port)
+	p := begin(t, t.TempDir(), environ, forward...)
+	p.expect("listening")
+	createCategories(t, base, key, 1, 1)
+	p.expect("no response: connection refused") // the receiver does not run yet
+
+	python := exec.CommandContext(t.Context(), "python3", receiver)
+	python.Env = append(os.Environ(), "WEBHOOK_SECRET="+secret)
+	output, err := python.StdoutPipe()
+	if err == nil {
+		err = python.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = python.Wait() }) // killed by the context
+	p.expect("category.created: 204")
+	printed := make([]byte, 64<<10)
+	if n, err := output.Read(printed); err != nil || !strings.Contains(string(printed[:n]), `"subject":"/categories/1001"`) {
+		t.Errorf("the receiver printed %q: %v", printed[:n], err)
+	}
+
+	other := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
+	forged := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other}, append(forward, "--after", "start")...)
+	forged.expect("category.created: 400, next attempt in 1s")
+	if n, err := output.Read(printed); err != nil || string(printed[:n]) != "not valid\n" {
+		t.Errorf("the receiver printed %q: %v", printed[:n], err)
+	}
+}
+
+// freePort returns a port that nothing listens on, below those that the system hands out.
+func freePort(t *testing.T) string {
+	t.Helper()
+	const first, number = 30_000, 2_768
+	for {
+		port := strconv.Itoa(first + rand.N(number))
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "localhost:"+port)
+		if err == nil {
+			listener.Close()
+			return port
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestListenCommandSentences checks the errors of listen.
+func TestListenCommandSentences(t *testing.T) {
+	t.Parallel()
+	_, base, key := serveAccount(t)
+	page := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(page.Close)
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	t.Cleanup(plain.Close)
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(secure.Close)
+	unknown := auth.NewSecret().Reveal()
+	known := "`" + strings.Join(eventTypeNames(), "`, `") + "`"
+	const start = "; start a server with `petstore serve`, or set PETSTORE_URL or --url to where it listens"
+	for _, test := range []struct {
+		key, line string
+		isUsage   bool
+		want      string
+	}{
+		{"", "listen", false, "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
+		{key + "x", "listen", false, "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
+		{key, "listen now", true, `listen takes no arguments, but got "now"; see petstore listen --help`},
+		{key, "listen --after 7", true, `--after must be the id of an event, such as evt_1042_5f0c9a1e, or latest or start, but is "7"; see petstore listen --help`},
+		{key, "listen --url localhost:8080", true, `--url must be the http or https URL of the API without a query, such as https://api.example, but is "localhost:8080"; see petstore listen --help`},
+		{key, "listen --forward-to localhost:3000", true, `--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is "localhost:3000"; see petstore listen --help`},
+		{key, "listen --types order.placed,", true, `--types must list types of events, such as order.placed, separated by commas; see petstore listen --help`},
+		{key, "listen --url http://127.0.0.1:1", false, "no events from http://127.0.0.1:1: connection refused" + start},
+		{key, "listen --url http://nobody.invalid", false, `no events from http://nobody.invalid: the host name "nobody.invalid" is unknown` + start},
+		{key, "listen --url " + strings.Replace(base, "http:", "https:", 1), false, "no events from " + strings.Replace(base, "http:", "https:", 1) + ": the server there speaks http, not https" + start},
+		{key, "listen --url " + secure.URL, false, "no events from " + secure.URL + ": its certificate is not valid (x509: certificate signed by unknown authority)" + start},
+		{key, "listen --url " + page.URL, false, "no events from " + page.URL + ": the server returned 404 Not Found"},
+		{key, "listen --url " + plain.URL, false, "no events from " + plain.URL + ": the response is not a feed of Petstore: it has no link to the end; set PETSTORE_URL or --url to the URL of Petstore"},
+		{key, "listen --after start --url " + plain.URL, false, "no events from " + plain.URL + `: the response is not a feed of Petstore: its content type is "text/plain; charset=utf-8"; set PETSTORE_URL or --url to the URL of Petstore`},
+		{unknown, "listen --url " + base, false, "no events from " + base + ": the server returned 401 invalid_api_key: The API key is malformed, unknown, revoked or expired. Send a working key"},
+		{key, "listen --types order.sold --url " + base, false, "no events from " + base + ": the server returned 400 invalid_parameter: Each `type` must be one of " + known},
+		{key, "listen --after evt_7_00000000 --url " + base, false, "no events from " + base + ": the server returned 410 cursor_expired: The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`"},
+	} {
+		wantSentence(t, []string{"PETSTORE_API_KEY=" + test.key}, strings.Fields(test.line), test.isUsage, test.want)
+	}
+	wantSentence(t, []string{"PETSTORE_URL=ftp://api.example"}, []string{"listen"}, false, `invalid configuration: PETSTORE_URL must be the http or https URL of the API without a query, such as https://api.example, but is "ftp://api.example"`)
+}

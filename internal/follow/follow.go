@@ -1,0 +1,273 @@
+// Package follow is a client of the feed of events of an account. It receives every event
+// once and in order, also over restarts of the server.
+package follow
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// ResponseTimeout is the maximum time to the header of a response.
+	ResponseTimeout = 15 * time.Second
+	// defaultSilence is the time without a byte after which a stream is lost. The server
+	// sends a comment every 15 s.
+	defaultSilence = 45 * time.Second
+
+	// The pauses between attempts to connect: the first, which the server can change, and
+	// the longest.
+	firstPause   = time.Second
+	longestPause = 10 * time.Second
+
+	maxLine  = 1 << 20  // bytes; an event has less than 64 KiB
+	maxError = 64 << 10 // bytes of the body of an error
+)
+
+// Event is an event of the feed.
+type Event struct {
+	ID        string    `json:"id"`
+	Sequence  int64     `json:"sequence"`
+	Type      string    `json:"type"`
+	Timestamp time.Time `json:"timestamp"`
+	Subject   string    `json:"subject"`
+
+	JSON []byte `json:"-"` // the event with its data, as the server sent it
+}
+
+// StatusError is a response that is not successful.
+type StatusError struct {
+	Status  int
+	Code    string // "": the response is not from Petstore
+	Message string // of the first wrong parameter, if any
+
+	retryAfter time.Duration // 0: the response does not say
+}
+
+func (e *StatusError) Error() string {
+	if e.Code == "" {
+		return fmt.Sprintf("the server returned %d %s", e.Status, http.StatusText(e.Status))
+	}
+	return fmt.Sprintf("the server returned %d %s: %s", e.Status, e.Code, e.Message)
+}
+
+// temporary reports whether the same request may succeed later.
+func (e *StatusError) temporary() bool {
+	return e.Status >= http.StatusInternalServerError || e.Status == http.StatusTooManyRequests || e.Status == http.StatusRequestTimeout
+}
+
+// ErrNotFeed means that a response is not one of Petstore.
+var ErrNotFeed = errors.New("the response is not a feed of Petstore")
+
+// ErrGap means that events are missing in the stream, which has all types.
+var ErrGap = errors.New("events are missing")
+
+// Feed follows the feed of the account of a key.
+type Feed struct {
+	URL   string // of the API, such as https://api.example
+	Key   string
+	Types []string // nil: all
+	// After is the id of the event before the next. It is "" for the oldest event that the
+	// server keeps. Follow changes it after each event.
+	After string
+	// Lost reports why there is no connection. Follow tries again after the pause.
+	Lost func(err error, pause time.Duration)
+	// Client sends the requests. It must not follow redirects, and has no timeout.
+	Client *http.Client
+
+	silence time.Duration // after which a stream is lost
+	pause   time.Duration // before the next attempt to connect
+	hint    time.Duration // the first pause
+}
+
+// NewClient returns an HTTP client for [Feed].
+func NewClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
+	transport.ResponseHeaderTimeout = ResponseTimeout
+	return &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// SeekEnd makes the feed begin after the newest event. It makes one attempt.
+func (f *Feed) SeekEnd(ctx context.Context) error {
+	response, err := f.get(ctx, url.Values{"after": {"latest"}, "limit": {"1"}}, http.Header{})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	target, _, found := strings.Cut(strings.TrimPrefix(response.Header.Get("Link"), "<"), ">")
+	next, err := url.Parse(target)
+	if err != nil || !found || next.Query().Get("after") == "" {
+		return fmt.Errorf("%w: it has no link to the end", ErrNotFeed)
+	}
+	f.After = next.Query().Get("after")
+	return nil
+}
+
+// Follow calls handle for each event until ctx ends, and returns its error then. It connects
+// again when it has lost a connection, and continues after the last handled event. It returns
+// an error of handle, and that of the first attempt to connect. It also returns [ErrGap],
+// [ErrNotFeed] and each [StatusError] after which another attempt would fail as well.
+func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) error) error {
+	f.hint, f.silence = firstPause, cmp.Or(f.silence, defaultSilence)
+	for connected := false; ; {
+		err := f.stream(ctx, func(e Event) error { return handle(ctx, e) }, &connected)
+		var failed *handleError
+		var status *StatusError
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &failed):
+			return failed.error
+		case !connected, errors.Is(err, ErrGap), errors.Is(err, ErrNotFeed), errors.As(err, &status) && !status.temporary():
+			return err
+		}
+		pause := f.nextPause(status)
+		f.Lost(err, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// nextPause returns the pause before the next attempt. It doubles with each attempt up to
+// the longest, and half of it is random, so that clients do not return all at once.
+func (f *Feed) nextPause(failed *StatusError) time.Duration {
+	f.pause = min(max(2*f.pause, f.hint), longestPause)
+	pause := f.pause/2 + rand.N(f.pause/2+1) //nolint:gosec // not a secret
+	if failed != nil {
+		pause = max(pause, failed.retryAfter)
+	}
+	return pause
+}
+
+// handleError is an error of the caller.
+type handleError struct{ error }
+
+// stream receives events over one connection until it ends. It sets connected when the
+// server has accepted the request.
+func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *bool) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	query := url.Values{"type": f.Types}
+	header := http.Header{"Accept": {"text/event-stream"}}
+	if f.After != "" {
+		query.Set("after", f.After)
+	}
+	response, err := f.get(ctx, query, header)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, "text/event-stream") {
+		return fmt.Errorf("%w: its content type is %q", ErrNotFeed, got)
+	}
+	*connected = true
+	f.pause = 0
+	quiet := time.AfterFunc(f.silence, func() { cancel(fmt.Errorf("the server sent nothing for %s", f.silence)) })
+	defer quiet.Stop()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, maxLine)
+	var data []byte
+	for lines.Scan() {
+		quiet.Stop() // while handle runs
+		field, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case lines.Text() == "" && data != nil:
+			if err := f.receive(data, handle); err != nil {
+				return err
+			}
+			data = nil
+		case field == "data":
+			data = append(data, value...)
+		case field == "retry":
+			if ms, err := strconv.ParseUint(value, 10, 16); err == nil {
+				f.hint = max(time.Duration(ms)*time.Millisecond, time.Millisecond)
+			}
+		}
+		quiet.Reset(f.silence)
+	}
+	return cmp.Or(context.Cause(ctx), lines.Err(), errors.New("the server ended the stream"))
+}
+
+// receive handles an event. The numbers of all events have no gaps.
+func (f *Feed) receive(data []byte, handle func(Event) error) error {
+	event := Event{JSON: data}
+	if err := json.Unmarshal(data, &event); err != nil || event.ID == "" {
+		return fmt.Errorf("%w: it has data that is not an event", ErrNotFeed)
+	}
+	if last, ok := sequenceOf(f.After); ok && len(f.Types) == 0 && event.Sequence != last+1 {
+		return fmt.Errorf("%w: the stream has %s after %s", ErrGap, event.ID, f.After)
+	}
+	if err := handle(event); err != nil {
+		return &handleError{err}
+	}
+	f.After = event.ID
+	return nil
+}
+
+// sequenceOf returns the number of the event with an id such as evt_1042_5f0c9a1e.
+func sequenceOf(id string) (int64, bool) {
+	rest, found := strings.CutPrefix(id, "evt_")
+	digits, _, _ := strings.Cut(rest, "_")
+	number, err := strconv.ParseInt(digits, 10, 64)
+	return number, found && err == nil
+}
+
+// get requests events. The error is a [StatusError] unless the status is 200.
+func (f *Feed) get(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
+	target := strings.TrimSuffix(f.URL, "/") + "/events?" + query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = header
+	request.Header.Set("Authorization", "Bearer "+f.Key)
+	response, err := f.Client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		return nil, statusError(response)
+	}
+	return response, nil
+}
+
+// statusError returns the error of a response.
+func statusError(response *http.Response) *StatusError {
+	failed := &StatusError{Status: response.StatusCode}
+	var body struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Errors  []struct {
+			Message string `json:"message"`
+		} `json:"errors"`
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
+	if err == nil && json.Unmarshal(text, &body) == nil { // otherwise it is not from Petstore
+		failed.Code, failed.Message = body.Code, body.Message
+		if len(body.Errors) > 0 {
+			failed.Message = body.Errors[0].Message
+		}
+	}
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16); err == nil {
+		failed.retryAfter = time.Duration(seconds) * time.Second
+	}
+	return failed
+}

@@ -1,0 +1,189 @@
+package follow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/follow"
+)
+
+// event is an event on a stream.
+func event(sequence int) string {
+	return fmt.Sprintf("id: evt_%d_00000000\nevent: pet.created\ndata: {\"id\":\"evt_%d_00000000\",\"sequence\":%d,\"type\":\"pet.created\"}\n\n", sequence, sequence, sequence)
+}
+
+// script is a server that sends one of its responses after the other, and then leaves the
+// connection open.
+type script struct {
+	url      string
+	requests chan string // queries
+}
+
+func newScript(t *testing.T, responses ...http.HandlerFunc) *script {
+	t.Helper()
+	s := &script{requests: make(chan string, 100)}
+	next := make(chan http.HandlerFunc, len(responses))
+	for _, response := range responses {
+		next <- response
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.requests <- r.URL.RawQuery
+		select {
+		case response := <-next:
+			response(w, r)
+		default:
+			stream("")(w, r)
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+// stream sends text as a stream, and ends it.
+func stream(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, text)
+		_ = http.NewResponseController(w).Flush() // the client may be gone
+	}
+}
+
+// failure sends an error.
+func failure(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}
+}
+
+var errEnough = errors.New("enough")
+
+// run follows a feed until it has a number of events, and returns their ids.
+func run(t *testing.T, feed *follow.Feed, enough int) (ids []string, lost []error, err error) {
+	t.Helper()
+	feed.Client = follow.NewClient()
+	feed.Lost = func(err error, pause time.Duration) {
+		if pause > 10*time.Second {
+			t.Errorf("a pause of %s", pause)
+		}
+		lost = append(lost, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = feed.Follow(ctx, func(_ context.Context, e follow.Event) error {
+		if ids = append(ids, e.ID); len(ids) == enough {
+			return errEnough
+		}
+		return nil
+	})
+	return ids, lost, err
+}
+
+// TestFollowContinues: after each kind of loss, Follow continues after the last event.
+func TestFollowContinues(t *testing.T) {
+	t.Parallel()
+	half := event(4)[:40]
+	s := newScript(
+		t,
+		stream("retry: 1\n\n"+event(1)),
+		failure(http.StatusBadGateway, "<html>"),
+		failure(http.StatusTooManyRequests, `{"code":"too_many","message":"Wait."}`),
+		stream(":\n\n"+strings.ReplaceAll(event(2), "\n", "\r\n")+event(3)+half),
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		stream(event(4)),
+	)
+	feed := &follow.Feed{URL: s.url + "/", Types: nil}
+	ids, lost, err := run(t, feed, 4)
+	if diff := cmp.Diff([]string{"evt_1_00000000", "evt_2_00000000", "evt_3_00000000", "evt_4_00000000"}, ids); diff != "" || !errors.Is(err, errEnough) {
+		t.Errorf("events (-want +got):\n%s%v", diff, err)
+	}
+	if len(lost) < 4 || len(lost) > 5 { // the HTTP client repeats a request by itself if its connection was used before
+		t.Errorf("connections lost: %v", lost)
+	}
+	for i, want := range []string{"", "after=evt_1_00000000", "after=evt_1_00000000", "after=evt_1_00000000", "after=evt_3_00000000", "after=evt_3_00000000"} {
+		if got := <-s.requests; got != want {
+			t.Errorf("request %d: %q, want %q", i+1, got, want)
+		}
+	}
+	if feed.After != "evt_3_00000000" { // the handler has not accepted event 4
+		t.Errorf("it would continue after %s", feed.After)
+	}
+}
+
+// TestFollowEnds: Follow returns when another attempt would not help.
+func TestFollowEnds(t *testing.T) {
+	t.Parallel()
+	accepted := stream("retry: 1\n\n" + event(1))
+	for name, test := range map[string]struct {
+		responses []http.HandlerFunc
+		types     []string
+		want      string // "": the two events
+	}{
+		"first attempt":  {[]http.HandlerFunc{failure(503, `{"code":"away","message":"Later."}`)}, nil, "503 away: Later."},
+		"revoked key":    {[]http.HandlerFunc{accepted, failure(401, `{"code":"invalid_api_key","message":"No."}`)}, nil, "401 invalid_api_key: No."},
+		"expired cursor": {[]http.HandlerFunc{accepted, failure(410, "")}, nil, "410 Gone"},
+		"redirect":       {[]http.HandlerFunc{failure(302, "")}, nil, "302 Found"},
+		"no stream":      {[]http.HandlerFunc{failure(200, "[]")}, nil, "content type"},
+		"no event":       {[]http.HandlerFunc{stream("data: 1\n\n")}, nil, "data that is not an event"},
+		"gap":            {[]http.HandlerFunc{stream("retry: 1\n\n" + event(1) + event(3))}, nil, "evt_3_00000000 after evt_1_00000000"},
+		"gap of a type":  {[]http.HandlerFunc{stream(event(1) + event(3))}, []string{"pet.created"}, ""},
+		"gap after loss": {[]http.HandlerFunc{accepted, stream(event(3))}, nil, "events are missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := run(t, &follow.Feed{URL: newScript(t, test.responses...).url, Types: test.types}, 2)
+			if test.want == "" && !errors.Is(err, errEnough) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("Follow returned %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestFollowLeavesASilentStream: Follow connects again when nothing arrives.
+func TestFollowLeavesASilentStream(t *testing.T) {
+	t.Parallel()
+	silent := func(w http.ResponseWriter, r *http.Request) {
+		stream("retry: 1\n\n"+event(1))(w, r)
+		<-r.Context().Done()
+	}
+	feed := &follow.Feed{URL: newScript(t, silent, stream(event(2))).url}
+	feed.SetSilence(300 * time.Millisecond)
+	_, lost, err := run(t, feed, 2)
+	if !errors.Is(err, errEnough) || len(lost) != 1 || !strings.Contains(lost[0].Error(), "sent nothing for 300ms") {
+		t.Errorf("Follow returned %v after %v", err, lost)
+	}
+}
+
+// TestSeekEnd reads the end of the feed from the link of the page, also behind a proxy.
+func TestSeekEnd(t *testing.T) {
+	t.Parallel()
+	page := func(link string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", link)
+			fmt.Fprint(w, "[]")
+		}
+	}
+	s := newScript(t, page(`<https://api.example/events?limit=1&after=evt_7_0000000a>; rel="next"`), page(""), page("<%>"), failure(401, ""))
+	feed := &follow.Feed{URL: s.url + "/petstore", Client: follow.NewClient()}
+	if err := feed.SeekEnd(t.Context()); err != nil || feed.After != "evt_7_0000000a" {
+		t.Errorf("SeekEnd: %v, after %q", err, feed.After)
+	}
+	for range 3 {
+		if err := feed.SeekEnd(t.Context()); err == nil || feed.After != "evt_7_0000000a" {
+			t.Errorf("SeekEnd without a link: %v, after %q", err, feed.After)
+		}
+	}
+	if got := <-s.requests; got != "after=latest&limit=1" {
+		t.Errorf("it requests %s", got)
+	}
+}
