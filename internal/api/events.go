@@ -221,7 +221,7 @@ func findEvents(ctx context.Context, queries *db.Queries, q *feedQuery) (feedPag
 	case q.after != nil && q.after.Sequence >= newest.Sequence:
 		return feedPage{}, cursorExpired(ctx, queries, q)
 	}
-	first := int64(0)
+	var first int64
 	if q.after != nil && q.after.Sequence > 0 {
 		first = q.after.Sequence
 	} else {
