@@ -98,7 +98,8 @@ const eventsMaintain = `-- name: EventsMaintain :one
 SELECT maintain_events()
 `
 
-// Creates the partitions of the next weeks and drops those of more than 30 days ago.
+// Creates the partitions of the next weeks and drops those of more than 30 days ago. It
+// must run in a transaction, so that its limit of lock waits holds on all nodes of Citus.
 func (q *Queries) EventsMaintain(ctx context.Context) (int32, error) {
 	row := q.db.QueryRow(ctx, eventsMaintain)
 	var maintain_events int32

@@ -31,12 +31,14 @@ COMMENT ON COLUMN events.data       IS 'The resources whose representation the c
 CREATE FUNCTION maintain_events() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout = '200ms'
+    SET timezone = 'UTC'
+    SET datestyle = 'ISO'
 AS $$
 -- Creates the partitions of this week and the next four, and drops those whose last event
 -- is older than 30 days. Returns how many it has created and dropped. Another process that
 -- does the same makes it return 0.
 DECLARE
-    this_week date := date_trunc('week', now() AT TIME ZONE 'UTC')::date;
+    this_week date := date_trunc('week', now())::date;
     week      date;
     part      text;
     changed   integer := 0;
@@ -44,13 +46,16 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('maintain_events', 0)) THEN
         RETURN 0;
     END IF;
+    -- Citus then gives the workers the limit too, if the caller has begun a transaction.
+    -- Otherwise the locks on the coordinator could stay as long as a worker waits.
+    SET LOCAL citus.propagate_set_commands = 'local';
+    SET LOCAL lock_timeout = '200ms';
     FOR week IN SELECT this_week + 7 * n FROM generate_series(0, 4) AS n LOOP
         part := 'events_' || to_char(week, 'YYYYMMDD');
         IF to_regclass(part) IS NULL THEN
             -- Attaching a table locks less of its parent than creating a partition.
             EXECUTE format('CREATE TABLE %I (LIKE events INCLUDING ALL)', part);
-            EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-                part, week || ' 00:00:00+00', week + 7 || ' 00:00:00+00');
+            EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, week, week + 7);
             changed := changed + 1;
         END IF;
     END LOOP;
@@ -59,10 +64,15 @@ BEGIN
         FROM pg_inherits
         JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
         WHERE pg_inherits.inhparent = to_regclass('events')
-          AND to_date(right(child.relname, 8), 'YYYYMMDD') + 7 + 30 <= (now() AT TIME ZONE 'UTC')::date
+          AND to_date(right(child.relname, 8), 'YYYYMMDD') + 7 + 30 <= current_date
+        ORDER BY child.relname
     LOOP
-        EXECUTE format('DROP TABLE %I', part);
-        changed := changed + 1;
+        BEGIN
+            EXECUTE format('DROP TABLE %I', part);
+            changed := changed + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            EXIT; -- A transaction, such as that of a dump, uses the table. A later call drops it.
+        END;
     END LOOP;
     RETURN changed;
 END

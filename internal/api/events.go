@@ -177,7 +177,10 @@ const maintainEventsEvery = time.Hour
 // events older than 30 days, until the context ends.
 func (s *Server) MaintainEvents(ctx context.Context) {
 	for ticker := time.NewTicker(maintainEventsEvery); ; {
-		if _, err := s.writes.EventsMaintain(ctx); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+		_, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (int32, error) {
+			return db.New(tx).EventsMaintain(ctx)
+		})
+		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "could not maintain the partitions of events", slog.Any("error", err))
 		}
 		select {
