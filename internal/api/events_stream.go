@@ -95,12 +95,9 @@ func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait t
 // countWait records how long a request has waited for events.
 func countWait(c *gin.Context, began time.Time) { c.Set(waitedKey, time.Since(began)) }
 
-// leave returns the place of a request that waits, and lets the connection stay silent.
-func (s *Server) leave(c *gin.Context) {
-	s.limits.release(reservationOf(c))
-	// If this fails, so does the response. The next request sets another deadline.
-	_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Time{})
-}
+// leave returns the place of a request that waits. The ReadTimeout of the HTTP server does
+// not end the wait: net/http lifts it when it has read a request.
+func (s *Server) leave(c *gin.Context) { s.limits.release(reservationOf(c)) }
 
 // nextPage reads the page after another one, within the time limit of a request. The
 // request has a place meanwhile.
@@ -146,7 +143,10 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	defer s.metrics.StreamClosed()
 	defer countWait(c, time.Now())
 	stream := &stream{c: c, limits: s.limits, payer: caller(c).Payer(), sent: time.Now()}
-	stream.send("retry: 1000\n\n") // a client connects again after this number of ms
+	// A client connects again after this number of ms. An empty line ends an event, and the
+	// Python library httpx-sse returns one even if it has no data. So there is none here, and
+	// none after a comment.
+	stream.send("retry: 1000\n")
 	for stream.err == nil {
 		stream.sendEvents(page)
 		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next.Sequence) {
@@ -177,7 +177,7 @@ func (s *Server) awaitStream(c *gin.Context, stream *stream, account, after int6
 			return pause(connectionOf(c), streamPace)
 		}
 		if time.Since(stream.sent) >= heartbeat {
-			stream.send(":\n\n")
+			stream.send(":\n")
 		}
 	}
 	return false

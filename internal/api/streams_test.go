@@ -1,0 +1,206 @@
+package api_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+	"petstore/internal/auth"
+)
+
+// TestStreamFormat checks that an empty line ends an event only. Some clients, such as the
+// Python library httpx-sse, otherwise return an event without data.
+func TestStreamFormat(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.newPet("Rex", 1)
+	events, _ := p.feed("/events")
+	stream := p.stream("/events")
+	want := []string{"retry"}
+	for range events {
+		want = append(want, "id", "event", "data", "")
+	}
+	var got []string
+	for range want {
+		if !stream.lines.Scan() {
+			t.Fatalf("the stream ends: %v", stream.lines.Err())
+		}
+		field, _, _ := strings.Cut(stream.lines.Text(), ":")
+		got = append(got, field)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// TestEventsOfAnotherProcess checks that a stream and a waiting request of a server get
+// what another server has written.
+func TestEventsOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	const orders = 20
+	p := start(t)
+	other := p.with(func(*api.Options) {})
+	pet := p.newPet("Rex", orders)
+	_, next := p.feed("/events")
+	stream := p.stream("/events?after=latest")
+	waiting := p.waitFor(next)
+	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	for range orders {
+		other.newOrder(pet, 1)
+	}
+	events, _ := other.feed(next)
+	if len(events) != orders {
+		t.Fatalf("%d orders have %d events", orders, len(events))
+	}
+	for _, e := range events {
+		stream.wantEvent(e)
+	}
+	if got := <-waiting; got != nil {
+		if first := decode[[]feedEvent](got.want(200)); len(first) == 0 || first[0].ID != events[0].ID {
+			t.Errorf("the waiting request: %s", got.body)
+		}
+	}
+}
+
+// waitFor sends a request that waits for events. The channel has its response; nil: there
+// was none, and the test has failed.
+func (p *petstore) waitFor(target string) <-chan *response {
+	waiting := make(chan *response, 1)
+	go func() {
+		got, err := p.try("GET", target, nil, "Prefer", "wait=30")
+		if err != nil {
+			p.t.Error(err)
+		}
+		waiting <- got
+	}()
+	return waiting
+}
+
+// TestWaitsOutliveTimeouts checks that the timeouts of the HTTP server end neither a stream
+// nor a waiting request.
+func TestWaitsOutliveTimeouts(t *testing.T) {
+	t.Parallel()
+	const timeout = 500 * time.Millisecond
+	p := start(t)
+	pet := p.newPet("Rex", 10)
+	_, next := p.feed("/events")
+	listening := httptest.NewUnstartedServer(p.server)
+	listening.Config.ReadTimeout, listening.Config.WriteTimeout, listening.Config.ReadHeaderTimeout = timeout, timeout, timeout
+	listening.Start()
+	t.Cleanup(listening.Close)
+	limited := *p
+	limited.url = listening.URL
+	stream, waiting := limited.stream("/events?after=latest"), limited.waitFor(next)
+	p.until("a stream and a request wait", func() bool { return p.server.WaitingForEvents() == 2 })
+	// This takes four times the timeouts, and has its own response after them.
+	if got := limited.do("GET", next, nil, "Prefer", "wait=2").want(200); string(got.body) != "[]" {
+		t.Errorf("after the wait: %s", got.body)
+	}
+	p.newOrder(pet, 1)
+	events, _ := p.feed(next)
+	stream.wantEvent(events[0])
+	if got := <-waiting; got != nil && len(decode[[]feedEvent](got.want(200))) != 1 {
+		t.Errorf("the waiting request: %s", got.body)
+	}
+}
+
+// fillFeed gives the account of the test events with much data.
+func (p *petstore) fillFeed(events int) {
+	p.t.Helper()
+	const bytes = 8000
+	for _, sql := range []string{
+		"UPDATE account_state SET last_sequence = $2, last_nonce = 7, last_event_at = now() WHERE account_id = $1 AND $3 > 0",
+		`INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+		SELECT $1, n, now(), 7, 'store.reset', '/account', json_build_object('filler', repeat('x', $3))
+		FROM generate_series(1, $2::bigint) AS n`,
+	} {
+		if _, err := p.db.Exec(p.t.Context(), sql, p.accountID(), events, bytes); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// TestSlowStream: a client that does not read its stream is disconnected, and other streams
+// of the account go on meanwhile. The client loses nothing: it gets the rest with
+// Last-Event-ID.
+func TestSlowStream(t *testing.T) {
+	t.Parallel()
+	const events = 3000 // 24 MB, more than the kernel buffers
+	p := start(t)
+	p.fillFeed(events)
+	_, key := p.issue(auth.Read, nil)
+	slow := dialSlowly(t, p.as(key), "/events")
+	other := p.stream(fmt.Sprintf("/events?after=evt_%d_00000007", events-1))
+	if fields, ok := other.next(); !ok || fields["id"] != fmt.Sprintf("evt_%d_00000007", events) {
+		t.Errorf("another stream has %v", fields)
+	}
+	p.until("the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
+	last, received := readSlowly(t, slow)
+	if received == 0 || received == events {
+		t.Fatalf("the client has received %d events of %d before the end", received, events)
+	}
+	rest := p.as(key).stream("/events", "Last-Event-ID", last)
+	for n := received + 1; n <= events; n++ {
+		if fields, ok := rest.next(); !ok || fields["id"] != fmt.Sprintf("evt_%d_00000007", n) {
+			t.Fatalf("event %d after a new connection is %v", n, fields["id"])
+		}
+	}
+	p.newPet("Rex", 1)
+	if fields, ok := other.next(); !ok || fields["event"] != "category.created" {
+		t.Errorf("another stream has %v", fields)
+	}
+}
+
+// dialSlowly opens a stream on a connection with a small buffer, and does not read it.
+func dialSlowly(t *testing.T, p *petstore, target string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\n\r\n", target, p.key); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// readSlowly reads the rest of a stream that the server has ended. It returns the id of the
+// last complete event and the number of events.
+func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
+	t.Helper()
+	if err := conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Body.Close()
+	lines := bufio.NewScanner(opened.Body)
+	lines.Buffer(nil, 1<<20)
+	s := &stream{t, opened.StatusCode, opened.Header, opened.Body, lines}
+	for {
+		fields, ok := s.next()
+		if !ok {
+			return last, received
+		}
+		var e feedEvent
+		if received++; fields["id"] != fmt.Sprintf("evt_%d_00000007", received) || json.Unmarshal([]byte(fields["data"]), &e) != nil {
+			t.Fatalf("event %d is %v", received, fields["id"])
+		}
+		last = fields["id"]
+	}
+}
