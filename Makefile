@@ -12,13 +12,14 @@ GOVULNCHECK   := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
 
-TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22.20.5
+TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22.20.5 eventsource@4.1.1
 GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-codegen/nullable@v1.1.0 \
                      github.com/google/uuid@v1.6.0 go.yaml.in/yaml/v3@v3.0.6
 # Generators of Python and Java clients. 7.17.0 is the oldest that must work.
 OPENAPI_GENERATORS := 7.17.0 7.25.0
-PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0
+PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0 \
+                      httpx==0.28.1 httpx-sse==0.4.3
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 SPEC := internal/api/openapi.yaml
