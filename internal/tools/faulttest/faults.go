@@ -92,6 +92,11 @@ var faults = []fault{
 	{36, "the token has the position before the commit", "internal/postgres/position.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(c.QueryRow(ctx, primaryPosition))\n\tdefer func() { position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
 	{36, "the next page ignores the state of the page before", "internal/api/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{36, "a shared read may be older than a client allows", "internal/api/consistency.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
+	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx)\n\tevent.Queue(ctx, queries,"},
+	{37, "an event has no stock", "internal/api/emit.go", "a.Inventory = &item", "_ = item"},
+	{37, "a page begins after the newest event", "internal/api/events.go", "\t\tpage.next = eventID(row)\n", "\t\tpage.next = newest\n"},
+	{38, "a stream begins at the end", "internal/api/events.go", "q.after, q.latest = &id, false", "q.latest = id.Sequence > 0"},
+	{38, "a process looks for the events of others every 5 s", "internal/feed/feed.go", "interval = 100 * time.Millisecond", "interval = 5 * time.Second"},
 }
 
 // unlocked reads the stock of pets without locking them.

@@ -70,6 +70,8 @@ var rows = []row{
 	{32, "LISTEN is on another server than the pool", listenElsewhere},
 	{33, "50 keys, 40 twins, an instance is killed", killedTwins},
 	{36, "replicas lag, restart and fail over", replicaReads},
+	{37, "the feed of a store, under kills", feedReplay},
+	{38, "streams beside a transaction and restarts", streamRestart},
 }
 
 func main() {

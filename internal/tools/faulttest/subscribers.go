@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// feedEvent is an Event.
+type feedEvent struct {
+	ID        string                     `json:"id"`
+	Sequence  int64                      `json:"sequence"`
+	Type      string                     `json:"type"`
+	Timestamp time.Time                  `json:"timestamp"`
+	Subject   string                     `json:"subject"`
+	Data      map[string]json.RawMessage `json:"data"`
+}
+
+// subscriber follows the feed of an account from an event on. It requires that the numbers
+// of the events have no gaps, and that their times do not decrease. It connects again after
+// every error, each time to the next instance.
+type subscriber struct {
+	instances []*client
+	streams   bool   // whether it reads a stream; otherwise it waits for pages
+	next      string // the next page
+
+	mu          sync.Mutex
+	last        feedEvent
+	events      []feedEvent
+	delays      durations // between the time of an event and its arrival
+	connections int
+	err         error // an event that is missing or twice
+}
+
+// subscribe starts subscribers from an event on. They end with the context.
+func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (wait func() error) {
+	var group sync.WaitGroup
+	for number, f := range subscribers {
+		f.last = last
+		group.Go(func() { f.run(ctx, number) })
+	}
+	return func() error {
+		group.Wait()
+		var failures []error
+		for _, f := range subscribers {
+			failures = append(failures, f.err)
+		}
+		return errors.Join(failures...)
+	}
+}
+
+// run follows the feed until the context ends or an event is wrong.
+func (f *subscriber) run(ctx context.Context, number int) {
+	const pause = 50 * time.Millisecond
+	read := f.readPage
+	if f.streams {
+		read = f.readStream
+	}
+	for ; ctx.Err() == nil && f.err == nil; number++ {
+		if err := read(ctx, f.instances[number%len(f.instances)]); err != nil {
+			sleep(ctx, pause)
+		}
+	}
+}
+
+// received records an event.
+func (f *subscriber) received(e feedEvent) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e.Sequence != f.last.Sequence+1 || e.Timestamp.Before(f.last.Timestamp) {
+		f.err = fmt.Errorf("after event %s of %s came %s of %s", f.last.ID, f.last.Timestamp, e.ID, e.Timestamp)
+		return f.err
+	}
+	f.last, f.events, f.delays = e, append(f.events, e), append(f.delays, time.Since(e.Timestamp))
+	return nil
+}
+
+// position returns the number of the last event.
+func (f *subscriber) position() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last.Sequence
+}
+
+// readPage waits for the next page of the feed, to which the page before has a link.
+func (f *subscriber) readPage(ctx context.Context, c *client) error {
+	target := "/events?limit=20&after=" + f.last.ID
+	if f.next != "" {
+		target = f.next
+	}
+	resp, err := c.do(ctx, "GET", target, "", "Prefer", "wait=2")
+	if err == nil {
+		err = resp.check(http.StatusOK)
+	}
+	var events []feedEvent
+	if next := nextLink.FindStringSubmatch(resp.header.Get("Link")); err == nil && next != nil {
+		f.next = next[1]
+	}
+	if err == nil {
+		err = resp.decode(&events)
+	}
+	for _, e := range events {
+		if err == nil {
+			err = f.received(e)
+		}
+	}
+	return err
+}
+
+// readStream reads a stream until it ends.
+func (f *subscriber) readStream(ctx context.Context, c *client) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/events", http.NoBody)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	request.Header.Set("Accept", "text/event-stream")
+	request.Header.Set("Last-Event-ID", f.last.ID)
+	opened, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer opened.Body.Close()
+	if opened.StatusCode != http.StatusOK {
+		return fmt.Errorf("a stream: %d", opened.StatusCode)
+	}
+	f.mu.Lock()
+	f.connections++
+	f.mu.Unlock()
+	lines := bufio.NewReader(opened.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		data, found := strings.CutPrefix(line, "data: ")
+		if !found {
+			continue
+		}
+		var e feedEvent
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			return err
+		}
+		if err := f.received(e); err != nil {
+			return err
+		}
+	}
+}
+
+// newest returns the newest event of the feed, as far as the next link names it.
+func (c *client) newest(ctx context.Context) (newest feedEvent, err error) {
+	resp, err := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
+	if err != nil {
+		return newest, err
+	}
+	_, newest.ID, _ = strings.Cut(resp.header.Get("Link"), "after=")
+	newest.ID, _, _ = strings.Cut(newest.ID, ">") // <…>; rel="next"
+	if _, err := fmt.Sscanf(newest.ID, "evt_%d_", &newest.Sequence); err != nil {
+		return newest, fmt.Errorf("the cursor %q: %w", newest.ID, err)
+	}
+	return newest, nil
+}
+
+// awaitSubscribers waits until subscribers have the newest event.
+func (c *client) awaitSubscribers(ctx context.Context, within time.Duration, subscribers ...*subscriber) error {
+	newest, err := c.newest(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = eventually(ctx, within, func() error {
+		for i, f := range subscribers {
+			if at := f.position(); at < newest.Sequence {
+				return fmt.Errorf("subscriber %d has the events to %d of %d", i, at, newest.Sequence)
+			}
+		}
+		return nil
+	})
+	return err
+}
