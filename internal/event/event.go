@@ -85,7 +85,7 @@ func statements(accountID int64, events []Event) ([]db.EventsNumberParams, []db.
 	insert := db.EventsInsertParams{AccountID: accountID}
 	number := db.EventsNumberParams{AccountID: accountID, Number: int64(len(events))}
 	for i, e := range events {
-		number.LastNonce = int64(rand.Uint32())
+		number.LastNonce = int64(rand.Uint32()) //nolint:gosec // no secret
 		insert.Followers = append(insert.Followers, int64(len(events)-1-i))
 		insert.Nonces = append(insert.Nonces, number.LastNonce)
 		insert.Types = append(insert.Types, string(e.Type))

@@ -92,7 +92,7 @@ func (h *Hub) Wait(ctx context.Context, accountID, after int64) bool {
 	a.waiting++
 	if !h.looking {
 		h.looking = true
-		go h.look()
+		go h.look() //nolint:gosec // it looks for all requests
 	}
 	h.mu.Unlock()
 
