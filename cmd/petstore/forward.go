@@ -67,7 +67,10 @@ func (f *forwarder) forward(ctx context.Context, e follow.Event) error {
 			fmt.Fprintf(f.log, "%s %s: %d in %s\n", e.ID, e.Type, status, time.Since(began).Round(time.Millisecond))
 			return nil
 		default:
-			if rejected++; rejected == forwardAttempts {
+			if rejected++; rejected == 1 {
+				pause = f.pause
+			}
+			if rejected == forwardAttempts {
 				fmt.Fprintf(f.log, "%s %s: %d, skipped after %d attempts\n", e.ID, e.Type, status, forwardAttempts)
 				return nil
 			}

@@ -170,24 +170,32 @@ func eventWait(c *gin.Context) time.Duration {
 	return min(time.Duration(min(seconds, math.MaxInt32))*time.Second, maxEventWait)
 }
 
-// maintainEventsEvery is the time between two runs of MaintainEvents.
-const maintainEventsEvery = time.Hour
+// The time between two runs of MaintainEvents, and after a run that has failed.
+const (
+	maintainEventsEvery = time.Hour
+	maintainEventsAgain = time.Minute
+)
 
 // MaintainEvents creates the partitions of the next weeks for events, and drops those of
 // events older than 30 days, until the context ends.
 func (s *Server) MaintainEvents(ctx context.Context) {
-	for ticker := time.NewTicker(maintainEventsEvery); ; {
+	for timer := time.NewTimer(maintainEventsEvery); ; {
+		next := maintainEventsEvery
 		_, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (int32, error) {
 			return db.New(tx).EventsMaintain(ctx)
 		})
 		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "could not maintain the partitions of events", slog.Any("error", err))
 		}
+		if err != nil {
+			next = maintainEventsAgain
+		}
+		timer.Reset(next)
 		select {
 		case <-ctx.Done():
-			ticker.Stop()
+			timer.Stop()
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
 	}
 }

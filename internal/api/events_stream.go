@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,22 +35,32 @@ const (
 	heartbeat = 15 * time.Second
 	// streamPage is the maximum number of events that a stream reads at a time.
 	streamPage = 50
-	// streamPace is the minimum time between two reads of a stream that has sent all events.
+	// readPace is the minimum time between two reads of a request that has all events.
 	// Otherwise each commit of a busy account would cause a read.
-	streamPace = 10 * time.Millisecond
+	readPace = 10 * time.Millisecond
 	// streamPause is the maximum time in which a client of a stream must read what the
 	// server has sent.
 	streamPause = 5 * time.Second
 )
 
-// acceptsStream reports whether a request prefers a stream of events to a page.
+// acceptsStream reports whether a request names a stream of events in Accept, with at least
+// the weight of a page.
 func acceptsStream(c *gin.Context) bool {
+	if c.FullPath() != eventsPath {
+		return false
+	}
+	weights := map[string]float64{}
 	for field := range strings.SplitSeq(strings.Join(c.Request.Header.Values("Accept"), ","), ",") {
-		if mediaType, _, err := mime.ParseMediaType(field); err == nil && mediaType == eventStream {
-			return c.FullPath() == eventsPath
+		mediaType, parameters, err := mime.ParseMediaType(field)
+		if err != nil {
+			continue
+		}
+		weights[mediaType] = 1
+		if weight, err := strconv.ParseFloat(parameters["q"], 64); err == nil {
+			weights[mediaType] = weight
 		}
 	}
-	return false
+	return weights[eventStream] > 0 && weights[eventStream] >= weights[httpjson.ContentType]
 }
 
 // connectionOf returns the context that ends when the client of a request disconnects. It
@@ -71,12 +82,13 @@ func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait t
 	ctx, cancel := context.WithTimeout(connectionOf(c), wait)
 	defer cancel()
 	defer countWait(c, time.Now())
+	extended := time.Now()
 	for len(page.events) == 0 && ctx.Err() == nil {
-		began := time.Now()
-		if !page.more && !s.feed.Wait(ctx, q.account, page.next.Sequence) {
+		if !page.more && !(s.feed.Wait(ctx, q.account, page.next.Sequence) && pause(ctx, readPace)) {
 			break
 		}
-		extendDeadline(connectionOf(c), c, time.Since(began))
+		extendDeadline(connectionOf(c), c, time.Since(extended))
+		extended = time.Now()
 		if _, err := s.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
 			return page, err
 		}
@@ -88,7 +100,7 @@ func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait t
 	if connectionOf(c).Err() != nil {
 		return page, errClientGone
 	}
-	extendDeadline(connectionOf(c), c, 0)
+	extendDeadline(connectionOf(c), c, time.Since(extended))
 	return page, nil
 }
 
@@ -149,12 +161,16 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	stream.send("retry: 1000\n")
 	for stream.err == nil {
 		stream.sendEvents(page)
-		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next.Sequence) {
+		stream.keepAlive()
+		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next.Sequence) || !s.keyWorks(c) {
 			break
 		}
 		if page, err = s.nextPage(c, q, page); err != nil {
 			break // the client connects again and gets the error
 		}
+	}
+	if stream.err == nil {
+		setWriteDeadline(c, streamPause) // for the end of the body
 	}
 	return nil
 }
@@ -166,21 +182,26 @@ func (s *Server) awaitStream(c *gin.Context, stream *stream, account, after int6
 		ctx, cancel := context.WithTimeout(connectionOf(c), keyCheck)
 		found := s.feed.Wait(ctx, account, after)
 		cancel()
-		check, cancel := context.WithTimeout(connectionOf(c), s.requestTimeout)
-		c.Request = c.Request.WithContext(check)
-		_, err := s.authenticate(c)
-		cancel()
-		if _, refused := errors.AsType[*httpjson.Error](err); refused { // a database that fails ends no stream
+		if found {
+			return pause(connectionOf(c), readPace)
+		}
+		if !s.keyWorks(c) {
 			return false
 		}
-		if found {
-			return pause(connectionOf(c), streamPace)
-		}
-		if time.Since(stream.sent) >= heartbeat {
-			stream.send(":\n")
-		}
+		stream.keepAlive()
 	}
 	return false
+}
+
+// keyWorks reports whether the API key of a stream still works. A database that fails ends
+// no stream.
+func (s *Server) keyWorks(c *gin.Context) bool {
+	ctx, cancel := context.WithTimeout(connectionOf(c), s.requestTimeout)
+	defer cancel()
+	c.Request = c.Request.WithContext(ctx)
+	_, err := s.authenticate(c)
+	_, refused := errors.AsType[*httpjson.Error](err)
+	return !refused
 }
 
 // pause waits. It reports false if ctx ends first.
@@ -202,6 +223,13 @@ type stream struct {
 	payer  int64
 	sent   time.Time // of the last bytes
 	err    error     // that sending has failed
+}
+
+// keepAlive sends a comment if the stream has been silent for long.
+func (s *stream) keepAlive() {
+	if s.err == nil && time.Since(s.sent) >= heartbeat {
+		s.send(":\n")
+	}
 }
 
 // sendEvents sends the events of a page.

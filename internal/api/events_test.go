@@ -523,6 +523,32 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
+// TestAcceptOfEvents checks which requests get a stream.
+func TestAcceptOfEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const page, stream = "application/json", "text/event-stream"
+	for accept, want := range map[string]string{
+		"text/event-stream":                         stream,
+		"text/event-stream, application/json":       stream,
+		"application/json;q=0.5, text/event-stream": stream,
+		"text/event-stream;q=0.5, */*;q=0.1":        stream,
+		"application/json, text/event-stream;q=0.1": page,
+		"application/json, text/event-stream;q=0":   page,
+		"*/*":    page,
+		"text/*": "",
+	} {
+		got := p.stream("/events?after=latest", "Accept", accept)
+		if got.status != 200 && want == "" {
+			continue
+		}
+		if got.header.Get("Content-Type") != want {
+			t.Errorf("Accept: %s: %d %s, want %s", accept, got.status, got.header.Get("Content-Type"), want)
+		}
+		got.body.Close()
+	}
+}
+
 // TestStreamLimit checks that a key has at most 10 streams, and others more.
 func TestStreamLimit(t *testing.T) {
 	t.Parallel()

@@ -87,7 +87,10 @@ func (h *Hub) Wait(ctx context.Context, accountID, after int64) bool {
 		h.mu.Unlock()
 		return true
 	}
-	a.newest = max(a.newest, after)
+	if after > a.newest { // this request has seen an event that the others may not have seen
+		a.newest = after
+		a.wake()
+	}
 	changed := a.changed
 	a.waiting++
 	if !h.looking {
