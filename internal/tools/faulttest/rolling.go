@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,13 @@ func newBalancer(ctx context.Context, instances [2]*client) (b *balancer, stop f
 	return b, func() { cancel(); group.Wait() }
 }
 
+// notConnected reports whether a connection was refused. The kernel resets it instead if
+// the listener closes during the handshake, when nothing has been sent either.
+func notConnected(err error) bool {
+	dial, failed := errors.AsType[*net.OpError](err)
+	return failed && dial.Op == "dial" && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
+}
+
 // send sends a request to an instance, to a healthy one if checked is true, and to the
 // other one if the connection is refused.
 func (b *balancer) send(checked bool, request func(*client) (response, error)) (response, error) {
@@ -105,7 +113,7 @@ func (b *balancer) send(checked bool, request func(*client) (response, error)) (
 		first = 1 - first
 	}
 	resp, err := request(b.instances[first])
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if notConnected(err) {
 		b.refused.Add(1)
 		resp, err = request(b.instances[1-first])
 	}
