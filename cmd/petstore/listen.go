@@ -81,15 +81,8 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 	flags.BoolVar(&options.json, "json", false, "print each event as one line of JSON")
 	flags.BoolVar(&options.printSecret, "print-secret", false, "print the secret that verifies forwarded events, and exit")
 	completeFlag(command, "after", afterLatest, afterStart)
-	completeFlag(command, "types", eventTypeNames()...)
+	completeFlag(command, "types", event.TypeNames()...)
 	return command
-}
-
-func eventTypeNames() (names []string) {
-	for _, name := range event.Types {
-		names = append(names, string(name))
-	}
-	return names
 }
 
 // validate returns a usage error for the first invalid flag.

@@ -32,6 +32,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
+	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/pgtest"
 	"petstore/internal/standardwebhooks"
@@ -372,7 +373,7 @@ func TestListenCommandSentences(t *testing.T) {
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	t.Cleanup(secure.Close)
 	unknown := auth.NewSecret().Reveal()
-	known := "`" + strings.Join(eventTypeNames(), "`, `") + "`"
+	known := "`" + strings.Join(event.TypeNames(), "`, `") + "`"
 	const start = "; start a server with `petstore serve`, or set PETSTORE_URL or --url to where it listens"
 	for _, test := range []struct {
 		key, line string

@@ -54,12 +54,7 @@ func eventID(row db.EventListRow) event.ID {
 }
 
 // eventTypes are the values of EventType.
-var eventTypes = func() (names []string) {
-	for _, name := range event.Types {
-		names = append(names, string(name))
-	}
-	return names
-}()
+var eventTypes = event.TypeNames()
 
 // feedQuery says which events a request wants.
 type feedQuery struct {

@@ -43,6 +43,15 @@ var Types = []Type{
 	InventoryUpdated, OrderPlaced, OrderUpdated, OrderCompleted, OrderCancelled, MessageQueued, StoreReset,
 }
 
+// TypeNames returns the names of the types of events, in the order of [Types].
+func TypeNames() []string {
+	names := make([]string, len(Types))
+	for i, kind := range Types {
+		names[i] = string(kind)
+	}
+	return names
+}
+
 // Event is something that happened in a store.
 type Event struct {
 	Type    Type
@@ -60,10 +69,12 @@ func Reset() Event { return Event{Type: StoreReset, Subject: "/account", Data: [
 // The queries must be those of a pipeline. Nothing may come after them but COMMIT, because
 // all writers of the account wait until the transaction ends.
 func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event) {
-	if number, insert := statements(accountID, events); len(events) > 0 {
-		queries.EventsNumber(ctx, number)
-		queries.EventsInsert(ctx, insert)
+	if len(events) == 0 {
+		return
 	}
+	number, insert := statements(accountID, events)
+	queries.EventsNumber(ctx, number)
+	queries.EventsInsert(ctx, insert)
 }
 
 // Append numbers and inserts events as [Queue] does, in a transaction without a pipeline.
