@@ -462,49 +462,44 @@ func (b *CategoryWriteBatchResults) Close() error {
 	return b.br.Close()
 }
 
-const eventsInsert = `-- name: EventsInsert :batchexec
-INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-SELECT account_state.account_id, account_state.last_sequence - made.followers, account_state.last_event_at, made.nonce, made.type, made.subject, made.data
-FROM (SELECT unnest($1::bigint[]) AS followers, unnest($2::bigint[]) AS nonce, unnest($3::text[]) AS type,
-             unnest($4::text[]) AS subject, unnest($5::text[])::json AS data) AS made
-LEFT JOIN account_state ON account_state.account_id = $6
+const eventsAppend = `-- name: EventsAppend :batchexec
+SELECT append_events($1, $2, $3::text[], $4::text[], $5::text[])
 `
 
-type EventsInsertBatchResults struct {
+type EventsAppendBatchResults struct {
 	br     pgx.BatchResults
 	tot    int
 	closed bool
 }
 
-type EventsInsertParams struct {
-	Followers []int64
-	Nonces    []int64
+type EventsAppendParams struct {
+	AccountID int64
+	Nonce     int64
 	Types     []string
 	Subjects  []string
 	Data      []string
-	AccountID int64
 }
 
-// Inserts the events with the numbers that [EventsNumber] has taken in this transaction.
-// followers is the number of events of the transaction after each one.
-func (q *Queries) EventsInsert(ctx context.Context, arg []EventsInsertParams) *EventsInsertBatchResults {
+// Numbers events and inserts them (see migrations/00013_create_events.sql). Writers of an
+// account wait here for each other, so this statement comes last, together with COMMIT. So
+// the numbers have no gaps and follow the order of the commits.
+func (q *Queries) EventsAppend(ctx context.Context, arg []EventsAppendParams) *EventsAppendBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
-			a.Followers,
-			a.Nonces,
+			a.AccountID,
+			a.Nonce,
 			a.Types,
 			a.Subjects,
 			a.Data,
-			a.AccountID,
 		}
-		batch.Queue(eventsInsert, vals...)
+		batch.Queue(eventsAppend, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &EventsInsertBatchResults{br, len(arg), false}
+	return &EventsAppendBatchResults{br, len(arg), false}
 }
 
-func (b *EventsInsertBatchResults) Exec(f func(int, error)) {
+func (b *EventsAppendBatchResults) Exec(f func(int, error)) {
 	defer b.br.Close()
 	for t := 0; t < b.tot; t++ {
 		if b.closed {
@@ -520,65 +515,7 @@ func (b *EventsInsertBatchResults) Exec(f func(int, error)) {
 	}
 }
 
-func (b *EventsInsertBatchResults) Close() error {
-	b.closed = true
-	return b.br.Close()
-}
-
-const eventsNumber = `-- name: EventsNumber :batchexec
-UPDATE account_state
-SET last_sequence = last_sequence + $1,
-    last_nonce = $2,
-    last_event_at = greatest(last_event_at, statement_timestamp())
-WHERE account_id = $3
-`
-
-type EventsNumberBatchResults struct {
-	br     pgx.BatchResults
-	tot    int
-	closed bool
-}
-
-type EventsNumberParams struct {
-	Number    int64
-	LastNonce int64
-	AccountID int64
-}
-
-// Takes the next numbers of the feed of an account. Writers of an account wait here for
-// each other, so this statement and [EventsInsert] come last, together with COMMIT. So the
-// numbers have no gaps and follow the order of the commits.
-func (q *Queries) EventsNumber(ctx context.Context, arg []EventsNumberParams) *EventsNumberBatchResults {
-	batch := &pgx.Batch{}
-	for _, a := range arg {
-		vals := []interface{}{
-			a.Number,
-			a.LastNonce,
-			a.AccountID,
-		}
-		batch.Queue(eventsNumber, vals...)
-	}
-	br := q.db.SendBatch(ctx, batch)
-	return &EventsNumberBatchResults{br, len(arg), false}
-}
-
-func (b *EventsNumberBatchResults) Exec(f func(int, error)) {
-	defer b.br.Close()
-	for t := 0; t < b.tot; t++ {
-		if b.closed {
-			if f != nil {
-				f(t, ErrBatchAlreadyClosed)
-			}
-			continue
-		}
-		_, err := b.br.Exec()
-		if f != nil {
-			f(t, err)
-		}
-	}
-}
-
-func (b *EventsNumberBatchResults) Close() error {
+func (b *EventsAppendBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

@@ -239,24 +239,11 @@ SELECT account_state.account_id, sent.id, sent.message
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@messages::text[]) AS message) AS sent
 LEFT JOIN account_state ON account_state.account_id = @account_id;
 
--- name: EventsNumber :batchexec
--- Takes the next numbers of the feed of an account. Writers of an account wait here for
--- each other, so this statement and [EventsInsert] come last, together with COMMIT. So the
--- numbers have no gaps and follow the order of the commits.
-UPDATE account_state
-SET last_sequence = last_sequence + @number,
-    last_nonce = @last_nonce,
-    last_event_at = greatest(last_event_at, statement_timestamp())
-WHERE account_id = @account_id;
-
--- name: EventsInsert :batchexec
--- Inserts the events with the numbers that [EventsNumber] has taken in this transaction.
--- followers is the number of events of the transaction after each one.
-INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-SELECT account_state.account_id, account_state.last_sequence - made.followers, account_state.last_event_at, made.nonce, made.type, made.subject, made.data
-FROM (SELECT unnest(@followers::bigint[]) AS followers, unnest(@nonces::bigint[]) AS nonce, unnest(@types::text[]) AS type,
-             unnest(@subjects::text[]) AS subject, unnest(@data::text[])::json AS data) AS made
-LEFT JOIN account_state ON account_state.account_id = @account_id;
+-- name: EventsAppend :batchexec
+-- Numbers events and inserts them (see migrations/00013_create_events.sql). Writers of an
+-- account wait here for each other, so this statement comes last, together with COMMIT. So
+-- the numbers have no gaps and follow the order of the commits.
+SELECT append_events(@account_id, @nonce, @types::text[], @subjects::text[], @data::text[]);
 
 -- name: IdempotencyKeyDelete :batchexec
 -- Deletes an expired response that the sweep has not deleted yet.

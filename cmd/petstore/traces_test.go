@@ -156,7 +156,7 @@ func TestTraces(t *testing.T) {
 	statement := func(name, parent string) span {
 		return span{Name: name, Parent: parent, Attributes: map[string]string{"db.system.name": "postgresql", "db.query.summary": name}}
 	}
-	conflict := statement("CategoryInsert, EventsNumber, EventsInsert, COMMIT", "POST /categories")
+	conflict := statement("CategoryInsert, EventsAppend, COMMIT", "POST /categories")
 	conflict.Attributes["error.type"], conflict.Failed = "23505", true
 	for trace, want := range map[string][]span{
 		listing: {
@@ -166,7 +166,7 @@ func TestTraces(t *testing.T) {
 		creating: {
 			{Name: "POST /messages", Parent: "remote", Attributes: request("POST", "/messages", "202")},
 			statement("BEGIN, IdempotencyKeysLock, IdempotencyKeysGet, TransactionTime", "POST /messages"),
-			statement("MessagesInsert, IdempotencyKeysInsert, EventsNumber, EventsInsert, COMMIT", "POST /messages"),
+			statement("MessagesInsert, IdempotencyKeysInsert, EventsAppend, COMMIT", "POST /messages"),
 		},
 		failing: {
 			{Name: "POST /categories", Parent: "remote", Attributes: request("POST", "/categories", "409")},

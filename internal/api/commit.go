@@ -64,13 +64,13 @@ func writeCommitted(c *gin.Context, r groupcommit.Response) {
 
 // created is the response to a POST that created a resource.
 func created(location string, resource any) (groupcommit.Response, error) {
-	body, err := httpjson.Encode(resource)
+	body, err := encode(resource)
 	return groupcommit.Response{Status: http.StatusCreated, Location: location, Body: body}, err
 }
 
 // updated is the response to a PATCH or PUT.
 func updated(resource any) (groupcommit.Response, error) {
-	body, err := httpjson.Encode(resource)
+	body, err := encode(resource)
 	return groupcommit.Response{Status: http.StatusOK, Body: body}, err
 }
 

@@ -1,11 +1,8 @@
 package api
 
 import (
-	"reflect"
-
 	"petstore/internal/event"
 	"petstore/internal/groupcommit"
-	"petstore/internal/httpjson"
 )
 
 // affected is the data of an event: the resources whose representation a change has
@@ -31,7 +28,7 @@ func affectedPet(before, after groupcommit.Pet) (a affected) {
 
 // withOrder adds the order after a change, if the change has altered it.
 func (a affected) withOrder(before, after order) affected {
-	if !reflect.DeepEqual(before, after) {
+	if !after.equals(before) {
 		a.Order = &after
 	}
 	return a
@@ -43,7 +40,7 @@ func emit(state *groupcommit.State, kind event.Type, subject string, a affected)
 	if a == (affected{}) {
 		return nil
 	}
-	data, err := httpjson.Encode(a)
+	data, err := a.encode()
 	if err == nil {
 		state.Emit(event.Event{Type: kind, Subject: subject, Data: data})
 	}

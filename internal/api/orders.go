@@ -31,6 +31,13 @@ func orderFrom(row db.Order) order {
 	return order{ID: row.ID, PetID: row.PetID, Quantity: row.Quantity, ShipDate: inUTC(row.ShipDate), Complete: row.Complete}
 }
 
+// equals reports whether two orders have the same representation.
+func (o order) equals(other order) bool {
+	same := o.ShipDate == other.ShipDate || o.ShipDate != nil && other.ShipDate != nil && o.ShipDate.Equal(*other.ShipDate)
+	o.ShipDate, other.ShipDate = nil, nil
+	return same && o == other
+}
+
 func inUTC(at *time.Time) *time.Time {
 	if at == nil {
 		return nil

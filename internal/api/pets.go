@@ -6,11 +6,9 @@ import (
 	"errors"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -35,32 +33,6 @@ type pet struct {
 
 func petFrom(row db.Pet) pet {
 	return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
-}
-
-// encodePets encodes pets as [httpjson.Encode] does.
-func encodePets(pets []pet) ([]byte, error) {
-	const usual = 96 // bytes of a pet
-	encoded := append(make([]byte, 0, usual*(len(pets)+1)), '[')
-	var failed error
-	quote := func(text string) {
-		var err error
-		if encoded, err = jsontext.AppendQuote(encoded, text); err != nil {
-			failed = err
-		}
-	}
-	for i, p := range pets {
-		if i > 0 {
-			encoded = append(encoded, ',')
-		}
-		encoded = strconv.AppendInt(append(encoded, `{"id":`...), p.ID, 10)
-		encoded = append(encoded, `,"name":`...)
-		quote(p.Name)
-		encoded = strconv.AppendInt(append(encoded, `,"categoryId":`...), p.CategoryID, 10)
-		encoded = append(encoded, `,"status":`...)
-		quote(p.Status)
-		encoded = append(encoded, '}')
-	}
-	return append(encoded, ']'), failed
 }
 
 // stockedPet returns the pet of a state.

@@ -8,7 +8,6 @@ package event
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -65,45 +64,36 @@ type Event struct {
 // would be the whole store, so it has none.
 func Reset() Event { return Event{Type: StoreReset, Subject: "/account", Data: []byte("{}")} }
 
-// Queue queues the statements that number and insert events at the end of a transaction.
-// The queries must be those of a pipeline. Nothing may come after them but COMMIT, because
+// Queue queues the statement that numbers and inserts events at the end of a transaction.
+// The queries must be those of a pipeline. Nothing may come after it but COMMIT, because
 // all writers of the account wait until the transaction ends.
 func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event) {
-	if len(events) == 0 {
-		return
+	if len(events) > 0 {
+		queries.EventsAppend(ctx, statement(accountID, events))
 	}
-	number, insert := statements(accountID, events)
-	queries.EventsNumber(ctx, number)
-	queries.EventsInsert(ctx, insert)
 }
 
 // Append numbers and inserts events as [Queue] does, in a transaction without a pipeline.
 func Append(ctx context.Context, queries *db.Queries, accountID int64, events ...Event) (err error) {
-	keep := func(_ int, failed error) { err = errors.Join(err, failed) }
-	number, insert := statements(accountID, events)
-	queries.EventsNumber(ctx, number).Exec(keep)
-	if err == nil {
-		queries.EventsInsert(ctx, insert).Exec(keep)
-	}
+	queries.EventsAppend(ctx, statement(accountID, events)).Exec(func(_ int, failed error) { err = failed })
 	if err != nil {
 		return fmt.Errorf("event: appending to the feed: %w", err)
 	}
 	return nil
 }
 
-// statements returns the parameters of the statements for events, at least one.
-func statements(accountID int64, events []Event) ([]db.EventsNumberParams, []db.EventsInsertParams) {
-	insert := db.EventsInsertParams{AccountID: accountID}
-	number := db.EventsNumberParams{AccountID: accountID, Number: int64(len(events))}
-	for i, e := range events {
-		number.LastNonce = int64(rand.Uint32()) //nolint:gosec // no secret
-		insert.Followers = append(insert.Followers, int64(len(events)-1-i))
-		insert.Nonces = append(insert.Nonces, number.LastNonce)
-		insert.Types = append(insert.Types, string(e.Type))
-		insert.Subjects = append(insert.Subjects, e.Subject)
-		insert.Data = append(insert.Data, string(e.Data))
+// statement returns the parameters of the statement for events, at least one. The events of
+// a transaction share their nonce, because a failover loses all of them or none.
+func statement(accountID int64, events []Event) []db.EventsAppendParams {
+	made := db.EventsAppendParams{
+		AccountID: accountID,
+		Nonce:     int64(rand.Uint32()), //nolint:gosec // no secret
+		Types:     make([]string, len(events)), Subjects: make([]string, len(events)), Data: make([]string, len(events)),
 	}
-	return []db.EventsNumberParams{number}, []db.EventsInsertParams{insert}
+	for i, e := range events {
+		made.Types[i], made.Subjects[i], made.Data[i] = string(e.Type), e.Subject, string(e.Data)
+	}
+	return []db.EventsAppendParams{made}
 }
 
 // ID identifies an event in the feed of an account.

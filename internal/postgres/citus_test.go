@@ -40,7 +40,7 @@ const (
 // shards are maintenance, which no request runs.
 var planExceptions = map[string][]string{
 	onlyHere: {
-		"AwaitStandby", "EventsMaintain", "IDsReserve", "IdempotencyKeysTryLockSweep", "SampleReserveOrderIDs", "SampleReservePetIDs",
+		"AwaitStandby", "EventsAppend", "EventsMaintain", "IDsReserve", "IdempotencyKeysTryLockSweep", "SampleReserveOrderIDs", "SampleReservePetIDs",
 		"SchemaIsCurrent", "SigningKeyGet", "TransactionTime",
 	},
 	severally: {"APIKeyRevoke", "APIKeyRevokeAll", "APIKeyRevokeOwn", "APIKeyRotate"},

@@ -280,6 +280,15 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 			}
 		}
 	}
+	for name, statement := range appendEvents(t) {
+		var parameters []string
+		queries[name] = regexp.MustCompile(`@\w+`).ReplaceAllStringFunc(statement, func(parameter string) string {
+			if !slices.Contains(parameters, parameter) {
+				parameters = append(parameters, parameter)
+			}
+			return fmt.Sprint("$", slices.Index(parameters, parameter)+1)
+		})
+	}
 	conn, err := pgx.Connect(t.Context(), s.OwnerURL)
 	if err != nil {
 		t.Fatal(err)

@@ -63,6 +63,44 @@ func TestQueriesNameTheAccount(t *testing.T) {
 	}
 }
 
+// appendEvents returns the statements of the function append_events as queries with
+// parameters.
+func appendEvents(t *testing.T) map[string]string {
+	t.Helper()
+	migration, err := os.ReadFile("../../migrations/00013_create_events.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(migration), "CREATE FUNCTION append_events(")
+	_, body, _ = strings.Cut(body, "BEGIN\n")
+	body, _, found := strings.Cut(body, "END\n$$;")
+	statements := strings.Split(strings.TrimSpace(body), ";\n\n")
+	if !found || len(statements) != 2 {
+		t.Fatalf("append_events has the statements %q", statements)
+	}
+	for argument, parameter := range map[string]string{
+		"account": "@account_id", "new_nonce": "@nonce", "types": "@types::text[]", "subjects": "@subjects::text[]", "documents": "@data::text[]",
+	} {
+		for i := range statements {
+			statements[i] = regexp.MustCompile(`\b`+argument+`\b`).ReplaceAllString(statements[i], parameter)
+		}
+	}
+	return map[string]string{"append_events, UPDATE": statements[0] + ";", "append_events, INSERT": statements[1]}
+}
+
+// TestAppendEvents checks the statements of the function as those in queries/ are.
+func TestAppendEvents(t *testing.T) {
+	t.Parallel()
+	for name, statement := range appendEvents(t) {
+		if missing := referencesWithoutAccount(statement); len(missing) > 0 {
+			t.Errorf("%s does not name the account of %v", name, missing)
+		}
+		if broken := brokenRules(statement); len(broken) > 0 {
+			t.Errorf("%s has %v, which Citus does not support", name, broken)
+		}
+	}
+}
+
 // referencesWithoutAccount returns the references to tables of a store in a query that
 // have no condition on the account.
 func referencesWithoutAccount(query string) (missing []string) {

@@ -1,0 +1,68 @@
+package api
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"time"
+
+	"petstore/internal/httpjson"
+)
+
+func TestEncodePets(t *testing.T) {
+	t.Parallel()
+	pets := []pet{
+		{ID: 1, Name: "Rex", CategoryID: 2, Status: "sold"},
+		{ID: math.MaxInt64, Name: `"<&>\ ` + "\u2028 \t\x01\x7f 🐕 é", CategoryID: math.MaxInt64},
+		{},
+	}
+	for count := range len(pets) + 1 {
+		want, err := httpjson.Encode(pets[:count])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := encodePets(pets[:count]); !bytes.Equal(got, want) || err != nil {
+			t.Errorf("encodePets: %s, %v; want %s", got, err, want)
+		}
+	}
+	pets[0].Name = "\xff"
+	if _, err := encodePets(pets); err == nil {
+		t.Error("invalid UTF-8 is no error")
+	}
+}
+
+// TestEncode compares the functions without reflection with those of package httpjson.
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	date := time.Date(2026, 12, 24, 1, 2, 3, 4_500, time.UTC)
+	orders := []order{{ID: math.MaxInt64, PetID: 2, Quantity: 3, Complete: true}, {ShipDate: &date}, {ShipDate: new(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, {ShipDate: &time.Time{}}}
+	item, rex := inventoryItem{PetID: 1, Quantity: 2, Status: "sold"}, pet{ID: 1, Name: `"Rex" <🐕>` + "\u2028", CategoryID: 2, Status: "available"}
+	data := []affected{
+		{Inventory: &item}, {Pet: &rex}, {Inventory: &item, Pet: &rex}, {Inventory: &inventoryItem{}, Pet: &pet{}},
+		{Category: &category{ID: 1, Name: "Dogs"}}, {Message: &message{ID: "msg", CreatedAt: date}, Pet: &rex},
+	}
+	for _, o := range orders {
+		got, err := encode(o)
+		wantEncoded(t, got, err, o)
+		data = append(data, affected{Order: &o}, affected{Order: &o, Inventory: &item, Pet: &rex})
+	}
+	for _, a := range data {
+		got, err := a.encode()
+		wantEncoded(t, got, err, a)
+	}
+	got, err := encode(rex)
+	wantEncoded(t, got, err, rex)
+	for _, a := range []affected{{Pet: &pet{Name: "\xff"}}, {Pet: &pet{Status: "\xff"}}, {Inventory: &inventoryItem{Status: "\xff"}}} {
+		if _, err := a.encode(); err == nil {
+			t.Errorf("invalid UTF-8 in %+v is no error", a)
+		}
+	}
+}
+
+func wantEncoded(t *testing.T, got []byte, err error, value any) {
+	t.Helper()
+	want, wantErr := httpjson.Encode(value)
+	if !bytes.Equal(got, want) || err != nil || wantErr != nil {
+		t.Errorf("encoded as %s, %v; want %s, %v", got, err, want, wantErr)
+	}
+}
