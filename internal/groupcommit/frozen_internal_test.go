@@ -1,0 +1,141 @@
+package groupcommit
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/account"
+	"petstore/internal/event"
+	"petstore/internal/postgres"
+)
+
+// freezer is a proxy of a database that stops forwarding at a mark. It stands for a client
+// that freezes while it sends a batch.
+type freezer struct {
+	net.Conn // to the server
+
+	mark   []byte
+	frozen chan struct{} // closed at the mark
+	thaw   chan struct{} // closed to go on
+	once   *sync.Once
+}
+
+// Write forwards bytes from the client.
+func (f *freezer) Write(p []byte) (int, error) {
+	at := bytes.Index(p, f.mark)
+	if at < 0 {
+		return f.Conn.Write(p)
+	}
+	before, err := f.Conn.Write(p[:at])
+	if err != nil {
+		return before, err
+	}
+	f.once.Do(func() { close(f.frozen) })
+	<-f.thaw
+	after, err := f.Conn.Write(p[at:])
+	return before + after, err
+}
+
+// openFrozen returns a Committer whose connections freeze at a mark.
+func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
+	f.t.Helper()
+	target, err := url.Parse(f.database.DirectURL)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	config, err := pgconn.ParseConfig(f.database.DirectURL)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(f.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = listener.Close() })
+	shared := &freezer{mark: []byte(mark), frozen: make(chan struct{}), thaw: make(chan struct{}), once: new(sync.Once)}
+	go func() {
+		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
+			network, address := pgconn.NetworkAddress(config.Host, config.Port)
+			server, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
+			if err != nil {
+				return
+			}
+			one := *shared
+			one.Conn = server
+			go func() { _, _ = io.Copy(&one, client); _ = server.Close() }()
+			go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+		}
+	}()
+	host, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	query := target.Query()
+	query.Set("host", host)
+	query.Set("port", port)
+	target.RawQuery = query.Encode()
+	pool, err := postgres.Open(f.t.Context(), target.String(), 2)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(pool.Close)
+	return New(pool, &account.Turns{}), shared
+}
+
+// emitting makes a write that has an event with this text.
+func emitting(petID, quantity int64, text string) *Write {
+	w := restock(petID, quantity)
+	decide := w.Decide
+	w.Decide = func(s *State) (Response, error) {
+		s.Emit(event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte(`{"text":"` + text + `"}`)})
+		return decide(s)
+	}
+	return w
+}
+
+// TestFrozenClient: a client freezes while it sends the last batch of a transaction.
+// Others write to the account meanwhile, and their events come first.
+func TestFrozenClient(t *testing.T) {
+	t.Parallel()
+	const mark = "~~~~"
+	f := newFixture(t)
+	frozen, proxy := f.openFrozen(mark)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := frozen.Do(t.Context(), one, emitting(1, 5, strings.Repeat("x", 50_000)+strings.Repeat(mark, 100)))
+		ended <- err
+	}()
+	select {
+	case <-proxy.frozen:
+	case err := <-ended:
+		t.Fatalf("the client has not frozen: %v", err)
+	}
+	for reading := false; !reading; { // until the server has run the statements before
+		err := f.database.Pool.QueryRow(t.Context(), `SELECT EXISTS (
+			SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'active' AND wait_event = 'ClientRead')`).Scan(&reading)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Do(t.Context(), one, emitting(2, 5, "y")); err != nil {
+		t.Errorf("a write of another client: %v", err)
+	}
+	close(proxy.thaw)
+	if err := <-ended; err != nil {
+		t.Errorf("the frozen client: %v", err)
+	}
+	var feed string
+	err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(sequence || ' ' || right(data->>'text', 1), ', ' ORDER BY sequence) FROM events").Scan(&feed)
+	if err != nil || feed != "1 y, 2 ~" {
+		t.Errorf("the feed is %s, %v", feed, err)
+	}
+}
