@@ -12,6 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -30,8 +31,8 @@ const (
 
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
-	// heartbeat is the time without an event after which a stream sends a comment.
-	// Proxies close a connection that is silent for longer.
+	// heartbeat is the time without an event after which a stream sends its position or a
+	// comment. Proxies close a connection that is silent for longer.
 	heartbeat = 15 * time.Second
 	// streamPage is the maximum number of events that a stream reads at a time.
 	streamPage = 50
@@ -154,15 +155,18 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	s.metrics.StreamOpened()
 	defer s.metrics.StreamClosed()
 	defer countWait(c, time.Now())
-	stream := &stream{c: c, limits: s.limits, payer: caller(c).Payer(), sent: time.Now()}
+	stream := &stream{c: c, limits: s.limits, payer: caller(c).Payer(), now: s.now, pause: s.streamPause, sent: s.now()}
+	if q.after != nil {
+		stream.told = *q.after
+	}
 	// A client connects again after this number of ms. An empty line ends an event, and the
 	// Python library httpx-sse returns one even if it has no data. So there is none here, and
 	// none after a comment.
 	stream.send("retry: 1000\n")
 	for stream.err == nil {
 		stream.sendEvents(page)
-		stream.keepAlive()
-		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next.Sequence) || !s.keyWorks(c) {
+		stream.keepAlive(page.next)
+		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next) || !s.keyWorks(c) {
 			break
 		}
 		if page, err = s.nextPage(c, q, page); err != nil {
@@ -170,17 +174,17 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 		}
 	}
 	if stream.err == nil {
-		setWriteDeadline(c, streamPause) // for the end of the body
+		setWriteDeadline(c, stream.pause) // for the end of the body
 	}
 	return nil
 }
 
-// awaitStream waits until there may be events after a number. It reports false when the
+// awaitStream waits until there may be events after a position. It reports false when the
 // stream must end.
-func (s *Server) awaitStream(c *gin.Context, stream *stream, account, after int64) bool {
+func (s *Server) awaitStream(c *gin.Context, stream *stream, account int64, position event.ID) bool {
 	for stream.err == nil && connectionOf(c).Err() == nil && !s.shuttingDown.Load() {
 		ctx, cancel := context.WithTimeout(connectionOf(c), keyCheck)
-		found := s.feed.Wait(ctx, account, after)
+		found := s.feed.Wait(ctx, account, position.Sequence)
 		cancel()
 		if found {
 			return pause(connectionOf(c), readPace)
@@ -188,7 +192,7 @@ func (s *Server) awaitStream(c *gin.Context, stream *stream, account, after int6
 		if !s.keyWorks(c) {
 			return false
 		}
-		stream.keepAlive()
+		stream.keepAlive(position)
 	}
 	return false
 }
@@ -221,13 +225,24 @@ type stream struct {
 	c      *gin.Context
 	limits *limits
 	payer  int64
-	sent   time.Time // of the last bytes
-	err    error     // that sending has failed
+	now    func() time.Time
+	pause  time.Duration // in which the client must read what the server has sent
+	sent   time.Time     // of the last bytes
+	told   event.ID      // the last id that the client has
+	err    error         // that sending has failed
 }
 
-// keepAlive sends a comment if the stream has been silent for long.
-func (s *stream) keepAlive() {
-	if s.err == nil && time.Since(s.sent) >= heartbeat {
+// keepAlive sends a few bytes if the stream has been silent for long. The client has all
+// its events up to a position. If it does not know that, it gets the id, without data.
+// EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
+// stream does not expire when the account has no event of its types for 30 days.
+func (s *stream) keepAlive(position event.ID) {
+	switch {
+	case s.err != nil || s.now().Sub(s.sent) < heartbeat:
+	case position != s.told:
+		s.send(fmt.Sprintf("id: %s\n\n", position))
+		s.told = position
+	default:
 		s.send(":\n")
 	}
 }
@@ -245,6 +260,7 @@ func (s *stream) sendEvents(page feedPage) {
 	}
 	if text.Len() > 0 {
 		s.send(text.String())
+		s.told, _ = event.ParseID(page.events[len(page.events)-1].ID)
 	}
 }
 
@@ -256,9 +272,9 @@ func (s *stream) send(text string) {
 		return
 	}
 	defer s.limits.sending.Give(s.payer, size)
-	setWriteDeadline(s.c, streamPause)
+	setWriteDeadline(s.c, s.pause)
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
-	s.sent = time.Now()
+	s.sent = s.now()
 }

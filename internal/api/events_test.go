@@ -310,9 +310,13 @@ func TestEventFilter(t *testing.T) {
 		}
 	}
 	_, next := p.feed("/events?type=store.reset")
-	p.newOrder(pet, 1)
-	if events, _ := p.feed(next); len(events) != 0 {
-		t.Errorf("a page of another type: %+v", events)
+	for _, wait := range []string{"wait=0", "wait=1"} { // the link goes on after the events of other types
+		p.newOrder(pet, 1)
+		page := p.do("GET", next, nil, "Prefer", wait).want(200)
+		events, _ := p.feed("/events")
+		if want := "/events?after=" + events[len(events)-1].ID + "&type=store.reset"; string(page.body) != "[]" || page.link("next") != want {
+			t.Errorf("%s: a page of another type: %s, its link is %s, want %s", wait, page.body, page.link("next"), want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/url"
+	"time"
 
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -33,6 +34,10 @@ func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Positio
 
 // WaitingForEvents returns the number of requests that wait for events.
 func (s *Server) WaitingForEvents() int { return s.feed.Waiting() }
+
+// PauseStreams sets the time in which the client of a stream must read what the server has
+// sent. Call it before the server has streams.
+func (s *Server) PauseStreams(pause time.Duration) { s.streamPause = pause }
 
 // SweepAccountsOnce deletes the data of ended accounts.
 func (s *Server) SweepAccountsOnce(ctx context.Context) { s.sweepAccounts(ctx) }

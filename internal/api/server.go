@@ -106,6 +106,7 @@ type Server struct {
 	base           string
 	maxBodyBytes   int64
 	requestTimeout time.Duration
+	streamPause    time.Duration
 	shuttingDown   atomic.Bool
 	schema         schemaChecks
 	engine         *gin.Engine
@@ -141,6 +142,7 @@ func New(options Options) (*Server, error) {
 		base:           options.BaseURL,
 		maxBodyBytes:   options.MaxBodyBytes,
 		requestTimeout: options.RequestTimeout,
+		streamPause:    streamPause,
 		enforceSunset:  options.EnforceSunset,
 		now:            options.Now,
 		compressor:     newCompressor(),

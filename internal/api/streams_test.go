@@ -2,12 +2,16 @@ package api_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,5 +206,119 @@ func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
 			t.Fatalf("event %d is %v", received, fields["id"])
 		}
 		last = fields["id"]
+	}
+}
+
+// TestHeartbeats: a silent stream sends its position, and then comments. That holds for a
+// stream of one type while events of other types happen all the time.
+func TestHeartbeats(t *testing.T) {
+	t.Parallel()
+	const silence = 15 * time.Second
+	var passed atomic.Int64
+	p := start(t)
+	busy := p.with(func(o *api.Options) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+	})
+	pet := p.newPet("Rex", 1000)
+	before, next := p.feed("/events")
+	stream := busy.stream(next + "&type=message.queued")
+	wantLine(t, stream, "retry: 1000")
+	p.until("the stream waits", func() bool { return busy.server.WaitingForEvents() == 1 })
+
+	passed.Add(int64(silence))
+	done, lines := make(chan struct{}), make(chan string)
+	go func() {
+		defer close(lines)
+		stream.lines.Scan()
+		lines <- stream.lines.Text()
+	}()
+	go func() {
+		defer close(done)
+		for range 500 { // one every few milliseconds
+			if _, err := busy.try("POST", "/store/orders", object{"petId": pet}); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	heartbeat := <-lines
+	<-done
+	all, _ := p.feed("/events")
+	sequence, _, _ := strings.Cut(strings.TrimPrefix(heartbeat, "id: evt_"), "_")
+	number, err := strconv.Atoi(sequence)
+	if err != nil || number < len(before) || number >= len(all) || heartbeat != "id: "+all[number-1].ID {
+		t.Fatalf("the stream has %q while the events %d to %d happen", heartbeat, len(before)+1, len(all))
+	}
+	wantLine(t, stream, "")
+
+	passed.Add(int64(silence))
+	wantLine(t, stream, "id: "+all[len(all)-1].ID)
+	wantLine(t, stream, "")
+	for range 2 {
+		passed.Add(int64(silence))
+		wantLine(t, stream, ":")
+	}
+	p.post("/messages", object{"message": "Hello"}).want(202)
+	events, _ := p.feed("/events?type=message.queued")
+	stream.wantEvent(events[0])
+	again := busy.stream("/events?type=message.queued", "Last-Event-ID", strings.TrimPrefix(heartbeat, "id: "))
+	again.wantEvent(events[0])
+}
+
+// wantLine fails the test unless the next line of a stream is this one.
+func wantLine(t *testing.T, s *stream, want string) {
+	t.Helper()
+	if !s.lines.Scan() || s.lines.Text() != want {
+		t.Fatalf("the stream has the line %q, want %q: %v", s.lines.Text(), want, s.lines.Err())
+	}
+}
+
+// TestRevokedWhileCatchingUp: a stream ends when its key is revoked, also while it has more
+// events to send.
+func TestRevokedWhileCatchingUp(t *testing.T) {
+	t.Parallel()
+	const events = 3000 // 24 MB, more than the kernel buffers
+	p := start(t)
+	p.listen()
+	p.fillFeed(events)
+	id, key := p.issue(auth.Read, nil)
+	conn := dialSlowly(t, p.as(key), "/events")
+	opened, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Body.Close()
+	p.revoke(id)
+	p.until("the key has ended", func() bool {
+		refused, err := p.as(key).try("GET", "/account", nil)
+		return err == nil && refused.status == 401
+	})
+	if err := conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(opened.Body)
+	if err != nil {
+		t.Errorf("the stream has no clean end: %v", err)
+	}
+	if n := bytes.Count(rest, []byte("\nevent: ")); n >= events {
+		t.Errorf("the stream has sent all %d events", n)
+	}
+}
+
+// TestCleanEndOfStream: the response of a stream that has been silent for longer than a
+// client may take to read is complete at the shutdown.
+func TestCleanEndOfStream(t *testing.T) {
+	t.Parallel()
+	const pause = 200 * time.Millisecond
+	p := start(t)
+	p.server.PauseStreams(pause)
+	_, next := p.feed("/events")
+	stream := p.stream(next)
+	wantLine(t, stream, "retry: 1000")
+	sent := time.Now()
+	p.until("the time to read has passed", func() bool { return time.Since(sent) > 2*pause })
+	p.until("the stream waits", func() bool { return p.server.WaitingForEvents() == 1 })
+	p.server.ShutDown()
+	if rest, err := io.ReadAll(stream.body); err != nil {
+		t.Errorf("the stream ends with %q: %v", rest, err)
 	}
 }

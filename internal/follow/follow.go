@@ -183,6 +183,7 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxLine)
 	var data []byte
+	var id string
 	for lines.Scan() {
 		quiet.Stop() // while handle runs
 		field, value, _ := strings.Cut(lines.Text(), ":")
@@ -192,7 +193,11 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 			if err := f.receive(data, handle); err != nil {
 				return err
 			}
-			data = nil
+			data, id = nil, ""
+		case lines.Text() == "" && id != "": // there are no events of these types up to it
+			f.After, id = id, ""
+		case field == "id":
+			id = value
 		case field == "data":
 			data = append(data, value...)
 		case field == "retry":

@@ -187,3 +187,19 @@ func TestSeekEnd(t *testing.T) {
 		t.Errorf("it requests %s", got)
 	}
 }
+
+// TestFollowKeepsPositions: an id without data says that there are no events of the wanted
+// types up to it. Follow continues after it, and calls no handler.
+func TestFollowKeepsPositions(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, stream("retry: 1\n"+event(1)+"id: evt_7_00000000\n\nid: evt_8_00000000\n"), stream(event(9)))
+	ids, _, err := run(t, &follow.Feed{URL: s.url, Types: []string{"pet.created"}}, 2)
+	if diff := cmp.Diff([]string{"evt_1_00000000", "evt_9_00000000"}, ids); diff != "" || !errors.Is(err, errEnough) {
+		t.Errorf("events (-want +got):\n%s%v", diff, err)
+	}
+	for _, want := range []string{"type=pet.created", "after=evt_7_00000000&type=pet.created"} {
+		if got := <-s.requests; got != want {
+			t.Errorf("the request %q, want %q", got, want)
+		}
+	}
+}

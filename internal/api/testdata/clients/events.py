@@ -36,7 +36,10 @@ while len(names) < changes:
     with connect_sse(shop, "GET", "/events", headers={"Last-Event-ID": last}) as stream:
         stream.response.raise_for_status()
         for event in stream.iter_sse():
-            body, last = json.loads(event.data), event.id
+            last = event.id
+            if not event.data:
+                continue  # the server only says that there were no events up to this id
+            body = json.loads(event.data)
             assert (body["id"], body["type"]) == (event.id, event.event), body
             sequences.append(body["sequence"])
             names.append(body["data"]["category"]["name"])
