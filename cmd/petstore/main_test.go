@@ -406,6 +406,35 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// TestCommandsWithoutServer: the commands that add events work on a database on which no
+// server has run for weeks. Its table events then has no partition of this week.
+func TestCommandsWithoutServer(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	environ := []string{"DATABASE_URL=" + database.URL}
+	var sandbox string
+	for _, command := range []func() []string{
+		func() []string { return []string{"seed", "--pets", "5", "--account", "acme"} },
+		func() []string { return []string{"sandbox", "create", "--account", "acme", "--json"} },
+		func() []string { return []string{"sandbox", "reset", fromJSON[sandboxObject](t, sandbox).ID} },
+	} {
+		for {
+			var drop *string
+			err := database.Pool.QueryRow(t.Context(), "SELECT min('DROP TABLE ' || inhrelid::regclass) FROM pg_inherits WHERE inhparent = 'events'::regclass").Scan(&drop)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if drop == nil {
+				break
+			}
+			if _, err := database.Pool.Exec(t.Context(), *drop); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sandbox = must(t, environ, command()...)
+	}
+}
+
 func TestOpenAPIAndVersion(t *testing.T) {
 	t.Parallel()
 	if yaml := must(t, nil, "openapi"); !strings.HasPrefix(yaml, "openapi: 3.0.3") {
