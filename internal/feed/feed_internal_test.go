@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"petstore/db"
 )
@@ -68,4 +69,20 @@ func TestHub(t *testing.T) {
 			t.Errorf("after the shutdown: %v, %d wait", woken, h.Waiting())
 		}
 	})
+}
+
+// TestNextLook: looks take at most a fifth of the time.
+func TestNextLook(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{
+		0:                      interval,
+		time.Millisecond:       99 * time.Millisecond,
+		20 * time.Millisecond:  80 * time.Millisecond,
+		50 * time.Millisecond:  200 * time.Millisecond,
+		400 * time.Millisecond: 1600 * time.Millisecond,
+	} {
+		if got := nextLook(took); got != want {
+			t.Errorf("after a look of %s: %s, want %s", took, got, want)
+		}
+	}
 }
