@@ -1,12 +1,11 @@
 -- +goose Up
 CREATE TABLE account_state (
-    account_id          bigint  NOT NULL,
-    closed              boolean NOT NULL DEFAULT false,
-    reset_at            timestamptz,
-    last_sequence       bigint  NOT NULL DEFAULT 0,
-    last_nonce          bigint  NOT NULL DEFAULT 0,
-    last_event_at       timestamptz,
-    dispatched_sequence bigint  NOT NULL DEFAULT 0,
+    account_id    bigint  NOT NULL,
+    closed        boolean NOT NULL DEFAULT false,
+    reset_at      timestamptz,
+    last_sequence bigint  NOT NULL DEFAULT 0,
+    last_nonce    bigint  NOT NULL DEFAULT 0,
+    last_event_at timestamptz,
 
     CONSTRAINT account_state_pkey            PRIMARY KEY (account_id),
     CONSTRAINT account_state_account_id_fkey FOREIGN KEY (account_id) REFERENCES accounts (id)
@@ -21,7 +20,6 @@ COMMENT ON COLUMN account_state.reset_at IS 'When a sandbox was last reset. Resp
 COMMENT ON COLUMN account_state.last_sequence IS 'The number of the newest event of the account; 0: there is none. A transaction that writes events updates it last.';
 COMMENT ON COLUMN account_state.last_nonce    IS 'The nonce of the newest event.';
 COMMENT ON COLUMN account_state.last_event_at IS 'The time of the newest event. It never decreases.';
-COMMENT ON COLUMN account_state.dispatched_sequence IS 'The number of the last event for which the deliveries to webhooks are stored.';
 
 -- +goose Down
 DROP TABLE account_state;

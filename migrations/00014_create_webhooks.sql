@@ -12,6 +12,7 @@ CREATE TABLE webhooks (
     previous_until  timestamptz,
     after_sequence  bigint NOT NULL,
     failing_since   timestamptz,
+    settled         boolean NOT NULL DEFAULT false,
     created_at      timestamptz NOT NULL DEFAULT now(),
     deleted_at      timestamptz,
 
@@ -34,8 +35,9 @@ COMMENT ON COLUMN webhooks.types           IS 'The types of the events that the 
 COMMENT ON COLUMN webhooks.disabled_reason IS 'manual: by a request. failing: after 5 days without a success. gone: the endpoint returned 410. NULL: the webhook is enabled.';
 COMMENT ON COLUMN webhooks.secret          IS 'The secret that signs, sealed under PETSTORE_SECRET_KEY if that was set (see internal/webhook).';
 COMMENT ON COLUMN webhooks.previous_secret IS 'The secret before the last rotation. It signs too until previous_until.';
-COMMENT ON COLUMN webhooks.after_sequence  IS 'The endpoint receives the events after this number, which was the newest when the webhook was last enabled.';
+COMMENT ON COLUMN webhooks.after_sequence  IS 'The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.';
 COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success; NULL: the last attempt succeeded, or there was none.';
+COMMENT ON COLUMN webhooks.settled         IS 'False after a change of the status or the types, until the worker has adapted the messages that wait.';
 COMMENT ON COLUMN webhooks.deleted_at      IS 'When the webhook was deleted. The sweep deletes its deliveries and then the row.';
 
 -- +goose Down

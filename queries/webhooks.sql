@@ -1,0 +1,194 @@
+-- Webhooks and their deliveries, for the operations of the API. queries/delivery.sql has
+-- the statements of the worker.
+
+-- name: WebhooksLock :exec
+-- Locks the number of webhooks of an account until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('webhooks', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: WebhookCount :one
+-- Counts the webhooks of an account.
+SELECT count(*)
+FROM webhooks
+WHERE account_id = @account_id
+  AND deleted_at IS NULL;
+
+-- name: WebhookCreate :one
+-- Creates a webhook that receives the events from now on. No row means that the account is
+-- gone.
+INSERT INTO webhooks (account_id, id, url, types, description, secret, after_sequence)
+SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
+FROM account_state
+WHERE account_state.account_id = @account_id
+RETURNING id, url, types, description, status, disabled_reason, previous_until, created_at;
+
+-- name: WebhookList :many
+-- Returns the webhooks of an account by id.
+SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+FROM webhooks
+WHERE account_id = @account_id
+  AND deleted_at IS NULL
+  AND id > @after_id
+ORDER BY id
+LIMIT (SELECT @page_size::int);
+
+-- name: WebhookGet :one
+SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+FROM webhooks
+WHERE account_id = @account_id
+  AND id = @id
+  AND deleted_at IS NULL;
+
+-- name: WebhookGetLocked :one
+-- Returns a webhook and locks it until the transaction ends.
+SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+FROM webhooks
+WHERE account_id = @account_id
+  AND id = @id
+  AND deleted_at IS NULL
+FOR NO KEY UPDATE;
+
+-- name: WebhookUpdate :one
+-- Changes a webhook. One that is enabled again receives the events from now on. The
+-- transaction must hold [WebhookGetLocked].
+UPDATE webhooks
+SET url = @url,
+    types = @types::text[],
+    description = sqlc.narg(description),
+    status = @status,
+    disabled_reason = sqlc.narg(disabled_reason),
+    after_sequence = CASE WHEN webhooks.status = 'disabled' AND @status = 'enabled' THEN account_state.last_sequence ELSE webhooks.after_sequence END,
+    failing_since = CASE WHEN webhooks.status = @status THEN webhooks.failing_since END,
+    settled = webhooks.settled AND webhooks.status = @status AND webhooks.types = @types
+FROM account_state
+WHERE webhooks.account_id = @account_id
+  AND webhooks.id = @id
+  AND account_state.account_id = @account_id
+RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.previous_until, webhooks.created_at;
+
+-- name: WebhookDelete :exec
+-- Marks a webhook as deleted. The sweep deletes its deliveries.
+UPDATE webhooks
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', settled = false
+WHERE account_id = @account_id
+  AND id = @id;
+
+-- name: WebhookRotate :one
+-- Replaces the secret, which signs too for the grace. The secret before it stops.
+UPDATE webhooks
+SET secret = @secret,
+    previous_secret = CASE WHEN @grace_seconds::bigint > 0 THEN webhooks.secret END,
+    previous_until  = CASE WHEN @grace_seconds > 0 THEN statement_timestamp() + make_interval(secs => @grace_seconds) END
+WHERE account_id = @account_id
+  AND id = @id
+  AND deleted_at IS NULL
+RETURNING id, url, types, description, status, disabled_reason, previous_until, created_at;
+
+-- name: WebhookDeliveryList :many
+-- Returns the deliveries of a webhook with some of the statuses, newest first. Each branch
+-- reads one status in the order of the index.
+SELECT id, event_id, type, status, attempts, next_attempt_at, created_at
+FROM (
+    (SELECT p.id, p.event_id, p.type, p.status, p.attempts, p.next_attempt_at, p.created_at
+     FROM webhook_deliveries AS p
+     WHERE p.account_id = @account_id AND p.webhook_id = @webhook_id AND p.status = 'pending' AND 'pending' = ANY (@statuses::text[]) AND p.id < @before_id
+     ORDER BY p.id DESC
+     LIMIT (SELECT @page_size::int))
+    UNION ALL
+    (SELECT s.id, s.event_id, s.type, s.status, s.attempts, s.next_attempt_at, s.created_at
+     FROM webhook_deliveries AS s
+     WHERE s.account_id = @account_id AND s.webhook_id = @webhook_id AND s.status = 'delivered' AND 'delivered' = ANY (@statuses) AND s.id < @before_id
+     ORDER BY s.id DESC
+     LIMIT (SELECT @page_size))
+    UNION ALL
+    (SELECT f.id, f.event_id, f.type, f.status, f.attempts, f.next_attempt_at, f.created_at
+     FROM webhook_deliveries AS f
+     WHERE f.account_id = @account_id AND f.webhook_id = @webhook_id AND f.status = 'failed' AND 'failed' = ANY (@statuses) AND f.id < @before_id
+     ORDER BY f.id DESC
+     LIMIT (SELECT @page_size))
+) AS found
+ORDER BY id DESC
+LIMIT (SELECT @page_size);
+
+-- name: WebhookDeliveryCount :one
+-- For Prefer: count=exact.
+SELECT count(*)
+FROM webhook_deliveries
+WHERE account_id = @account_id
+  AND webhook_id = @webhook_id
+  AND status = ANY (@statuses::text[]);
+
+-- name: WebhookDeliveryCreateTest :one
+-- Creates the delivery of a webhook.test event, which is due now.
+INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, type, body, next_attempt_at)
+VALUES (@account_id, @id, @webhook_id, @event_id, @type, @body, statement_timestamp())
+RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
+
+-- name: WebhookDeliveryRetry :one
+-- Makes a delivery due now. No row means that the webhook has no such delivery.
+UPDATE webhook_deliveries
+SET status = 'pending', next_attempt_at = statement_timestamp()
+WHERE account_id = @account_id
+  AND id = @id
+  AND webhook_id = @webhook_id
+RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
+
+-- name: ReplayEvents :many
+-- Returns events of some types in a range of numbers. The first is returned whatever its
+-- type, because the cursor names it.
+SELECT sequence, nonce, type
+FROM events
+WHERE account_id = @account_id
+  AND sequence >= @first
+  AND sequence <= @last
+  AND (type = ANY (@types::text[]) OR sequence = @first)
+ORDER BY sequence
+LIMIT (SELECT @page_size::int);
+
+-- name: ReplayInsert :execrows
+-- Inserts the deliveries of events to a webhook, which are due now. The rows select the
+-- account, so that on a sharded cluster the statement runs on its shard.
+INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
+SELECT account_state.account_id, made.id, @webhook_id, made.event_id, made.sequence, made.type, statement_timestamp()
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@event_ids::text[]) AS event_id, unnest(@sequences::bigint[]) AS sequence, unnest(@types::text[]) AS type) AS made
+LEFT JOIN account_state ON account_state.account_id = @account_id;
+
+-- name: WebhooksToSweep :many
+-- Returns webhooks that have deliveries to delete, perhaps. An enabled webhook has one more
+-- often than a disabled one, but each costs only a look at an index.
+SELECT account_id, id, deleted_at
+FROM webhooks
+WHERE (account_id, id) > (@after_account::bigint, @after_id::text)
+ORDER BY account_id, id
+LIMIT @page_size;
+
+-- name: WebhookSweepDeliveries :execrows
+-- Deletes a batch of the deliveries of a webhook whose ids are before one.
+DELETE FROM webhook_deliveries
+WHERE webhook_deliveries.account_id = @account_id
+  AND webhook_deliveries.id = ANY (ARRAY(
+      SELECT d.id FROM webhook_deliveries AS d
+      WHERE d.account_id = @account_id AND d.webhook_id = @webhook_id AND d.status = @status AND d.id < @before_id
+      ORDER BY d.id LIMIT @batch_size));
+
+-- name: WebhookForget :execrows
+-- Deletes the row of a deleted webhook, whose deliveries are gone.
+DELETE FROM webhooks
+WHERE account_id = @account_id
+  AND id = @id
+  AND deleted_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM webhook_deliveries AS d WHERE d.account_id = @account_id AND d.webhook_id = @id);
+
+-- name: StoreDeleteWebhookDeliveries :execrows
+-- Deletes a batch of the deliveries of an account that is being deleted.
+DELETE FROM webhook_deliveries
+WHERE webhook_deliveries.account_id = @account_id
+  AND webhook_deliveries.id = ANY (ARRAY(SELECT d.id FROM webhook_deliveries AS d WHERE d.account_id = @account_id ORDER BY d.id LIMIT @batch_size));
+
+-- name: StoreDeleteWebhooks :execrows
+-- Deletes a batch of the webhooks of an account that is being deleted. Their deliveries are
+-- gone.
+DELETE FROM webhooks
+WHERE webhooks.account_id = @account_id
+  AND webhooks.id = ANY (ARRAY(SELECT w.id FROM webhooks AS w WHERE w.account_id = @account_id ORDER BY w.id LIMIT @batch_size));
