@@ -1,0 +1,223 @@
+// Package egress sends HTTP requests to URLs that clients of the API choose. It does not
+// connect to networks that those clients must not reach through the server, such as the
+// loopback interface, private networks and the metadata service of a cloud.
+//
+// The check that counts is made when a connection is opened, on the address itself. So a
+// name that resolves to another address by then does not help an attacker. [Guard.Check]
+// makes the same check earlier, so that a mistake is visible when the URL is stored.
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"code.dny.dev/ssrf"
+)
+
+// Ports are the ports of public addresses that a URL may have.
+var Ports = []uint16{443, 8443}
+
+const (
+	// lookupTimeout limits the lookup of a name by [Guard.Check].
+	lookupTimeout = time.Second
+
+	dialTimeout      = 10 * time.Second
+	idleTimeout      = 30 * time.Second
+	idlePerHost      = 4
+	maxResponseBytes = 64 << 10 // of the header
+)
+
+// RefusedError says why a URL is not allowed.
+type RefusedError struct {
+	// Reason completes a sentence that begins with the URL. It never has an address that
+	// the server has looked up, because that could be the address of an internal host.
+	Reason string
+}
+
+// Error returns the whole sentence.
+func (e *RefusedError) Error() string { return "the URL " + e.Reason }
+
+func refuse(reason string) error { return &RefusedError{reason} }
+
+// Options are the settings of a [Guard].
+type Options struct {
+	// Allow lists networks that URLs may have besides public addresses.
+	Allow []Network
+	// Proxy is the HTTP proxy for all requests, which then resolves the names and must
+	// check their addresses; nil: none.
+	Proxy *url.URL
+	// Resolver looks up names; nil: [net.DefaultResolver].
+	Resolver *net.Resolver
+	// RootCAs verify the certificates; nil: those of the system.
+	RootCAs *x509.CertPool
+}
+
+// Guard decides which URLs are allowed. It is safe for concurrent use.
+type Guard struct {
+	options  Options
+	resolver *net.Resolver
+	public   *ssrf.Guardian
+}
+
+// New returns a Guard.
+func New(options Options) *Guard {
+	g := &Guard{options: options, resolver: options.Resolver, public: ssrf.New()}
+	if g.resolver == nil {
+		g.resolver = net.DefaultResolver
+	}
+	return g
+}
+
+// Check returns a [RefusedError] if a URL is not allowed. It looks up the name of the
+// host. A name that does not resolve now is allowed, because each connection is checked
+// again.
+func (g *Guard) Check(ctx context.Context, text string) error {
+	target, err := parse(text)
+	if err != nil {
+		return err
+	}
+	if err := g.checkTarget(target); err != nil || target.addr.IsValid() || g.options.Proxy != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addrs, err := g.resolver.LookupNetIP(ctx, "ip", target.host)
+	if err != nil && isInternalName(target.host) {
+		return refuse("must have a public host, but this name is of an internal network.")
+	}
+	for _, addr := range addrs {
+		if g.checkAddr(target.plain, netip.AddrPortFrom(addr.Unmap(), target.port)) != nil {
+			return refuse("must have a public host, but its name resolves to an address that is not public.")
+		}
+	}
+	return nil
+}
+
+// checkTarget checks what the URL says by itself.
+func (g *Guard) checkTarget(t target) error {
+	if t.addr.IsValid() {
+		return g.checkAddr(t.plain, netip.AddrPortFrom(t.addr, t.port))
+	}
+	// The address of a name decides whether it is in an allowed network, except behind a
+	// proxy, where this process does not see the address.
+	isAllowed := func(n Network) bool { return n.port == 0 || n.port == t.port }
+	switch {
+	case g.options.Proxy == nil && slices.ContainsFunc(g.options.Allow, isAllowed):
+		return nil
+	case t.plain:
+		return errPlain
+	case !slices.Contains(Ports, t.port):
+		return errPort
+	default:
+		return nil
+	}
+}
+
+var (
+	errPlain = refuse("must begin with https://.")
+	errPort  = refuse("must have the port 443 or 8443.")
+	errAddr  = refuse("must have a public host, but its address is not public.")
+)
+
+// checkAddr checks the address of a connection. Without TLS, only allowed networks are
+// reachable.
+func (g *Guard) checkAddr(plain bool, to netip.AddrPort) error {
+	switch {
+	case slices.ContainsFunc(g.options.Allow, func(n Network) bool { return n.contains(to) }):
+		return nil
+	case g.public.SafeAddr(to.Addr()) != nil:
+		return errAddr
+	case plain:
+		return errPlain
+	case !slices.Contains(Ports, to.Port()):
+		return errPort
+	default:
+		return nil
+	}
+}
+
+// Client returns a client whose connections are all checked. It follows no redirect, uses
+// no proxy of the environment, and ends a request after the timeout. The error of a
+// request that is not allowed wraps a [RefusedError].
+func (g *Guard) Client(timeout time.Duration) *http.Client {
+	return &http.Client{
+		Transport:     &transport{guard: g, secure: g.transport(false), plain: g.transport(true)},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       timeout,
+	}
+}
+
+// transport checks the URL of each request and selects the connections for its scheme.
+type transport struct {
+	guard         *Guard
+	secure, plain *http.Transport
+}
+
+// RoundTrip sends a request.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	to, err := parse(request.URL.String())
+	if err == nil {
+		err = t.guard.checkTarget(to)
+	}
+	switch {
+	case err != nil:
+		if request.Body != nil {
+			_ = request.Body.Close() // as RoundTripper requires
+		}
+		return nil, err
+	case to.plain:
+		return t.plain.RoundTrip(request)
+	default:
+		return t.secure.RoundTrip(request)
+	}
+}
+
+// CloseIdleConnections closes the connections that no request uses.
+func (t *transport) CloseIdleConnections() {
+	t.secure.CloseIdleConnections()
+	t.plain.CloseIdleConnections()
+}
+
+// transport returns a transport for one scheme.
+func (g *Guard) transport(plain bool) *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTimeout, Resolver: g.resolver}
+	made := &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    dialTimeout,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true, // a small response must not become a large one
+		MaxIdleConnsPerHost:    idlePerHost,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxResponseBytes,
+	}
+	if g.options.Proxy != nil {
+		made.Proxy = http.ProxyURL(g.options.Proxy) // whose own address needs no check
+		return made
+	}
+	dialer.Control = func(_, address string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return errAddr
+		}
+		return g.checkAddr(plain, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	}
+	return made
+}
+
+// isInternalName reports whether a name belongs to an internal network by its form: one
+// label, or a domain that the public DNS does not have (RFC 6761, RFC 6762, RFC 8375).
+func isInternalName(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	return last == host || slices.Contains([]string{"localhost", "local", "internal", "lan", "home", "corp", "arpa", "test", "invalid", "onion"}, last)
+}

@@ -1,0 +1,417 @@
+package egress_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"petstore/internal/egress"
+)
+
+// forbidden are URLs that no webhook may have, by what they reach.
+var forbidden = map[string]string{
+	"loopback":                        "https://127.0.0.1/hook",
+	"another loopback address":        "https://127.8.9.10:8443/hook",
+	"loopback over IPv6":              "https://[::1]/hook",
+	"IPv4 loopback in IPv6":           "https://[::ffff:127.0.0.1]/hook",
+	"IPv4 loopback in hexadecimal":    "https://[::ffff:7f00:1]/hook",
+	"IPv4 loopback through NAT64":     "https://[64:ff9b::7f00:1]/hook",
+	"IPv4 loopback through 6to4":      "https://[2002:7f00:1::]/hook",
+	"loopback as one number":          "https://2130706433/hook",
+	"loopback in hexadecimal":         "https://0x7f000001/hook",
+	"loopback in octal":               "https://0177.0.0.1/hook",
+	"loopback in short":               "https://127.1/hook",
+	"the unspecified address":         "https://0.0.0.0/hook",
+	"the unspecified IPv6 address":    "https://[::]/hook",
+	"a private network, class A":      "https://10.0.0.1/hook",
+	"a private network, class B":      "https://172.16.0.1/hook",
+	"a private network, class C":      "https://192.168.1.1/hook",
+	"a carrier's network":             "https://100.64.0.1/hook",
+	"the metadata service of a cloud": "https://169.254.169.254/latest/meta-data/",
+	"the metadata service over IPv6":  "https://[fd00:ec2::254]/latest/meta-data/",
+	"a link-local IPv6 address":       "https://[fe80::1]/hook",
+	"an IPv6 address with a zone":     "https://[fe80::1%25lo]/hook",
+	"a unique local IPv6 address":     "https://[fd12:3456::1]/hook",
+	"a multicast address":             "https://224.0.0.1/hook",
+	"the broadcast address":           "https://255.255.255.255/hook",
+	"a network for documentation":     "https://192.0.2.1/hook",
+	"localhost":                       "https://localhost/hook",
+	"localhost with a dot":            "https://LocalHost./hook",
+	"a name without a domain":         "https://postgres/hook",
+	"an internal name":                "https://metadata.google.internal/computeMetadata/v1/",
+	"no TLS":                          "http://93.184.216.34/hook",
+	"no TLS at a name":                "http://example.com/hook",
+	"the port of SSH":                 "https://93.184.216.34:22/hook",
+	"the port of Postgres at a name":  "https://example.com:5432/hook",
+	"port 0":                          "https://example.com:0/hook",
+	"another scheme":                  "ftp://example.com/hook",
+	"a file":                          "file:///etc/passwd",
+	"gopher":                          "gopher://example.com:443/_GET",
+	"a user name":                     "https://example.com@127.0.0.1/hook",
+	"a user name before a public one": "https://127.0.0.1@example.com/hook",
+	"no host":                         "https:///hook",
+	"no scheme":                       "example.com/hook",
+	"a backslash":                     `https://example.com\@127.0.0.1/hook`,
+	"a line feed":                     "https://example.com/\r\nHost: x",
+	"a host that is not ASCII":        "https://ex\u00e4mple.com/hook",
+	"full-width digits":               "https://\uff11\uff12\uff17.0.0.1/hook",
+	"percent-encoded digits":          "https://%31%32%37.0.0.1/hook",
+	"a fragment":                      "https://example.com/hook#x",
+	"a long URL":                      "https://example.com/" + strings.Repeat("x", 2000),
+}
+
+func TestForbiddenTargets(t *testing.T) {
+	t.Parallel()
+	guard := egress.New(egress.Options{Resolver: newDNS(t, nil).resolver})
+	client := guard.Client(5 * time.Second)
+	for what, text := range forbidden {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			wantRefused(t, guard.Check(t.Context(), text))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, text, strings.NewReader("{}"))
+			if err != nil {
+				return // net/http cannot even make a request of it
+			}
+			response, err := client.Do(request)
+			if err == nil {
+				response.Body.Close()
+			}
+			if _, unknown := errors.AsType[*net.DNSError](err); !unknown {
+				wantRefused(t, err)
+			}
+		})
+	}
+}
+
+func TestAllowedTargets(t *testing.T) {
+	t.Parallel()
+	guard := egress.New(egress.Options{Resolver: newDNS(t, map[string][]string{"example.com.": {"93.184.216.34"}}).resolver})
+	for _, text := range []string{
+		"https://93.184.216.34/hook", "https://93.184.216.34:8443", "https://[2606:2800:220:1:248:1893:25c8:1946]:443/hook", "https://example.com:443/hook?x=%20",
+		"HTTPS://Example.COM./", "https://xn--exmple-cua.com/", "https://unknown.example.com/hook", "https://a_b.example.com/hook",
+	} {
+		if err := guard.Check(t.Context(), text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestNamesOfForbiddenAddresses: the addresses of a name are checked when the URL is
+// stored, and again when a connection is opened.
+func TestNamesOfForbiddenAddresses(t *testing.T) {
+	t.Parallel()
+	sink := newSink(t)
+	dns := newDNS(t, map[string][]string{
+		"private.example.com.": {"10.0.0.1"}, "loopback.example.com.": {"127.0.0.1"}, "mixed.example.com.": {"93.184.216.34", "127.0.0.1"},
+	})
+	// The port of the sink is allowed elsewhere, so that only the address is wrong.
+	guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, "198.51.100.0/24:"+sink.port)})
+	for _, name := range []string{"private", "loopback", "mixed"} {
+		err := guard.Check(t.Context(), fmt.Sprintf("https://%s.example.com:%s/hook", name, sink.port))
+		wantRefused(t, err)
+		if strings.ContainsAny(err.Error(), "0123456789") {
+			t.Errorf("the error tells the address: %v", err)
+		}
+	}
+	for _, scheme := range []string{"https", "http"} {
+		wantRefused(t, post(t, guard, scheme+"://loopback.example.com:"+sink.port+"/hook"))
+	}
+	if made := sink.connections.Load(); made > 0 {
+		t.Errorf("%d connections to a forbidden address", made)
+	}
+}
+
+// TestRebinding: a name that resolves to a public address when the URL is checked, and to
+// a private one when the connection is opened, reaches nothing.
+func TestRebinding(t *testing.T) {
+	t.Parallel()
+	sink := newSink(t)
+	dns := newDNS(t, map[string][]string{"rebind.example.com.": {"198.51.100.7"}})
+	guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, "198.51.100.0/24:"+sink.port)})
+	text := "http://rebind.example.com:" + sink.port + "/hook"
+	if err := guard.Check(t.Context(), text); err != nil {
+		t.Fatalf("before the rebinding: %v", err)
+	}
+	dns.set("rebind.example.com.", "127.0.0.1")
+	wantRefused(t, post(t, guard, text))
+	if made := sink.connections.Load(); made > 0 {
+		t.Errorf("%d connections to a forbidden address", made)
+	}
+	if dns.lookups() < 2 {
+		t.Errorf("the name was looked up %d times, want again for the connection", dns.lookups())
+	}
+}
+
+// TestAllowedNetworks: an operator can allow networks, and then a plain connection, too.
+func TestAllowedNetworks(t *testing.T) {
+	t.Parallel()
+	sink := newSink(t)
+	dns := newDNS(t, map[string][]string{"hook.example.com.": {"127.0.0.1"}})
+	target := "http://hook.example.com:" + sink.port
+	for allow, allowed := range map[string]bool{
+		"127.0.0.1": true, "127.0.0.0/8": true, "127.0.0.1:" + sink.port: true, "127.0.0.1:1": false, "127.0.0.2": false, "[::1]:" + sink.port: false, "10.0.0.0/8": false,
+	} {
+		guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, allow)})
+		for what, err := range map[string]error{
+			"checking a name": guard.Check(t.Context(), target), "posting to a name": post(t, guard, target),
+			"checking an address": guard.Check(t.Context(), sink.URL), "posting to an address": post(t, guard, sink.URL),
+		} {
+			if allowed && err != nil {
+				t.Errorf("%s with %s: %v", what, allow, err)
+			}
+			if !allowed {
+				wantRefused(t, err)
+			}
+		}
+	}
+}
+
+// TestRedirects: the client follows no redirect, wherever it leads.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	sink := newSink(t)
+	redirecting := httptest.NewServer(http.RedirectHandler(sink.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(redirecting.Close)
+	guard := egress.New(egress.Options{Allow: egress.Loopback})
+	response, err := guard.Client(5*time.Second).Post(redirecting.URL, "application/json", strings.NewReader("{}")) //nolint:noctx // short
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusTemporaryRedirect || sink.connections.Load() > 0 {
+		t.Errorf("status %d and %d connections to the target of the redirect", response.StatusCode, sink.connections.Load())
+	}
+}
+
+// TestProxy: all requests go through the proxy, which resolves the names.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Value
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.Method + " " + r.Host)
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(proxy.Close)
+	address, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns := newDNS(t, nil)
+	guard := egress.New(egress.Options{Resolver: dns.resolver, Proxy: address, Allow: egress.Loopback})
+	if err := guard.Check(t.Context(), "https://hook.example.com/"); err != nil {
+		t.Error(err)
+	}
+	if err := post(t, guard, "https://hook.example.com/"); err == nil {
+		t.Error("the request succeeded, although the proxy refused it")
+	}
+	if got := asked.Load(); got != "CONNECT hook.example.com:443" {
+		t.Errorf("the proxy got %v", got)
+	}
+	asked.Store("nothing")
+	for _, text := range []string{"https://10.0.0.1/", "http://hook.example.com/", "https://hook.example.com:22/"} {
+		wantRefused(t, guard.Check(t.Context(), text))
+		wantRefused(t, post(t, guard, text))
+	}
+	if got := asked.Load(); got != "nothing" || dns.lookups() > 0 {
+		t.Errorf("the proxy got %v, and %d names were looked up", got, dns.lookups())
+	}
+}
+
+// TestEnvironmentProxy: a proxy of the environment would make the connections to it, so
+// that the address of the target is not checked.
+func TestEnvironmentProxy(t *testing.T) {
+	sink := newSink(t)
+	t.Setenv("HTTP_PROXY", sink.URL)
+	t.Setenv("HTTPS_PROXY", sink.URL)
+	// The address of the proxy is allowed, so that only the address of the target is wrong.
+	guard := egress.New(egress.Options{Resolver: newDNS(t, map[string][]string{"hook.example.com.": {"10.0.0.1"}}).resolver, Allow: egress.Loopback})
+	wantRefused(t, post(t, guard, "https://hook.example.com/"))
+	if made := sink.connections.Load(); made > 0 {
+		t.Errorf("%d connections to the proxy", made)
+	}
+}
+
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ErrorLog = nil
+	t.Cleanup(server.Close)
+	if err := post(t, egress.New(egress.Options{Allow: egress.Loopback}), server.URL); err == nil {
+		t.Error("a certificate of an unknown authority was accepted")
+	}
+	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	if err := post(t, egress.New(egress.Options{Allow: egress.Loopback, RootCAs: roots}), server.URL); err != nil {
+		t.Errorf("a valid certificate: %v", err)
+	}
+}
+
+func TestParseNetwork(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"10.1.0.0/16", "10.1.2.3", "10.1.2.3:8080", "10.1.0.0/16:8080", "fd00::/8", "::1", "[::1]", "[fd00::/8]:8080"} {
+		if _, err := egress.ParseNetwork(text); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, text := range []string{"", "x", "10.1.2.3/16", "10.1.0.0/33", "10.1.2.3:", "10.1.2.3:0", "10.1.2.3:65536", "10.1.2.3:x", "fe80::1%lo", "[::1", "[::1]x", "[10.1.2.3]:80", "example.com", ":80", "10.0.0.0/8 "} {
+		if _, err := egress.ParseNetwork(text); err == nil {
+			t.Errorf("%q was read as a network", text)
+		}
+	}
+}
+
+// wantRefused fails the test unless the error is that of a URL that is not allowed.
+func wantRefused(t *testing.T, err error) {
+	t.Helper()
+	if _, refused := errors.AsType[*egress.RefusedError](err); !refused {
+		t.Errorf("error %v, want a RefusedError", err)
+	}
+}
+
+// networks reads networks.
+func networks(t *testing.T, texts ...string) []egress.Network {
+	t.Helper()
+	var all []egress.Network
+	for _, text := range texts {
+		network, err := egress.ParseNetwork(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, network)
+	}
+	return all
+}
+
+// post sends a request and reads the response.
+func post(t *testing.T, guard *egress.Guard, text string) error {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, text, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := guard.Client(10 * time.Second)
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+// sink is a server on the loopback interface that counts its connections.
+type sink struct {
+	*httptest.Server
+	port        string
+	connections atomic.Int64
+}
+
+func newSink(t *testing.T) *sink {
+	t.Helper()
+	s := &sink{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.connections.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	_, s.port, _ = net.SplitHostPort(s.Listener.Addr().String())
+	return s
+}
+
+// dnsServer is a DNS server on the loopback interface (RFC 1035).
+type dnsServer struct {
+	resolver *net.Resolver
+
+	mu      sync.Mutex
+	records map[string][]string // IPv4 addresses by name, with a dot at the end
+	asked   int
+}
+
+// newDNS starts a DNS server. Any other name does not exist.
+func newDNS(t *testing.T, records map[string][]string) *dnsServer {
+	t.Helper()
+	listener, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // returns at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	s := &dnsServer{records: records}
+	address := listener.LocalAddr().String()
+	s.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", address)
+	}}
+	go func() {
+		buffer := make([]byte, 1500)
+		for {
+			n, from, err := listener.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = listener.WriteTo(s.reply(buffer[:n]), from)
+		}
+	}()
+	return s
+}
+
+// set replaces the records of a name.
+func (s *dnsServer) set(name string, addresses ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records[name] = addresses
+}
+
+// lookups returns the number of queries for IPv4 addresses.
+func (s *dnsServer) lookups() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
+// reply returns the response to a query with one question.
+func (s *dnsServer) reply(query []byte) []byte {
+	const header, typeA = 12, 1
+	name, at := "", header
+	for length := int(query[at]); length > 0; length = int(query[at]) {
+		name += string(query[at+1:at+1+length]) + "."
+		at += 1 + length
+	}
+	at++
+	kind := binary.BigEndian.Uint16(query[at:])
+	question := query[header : at+4]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addresses, known := s.records[strings.ToLower(name)]
+	flags := uint16(0x8180) // a response without an error
+	if !known {
+		flags |= 3 // the name does not exist
+	}
+	if kind != typeA {
+		addresses = nil
+	} else {
+		s.asked++
+	}
+	response := append([]byte{}, query[:2]...)
+	for _, field := range []uint16{flags, 1, uint16(len(addresses)), 0, 0} {
+		response = binary.BigEndian.AppendUint16(response, field)
+	}
+	response = append(response, question...)
+	for _, address := range addresses {
+		response = append(response, 0xC0, header, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4) // the name in the question, class IN, 0 s
+		response = append(response, netip.MustParseAddr(address).AsSlice()...)
+	}
+	return response
+}

@@ -1,0 +1,55 @@
+package webhook
+
+import (
+	"encoding/hex"
+	"regexp"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// TestType is the type of an event that tests a webhook.
+const TestType = "webhook.test"
+
+// The prefixes of ids. A UUIDv7 (RFC 9562) in hexadecimal follows, so that ids sort by time.
+const (
+	idPrefix         = "wh_"
+	deliveryIDPrefix = "dlv_"
+	testIDPrefix     = "evt_test_"
+)
+
+var (
+	idPattern         = regexp.MustCompile(`^wh_[0-9a-f]{32}$`)
+	deliveryIDPattern = regexp.MustCompile(`^dlv_[0-9a-f]{32}$`)
+)
+
+// NewID returns the id of a new webhook.
+func NewID() (string, error) { return newID(idPrefix) }
+
+// NewDeliveryID returns the id of a new delivery.
+func NewDeliveryID() (string, error) { return newID(deliveryIDPrefix) }
+
+// NewTestID returns the id of a new webhook.test event, which is in no feed.
+func NewTestID() (string, error) { return newID(testIDPrefix) }
+
+func newID(prefix string) (string, error) {
+	id, err := uuid.NewV7()
+	return prefix + hex.EncodeToString(id[:]), err
+}
+
+// IsID reports whether text has the form of the id of a webhook.
+func IsID(text string) bool { return idPattern.MatchString(text) }
+
+// IsDeliveryID reports whether text has the form of the id of a delivery.
+func IsDeliveryID(text string) bool { return deliveryIDPattern.MatchString(text) }
+
+// FirstDeliveryID returns an id that is less than those of all deliveries made from a time
+// on, to the millisecond, and not less than those before.
+func FirstDeliveryID(at time.Time) string {
+	var id [16]byte
+	milliseconds := uint64(max(at.UnixMilli(), 0)) //nolint:gosec // not negative
+	for i := range 6 {
+		id[i] = byte(milliseconds >> (40 - 8*i)) //nolint:gosec // a byte of the number
+	}
+	return deliveryIDPrefix + hex.EncodeToString(id[:])
+}

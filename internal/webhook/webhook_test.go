@@ -1,0 +1,122 @@
+package webhook_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/webhook"
+)
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 100 {
+		secret := webhook.NewSecret()
+		text := secret.Reveal()
+		if seen[text] || len(secret.Key()) != 32 || !strings.HasPrefix(text, "whsec_") {
+			t.Fatalf("secret %q of %d bytes, seen before: %t", text, len(secret.Key()), seen[text])
+		}
+		seen[text] = true
+		parsed, err := webhook.ParseSecret(text)
+		if err != nil || !bytes.Equal(parsed.Key(), secret.Key()) {
+			t.Errorf("%s was read as %s: %v", text, parsed.Reveal(), err)
+		}
+		for _, shown := range []string{fmt.Sprint(secret), fmt.Sprintf("%v %+v %#v %s %q", secret, secret, secret, secret, secret), fmt.Sprintf("%+v", []webhook.Secret{secret})} {
+			if strings.Contains(shown, text[6:]) || strings.Contains(shown, fmt.Sprint(secret.Key()[:3])) {
+				t.Errorf("the secret is shown in %q", shown)
+			}
+		}
+	}
+	for _, text := range []string{"", "whsec_", "whsec_AAAA", strings.Repeat("A", 44), "whsec_" + strings.Repeat("A", 88) + "AAAA", "whsec_" + strings.Repeat("*", 44), "WHSEC_" + strings.Repeat("A", 44)} {
+		if _, err := webhook.ParseSecret(text); err == nil {
+			t.Errorf("%q was read as a secret", text)
+		}
+	}
+}
+
+func vault(t *testing.T, keys ...byte) *webhook.Vault {
+	t.Helper()
+	var all [][]byte
+	for _, key := range keys {
+		all = append(all, bytes.Repeat([]byte{key}, webhook.VaultKeyLength))
+	}
+	made, err := webhook.NewVault(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func TestVault(t *testing.T) {
+	t.Parallel()
+	at := webhook.Endpoint{AccountID: 7, ID: "wh_1"}
+	secret := webhook.NewSecret()
+	plain, first, second, both := vault(t), vault(t, 1), vault(t, 2), vault(t, 2, 1)
+	for what, test := range map[string]struct {
+		stored []byte
+		open   *webhook.Vault
+		at     webhook.Endpoint
+		fault  string // in the error; "": none
+	}{
+		"without a key":                 {plain.Seal(at, secret), plain, at, ""},
+		"stored before there was a key": {plain.Seal(at, secret), first, at, ""},
+		"with the key":                  {first.Seal(at, secret), first, at, ""},
+		"with a new key before it":      {first.Seal(at, secret), both, at, ""},
+		"sealed with the new key":       {both.Seal(at, secret), second, at, ""},
+		"with another key":              {first.Seal(at, secret), second, at, "PETSTORE_SECRET_KEY"},
+		"no key any more":               {first.Seal(at, secret), plain, at, "PETSTORE_SECRET_KEY"},
+		"of another webhook":            {first.Seal(at, secret), first, webhook.Endpoint{AccountID: 7, ID: "wh_2"}, "another webhook"},
+		"of another account":            {first.Seal(at, secret), first, webhook.Endpoint{AccountID: 8, ID: "wh_1"}, "another webhook"},
+		"damaged":                       {flipLast(first.Seal(at, secret)), first, at, "damaged"},
+		"cut":                           {first.Seal(at, secret)[:10], first, at, "PETSTORE_SECRET_KEY"},
+		"empty":                         {nil, first, at, "damaged"},
+		"another version":               {append([]byte{9}, secret.Key()...), first, at, "damaged"},
+	} {
+		opened, err := test.open.Open(test.at, test.stored)
+		switch {
+		case test.fault == "" && (err != nil || opened.Reveal() != secret.Reveal()):
+			t.Errorf("%s: %v", what, err)
+		case test.fault != "" && (err == nil || !strings.Contains(err.Error(), test.fault)):
+			t.Errorf("%s: error %v, want one with %q", what, err, test.fault)
+		}
+	}
+	sealed := first.Seal(at, secret)
+	if bytes.Contains(sealed, secret.Key()) || bytes.Equal(sealed, first.Seal(at, secret)) {
+		t.Error("a sealed secret has the secret, or is the same twice")
+	}
+	if _, err := webhook.NewVault(make([]byte, 31)); err == nil {
+		t.Error("a key of 31 bytes was accepted")
+	}
+}
+
+func flipLast(sealed []byte) []byte {
+	sealed[len(sealed)-1] ^= 1
+	return sealed
+}
+
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	id, err := webhook.NewID()
+	if err != nil || !webhook.IsID(id) || webhook.IsDeliveryID(id) {
+		t.Errorf("webhook id %q: %v", id, err)
+	}
+	before := webhook.FirstDeliveryID(time.Now())
+	var ids []string
+	for range 100 {
+		id, err := webhook.NewDeliveryID()
+		if err != nil || !webhook.IsDeliveryID(id) || webhook.IsID(id) {
+			t.Fatalf("delivery id %q: %v", id, err)
+		}
+		ids = append(ids, id)
+	}
+	if !slices.IsSorted(ids) || ids[0] <= before || ids[len(ids)-1] >= webhook.FirstDeliveryID(time.Now().Add(time.Millisecond)) {
+		t.Errorf("ids from %s to %s do not sort by time", ids[0], ids[len(ids)-1])
+	}
+	if webhook.IsID("wh_") || webhook.IsID(id+"0") || webhook.IsID(strings.ToUpper(id)) {
+		t.Error("a malformed id was accepted")
+	}
+}
