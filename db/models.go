@@ -207,3 +207,54 @@ type SigningKey struct {
 	Purpose string
 	Secret  []byte
 }
+
+// The endpoints that receive events. An account has at most 20 that are not deleted.
+type Webhook struct {
+	// The account that the row belongs to.
+	AccountID int64
+	// wh_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
+	ID  string
+	URL string
+	// The types of the events that the endpoint receives; {*} means all.
+	Types       []string
+	Description *string
+	Status      string
+	// manual: by a request. failing: after 5 days without a success. gone: the endpoint returned 410. NULL: the webhook is enabled.
+	DisabledReason *string
+	// The secret that signs, sealed under PETSTORE_SECRET_KEY if that was set (see internal/webhook).
+	Secret []byte
+	// The secret before the last rotation. It signs too until previous_until.
+	PreviousSecret []byte
+	PreviousUntil  *time.Time
+	// The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.
+	AfterSequence int64
+	// The first failed attempt after the last success; NULL: the last attempt succeeded, or there was none.
+	FailingSince *time.Time
+	// False after a change of the status or the types, until the worker has adapted the messages that wait.
+	Settled   bool
+	CreatedAt time.Time
+	// When the webhook was deleted. The sweep deletes its deliveries and then the row.
+	DeletedAt *time.Time
+}
+
+// Which event is sent to which endpoint, kept for 30 days.
+type WebhookDelivery struct {
+	// The account that the row belongs to.
+	AccountID int64
+	// dlv_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
+	ID        string
+	WebhookID string
+	// The id of the event, which is the header webhook-id of every attempt.
+	EventID string
+	// The number of the event in the feed; NULL for webhook.test, which is not in the feed.
+	Sequence *int64
+	Type     string
+	// The event of webhook.test; NULL for the others, which are read from the feed.
+	Body   []byte
+	Status string
+	// An array of {at, durationMs, httpStatus?, error?}, oldest first.
+	Attempts []byte
+	// When the delivery is due; NULL unless it is pending.
+	NextAttemptAt *time.Time
+	CreatedAt     time.Time
+}

@@ -21,11 +21,11 @@ INSERT INTO webhooks (account_id, id, url, types, description, secret, after_seq
 SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
 FROM account_state
 WHERE account_state.account_id = @account_id
-RETURNING id, url, types, description, status, disabled_reason, previous_until, created_at;
+RETURNING id, url, types, description, status, disabled_reason, created_at;
 
 -- name: WebhookList :many
 -- Returns the webhooks of an account by id.
-SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+SELECT id, url, types, description, status, disabled_reason, created_at
 FROM webhooks
 WHERE account_id = @account_id
   AND deleted_at IS NULL
@@ -34,7 +34,7 @@ ORDER BY id
 LIMIT (SELECT @page_size::int);
 
 -- name: WebhookGet :one
-SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+SELECT id, url, types, description, status, disabled_reason, created_at
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
@@ -42,7 +42,7 @@ WHERE account_id = @account_id
 
 -- name: WebhookGetLocked :one
 -- Returns a webhook and locks it until the transaction ends.
-SELECT id, url, types, description, status, disabled_reason, previous_until, created_at
+SELECT id, url, types, description, status, disabled_reason, after_sequence, created_at
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
@@ -65,7 +65,7 @@ FROM account_state
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = @id
   AND account_state.account_id = @account_id
-RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.previous_until, webhooks.created_at;
+RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.created_at;
 
 -- name: WebhookDelete :exec
 -- Marks a webhook as deleted. The sweep deletes its deliveries.
@@ -83,7 +83,7 @@ SET secret = @secret,
 WHERE account_id = @account_id
   AND id = @id
   AND deleted_at IS NULL
-RETURNING id, url, types, description, status, disabled_reason, previous_until, created_at;
+RETURNING id, url, types, description, status, disabled_reason, created_at;
 
 -- name: WebhookDeliveryList :many
 -- Returns the deliveries of a webhook with some of the statuses, newest first. Each branch
@@ -135,14 +135,14 @@ WHERE account_id = @account_id
 RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
 
 -- name: ReplayEvents :many
--- Returns events of some types in a range of numbers. The first is returned whatever its
--- type, because the cursor names it.
+-- Returns events of some types in a range of numbers. The first and the last of the range
+-- are returned whatever their type, because cursors name them.
 SELECT sequence, nonce, type
 FROM events
 WHERE account_id = @account_id
   AND sequence >= @first
   AND sequence <= @last
-  AND (type = ANY (@types::text[]) OR sequence = @first)
+  AND (type = ANY (@types::text[]) OR sequence IN (@first, @last))
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
@@ -155,9 +155,9 @@ FROM (SELECT unnest(@ids::text[]) AS id, unnest(@event_ids::text[]) AS event_id,
 LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: WebhooksToSweep :many
--- Returns webhooks that have deliveries to delete, perhaps. An enabled webhook has one more
--- often than a disabled one, but each costs only a look at an index.
-SELECT account_id, id, deleted_at
+-- Returns webhooks of all accounts, whose old deliveries are to be deleted. All deliveries
+-- of a deleted one are, once the worker needs them no more.
+SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone
 FROM webhooks
 WHERE (account_id, id) > (@after_account::bigint, @after_id::text)
 ORDER BY account_id, id
@@ -175,9 +175,10 @@ WHERE webhook_deliveries.account_id = @account_id
 -- name: WebhookForget :execrows
 -- Deletes the row of a deleted webhook, whose deliveries are gone.
 DELETE FROM webhooks
-WHERE account_id = @account_id
-  AND id = @id
-  AND deleted_at IS NOT NULL
+WHERE webhooks.account_id = @account_id
+  AND webhooks.id = @id
+  AND webhooks.deleted_at IS NOT NULL
+  AND webhooks.settled
   AND NOT EXISTS (SELECT FROM webhook_deliveries AS d WHERE d.account_id = @account_id AND d.webhook_id = @id);
 
 -- name: StoreDeleteWebhookDeliveries :execrows

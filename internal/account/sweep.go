@@ -100,8 +100,8 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 	return err
 }
 
-// sweptTables returns the deletions of a store, its stored responses and the keys of its
-// account, in an order as that of storeTables.
+// sweptTables returns the deletions of a store, its stored responses, its webhooks and the
+// keys of its account, in an order as that of storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
@@ -109,6 +109,12 @@ func sweptTables(queries *db.Queries) []deletion {
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteEvents(ctx, db.StoreDeleteEventsParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteWebhookDeliveries(ctx, db.StoreDeleteWebhookDeliveriesParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteWebhooks(ctx, db.StoreDeleteWebhooksParams{AccountID: id, BatchSize: batch})
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteKeyUses(ctx, db.StoreDeleteKeyUsesParams{AccountID: id, BatchSize: batch})

@@ -31,6 +31,8 @@ var (
 	errMessageNotFound   = &httpjson.Error{Status: 404, Code: "message_not_found", Message: "Your account has no message with this id. Check the id and the account of your key."}
 	errAPIKeyNotFound    = &httpjson.Error{Status: 404, Code: "api_key_not_found", Message: "Your account has no API key with this id, or the key is revoked. Check the id."}
 	errSandboxNotFound   = &httpjson.Error{Status: 404, Code: "sandbox_not_found", Message: "Your account has no sandbox with this id, or it is deleted or expired. Check the id."}
+	errWebhookNotFound   = &httpjson.Error{Status: 404, Code: "webhook_not_found", Message: "Your account has no webhook with this id. Check the id and the account of your key."}
+	errDeliveryNotFound  = &httpjson.Error{Status: 404, Code: "delivery_not_found", Message: "The webhook has no delivery with this id. Check the id."}
 	errMethodNotAllowed  = &httpjson.Error{Status: 405, Code: "method_not_allowed", Message: "This path does not support this method. Use a method that the header Allow lists."}
 
 	errCategoryExists    = &httpjson.Error{Status: 409, Code: "category_exists", Message: "Another category has this name, ignoring case. Choose another name."}
@@ -50,6 +52,9 @@ var (
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
 
+	errTooManyWebhooks = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
+	errWebhookDisabled = &httpjson.Error{Status: 409, Code: "webhook_disabled", Message: "The webhook is disabled. Enable it first."}
+
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
 
 	errCursorExpired   = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
@@ -58,6 +63,7 @@ var (
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
 	errIdempotencyKeyReused = &httpjson.Error{Status: 422, Code: "idempotency_key_reused", Message: "This Idempotency-Key was used for another path or body. Use a new key for each new request."}
 	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "`expiresAt` is after the expiry of your own API key. Send an earlier time, or use a key that expires later."}
+	errURLNotAllowed        = &httpjson.Error{Status: 422, Code: "url_not_allowed", Message: "`url` is not allowed. Send an https URL with a public host."}
 	errUnknownPet           = &httpjson.Error{Status: 422, Code: "unknown_pet", Message: "The pet in petId does not exist. Create it first or send the id of another one."}
 
 	errRateLimited        = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
@@ -97,6 +103,8 @@ var errorReference = describe(
 		{errMessageNotFound, "Use the id from the response to `POST /messages`, with a key of the same account."},
 		{errAPIKeyNotFound, "Find the id with `GET /account/api-keys`, with a key of the same account. You cannot rotate a revoked key. Create a new one."},
 		{errSandboxNotFound, "Find the id with `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`. Create another one in that case."},
+		{errWebhookNotFound, "Find the id with `GET /webhooks`, with a key of the same account. A deleted webhook no longer exists."},
+		{errDeliveryNotFound, "Find the id with `GET /webhooks/{webhookId}/deliveries`. Deliveries are kept for 30 days."},
 		{errMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
 		{httpjson.ErrNotAcceptable, "Send `Accept: application/json`, or no `Accept` at all."},
 
@@ -116,6 +124,9 @@ var errorReference = describe(
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
 
+		{errTooManyWebhooks, "List the webhooks with `GET /webhooks`, and delete one that you do not need."},
+		{errWebhookDisabled, "Enable the webhook with `PATCH /webhooks/{webhookId}` and `{\"status\": \"enabled\"}`. Then retry."},
+
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},
 
 		{httpjson.ErrRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection. Open a new one and retry."},
@@ -126,6 +137,7 @@ var errorReference = describe(
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
 		{errExpiryBeyondCreator, "Send an `expiresAt` no later than the expiry of the key in the request, which `GET /account` shows. Without `expiresAt`, the new key expires with that key."},
+		{errURLNotAllowed, "Send an `https` URL whose host has only public addresses, with port 443 or 8443 and without a user name or fragment. The operator of the server can allow other networks."},
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},
 

@@ -24,13 +24,22 @@ type route struct {
 const (
 	rotatePath = "/account/api-keys/{apiKeyId}/rotate"
 	resetPath  = "/sandboxes/{sandboxId}/reset"
+
+	rotateWebhookPath = webhooksPath + "/{webhookId}/rotate"
+	testWebhookPath   = webhooksPath + "/{webhookId}/test"
+	retryDeliveryPath = webhooksPath + "/{webhookId}/deliveries/{deliveryId}/retry"
 )
 
+// withoutBody lists the paths whose POST reads no body.
+var withoutBody = []string{resetPath, testWebhookPath, retryDeliveryPath}
+
 // bodyOptional reports whether a request may omit the body, which then counts as {}.
-func (r route) bodyOptional() bool { return r.path == rotatePath }
+func (r route) bodyOptional() bool { return r.path == rotatePath || r.path == rotateWebhookPath }
 
 // readsBody reports whether the operation reads the body of a request.
-func (r route) readsBody(method string) bool { return methodHasBody(method) && r.path != resetPath }
+func (r route) readsBody(method string) bool {
+	return methodHasBody(method) && !slices.Contains(withoutBody, r.path)
+}
 
 // routes lists every operation, in the order of the spec.
 func (s *Server) routes() []route {
@@ -63,6 +72,17 @@ func (s *Server) routes() []route {
 		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
 
 		{"GET", eventsPath, auth.Read, s.listEvents},
+
+		{"GET", webhooksPath, auth.Admin, s.listWebhooks},
+		{"POST", webhooksPath, auth.Admin, s.createWebhook},
+		{"GET", webhooksPath + "/{webhookId}", auth.Admin, s.getWebhook},
+		{"PATCH", webhooksPath + "/{webhookId}", auth.Admin, s.updateWebhook},
+		{"DELETE", webhooksPath + "/{webhookId}", auth.Admin, s.deleteWebhook},
+		{"POST", rotateWebhookPath, auth.Admin, s.rotateWebhook},
+		{"POST", testWebhookPath, auth.Admin, s.testWebhook},
+		{"POST", webhooksPath + "/{webhookId}/replay", auth.Admin, s.replayWebhook},
+		{"GET", webhooksPath + "/{webhookId}/deliveries", auth.Admin, s.listWebhookDeliveries},
+		{"POST", retryDeliveryPath, auth.Admin, s.retryWebhookDelivery},
 
 		{"GET", "/account", auth.Read, s.getAccount},
 		{"GET", "/account/api-keys", auth.Admin, s.listAPIKeys},

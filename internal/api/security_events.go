@@ -20,9 +20,13 @@ const (
 	eventSandboxCreated       = "sandbox_created"
 	eventSandboxReset         = "sandbox_reset"
 	eventSandboxDeleted       = "sandbox_deleted"
+	eventWebhookCreated       = "webhook_created"
+	eventWebhookUpdated       = "webhook_updated"
+	eventWebhookDeleted       = "webhook_deleted"
+	eventWebhookRotated       = "webhook_rotated"
 )
 
-// changeEvent is a change of an API key or of a sandbox.
+// changeEvent is a change of an API key, of a sandbox or of a webhook.
 type changeEvent struct {
 	name   string
 	target slog.Attr
@@ -36,6 +40,11 @@ func recordKeyEvent(c *gin.Context, name string, targetKeyID int64) {
 // recordSandboxEvent adds a change of a sandbox to the log line of the request.
 func recordSandboxEvent(c *gin.Context, name string, targetAccountID int64) {
 	c.Set(eventKey, changeEvent{name, slog.Int64("target_account_id", targetAccountID)})
+}
+
+// recordWebhookEvent adds a change of a webhook to the log line of the request.
+func recordWebhookEvent(c *gin.Context, name, targetID string) {
+	c.Set(eventKey, changeEvent{name, slog.String("target_webhook_id", targetID)})
 }
 
 // securityAttributes returns the attributes of the security event of a request, or nil

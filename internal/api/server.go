@@ -17,12 +17,14 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/docs"
+	"petstore/internal/egress"
 	"petstore/internal/feed"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
 )
 
 // Version is the version of the API, info.version of the spec.
@@ -67,6 +69,11 @@ type Options struct {
 	// server rejects more of them immediately. Zero: no limit.
 	MaxInFlight int
 
+	// Egress decides which URLs webhooks may have; nil: public addresses with https.
+	Egress *egress.Guard
+	// Vault seals the secrets of webhooks; nil: they are stored as they are.
+	Vault *webhook.Vault
+
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
@@ -92,6 +99,8 @@ type Server struct {
 	turns       account.Turns // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
+	egress      *egress.Guard
+	vault       *webhook.Vault
 
 	openAPIJSON    document
 	openAPIYAML    document
@@ -128,6 +137,12 @@ func New(options Options) (*Server, error) {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
+	if options.Egress == nil {
+		options.Egress = egress.New(egress.Options{})
+	}
+	if options.Vault == nil {
+		options.Vault = &webhook.Vault{}
+	}
 	s := &Server{
 		db:             options.DB,
 		queries:        db.New(options.DB),
@@ -147,6 +162,8 @@ func New(options Options) (*Server, error) {
 		now:            options.Now,
 		compressor:     newCompressor(),
 		limits:         newLimits(options),
+		egress:         options.Egress,
+		vault:          options.Vault,
 	}
 	s.pets = newPetReader(s.reads)
 	s.committer = groupcommit.New(s.db, &s.turns)

@@ -19,6 +19,12 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 	if err := checkUntagged(c.Request); err != nil {
 		return result, err
 	}
+	return transactTagged(s, c, action)
+}
+
+// transactTagged is transact for a resource with an entity tag. The action checks the
+// precondition.
+func transactTagged[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	ctx, identity := c.Request.Context(), caller(c)
 	end, err := s.turns.Take(ctx, identity.AccountID, account.OneTurn)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -343,6 +344,51 @@ func (o *Object) Enum(name string, known ...string) *string {
 	}
 	return text
 }
+
+// Enums reads an array of at least one of the known strings, and returns each once, in
+// the order of the array.
+func (o *Object) Enums(name string, known ...string) []string {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	var items []jsontext.Value
+	if value.Kind() != '[' || json.Unmarshal(value, &items) != nil {
+		o.reject(name, "wrong_type", "must be an array of strings.")
+		return nil
+	}
+	var all []string
+	valid := true
+	for i, item := range items[:min(len(items), MaxValues)] {
+		text, err := jsontext.AppendUnquote(nil, item)
+		pointer := o.pointer.AppendToken(name).AppendToken(strconv.Itoa(i))
+		switch {
+		case item.Kind() != '"' || err != nil:
+			o.violations = append(o.violations, at(pointer, "wrong_type", fmt.Sprintf("Item %d of `%s` must be a string.", i, name)))
+			valid = false
+		case !slices.Contains(known, string(text)):
+			o.violations = append(o.violations, at(pointer, "not_in_enum", fmt.Sprintf("Item %d of `%s` must be one of %s.", i, name, QuotedList(known))))
+			valid = false
+		case !slices.Contains(all, string(text)):
+			all = append(all, string(text))
+		}
+	}
+	switch {
+	case len(items) == 0:
+		o.reject(name, "too_few", "must have at least one item.")
+		return nil
+	case len(items) > MaxValues:
+		o.reject(name, "too_many", fmt.Sprintf("must have at most %d items.", MaxValues))
+		return nil
+	case !valid:
+		return nil
+	}
+	return all
+}
+
+// Reject makes the value of a field a violation. The fault completes a sentence that begins
+// with the name of the field.
+func (o *Object) Reject(name, code, fault string) { o.reject(name, code, fault) }
 
 // Integer reads an integer, written without a decimal point or exponent.
 func (o *Object) Integer(name string, least, most int64) *int64 {

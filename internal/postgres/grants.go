@@ -74,6 +74,20 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"DELETE",
 	},
 	{"signing_keys", "SELECT (purpose, secret)"},
+	{
+		"webhook_deliveries",
+		"SELECT (account_id, id, webhook_id, event_id, type, status, attempts, next_attempt_at, created_at), " +
+			"INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt_at), " +
+			"UPDATE (status, next_attempt_at), " +
+			"DELETE",
+	},
+	{
+		"webhooks",
+		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, after_sequence, failing_since, settled, created_at, deleted_at), " +
+			"INSERT (account_id, id, url, types, description, secret, after_sequence), " +
+			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, settled, deleted_at), " +
+			"DELETE",
+	},
 }
 
 // servingSequences are the sequences that queries read explicitly.

@@ -20,13 +20,12 @@ import (
 // storeTables are the tables whose rows belong to an account.
 var storeTables = []string{
 	"account_state", "api_key_uses", "categories", "events", "idempotency_keys", "inventory", "messages", "orders", "pets", "sandbox_faults",
-
 	"webhook_deliveries", "webhooks",
 }
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
-var maintenance = []string{"APIKeyMarkUsed", "FeedEnds", "IdempotencyKeySweep"}
+var maintenance = []string{"APIKeyMarkUsed", "FeedEnds", "IdempotencyKeySweep", "WebhooksToSweep"}
 
 var (
 	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)

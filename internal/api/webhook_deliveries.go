@@ -1,0 +1,209 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/event"
+	"petstore/internal/httpjson"
+	"petstore/internal/webhook"
+)
+
+// replayWindow is the maximum number of events that one replay looks through.
+const replayWindow = 10_000
+
+// deliveryStatuses are the statuses of a delivery.
+var deliveryStatuses = []string{"pending", "delivered", "failed"}
+
+// delivery is the WebhookDelivery schema of the spec.
+type delivery struct {
+	ID            string         `json:"id"`
+	EventID       string         `json:"eventId"`
+	Type          string         `json:"type"`
+	Status        string         `json:"status"`
+	Attempts      jsontext.Value `json:"attempts"`
+	NextAttemptAt *time.Time     `json:"nextAttemptAt,omitempty"`
+	CreatedAt     time.Time      `json:"createdAt"`
+}
+
+func deliveryFrom(row db.WebhookDeliveryListRow) delivery {
+	return delivery{
+		ID: row.ID, EventID: row.EventID, Type: row.Type, Status: row.Status, Attempts: row.Attempts,
+		NextAttemptAt: inUTC(row.NextAttemptAt), CreatedAt: row.CreatedAt.UTC(),
+	}
+}
+
+// listWebhookDeliveries lists the deliveries to a webhook, newest first.
+func (s *Server) listWebhookDeliveries(c *gin.Context) error {
+	params := readParams(c)
+	p := newPage(c, params, defaultLimit, newestFirst)
+	statuses := deliveryStatuses
+	if status, given := params.Enum("status", deliveryStatuses...); given {
+		statuses = []string{status}
+	}
+	if err := params.Err(); err != nil {
+		return err
+	}
+	at, err := s.readWebhook(c)
+	if err != nil {
+		return err
+	}
+	return writePage(s, c, p, list[db.WebhookDeliveryListRow, delivery]{
+		find: func(ctx context.Context) ([]db.WebhookDeliveryListRow, error) {
+			return s.reads.WebhookDeliveryList(ctx, db.WebhookDeliveryListParams{
+				AccountID: p.account, WebhookID: at.ID, Statuses: statuses, BeforeID: p.after.Key, PageSize: p.queryLimit(),
+			})
+		},
+		count: func(ctx context.Context) (int64, error) {
+			return s.reads.WebhookDeliveryCount(ctx, db.WebhookDeliveryCountParams{AccountID: p.account, WebhookID: at.ID, Statuses: statuses})
+		},
+		item:     deliveryFrom,
+		cursorOf: func(row db.WebhookDeliveryListRow) httpjson.Position { return httpjson.Position{Key: row.ID} },
+	})
+}
+
+// retryWebhookDelivery makes a delivery due now, whatever its status.
+func (s *Server) retryWebhookDelivery(c *gin.Context) error {
+	if err := readParams(c).Err(); err != nil {
+		return err
+	}
+	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		id := c.Param("deliveryId")
+		if !webhook.IsDeliveryID(id) {
+			return nil, errDeliveryNotFound
+		}
+		row, err := queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: caller(c).AccountID, WebhookID: at.ID, ID: id})
+		return deliveryFrom(db.WebhookDeliveryListRow(row)), orNotFound(err, errDeliveryNotFound)
+	})
+}
+
+// replay is the WebhookReplay schema of the spec.
+type replay struct {
+	Deliveries int64   `json:"deliveries"`
+	Next       *string `json:"next,omitempty"`
+}
+
+// replayWebhook sends events again that a webhook missed while it was disabled.
+func (s *Server) replayWebhook(c *gin.Context) error {
+	in := s.decode(c, required("after"))
+	after := readEventID(in)
+	types := in.Enums("types", eventTypes...)
+	if err := in.Err(); err != nil {
+		return err
+	}
+	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		r := replayer{queries, caller(c).AccountID, at}
+		return r.replay(ctx, *after, r.both(types))
+	})
+}
+
+// readEventID reads the id of an event in the feed from the field after.
+func readEventID(in *input) *event.ID {
+	text := in.Text("after", 1, maxEventIDLength)
+	if text == nil {
+		return nil
+	}
+	id, ok := event.ParseID(*text)
+	if !ok {
+		in.Reject("after", "invalid_format", "must be the id of an event, such as `evt_1042_5f0c9a1e`.")
+	}
+	return &id
+}
+
+const maxEventIDLength = 64
+
+// replayer replays the feed of an account to a locked webhook.
+type replayer struct {
+	queries *db.Queries
+	account int64
+	to      db.WebhookGetLockedRow
+}
+
+// both returns the types that the webhook has and the request wants. A request without
+// types wants all.
+func (r replayer) both(wanted []string) []string {
+	has := r.to.Types
+	if slices.Contains(has, anyType) {
+		has = eventTypes
+	}
+	if wanted == nil {
+		return has
+	}
+	return slices.DeleteFunc(slices.Clone(has), func(name string) bool { return !slices.Contains(wanted, name) })
+}
+
+// replay makes deliveries of the events after one. It leaves out the events that the
+// worker has not dispatched yet, because the webhook gets them anyway. The error is
+// [errCursorExpired] or comes from the database.
+func (r replayer) replay(ctx context.Context, after event.ID, types []string) (any, error) {
+	if err := r.checkCursor(ctx, after); err != nil {
+		return nil, err
+	}
+	last := min(r.to.AfterSequence, after.Sequence+replayWindow)
+	if last <= after.Sequence {
+		return replay{}, nil
+	}
+	rows, err := r.queries.ReplayEvents(ctx, db.ReplayEventsParams{
+		AccountID: r.account, First: after.Sequence, Last: last, Types: types, PageSize: replayWindow + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	insert := db.ReplayInsertParams{AccountID: r.account, WebhookID: r.to.ID}
+	made := replay{}
+	for _, row := range rows {
+		id := event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
+		if row.Sequence == last && last < r.to.AfterSequence {
+			made.Next = new(id.String())
+		}
+		if row.Sequence == after.Sequence || !slices.Contains(types, row.Type) {
+			continue
+		}
+		deliveryID, err := webhook.NewDeliveryID()
+		if err != nil {
+			return nil, err
+		}
+		insert.Ids = append(insert.Ids, deliveryID)
+		insert.EventIds = append(insert.EventIds, id.String())
+		insert.Sequences = append(insert.Sequences, row.Sequence)
+		insert.Types = append(insert.Types, row.Type)
+	}
+	made.Deliveries = int64(len(insert.Ids))
+	if made.Deliveries == 0 {
+		return made, nil
+	}
+	_, err = r.queries.ReplayInsert(ctx, insert)
+	return made, err
+}
+
+// checkCursor returns [errCursorExpired] unless the feed has the event, or begins after it.
+func (r replayer) checkCursor(ctx context.Context, after event.ID) error {
+	expired := &feedQuery{account: r.account, after: &after}
+	if after.Sequence == 0 {
+		oldest, err := r.queries.EventOldest(ctx, r.account)
+		switch {
+		case after.Nonce != 0, err == nil && oldest.Sequence > 1:
+			return cursorExpired(ctx, r.queries, expired)
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		default:
+			return err
+		}
+	}
+	rows, err := r.queries.ReplayEvents(ctx, db.ReplayEventsParams{AccountID: r.account, First: after.Sequence, Last: after.Sequence, PageSize: 1})
+	switch {
+	case err != nil:
+		return err
+	case len(rows) == 0, rows[0].Nonce != int64(after.Nonce):
+		return cursorExpired(ctx, r.queries, expired)
+	default:
+		return nil
+	}
+}

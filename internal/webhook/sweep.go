@@ -1,0 +1,91 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/postgres"
+)
+
+// Retention is the time for which deliveries are kept.
+const Retention = 30 * 24 * time.Hour
+
+const (
+	sweepPage  = 100
+	sweepBatch = 1000 // rows per transaction
+
+	// afterAllDeliveries is greater than the id of every delivery.
+	afterAllDeliveries = deliveryIDPrefix + "g"
+)
+
+// statuses are those of deliveries. An index has the deliveries of each.
+var statuses = []string{"pending", "delivered", "failed"}
+
+// Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of
+// which the worker has stopped. It works in small transactions. Several processes may sweep
+// at once.
+func Sweep(ctx context.Context, database *postgres.DB, now time.Time) error {
+	page := db.WebhooksToSweepParams{PageSize: sweepPage}
+	for {
+		rows, err := db.New(database).WebhooksToSweep(ctx, page)
+		if err != nil {
+			return fmt.Errorf("webhook: sweeping: %w", err)
+		}
+		for _, row := range rows {
+			if err := sweepOne(ctx, database, row, FirstDeliveryID(now.Add(-Retention))); err != nil {
+				return fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err)
+			}
+			page.AfterAccount, page.AfterID = row.AccountID, row.ID
+		}
+		if len(rows) < sweepPage {
+			return nil
+		}
+	}
+}
+
+// sweepOne deletes deliveries of a webhook whose ids are before one. It deletes all of them,
+// and the webhook, if that is gone.
+func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweepRow, before string) error {
+	if row.IsGone {
+		before = afterAllDeliveries
+	}
+	for _, status := range statuses {
+		params := db.WebhookSweepDeliveriesParams{AccountID: row.AccountID, WebhookID: row.ID, Status: status, BeforeID: before, BatchSize: sweepBatch}
+		for swept := int64(sweepBatch); swept == sweepBatch; {
+			var err error
+			if swept, err = sweepStep(ctx, database, row.AccountID, func(queries *db.Queries) (int64, error) {
+				return queries.WebhookSweepDeliveries(ctx, params)
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	if !row.IsGone {
+		return nil
+	}
+	_, err := sweepStep(ctx, database, row.AccountID, func(queries *db.Queries) (int64, error) {
+		return queries.WebhookForget(ctx, db.WebhookForgetParams{AccountID: row.AccountID, ID: row.ID})
+	})
+	return err
+}
+
+// sweepStep runs a step in a transaction, unless another process sweeps the account. It
+// returns the number of rows that the step deleted.
+func sweepStep(ctx context.Context, database *postgres.DB, account int64, step func(*db.Queries) (int64, error)) (int64, error) {
+	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		queries := db.New(tx)
+		locked, err := queries.StoreTryLockSweep(ctx, account)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && !locked {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		return step(queries)
+	})
+}
