@@ -140,8 +140,8 @@ type httpRequest struct {
 	header            http.Header
 }
 
-// send sends the request and ignores the response.
-func (r httpRequest) send(t *testing.T, key string) {
+// send sends the request and returns the status of the response.
+func (r httpRequest) send(t *testing.T, key string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), r.method, r.url, strings.NewReader(r.body))
 	if err != nil {
@@ -155,6 +155,7 @@ func (r httpRequest) send(t *testing.T, key string) {
 		t.Fatal(err)
 	}
 	response.Body.Close()
+	return response.StatusCode
 }
 
 // TestAdminAddress: serve does not start without its admin address, and dev does.

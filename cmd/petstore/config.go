@@ -23,6 +23,7 @@ import (
 
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
 )
 
 // config is the configuration from the environment. No other code reads the
@@ -52,6 +53,11 @@ type config struct {
 	AccountRateLimit *int     `env:"PETSTORE_ACCOUNT_RATE_LIMIT"` // default: accountKeys times RateLimit
 	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
 	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
+
+	WebhookAllow []string       `env:"PETSTORE_WEBHOOK_ALLOW"`
+	WebhookProxy string         `env:"PETSTORE_WEBHOOK_PROXY"`
+	SecretKeys   []string       `env:"PETSTORE_SECRET_KEY"`
+	vault        *webhook.Vault // with SecretKeys
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
@@ -137,6 +143,9 @@ func (p *program) loadConfig(database bool) (config, error) {
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
 	wrong(!isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
+	mistakes = append(mistakes, parsed.webhookMistakes()...)
+	parsed.vault, err = parseVault(parsed.SecretKeys)
+	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
 	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
 	if len(mistakes) > 0 {

@@ -61,6 +61,7 @@ start again. If DATABASE_URL is set, dev uses that database instead.`,
 				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has validated it
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
 			}
+			c.WebhookAllow = append(c.WebhookAllow, loopback...)
 			return p.dev(cmd.Context(), c, open)
 		},
 	}

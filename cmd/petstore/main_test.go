@@ -115,6 +115,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s", "PETSTORE_URL=localhost:8080",
+		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16", "PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example", "PETSTORE_SECRET_KEY=MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=,hunter2",
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {
@@ -129,6 +130,8 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number 2 is not one",
 		"PETSTORE_REPLICA_MAX_LAG must be above 0s, but is 0s",
 		`PETSTORE_URL must be the http or https URL of the API without a query, such as https://api.example, but is "localhost:8080"`,
+		`PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has "10.1.2.3/16"`,
+		"PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy", "PETSTORE_SECRET_KEY must list keys of 32 random bytes in base64, as openssl rand -base64 32 makes them, but number 2 is not one",
 		"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL",
 	} {
 		if !strings.Contains(err.Error(), name) {

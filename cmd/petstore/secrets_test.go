@@ -32,7 +32,7 @@ func showsKeys(args []string) bool {
 func learnEnviron(environ []string) {
 	for _, variable := range environ {
 		switch name, value, _ := strings.Cut(variable, "="); name {
-		case "PGPASSWORD":
+		case "PGPASSWORD", "PETSTORE_SECRET_KEY":
 			theSecrets().Learn(name, value)
 		case "DATABASE_URL":
 			if parsed, err := pgx.ParseConfig(value); err == nil {

@@ -141,6 +141,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		replicas.Run,
 		handler.SweepIdempotencyKeys,
 		handler.SweepAccounts,
+		handler.SweepWebhooks,
 		handler.MaintainEvents,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
 	)
@@ -190,6 +191,8 @@ func apiOptions(c config) api.Options {
 		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
 		TrustedProxies: c.TrustedProxies,
 		MaxInFlight:    maxInFlight,
+		Egress:         c.guard(),
+		Vault:          c.vault,
 	}
 }
 

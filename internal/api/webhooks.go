@@ -158,7 +158,7 @@ type webhookFields struct {
 	url         *string
 	types       []string
 	description *string
-	cleared     bool // whether the description is null
+	cleared     bool // whether the field is null
 }
 
 // readWebhookFields reads the fields that a new webhook and a change have. The error is a

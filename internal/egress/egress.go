@@ -1,6 +1,6 @@
 // Package egress sends HTTP requests to URLs that clients of the API choose. It does not
-// connect to networks that those clients must not reach through the server, such as the
-// loopback interface, private networks and the metadata service of a cloud.
+// connect to networks that those clients must not reach. Examples are the loopback
+// interface, private networks and the metadata service of a cloud.
 //
 // The check that counts is made when a connection is opened, on the address itself. So a
 // name that resolves to another address by then does not help an attacker. [Guard.Check]

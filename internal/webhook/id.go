@@ -43,8 +43,8 @@ func IsID(text string) bool { return idPattern.MatchString(text) }
 // IsDeliveryID reports whether text has the form of the id of a delivery.
 func IsDeliveryID(text string) bool { return deliveryIDPattern.MatchString(text) }
 
-// FirstDeliveryID returns an id that is less than those of all deliveries made from a time
-// on, to the millisecond, and not less than those before.
+// FirstDeliveryID returns an id that divides deliveries by a time in milliseconds. The ids
+// of those made from then on are not less, and those of earlier ones are less.
 func FirstDeliveryID(at time.Time) string {
 	var id [16]byte
 	milliseconds := uint64(max(at.UnixMilli(), 0)) //nolint:gosec // not negative

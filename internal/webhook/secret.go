@@ -71,8 +71,17 @@ const (
 
 const keyIDLength = 4
 
-// VaultKeyLength is the length of a key of a vault in bytes.
-const VaultKeyLength = 32
+// VaultKey is a key of a [Vault]: 32 random bytes.
+type VaultKey [32]byte
+
+// ParseVaultKey reads a key in base64, as openssl rand -base64 32 makes it.
+func ParseVaultKey(text string) (VaultKey, error) {
+	key, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || len(key) != len(VaultKey{}) {
+		return VaultKey{}, errors.New("webhook: a key of a vault is 32 bytes in base64")
+	}
+	return VaultKey(key), nil
+}
 
 // Vault seals secrets with AES-256-GCM before they are stored. A copy of the database then
 // has no secret that works. A vault without keys stores secrets as they are. It is safe for
@@ -85,14 +94,11 @@ type vaultKey struct {
 }
 
 // NewVault returns a vault. It seals with the first key and opens with all, so that an
-// operator can replace the key.
-func NewVault(keys ...[]byte) (*Vault, error) {
+// operator can replace the key. The error is one of the cryptographic libraries.
+func NewVault(keys ...VaultKey) (*Vault, error) {
 	v := &Vault{}
 	for _, key := range keys {
-		if len(key) != VaultKeyLength {
-			return nil, fmt.Errorf("webhook: a key of a vault has %d bytes, not %d", VaultKeyLength, len(key))
-		}
-		block, err := aes.NewCipher(key)
+		block, err := aes.NewCipher(key[:])
 		if err != nil {
 			return nil, fmt.Errorf("webhook: %w", err)
 		}
@@ -100,7 +106,7 @@ func NewVault(keys ...[]byte) (*Vault, error) {
 		if err != nil {
 			return nil, fmt.Errorf("webhook: %w", err)
 		}
-		sum := sha256.Sum256(append([]byte("petstore webhook key id\x00"), key...))
+		sum := sha256.Sum256(append([]byte("petstore webhook key id\x00"), key[:]...))
 		v.keys = append(v.keys, vaultKey{[keyIDLength]byte(sum[:keyIDLength]), aead})
 	}
 	return v, nil

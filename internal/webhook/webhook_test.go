@@ -40,9 +40,9 @@ func TestSecrets(t *testing.T) {
 
 func vault(t *testing.T, keys ...byte) *webhook.Vault {
 	t.Helper()
-	var all [][]byte
+	var all []webhook.VaultKey
 	for _, key := range keys {
-		all = append(all, bytes.Repeat([]byte{key}, webhook.VaultKeyLength))
+		all = append(all, webhook.VaultKey{key})
 	}
 	made, err := webhook.NewVault(all...)
 	if err != nil {
@@ -88,8 +88,13 @@ func TestVault(t *testing.T) {
 	if bytes.Contains(sealed, secret.Key()) || bytes.Equal(sealed, first.Seal(at, secret)) {
 		t.Error("a sealed secret has the secret, or is the same twice")
 	}
-	if _, err := webhook.NewVault(make([]byte, 31)); err == nil {
-		t.Error("a key of 31 bytes was accepted")
+	if key, err := webhook.ParseVaultKey(strings.Repeat("A", 43) + "="); err != nil || key != (webhook.VaultKey{}) {
+		t.Errorf("a key of zeros was read as %v: %v", key, err)
+	}
+	for _, text := range []string{"", strings.Repeat("A", 44), strings.Repeat("A", 42) + "==", strings.Repeat("A", 43), strings.Repeat("*", 43) + "="} {
+		if _, err := webhook.ParseVaultKey(text); err == nil {
+			t.Errorf("%q was read as a key", text)
+		}
 	}
 }
 

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"petstore/internal/egress"
+	"petstore/internal/webhook"
+)
+
+// loopback are the networks that dev allows.
+var loopback = []string{"127.0.0.0/8", "::1/128"}
+
+// webhookMistakes lists the invalid settings of the guard. They contain no password.
+func (c config) webhookMistakes() (mistakes []string) {
+	for _, text := range c.WebhookAllow {
+		if _, err := egress.ParseNetwork(strings.TrimSpace(text)); err != nil {
+			mistakes = append(mistakes, fmt.Sprintf("PETSTORE_WEBHOOK_ALLOW must list IP addresses and networks with an optional port, such as 10.1.0.0/16, 10.1.2.3:8080 or [fd00::/8]:8080, but has %q", text))
+		}
+	}
+	if _, err := c.webhookProxy(); err != nil {
+		mistakes = append(mistakes, "PETSTORE_WEBHOOK_PROXY must be the URL of an HTTP proxy, such as http://proxy.example:3128")
+	}
+	return mistakes
+}
+
+// webhookProxy returns the URL of the proxy, or nil if there is none.
+func (c config) webhookProxy() (*url.URL, error) {
+	if c.WebhookProxy == "" {
+		return nil, nil //nolint:nilnil // there is no proxy
+	}
+	proxy, err := url.Parse(c.WebhookProxy)
+	if err != nil || proxy.Scheme != "http" && proxy.Scheme != "https" || proxy.Hostname() == "" || strings.Trim(proxy.Path, "/") != "" {
+		return nil, errors.New("the URL of the proxy is invalid")
+	}
+	return proxy, nil
+}
+
+// guard returns the guard of the URLs of webhooks. loadConfig has validated the settings.
+func (c config) guard() *egress.Guard {
+	var options egress.Options
+	for _, text := range c.WebhookAllow {
+		if network, err := egress.ParseNetwork(strings.TrimSpace(text)); err == nil {
+			options.Allow = append(options.Allow, network)
+		}
+	}
+	options.Proxy, _ = c.webhookProxy()
+	return egress.New(options)
+}
+
+// parseVault returns the vault with these keys. The error names the first invalid key by
+// its number.
+func parseVault(texts []string) (*webhook.Vault, error) {
+	keys := make([]webhook.VaultKey, len(texts))
+	for i, text := range texts {
+		var err error
+		if keys[i], err = webhook.ParseVaultKey(strings.TrimSpace(text)); err != nil {
+			return nil, fmt.Errorf("must list keys of 32 random bytes in base64, as openssl rand -base64 32 makes them, but number %d is not one", i+1)
+		}
+	}
+	return webhook.NewVault(keys...)
+}

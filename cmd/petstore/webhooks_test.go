@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"testing"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/webhook"
+)
+
+// TestLocalWebhooks: dev allows webhooks on the machine itself, and serve only in networks
+// that are configured. With a key, the database has sealed secrets.
+func TestLocalWebhooks(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	const secretKey = "cGV0c3RvcmUgdGVzdCBrZXkgb2YgMzIgYnl0ZXMhISE="
+	environ := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_SECRET_KEY=" + secretKey}
+	dev := begin(t, openDir(t), environ, "dev")
+	key := keyPattern.FindString(dev.expect("API key"))
+	base := dev.address()
+	const local = `{"url":"http://localhost:3000/hook","types":["*"]}`
+	post(t, base+"/webhooks", key, local)
+	if code := dev.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+
+	var account int64
+	var id string
+	var stored []byte
+	if err := database.Pool.QueryRow(t.Context(), "SELECT account_id, id, secret FROM webhooks").Scan(&account, &id, &stored); err != nil {
+		t.Fatal(err)
+	}
+	sealing, err := webhook.ParseVaultKey(secretKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vault, err := webhook.NewVault(sealing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := vault.Open(webhook.Endpoint{AccountID: account, ID: id}, stored)
+	if err != nil || bytes.Contains(stored, opened.Key()) {
+		t.Errorf("the secret is not sealed with PETSTORE_SECRET_KEY: %v", err)
+	}
+
+	for allow, want := range map[string]int{"": http.StatusUnprocessableEntity, "10.0.0.0/8": http.StatusUnprocessableEntity, "10.0.0.0/8,127.0.0.0/8:3000,::1": http.StatusCreated} {
+		server := begin(t, openDir(t), append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow), "serve")
+		request := httpRequest{method: http.MethodPost, url: server.address() + "/webhooks", body: local}
+		if got := request.send(t, key); got != want {
+			t.Errorf("a local webhook with PETSTORE_WEBHOOK_ALLOW=%s: status %d, want %d", allow, got, want)
+		}
+		if code := server.end(os.Interrupt); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}

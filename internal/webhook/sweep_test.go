@@ -1,0 +1,68 @@
+package webhook_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/webhook"
+)
+
+// TestSweep: old deliveries are deleted, and deleted webhooks once the worker needs them no
+// more.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	pool, err := postgres.Open(t.Context(), database.URL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	now := time.Now()
+	const deliveries = 2500 // several batches
+	if _, err := database.Pool.Exec(t.Context(), `
+		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
+		INSERT INTO account_state (account_id) VALUES (1), (2);
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, settled, deleted_at)
+		SELECT account_id, 'wh_' || md5(name), 'https://example.com', '{*}', '\x00', 0, CASE WHEN name = 'kept' THEN 'enabled' ELSE 'disabled' END,
+		       CASE WHEN name <> 'kept' THEN 'manual' END, name = 'gone', CASE WHEN name <> 'kept' THEN now() END
+		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`); err != nil {
+		t.Fatal(err)
+	}
+	// Half of the deliveries are a minute older than the retention, and half a minute newer.
+	for prefix, at := range map[string]time.Time{"old": now.Add(-webhook.Retention - time.Minute), "new": now.Add(-webhook.Retention + time.Minute)} {
+		if _, err := database.Pool.Exec(t.Context(), `
+			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
+			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || $2 || n), 20), webhooks.id, 'evt_1_00000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
+			FROM webhooks, generate_series(1, $3::int) AS n, LATERAL (SELECT (ARRAY['pending', 'delivered', 'failed'])[1 + n % 3] AS status) AS made`,
+			webhook.FirstDeliveryID(at), prefix, deliveries/2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // a second sweep changes nothing
+		if err := webhook.Sweep(t.Context(), pool, now); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := database.Pool.Query(t.Context(), `
+			SELECT w.account_id || ' ' || name || ' ' || count(d)
+			FROM webhooks AS w
+			JOIN unnest('{kept,gone,going}'::text[]) AS name ON w.id = 'wh_' || md5(name)
+			LEFT JOIN webhook_deliveries AS d ON d.account_id = w.account_id AND d.webhook_id = w.id
+			GROUP BY w.account_id, name
+			ORDER BY w.account_id, name`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"1 going 1250", "1 kept 1250", "2 going 1250", "2 kept 1250"}, left); diff != "" {
+			t.Errorf("webhooks and their deliveries (-want +got):\n%s", diff)
+		}
+	}
+}
