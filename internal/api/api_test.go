@@ -22,6 +22,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/egress"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/secretscan"
@@ -78,6 +79,7 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 		Log:            slog.New(slog.NewJSONHandler(p.log, nil)),
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
+		Egress:         egress.New(egress.Options{Resolver: noResolver}),
 	}
 	if p.replica != nil {
 		options.Replicas = p.replica.replicas
@@ -132,6 +134,9 @@ func searchResponse(t testing.TB, request *http.Request, received *http.Response
 	}
 	if received.StatusCode < http.StatusMultipleChoices && request.Method == http.MethodPost && (strings.HasPrefix(request.URL.Path, keysPath) || request.URL.Path == sandboxesPath) {
 		theSecrets().LearnKeys(string(text)) // shown only in this response
+	}
+	if received.StatusCode == http.StatusCreated && strings.HasPrefix(request.URL.Path, webhooksPath) {
+		learnWebhookSecret(t, text)
 	}
 }
 

@@ -279,6 +279,9 @@ func (p *petstore) everyOperation() []conditionalRequest {
 	category := fmt.Sprintf("/categories/%d", s.category())
 	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
 	faults := fmt.Sprintf("/sandboxes/sbx_%d/faults", sandbox)
+	p.deleteWebhooks()
+	hook, deleted := p.newWebhook("*").path(), p.newWebhook("*").path()
+	test := decode[delivery](p.do("POST", hook+"/test", nil).want(202))
 	return []conditionalRequest{
 		{"GET /pets", "/pets", nil, 200},
 		{"POST /pets", "/pets", object{"name": "Rex", "categoryId": s.category()}, 201},
@@ -303,6 +306,16 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"POST /messages", "/messages", object{"message": "hello"}, 202},
 		{"GET /messages/{messageId}", p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location"), nil, 200},
 		{"GET /events", "/events", nil, 200},
+		{"GET /webhooks", webhooksPath, nil, 200},
+		{"POST /webhooks", webhooksPath, object{"url": hookURL, "types": []string{"*"}}, 201},
+		{"GET /webhooks/{webhookId}", hook, nil, 200},
+		{"PATCH /webhooks/{webhookId}", hook, object{"description": rand.Text()}, 200},
+		{"DELETE /webhooks/{webhookId}", deleted, nil, 204},
+		{"POST /webhooks/{webhookId}/rotate", hook + "/rotate", object{"graceSeconds": 0}, 201},
+		{"POST /webhooks/{webhookId}/test", hook + "/test", nil, 202},
+		{"POST /webhooks/{webhookId}/replay", hook + "/replay", object{"after": "evt_0_00000000"}, 202},
+		{"GET /webhooks/{webhookId}/deliveries", hook + "/deliveries", nil, 200},
+		{"POST /webhooks/{webhookId}/deliveries/{deliveryId}/retry", hook + "/deliveries/" + test.ID + "/retry", nil, 202},
 		{"GET /account", "/account", nil, 200},
 		{"GET /account/api-keys", keysPath, nil, 200},
 		{"POST /account/api-keys", keysPath, object{"name": "x", "scope": "read"}, 201},

@@ -35,7 +35,7 @@ func operations() []operation {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
 			// the key with id 1 is the test's own
-			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{sandboxId}", "sbx_4711")
+			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
 			one.target = filled(ids.Replace(path), "1")
 			one.public = described.Security != nil && len(*described.Security) == 0
 			if described.RequestBody != nil {
@@ -58,10 +58,15 @@ func eachOperation(t *testing.T, test func(t *testing.T, o operation)) {
 	}
 }
 
+// isAdmin reports whether the operations on a path need the scope admin.
+func isAdmin(path string) bool {
+	return strings.HasPrefix(path, "/account/api-keys") || strings.HasPrefix(path, "/sandboxes") || strings.HasPrefix(path, "/webhooks")
+}
+
 // scope is the scope that the operation needs.
 func (o operation) scope() auth.Scope {
 	switch {
-	case strings.HasPrefix(o.path, "/account/api-keys"), strings.HasPrefix(o.path, "/sandboxes"):
+	case isAdmin(o.path):
 		return auth.Admin
 	case o.method != "GET":
 		return auth.Write
@@ -158,7 +163,7 @@ func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t).readingPrimary()
 	p.oneOfEach()
-	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "api_keys"}
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "api_keys", "webhooks", "webhook_deliveries"}
 	before := p.contents(tables)
 	lock, err := p.db.Begin(t.Context())
 	if err != nil {
@@ -329,7 +334,7 @@ func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.oneOfEach()
-	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events CASCADE"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events, webhooks, webhook_deliveries CASCADE"); err != nil {
 		t.Fatal(err)
 	}
 	eachOperation(t, func(t *testing.T, o operation) {

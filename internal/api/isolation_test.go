@@ -29,6 +29,8 @@ var absentIDs = map[string]string{
 	"messageId":  "msg_00000000000000000000000000000000",
 	"apiKeyId":   "9007199254740991",
 	"sandboxId":  "sbx_9007199254740991",
+	"webhookId":  "wh_00000000000000000000000000000000",
+	"deliveryId": "dlv_00000000000000000000000000000000",
 }
 
 // tenant is a client with an admin key of an account of its own.
@@ -92,6 +94,9 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 		own := p.get(fmt.Sprintf("/pets/%d", petID)).want(200)
 		placed := decode[order](p.post("/store/orders", object{"petId": petID, "shipDate": "2028-01-01T00:00:00Z"}).want(201))
 		sent := decode[message](p.post("/messages", object{"message": "hello"}).want(202))
+		hook := p.newWebhook("*")
+		p.do("POST", hook.path()+"/test", nil).want(202)
+		test := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
 		key, _, err := auth.Issue(p.t.Context(), db.New(p.db), auth.NewKey{AccountID: account, Name: "another", Scope: auth.Admin})
 		if err != nil {
 			p.t.Fatal(err)
@@ -99,6 +104,7 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 		ids = map[string]string{
 			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(decode[pet](own).CategoryID, 10),
 			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
+			"webhookId": hook.ID, "deliveryId": test.ID,
 		}
 		tag = own.etag()
 	}
@@ -109,7 +115,7 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 func number(ids map[string]string, parameter string) json.Number { return json.Number(ids[parameter]) }
 
 // withIDs fills in the parameters of a path.
-func withIDs(t *testing.T, path string, ids map[string]string) string {
+func withIDs(t testing.TB, path string, ids map[string]string) string {
 	t.Helper()
 	return regexp.MustCompile(`{\w+}`).ReplaceAllStringFunc(path, func(parameter string) string {
 		id, known := ids[strings.Trim(parameter, "{}")]
@@ -308,6 +314,7 @@ func listTargets() []string {
 // items returns the items of a list as JSON. It fails the test if the count differs.
 func (a tenant) items(target string) []string {
 	a.t.Helper()
+	target = withIDs(a.t, target, a.ids)
 	page := a.do("GET", target, nil, "Prefer", "count=exact").want(200)
 	var found []string
 	for _, one := range decode[[]json.RawMessage](page) {
@@ -327,13 +334,13 @@ func (a tenant) wantCursorRejected(target string, other tenant) {
 	if strings.Contains(target, "?") {
 		firstPage = target + "&limit=1"
 	}
-	next, err := url.Parse(a.get(firstPage).want(200).link("next"))
+	next, err := url.Parse(a.get(withIDs(a.t, firstPage, a.ids)).want(200).link("next"))
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	a.get(next.RequestURI()).want(200)
-	malformed := other.get(firstPage+"&cursor=none").wantError(400, "invalid_cursor")
-	other.get(next.RequestURI()).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
+	malformed := other.get(withIDs(a.t, firstPage, other.ids)+"&cursor=none").wantError(400, "invalid_cursor")
+	other.get(strings.ReplaceAll(next.RequestURI(), a.ids["webhookId"], other.ids["webhookId"])).wantError(400, "invalid_cursor").wantAsAbsent(malformed)
 }
 
 // TestListsOfOtherAccounts checks that lists, their filters, their counts and their

@@ -167,8 +167,14 @@ func TestTokensOfWrites(t *testing.T) {
 	keyPath := key.header.Get("Location")
 	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201)
 	sandboxPath := sandbox.header.Get("Location")
+	hook := r.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).want(201)
+	hookPath := hook.header.Get("Location")
 	for _, write := range []*response{
-		key, sandbox,
+		key, sandbox, hook,
+		r.patch(hookPath, object{"description": "new"}).want(200),
+		r.post(hookPath+"/rotate", object{}).want(201),
+		r.do("POST", hookPath+"/test", nil).want(202),
+		r.del(hookPath).want(204),
 		r.post(keyPath+"/rotate", object{}).want(201),
 		r.del(keyPath).want(204),
 		r.put(sandboxPath+"/faults", []object{}).want(200),

@@ -165,6 +165,9 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
+	// The beginning of the path of this request is in a variable, because the line would
+	// be too long.
+	const longest = "/webhooks/{webhookId}/deliveries/{deliveryId}"
 	for _, sample := range start(t).samples() {
 		for line := range strings.Lines(sample.Source) {
 			if line = strings.TrimSuffix(line, "\n"); len(line) > limit {
@@ -179,6 +182,9 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 			option = "--get"
 		}
 		path := regexp.MustCompile(`\\\{\w+\\\}`).ReplaceAllString(regexp.QuoteMeta(sample.path), `[^/"]+`)
+		if rest, is := strings.CutPrefix(sample.path, longest+"/"); is {
+			path = `\$path/` + rest
+		}
 		request := regexp.MustCompile(`(?m)^curl ` + option + ` "\$PETSTORE_URL` + path + `"`)
 		if !request.MatchString(sample.Source) {
 			t.Errorf("%s in cURL: no line begins with %s:\n%s", sample.operationID, request, sample.Source)
@@ -196,7 +202,7 @@ func TestCodeSamples(t *testing.T) {
 			t.Parallel()
 			p := startShop(t)
 			scope := auth.Write
-			if strings.HasPrefix(sample.path, "/account/api-keys") || strings.HasPrefix(sample.path, "/sandboxes") {
+			if isAdmin(sample.path) {
 				scope = auth.Admin
 			}
 			output, err := sample.run(t, p.url, p.newKey("tester", scope))

@@ -19,6 +19,7 @@ type eventLine struct {
 	KeyID              int64  `json:"key_id"`
 	TargetKeyID        int64  `json:"target_key_id"`
 	TargetAccountID    int64  `json:"target_account_id"`
+	TargetWebhookID    string `json:"target_webhook_id"`
 	RequestID          string `json:"request_id"`
 }
 
@@ -66,6 +67,10 @@ func TestSecurityEvents(t *testing.T) {
 	ofSandbox := func(event string, target int64) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
 	}
+	hook := p.newWebhook("*")
+	ofWebhook := func(event string) eventLine {
+		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetWebhookID: hook.ID}
+	}
 	byAdmin := func(event string, target int64) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetKeyID: target}
 	}
@@ -91,6 +96,10 @@ func TestSecurityEvents(t *testing.T) {
 		{"sandbox-reset", p, "POST", box.path() + "/reset", nil, 204, ofSandbox("sandbox_reset", boxAccount)},
 		{"sandbox-deleted", p, "DELETE", box.path(), nil, 204, ofSandbox("sandbox_deleted", boxAccount)},
 		{"sandbox-deleted-again", p, "DELETE", box.path(), nil, 404, eventLine{Key: prefix(p.key)}},
+		{"webhook-updated", p, "PATCH", hook.path(), object{"status": "disabled"}, 200, ofWebhook("webhook_updated")},
+		{"webhook-not-updated", p, "PATCH", hook.path(), object{"status": "disabled"}, 200, eventLine{Key: prefix(p.key)}},
+		{"webhook-rotated", p, "POST", hook.path() + "/rotate", nil, 201, ofWebhook("webhook_rotated")},
+		{"webhook-deleted", p, "DELETE", hook.path(), nil, 204, ofWebhook("webhook_deleted")},
 		{"not-created", p, "POST", keysPath, object{}, 400, eventLine{Key: prefix(p.key)}},
 		{"last-admin", p, "DELETE", keyPath(admin), nil, 409, eventLine{Key: prefix(p.key)}},
 		{"an-ordinary-request", p, "GET", "/pets", nil, 200, eventLine{Key: prefix(p.key)}},

@@ -55,6 +55,7 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	p.path = webhooksPath + "/" + at.ID // so that a cursor is valid for this webhook only
 	return writePage(s, c, p, list[db.WebhookDeliveryListRow, delivery]{
 		find: func(ctx context.Context) ([]db.WebhookDeliveryListRow, error) {
 			return s.reads.WebhookDeliveryList(ctx, db.WebhookDeliveryListParams{

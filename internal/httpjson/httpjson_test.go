@@ -126,6 +126,33 @@ func TestObject(t *testing.T) {
 	}
 }
 
+// TestEnums reads arrays of strings and compares all violations.
+func TestEnums(t *testing.T) {
+	t.Parallel()
+	for body, test := range map[string]struct{ want, violations []string }{
+		`{}`:                          {nil, nil},
+		`{"x": ["b", "a", "b"]}`:      {[]string{"b", "a"}, nil},
+		`{"x": null}`:                 {nil, []string{"/x null_not_allowed"}},
+		`{"x": "a"}`:                  {nil, []string{"/x wrong_type"}},
+		`{"x": {"0": "a"}}`:           {nil, []string{"/x wrong_type"}},
+		`{"x": []}`:                   {nil, []string{"/x too_few"}},
+		`{"x": ["a", 1, "c", ["a"]]}`: {nil, []string{"/x/1 wrong_type", "/x/2 not_in_enum", "/x/3 wrong_type"}},
+		`{"x": ["\u0061", "\u0000"]}`: {nil, []string{"/x/1 not_in_enum"}},
+		`{"x": [` + strings.Repeat(`"a", `, httpjson.MaxValues) + `"a"]}`: {nil, []string{"/x too_many"}},
+	} {
+		in := httpjson.ParseObject([]byte(body))
+		got := in.Enums("x", "a", "b")
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", body, diff)
+		}
+		if len(test.violations) > 0 {
+			checkViolations(t, in.Err(), httpjson.ErrValidationFailed, test.violations)
+		} else if err := in.Err(); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
 // TestArray reads arrays of objects and compares all violations.
 func TestArray(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,411 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+	"petstore/internal/egress"
+	"petstore/internal/webhook"
+)
+
+const (
+	webhooksPath = "/webhooks"
+
+	// hookURL has an address, so that the server looks up no name.
+	hookURL = "https://93.184.216.34/hook"
+)
+
+// noResolver finds no name, so that tests do not depend on the network.
+var noResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	return nil, errors.New("the tests look up no names")
+}}
+
+// apiWebhook is a webhook, as a client sees it.
+type apiWebhook struct {
+	ID, URL        string
+	Types          []string
+	Description    *string
+	Status         string
+	DisabledReason *string
+	CreatedAt      time.Time
+	Secret         string
+}
+
+func (w apiWebhook) path() string { return webhooksPath + "/" + w.ID }
+
+// delivery is a delivery, as a client sees it.
+type delivery struct {
+	ID, EventID, Type, Status string
+	Attempts                  []any
+	NextAttemptAt             *time.Time
+	CreatedAt                 time.Time
+}
+
+// newWebhook creates a webhook.
+func (p *petstore) newWebhook(types ...string) apiWebhook {
+	p.t.Helper()
+	return decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": types}).want(201))
+}
+
+// deleteWebhooks deletes the webhooks of the account.
+func (p *petstore) deleteWebhooks() {
+	p.t.Helper()
+	for _, one := range walk[apiWebhook](p, webhooksPath) {
+		p.del(one.path()).want(204)
+	}
+}
+
+// learnWebhookSecret makes the other tests search for the secret in a response.
+func learnWebhookSecret(t testing.TB, text []byte) {
+	t.Helper()
+	var made apiWebhook
+	if err := json.Unmarshal(text, &made); err != nil || made.Secret == "" {
+		t.Errorf("%v: %s has no secret", err, text)
+	}
+	secret := strings.TrimPrefix(made.Secret, "whsec_")
+	theSecrets().Learn("the secret of "+made.ID, secret)
+}
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	began := time.Now().Add(-time.Minute)
+	resp := p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "pet.created", "order.placed"}, "description": "The warehouse"}).want(201)
+	made := decode[apiWebhook](resp)
+	if _, err := webhook.ParseSecret(made.Secret); err != nil || resp.header.Get("Cache-Control") != "no-store" || resp.header.Get("ETag") != "" {
+		t.Errorf("secret %q: %v; headers %v", made.Secret, err, resp.header)
+	}
+	if location := resp.header.Get("Location"); location != made.path() || !webhook.IsID(made.ID) || made.CreatedAt.Before(began) {
+		t.Errorf("Location %q of %+v", location, made)
+	}
+	made.Secret = ""
+	description := "The warehouse"
+	want := apiWebhook{ID: made.ID, URL: hookURL, Types: []string{"order.placed", "pet.created"}, Description: &description, Status: "enabled", CreatedAt: made.CreatedAt}
+	if diff := cmp.Diff(want, made); diff != "" {
+		t.Errorf("created webhook (-want +got):\n%s", diff)
+	}
+	got := p.get(made.path()).want(200)
+	if diff := cmp.Diff(want, decode[apiWebhook](got)); diff != "" {
+		t.Errorf("read webhook (-want +got):\n%s", diff)
+	}
+	all := p.newWebhook("*")
+	all.Secret = ""
+	if diff := cmp.Diff([]apiWebhook{want, all}, walk[apiWebhook](p, webhooksPath+"?limit=1")); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+	if total := p.do("GET", webhooksPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "2" {
+		t.Errorf("X-Total-Count %s", total)
+	}
+	tag := got.etag()
+	patched := p.do("PATCH", made.path(), object{"url": hookURL + "2", "types": []string{"*"}, "description": nil, "status": "disabled"}, "If-Match", tag).want(200)
+	manual := "manual"
+	want.URL, want.Types, want.Description, want.Status, want.DisabledReason = hookURL+"2", []string{"*"}, nil, "disabled", &manual
+	if diff := cmp.Diff(want, decode[apiWebhook](patched)); diff != "" {
+		t.Errorf("changed webhook (-want +got):\n%s", diff)
+	}
+	p.do("PATCH", made.path(), object{"status": "enabled"}, "If-Match", tag).wantError(412, "precondition_failed")
+	p.do("DELETE", made.path(), nil, "If-Match", tag).wantError(412, "precondition_failed")
+	if same := p.patch(made.path(), object{}).want(200); same.etag() != patched.etag() {
+		t.Errorf("an empty change altered the webhook: %s", same.body)
+	}
+	p.del(made.path()).want(204)
+	for _, gone := range []*response{p.get(made.path()), p.patch(made.path(), object{}), p.del(made.path()), p.post(made.path()+"/rotate", nil), p.do("POST", made.path()+"/test", nil), p.get(made.path() + "/deliveries")} {
+		gone.wantError(404, "webhook_not_found")
+	}
+	if left := walk[apiWebhook](p, webhooksPath); len(left) != 1 || left[0].ID != all.ID {
+		t.Errorf("webhooks after the deletion: %+v", left)
+	}
+}
+
+func TestWebhookBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := p.newWebhook("*")
+	many := make([]string, 101)
+	for i := range many {
+		many[i] = "pet.created"
+	}
+	before := p.rows()
+	for _, test := range []struct {
+		what, method, target string
+		body                 any
+		want                 []string
+	}{
+		{"nothing", "POST", webhooksPath, `{}`, []string{"/url required", "/types required"}},
+		{"nulls", "POST", webhooksPath, `{"url":null,"types":null}`, []string{"/url null_not_allowed", "/types null_not_allowed"}},
+		{"wrong types", "POST", webhooksPath, `{"url":1,"types":"*","description":2}`, []string{"/url wrong_type", "/types wrong_type", "/description wrong_type"}},
+		{"an empty URL", "POST", webhooksPath, object{"url": "", "types": []string{"*"}}, []string{"/url too_short"}},
+		{"a long URL", "POST", webhooksPath, object{"url": "https://example.com/" + strings.Repeat("x", 1981), "types": []string{"*"}}, []string{"/url too_long"}},
+		{"a long description", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}, "description": strings.Repeat("x", 501)}, []string{"/description too_long"}},
+		{"no types", "POST", webhooksPath, object{"url": hookURL, "types": []string{}}, []string{"/types too_few"}},
+		{"too many types", "POST", webhooksPath, object{"url": hookURL, "types": many}, []string{"/types too_many"}},
+		{"* and others", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*", "pet.created"}}, []string{"/types not_allowed"}},
+		{"unknown types", "POST", webhooksPath, object{"url": hookURL, "types": []any{"pet.created", "pet.eaten", 3, "webhook.test", nil}}, []string{"/types/1 not_in_enum", "/types/2 wrong_type", "/types/3 not_in_enum", "/types/4 wrong_type"}},
+		{"read-only fields", "POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}, "id": "wh_1", "status": "enabled", "disabledReason": "gone", "createdAt": 1, "secret": "x"}, []string{"/id read_only", "/status read_only", "/disabledReason read_only", "/createdAt read_only", "/secret read_only"}},
+		{"an unknown status", "PATCH", hook.path(), object{"status": "deleted"}, []string{"/status not_in_enum"}},
+		{"a new secret", "PATCH", hook.path(), object{"secret": "whsec_x", "id": 1}, []string{"/id read_only", "/secret read_only"}},
+		{"no types left", "PATCH", hook.path(), object{"types": []string{}}, []string{"/types too_few"}},
+		{"a null status", "PATCH", hook.path(), object{"status": nil}, []string{"/status null_not_allowed"}},
+		{"too much grace", "POST", hook.path() + "/rotate", object{"graceSeconds": 86401}, []string{"/graceSeconds out_of_range"}},
+		{"no cursor", "POST", hook.path() + "/replay", object{}, []string{"/after required"}},
+		{"a malformed cursor", "POST", hook.path() + "/replay", object{"after": "evt_01_5f0c9a1e"}, []string{"/after invalid_format"}},
+		{"a test event as cursor", "POST", hook.path() + "/replay", object{"after": "evt_test_0198c5f27d3a7c419b0e5a1f3c2d4e71"}, []string{"/after invalid_format"}},
+		{"all types", "POST", hook.path() + "/replay", object{"after": "evt_0_00000000", "types": []string{"*"}}, []string{"/types/0 not_in_enum"}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			p.in(t).do(test.method, test.target, test.body).wantViolations("validation_failed", test.want...)
+		})
+	}
+	p.do("POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}}, "Idempotency-Key", "x").wantError(400, "invalid_idempotency_key")
+	p.get(hook.path()+"/deliveries?status=lost").wantViolations("invalid_parameter", "status not_in_enum")
+	p.wantRows(before)
+}
+
+// TestWebhookURLs: egress has the table of forbidden URLs. Here, each operation that
+// takes one uses it.
+func TestWebhookURLs(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := p.newWebhook("*")
+	before := p.rows()
+	for _, forbidden := range []string{
+		"http://93.184.216.34/", "https://127.0.0.1/", "https://[::1]/", "https://10.0.0.1/", "https://169.254.169.254/latest/meta-data/", "https://localhost/",
+		"https://93.184.216.34:5432/", "https://user@93.184.216.34/", "ftp://93.184.216.34/", "/hook", "x",
+	} {
+		for _, resp := range []*response{p.post(webhooksPath, object{"url": forbidden, "types": []string{"*"}}), p.patch(hook.path(), object{"url": forbidden})} {
+			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
+				t.Errorf("%s: message %q", forbidden, message)
+			}
+		}
+	}
+	p.wantRows(before)
+	local := p.with(func(options *api.Options) { options.Egress = egress.New(egress.Options{Allow: egress.Loopback}) })
+	local.post(webhooksPath, object{"url": "http://127.0.0.1:3000/hook", "types": []string{"*"}}).want(201)
+}
+
+// TestTooManyWebhooks: requests at the same time do not exceed the limit either.
+func TestTooManyWebhooks(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const requests, most = 30, 20
+	statuses := make([]int, requests)
+	atOnce(t, requests, func(i int) error {
+		resp, err := p.try("POST", webhooksPath, object{"url": hookURL, "types": []string{"*"}})
+		if err == nil {
+			statuses[i] = resp.status
+		}
+		return err
+	})
+	created := 0
+	for _, status := range statuses {
+		if status == 201 {
+			created++
+		} else if status != 409 {
+			t.Errorf("status %d", status)
+		}
+	}
+	left := walk[apiWebhook](p, webhooksPath)
+	if created != most || len(left) != most {
+		t.Errorf("%d webhooks were created and %d are listed, want %d", created, len(left), most)
+	}
+	p.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).wantError(409, "too_many_webhooks")
+	p.del(left[0].path()).want(204)
+	p.newWebhook("*")
+}
+
+// storedSecrets returns the secrets of a webhook as they are stored.
+func (p *petstore) storedSecrets(id string) (account int64, current, previous []byte, until *time.Time) {
+	p.t.Helper()
+	err := p.db.QueryRow(p.t.Context(), "SELECT account_id, secret, previous_secret, previous_until FROM webhooks WHERE id = $1", id).Scan(&account, &current, &previous, &until)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return account, current, previous, until
+}
+
+// TestWebhookSecrets: with a key, the database has no secret that works. The worker opens
+// the secrets of a rotation.
+func TestWebhookSecrets(t *testing.T) {
+	t.Parallel()
+	vault, err := webhook.NewVault(webhook.VaultKey{7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, test := range map[string]struct {
+		vault  *webhook.Vault
+		sealed bool
+	}{"without a key": {nil, false}, "with a key": {vault, true}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := start(t).with(func(options *api.Options) { options.Vault = test.vault })
+			first := p.newWebhook("*")
+			rotated := decode[apiWebhook](p.post(first.path()+"/rotate", object{"graceSeconds": 600}).want(201))
+			account, current, previous, until := p.storedSecrets(first.ID)
+			if first.Secret == rotated.Secret || until == nil || time.Until(*until) > 601*time.Second || time.Until(*until) < 500*time.Second {
+				t.Errorf("after the rotation, the old secret signs until %v, and the secrets are equal: %t", until, first.Secret == rotated.Secret)
+			}
+			for text, stored := range map[string][]byte{first.Secret: previous, rotated.Secret: current} {
+				opened, err := vault.Open(webhook.Endpoint{AccountID: account, ID: first.ID}, stored)
+				if err != nil || opened.Reveal() != text {
+					t.Errorf("the stored secret does not open: %v", err)
+				}
+				if isPlain := bytes.Contains(stored, opened.Key()); isPlain == test.sealed {
+					t.Errorf("the stored secret is plain: %t", isPlain)
+				}
+			}
+			last := decode[apiWebhook](p.post(first.path()+"/rotate", nil).want(201))
+			if _, _, previous, until = p.storedSecrets(first.ID); previous != nil || until != nil || last.Secret == rotated.Secret {
+				t.Error("without a grace, an old secret signs")
+			}
+		})
+	}
+}
+
+// TestWebhookBegins: a webhook receives the events after its creation, and after it was
+// enabled again.
+func TestWebhookBegins(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	position := func(hook apiWebhook) (after, last int64, isSettled bool) {
+		t.Helper()
+		err := p.db.QueryRow(t.Context(), `
+			SELECT after_sequence, last_sequence, settled
+			FROM webhooks JOIN account_state USING (account_id)
+			WHERE id = $1`, hook.ID).Scan(&after, &last, &isSettled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after, last, isSettled
+	}
+	p.newPet("Rex", 1)
+	hook := p.newWebhook("*")
+	if after, last, _ := position(hook); after != last || last == 0 {
+		t.Errorf("a new webhook receives the events after %d, and the last is %d", after, last)
+	}
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET settled = true, failing_since = now()"); err != nil {
+		t.Fatal(err)
+	}
+	p.newPet("Bello", 1)
+	begin, _, _ := position(hook)
+	p.patch(hook.path(), object{"description": "x", "status": "enabled"}).want(200)
+	if after, last, isSettled := position(hook); after != begin || after == last || !isSettled {
+		t.Errorf("another change moved the webhook from %d to %d of %d, or unsettled it", begin, after, last)
+	}
+	p.patch(hook.path(), object{"status": "disabled"}).want(200)
+	if after, _, isSettled := position(hook); after != begin || isSettled {
+		t.Errorf("disabling moved the webhook to %d; settled: %t", after, isSettled)
+	}
+	p.patch(hook.path(), object{"status": "enabled"}).want(200)
+	var isFailing bool
+	if err := p.db.QueryRow(t.Context(), "SELECT failing_since IS NOT NULL FROM webhooks").Scan(&isFailing); err != nil || isFailing {
+		t.Errorf("an enabled webhook is failing: %t, %v", isFailing, err)
+	}
+	if after, last, _ := position(hook); after != last {
+		t.Errorf("an enabled webhook receives the events after %d, and the last is %d", after, last)
+	}
+}
+
+func TestTestWebhook(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := p.newWebhook("order.placed")
+	made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
+	if made.Type != "webhook.test" || made.Status != "pending" || made.NextAttemptAt == nil || len(made.Attempts) > 0 || !webhook.IsDeliveryID(made.ID) {
+		t.Errorf("delivery %+v", made)
+	}
+	if listed := walk[delivery](p, hook.path()+"/deliveries"); len(listed) != 1 || cmp.Diff(made, listed[0]) != "" {
+		t.Errorf("deliveries %+v, want %+v", listed, made)
+	}
+	var body struct {
+		ID, Type, Subject string
+		Timestamp         time.Time
+		Data              object
+		Sequence          *int64
+	}
+	var text []byte
+	if err := p.db.QueryRow(t.Context(), "SELECT body FROM webhook_deliveries").Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &body); err != nil || body.ID != made.EventID || body.Type != "webhook.test" || body.Subject != hook.path() || body.Data == nil || body.Sequence != nil || time.Since(body.Timestamp) > time.Minute {
+		t.Errorf("event %s: %v", text, err)
+	}
+	p.patch(hook.path(), object{"status": "disabled"}).want(200)
+	p.do("POST", hook.path()+"/test", nil).wantError(409, "webhook_disabled")
+	p.do("POST", hook.path()+"/deliveries/"+made.ID+"/retry", nil).wantError(409, "webhook_disabled")
+	p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "webhook_disabled")
+}
+
+// setDelivery gives a delivery a status that the worker would.
+func (p *petstore) setDelivery(id, status string) {
+	p.t.Helper()
+	attempt := `{"at": "2026-11-21T10:15:30.2Z", "durationMs": 84, "httpStatus": 503}`
+	_, err := p.db.Exec(p.t.Context(), `
+		UPDATE webhook_deliveries
+		SET status = $2, attempts = attempts || $3::jsonb, next_attempt_at = CASE WHEN $2 = 'pending' THEN now() + interval '1 hour' END
+		WHERE id = $1`, id, status, attempt)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestRetryDelivery(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook, other := p.newWebhook("*"), p.newWebhook("*")
+	for _, status := range []string{"pending", "delivered", "failed"} {
+		made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
+		p.setDelivery(made.ID, status)
+		retried := decode[delivery](p.do("POST", hook.path()+"/deliveries/"+made.ID+"/retry", nil).want(202))
+		if retried.Status != "pending" || len(retried.Attempts) != 1 || retried.NextAttemptAt == nil || time.Until(*retried.NextAttemptAt) > time.Minute {
+			t.Errorf("after the retry of a %s delivery: %+v", status, retried)
+		}
+		p.do("POST", other.path()+"/deliveries/"+made.ID+"/retry", nil).wantError(404, "delivery_not_found")
+	}
+	p.do("POST", hook.path()+"/deliveries/x/retry", nil).wantError(404, "delivery_not_found")
+}
+
+func TestListDeliveries(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook, other := p.newWebhook("*"), p.newWebhook("*")
+	p.do("POST", other.path()+"/test", nil).want(202)
+	byStatus := map[string][]string{}
+	for i := range 12 {
+		made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
+		status := []string{"pending", "delivered", "failed", "delivered"}[i%4]
+		p.setDelivery(made.ID, status)
+		byStatus[""] = slices.Insert(byStatus[""], 0, made.ID)
+		byStatus[status] = slices.Insert(byStatus[status], 0, made.ID)
+	}
+	for status, want := range byStatus {
+		for _, limit := range []int{1, 5, 50} {
+			target := fmt.Sprintf("%s/deliveries?limit=%d", hook.path(), limit)
+			if status != "" {
+				target += "&status=" + status
+			}
+			var got []string
+			for _, one := range walk[delivery](p, target) {
+				got = append(got, one.ID)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", target, diff)
+			}
+			if total := p.do("GET", target, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != fmt.Sprint(len(want)) {
+				t.Errorf("%s: X-Total-Count %s, want %d", target, total, len(want))
+			}
+		}
+	}
+	next := p.get(hook.path() + "/deliveries?limit=1").want(200).link("next")
+	p.get(strings.Replace(next, hook.ID, other.ID, 1)).wantError(400, "invalid_cursor")
+}
