@@ -372,7 +372,9 @@ func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryLi
 
 const webhookDeliveryRetry = `-- name: WebhookDeliveryRetry :one
 UPDATE webhook_deliveries
-SET status = 'pending', next_attempt_at = statement_timestamp()
+SET status = 'pending',
+    next_attempt_at = statement_timestamp(),
+    attempts = CASE WHEN jsonb_array_length(attempts) > 49 THEN jsonb_path_query_array(attempts, '$[last - 48 to last]') ELSE attempts END
 WHERE account_id = $1
   AND id = $2
   AND webhook_id = $3
@@ -395,7 +397,8 @@ type WebhookDeliveryRetryRow struct {
 	CreatedAt     time.Time
 }
 
-// Makes a delivery due now. No row means that the webhook has no such delivery.
+// Makes a delivery due now. No row means that the webhook has no such delivery. A row keeps
+// the last 49 attempts, so that retries do not make it grow without end.
 func (q *Queries) WebhookDeliveryRetry(ctx context.Context, arg WebhookDeliveryRetryParams) (WebhookDeliveryRetryRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryRetry, arg.AccountID, arg.ID, arg.WebhookID)
 	var i WebhookDeliveryRetryRow

@@ -126,9 +126,12 @@ VALUES (@account_id, @id, @webhook_id, @event_id, @type, @body, statement_timest
 RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
 
 -- name: WebhookDeliveryRetry :one
--- Makes a delivery due now. No row means that the webhook has no such delivery.
+-- Makes a delivery due now. No row means that the webhook has no such delivery. A row keeps
+-- the last 49 attempts, so that retries do not make it grow without end.
 UPDATE webhook_deliveries
-SET status = 'pending', next_attempt_at = statement_timestamp()
+SET status = 'pending',
+    next_attempt_at = statement_timestamp(),
+    attempts = CASE WHEN jsonb_array_length(attempts) > 49 THEN jsonb_path_query_array(attempts, '$[last - 48 to last]') ELSE attempts END
 WHERE account_id = @account_id
   AND id = @id
   AND webhook_id = @webhook_id

@@ -287,7 +287,7 @@ type statement struct {
 	byValues bool // not prepared
 }
 
-var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Message)(List|GetMany|Count)`)
+var aboutLists = regexp.MustCompile(`^-- name: (Pet|Category|Order|Inventory|Message|WebhookDelivery)(List|GetMany|Count)`)
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {

@@ -372,6 +372,17 @@ func TestRetryDelivery(t *testing.T) {
 		}
 		p.do("POST", other.path()+"/deliveries/"+made.ID+"/retry", nil).wantError(404, "delivery_not_found")
 	}
+	many := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
+	for range 60 {
+		p.setDelivery(many.ID, "failed")
+	}
+	if _, err := p.db.Exec(t.Context(), `UPDATE webhook_deliveries SET attempts = jsonb_set(attempts, '{-1,durationMs}', '4711') WHERE id = $1`, many.ID); err != nil {
+		t.Fatal(err)
+	}
+	left := decode[delivery](p.do("POST", hook.path()+"/deliveries/"+many.ID+"/retry", nil).want(202)).Attempts
+	if last, _ := left[len(left)-1].(map[string]any); len(left) != 49 || last["durationMs"] != 4711.0 {
+		t.Errorf("%d attempts are left of 60, and the last one is %v", len(left), last)
+	}
 	p.do("POST", hook.path()+"/deliveries/x/retry", nil).wantError(404, "delivery_not_found")
 }
 

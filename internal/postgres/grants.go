@@ -78,7 +78,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 		"webhook_deliveries",
 		"SELECT (account_id, id, webhook_id, event_id, type, status, attempts, next_attempt_at, created_at), " +
 			"INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt_at), " +
-			"UPDATE (status, next_attempt_at), " +
+			"UPDATE (status, attempts, next_attempt_at), " +
 			"DELETE",
 	},
 	{
