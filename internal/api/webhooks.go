@@ -14,6 +14,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/egress"
 	"petstore/internal/httpjson"
+	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
 
@@ -125,7 +126,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	account, made := caller(c).AccountID, webhook.NewSecret()
+	account, made := caller(c).AccountID, standardwebhooks.NewSecret()
 	id, err := webhook.NewID()
 	if err != nil {
 		return err
@@ -279,7 +280,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	if seconds != nil {
 		grace = *seconds
 	}
-	account, id, made := caller(c).AccountID, c.Param("webhookId"), webhook.NewSecret()
+	account, id, made := caller(c).AccountID, c.Param("webhookId"), standardwebhooks.NewSecret()
 	row, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (db.WebhookRotateRow, error) {
 		if !webhook.IsID(id) {
 			return db.WebhookRotateRow{}, errWebhookNotFound

@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/egress"
+	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
 
@@ -83,7 +84,7 @@ func TestWebhooks(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	resp := p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "pet.created", "order.placed"}, "description": "The warehouse"}).want(201)
 	made := decode[apiWebhook](resp)
-	if _, err := webhook.ParseSecret(made.Secret); err != nil || resp.header.Get("Cache-Control") != "no-store" || resp.header.Get("ETag") != "" {
+	if _, err := standardwebhooks.ParseSecret(made.Secret); err != nil || resp.header.Get("Cache-Control") != "no-store" || resp.header.Get("ETag") != "" {
 		t.Errorf("secret %q: %v; headers %v", made.Secret, err, resp.header)
 	}
 	if location := resp.header.Get("Location"); location != made.path() || !webhook.IsID(made.ID) || made.CreatedAt.Before(began) {

@@ -1,5 +1,5 @@
-// Package webhook holds what the API and the worker share about webhooks: ids, and the
-// secrets that sign (https://www.standardwebhooks.com).
+// Package webhook holds what the API and the worker share about webhooks: ids, and how the
+// secrets that sign are stored.
 package webhook
 
 import (
@@ -11,51 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+
+	"petstore/internal/standardwebhooks"
 )
-
-// Secret signs the events that an endpoint receives, with HMAC-SHA-256. Only [Secret.Reveal]
-// shows it.
-type Secret struct{ key []byte }
-
-// secretPrefix begins the form of a secret that clients see.
-const secretPrefix = "whsec_"
-
-// Lengths of the key of a secret in bytes. Standard Webhooks allows 24 to 64.
-const (
-	secretLength    = 32
-	minSecretLength = 24
-	maxSecretLength = 64
-)
-
-// NewSecret returns a random secret.
-func NewSecret() Secret {
-	key := make([]byte, secretLength)
-	_, _ = rand.Read(key) // never fails
-	return Secret{key}
-}
-
-// ParseSecret reads the form that [Secret.Reveal] returns.
-func ParseSecret(text string) (Secret, error) {
-	encoded, found := strings.CutPrefix(text, secretPrefix)
-	key, err := base64.StdEncoding.Strict().DecodeString(encoded)
-	if !found || err != nil || len(key) < minSecretLength || len(key) > maxSecretLength {
-		return Secret{}, errors.New("webhook: a secret is whsec_ and 24 to 64 bytes in base64")
-	}
-	return Secret{key}, nil
-}
-
-// Key returns the key of the HMAC.
-func (s Secret) Key() []byte { return s.key }
-
-// Reveal returns the secret in the form that clients see: whsec_ and base64.
-func (s Secret) Reveal() string { return secretPrefix + base64.StdEncoding.EncodeToString(s.key) }
-
-// String hides the secret, so that no log has it.
-func (Secret) String() string { return secretPrefix + "…" }
-
-// GoString hides the secret.
-func (s Secret) GoString() string { return s.String() }
 
 // Endpoint names a webhook of an account. A sealed secret opens only for its endpoint.
 type Endpoint struct {
@@ -113,25 +71,25 @@ func NewVault(keys ...VaultKey) (*Vault, error) {
 }
 
 // Seal returns the form of a secret to store.
-func (v *Vault) Seal(e Endpoint, s Secret) []byte {
+func (v *Vault) Seal(e Endpoint, s standardwebhooks.Secret) []byte {
 	if len(v.keys) == 0 {
-		return append([]byte{isPlain}, s.key...)
+		return append([]byte{isPlain}, s.Key()...)
 	}
 	key := v.keys[0]
 	nonce := make([]byte, key.aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails
 	sealed := slices.Concat([]byte{isSealed}, key.id[:], nonce)
-	return key.aead.Seal(sealed, nonce, s.key, e.additional())
+	return key.aead.Seal(sealed, nonce, s.Key(), e.additional())
 }
 
 // Open returns the secret of an endpoint from its stored form. The error says what the
 // operator must do, and never has a part of the secret.
-func (v *Vault) Open(e Endpoint, stored []byte) (Secret, error) {
-	if len(stored) > minSecretLength && stored[0] == isPlain {
-		return Secret{slices.Clone(stored[1:])}, nil
+func (v *Vault) Open(e Endpoint, stored []byte) (standardwebhooks.Secret, error) {
+	if len(stored) > 0 && stored[0] == isPlain {
+		return e.secret(stored[1:])
 	}
 	if len(stored) <= 1+keyIDLength || stored[0] != isSealed {
-		return Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged; rotate it", e.ID)
+		return standardwebhooks.Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged; rotate it", e.ID)
 	}
 	id, rest := [keyIDLength]byte(stored[1:1+keyIDLength]), stored[1+keyIDLength:]
 	for _, key := range v.keys {
@@ -140,11 +98,20 @@ func (v *Vault) Open(e Endpoint, stored []byte) (Secret, error) {
 		}
 		nonce, sealed := rest[:key.aead.NonceSize()], rest[key.aead.NonceSize():]
 		if opened, err := key.aead.Open(nil, nonce, sealed, e.additional()); err == nil {
-			return Secret{opened}, nil
+			return e.secret(opened)
 		}
-		return Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged or of another webhook; rotate it", e.ID)
+		return standardwebhooks.Secret{}, fmt.Errorf("webhook: the stored secret of %s is damaged or of another webhook; rotate it", e.ID)
 	}
-	return Secret{}, fmt.Errorf("webhook: the secret of %s is sealed with a key that is not in PETSTORE_SECRET_KEY; add that key, or rotate the secret", e.ID)
+	return standardwebhooks.Secret{}, fmt.Errorf("webhook: the secret of %s is sealed with a key that is not in PETSTORE_SECRET_KEY; add that key, or rotate the secret", e.ID)
+}
+
+// secret returns the secret with a stored key.
+func (e Endpoint) secret(key []byte) (standardwebhooks.Secret, error) {
+	secret, err := standardwebhooks.SecretFrom(key)
+	if err != nil {
+		return secret, fmt.Errorf("webhook: the stored secret of %s is damaged; rotate it", e.ID)
+	}
+	return secret, nil
 }
 
 // additional returns the data that a sealed secret is bound to.
