@@ -136,15 +136,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	if err != nil {
 		return err
 	}
-	stop := startBackground(ctx, c.closingTime(),
+	stop := startBackground(ctx, c.closingTime(), append(maintenance(handler),
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
-		handler.SweepIdempotencyKeys,
-		handler.SweepAccounts,
-		handler.SweepWebhooks,
-		handler.MaintainEvents,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
-	)
+	)...)
 	defer stop()
 
 	limited := limitConnections(public, c.MaxConnections)
@@ -166,6 +162,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// maintenance returns the tasks that keep the tables of the API small.
+func maintenance(handler *api.Server) []func(context.Context) {
+	return []func(context.Context){handler.SweepIdempotencyKeys, handler.SweepAccounts, handler.SweepWebhooks, handler.MaintainEvents}
 }
 
 // tuneRuntime sets the defaults of the Go runtime for serve.

@@ -43,6 +43,11 @@ func (r route) readsBody(method string) bool {
 
 // routes lists every operation, in the order of the spec.
 func (s *Server) routes() []route {
+	return slices.Concat(s.storeRoutes(), s.webhookRoutes(), s.accountRoutes())
+}
+
+// storeRoutes lists the operations on a store.
+func (s *Server) storeRoutes() []route {
 	return []route{
 		{"GET", "/pets", auth.Read, s.listPets},
 		{"POST", "/pets", auth.Write, s.createPet},
@@ -72,7 +77,12 @@ func (s *Server) routes() []route {
 		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
 
 		{"GET", eventsPath, auth.Read, s.listEvents},
+	}
+}
 
+// webhookRoutes lists the operations on webhooks.
+func (s *Server) webhookRoutes() []route {
+	return []route{
 		{"GET", webhooksPath, auth.Admin, s.listWebhooks},
 		{"POST", webhooksPath, auth.Admin, s.createWebhook},
 		{"GET", webhooksPath + "/{webhookId}", auth.Admin, s.getWebhook},
@@ -83,7 +93,12 @@ func (s *Server) routes() []route {
 		{"POST", webhooksPath + "/{webhookId}/replay", auth.Admin, s.replayWebhook},
 		{"GET", webhooksPath + "/{webhookId}/deliveries", auth.Admin, s.listWebhookDeliveries},
 		{"POST", retryDeliveryPath, auth.Admin, s.retryWebhookDelivery},
+	}
+}
 
+// accountRoutes lists the operations on accounts and on the server.
+func (s *Server) accountRoutes() []route {
+	return []route{
 		{"GET", "/account", auth.Read, s.getAccount},
 		{"GET", "/account/api-keys", auth.Admin, s.listAPIKeys},
 		{"POST", "/account/api-keys", auth.Admin, s.createAPIKey},

@@ -131,9 +131,8 @@ type Server struct {
 	varyEncoding  string
 }
 
-// New returns a Server. The error is an invalid address in TrustedProxies, or a
-// mistake in the embedded spec or reference pages.
-func New(options Options) (*Server, error) {
+// setDefaults sets the options that are nil.
+func (options *Options) setDefaults() {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
@@ -143,6 +142,12 @@ func New(options Options) (*Server, error) {
 	if options.Vault == nil {
 		options.Vault = &webhook.Vault{}
 	}
+}
+
+// New returns a Server. The error is an invalid address in TrustedProxies, or a
+// mistake in the embedded spec or reference pages.
+func New(options Options) (*Server, error) {
+	options.setDefaults()
 	s := &Server{
 		db:             options.DB,
 		queries:        db.New(options.DB),

@@ -364,10 +364,10 @@ func (o *Object) Enums(name string, known ...string) []string {
 		pointer := o.pointer.AppendToken(name).AppendToken(strconv.Itoa(i))
 		switch {
 		case item.Kind() != '"' || err != nil:
-			o.violations = append(o.violations, at(pointer, "wrong_type", fmt.Sprintf("Item %d of `%s` must be a string.", i, name)))
+			o.violations = append(o.violations, at(pointer, "wrong_type", fmt.Sprintf("Item %d of %#q must be a string.", i, name)))
 			valid = false
 		case !slices.Contains(known, string(text)):
-			o.violations = append(o.violations, at(pointer, "not_in_enum", fmt.Sprintf("Item %d of `%s` must be one of %s.", i, name, QuotedList(known))))
+			o.violations = append(o.violations, at(pointer, "not_in_enum", fmt.Sprintf("Item %d of %#q must be one of %s.", i, name, QuotedList(known))))
 			valid = false
 		case !slices.Contains(all, string(text)):
 			all = append(all, string(text))

@@ -47,7 +47,7 @@ func IsDeliveryID(text string) bool { return deliveryIDPattern.MatchString(text)
 // of those made from then on are not less, and those of earlier ones are less.
 func FirstDeliveryID(at time.Time) string {
 	var id [16]byte
-	milliseconds := uint64(max(at.UnixMilli(), 0)) //nolint:gosec // not negative
+	milliseconds := uint64(max(at.UnixMilli(), 0))
 	for i := range 6 {
 		id[i] = byte(milliseconds >> (40 - 8*i)) //nolint:gosec // a byte of the number
 	}
