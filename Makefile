@@ -20,6 +20,7 @@ GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-code
 OPENAPI_GENERATORS := 7.17.0 7.25.0
 PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0 \
                       httpx==0.28.1 httpx-sse==0.4.3
+WEBHOOK_LIBRARIES  := standardwebhooks@1.1.1 standardwebhooks==1.1.0
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 SPEC := internal/api/openapi.yaml
@@ -127,6 +128,7 @@ clients: export GO_CLIENT := $(GO_CLIENT)
 clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
 clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
 clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
+clients: export WEBHOOK_LIBRARIES := $(WEBHOOK_LIBRARIES)
 clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java and Maven)
 	.ci/clients
 

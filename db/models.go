@@ -8,68 +8,6 @@ import (
 	"time"
 )
 
-// API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table. Ordinary requests do not write it. Only operations on keys and sandboxes do.
-type APIKey struct {
-	ID        int64
-	AccountID int64
-	// A label for people.
-	Name string
-	// admin includes write, write includes read.
-	Scope string
-	// The first characters of the secret, by which people tell keys apart.
-	Prefix string
-	// SHA-256 of the secret. Secrets have 178 random bits, so a slow hash would not add security.
-	SecretSha256 []byte
-	// SHA-256 of the previous secret, if it was rotated with a grace; otherwise NULL.
-	PreviousSha256 []byte
-	// When the previous secret stops working.
-	PreviousUntil *time.Time
-	CreatedAt     time.Time
-	ExpiresAt     *time.Time
-	// Set once. Every change is announced on the channel api_keys (see queries/api_keys.sql).
-	RevokedAt *time.Time
-}
-
-// Accounts of API clients. Each account has its own store. An account with a parent is a sandbox. On a sharded cluster, a reference table.
-type Account struct {
-	ID int64
-	// The account that created the sandbox; NULL if the account is not a sandbox.
-	ParentID *int64
-	// Unique among accounts, except sandboxes and deleted accounts.
-	Name string
-	// The sample data that a sandbox starts with and returns to when it is reset.
-	Sample    *string
-	CreatedAt time.Time
-	// When the sandbox and its API keys expire.
-	ExpiresAt *time.Time
-	// When the account was deleted. Its data is then deleted in the background, and its row last.
-	DeletedAt *time.Time
-}
-
-// One row per account, in the shard of the account. Advisory locks of the account are taken through it (see queries/sandboxes.sql).
-type AccountState struct {
-	AccountID int64
-	// True if the account is being deleted. No write of a sandbox and no sample data is accepted any more.
-	Closed bool
-	// When a sandbox was last reset. Responses stored until then are not replayed.
-	ResetAt *time.Time
-	// The number of the newest event of the account; 0: there is none. A transaction that writes events updates it last.
-	LastSequence int64
-	// The nonce of the newest event.
-	LastNonce int64
-	// The time of the newest event. It never decreases.
-	LastEventAt *time.Time
-}
-
-// When API keys were last used. It is not part of api_keys, because on a sharded cluster a write to a reference table is expensive.
-type ApiKeyUse struct {
-	// The account that the row belongs to.
-	AccountID int64
-	APIKeyID  int64
-	// Written at most once a minute.
-	LastUsedAt time.Time
-}
-
 // Categories of pets.
 type Category struct {
 	// The account that the row belongs to; the sharding column of every table of a store.
@@ -84,54 +22,6 @@ type Category struct {
 	Description *string
 }
 
-// What changed in each store, kept for 30 days. The account exists: the transaction that inserts has locked its row in account_state, so there is no foreign key.
-type Event struct {
-	// The account that the row belongs to.
-	AccountID int64
-	// 1, 2, 3, … per account, without gaps, in the order of the commits. That it is unique rests on the lock of account_state, because a unique index would need the partition key.
-	Sequence  int64
-	CreatedAt time.Time
-	// A random part of the id, which tells apart two events that have the same number after a failover that lost the first.
-	Nonce int64
-	// One of those that package event lists. A CHECK of them would cost each INSERT 30 µs, because PostgreSQL parses the stored list each time.
-	Type string
-	// The path of the resource that the request changed.
-	Subject string
-	// The resources whose representation the change altered, as they are afterwards, or as they were before they were deleted.
-	Data []byte
-}
-
-// Responses to POST requests with an Idempotency-Key, each written in the same transaction as its effect and kept 24 hours.
-type IdempotencyKey struct {
-	// The account that the row belongs to.
-	AccountID int64
-	APIKeyID  int64
-	// As the client sent it.
-	Key string
-	// SHA-256 of the path and the body. A different request with the same key is an error.
-	Fingerprint []byte
-	// The status of the response. Only successful responses are stored.
-	Status int32
-	// The Location header of the response.
-	Location  string
-	Body      []byte
-	CreatedAt time.Time
-}
-
-// The stock of each pet. Every order locks the row of its pet.
-type Inventory struct {
-	// The account that the row belongs to.
-	AccountID int64
-	// The pet.
-	PetID int64
-	// Units that can be ordered.
-	Quantity int64
-	// Units of open orders; not part of the API.
-	Held int64
-	// True if at most 10 units can be ordered: the filter low of GET /store/inventory.
-	Low bool
-}
-
 // Messages from clients.
 type Message struct {
 	// The account that the row belongs to.
@@ -139,7 +29,7 @@ type Message struct {
 	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
 	ID      string
 	Message string
-	// queued is the only status in version 1.0.0.
+	// queued; then delivered when every endpoint that subscribes has accepted the message, or failed.
 	Status    string
 	CreatedAt time.Time
 }
@@ -174,87 +64,4 @@ type Pet struct {
 	NameKey string
 	// Changed by clients and by orders. Lock the row of inventory before this one.
 	Status string
-}
-
-// Rules by which a sandbox injects faults, in order.
-type SandboxFault struct {
-	// The sandbox.
-	AccountID int64
-	// New for each rule, so that a process that remembers a replaced rule does not count for the new one.
-	ID int64
-	// The index of the rule, from 0.
-	Position int32
-	// An operationId of the API, or * for all.
-	Operation string
-	Effect    string
-	Status    *int32
-	DelayMs   *int32
-	// Whether the connection closes before or after the operation.
-	CloseWhen *string
-	// The rule applies to this number of matching requests; NULL means all.
-	First *int64
-	// The share of matching requests to which the rule applies; NULL means all.
-	Probability *float64
-	// The seed of the draws.
-	Seed *int64
-	// Matching requests so far, over all processes.
-	Matched int64
-}
-
-// Random keys that all processes share, created by the migration.
-type SigningKey struct {
-	// cursor: authenticates the cursors of lists (HMAC-SHA-256). The key of consistency tokens is derived from it.
-	Purpose string
-	Secret  []byte
-}
-
-// The endpoints that receive events. An account has at most 20 that are not deleted.
-type Webhook struct {
-	// The account that the row belongs to.
-	AccountID int64
-	// wh_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
-	ID  string
-	URL string
-	// The types of the events that the endpoint receives; {*} means all.
-	Types       []string
-	Description *string
-	Status      string
-	// manual: by a request. failing: after 5 days without a success. gone: the endpoint returned 410. NULL: the webhook is enabled.
-	DisabledReason *string
-	// The secret that signs, sealed under PETSTORE_SECRET_KEY if that was set (see internal/webhook).
-	Secret []byte
-	// The secret before the last rotation. It signs too until previous_until.
-	PreviousSecret []byte
-	PreviousUntil  *time.Time
-	// The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.
-	AfterSequence int64
-	// The first failed attempt after the last success; NULL: the last attempt succeeded, or there was none.
-	FailingSince *time.Time
-	// False after a change of the status or the types, until the worker has adapted the messages that wait.
-	Settled   bool
-	CreatedAt time.Time
-	// When the webhook was deleted. The sweep deletes its deliveries and then the row.
-	DeletedAt *time.Time
-}
-
-// Which event is sent to which endpoint, kept for 30 days.
-type WebhookDelivery struct {
-	// The account that the row belongs to.
-	AccountID int64
-	// dlv_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
-	ID        string
-	WebhookID string
-	// The id of the event, which is the header webhook-id of every attempt.
-	EventID string
-	// The number of the event in the feed; NULL for webhook.test, which is not in the feed.
-	Sequence *int64
-	Type     string
-	// The event of webhook.test; NULL for the others, which are read from the feed.
-	Body   []byte
-	Status string
-	// An array of {at, durationMs, httpStatus?, error?}, oldest first.
-	Attempts []byte
-	// When the delivery is due; NULL unless it is pending.
-	NextAttemptAt *time.Time
-	CreatedAt     time.Time
 }

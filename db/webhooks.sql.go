@@ -153,11 +153,11 @@ func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (int64, err
 }
 
 const webhookCreate = `-- name: WebhookCreate :one
-INSERT INTO webhooks (account_id, id, url, types, description, secret, after_sequence)
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
 SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence
 FROM account_state
 WHERE account_state.account_id = $6
-RETURNING id, url, types, description, status, disabled_reason, created_at
+RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at
 `
 
 type WebhookCreateParams struct {
@@ -180,7 +180,7 @@ type WebhookCreateRow struct {
 }
 
 // Creates a webhook that receives the events from now on. No row means that the account is
-// gone.
+// gone. Citus needs the alias.
 func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (WebhookCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookCreate,
 		arg.ID,
@@ -576,7 +576,7 @@ const webhookRotate = `-- name: WebhookRotate :one
 UPDATE webhooks
 SET secret = $1,
     previous_secret = CASE WHEN $2::bigint > 0 THEN webhooks.secret END,
-    previous_until  = CASE WHEN $2 > 0 THEN statement_timestamp() + make_interval(secs => $2) END
+    previous_until  = statement_timestamp() + nullif($2, 0) * interval '1 second'
 WHERE account_id = $3
   AND id = $4
   AND deleted_at IS NULL

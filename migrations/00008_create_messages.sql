@@ -10,7 +10,7 @@ CREATE TABLE messages (
     CONSTRAINT messages_account_id_fkey FOREIGN KEY (account_id) REFERENCES accounts (id),
     CONSTRAINT messages_id_check        CHECK (id ~ '^msg_[0-9a-f]{32}$'),
     CONSTRAINT messages_message_check   CHECK (char_length(message) BETWEEN 1 AND 4000),
-    CONSTRAINT messages_status_check    CHECK (status IN ('queued'))
+    CONSTRAINT messages_status_check    CHECK (status IN ('queued', 'delivered', 'failed'))
 );
 
 -- A prepared statement may get a plan for an average account, which can be far smaller than
@@ -20,7 +20,7 @@ ALTER TABLE messages ALTER COLUMN account_id SET (n_distinct = 100);
 COMMENT ON TABLE  messages            IS 'Messages from clients.';
 COMMENT ON COLUMN messages.account_id IS 'The account that the row belongs to.';
 COMMENT ON COLUMN messages.id         IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
-COMMENT ON COLUMN messages.status     IS 'queued is the only status in version 1.0.0.';
+COMMENT ON COLUMN messages.status     IS 'queued; then delivered when every endpoint that subscribes has accepted the message, or failed.';
 
 -- +goose Down
 DROP TABLE messages;

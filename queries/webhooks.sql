@@ -16,12 +16,12 @@ WHERE account_id = @account_id
 
 -- name: WebhookCreate :one
 -- Creates a webhook that receives the events from now on. No row means that the account is
--- gone.
-INSERT INTO webhooks (account_id, id, url, types, description, secret, after_sequence)
+-- gone. Citus needs the alias.
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
 SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
 FROM account_state
 WHERE account_state.account_id = @account_id
-RETURNING id, url, types, description, status, disabled_reason, created_at;
+RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at;
 
 -- name: WebhookList :many
 -- Returns the webhooks of an account by id.
@@ -79,7 +79,7 @@ WHERE account_id = @account_id
 UPDATE webhooks
 SET secret = @secret,
     previous_secret = CASE WHEN @grace_seconds::bigint > 0 THEN webhooks.secret END,
-    previous_until  = CASE WHEN @grace_seconds > 0 THEN statement_timestamp() + make_interval(secs => @grace_seconds) END
+    previous_until  = statement_timestamp() + nullif(@grace_seconds, 0) * interval '1 second'
 WHERE account_id = @account_id
   AND id = @id
   AND deleted_at IS NULL

@@ -47,6 +47,7 @@ type config struct {
 	ShutdownGrace  time.Duration `env:"PETSTORE_SHUTDOWN_GRACE" envDefault:"15s"`
 	CORSOrigins    []string      `env:"PETSTORE_CORS_ORIGINS" envDefault:"*"`
 	EnforceSunset  bool          `env:"PETSTORE_ENFORCE_SUNSET"`
+	Worker         bool          `env:"PETSTORE_WORKER" envDefault:"true"`
 
 	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
 	RateBurst        int      `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit

@@ -165,8 +165,8 @@ func TestListenLosesNothing(t *testing.T) {
 	}
 }
 
-// delivery is a webhook that a receiver got.
-type delivery struct {
+// forwarded is a webhook that a receiver got.
+type forwarded struct {
 	id, signature string
 	body          []byte
 	valid         bool
@@ -174,20 +174,20 @@ type delivery struct {
 
 // receive starts a receiver that returns the statuses in turn, and then 204. It checks the
 // signatures as the specification says.
-func receive(t *testing.T, secret string, statuses ...int) (target string, deliveries chan delivery) {
+func receive(t *testing.T, secret string, statuses ...int) (target string, deliveries chan forwarded) {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	deliveries = make(chan delivery, 100)
+	deliveries = make(chan forwarded, 100)
 	queue := make(chan int, len(statuses))
 	for _, status := range statuses {
 		queue <- status
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		d := delivery{id: r.Header.Get("webhook-id"), signature: r.Header.Get("webhook-signature"), body: body}
+		d := forwarded{id: r.Header.Get("webhook-id"), signature: r.Header.Get("webhook-signature"), body: body}
 		mac := hmac.New(sha256.New, key)
 		fmt.Fprintf(mac, "%s.%s.%s", d.id, r.Header.Get("webhook-timestamp"), body)
 		d.valid = d.signature == "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) &&

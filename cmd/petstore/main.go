@@ -61,7 +61,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
-		p.serveCommand(), p.devCommand(), p.migrateCommand(), p.accountCommand(), p.keyCommand(), p.sandboxCommand(),
+		p.serveCommand(), p.workerCommand(), p.devCommand(), p.migrateCommand(), p.accountCommand(), p.keyCommand(), p.sandboxCommand(),
 		p.listenCommand(),
 		p.seedCommand(), p.openAPICommand(), p.healthcheckCommand(), p.versionCommand(),
 	)

@@ -132,11 +132,24 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
 	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
-	handler, err := api.New(options)
-	if err != nil {
+	// The API and the worker tell each other about new events.
+	var handler *api.Server
+	deliver := func(context.Context) {}
+	if c.Worker {
+		workers := options
+		workers.Announce = func(accountID int64) { handler.Announce(accountID) }
+		worker, err := openWorker(ctx, c, workers, log, metrics)
+		if err != nil {
+			return err
+		}
+		defer worker.close()
+		options.Announce, deliver = worker.Wake, worker.Run
+	}
+	if handler, err = api.New(options); err != nil {
 		return err
 	}
 	stop := startBackground(ctx, c.closingTime(), append(maintenance(handler),
+		deliver,
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },

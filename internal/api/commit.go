@@ -38,7 +38,10 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 		c.Header("Idempotent-Replayed", "true")
 		s.metrics.Replayed()
 	} else {
-		s.feed.Announce(store.AccountID)
+		s.Announce(store.AccountID)
+		if s.announce != nil {
+			s.announce(store.AccountID)
+		}
 	}
 	s.reportPosition(c, made.Position)
 	writeCommitted(c, made.Response)

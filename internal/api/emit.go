@@ -1,8 +1,12 @@
 package api
 
 import (
+	"context"
+
+	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/groupcommit"
+	"petstore/internal/httpjson"
 )
 
 // affected is the data of an event: the resources whose representation a change has
@@ -13,6 +17,7 @@ type affected struct {
 	Pet       *pet           `json:"pet,omitzero"`
 	Category  *category      `json:"category,omitzero"`
 	Message   *message       `json:"message,omitzero"`
+	Webhook   *apiWebhook    `json:"webhook,omitzero"`
 }
 
 // affectedPet returns what a change of a pet or of its stock has altered.
@@ -32,6 +37,17 @@ func (a affected) withOrder(before, after order) affected {
 		a.Order = &after
 	}
 	return a
+}
+
+// WebhookDisabled returns the data of the event that the worker has disabled a webhook, in
+// the transaction that has done so.
+func WebhookDisabled(ctx context.Context, queries *db.Queries, accountID int64, webhookID string) ([]byte, error) {
+	row, err := queries.WebhookGet(ctx, db.WebhookGetParams{AccountID: accountID, ID: webhookID})
+	if err != nil {
+		return nil, err
+	}
+	disabled := webhookFrom(db.WebhookListRow(row))
+	return httpjson.Encode(affected{Webhook: &disabled})
 }
 
 // emit adds an event about a change of a resource to the feed. A change that has altered

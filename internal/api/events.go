@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -34,14 +33,7 @@ const (
 )
 
 // apiEvent is the Event schema of the spec.
-type apiEvent struct {
-	ID        string         `json:"id"`
-	Sequence  int64          `json:"sequence"`
-	Type      string         `json:"type"`
-	Timestamp time.Time      `json:"timestamp"`
-	Subject   string         `json:"subject"`
-	Data      jsontext.Value `json:"data"`
-}
+type apiEvent = event.Representation
 
 func eventFrom(row db.EventListRow) apiEvent {
 	return apiEvent{

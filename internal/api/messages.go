@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"net/http"
 	"regexp"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
@@ -18,12 +17,7 @@ import (
 )
 
 // message is the Message schema of the spec.
-type message struct {
-	ID        string    `json:"id"`
-	Message   string    `json:"message"`
-	Status    string    `json:"status"`
-	CreatedAt time.Time `json:"createdAt"`
-}
+type message = event.Message
 
 func messageFrom(row db.Message) message {
 	return message{ID: row.ID, Message: row.Message, Status: row.Status, CreatedAt: row.CreatedAt.UTC()}

@@ -74,6 +74,10 @@ type Options struct {
 	// Vault seals the secrets of webhooks; nil: they are stored as they are.
 	Vault *webhook.Vault
 
+	// Announce is called after a commit with events of an account; nil: nobody else needs
+	// them.
+	Announce func(accountID int64)
+
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
@@ -96,7 +100,8 @@ type Server struct {
 	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages   *sharedRead[string, *feedQuery, feedPage]
 	feed        *feed.Hub
-	turns       account.Turns // of requests that may wait for locks of their account
+	announce    func(accountID int64) // nil: none
+	turns       account.Turns         // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
 	egress      *egress.Guard
@@ -177,6 +182,7 @@ func New(options Options) (*Server, error) {
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
 	s.feed = feed.New(s.queries)
+	s.announce = options.Announce
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}
@@ -226,6 +232,10 @@ func (s *Server) useSpec(baseURL string) error {
 
 // ServeHTTP handles one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.engine.ServeHTTP(w, r) }
+
+// Announce wakes the requests that wait for events of an account, after a commit with
+// events.
+func (s *Server) Announce(accountID int64) { s.feed.Announce(accountID) }
 
 // ShutDown makes /readyz fail from now on, so that load balancers send no new requests.
 // The server still handles requests, and closes the connection after each. Injected

@@ -33,13 +33,16 @@ const (
 	OrderCompleted   Type = "order.completed"
 	OrderCancelled   Type = "order.cancelled"
 	MessageQueued    Type = "message.queued"
+	MessageDelivered Type = "message.delivered"
+	MessageFailed    Type = "message.failed"
+	WebhookDisabled  Type = "webhook.disabled"
 	StoreReset       Type = "store.reset"
 )
 
 // Types lists the types of events.
 var Types = []Type{
 	PetCreated, PetUpdated, PetDeleted, CategoryCreated, CategoryUpdated, CategoryDeleted,
-	InventoryUpdated, OrderPlaced, OrderUpdated, OrderCompleted, OrderCancelled, MessageQueued, StoreReset,
+	InventoryUpdated, OrderPlaced, OrderUpdated, OrderCompleted, OrderCancelled, MessageQueued, MessageDelivered, MessageFailed, WebhookDisabled, StoreReset,
 }
 
 // TypeNames returns the names of the types of events, in the order of [Types].

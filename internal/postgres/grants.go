@@ -51,7 +51,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"DELETE",
 	},
 	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
-	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message), DELETE"},
+	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message), UPDATE (status), DELETE"},
 	{
 		"orders",
 		"SELECT (account_id, id, pet_id, quantity, ship_date, complete), " +
@@ -76,22 +76,26 @@ var servingPrivileges = []struct{ table, privileges string }{
 	{"signing_keys", "SELECT (purpose, secret)"},
 	{
 		"webhook_deliveries",
-		"SELECT (account_id, id, webhook_id, event_id, type, status, attempts, next_attempt_at, created_at), " +
+		"SELECT (account_id, id, webhook_id, event_id, sequence, type, body, status, attempts, next_attempt_at, created_at), " +
 			"INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt_at), " +
 			"UPDATE (status, attempts, next_attempt_at), " +
 			"DELETE",
 	},
 	{
 		"webhooks",
-		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, after_sequence, failing_since, settled, created_at, deleted_at), " +
+		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, settled, created_at, deleted_at), " +
 			"INSERT (account_id, id, url, types, description, secret, after_sequence), " +
 			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, settled, deleted_at), " +
 			"DELETE",
 	},
+	// River reads and writes all columns of its tables.
+	{"river_job", "SELECT, INSERT, UPDATE, DELETE"},
+	{"river_leader", "SELECT, INSERT, UPDATE, DELETE"},
+	{"river_queue", "SELECT, INSERT, UPDATE, DELETE"},
 }
 
 // servingSequences are the sequences that queries read explicitly.
-var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
+var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq", "river_job_id_seq"}
 
 // servingFunctions are the functions that queries call and not every role may.
 var servingFunctions = []string{"maintain_events()"}

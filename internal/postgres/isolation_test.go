@@ -25,12 +25,12 @@ var storeTables = []string{
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
-var maintenance = []string{"APIKeyMarkUsed", "FeedEnds", "IdempotencyKeySweep", "WebhooksToSweep"}
+var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksToSweep"}
 
 var (
 	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
 	sqlComment      = regexp.MustCompile(`--[^\n]*`)
-	insertOfAccount = regexp.MustCompile(`INTO \w+ \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT (@account_id|account_state\.account_id))`)
+	insertOfAccount = regexp.MustCompile(`INTO \w+(?: AS \w+)? \(account_id[^)]*\)\s+(VALUES \((@account_id|\$1)|SELECT (@account_id|account_state\.account_id))`)
 	tableReference  = regexp.MustCompile(`\b(FROM|JOIN|UPDATE|INTO|USING) (\w+)(?: AS (\w+))?`)
 )
 

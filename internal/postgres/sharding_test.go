@@ -20,11 +20,12 @@ import (
 
 // queryRules are patterns that no query may match, by the reason.
 var queryRules = map[string]*regexp.Regexp{
-	"an INSERT in a query with WITH":          regexp.MustCompile(`(?is)\bWITH\b.*\bINSERT\b|\bINSERT\b.*\bWITH \w+ AS`),
-	"a volatile function":                     regexp.MustCompile(`(?i)\b(clock_timestamp|random|gen_random_uuid|timeofday)\(`),
-	"a subscript as the value of a column":    regexp.MustCompile(`(?i)(SET|,)\s+\w+\s+= \((@\w+|\$\d)::\w+\[\]\)\[`),
-	"a time zone in the WHERE of ON CONFLICT": regexp.MustCompile(`(?is)ON CONFLICT.*WHERE.*\w_at [+-] interval`),
-	"an update of the account":                regexp.MustCompile(`(?i)(SET|,)\s+account_id\s+=`),
+	"an INSERT in a query with WITH":                       regexp.MustCompile(`(?is)\bWITH\b.*\bINSERT\b|\bINSERT\b.*\bWITH \w+ AS`),
+	"a volatile function":                                  regexp.MustCompile(`(?i)\b(clock_timestamp|random|gen_random_uuid|timeofday)\(`),
+	"a subscript as the value of a column":                 regexp.MustCompile(`(?i)(SET|,)\s+\w+\s+= \((@\w+|\$\d)::\w+\[\]\)\[`),
+	"a time zone in the WHERE of ON CONFLICT":              regexp.MustCompile(`(?is)ON CONFLICT.*WHERE.*\w_at [+-] interval`),
+	"an INSERT with SELECT and RETURNING without an alias": regexp.MustCompile(`(?is)INSERT INTO \w+ \([^)]*\)\s*SELECT.*RETURNING`),
+	"an update of the account":                             regexp.MustCompile(`(?i)(SET|,)\s+account_id\s+=`),
 }
 
 // brokenRules returns the rules that a query breaks.
@@ -71,6 +72,7 @@ func TestQueriesThatDoNotSuitCitus(t *testing.T) {
 		"UPDATE orders SET complete = (@completes::boolean[])[1] WHERE account_id = @account_id;":                                 "a subscript as the value of a column",
 		"UPDATE inventory SET held = 1,\n    quantity = (@q::bigint[])[pet_id] WHERE account_id = @account_id;":                   "a subscript as the value of a column",
 		"INSERT INTO a VALUES (1) ON CONFLICT (id) DO UPDATE SET x = 1 WHERE a.used_at < excluded.used_at - interval '1 minute';": "a time zone in the WHERE of ON CONFLICT",
+		"INSERT INTO orders (account_id, id) SELECT account_state.account_id, 1 FROM account_state RETURNING id;":                 "an INSERT with SELECT and RETURNING without an alias",
 		"UPDATE pets SET account_id = 2 WHERE account_id = @account_id;":                                                          "an update of the account",
 	} {
 		if diff := cmp.Diff([]string{want}, brokenRules(query)); diff != "" {

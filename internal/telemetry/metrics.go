@@ -45,6 +45,7 @@ type Metrics struct {
 	replays   prometheus.Counter
 	injected  *prometheus.CounterVec
 	streams   prometheus.Gauge
+	webhooks  webhookMetrics
 }
 
 // NewMetrics returns new metrics, including those of the Go runtime and of the
@@ -86,6 +87,7 @@ func NewMetrics() *Metrics {
 	for _, limit := range []Limit{KeyLimit, AccountLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
+	m.webhooks = newWebhookMetrics(m.registry)
 	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.injected, m.streams,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"petstore/internal/api"
+	"petstore/internal/delivery"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+)
+
+func (p *program) workerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "worker",
+		Short: "Deliver webhooks until SIGTERM",
+		Long: `Worker delivers events to webhooks until SIGTERM or SIGINT. It serves no
+requests. Serve also delivers webhooks, unless PETSTORE_WORKER is false. Any number of
+both may run at the same time.`,
+		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore worker",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := p.loadConfig(true)
+			if err != nil {
+				return err
+			}
+			admin, err := listenAdmin(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			log, flush := p.logger(c)
+			defer flush()
+			return work(cmd.Context(), c, log, admin)
+		},
+	}
+}
+
+// work delivers webhooks, and serves the metrics on the admin address, which may be nil,
+// until ctx ends. It closes the listener.
+func work(ctx context.Context, c config, log *slog.Logger, admin net.Listener) error {
+	tuneRuntime(c)
+	metrics := telemetry.NewMetrics()
+	metrics.SetVersion(version())
+	defer startAdmin(admin, c.adminHosts(), metrics, log)()
+	worker, err := openWorker(ctx, c, apiOptions(c), log, metrics)
+	if err != nil {
+		return err
+	}
+	defer worker.close()
+	log.Info("delivering webhooks", "admin_address", addressOf(admin), "version", version())
+	worker.Run(ctx)
+	log.Info("shut down")
+	return nil
+}
+
+// openedWorker is a worker with its own connection pool.
+type openedWorker struct {
+	*delivery.Worker
+
+	pool *postgres.DB
+}
+
+func (w *openedWorker) close() { w.pool.Close() }
+
+// openWorker returns a worker with the settings of an API. Its pool connects without a
+// connection pooler if PETSTORE_DIRECT_URL says how, because River listens for
+// notifications.
+func openWorker(ctx context.Context, c config, options api.Options, log *slog.Logger, metrics *telemetry.Metrics) (*openedWorker, error) {
+	direct := c
+	direct.DatabaseURL, direct.DBMaxConns = c.directURL(), delivery.Connections
+	statements := &telemetry.Statements{Log: log, Slow: slowStatement}
+	pool, err := openDatabase(ctx, direct, log, statements)
+	if err != nil {
+		return nil, err
+	}
+	worker, err := delivery.New(delivery.Options{
+		DB: pool, Client: options.Egress.Client(delivery.Timeout), Vault: options.Vault,
+		Disabled: api.WebhookDisabled, Announce: options.Announce,
+		Grace: c.closingTime() / 2, Metrics: metrics, Log: log,
+	})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &openedWorker{worker, pool}, nil
+}

@@ -1,0 +1,198 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"petstore/internal/egress"
+	"petstore/internal/standardwebhooks"
+)
+
+// Timeout is the maximum time of an attempt, from the lookup of the host name to the
+// header of the response.
+const Timeout = 15 * time.Second
+
+const (
+	// maxAttempts is the number of attempts of a delivery.
+	maxAttempts = 10
+	// maxRetryAfter is the longest wait that a receiver can ask for.
+	maxRetryAfter = 24 * time.Hour
+	// jitter is the largest deviation of a wait, as a share of it.
+	jitter = 0.1
+	// drainedBytes is how much of a response body is read, so that the connection can be
+	// used again. A connection with a longer body is closed.
+	drainedBytes = 4 << 10
+	// drainedWithin is how long that may take.
+	drainedWithin = time.Second
+)
+
+// waits are the times between attempts: 75.6 hours in total.
+var waits = [maxAttempts - 1]time.Duration{
+	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
+}
+
+// never stands for NULL in an array of times, which are before it.
+var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// target is an endpoint, and the secrets that sign for it.
+type target struct {
+	url     string
+	secrets []standardwebhooks.Secret
+}
+
+// result is the result of an attempt.
+type result struct {
+	delivery
+
+	at         time.Time
+	took       time.Duration
+	httpStatus int    // 0: there was no response
+	problem    string // empty: the status says it all
+	retryAfter time.Duration
+}
+
+func (r *result) isSuccess() bool { return r.httpStatus/100 == 2 }
+
+func (r *result) isGone() bool { return r.httpStatus == http.StatusGone }
+
+// isFinal reports whether there is no further attempt.
+func (r *result) isFinal() bool {
+	return r.isSuccess() || r.isGone() || r.body == nil || r.attempts+1 >= maxAttempts
+}
+
+// status returns the status of the delivery after the attempt.
+func (r *result) status() string {
+	switch {
+	case r.isSuccess():
+		return "delivered"
+	case r.isFinal():
+		return "failed"
+	default:
+		return "pending"
+	}
+}
+
+// next returns the time of the next attempt, or never. Now is the time of the database,
+// because its clock decides what is due.
+func (r *result) next(now time.Time) time.Time {
+	if r.isFinal() {
+		return never
+	}
+	planned := waits[r.attempts]
+	planned += time.Duration(float64(planned) * jitter * (2*rand.Float64() - 1))
+	return now.Add(max(planned, r.retryAfter))
+}
+
+// attempt sends an event to an endpoint.
+func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
+	r := result{delivery: one, at: time.Now()}
+	if one.body == nil {
+		r.problem = "The feed no longer has the event."
+		return r
+	}
+	if one.attempts == 0 {
+		d.options.Metrics.WebhookFirstAttempt(r.at.Sub(one.createdAt))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
+	defer cancel()
+	response, err := d.send(ctx, to, &r)
+	r.took = time.Since(r.at)
+	if err != nil {
+		r.problem = describe(ctx, err)
+	} else {
+		r.httpStatus = response.StatusCode
+		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), time.Now())
+		if r.httpStatus/100 == 3 {
+			r.problem = "Redirects are not followed."
+		}
+		finish(response.Body, cancel)
+	}
+	d.options.Metrics.WebhookAttempted(r.outcome(), r.took)
+	return r
+}
+
+// send sends the request of an attempt.
+func (d *drain) send(ctx context.Context, to target, r *result) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "Petstore-Webhooks")
+	standardwebhooks.Sign(request.Header, r.eventID, r.at, r.body, to.secrets...)
+	return d.options.Client.Do(request) //nolint:gosec // the client checks the address
+}
+
+// outcome returns the label of an attempt in the metrics.
+func (r *result) outcome() string {
+	switch {
+	case r.isSuccess():
+		return "delivered"
+	case r.httpStatus != 0:
+		return "rejected"
+	default:
+		return "unreachable"
+	}
+}
+
+// finish reads the rest of a short response, so that its connection can be used again. It
+// closes a connection whose response is long or slow.
+func finish(body io.ReadCloser, cut func()) {
+	defer body.Close()
+	timer := time.AfterFunc(drainedWithin, cut)
+	defer timer.Stop()
+	_, _ = io.CopyN(io.Discard, body, drainedBytes+1) // the status has arrived, so an error does not matter
+}
+
+// retryAfter returns the wait that a Retry-After header asks for (RFC 9110, section
+// 10.2.3), at most 24 hours; 0: none.
+func retryAfter(value string, now time.Time) time.Duration {
+	wait := time.Duration(0)
+	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+		wait = time.Duration(seconds) * time.Second //nolint:gosec // below 2³²
+	} else if at, err := http.ParseTime(value); err == nil {
+		wait = at.Sub(now)
+	}
+	return min(max(wait, 0), maxRetryAfter)
+}
+
+var errTimeout = errors.New("delivery: timeout")
+
+// describe describes the error of a request to the owner of the webhook. It has no
+// addresses, because those could be of an internal network.
+func describe(ctx context.Context, err error) string {
+	var lookup *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var refused *egress.RefusedError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &refused):
+		return "The URL " + refused.Reason
+	case errors.Is(context.Cause(ctx), errTimeout), errors.As(err, &timeout) && timeout.Timeout():
+		return "No response within 15 seconds."
+	case errors.As(err, &lookup):
+		return "The name of the host could not be resolved."
+	case errors.As(err, &certificate):
+		return "The TLS certificate is not valid."
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "The connection was refused."
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "The connection was closed before the response."
+	case strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
+		return "The TLS handshake failed."
+	case strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "net/http: "):
+		return "The response is not valid HTTP."
+	default:
+		return "The endpoint could not be reached."
+	}
+}

@@ -1,0 +1,301 @@
+package delivery_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/delivery"
+	"petstore/internal/event"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
+)
+
+// key is the key of all webhooks.
+var key = []byte("0123456789abcdef0123456789abcdef")
+
+// stored returns the form in which a vault without keys stores a key.
+func stored(key []byte) []byte { return append([]byte{0}, key...) }
+
+// feed is a database with an account, whose feed the test writes with the privileges of the
+// serving role.
+type feed struct {
+	t       testing.TB
+	owner   *pgtest.Database
+	db      *postgres.DB
+	queries *db.Queries
+	account int64
+	hooks   int
+}
+
+func newFeed(t testing.TB) *feed {
+	t.Helper()
+	f := &feed{t: t, owner: pgtest.New(t)}
+	f.db = f.open()
+	f.queries = db.New(f.db)
+	row, err := postgres.Transact(t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		row, err := account.Ensure(ctx, db.New(tx), "owner")
+		return row.ID, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.account = row
+	return f
+}
+
+// open opens a pool as a worker has it.
+func (f *feed) open() *postgres.DB {
+	f.t.Helper()
+	database, err := postgres.Open(f.t.Context(), f.owner.URL, delivery.Connections)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(database.Close)
+	return database
+}
+
+// options returns the options of a worker.
+func (f *feed) options() delivery.Options {
+	f.t.Helper()
+	return delivery.Options{
+		DB:     f.open(),
+		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: http.DefaultTransport.(*http.Transport).Clone()},
+		Vault:  &webhook.Vault{},
+		Disabled: func(_ context.Context, _ *db.Queries, _ int64, id string) ([]byte, error) {
+			return fmt.Appendf(nil, `{"webhook":{"id":%q,"status":"disabled"}}`, id), nil
+		},
+		Grace:   100 * time.Millisecond,
+		Metrics: telemetry.NewMetrics(),
+		Log:     slog.New(slog.NewTextHandler(testWriter{f.t}, nil)),
+	}
+}
+
+// work runs a worker until the test ends.
+func (f *feed) work() *delivery.Worker {
+	f.t.Helper()
+	return f.workWith(f.options())
+}
+
+func (f *feed) workWith(options delivery.Options) *delivery.Worker {
+	f.t.Helper()
+	worker, _ := f.start(options)
+	return worker
+}
+
+// start runs a worker until stop is called or the test ends.
+func (f *feed) start(options delivery.Options) (worker *delivery.Worker, stop func()) {
+	f.t.Helper()
+	worker, err := delivery.New(options)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		worker.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	f.t.Cleanup(stop)
+	return worker, stop
+}
+
+// webhook creates a webhook for a receiver and returns its id.
+func (f *feed) webhook(url string, types ...string) string {
+	f.t.Helper()
+	if len(types) == 0 {
+		types = []string{"*"}
+	}
+	f.hooks++
+	id := fmt.Sprintf("wh_%032x", f.hooks)
+	if _, err := f.queries.WebhookCreate(f.t.Context(), db.WebhookCreateParams{AccountID: f.account, ID: id, URL: url, Types: types, Secret: stored(key)}); err != nil {
+		f.t.Fatal(err)
+	}
+	return id
+}
+
+// emit appends events to the feed.
+func (f *feed) emit(events ...event.Event) {
+	f.t.Helper()
+	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+		return nil, event.Append(ctx, db.New(tx), f.account, events...)
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// pets returns events of a number of pets.
+func pets(from, to int) []event.Event {
+	var events []event.Event
+	for i := from; i <= to; i++ {
+		events = append(events, event.Event{Type: event.PetCreated, Subject: "/pets/" + strconv.Itoa(i), Data: fmt.Appendf(nil, `{"pet":{"id":%d}}`, i)})
+	}
+	return events
+}
+
+// message queues a message now, and returns its id.
+func (f *feed) message() string {
+	f.t.Helper()
+	id := uuid.Must(uuid.NewV7())
+	return f.messageWith("msg_" + hex.EncodeToString(id[:]))
+}
+
+func (f *feed) messageWith(id string) string {
+	f.t.Helper()
+	f.exec("INSERT INTO messages (account_id, id, message) VALUES ($1, $2, 'hello')", f.account, id)
+	f.emit(event.Event{Type: event.MessageQueued, Subject: "/messages/" + id, Data: fmt.Appendf(nil, `{"message":{"id":%q}}`, id)})
+	return id
+}
+
+func (f *feed) exec(sql string, args ...any) {
+	f.t.Helper()
+	if _, err := f.owner.Pool.Exec(f.t.Context(), sql, args...); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// read returns the single value of a query.
+func read[T any](f *feed, sql string, args ...any) (value T) {
+	f.t.Helper()
+	if err := f.owner.Pool.QueryRow(f.t.Context(), sql, args...).Scan(&value); err != nil {
+		f.t.Fatal(err)
+	}
+	return value
+}
+
+// await waits until a query returns a value.
+func await[T comparable](f *feed, want T, sql string, args ...any) {
+	f.t.Helper()
+	var got T
+	if !eventually(f.t, func() bool { got = read[T](f, sql, args...); return got == want }) {
+		f.t.Fatalf("%s %v is %v, want %v", sql, args, got, want)
+	}
+}
+
+// eventually reports whether a condition holds before the test must end.
+func eventually(t testing.TB, holds func() bool) bool {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for tick := time.NewTicker(time.Millisecond); time.Now().Before(deadline); <-tick.C {
+		if holds() {
+			return true
+		}
+	}
+	return false
+}
+
+// received is a request to a receiver.
+type received struct {
+	header http.Header
+	body   string
+	event  event.Representation
+}
+
+// receiver is an endpoint of a client.
+type receiver struct {
+	t   testing.TB
+	url string
+
+	mu       sync.Mutex
+	requests []received
+	running  int
+	most     int // requests at a time
+}
+
+// receive starts a receiver. The handler runs after the request is noted; nil: it returns
+// 204.
+func receive(t testing.TB, handle http.HandlerFunc) *receiver {
+	t.Helper()
+	r := &receiver{t: t}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		r.note(request)
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.running--
+		}()
+		if handle == nil {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		handle(w, request)
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	r.url = server.URL
+	return r
+}
+
+func (r *receiver) note(request *http.Request) {
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		r.t.Error(err)
+	}
+	one := received{header: request.Header.Clone(), body: string(body)}
+	var sent struct {
+		ID       string
+		Sequence int64
+		Type     string
+	}
+	if err := json.Unmarshal(body, &sent); err != nil {
+		r.t.Errorf("%s: %v", body, err)
+	}
+	one.event.ID, one.event.Sequence, one.event.Type = sent.ID, sent.Sequence, sent.Type
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, one)
+	r.running++
+	r.most = max(r.most, r.running)
+}
+
+// got returns the requests so far.
+func (r *receiver) got() []received {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]received(nil), r.requests...)
+}
+
+// count returns the number of requests so far.
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.requests)
+}
+
+// await waits for a number of requests, and returns them.
+func (r *receiver) await(count int) []received {
+	r.t.Helper()
+	if !eventually(r.t, func() bool { return r.count() >= count }) {
+		r.t.Fatalf("%d requests, want %d", r.count(), count)
+	}
+	return r.got()
+}
+
+// testWriter writes to the log of a test that may have ended.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Output().Write(p) //nolint:errcheck // a log
+	return len(p), nil
+}

@@ -1,0 +1,118 @@
+package delivery_test
+
+import (
+	"net/http"
+	"testing"
+
+	"petstore/db"
+)
+
+const statusOf = "SELECT status FROM messages WHERE id = $1"
+
+// TestMessageIsDelivered: a message is delivered when every webhook that subscribes has
+// accepted it, and its event says so.
+func TestMessageIsDelivered(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	accept := false
+	quick := receive(t, nil)
+	slow := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !accept {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	f.webhook(quick.url, "message.queued", "message.delivered")
+	f.webhook(slow.url, "message.queued")
+	worker := f.work()
+	id := f.message()
+	worker.Wake(f.account)
+	quick.await(1)
+	slow.await(1)
+	await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+	await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1 AND status = 'pending'")
+	if status := read[string](f, statusOf, id); status != "queued" {
+		t.Errorf("%s while a webhook has not accepted", status)
+	}
+	accept = true
+	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'")
+	await(f, "delivered", statusOf, id)
+	got := quick.await(2)[1]
+	if got.event.Type != "message.delivered" || got.event.Sequence != 2 {
+		t.Errorf("%s", got.body)
+	}
+}
+
+// TestMessageFails: a message has failed when one webhook has not accepted it in ten
+// attempts.
+func TestMessageFails(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	other := receive(t, nil)
+	f.webhook(to.url, "message.queued")
+	f.webhook(other.url, "message.failed")
+	worker := f.work()
+	id := f.message()
+	worker.Wake(f.account)
+	to.await(1)
+	await(f, int32(1), "SELECT jsonb_array_length(attempts) FROM webhook_deliveries WHERE type = 'message.queued'")
+	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now(), attempts = (SELECT jsonb_agg('{}'::jsonb) FROM generate_series(1, 9)) WHERE type = 'message.queued'")
+	await(f, "failed", statusOf, id)
+	if got := other.await(1)[0]; got.event.Type != "message.failed" {
+		t.Errorf("%s", got.body)
+	}
+}
+
+// TestMessagesWaitForAWebhook: a webhook that is created or enabled gets the messages that
+// wait, but no other old event.
+func TestMessagesWaitForAWebhook(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.emit(pets(1, 3)...)
+	f.work()
+	for range 5 {
+		f.message()
+	}
+	to := receive(t, nil)
+	f.webhook(to.url)
+	await(f, int64(5), "SELECT count(*) FROM messages WHERE status = 'delivered'")
+	to.await(10) // with the 5 events of that
+	for _, r := range to.got() {
+		if r.event.Type == "pet.created" {
+			t.Errorf("an old event: %s", r.body)
+		}
+	}
+}
+
+// TestDisabledWebhookHoldsUpNoMessage: a message that the other webhooks have accepted is
+// delivered when the last one is disabled.
+func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, nil)
+	id := f.webhook("http://127.0.0.1:1/closed", "message.queued")
+	f.webhook(to.url, "message.queued")
+	worker := f.work()
+	message := f.message()
+	worker.Wake(f.account)
+	await(f, int64(2), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+	if status := read[string](f, statusOf, message); status != "queued" {
+		t.Fatal(status)
+	}
+	if err := f.queries.WebhookDelete(t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
+		t.Fatal(err)
+	}
+	await(f, "delivered", statusOf, message)
+	await(f, true, "SELECT settled FROM webhooks WHERE id = $1", id)
+}
+
+// TestMessageExpires: a message for which no webhook subscribes has failed after 72 hours.
+// One that a webhook is to get waits for it.
+func TestMessageExpires(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	alone := f.messageWith("msg_00000000000070008000000000000000") // of 1970
+	f.work()
+	await(f, "failed", statusOf, alone)
+	await(f, int64(1), "SELECT count(*) FROM events WHERE type = 'message.failed'")
+}

@@ -1,0 +1,351 @@
+package delivery_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/delivery"
+	"petstore/internal/egress"
+	"petstore/internal/event"
+	"petstore/internal/standardwebhooks"
+)
+
+// TestEveryEventIsDelivered: two workers deliver each event once to each webhook that wants
+// it, signed, with at most 4 requests at a time.
+func TestEveryEventIsDelivered(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.emit(pets(1, 5)...) // before there is a webhook
+	all, some := receive(t, nil), receive(t, nil)
+	f.webhook(all.url)
+	f.webhook(some.url, "message.queued", "store.reset")
+	first := f.work()
+	f.work()
+	for i := range 30 {
+		f.emit(pets(10*i+6, 10*i+15)...)
+		f.emit(event.Reset())
+		first.Wake(f.account)
+	}
+	all.await(330)
+	some.await(30)
+	await(f, int64(0), "SELECT count(*) FROM webhook_deliveries WHERE status <> 'delivered'")
+	if count := read[int64](f, "SELECT count(*) FROM webhook_deliveries"); count != 360 {
+		t.Errorf("%d deliveries", count)
+	}
+	var sequences []int64
+	for _, r := range all.got() {
+		sequences = append(sequences, r.event.Sequence)
+		if id := r.header.Get("Webhook-Id"); id != r.event.ID {
+			t.Errorf("webhook-id %s of event %s", id, r.event.ID)
+		}
+		checkSignature(t, r, key)
+	}
+	slices.Sort(sequences)
+	for i, sequence := range slices.Compact(sequences) {
+		if sequence != int64(i+6) {
+			t.Fatalf("event %d is missing", i+6)
+		}
+	}
+	if len(sequences) != 330 || len(some.got()) != 30 || all.most > 4 {
+		t.Errorf("%d and %d requests, %d at a time", len(sequences), len(some.got()), all.most)
+	}
+}
+
+// checkSignature checks the headers of Standard Webhooks. TestReferenceLibraries does so
+// with libraries of others.
+func checkSignature(t *testing.T, r received, keys ...[]byte) {
+	t.Helper()
+	seconds, err := strconv.ParseInt(r.header.Get("Webhook-Timestamp"), 10, 64)
+	if err != nil {
+		t.Error(err)
+	}
+	want := http.Header{}
+	var secrets []standardwebhooks.Secret
+	for _, k := range keys {
+		secret, err := standardwebhooks.SecretFrom(k)
+		if err != nil {
+			t.Error(err)
+		}
+		secrets = append(secrets, secret)
+	}
+	standardwebhooks.Sign(want, r.header.Get("Webhook-Id"), time.Unix(seconds, 0), []byte(r.body), secrets...)
+	if got := r.header.Get("Webhook-Signature"); got != want.Get("Webhook-Signature") {
+		t.Errorf("webhook-signature %s, want %s", got, want.Get("Webhook-Signature"))
+	}
+}
+
+// TestBothSecretsSign: after a rotation, both secrets sign until the grace is over.
+func TestBothSecretsSign(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, nil)
+	id := f.webhook(to.url)
+	next := []byte("another key of thirty-two bytes!")
+	if _, err := f.queries.WebhookRotate(t.Context(), db.WebhookRotateParams{AccountID: f.account, ID: id, Secret: stored(next), GraceSeconds: 3600}); err != nil {
+		t.Fatal(err)
+	}
+	worker := f.work()
+	f.emit(pets(1, 1)...)
+	worker.Wake(f.account)
+	checkSignature(t, to.await(1)[0], next, key)
+	f.exec("UPDATE webhooks SET previous_until = now()")
+	f.emit(pets(2, 2)...)
+	worker.Wake(f.account)
+	checkSignature(t, to.await(2)[1], next)
+}
+
+// TestFailedAttempts: every way in which an attempt fails is recorded in words that reveal
+// nothing, and the delivery waits for its next attempt.
+func TestFailedAttempts(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate is unknown
+	t.Cleanup(secure.Close)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	target := receive(t, nil)
+	for name, c := range map[string]struct {
+		url     string
+		handle  http.HandlerFunc
+		guarded bool
+		status  int
+		problem string
+	}{
+		"a redirect": {handle: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, target.url, http.StatusTemporaryRedirect)
+		}, status: 307, problem: "Redirects are not followed."},
+		"an error":                       {handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, status: 500},
+		"a reset":                        {handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, problem: "The connection was closed before the response."},
+		"no HTTP":                        {handle: garbage, problem: "The response is not valid HTTP."},
+		"a closed port":                  {url: closed.URL, problem: "The connection was refused."},
+		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
+		"TLS without TLS":                {url: "https" + target.url[4:], problem: "The TLS handshake failed."},
+		"an address that is not allowed": {url: "https://127.0.0.1/", guarded: true, problem: "The URL must have a public host, but its address is not public."},
+		"a name without a host":          {url: "http://nowhere.invalid/hook", problem: "The name of the host could not be resolved."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			if c.url == "" {
+				c.url = receive(t, c.handle).url
+			}
+			f.webhook(c.url, "pet.created")
+			f.emit(pets(1, 1)...)
+			options := f.options()
+			if c.guarded {
+				options.Client = egress.New(egress.Options{}).Client(delivery.Timeout)
+			}
+			f.workWith(options).Wake(f.account)
+			await(f, int32(1), "SELECT coalesce((SELECT jsonb_array_length(attempts) FROM webhook_deliveries), 0)")
+			got := read[string](f, "SELECT concat(status, ' ', attempts->0->>'httpStatus', ' ', attempts->0->>'error') FROM webhook_deliveries")
+			status := ""
+			if c.status != 0 {
+				status = strconv.Itoa(c.status)
+			}
+			if want := fmt.Sprintf("pending %s %s", status, c.problem); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+			if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries"); wait < 4.5 {
+				t.Errorf("the next attempt comes after %g s", wait)
+			}
+			if read[bool](f, "SELECT failing_since IS NULL FROM webhooks") {
+				t.Error("the webhook does not count as failing")
+			}
+		})
+	}
+	if len(target.got()) > 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// garbage responds with bytes that are not HTTP.
+func garbage(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	_, _ = conn.Write([]byte("220 mail.example ESMTP\r\n"))
+	_ = conn.Close()
+}
+
+// TestEndlessBody: the status decides, whatever the body. A connection with an endless body
+// is not read further.
+func TestEndlessBody(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	ended := make(chan struct{})
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		for block := make([]byte, 32<<10); ; {
+			if _, err := w.Write(block); err != nil {
+				close(ended)
+				return
+			}
+		}
+	})
+	f.webhook(to.url)
+	f.emit(pets(1, 1)...)
+	f.work().Wake(f.account)
+	await(f, "delivered", "SELECT coalesce((SELECT status FROM webhook_deliveries), '')")
+	<-ended
+}
+
+// TestRetry: a delivery that is due again is sent again, and a success ends the failing.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	count := 0
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if count++; count == 1 {
+			w.Header().Set("Retry-After", "7200")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	f.webhook(to.url)
+	f.emit(pets(1, 1)...)
+	worker := f.work()
+	worker.Wake(f.account)
+	await(f, true, "SELECT coalesce((SELECT failing_since IS NOT NULL FROM webhooks), false)")
+	if wait := read[float64](f, "SELECT extract(epoch FROM next_attempt_at - created_at)::float8 FROM webhook_deliveries"); wait < 7200 || wait > 7260 {
+		t.Errorf("Retry-After: 7200 made it wait %g s", wait)
+	}
+	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
+	await(f, "delivered 2", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
+	await(f, true, "SELECT failing_since IS NULL FROM webhooks")
+}
+
+// TestExhaustedDelivery: after ten attempts, a delivery has failed.
+func TestExhaustedDelivery(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	f.webhook(to.url)
+	f.emit(pets(1, 1)...)
+	f.work().Wake(f.account)
+	for i := 1; i < 10; i++ {
+		await(f, fmt.Sprintf("pending %d", i), "SELECT coalesce((SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries), '')")
+		f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
+	}
+	await(f, "failed 10", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
+}
+
+// TestDisabledWebhooks: a webhook that returns 410, or fails for five days, is disabled and
+// gets no more requests. Others get the event of that.
+func TestDisabledWebhooks(t *testing.T) {
+	t.Parallel()
+	for reason, status := range map[string]int{"gone": http.StatusGone, "failing": http.StatusBadGateway} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+			other := receive(t, nil)
+			id := f.webhook(to.url, "pet.created")
+			f.webhook(other.url, "webhook.disabled")
+			if reason == "failing" {
+				f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days' WHERE id = $1", id)
+			}
+			f.emit(pets(1, 1)...)
+			worker := f.work()
+			worker.Wake(f.account)
+			got := other.await(1)[0]
+			if state := read[string](f, "SELECT status || ' ' || disabled_reason FROM webhooks WHERE id = $1", id); state != "disabled "+reason {
+				t.Errorf("%s", state)
+			}
+			if got.event.Type != "webhook.disabled" || got.event.Sequence != 2 {
+				t.Errorf("%s", got.body)
+			}
+			f.emit(pets(2, 2)...)
+			f.emit(event.Event{Type: event.WebhookDisabled, Subject: "/webhooks/" + id, Data: []byte("{}")})
+			other.await(2)
+			if count := len(to.got()); count != 1 {
+				t.Errorf("%d requests to a disabled webhook", count)
+			}
+		})
+	}
+}
+
+// TestEventThatIsGone: the delivery of an event that the feed no longer has fails.
+func TestEventThatIsGone(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	f.webhook(to.url)
+	f.emit(pets(1, 1)...)
+	f.work().Wake(f.account)
+	to.await(1)
+	f.exec("DELETE FROM events")
+	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
+	await(f, "failed The feed no longer has the event.", "SELECT status || ' ' || (attempts->1->>'error') FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 2 UNION ALL SELECT ''")
+}
+
+// TestHangingWebhooks: webhooks that do not respond delay no other webhook, however much is
+// due at them.
+func TestHangingWebhooks(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	hang := hanging(t)
+	to := receive(t, nil)
+	f.webhook(hang, "pet.created")
+	f.webhook(hang, "pet.created")
+	f.webhook(to.url, "store.reset")
+	worker := f.work()
+	for i := range 10 {
+		f.emit(pets(1000*i+1, 1000*i+1000)...)
+	}
+	worker.Wake(f.account)
+	await(f, int64(20_000), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
+	for i := range 20 {
+		f.emit(event.Reset())
+		worker.Wake(f.account)
+		to.await(i + 1)
+	}
+	if count := read[int64](f, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND type = 'pet.created'"); count != 20_000 {
+		t.Errorf("%d deliveries are pending at the webhooks that hang", count)
+	}
+}
+
+// hanging returns the URL of a receiver that never responds.
+func hanging(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// TestStoppedWorker: another worker sends the deliveries again that a stopped worker had
+// not recorded.
+func TestStoppedWorker(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	release := make(chan struct{})
+	to := receive(t, func(http.ResponseWriter, *http.Request) { <-release })
+	f.webhook(to.url)
+	f.emit(pets(1, 20)...)
+	worker, stop := f.start(f.options())
+	worker.Wake(f.account)
+	to.await(4)
+	stop()
+	close(release)
+	f.work()
+	await(f, int64(20), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+	if got := len(to.got()); got < 20 || got > 24 {
+		t.Errorf("%d requests for 20 deliveries, of which 4 were cut off", got)
+	}
+}
