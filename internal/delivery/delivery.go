@@ -30,6 +30,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"petstore/db"
+	"petstore/internal/event"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
@@ -219,6 +220,31 @@ func transact[Result any](ctx context.Context, w *Worker, action func(context.Co
 	}
 	defer func() { <-w.places }()
 	return postgres.Transact(ctx, w.db, action)
+}
+
+// change runs an action in a transaction, when there is a place for it. The transaction
+// numbers the events that the action returns together with COMMIT, because all writers of
+// the account wait for that. It then wakes those that wait for them.
+func (w *Worker) change(ctx context.Context, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
+	select {
+	case w.places <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	emitted := 0
+	err := postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
+		events, err := action(ctx, db.New(tx))
+		if err == nil {
+			event.Queue(ctx, db.New(last), accountID, events)
+		}
+		emitted = len(events)
+		return err
+	})
+	<-w.places
+	if err == nil && emitted > 0 {
+		w.announce(accountID)
+	}
+	return err
 }
 
 // announce wakes those that wait for the events that a transaction of the worker has

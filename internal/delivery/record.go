@@ -34,13 +34,10 @@ type attempted struct {
 // because the deliveries whose results are lost are sent again.
 func (d *drain) record(ctx context.Context, results []result) error {
 	for {
-		emitted, err := transact(ctx, d.Worker, func(ctx context.Context, tx pgx.Tx) (int, error) {
-			return d.recordOnce(ctx, db.New(tx), results)
+		err := d.change(ctx, d.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+			return d.recordOnce(ctx, queries, results)
 		})
 		switch {
-		case err == nil && emitted > 0:
-			d.announce(d.AccountID)
-			return nil
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
@@ -52,22 +49,22 @@ func (d *drain) record(ctx context.Context, results []result) error {
 }
 
 // recordOnce records results and what follows from them: the health of the webhook, the
-// status of messages, and their events. It returns the number of events.
-func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []result) (emitted int, err error) {
+// status of messages. It returns the events of that.
+func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []result) ([]event.Event, error) {
 	webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: d.AccountID, ID: d.WebhookID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		d.stopped.Store(true)
-		return 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	params := db.DeliveriesRecordParams{AccountID: d.AccountID, Never: never}
 	messages := map[string]int64{}
 	for _, r := range results {
 		attempt, err := httpjson.Encode(attempted{r.at.UTC().Truncate(time.Microsecond), r.took.Milliseconds(), r.httpStatus, r.problem})
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		params.Ids = append(params.Ids, r.id)
 		params.Attempts = append(params.Attempts, string(attempt))
@@ -78,21 +75,14 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 		}
 	}
 	if err := queries.DeliveriesRecord(ctx, params); err != nil {
-		return 0, err
+		return nil, err
 	}
 	disabled, err := d.recordHealth(ctx, queries, webhook, results)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	events, err := settleMessages(ctx, queries, d.AccountID, messages, false)
-	if err != nil {
-		return 0, err
-	}
-	events = append(events, disabled...)
-	if len(events) > 0 {
-		err = event.Append(ctx, queries, d.AccountID, events...) // last, because all writers of the account wait for it
-	}
-	return len(events), err
+	return append(events, disabled...), err
 }
 
 // recordHealth notes whether the webhook fails, and disables it when it is gone or has

@@ -180,26 +180,38 @@ func Transact[Result any](ctx context.Context, d *DB, action func(context.Contex
 	return result, err
 }
 
+// TransactThen is [Transact] for an action that also queues statements in last. They are
+// sent together with COMMIT, so the locks that they take are held only for that long.
+func TransactThen(ctx context.Context, d *DB, action func(ctx context.Context, tx pgx.Tx, last *Pipeline) error) error {
+	return retry(ctx, lostToAnother, func() error {
+		_, err := transactOnce(ctx, d.Writing(), action)
+		return err
+	})
+}
+
 // TransactAt is [Transact] and also returns the position after the commit, if it is known
 // and [DB.ReportPositions] was called.
 func TransactAt[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (result Result, position Position, err error) {
 	err = retry(ctx, lostToAnother, func() error {
-		result, position, err = transactOnce(ctx, d.Writing(), action)
+		position, err = transactOnce(ctx, d.Writing(), func(ctx context.Context, tx pgx.Tx, _ *Pipeline) (err error) {
+			result, err = action(ctx, tx)
+			return err
+		})
 		return err
 	})
 	return result, position, err
 }
 
-// transactOnce runs an action in a transaction.
-func transactOnce[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (result Result, position Position, err error) {
+// transactOnce runs an action in a transaction, and then the statements that it has queued.
+func transactOnce(ctx context.Context, d *DB, action func(context.Context, pgx.Tx, *Pipeline) error) (position Position, err error) {
 	conn, err := d.acquire(ctx)
 	if err != nil {
-		return result, position, err
+		return position, err
 	}
 	defer conn.Release()
 	tx, err := conn.Begin(ctx)
 	if err != nil {
-		return result, position, err
+		return position, err
 	}
 	committed := false
 	defer func() {
@@ -207,18 +219,19 @@ func transactOnce[Result any](ctx context.Context, d *DB, action func(context.Co
 			err = errors.Join(err, rollback(ctx, tx))
 		}
 	}()
-	if result, err = action(ctx, tx); err != nil {
-		return result, position, err
+	last := &Pipeline{conn: conn, queued: &pgx.Batch{}, begun: true}
+	if err := action(ctx, tx, last); err != nil {
+		return position, err
 	}
-	position, tag, err := conn.commit(ctx, &pgx.Batch{})
+	position, tag, err := conn.commit(ctx, last.queued)
 	if err != nil {
-		return result, position, err
+		return position, err
 	}
 	committed = true
 	if tag != "COMMIT" { // a statement failed, and the action ignored it
-		return result, Position{}, pgx.ErrTxCommitRollback
+		return Position{}, pgx.ErrTxCommitRollback
 	}
-	return result, position, nil
+	return position, nil
 }
 
 // rollback rolls a transaction back, unless its connection has ended.

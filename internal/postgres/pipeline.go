@@ -12,6 +12,7 @@ import (
 // Pipeline is a transaction whose statements share round trips. The batch functions
 // that sqlc generates only queue their statements, and [Pipeline.Send] sends all that
 // are queued. Read the results in the order of the statements. It implements db.DBTX.
+// Actions of [TransactThen] only queue statements in it.
 type Pipeline struct {
 	conn    *connection
 	queued  *pgx.Batch
