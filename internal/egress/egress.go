@@ -33,6 +33,7 @@ const (
 	dialTimeout      = 10 * time.Second
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
+	maxIdle          = 1000
 	maxResponseBytes = 64 << 10 // of the header
 )
 
@@ -90,19 +91,30 @@ func (g *Guard) Check(ctx context.Context, text string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	addrs, err := g.resolver.LookupNetIP(ctx, "ip", target.host)
+	addrs, err := g.resolver.LookupNetIP(ctx, "ip", g.lookedUp(target.host))
 	if err != nil && isInternalName(target.host) {
-		return refuse("must have a public host, but this name is of an internal network.")
+		return errName
 	}
 	for _, addr := range addrs {
 		if g.checkAddr(target.plain, netip.AddrPortFrom(addr.Unmap(), target.port)) != nil {
-			return refuse("must have a public host, but its name resolves to an address that is not public.")
+			return errName
 		}
 	}
 	return nil
 }
 
-// checkTarget checks what the URL says by itself.
+// lookedUp returns the name that the resolver looks up for a host. It ends with a dot, so
+// that the search domains of the machine do not make a name of the local network of it. An
+// operator who allows a network may want these.
+func (g *Guard) lookedUp(host string) string {
+	if len(g.options.Allow) > 0 || strings.HasSuffix(host, ".") {
+		return host
+	}
+	return host + "."
+}
+
+// checkTarget checks what the URL says by itself. It refuses the names of internal networks
+// whether they exist or not, so that a client learns nothing about them.
 func (g *Guard) checkTarget(t target) error {
 	if t.addr.IsValid() {
 		return g.checkAddr(t.plain, netip.AddrPortFrom(t.addr, t.port))
@@ -117,6 +129,8 @@ func (g *Guard) checkTarget(t target) error {
 		return errPlain
 	case !slices.Contains(Ports, t.port):
 		return errPort
+	case isInternalName(t.host):
+		return errName
 	default:
 		return nil
 	}
@@ -126,6 +140,7 @@ var (
 	errPlain = refuse("must begin with https://.")
 	errPort  = refuse("must have the port 443 or 8443.")
 	errAddr  = refuse("must have a public host, but its address is not public.")
+	errName  = refuse("must have a public host, but its name is of an internal network.")
 )
 
 // checkAddr checks the address of a connection. Without TLS, only allowed networks are
@@ -191,11 +206,12 @@ func (t *transport) CloseIdleConnections() {
 func (g *Guard) transport(plain bool) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout, Resolver: g.resolver}
 	made := &http.Transport{
-		DialContext:            dialer.DialContext,
+		DialContext:            g.dial(dialer),
 		TLSClientConfig:        &tls.Config{RootCAs: g.options.RootCAs, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // a small response must not become a large one
+		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseBytes,
@@ -214,10 +230,22 @@ func (g *Guard) transport(plain bool) *http.Transport {
 	return made
 }
 
+// dial returns a function that connects as the dialer does, to the name that [Guard.Check]
+// has looked up.
+func (g *Guard) dial(dialer *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if _, isName := netip.ParseAddr(host); err == nil && isName != nil && g.options.Proxy == nil {
+			address = net.JoinHostPort(g.lookedUp(host), port)
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+}
+
 // isInternalName reports whether a name belongs to an internal network by its form: one
 // label, or a domain that the public DNS does not have (RFC 6761, RFC 6762, RFC 8375).
 func isInternalName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	last := host[strings.LastIndexByte(host, '.')+1:]
-	return last == host || slices.Contains([]string{"localhost", "local", "internal", "lan", "home", "corp", "arpa", "test", "invalid", "onion"}, last)
+	return last == host || slices.Contains([]string{"localhost", "local", "internal", "intranet", "private", "localdomain", "lan", "home", "corp", "arpa", "test", "invalid", "onion"}, last)
 }

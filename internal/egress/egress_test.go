@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,9 @@ var forbidden = map[string]string{
 	"localhost with a dot":            "https://LocalHost./hook",
 	"a name without a domain":         "https://postgres/hook",
 	"an internal name":                "https://metadata.google.internal/computeMetadata/v1/",
+	"a name of a cluster":             "https://petstore.default.svc.cluster.local/hook",
+	"a name in capitals":              "https://Petstore.Default.SVC.Cluster.LOCAL./hook",
+	"a name of a home network":        "https://nas.home.arpa/hook",
 	"no TLS":                          "http://93.184.216.34/hook",
 	"no TLS at a name":                "http://example.com/hook",
 	"the port of SSH":                 "https://93.184.216.34:22/hook",
@@ -130,6 +134,64 @@ func TestNamesOfForbiddenAddresses(t *testing.T) {
 	}
 	if made := sink.connections.Load(); made > 0 {
 		t.Errorf("%d connections to a forbidden address", made)
+	}
+}
+
+// TestInternalNames: a client cannot find out which names an internal network has. Those
+// that exist and those that do not have the same error, without a lookup.
+func TestInternalNames(t *testing.T) {
+	t.Parallel()
+	proxy, err := url.Parse("http://127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, options := range map[string]egress.Options{"directly": {}, "with a proxy": {Proxy: proxy}, "with an allowed port": {Allow: networks(t, "127.0.0.1:8080")}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dns := newDNS(t, map[string][]string{"db.prod.svc.cluster.local.": {"10.0.0.7"}, "postgres.": {"10.0.0.7"}, "public.internal.": {"93.184.216.34"}})
+			options.Resolver = dns.resolver
+			guard := egress.New(options)
+			errs := map[string]bool{}
+			for _, host := range []string{"db.prod.svc.cluster.local", "db2.prod.svc.cluster.local", "postgres", "postgres2", "public.internal", "localhost"} {
+				checked, posted := guard.Check(t.Context(), "https://"+host+"/hook"), post(t, guard, "https://"+host+"/hook")
+				wantRefused(t, checked)
+				wantRefused(t, posted)
+				errs[checked.Error()] = true
+			}
+			if len(errs) != 1 || dns.lookups() > 0 {
+				t.Errorf("%d lookups; errors %v", dns.lookups(), errs)
+			}
+		})
+	}
+	// An operator who allows a network allows its names, and no others.
+	dns := newDNS(t, map[string][]string{"hook.internal.": {"10.0.0.7"}, "db.internal.": {"10.1.0.7"}})
+	guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, "10.0.0.0/24")})
+	if err := guard.Check(t.Context(), "http://hook.internal:3000/"); err != nil {
+		t.Error(err)
+	}
+	other, missing := guard.Check(t.Context(), "https://db.internal/"), guard.Check(t.Context(), "https://nothing.internal/")
+	wantRefused(t, other)
+	if missing == nil || missing.Error() != other.Error() {
+		t.Errorf("a name with another address: %v; a name without one: %v", other, missing)
+	}
+}
+
+// TestSearchDomains: the search domains of the machine are not added to a name, neither when
+// the URL is stored nor when it is used.
+func TestSearchDomains(t *testing.T) {
+	t.Parallel()
+	dns := newDNS(t, nil)
+	guard := egress.New(egress.Options{Resolver: dns.resolver})
+	if err := guard.Check(t.Context(), "https://db.prod/hook"); err != nil {
+		t.Error(err)
+	}
+	if _, unknown := errors.AsType[*net.DNSError](post(t, guard, "https://db.prod/hook")); !unknown {
+		t.Error("the connection did not fail at the lookup")
+	}
+	for _, name := range dns.names() {
+		if name != "db.prod." {
+			t.Errorf("%s was looked up", name)
+		}
 	}
 }
 
@@ -220,7 +282,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("the proxy got %v", got)
 	}
 	asked.Store("nothing")
-	for _, text := range []string{"https://10.0.0.1/", "http://hook.example.com/", "https://hook.example.com:22/"} {
+	for _, text := range []string{"https://10.0.0.1/", "http://hook.example.com/", "https://hook.example.com:22/", "https://localhost/", "https://metadata.google.internal/"} {
 		wantRefused(t, guard.Check(t.Context(), text))
 		wantRefused(t, post(t, guard, text))
 	}
@@ -338,7 +400,7 @@ type dnsServer struct {
 
 	mu      sync.Mutex
 	records map[string][]string // IPv4 addresses by name, with a dot at the end
-	asked   int
+	asked   []string            // the names
 }
 
 // newDNS starts a DNS server. Any other name does not exist.
@@ -378,7 +440,14 @@ func (s *dnsServer) set(name string, addresses ...string) {
 func (s *dnsServer) lookups() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return len(s.asked)
+}
+
+// names returns the names of these queries.
+func (s *dnsServer) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
 }
 
 // reply returns the response to a query with one question.
@@ -402,7 +471,7 @@ func (s *dnsServer) reply(query []byte) []byte {
 	if kind != typeA {
 		addresses = nil
 	} else {
-		s.asked++
+		s.asked = append(s.asked, name)
 	}
 	response := append([]byte{}, query[:2]...)
 	for _, field := range []uint16{flags, 1, uint16(len(addresses)), 0, 0} {
