@@ -10,6 +10,32 @@ import (
 	"time"
 )
 
+const replayBacklog = `-- name: ReplayBacklog :one
+SELECT count(*)
+FROM (
+    SELECT
+    FROM webhook_deliveries
+    WHERE account_id = $1
+      AND webhook_id = $2
+      AND status = 'pending'
+    LIMIT (SELECT $3::int)
+) AS pending
+`
+
+type ReplayBacklogParams struct {
+	AccountID int64
+	WebhookID string
+	Most      int32
+}
+
+// Counts the pending deliveries of a webhook, up to a limit.
+func (q *Queries) ReplayBacklog(ctx context.Context, arg ReplayBacklogParams) (int64, error) {
+	row := q.db.QueryRow(ctx, replayBacklog, arg.AccountID, arg.WebhookID, arg.Most)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const replayEvents = `-- name: ReplayEvents :many
 SELECT sequence, nonce, type
 FROM events
@@ -94,6 +120,53 @@ func (q *Queries) ReplayInsert(ctx context.Context, arg ReplayInsertParams) (int
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const replayPending = `-- name: ReplayPending :many
+SELECT DISTINCT sequence::bigint AS sequence
+FROM webhook_deliveries
+WHERE account_id = $1
+  AND webhook_id = $2
+  AND status = 'pending'
+  AND sequence > $3::bigint
+  AND sequence <= $4
+LIMIT (SELECT $5::int)
+`
+
+type ReplayPendingParams struct {
+	AccountID     int64
+	WebhookID     string
+	AfterSequence int64
+	Last          *int64
+	PageSize      int32
+}
+
+// Returns the numbers of the events in a range whose deliveries to a webhook are pending.
+// A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
+func (q *Queries) ReplayPending(ctx context.Context, arg ReplayPendingParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, replayPending,
+		arg.AccountID,
+		arg.WebhookID,
+		arg.AfterSequence,
+		arg.Last,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var sequence int64
+		if err := rows.Scan(&sequence); err != nil {
+			return nil, err
+		}
+		items = append(items, sequence)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const storeDeleteWebhookDeliveries = `-- name: StoreDeleteWebhookDeliveries :execrows
@@ -731,14 +804,17 @@ func (q *Queries) WebhooksLock(ctx context.Context, accountID int64) error {
 }
 
 const webhooksToSweep = `-- name: WebhooksToSweep :many
-SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone
+SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone, EXISTS (
+    SELECT FROM webhook_deliveries AS d
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1) AS has_old
 FROM webhooks
-WHERE (account_id, id) > ($1::bigint, $2::text)
+WHERE (account_id, id) > ($2::bigint, $3::text)
 ORDER BY account_id, id
-LIMIT $3
+LIMIT $4
 `
 
 type WebhooksToSweepParams struct {
+	BeforeID     string
 	AfterAccount int64
 	AfterID      string
 	PageSize     int32
@@ -748,12 +824,18 @@ type WebhooksToSweepRow struct {
 	AccountID int64
 	ID        string
 	IsGone    bool
+	HasOld    bool
 }
 
-// Returns webhooks of all accounts, whose old deliveries are to be deleted. All deliveries
-// of a deleted one are, once the worker needs them no more.
+// Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
+// All deliveries of a deleted webhook go, once the worker needs them no more.
 func (q *Queries) WebhooksToSweep(ctx context.Context, arg WebhooksToSweepParams) ([]WebhooksToSweepRow, error) {
-	rows, err := q.db.Query(ctx, webhooksToSweep, arg.AfterAccount, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, webhooksToSweep,
+		arg.BeforeID,
+		arg.AfterAccount,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -761,7 +843,12 @@ func (q *Queries) WebhooksToSweep(ctx context.Context, arg WebhooksToSweepParams
 	items := []WebhooksToSweepRow{}
 	for rows.Next() {
 		var i WebhooksToSweepRow
-		if err := rows.Scan(&i.AccountID, &i.ID, &i.IsGone); err != nil {
+		if err := rows.Scan(
+			&i.AccountID,
+			&i.ID,
+			&i.IsGone,
+			&i.HasOld,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

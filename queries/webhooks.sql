@@ -149,6 +149,30 @@ WHERE account_id = @account_id
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
+-- name: ReplayBacklog :one
+-- Counts the pending deliveries of a webhook, up to a limit.
+SELECT count(*)
+FROM (
+    SELECT
+    FROM webhook_deliveries
+    WHERE account_id = @account_id
+      AND webhook_id = @webhook_id
+      AND status = 'pending'
+    LIMIT (SELECT @most::int)
+) AS pending;
+
+-- name: ReplayPending :many
+-- Returns the numbers of the events in a range whose deliveries to a webhook are pending.
+-- A transaction that holds [WebhookGetLocked] is the only one that adds deliveries to it.
+SELECT DISTINCT sequence::bigint AS sequence
+FROM webhook_deliveries
+WHERE account_id = @account_id
+  AND webhook_id = @webhook_id
+  AND status = 'pending'
+  AND sequence > @after_sequence::bigint
+  AND sequence <= @last
+LIMIT (SELECT @page_size::int);
+
 -- name: ReplayInsert :execrows
 -- Inserts the deliveries of events to a webhook, which are due now. The rows select the
 -- account, so that on a sharded cluster the statement runs on its shard.
@@ -158,9 +182,11 @@ FROM (SELECT unnest(@ids::text[]) AS id, unnest(@event_ids::text[]) AS event_id,
 LEFT JOIN account_state ON account_state.account_id = @account_id;
 
 -- name: WebhooksToSweep :many
--- Returns webhooks of all accounts, whose old deliveries are to be deleted. All deliveries
--- of a deleted one are, once the worker needs them no more.
-SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone
+-- Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
+-- All deliveries of a deleted webhook go, once the worker needs them no more.
+SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone, EXISTS (
+    SELECT FROM webhook_deliveries AS d
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id) AS has_old
 FROM webhooks
 WHERE (account_id, id) > (@after_account::bigint, @after_id::text)
 ORDER BY account_id, id

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -17,7 +18,19 @@ type affected struct {
 	Pet       *pet           `json:"pet,omitzero"`
 	Category  *category      `json:"category,omitzero"`
 	Message   *message       `json:"message,omitzero"`
-	Webhook   *apiWebhook    `json:"webhook,omitzero"`
+
+	Webhook *disabledWebhook `json:"webhook,omitzero"`
+}
+
+// disabledWebhook is the DisabledWebhook schema of the spec: a webhook as all readers of the
+// feed may see it. Its URL and its description are for the scope admin, and a URL often is a
+// secret by itself.
+type disabledWebhook struct {
+	ID             string    `json:"id"`
+	Types          []string  `json:"types"`
+	Status         string    `json:"status"`
+	DisabledReason *string   `json:"disabledReason,omitempty"`
+	CreatedAt      time.Time `json:"createdAt"`
 }
 
 // affectedPet returns what a change of a pet or of its stock has altered.
@@ -46,8 +59,9 @@ func WebhookDisabled(ctx context.Context, queries *db.Queries, accountID int64, 
 	if err != nil {
 		return nil, err
 	}
-	disabled := webhookFrom(db.WebhookListRow(row))
-	return httpjson.Encode(affected{Webhook: &disabled})
+	return httpjson.Encode(affected{Webhook: &disabledWebhook{
+		ID: row.ID, Types: row.Types, Status: row.Status, DisabledReason: row.DisabledReason, CreatedAt: row.CreatedAt.UTC(),
+	}})
 }
 
 // emit adds an event about a change of a resource to the feed. A change that has altered

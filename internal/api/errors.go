@@ -52,8 +52,9 @@ var (
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
 
-	errTooManyWebhooks = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
-	errWebhookDisabled = &httpjson.Error{Status: 409, Code: "webhook_disabled", Message: "The webhook is disabled. Enable it first."}
+	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
+	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "The webhook has more than 100,000 pending deliveries. Wait until it has accepted some."}
+	errWebhookDisabled   = &httpjson.Error{Status: 409, Code: "webhook_disabled", Message: "The webhook is disabled. Enable it first."}
 
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
 
@@ -125,6 +126,7 @@ var errorReference = describe(
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
 
 		{errTooManyWebhooks, "List the webhooks with `GET /webhooks`, and delete one that you do not need."},
+		{errTooManyDeliveries, "Wait until the webhook has accepted some of its deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them."},
 		{errWebhookDisabled, "Enable the webhook with `PATCH /webhooks/{webhookId}` and `{\"status\": \"enabled\"}`. Then retry."},
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},

@@ -19,6 +19,10 @@ import (
 // replayWindow is the maximum number of events that one replay looks through.
 const replayWindow = 10_000
 
+// maxBacklog is the maximum number of pending deliveries of a webhook to which a replay
+// adds more.
+const maxBacklog = 100_000
+
 // deliveryStatuses are the statuses of a delivery.
 var deliveryStatuses = []string{"pending", "delivered", "failed"}
 
@@ -140,9 +144,10 @@ func (r replayer) both(wanted []string) []string {
 	return slices.DeleteFunc(slices.Clone(has), func(name string) bool { return !slices.Contains(wanted, name) })
 }
 
-// replay makes deliveries of the events after one. It leaves out the events that the
-// worker has not dispatched yet, because the webhook gets them anyway. The error is
-// [errCursorExpired] or comes from the database.
+// replay makes deliveries of the events after one. It leaves out the events whose delivery
+// is pending, and those that the worker has not dispatched yet, because the webhook gets
+// them anyway. The error is [errCursorExpired], [errTooManyDeliveries] or comes from the
+// database.
 func (r replayer) replay(ctx context.Context, after event.ID, types []string) (any, error) {
 	if err := r.checkCursor(ctx, after); err != nil {
 		return nil, err
@@ -150,6 +155,10 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (a
 	last := min(r.to.AfterSequence, after.Sequence+replayWindow)
 	if last <= after.Sequence {
 		return replay{}, nil
+	}
+	pending, err := r.pending(ctx, after.Sequence, last)
+	if err != nil {
+		return nil, err
 	}
 	rows, err := r.queries.ReplayEvents(ctx, db.ReplayEventsParams{
 		AccountID: r.account, First: after.Sequence, Last: last, Types: types, PageSize: replayWindow + 1,
@@ -164,7 +173,7 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (a
 		if row.Sequence == last && last < r.to.AfterSequence {
 			made.Next = new(id.String())
 		}
-		if row.Sequence == after.Sequence || !slices.Contains(types, row.Type) {
+		if row.Sequence == after.Sequence || pending[row.Sequence] || !slices.Contains(types, row.Type) {
 			continue
 		}
 		deliveryID, err := webhook.NewDeliveryID()
@@ -182,6 +191,27 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (a
 	}
 	_, err = r.queries.ReplayInsert(ctx, insert)
 	return made, err
+}
+
+// pending returns the numbers of the events in a range whose deliveries are pending. So a
+// replay that is repeated adds nothing. The error is [errTooManyDeliveries] or comes from
+// the database.
+func (r replayer) pending(ctx context.Context, after, last int64) (map[int64]bool, error) {
+	backlog, err := r.queries.ReplayBacklog(ctx, db.ReplayBacklogParams{AccountID: r.account, WebhookID: r.to.ID, Most: maxBacklog + 1})
+	switch {
+	case err != nil:
+		return nil, err
+	case backlog > maxBacklog:
+		return nil, errTooManyDeliveries
+	}
+	sequences, err := r.queries.ReplayPending(ctx, db.ReplayPendingParams{
+		AccountID: r.account, WebhookID: r.to.ID, AfterSequence: after, Last: &last, PageSize: replayWindow,
+	})
+	pending := make(map[int64]bool, len(sequences))
+	for _, sequence := range sequences {
+		pending[sequence] = true
+	}
+	return pending, err
 }
 
 // checkCursor returns [errCursorExpired] unless the feed has the event, or begins after it.

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,14 @@ func (p *petstore) dispatchAll() {
 	p.t.Helper()
 	_, err := p.db.Exec(p.t.Context(), "UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id")
 	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// deliverAll marks all deliveries as delivered, as the worker does.
+func (p *petstore) deliverAll() {
+	p.t.Helper()
+	if _, err := p.db.Exec(p.t.Context(), "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL"); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -65,7 +74,7 @@ func TestReplayWebhook(t *testing.T) {
 		{"after the last that is dispatched", object{"after": events[len(events)-2].ID}, len(events) - 1, nil},
 		{"after the last", object{"after": events[len(events)-1].ID}, len(events) - 1, nil},
 	} {
-		before := len(p.deliveredEvents(hook))
+		before := len(p.deliveredEvents(hook)) // of the replays before, which are delivered
 		want := wanted(test.after, test.types...)
 		got := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202))
 		if diff := cmp.Diff(replayed{Deliveries: len(want)}, got); diff != "" {
@@ -74,6 +83,10 @@ func TestReplayWebhook(t *testing.T) {
 		if diff := cmp.Diff(append([]string{}, want...), p.deliveredEvents(hook)[before:]); diff != "" {
 			t.Errorf("%s: deliveries (-want +got):\n%s", test.what, diff)
 		}
+		if again := decode[replayed](p.post(hook.path()+"/replay", test.body).want(202)); again.Deliveries > 0 {
+			t.Errorf("%s: a second replay added %d deliveries to those that are pending", test.what, again.Deliveries)
+		}
+		p.deliverAll()
 	}
 	if len(wanted(0, "pet.created")) != 2 {
 		t.Errorf("events %v", events)
@@ -86,6 +99,59 @@ func TestReplayWebhook(t *testing.T) {
 	}
 	p.post(hook.path()+"/replay", object{"after": beginning}).wantError(410, "cursor_expired")
 	p.post(hook.path()+"/replay", object{"after": events[1].ID}).wantError(410, "cursor_expired")
+}
+
+// TestReplayOfPendingEvents: a replay leaves out the events whose delivery to this webhook is
+// pending, and no others.
+func TestReplayOfPendingEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
+	for i := range 4 {
+		p.post("/categories", object{"name": fmt.Sprint("category ", i)}).want(201)
+	}
+	p.dispatchAll()
+	const beginning = "evt_0_00000000"
+	replay := func(to apiWebhook, want int) {
+		t.Helper()
+		if got := decode[replayed](p.post(to.path()+"/replay", object{"after": beginning}).want(202)); got.Deliveries != want {
+			t.Errorf("%d deliveries, want %d", got.Deliveries, want)
+		}
+	}
+	replay(hook, 4)
+	replay(other, 4)
+	for i, status := range []string{"delivered", "failed"} {
+		if _, err := p.db.Exec(t.Context(), "UPDATE webhook_deliveries SET status = $1, next_attempt_at = NULL WHERE webhook_id = $2 AND sequence = $3", status, hook.ID, i+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replay(hook, 2)
+	replay(hook, 0)
+	replay(other, 0)
+}
+
+// TestReplayToABacklog: a webhook with too many pending deliveries gets no more.
+func TestReplayToABacklog(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
+	p.post("/categories", object{"name": "cats"}).want(201)
+	p.dispatchAll()
+	const most = 100_000
+	if _, err := p.db.Exec(t.Context(), `
+		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
+		SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_2_00000000', 2, 'pet.created', now()
+		FROM generate_series(1, $1::int) AS n`, most+1, p.accountID(), hook.ID); err != nil {
+		t.Fatal(err)
+	}
+	p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "too_many_deliveries")
+	p.post(other.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)
+	if _, err := p.db.Exec(t.Context(), "DELETE FROM webhook_deliveries WHERE id = 'dlv_' || lpad('1', 32, '0')"); err != nil {
+		t.Fatal(err)
+	}
+	if got := decode[replayed](p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)); got.Deliveries != 1 {
+		t.Errorf("%d deliveries", got.Deliveries)
+	}
 }
 
 // TestReplayOfALongFeed: a client that sends next as after replays all of the feed.

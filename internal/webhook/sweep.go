@@ -16,7 +16,7 @@ import (
 const Retention = 30 * 24 * time.Hour
 
 const (
-	sweepPage  = 100
+	sweepPage  = 1000
 	sweepBatch = 1000 // rows per transaction
 
 	// afterAllDeliveries is greater than the id of every delivery.
@@ -27,18 +27,20 @@ const (
 var statuses = []string{"pending", "delivered", "failed"}
 
 // Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of
-// which the worker has stopped. It works in small transactions. Several processes may sweep
-// at once.
+// which the worker has stopped. It works in small transactions, and in none for a webhook
+// that has nothing to delete. Several processes may sweep at once.
 func Sweep(ctx context.Context, database *postgres.DB, now time.Time) error {
-	page := db.WebhooksToSweepParams{PageSize: sweepPage}
+	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
 	for {
 		rows, err := db.New(database).WebhooksToSweep(ctx, page)
 		if err != nil {
 			return fmt.Errorf("webhook: sweeping: %w", err)
 		}
 		for _, row := range rows {
-			if err := sweepOne(ctx, database, row, FirstDeliveryID(now.Add(-Retention))); err != nil {
-				return fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err)
+			if row.IsGone || row.HasOld {
+				if err := sweepOne(ctx, database, row, page.BeforeID); err != nil {
+					return fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err)
+				}
 			}
 			page.AfterAccount, page.AfterID = row.AccountID, row.ID
 		}

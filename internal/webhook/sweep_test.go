@@ -1,6 +1,9 @@
 package webhook_test
 
 import (
+	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,12 +15,25 @@ import (
 	"petstore/internal/webhook"
 )
 
+// steps counts the statements that delete deliveries.
+type steps struct{ count atomic.Int64 }
+
+func (s *steps) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "DELETE FROM webhook_deliveries") {
+		s.count.Add(1)
+	}
+	return ctx
+}
+
+func (*steps) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
 // TestSweep: old deliveries are deleted, and deleted webhooks once the worker needs them no
 // more.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	pool, err := postgres.Open(t.Context(), database.URL, 4)
+	var steps steps
+	pool, err := postgres.Open(t.Context(), database.URL, 4, &steps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +59,13 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // a second sweep changes nothing
+	for run := range 2 { // a second sweep changes nothing
+		steps.count.Store(0)
 		if err := webhook.Sweep(t.Context(), pool, now); err != nil {
 			t.Fatal(err)
+		}
+		if count := steps.count.Load(); (count == 0) != (run == 1) {
+			t.Errorf("sweep %d deleted %d batches", run, count)
 		}
 		rows, err := database.Pool.Query(t.Context(), `
 			SELECT w.account_id || ' ' || name || ' ' || count(d)
