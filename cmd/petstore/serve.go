@@ -143,7 +143,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 			return err
 		}
 		defer worker.close()
-		options.Announce, deliver = worker.Wake, worker.Run
+		options.Announce, options.Deliver, deliver = worker.Wake, worker.Deliver, worker.Run
 	}
 	if handler, err = api.New(options); err != nil {
 		return err

@@ -77,6 +77,9 @@ type Options struct {
 	// Announce is called after a commit with events of an account; nil: nobody else needs
 	// them.
 	Announce func(accountID int64)
+	// Deliver is called after a commit that makes deliveries to a webhook due; nil: the
+	// worker looks for them itself.
+	Deliver func(accountID int64, webhookID string)
 
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -101,7 +104,8 @@ type Server struct {
 	feedPages   *sharedRead[string, *feedQuery, feedPage]
 	feed        *feed.Hub
 	announce    func(accountID int64) // nil: none
-	turns       account.Turns         // of requests that may wait for locks of their account
+	deliver     func(accountID int64, webhookID string)
+	turns       account.Turns // of requests that may wait for locks of their account
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
 	egress      *egress.Guard
@@ -147,6 +151,9 @@ func (options *Options) setDefaults() {
 	if options.Vault == nil {
 		options.Vault = &webhook.Vault{}
 	}
+	if options.Deliver == nil {
+		options.Deliver = func(int64, string) {}
+	}
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -182,7 +189,7 @@ func New(options Options) (*Server, error) {
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
 	s.feed = feed.New(s.queries)
-	s.announce = options.Announce
+	s.announce, s.deliver = options.Announce, options.Deliver
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}

@@ -213,6 +213,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	if changed {
 		recordWebhookEvent(c, eventWebhookUpdated, made.ID)
 	}
+	s.deliver(caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
 	body, err := httpjson.Encode(made)
 	if err != nil {
 		return err
@@ -333,7 +334,7 @@ type testEvent struct {
 }
 
 // accept runs a change that makes deliveries to the webhook in the path due, and sends its
-// result with 202. The webhook must be enabled.
+// result with 202. The webhook must be enabled. The worker starts at once.
 func (s *Server) accept(c *gin.Context, change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
 	result, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (any, error) {
 		at, err := lockWebhook(ctx, c, queries)
@@ -348,6 +349,7 @@ func (s *Server) accept(c *gin.Context, change func(context.Context, *db.Queries
 	if err != nil {
 		return err
 	}
+	s.deliver(caller(c).AccountID, c.Param("webhookId"))
 	body, err := httpjson.Encode(result)
 	if err != nil {
 		return err

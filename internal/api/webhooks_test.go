@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/egress"
 	"petstore/internal/standardwebhooks"
@@ -350,6 +351,61 @@ func TestTestWebhook(t *testing.T) {
 	p.do("POST", hook.path()+"/test", nil).wantError(409, "webhook_disabled")
 	p.do("POST", hook.path()+"/deliveries/"+made.ID+"/retry", nil).wantError(409, "webhook_disabled")
 	p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "webhook_disabled")
+}
+
+// TestWorkerIsCalled: after the commit of each request that makes deliveries due, the worker
+// gets to know the webhook.
+func TestWorkerIsCalled(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	var called []string
+	var account int64
+	asked := p.with(func(options *api.Options) {
+		options.Deliver = func(accountID int64, webhookID string) {
+			account = accountID
+			var pending int
+			if err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND next_attempt_at <= now()", webhookID).Scan(&pending); err != nil {
+				t.Error(err)
+			}
+			called = append(called, fmt.Sprintf("%s %d", webhookID, pending))
+		}
+	})
+	hook := asked.newWebhook("category.created")
+	asked.post("/categories", object{"name": "cats"}).want(201)
+	asked.dispatchAll()
+	made := decode[delivery](asked.do("POST", hook.path()+"/test", nil).want(202))
+	asked.do("POST", hook.path()+"/deliveries/"+made.ID+"/retry", nil).want(202)
+	asked.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)
+	asked.patch(hook.path(), object{"status": "disabled"}).want(200)
+	asked.do("POST", hook.path()+"/test", nil).want(409)
+	asked.patch(hook.path(), object{"status": "enabled"}).want(200)
+	want := []string{hook.ID + " 1", hook.ID + " 1", hook.ID + " 2", hook.ID + " 2", hook.ID + " 2"}
+	if diff := cmp.Diff(want, called); diff != "" || account != asked.accountID() {
+		t.Errorf("account %d; webhooks with their deliveries that are due (-want +got):\n%s", account, diff)
+	}
+}
+
+// TestDisabledWebhookEvent: the event of a webhook that the worker has disabled shows no
+// more than a key with the scope read may see.
+func TestDisabledWebhookEvent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone'"); err != nil {
+		t.Fatal(err)
+	}
+	data, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	created, err := json.Marshal(hook.CreatedAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(`{"webhook":{"id":%q,"types":["pet.created"],"status":"disabled","disabledReason":"gone","createdAt":%s}}`, hook.ID, created)
+	if got := strings.TrimSpace(string(data)); got != want {
+		t.Errorf("data of the event: %s, want %s", got, want)
+	}
 }
 
 // setDelivery gives a delivery a status that the worker would.

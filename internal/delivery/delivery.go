@@ -109,6 +109,7 @@ type Worker struct {
 	log     *slog.Logger
 	jobs    *river.Client[pgx.Tx]
 	places  chan struct{} // of transactions
+	asked   asked         // by Deliver
 
 	woken  chan struct{} // has an element if accounts is not empty
 	mu     sync.Mutex
@@ -123,6 +124,7 @@ func New(options Options) (*Worker, error) {
 	w := &Worker{
 		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log,
 		places: make(chan struct{}, dbParallel), woken: make(chan struct{}, 1),
+		asked:  asked{woken: make(chan struct{}, 1)},
 		toLook: map[int64]bool{}, idle: map[int64]bool{}, busy: map[string]int64{},
 	}
 	workers := river.NewWorkers()
@@ -178,6 +180,7 @@ func (w *Worker) Run(ctx context.Context) {
 	running.Go(func() { every(ctx, sweepInterval, w.sweepWebhooks) })
 	running.Go(func() { every(ctx, expiryInterval, w.expireMessages) })
 	running.Go(func() { w.dispatchWoken(ctx) })
+	running.Go(func() { w.deliverAsked(ctx) })
 	running.Wait()
 }
 
