@@ -358,7 +358,7 @@ func (q *Queries) DispatchMove(ctx context.Context, arg DispatchMoveParams) erro
 }
 
 const drainRest = `-- name: DrainRest :one
-SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (NOT w.settled OR w.status = 'enabled' AND EXISTS (
+SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
@@ -376,7 +376,7 @@ type DrainRestRow struct {
 	HasMore   bool
 }
 
-// Returns whether a webhook still has something to do.
+// Returns whether a webhook still has deliveries that are due.
 func (q *Queries) DrainRest(ctx context.Context, arg DrainRestParams) (DrainRestRow, error) {
 	row := q.db.QueryRow(ctx, drainRest, arg.AccountID, arg.ID)
 	var i DrainRestRow
@@ -385,7 +385,7 @@ func (q *Queries) DrainRest(ctx context.Context, arg DrainRestParams) (DrainRest
 }
 
 const drainWebhook = `-- name: DrainWebhook :one
-SELECT url, types, status, settled, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
+SELECT url, types, status, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
 FROM webhooks
 WHERE account_id = $1
   AND id = $2
@@ -400,7 +400,6 @@ type DrainWebhookRow struct {
 	URL            string
 	Types          []string
 	Status         string
-	Settled        bool
 	Secret         []byte
 	BothSecrets    bool
 	PreviousSecret []byte
@@ -414,7 +413,6 @@ func (q *Queries) DrainWebhook(ctx context.Context, arg DrainWebhookParams) (Dra
 		&i.URL,
 		&i.Types,
 		&i.Status,
-		&i.Settled,
 		&i.Secret,
 		&i.BothSecrets,
 		&i.PreviousSecret,
@@ -425,15 +423,16 @@ func (q *Queries) DrainWebhook(ctx context.Context, arg DrainWebhookParams) (Dra
 const drainWebhooks = `-- name: DrainWebhooks :many
 SELECT account_id, id, is_failing, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, w.status, w.settled, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
     WHERE (w.account_id, w.id) > ($1::bigint, $2::text)
       AND NOT s.closed
+      AND w.status = 'enabled'
 ) AS found
-WHERE NOT settled OR status = 'enabled' AND due_at <= statement_timestamp()
+WHERE due_at <= statement_timestamp()
 ORDER BY account_id, id
 LIMIT $3
 `
@@ -451,8 +450,7 @@ type DrainWebhooksRow struct {
 	DueFor    float64
 }
 
-// Returns webhooks with something to do: deliveries that are due, or messages to settle.
-// It also returns how many seconds the oldest delivery has been due.
+// Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
 func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([]DrainWebhooksRow, error) {
 	rows, err := q.db.Query(ctx, drainWebhooks, arg.AfterAccount, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -509,7 +507,7 @@ func (q *Queries) JobsTouch(ctx context.Context, ids []int64) error {
 }
 
 const messageEvents = `-- name: MessageEvents :many
-SELECT subject, sequence
+SELECT subject, sequence, nonce
 FROM events
 WHERE account_id = $1
   AND type = 'message.queued'
@@ -526,9 +524,10 @@ type MessageEventsParams struct {
 type MessageEventsRow struct {
 	Subject  string
 	Sequence int64
+	Nonce    int64
 }
 
-// Returns the numbers of the events of messages.
+// Returns the events of messages.
 func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([]MessageEventsRow, error) {
 	rows, err := q.db.Query(ctx, messageEvents, arg.AccountID, arg.Subjects, arg.PageSize)
 	if err != nil {
@@ -538,7 +537,7 @@ func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([
 	items := []MessageEventsRow{}
 	for rows.Next() {
 		var i MessageEventsRow
-		if err := rows.Scan(&i.Subject, &i.Sequence); err != nil {
+		if err := rows.Scan(&i.Subject, &i.Sequence, &i.Nonce); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -550,36 +549,56 @@ func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([
 }
 
 const messageVotes = `-- name: MessageVotes :many
-SELECT d.sequence::bigint AS sequence,
-       count(*) FILTER (WHERE d.status = 'pending' AND w.status = 'enabled') AS pending,
-       count(*) FILTER (WHERE d.status = 'failed' AND w.status = 'enabled') AS failed,
-       count(*) FILTER (WHERE d.status = 'delivered') AS delivered
-FROM webhook_deliveries AS d
-JOIN webhooks AS w ON w.account_id = d.account_id AND w.id = d.webhook_id
-WHERE d.account_id = $1
-  AND w.account_id = $1
-  AND d.type = 'message.queued'
-  AND d.sequence = ANY ($2::bigint[])
-GROUP BY d.sequence
-LIMIT (SELECT $3::int)
+SELECT m.id::text AS id,
+       EXISTS (
+           SELECT FROM webhooks AS s
+           WHERE s.account_id = $1 AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]
+             AND (s.after_sequence < m.sequence OR s.unsettled_after < m.id))::boolean AS is_ahead,
+       count(*) FILTER (WHERE v.best = 3) AS accepted,
+       count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
+       count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
+                          AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
+FROM (SELECT unnest($2::text[]) AS id, unnest($3::bigint[]) AS sequence) AS m
+LEFT JOIN (
+    SELECT d.sequence, d.webhook_id,
+           max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
+                    WHEN d.status = 'pending' THEN 2 ELSE 1 END) AS best
+    FROM webhook_deliveries AS d
+    WHERE d.account_id = $1
+      AND d.type = 'message.queued'
+      AND d.sequence = ANY ($3::bigint[])
+    GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
+LEFT JOIN webhooks AS w ON w.account_id = $1 AND w.id = v.webhook_id
+GROUP BY m.id, m.sequence
+LIMIT (SELECT $4::int)
 `
 
 type MessageVotesParams struct {
 	AccountID int64
+	Ids       []string
 	Sequences []int64
 	PageSize  int32
 }
 
 type MessageVotesRow struct {
-	Sequence  int64
-	Pending   int64
-	Failed    int64
-	Delivered int64
+	ID       string
+	IsAhead  bool
+	Accepted int64
+	Pending  int64
+	Failed   int64
 }
 
-// Counts the deliveries of messages. Disabled webhooks count only if they have accepted.
+// Returns how many webhooks have accepted messages, are still to get them, and have refused
+// them. The best delivery of a webhook counts. A manual retry makes a delivery pending that
+// was accepted, so its attempts tell. Only webhooks that subscribe count, unless they have
+// accepted. is_ahead: a webhook that subscribes has not got as far as the message.
 func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]MessageVotesRow, error) {
-	rows, err := q.db.Query(ctx, messageVotes, arg.AccountID, arg.Sequences, arg.PageSize)
+	rows, err := q.db.Query(ctx, messageVotes,
+		arg.AccountID,
+		arg.Ids,
+		arg.Sequences,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -588,10 +607,11 @@ func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]M
 	for rows.Next() {
 		var i MessageVotesRow
 		if err := rows.Scan(
-			&i.Sequence,
+			&i.ID,
+			&i.IsAhead,
+			&i.Accepted,
 			&i.Pending,
 			&i.Failed,
-			&i.Delivered,
 		); err != nil {
 			return nil, err
 		}
@@ -604,33 +624,39 @@ func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]M
 }
 
 const messagesExpired = `-- name: MessagesExpired :many
-SELECT account_id, id
-FROM messages
-WHERE status = 'queued'
-  AND id < $1
-  AND (account_id, id) > ($2::bigint, $3::text)
-ORDER BY account_id, id
+SELECT m.account_id, m.id, EXISTS (
+    SELECT FROM webhooks AS w
+    WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
+FROM messages AS m
+JOIN account_state AS s ON s.account_id = m.account_id
+WHERE m.status = 'queued'
+  AND m.id < $1
+  AND (m.id, m.account_id) > ($2::text, $3::bigint)
+  AND NOT s.closed
+ORDER BY m.id, m.account_id
 LIMIT $4
 `
 
 type MessagesExpiredParams struct {
 	BeforeID     string
-	AfterAccount int64
 	AfterID      string
+	AfterAccount int64
 	PageSize     int32
 }
 
 type MessagesExpiredRow struct {
-	AccountID int64
-	ID        string
+	AccountID     int64
+	ID            string
+	HasSubscriber bool
 }
 
-// Returns queued messages whose ids are before one, of all accounts.
+// Returns queued messages whose ids are before one, of all accounts, oldest first, and
+// whether a webhook subscribes to them.
 func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams) ([]MessagesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, messagesExpired,
 		arg.BeforeID,
-		arg.AfterAccount,
 		arg.AfterID,
+		arg.AfterAccount,
 		arg.PageSize,
 	)
 	if err != nil {
@@ -640,10 +666,55 @@ func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams
 	items := []MessagesExpiredRow{}
 	for rows.Next() {
 		var i MessagesExpiredRow
-		if err := rows.Scan(&i.AccountID, &i.ID); err != nil {
+		if err := rows.Scan(&i.AccountID, &i.ID, &i.HasSubscriber); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const messagesHeld = `-- name: MessagesHeld :many
+SELECT sequence::bigint AS sequence
+FROM webhook_deliveries
+WHERE account_id = $1
+  AND type = 'message.queued'
+  AND sequence = ANY ($2::bigint[])
+  AND webhook_id = $3
+  AND (status <> 'failed' OR attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
+GROUP BY sequence
+LIMIT (SELECT $4::int)
+`
+
+type MessagesHeldParams struct {
+	AccountID int64
+	Sequences []int64
+	WebhookID string
+	PageSize  int32
+}
+
+// Returns which events of messages a webhook has accepted, or is still to get.
+func (q *Queries) MessagesHeld(ctx context.Context, arg MessagesHeldParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, messagesHeld,
+		arg.AccountID,
+		arg.Sequences,
+		arg.WebhookID,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var sequence int64
+		if err := rows.Scan(&sequence); err != nil {
+			return nil, err
+		}
+		items = append(items, sequence)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -695,51 +766,36 @@ func (q *Queries) MessagesLock(ctx context.Context, arg MessagesLockParams) ([]M
 	return items, nil
 }
 
-const messagesPending = `-- name: MessagesPending :many
-SELECT d.sequence::bigint AS sequence, e.subject
-FROM webhook_deliveries AS d
-JOIN events AS e ON e.account_id = d.account_id AND e.sequence = d.sequence
-WHERE d.account_id = $1
-  AND e.account_id = $1
-  AND d.webhook_id = $2
-  AND d.status = 'pending'
-  AND d.type = 'message.queued'
-  AND d.sequence > $3::bigint
-ORDER BY d.sequence
-LIMIT (SELECT $4::int)
+const messagesQueued = `-- name: MessagesQueued :many
+SELECT id
+FROM messages
+WHERE account_id = $1
+  AND status = 'queued'
+  AND id > $2
+ORDER BY id
+LIMIT (SELECT $3::int)
 `
 
-type MessagesPendingParams struct {
-	AccountID     int64
-	WebhookID     string
-	AfterSequence int64
-	PageSize      int32
+type MessagesQueuedParams struct {
+	AccountID int64
+	AfterID   string
+	PageSize  int32
 }
 
-type MessagesPendingRow struct {
-	Sequence int64
-	Subject  string
-}
-
-// Returns the messages that a webhook has not accepted yet.
-func (q *Queries) MessagesPending(ctx context.Context, arg MessagesPendingParams) ([]MessagesPendingRow, error) {
-	rows, err := q.db.Query(ctx, messagesPending,
-		arg.AccountID,
-		arg.WebhookID,
-		arg.AfterSequence,
-		arg.PageSize,
-	)
+// Returns messages that wait.
+func (q *Queries) MessagesQueued(ctx context.Context, arg MessagesQueuedParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, messagesQueued, arg.AccountID, arg.AfterID, arg.PageSize)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	items := []MessagesPendingRow{}
+	items := []string{}
 	for rows.Next() {
-		var i MessagesPendingRow
-		if err := rows.Scan(&i.Sequence, &i.Subject); err != nil {
+		var id string
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -766,68 +822,9 @@ func (q *Queries) MessagesUpdate(ctx context.Context, arg MessagesUpdateParams) 
 	return err
 }
 
-const messagesWaiting = `-- name: MessagesWaiting :many
-SELECT m.id, e.sequence, e.nonce
-FROM messages AS m
-JOIN events AS e ON e.account_id = m.account_id AND e.subject = '/messages/' || m.id
-WHERE m.account_id = $1
-  AND e.account_id = $1
-  AND m.status = 'queued'
-  AND m.id > $2
-  AND e.type = 'message.queued'
-  AND e.sequence <= $3
-  AND NOT EXISTS (
-      SELECT FROM webhook_deliveries AS d
-      WHERE d.account_id = $1 AND d.type = 'message.queued' AND d.sequence = e.sequence AND d.webhook_id = $4)
-ORDER BY m.id
-LIMIT (SELECT $5::int)
-`
-
-type MessagesWaitingParams struct {
-	AccountID     int64
-	AfterID       string
-	AfterSequence int64
-	WebhookID     string
-	PageSize      int32
-}
-
-type MessagesWaitingRow struct {
-	ID       string
-	Sequence int64
-	Nonce    int64
-}
-
-// Returns queued messages that a webhook has not got: those older than its position in the
-// feed.
-func (q *Queries) MessagesWaiting(ctx context.Context, arg MessagesWaitingParams) ([]MessagesWaitingRow, error) {
-	rows, err := q.db.Query(ctx, messagesWaiting,
-		arg.AccountID,
-		arg.AfterID,
-		arg.AfterSequence,
-		arg.WebhookID,
-		arg.PageSize,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []MessagesWaitingRow{}
-	for rows.Next() {
-		var i MessagesWaitingRow
-		if err := rows.Scan(&i.ID, &i.Sequence, &i.Nonce); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const webhookDisable = `-- name: WebhookDisable :exec
 UPDATE webhooks
-SET status = 'disabled', disabled_reason = $1, settled = false
+SET status = 'disabled', disabled_reason = $1, unsettled_after = ''
 WHERE account_id = $2
   AND id = $3
   AND status = 'enabled'
@@ -865,7 +862,7 @@ func (q *Queries) WebhookFails(ctx context.Context, arg WebhookFailsParams) erro
 }
 
 const webhookLock = `-- name: WebhookLock :one
-SELECT status, types, after_sequence, settled, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
+SELECT status, types, after_sequence, unsettled_after, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = $1
   AND id = $2
@@ -878,13 +875,13 @@ type WebhookLockParams struct {
 }
 
 type WebhookLockRow struct {
-	Status        string
-	Types         []string
-	AfterSequence int64
-	Settled       bool
-	FailingSince  *time.Time
-	Now           time.Time
-	IsGivenUp     bool
+	Status         string
+	Types          []string
+	AfterSequence  int64
+	UnsettledAfter *string
+	FailingSince   *time.Time
+	Now            time.Time
+	IsGivenUp      bool
 }
 
 // Locks a webhook, so that the results of its deliveries are recorded one transaction after
@@ -896,7 +893,7 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 		&i.Status,
 		&i.Types,
 		&i.AfterSequence,
-		&i.Settled,
+		&i.UnsettledAfter,
 		&i.FailingSince,
 		&i.Now,
 		&i.IsGivenUp,
@@ -906,19 +903,21 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 
 const webhookSettle = `-- name: WebhookSettle :exec
 UPDATE webhooks
-SET settled = true
-WHERE account_id = $1
-  AND id = $2
+SET unsettled_after = $1
+WHERE account_id = $2
+  AND id = $3
 `
 
 type WebhookSettleParams struct {
+	AfterID   *string
 	AccountID int64
 	ID        string
 }
 
-// Notes that the messages that wait have been adapted to a webhook.
+// Notes up to which message those that wait have been adapted to a webhook; NULL: to the
+// last one.
 func (q *Queries) WebhookSettle(ctx context.Context, arg WebhookSettleParams) error {
-	_, err := q.db.Exec(ctx, webhookSettle, arg.AccountID, arg.ID)
+	_, err := q.db.Exec(ctx, webhookSettle, arg.AfterID, arg.AccountID, arg.ID)
 	return err
 }
 
@@ -939,4 +938,47 @@ type WebhookSucceedsParams struct {
 func (q *Queries) WebhookSucceeds(ctx context.Context, arg WebhookSucceedsParams) error {
 	_, err := q.db.Exec(ctx, webhookSucceeds, arg.AccountID, arg.ID)
 	return err
+}
+
+const webhooksToSettle = `-- name: WebhooksToSettle :many
+SELECT w.account_id, w.id
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.unsettled_after IS NOT NULL
+  AND (w.account_id, w.id) > ($1::bigint, $2::text)
+  AND NOT s.closed
+ORDER BY w.account_id, w.id
+LIMIT $3
+`
+
+type WebhooksToSettleParams struct {
+	AfterAccount int64
+	AfterID      string
+	PageSize     int32
+}
+
+type WebhooksToSettleRow struct {
+	AccountID int64
+	ID        string
+}
+
+// Returns webhooks to which messages that wait must be adapted.
+func (q *Queries) WebhooksToSettle(ctx context.Context, arg WebhooksToSettleParams) ([]WebhooksToSettleRow, error) {
+	rows, err := q.db.Query(ctx, webhooksToSettle, arg.AfterAccount, arg.AfterID, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []WebhooksToSettleRow{}
+	for rows.Next() {
+		var i WebhooksToSettleRow
+		if err := rows.Scan(&i.AccountID, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

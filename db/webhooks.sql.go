@@ -278,7 +278,7 @@ func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (W
 
 const webhookDelete = `-- name: WebhookDelete :exec
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', settled = false
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = ''
 WHERE account_id = $1
   AND id = $2
 `
@@ -492,7 +492,7 @@ DELETE FROM webhooks
 WHERE webhooks.account_id = $1
   AND webhooks.id = $2
   AND webhooks.deleted_at IS NOT NULL
-  AND webhooks.settled
+  AND webhooks.unsettled_after IS NULL
   AND NOT EXISTS (SELECT FROM webhook_deliveries AS d WHERE d.account_id = $1 AND d.webhook_id = $2)
 `
 
@@ -735,7 +735,7 @@ SET url = $1,
     disabled_reason = $5,
     after_sequence = CASE WHEN webhooks.status = 'disabled' AND $4 = 'enabled' THEN account_state.last_sequence ELSE webhooks.after_sequence END,
     failing_since = CASE WHEN webhooks.status = $4 THEN webhooks.failing_since END,
-    settled = webhooks.settled AND webhooks.status = $4 AND webhooks.types = $2
+    unsettled_after = CASE WHEN webhooks.status = $4 AND webhooks.types = $2 THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
 WHERE webhooks.account_id = $6
   AND webhooks.id = $7
@@ -804,7 +804,7 @@ func (q *Queries) WebhooksLock(ctx context.Context, accountID int64) error {
 }
 
 const webhooksToSweep = `-- name: WebhooksToSweep :many
-SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone, EXISTS (
+SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1) AS has_old
 FROM webhooks

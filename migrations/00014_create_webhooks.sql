@@ -12,7 +12,7 @@ CREATE TABLE webhooks (
     previous_until  timestamptz,
     after_sequence  bigint NOT NULL,
     failing_since   timestamptz,
-    settled         boolean NOT NULL DEFAULT false,
+    unsettled_after text   COLLATE "C" DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT now(),
     deleted_at      timestamptz,
 
@@ -37,7 +37,7 @@ COMMENT ON COLUMN webhooks.secret          IS 'The secret that signs, sealed und
 COMMENT ON COLUMN webhooks.previous_secret IS 'The secret before the last rotation. It signs too until previous_until.';
 COMMENT ON COLUMN webhooks.after_sequence  IS 'The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.';
 COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success; NULL: the last attempt succeeded, or there was none.';
-COMMENT ON COLUMN webhooks.settled         IS 'False after a change of the status or the types, until the worker has adapted the messages that wait.';
+COMMENT ON COLUMN webhooks.unsettled_after IS 'The queued messages with greater ids are not adapted to the webhook yet. Empty after a change of the status or the types; NULL: all are adapted.';
 COMMENT ON COLUMN webhooks.deleted_at      IS 'When the webhook was deleted. The sweep deletes its deliveries and then the row.';
 
 -- +goose Down

@@ -17,19 +17,19 @@ ORDER BY w.account_id
 LIMIT @page_size;
 
 -- name: DrainWebhooks :many
--- Returns webhooks with something to do: deliveries that are due, or messages to settle.
--- It also returns how many seconds the oldest delivery has been due.
+-- Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
 SELECT account_id, id, is_failing, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, w.status, w.settled, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
     WHERE (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
       AND NOT s.closed
+      AND w.status = 'enabled'
 ) AS found
-WHERE NOT settled OR status = 'enabled' AND due_at <= statement_timestamp()
+WHERE due_at <= statement_timestamp()
 ORDER BY account_id, id
 LIMIT @page_size;
 
@@ -71,7 +71,7 @@ WHERE account_id = @account_id
 
 -- name: DrainWebhook :one
 -- Returns what the worker must know of a webhook.
-SELECT url, types, status, settled, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
+SELECT url, types, status, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id;
@@ -96,8 +96,8 @@ WHERE account_id = @account_id
 LIMIT (SELECT @page_size::int);
 
 -- name: DrainRest :one
--- Returns whether a webhook still has something to do.
-SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (NOT w.settled OR w.status = 'enabled' AND EXISTS (
+-- Returns whether a webhook still has deliveries that are due.
+SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = @account_id AND d.webhook_id = @id AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
@@ -107,7 +107,7 @@ WHERE w.account_id = @account_id
 -- name: WebhookLock :one
 -- Locks a webhook, so that the results of its deliveries are recorded one transaction after
 -- the other.
-SELECT status, types, after_sequence, settled, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
+SELECT status, types, after_sequence, unsettled_after, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
@@ -146,48 +146,50 @@ WHERE account_id = @account_id
 -- name: WebhookDisable :exec
 -- Disables a webhook that does not accept events.
 UPDATE webhooks
-SET status = 'disabled', disabled_reason = @reason, settled = false
+SET status = 'disabled', disabled_reason = @reason, unsettled_after = ''
 WHERE account_id = @account_id
   AND id = @id
   AND status = 'enabled';
 
+-- name: WebhooksToSettle :many
+-- Returns webhooks to which messages that wait must be adapted.
+SELECT w.account_id, w.id
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.unsettled_after IS NOT NULL
+  AND (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
+  AND NOT s.closed
+ORDER BY w.account_id, w.id
+LIMIT @page_size;
+
 -- name: WebhookSettle :exec
--- Notes that the messages that wait have been adapted to a webhook.
+-- Notes up to which message those that wait have been adapted to a webhook; NULL: to the
+-- last one.
 UPDATE webhooks
-SET settled = true
+SET unsettled_after = sqlc.narg(after_id)
 WHERE account_id = @account_id
   AND id = @id;
 
--- name: MessagesWaiting :many
--- Returns queued messages that a webhook has not got: those older than its position in the
--- feed.
-SELECT m.id, e.sequence, e.nonce
-FROM messages AS m
-JOIN events AS e ON e.account_id = m.account_id AND e.subject = '/messages/' || m.id
-WHERE m.account_id = @account_id
-  AND e.account_id = @account_id
-  AND m.status = 'queued'
-  AND m.id > @after_id
-  AND e.type = 'message.queued'
-  AND e.sequence <= @after_sequence
-  AND NOT EXISTS (
-      SELECT FROM webhook_deliveries AS d
-      WHERE d.account_id = @account_id AND d.type = 'message.queued' AND d.sequence = e.sequence AND d.webhook_id = @webhook_id)
-ORDER BY m.id
+-- name: MessagesQueued :many
+-- Returns messages that wait.
+SELECT id
+FROM messages
+WHERE account_id = @account_id
+  AND status = 'queued'
+  AND id > @after_id
+ORDER BY id
 LIMIT (SELECT @page_size::int);
 
--- name: MessagesPending :many
--- Returns the messages that a webhook has not accepted yet.
-SELECT d.sequence::bigint AS sequence, e.subject
-FROM webhook_deliveries AS d
-JOIN events AS e ON e.account_id = d.account_id AND e.sequence = d.sequence
-WHERE d.account_id = @account_id
-  AND e.account_id = @account_id
-  AND d.webhook_id = @webhook_id
-  AND d.status = 'pending'
-  AND d.type = 'message.queued'
-  AND d.sequence > @after_sequence::bigint
-ORDER BY d.sequence
+-- name: MessagesHeld :many
+-- Returns which events of messages a webhook has accepted, or is still to get.
+SELECT sequence::bigint AS sequence
+FROM webhook_deliveries
+WHERE account_id = @account_id
+  AND type = 'message.queued'
+  AND sequence = ANY (@sequences::bigint[])
+  AND webhook_id = @webhook_id
+  AND (status <> 'failed' OR attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)')
+GROUP BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: MessagesLock :many
@@ -202,18 +204,31 @@ LIMIT (SELECT @page_size::int)
 FOR NO KEY UPDATE;
 
 -- name: MessageVotes :many
--- Counts the deliveries of messages. Disabled webhooks count only if they have accepted.
-SELECT d.sequence::bigint AS sequence,
-       count(*) FILTER (WHERE d.status = 'pending' AND w.status = 'enabled') AS pending,
-       count(*) FILTER (WHERE d.status = 'failed' AND w.status = 'enabled') AS failed,
-       count(*) FILTER (WHERE d.status = 'delivered') AS delivered
-FROM webhook_deliveries AS d
-JOIN webhooks AS w ON w.account_id = d.account_id AND w.id = d.webhook_id
-WHERE d.account_id = @account_id
-  AND w.account_id = @account_id
-  AND d.type = 'message.queued'
-  AND d.sequence = ANY (@sequences::bigint[])
-GROUP BY d.sequence
+-- Returns how many webhooks have accepted messages, are still to get them, and have refused
+-- them. The best delivery of a webhook counts. A manual retry makes a delivery pending that
+-- was accepted, so its attempts tell. Only webhooks that subscribe count, unless they have
+-- accepted. is_ahead: a webhook that subscribes has not got as far as the message.
+SELECT m.id::text AS id,
+       EXISTS (
+           SELECT FROM webhooks AS s
+           WHERE s.account_id = @account_id AND s.status = 'enabled' AND s.types && '{*,message.queued}'::text[]
+             AND (s.after_sequence < m.sequence OR s.unsettled_after < m.id))::boolean AS is_ahead,
+       count(*) FILTER (WHERE v.best = 3) AS accepted,
+       count(*) FILTER (WHERE v.best = 2 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]) AS pending,
+       count(*) FILTER (WHERE v.best = 1 AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[]
+                          AND (w.unsettled_after IS NULL OR w.unsettled_after >= m.id)) AS failed
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@sequences::bigint[]) AS sequence) AS m
+LEFT JOIN (
+    SELECT d.sequence, d.webhook_id,
+           max(CASE WHEN d.status = 'delivered' OR d.attempts @? '$[*] ? (@.httpStatus >= 200 && @.httpStatus < 300)' THEN 3
+                    WHEN d.status = 'pending' THEN 2 ELSE 1 END) AS best
+    FROM webhook_deliveries AS d
+    WHERE d.account_id = @account_id
+      AND d.type = 'message.queued'
+      AND d.sequence = ANY (@sequences::bigint[])
+    GROUP BY d.sequence, d.webhook_id) AS v ON v.sequence = m.sequence
+LEFT JOIN webhooks AS w ON w.account_id = @account_id AND w.id = v.webhook_id
+GROUP BY m.id, m.sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: MessagesUpdate :exec
@@ -224,18 +239,23 @@ WHERE messages.account_id = @account_id
   AND messages.id = made.id;
 
 -- name: MessagesExpired :many
--- Returns queued messages whose ids are before one, of all accounts.
-SELECT account_id, id
-FROM messages
-WHERE status = 'queued'
-  AND id < @before_id
-  AND (account_id, id) > (@after_account::bigint, @after_id::text)
-ORDER BY account_id, id
+-- Returns queued messages whose ids are before one, of all accounts, oldest first, and
+-- whether a webhook subscribes to them.
+SELECT m.account_id, m.id, EXISTS (
+    SELECT FROM webhooks AS w
+    WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
+FROM messages AS m
+JOIN account_state AS s ON s.account_id = m.account_id
+WHERE m.status = 'queued'
+  AND m.id < @before_id
+  AND (m.id, m.account_id) > (@after_id::text, @after_account::bigint)
+  AND NOT s.closed
+ORDER BY m.id, m.account_id
 LIMIT @page_size;
 
 -- name: MessageEvents :many
--- Returns the numbers of the events of messages.
-SELECT subject, sequence
+-- Returns the events of messages.
+SELECT subject, sequence, nonce
 FROM events
 WHERE account_id = @account_id
   AND type = 'message.queued'

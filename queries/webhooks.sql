@@ -60,7 +60,7 @@ SET url = @url,
     disabled_reason = sqlc.narg(disabled_reason),
     after_sequence = CASE WHEN webhooks.status = 'disabled' AND @status = 'enabled' THEN account_state.last_sequence ELSE webhooks.after_sequence END,
     failing_since = CASE WHEN webhooks.status = @status THEN webhooks.failing_since END,
-    settled = webhooks.settled AND webhooks.status = @status AND webhooks.types = @types
+    unsettled_after = CASE WHEN webhooks.status = @status AND webhooks.types = @types THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = @id
@@ -70,7 +70,7 @@ RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webho
 -- name: WebhookDelete :exec
 -- Marks a webhook as deleted. The sweep deletes its deliveries.
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', settled = false
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = ''
 WHERE account_id = @account_id
   AND id = @id;
 
@@ -184,7 +184,7 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 -- name: WebhooksToSweep :many
 -- Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
 -- All deliveries of a deleted webhook go, once the worker needs them no more.
-SELECT account_id, id, (deleted_at IS NOT NULL AND settled)::boolean AS is_gone, EXISTS (
+SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id) AS has_old
 FROM webhooks
@@ -207,7 +207,7 @@ DELETE FROM webhooks
 WHERE webhooks.account_id = @account_id
   AND webhooks.id = @id
   AND webhooks.deleted_at IS NOT NULL
-  AND webhooks.settled
+  AND webhooks.unsettled_after IS NULL
   AND NOT EXISTS (SELECT FROM webhook_deliveries AS d WHERE d.account_id = @account_id AND d.webhook_id = @id);
 
 -- name: StoreDeleteWebhookDeliveries :execrows

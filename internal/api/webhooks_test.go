@@ -287,7 +287,7 @@ func TestWebhookBegins(t *testing.T) {
 	position := func(hook apiWebhook) (after, last int64, isSettled bool) {
 		t.Helper()
 		err := p.db.QueryRow(t.Context(), `
-			SELECT after_sequence, last_sequence, settled
+			SELECT after_sequence, last_sequence, unsettled_after IS NULL
 			FROM webhooks JOIN account_state USING (account_id)
 			WHERE id = $1`, hook.ID).Scan(&after, &last, &isSettled)
 		if err != nil {
@@ -300,7 +300,7 @@ func TestWebhookBegins(t *testing.T) {
 	if after, last, _ := position(hook); after != last || last == 0 {
 		t.Errorf("a new webhook receives the events after %d, and the last is %d", after, last)
 	}
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET settled = true, failing_since = now()"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET unsettled_after = NULL, failing_since = now()"); err != nil {
 		t.Fatal(err)
 	}
 	p.newPet("Bello", 1)

@@ -178,6 +178,7 @@ func (w *Worker) Run(ctx context.Context) {
 	running.Go(func() { w.runJobs(ctx) })
 	running.Go(func() { every(ctx, lookInterval, w.sweepAccounts) })
 	running.Go(func() { every(ctx, sweepInterval, w.sweepWebhooks) })
+	running.Go(func() { every(ctx, sweepInterval, w.settleWebhooks) })
 	running.Go(func() { every(ctx, expiryInterval, w.expireMessages) })
 	running.Go(func() { w.dispatchWoken(ctx) })
 	running.Go(func() { w.deliverAsked(ctx) })

@@ -129,8 +129,6 @@ type drain struct {
 
 	until   time.Time   // when no more requests begin
 	stopped atomic.Bool // whether the webhook was disabled or deleted
-	settled string      // the last message that was settled for an enabled webhook
-	passed  int64       // the number of the last one for a disabled webhook
 }
 
 // isOver reports whether the job begins no more requests.
@@ -147,11 +145,6 @@ func (d *drain) run(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("delivery: reading a webhook: %w", err)
-		case !row.Settled:
-			if err := d.settle(ctx); err != nil {
-				return err
-			}
-			continue
 		case row.Status != "enabled":
 			return nil
 		}

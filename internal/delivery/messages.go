@@ -3,10 +3,13 @@ package delivery
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,14 +20,21 @@ import (
 	"petstore/internal/httpjson"
 )
 
-// MessageExpiry is how long a message waits for a webhook that subscribes to it.
-const MessageExpiry = 72 * time.Hour
+const (
+	// MessageExpiry is how long a message waits for a webhook that subscribes to it.
+	MessageExpiry = 72 * time.Hour
+	// lostAfter is the age of a queued message whose deliveries, or the event of which, may
+	// have been deleted. Such a message has failed, even if a webhook subscribes.
+	lostAfter = 32 * 24 * time.Hour
+	// settlePage is the maximum number of messages that a step adapts to a webhook.
+	settlePage = 500
+)
 
 // settleMessages ends messages whose deliveries have decided about them. A message is
-// delivered when every enabled webhook has accepted it, and at least one webhook has. It
-// has failed when the attempts of one are exhausted, or when it has expired and no
-// delivery is pending. The messages map to the numbers of their events. It returns the
-// events of the change, which the caller must append to the feed.
+// delivered when every webhook that subscribes has accepted it, and at least one webhook
+// has. It has failed when the attempts of one are exhausted. It has also failed when it has
+// expired and no webhook is still to get it. The messages map to the numbers of their
+// events. It returns the events of the change, which the caller must append to the feed.
 func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, messages map[string]int64, expired bool) ([]event.Event, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -34,18 +44,22 @@ func settleMessages(ctx context.Context, queries *db.Queries, accountID int64, m
 		return nil, err
 	}
 	// This statement comes after the lock, so it sees what other transactions have recorded.
-	rows, err := queries.MessageVotes(ctx, db.MessageVotesParams{AccountID: accountID, Sequences: slices.Collect(maps.Values(messages)), PageSize: page})
+	params := db.MessageVotesParams{AccountID: accountID, PageSize: page}
+	for _, m := range locked {
+		params.Ids, params.Sequences = append(params.Ids, m.ID), append(params.Sequences, messages[m.ID])
+	}
+	rows, err := queries.MessageVotes(ctx, params)
 	if err != nil {
 		return nil, err
 	}
-	votes := map[int64]db.MessageVotesRow{}
+	votes := map[string]db.MessageVotesRow{}
 	for _, row := range rows {
-		votes[row.Sequence] = row
+		votes[row.ID] = row
 	}
 	changed := db.MessagesUpdateParams{AccountID: accountID}
 	var events []event.Event
 	for _, m := range locked {
-		kind, status := decide(votes[messages[m.ID]], expired)
+		kind, status := decide(votes[m.ID], expired)
 		if kind == "" {
 			continue
 		}
@@ -68,9 +82,9 @@ func decide(votes db.MessageVotesRow, expired bool) (event.Type, string) {
 	switch {
 	case votes.Failed > 0:
 		return event.MessageFailed, "failed"
-	case votes.Pending > 0:
+	case votes.Pending > 0, votes.IsAhead:
 		return "", ""
-	case votes.Delivered > 0:
+	case votes.Accepted > 0:
 		return event.MessageDelivered, "delivered"
 	case expired:
 		return event.MessageFailed, "failed"
@@ -79,69 +93,155 @@ func decide(votes db.MessageVotesRow, expired bool) (event.Type, string) {
 	}
 }
 
-// settle adapts a page of the messages that wait to a change of the webhook. An enabled
-// webhook gets those that it has not got. A disabled one does not hold up any.
-func (d *drain) settle(ctx context.Context) error {
-	emitted, err := transact(ctx, d.Worker, func(ctx context.Context, tx pgx.Tx) (int, error) {
-		queries := db.New(tx)
-		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: d.AccountID, ID: d.WebhookID})
-		if err != nil || webhook.Settled {
-			return 0, err
+// settleWebhooks adapts the messages that wait to the webhooks that have changed. A webhook
+// takes one step before any takes the next. It logs errors.
+func (w *Worker) settleWebhooks(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		more, err = w.settleRound(ctx)
+		w.warn(ctx, "could not look for webhooks that have changed", err)
+	}
+}
+
+// settleRound lets each webhook take a step. It reports whether one has more to do, and
+// logs the errors of steps.
+func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
+	after := db.WebhooksToSettleParams{PageSize: page}
+	for {
+		rows, err := w.queries.WebhooksToSettle(ctx, after)
+		if err != nil {
+			return false, err
 		}
-		emitted, count := 0, 0
-		switch {
-		case webhook.Status != "enabled":
-			emitted, count, err = d.release(ctx, queries)
-		case wants(webhook.Types, messageQueued):
-			count, err = d.catchUp(ctx, queries, webhook.AfterSequence)
+		var hasMore atomic.Bool
+		inParallel(rows, func(row db.WebhooksToSettleRow) {
+			stepped, err := w.settle(ctx, drainArgs{row.AccountID, row.ID})
+			w.warn(ctx, "could not adapt the messages that wait to a webhook", err)
+			if stepped {
+				hasMore.Store(true)
+			}
+		})
+		more = more || hasMore.Load()
+		if len(rows) < page {
+			return more, nil
 		}
-		if err == nil && count < page {
-			err = queries.WebhookSettle(ctx, db.WebhookSettleParams{AccountID: d.AccountID, ID: d.WebhookID})
+		last := rows[page-1]
+		after.AfterAccount, after.AfterID = last.AccountID, last.ID
+	}
+}
+
+// inParallel calls do for the elements of a slice, a few at a time.
+func inParallel[T any](elements []T, do func(T)) {
+	queue := make(chan T, len(elements))
+	for _, element := range elements {
+		queue <- element
+	}
+	close(queue)
+	var running sync.WaitGroup
+	for range min(dispatchers, len(elements)) {
+		running.Go(func() {
+			for element := range queue {
+				do(element)
+			}
+		})
+	}
+	running.Wait()
+}
+
+// settle adapts a page of the messages that wait to a change of a webhook. A webhook that
+// subscribes gets those that it has not got. Another one does not hold up any. It reports
+// whether there are more.
+func (w *Worker) settle(ctx context.Context, to drainArgs) (more bool, err error) {
+	err = w.change(ctx, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+		more = false
+		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: to.AccountID, ID: to.WebhookID})
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.UnsettledAfter == nil {
+			return nil, nil // another process has done it
 		}
-		return emitted, err
+		if err != nil {
+			return nil, err
+		}
+		ids, err := queries.MessagesQueued(ctx, db.MessagesQueuedParams{AccountID: to.AccountID, AfterID: *webhook.UnsettledAfter, PageSize: settlePage})
+		if err != nil {
+			return nil, err
+		}
+		settled := db.WebhookSettleParams{AccountID: to.AccountID, ID: to.WebhookID}
+		if more = len(ids) == settlePage; more {
+			settled.AfterID = &ids[len(ids)-1]
+		}
+		// The position moves first, because the votes depend on it.
+		if err := queries.WebhookSettle(ctx, settled); err != nil || len(ids) == 0 {
+			return nil, err
+		}
+		return settlePageOf(ctx, queries, to, webhook, ids)
 	})
 	if err != nil {
-		return fmt.Errorf("delivery: settling the messages of webhook %s: %w", d.WebhookID, err)
+		return false, fmt.Errorf("delivery: webhook %s: %w", to.WebhookID, err)
 	}
-	if emitted > 0 {
-		d.announce(d.AccountID)
-	}
-	return nil
+	return more, nil
 }
 
-// catchUp adds deliveries of messages that wait, and returns how many.
-func (d *drain) catchUp(ctx context.Context, queries *db.Queries, afterSequence int64) (int, error) {
-	rows, err := queries.MessagesWaiting(ctx, db.MessagesWaitingParams{AccountID: d.AccountID, WebhookID: d.WebhookID, AfterSequence: afterSequence, AfterID: d.settled, PageSize: page})
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	made := db.DeliveriesInsertParams{AccountID: d.AccountID}
-	for _, row := range rows {
-		if err := addDelivery(&made, d.WebhookID, messageQueued, event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)}); err != nil { //nolint:gosec // events_nonce_check
-			return 0, err
-		}
-		d.settled = row.ID
-	}
-	return len(rows), queries.DeliveriesInsert(ctx, made)
-}
-
-// release settles messages that waited for a webhook that is disabled now. It returns the
-// number of events and of messages.
-func (d *drain) release(ctx context.Context, queries *db.Queries) (emitted, count int, err error) {
-	rows, err := queries.MessagesPending(ctx, db.MessagesPendingParams{AccountID: d.AccountID, WebhookID: d.WebhookID, AfterSequence: d.passed, PageSize: page})
+// settlePageOf adapts messages to a locked webhook, and returns the events of that.
+func settlePageOf(ctx context.Context, queries *db.Queries, to drainArgs, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
+	queued, err := eventsOf(ctx, queries, to.AccountID, ids)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
+	}
+	if webhook.Status == "enabled" && wants(webhook.Types, messageQueued) {
+		if err := catchUp(ctx, queries, to, webhook.AfterSequence, queued); err != nil {
+			return nil, err
+		}
 	}
 	messages := map[string]int64{}
+	for id, e := range queued {
+		messages[id] = e.Sequence
+	}
+	return settleMessages(ctx, queries, to.AccountID, messages, false)
+}
+
+// catchUp adds deliveries of the messages that a webhook has neither accepted nor is still
+// to get. The dispatcher adds those of events after its position. A delivery that has
+// failed does not count, because the webhook was disabled since.
+func catchUp(ctx context.Context, queries *db.Queries, to drainArgs, position int64, messages map[string]event.ID) error {
+	missing := map[int64]event.ID{}
+	for _, e := range messages {
+		if 0 < e.Sequence && e.Sequence <= position {
+			missing[e.Sequence] = e
+		}
+	}
+	sequences := slices.Sorted(maps.Keys(missing))
+	held, err := queries.MessagesHeld(ctx, db.MessagesHeldParams{AccountID: to.AccountID, WebhookID: to.WebhookID, Sequences: sequences, PageSize: settlePage})
+	if err != nil {
+		return err
+	}
+	for _, sequence := range held {
+		delete(missing, sequence)
+	}
+	made := db.DeliveriesInsertParams{AccountID: to.AccountID}
+	for _, sequence := range slices.Sorted(maps.Keys(missing)) {
+		if err := addDelivery(&made, to.WebhookID, messageQueued, missing[sequence]); err != nil {
+			return err
+		}
+	}
+	if len(made.Ids) == 0 {
+		return nil
+	}
+	return queries.DeliveriesInsert(ctx, made)
+}
+
+// eventsOf returns the ids of the events of messages. The id is zero if the feed no longer
+// has the event.
+func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []string) (map[string]event.ID, error) {
+	events := map[string]event.ID{}
+	var subjects []string
+	for _, id := range ids {
+		events[id] = event.ID{}
+		subjects = append(subjects, messagesPath+id)
+	}
+	rows, err := queries.MessageEvents(ctx, db.MessageEventsParams{AccountID: accountID, Subjects: subjects, PageSize: page})
 	for _, row := range rows {
-		messages[strings.TrimPrefix(row.Subject, messagesPath)] = row.Sequence
-		d.passed = row.Sequence
+		events[strings.TrimPrefix(row.Subject, messagesPath)] = event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
 	}
-	events, err := settleMessages(ctx, queries, d.AccountID, messages, false)
-	if err == nil && len(events) > 0 {
-		err = event.Append(ctx, queries, d.AccountID, events...)
-	}
-	return len(events), len(rows), err
+	return events, err
 }
 
 // expireMessages ends the messages for which no webhook has subscribed in time. It logs
@@ -150,57 +250,48 @@ func (w *Worker) expireMessages(ctx context.Context) {
 	w.warn(ctx, "could not end messages that wait too long", w.expireBefore(ctx, time.Now().Add(-MessageExpiry)))
 }
 
-// expireBefore ends the messages from before a time that no webhook is to get.
+// expireBefore ends the messages from before a time to which no webhook subscribes. An
+// account whose messages cannot be ended does not keep those of others.
 func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 	next := db.MessagesExpiredParams{BeforeID: messageIDAt(before), PageSize: page}
+	lost := messageIDAt(before.Add(MessageExpiry - lostAfter))
+	var failed error
 	for {
 		rows, err := w.queries.MessagesExpired(ctx, next)
 		if err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		byAccount := map[int64][]string{}
 		for _, row := range rows {
-			byAccount[row.AccountID] = append(byAccount[row.AccountID], row.ID)
+			if !row.HasSubscriber || row.ID < lost {
+				byAccount[row.AccountID] = append(byAccount[row.AccountID], row.ID)
+			}
 			next.AfterAccount, next.AfterID = row.AccountID, row.ID
 		}
 		for accountID, ids := range byAccount {
 			if err := w.expire(ctx, accountID, ids); err != nil {
-				return err
+				failed = errors.Join(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
 			}
 		}
-		if len(rows) < page {
-			return nil
+		if len(rows) < page || ctx.Err() != nil {
+			return failed
 		}
 	}
 }
 
 // expire ends those of the messages of an account that no webhook is to get.
 func (w *Worker) expire(ctx context.Context, accountID int64, ids []string) error {
-	emitted, err := transact(ctx, w, func(ctx context.Context, tx pgx.Tx) (int, error) {
-		queries := db.New(tx)
-		messages := map[string]int64{}
-		var subjects []string
-		for _, id := range ids {
-			messages[id] = 0 // the feed no longer has its event, unless it is found
-			subjects = append(subjects, messagesPath+id)
-		}
-		rows, err := queries.MessageEvents(ctx, db.MessageEventsParams{AccountID: accountID, Subjects: subjects, PageSize: page})
+	return w.change(ctx, accountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+		queued, err := eventsOf(ctx, queries, accountID, ids)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		for _, row := range rows {
-			messages[strings.TrimPrefix(row.Subject, messagesPath)] = row.Sequence
+		messages := map[string]int64{}
+		for id, e := range queued {
+			messages[id] = e.Sequence
 		}
-		events, err := settleMessages(ctx, queries, accountID, messages, true)
-		if err == nil && len(events) > 0 {
-			err = event.Append(ctx, queries, accountID, events...)
-		}
-		return len(events), err
+		return settleMessages(ctx, queries, accountID, messages, true)
 	})
-	if err == nil && emitted > 0 {
-		w.announce(accountID)
-	}
-	return err
 }
 
 // messageIDAt returns the smallest id of a message from a time on.

@@ -103,7 +103,7 @@ func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(f, "delivered", statusOf, message)
-	await(f, true, "SELECT settled FROM webhooks WHERE id = $1", id)
+	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks WHERE id = $1", id)
 }
 
 // TestMessageExpires: a message for which no webhook subscribes has failed after 72 hours.

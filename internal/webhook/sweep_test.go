@@ -43,9 +43,9 @@ func TestSweep(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), `
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
-		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, settled, deleted_at)
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, status, disabled_reason, unsettled_after, deleted_at)
 		SELECT account_id, 'wh_' || md5(name), 'https://example.com', '{*}', '\x00', 0, CASE WHEN name = 'kept' THEN 'enabled' ELSE 'disabled' END,
-		       CASE WHEN name <> 'kept' THEN 'manual' END, name = 'gone', CASE WHEN name <> 'kept' THEN now() END
+		       CASE WHEN name <> 'kept' THEN 'manual' END, CASE WHEN name <> 'gone' THEN '' END, CASE WHEN name <> 'kept' THEN now() END
 		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`); err != nil {
 		t.Fatal(err)
 	}
