@@ -978,7 +978,7 @@ func (s *shop) dark(t *testing.T) {
 }
 
 func (s *shop) phone(t *testing.T) {
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/errors"} {
 		for _, width := range []int64{320, 390} {
 			p := s.visit(t, path, look{width: width, height: 800})
 			get[bool](p, `document.querySelectorAll("#listPets summary").forEach((summary) => summary.click()) ?? true`)
@@ -1059,7 +1059,7 @@ func (s *shop) accessibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/errors"} {
 		for _, how := range []look{{}, {dark: true}, {width: 390, height: 800}} {
 			p := s.visit(t, path, how)
 			if path == "/docs" {
@@ -1097,7 +1097,7 @@ func (s *shop) accessibility(t *testing.T) {
 
 // weight logs the cost of a first visit.
 func (s *shop) weight(t *testing.T) {
-	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/sandboxes", "/docs/errors"} {
+	for _, path := range []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/errors"} {
 		p := s.visit(t, path, look{})
 		if path == "/docs" {
 			p.wait(`document.querySelector("#model-Error")`)

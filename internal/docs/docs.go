@@ -1,6 +1,6 @@
 // Package docs renders the reference pages of the API with the quickstart, guides to
-// events and sandboxes, and the list of errors. The program contains every file of them, and the pages load
-// nothing from other addresses.
+// events, webhooks and sandboxes, and the list of errors. The program contains every file of
+// them, and the pages load nothing from other addresses.
 //
 // The reference page is Swagger UI, unchanged from its Go module, with our own
 // plugin and style. They are plain files without a build step.
@@ -26,6 +26,7 @@ const (
 	ReferencePath  = "/docs"
 	QuickstartPath = "/docs/quickstart"
 	EventsPath     = "/docs/events"
+	WebhooksPath   = "/docs/webhooks"
 	SandboxesPath  = "/docs/sandboxes"
 	ErrorsPath     = "/docs/errors"
 )
@@ -59,7 +60,7 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
-	files := make(map[string]*File, len(assets.files)+5)
+	files := make(map[string]*File, len(assets.files)+6)
 	for name, file := range assets.files {
 		files[path.Join(ReferencePath, assets.dir, name)] = file
 	}
@@ -67,6 +68,7 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 		{path: ReferencePath, template: "reference.html", Title: "Reference", Root: "./"},
 		{path: QuickstartPath, template: "quickstart.html", Title: "Quickstart", Root: "../"},
 		{path: EventsPath, template: "events.html", Title: "Follow events", Root: "../"},
+		{path: WebhooksPath, template: "webhooks.html", Title: "Receive webhooks", Root: "../"},
 		{path: SandboxesPath, template: "sandboxes.html", Title: "Test your client in a sandbox", Root: "../"},
 		{path: ErrorsPath, template: "errors.html", Title: "Errors", Root: "../"},
 	} {

@@ -13,6 +13,11 @@ const grammars = {
     `(?<note>#.*)|(?<text>f?"(?:\\\\.|[^"\\\\])*"|f?'[^']*')|${words(["import", "from", "def", "return", "with", "as", "if", "else", "for", "in", "not", "None", "True", "False", "print"])}|${number}`,
     "gm",
   ),
+  go: new RegExp(
+    `(?<note>//.*)|${text}|${words(["package", "import", "const", "var", "type", "struct", "func", "go", "for", "range", "if", "return", "true", "false", "nil"])}|${number}`,
+    "gm",
+  ),
+  http: new RegExp(`(?<word>^[A-Z]+(?= /))|(?<name>^[a-zA-Z-]+(?=: )|"(?:\\\\.|[^"\\\\])*"(?=\\s*:))|${text}`, "gm"),
   json: new RegExp(`(?<name>"(?:\\\\.|[^"\\\\])*"(?=\\s*:))|${text}|${words(["true", "false", "null"])}|${number}`, "gm"),
 };
 

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"html"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/standardwebhooks"
+)
+
+// TestWebhooksPage runs the commands of the page "Receive webhooks" in one shell, one after
+// the other. Package delivery runs the receivers of the page.
+func TestWebhooksPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../internal/docs/pages/webhooks.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, match := range regexp.MustCompile(`(?s)<code data-run="cURL">(.*?)</code>`).FindAllStringSubmatch(string(page), -1) {
+		command := html.UnescapeString(match[1])
+		const limit = 72
+		for line := range strings.Lines(command) {
+			if len(line) > limit+1 {
+				t.Errorf("a line is longer than %d characters: %s", limit, line)
+			}
+		}
+		commands = append(commands, command)
+	}
+	if len(commands) != 8 {
+		t.Fatalf("the page has %d commands", len(commands))
+	}
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8"}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
+	to := receivePage(t)
+	s := startShell(t, "PETSTORE_URL="+begin(t, t.TempDir(), environ, "serve").address(), "PETSTORE_API_KEY="+key)
+	secret := func() string { return strings.TrimSpace(s.run(`echo "$WEBHOOK_SECRET"`)) }
+
+	created := strings.Replace(commands[0], "https://example.com/webhooks", to.url, 1)
+	s.want(created, "created wh_")
+	first := secret()
+	s.want(commands[1], `"type":"webhook.test","status":"pending"`)
+	to.expect([]string{"webhook.test"}, first)
+	s.want(commands[2], `"type":"webhook.test"`)
+	s.want(commands[3], `"message":"Hello, webhook!"`)
+	to.expect([]string{"message.queued"}, first)
+	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
+	s.want(commands[5], `{"deliveries":2}`)
+	to.expect([]string{"message.queued", "category.created"}, first)
+	s.want(commands[6])
+	if secret() == first {
+		t.Error("the rotation did not change the secret")
+	}
+	s.want(commands[1])
+	to.expect([]string{"webhook.test"}, first, secret())
+	s.want(commands[7], "deleted 204")
+}
+
+// pageReceiver is a webhook that accepts everything.
+type pageReceiver struct {
+	t        *testing.T
+	url      string
+	requests chan pageRequest
+}
+
+type pageRequest struct {
+	header http.Header
+	body   []byte
+}
+
+func receivePage(t *testing.T) *pageReceiver {
+	t.Helper()
+	const someRequests = 100
+	r := &pageReceiver{t: t, requests: make(chan pageRequest, someRequests)}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		r.requests <- pageRequest{request.Header, body}
+	}))
+	t.Cleanup(server.Close)
+	r.url = server.URL + "/webhooks"
+	return r
+}
+
+// expect waits for events of these types, in any order. Each secret must have signed each
+// request.
+func (r *pageReceiver) expect(events []string, secrets ...string) {
+	r.t.Helper()
+	for deadline := time.After(patience); len(events) > 0; {
+		select {
+		case request := <-r.requests:
+			for _, text := range secrets {
+				if !request.isSigned(r.t, text) {
+					r.t.Errorf("a secret did not sign the request with the headers %v", request.header)
+				}
+			}
+			events = slices.DeleteFunc(events, func(event string) bool {
+				return strings.Contains(string(request.body), `"type":"`+event+`"`)
+			})
+		case <-deadline:
+			r.t.Fatalf("the events %q have not arrived", events)
+		}
+	}
+}
+
+func (r pageRequest) isSigned(t *testing.T, text string) bool {
+	t.Helper()
+	secret, err := standardwebhooks.ParseSecret(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seconds, err := strconv.ParseInt(r.header.Get("webhook-timestamp"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := http.Header{}
+	standardwebhooks.Sign(want, r.header.Get("webhook-id"), time.Unix(seconds, 0), r.body, secret)
+	return strings.Contains(r.header.Get("webhook-signature"), want.Get("webhook-signature"))
+}
+
+// shell is a running bash, which ends at the first command that fails.
+type shell struct {
+	t      *testing.T
+	input  io.Writer
+	output *bufio.Scanner
+}
+
+func startShell(t *testing.T, environ ...string) *shell {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail")
+	command.Env = append(os.Environ(), environ...)
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, write := io.Pipe()
+	command.Stdout, command.Stderr = write, write
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // at the end of the test
+		write.Close()
+	}()
+	t.Cleanup(func() {
+		input.Close()
+		output.Close()
+		<-ended
+	})
+	return &shell{t, input, bufio.NewScanner(output)}
+}
+
+// run runs commands and returns what they print.
+func (s *shell) run(commands string) string {
+	s.t.Helper()
+	const end = "-- end of the commands"
+	if _, err := io.WriteString(s.input, commands+"\necho; echo '"+end+"'\n"); err != nil {
+		s.t.Fatal(err)
+	}
+	var printed strings.Builder
+	for s.output.Scan() {
+		if s.output.Text() == end {
+			return printed.String()
+		}
+		printed.WriteString(s.output.Text() + "\n")
+	}
+	s.t.Fatalf("the commands failed:\n%s\n%s", commands, &printed)
+	return ""
+}
+
+// want runs commands, which must print these texts.
+func (s *shell) want(commands string, texts ...string) {
+	s.t.Helper()
+	printed := s.run(commands)
+	for _, text := range texts {
+		if !strings.Contains(printed, text) {
+			s.t.Errorf("the output does not contain %s:\n%s\n%s", text, commands, printed)
+		}
+	}
+}
