@@ -28,7 +28,10 @@ CREATE TABLE river_job (
     unique_states bit(8),
 
     CONSTRAINT river_job_pkey                 PRIMARY KEY (id),
-    CONSTRAINT finalized_or_finalized_at_null CHECK ((finalized_at IS NULL) = (state NOT IN ('cancelled', 'completed', 'discarded'))),
+    CONSTRAINT finalized_or_finalized_at_null CHECK (
+        (finalized_at IS NULL AND state NOT IN ('cancelled', 'completed', 'discarded')) OR
+        (finalized_at IS NOT NULL AND state IN ('cancelled', 'completed', 'discarded'))
+    ),
     CONSTRAINT max_attempts_is_positive       CHECK (max_attempts > 0),
     CONSTRAINT priority_in_range              CHECK (priority BETWEEN 1 AND 4),
     CONSTRAINT queue_length                   CHECK (char_length(queue) > 0 AND char_length(queue) < 128),
