@@ -286,6 +286,8 @@ func TestResetSandbox(t *testing.T) {
 		one := p.newSandbox(sample, sample)
 		inside := p.as(one.Secret)
 		reader := inside.makeKey("reader", "read")
+		hook := inside.newWebhook("*")
+		inside.do("POST", hook.path()+"/test", nil).want(202)
 		before := inside.dump()
 		order := object{"petId": inside.newPet("Igor", 9)}
 		first := inside.under("key", "/store/orders", order).want(201)
@@ -306,6 +308,9 @@ func TestResetSandbox(t *testing.T) {
 		}
 		inside.under("hello", "/messages", object{"message": "hello"}).wantReplay(again)
 		p.as(reader.Secret).get("/pets").want(200)
+		if left := walk[delivery](inside, hook.path()+"/deliveries"); len(left) != 1 {
+			t.Errorf("%s, after a reset, the webhook has %d deliveries", sample, len(left))
+		}
 		inside.under("key", "/store/orders", object{"petId": inside.newPet("Igor", 1)}).want(201)
 		inside.post("/sandboxes/current/reset", nil).want(204)
 	}
@@ -328,6 +333,7 @@ func TestDeleteSandbox(t *testing.T) {
 	inside := p.as(one.Secret)
 	inside.under("key", "/messages", object{"message": "inside"}).want(202)
 	second := inside.makeKey("second", "write")
+	inside.do("POST", inside.newWebhook("*").path()+"/test", nil).want(202)
 	for _, key := range []string{one.Secret, second.Secret} {
 		other.as(key).get("/pets").want(200)
 	}
@@ -345,7 +351,7 @@ func TestDeleteSandbox(t *testing.T) {
 	p.del(one.path()).wantError(404, "sandbox_not_found")
 
 	rows := func() (all int) {
-		for _, table := range []string{"account_state", "api_keys", "api_key_uses", "categories", "pets", "inventory", "orders", "messages", "idempotency_keys", "sandbox_faults"} {
+		for _, table := range []string{"account_state", "api_keys", "api_key_uses", "categories", "pets", "inventory", "orders", "messages", "idempotency_keys", "sandbox_faults", "events", "webhooks", "webhook_deliveries"} {
 			all += p.count(table + " WHERE account_id = " + accountOf(one))
 		}
 		return all

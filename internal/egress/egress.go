@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -96,8 +97,11 @@ func (g *Guard) Check(ctx context.Context, text string) error {
 		return errName
 	}
 	for _, addr := range addrs {
-		if g.checkAddr(target.plain, netip.AddrPortFrom(addr.Unmap(), target.port)) != nil {
+		switch err := g.checkAddr(target.plain, netip.AddrPortFrom(addr.Unmap(), target.port)); {
+		case errors.Is(err, errAddr):
 			return errName
+		case err != nil:
+			return err
 		}
 	}
 	return nil
@@ -140,7 +144,7 @@ var (
 	errPlain = refuse("must begin with https://.")
 	errPort  = refuse("must have the port 443 or 8443.")
 	errAddr  = refuse("must have a public host, but its address is not public.")
-	errName  = refuse("must have a public host, but its name is of an internal network.")
+	errName  = refuse("must have a host with public addresses only.")
 )
 
 // checkAddr checks the address of a connection. Without TLS, only allowed networks are

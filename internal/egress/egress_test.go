@@ -164,10 +164,14 @@ func TestInternalNames(t *testing.T) {
 		})
 	}
 	// An operator who allows a network allows its names, and no others.
-	dns := newDNS(t, map[string][]string{"hook.internal.": {"10.0.0.7"}, "db.internal.": {"10.1.0.7"}})
+	dns := newDNS(t, map[string][]string{"hook.internal.": {"10.0.0.7"}, "db.internal.": {"10.1.0.7"}, "www.example.com.": {"93.184.216.34"}})
 	guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, "10.0.0.0/24")})
 	if err := guard.Check(t.Context(), "http://hook.internal:3000/"); err != nil {
 		t.Error(err)
+	}
+	// A public name still needs https, and the error says so.
+	if err := guard.Check(t.Context(), "http://www.example.com/"); err == nil || !strings.Contains(err.Error(), "https") {
+		t.Errorf("no TLS at a public name: %v", err)
 	}
 	other, missing := guard.Check(t.Context(), "https://db.internal/"), guard.Check(t.Context(), "https://nothing.internal/")
 	wantRefused(t, other)
