@@ -645,6 +645,39 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 	return items, nil
 }
 
+const webhookReseal = `-- name: WebhookReseal :exec
+UPDATE webhooks
+SET secret = $1,
+    previous_secret = $2,
+    previous_until  = CASE WHEN $2::bytea IS NOT NULL THEN webhooks.previous_until END
+WHERE account_id = $3
+  AND id = $4
+  AND webhooks.secret = $5
+  AND webhooks.previous_secret IS NOT DISTINCT FROM $6
+`
+
+type WebhookResealParams struct {
+	Secret            []byte
+	PreviousSecret    []byte
+	AccountID         int64
+	ID                string
+	OldSecret         []byte
+	OldPreviousSecret []byte
+}
+
+// Replaces the stored forms of the secrets of a webhook, unless they have changed.
+func (q *Queries) WebhookReseal(ctx context.Context, arg WebhookResealParams) error {
+	_, err := q.db.Exec(ctx, webhookReseal,
+		arg.Secret,
+		arg.PreviousSecret,
+		arg.AccountID,
+		arg.ID,
+		arg.OldSecret,
+		arg.OldPreviousSecret,
+	)
+	return err
+}
+
 const webhookRotate = `-- name: WebhookRotate :one
 UPDATE webhooks
 SET secret = $1,
@@ -806,7 +839,8 @@ func (q *Queries) WebhooksLock(ctx context.Context, accountID int64) error {
 const webhooksToSweep = `-- name: WebhooksToSweep :many
 SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1) AS has_old
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < $1) AS has_old,
+    secret, previous_secret, coalesce(previous_until <= statement_timestamp(), false)::boolean AS previous_is_over
 FROM webhooks
 WHERE (account_id, id) > ($2::bigint, $3::text)
 ORDER BY account_id, id
@@ -821,10 +855,13 @@ type WebhooksToSweepParams struct {
 }
 
 type WebhooksToSweepRow struct {
-	AccountID int64
-	ID        string
-	IsGone    bool
-	HasOld    bool
+	AccountID      int64
+	ID             string
+	IsGone         bool
+	HasOld         bool
+	Secret         []byte
+	PreviousSecret []byte
+	PreviousIsOver bool
 }
 
 // Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
@@ -848,6 +885,9 @@ func (q *Queries) WebhooksToSweep(ctx context.Context, arg WebhooksToSweepParams
 			&i.ID,
 			&i.IsGone,
 			&i.HasOld,
+			&i.Secret,
+			&i.PreviousSecret,
+			&i.PreviousIsOver,
 		); err != nil {
 			return nil, err
 		}

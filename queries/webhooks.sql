@@ -186,11 +186,23 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 -- All deliveries of a deleted webhook go, once the worker needs them no more.
 SELECT account_id, id, (deleted_at IS NOT NULL AND unsettled_after IS NULL)::boolean AS is_gone, EXISTS (
     SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id) AS has_old
+    WHERE d.account_id = webhooks.account_id AND d.webhook_id = webhooks.id AND d.status IN ('pending', 'delivered', 'failed') AND d.id < @before_id) AS has_old,
+    secret, previous_secret, coalesce(previous_until <= statement_timestamp(), false)::boolean AS previous_is_over
 FROM webhooks
 WHERE (account_id, id) > (@after_account::bigint, @after_id::text)
 ORDER BY account_id, id
 LIMIT @page_size;
+
+-- name: WebhookReseal :exec
+-- Replaces the stored forms of the secrets of a webhook, unless they have changed.
+UPDATE webhooks
+SET secret = @secret,
+    previous_secret = sqlc.narg(previous_secret),
+    previous_until  = CASE WHEN sqlc.narg(previous_secret)::bytea IS NOT NULL THEN webhooks.previous_until END
+WHERE account_id = @account_id
+  AND id = @id
+  AND webhooks.secret = @old_secret
+  AND webhooks.previous_secret IS NOT DISTINCT FROM sqlc.narg(old_previous_secret);
 
 -- name: WebhookSweepDeliveries :execrows
 -- Deletes a batch of the deliveries of a webhook whose ids are before one.

@@ -361,12 +361,12 @@ func (s *Server) accept(c *gin.Context, change func(context.Context, *db.Queries
 
 const sweepWebhooksInterval = 10 * time.Minute
 
-// SweepWebhooks deletes old deliveries and deleted webhooks, every ten minutes, until the
-// context ends.
+// SweepWebhooks deletes old deliveries and deleted webhooks, and seals secrets with a new key,
+// every ten minutes, until the context ends.
 func (s *Server) SweepWebhooks(ctx context.Context) {
 	for ticker := time.NewTicker(sweepWebhooksInterval); ; {
-		if err := webhook.Sweep(ctx, s.db, s.now()); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
-			s.log.LogAttrs(ctx, slog.LevelWarn, "could not delete the deliveries of webhooks", slog.Any("error", err))
+		if err := webhook.Sweep(ctx, s.db, s.vault, s.now()); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "could not look after all webhooks", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():

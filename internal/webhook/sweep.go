@@ -27,10 +27,13 @@ const (
 var statuses = []string{"pending", "delivered", "failed"}
 
 // Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of
-// which the worker has stopped. It works in small transactions, and in none for a webhook
-// that has nothing to delete. Several processes may sweep at once.
-func Sweep(ctx context.Context, database *postgres.DB, now time.Time) error {
+// which the worker has stopped. It seals secrets with the first key of the vault, if they
+// are not, and deletes those whose grace is over. It works in small transactions, and in
+// none for a webhook that has nothing to do. Several processes may sweep at once. The error
+// comes from the database, or tells which secrets do not open.
+func Sweep(ctx context.Context, database *postgres.DB, vault *Vault, now time.Time) error {
 	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
+	var lost lostSecrets
 	for {
 		rows, err := db.New(database).WebhooksToSweep(ctx, page)
 		if err != nil {
@@ -42,10 +45,15 @@ func Sweep(ctx context.Context, database *postgres.DB, now time.Time) error {
 					return fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err)
 				}
 			}
+			if !row.IsGone {
+				if err := vault.reseal(ctx, db.New(database), row, &lost); err != nil {
+					return fmt.Errorf("webhook: sealing the secret of %s: %w", row.ID, err)
+				}
+			}
 			page.AfterAccount, page.AfterID = row.AccountID, row.ID
 		}
 		if len(rows) < sweepPage {
-			return nil
+			return lost.err()
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
 
@@ -61,7 +64,7 @@ func TestSweep(t *testing.T) {
 	}
 	for run := range 2 { // a second sweep changes nothing
 		steps.count.Store(0)
-		if err := webhook.Sweep(t.Context(), pool, now); err != nil {
+		if err := webhook.Sweep(t.Context(), pool, vault(t), now); err != nil {
 			t.Fatal(err)
 		}
 		if count := steps.count.Load(); (count == 0) != (run == 1) {
@@ -84,5 +87,78 @@ func TestSweep(t *testing.T) {
 		if diff := cmp.Diff([]string{"1 going 1250", "1 kept 1250", "2 going 1250", "2 kept 1250"}, left); diff != "" {
 			t.Errorf("webhooks and their deliveries (-want +got):\n%s", diff)
 		}
+	}
+}
+
+// TestReseal: a sweep seals all secrets with the first key, so that the key before it can be
+// removed. It does not change the secrets.
+func TestReseal(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	pool, err := postgres.Open(t.Context(), database.URL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := database.Pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("INSERT INTO accounts (id, name) VALUES (1, 'one'); INSERT INTO account_state (account_id) VALUES (1)")
+	secrets := map[webhook.Endpoint][2]standardwebhooks.Secret{}
+	create := func(sealer *webhook.Vault, grace any) webhook.Endpoint {
+		t.Helper()
+		id, err := webhook.NewID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := webhook.Endpoint{AccountID: 1, ID: id}
+		both := [2]standardwebhooks.Secret{standardwebhooks.NewSecret(), standardwebhooks.NewSecret()}
+		secrets[at] = both
+		exec(`
+			INSERT INTO webhooks (account_id, id, url, types, secret, previous_secret, previous_until, after_sequence)
+			VALUES (1, $1, 'https://example.com', '{*}', $2, CASE WHEN $4::int IS NOT NULL THEN $3::bytea END, now() + $4 * interval '1 second', 0)`,
+			id, sealer.Seal(at, both[0]), sealer.Seal(at, both[1]), grace)
+		return at
+	}
+	stored := func(at webhook.Endpoint) (current, previous []byte) {
+		t.Helper()
+		if err := database.Pool.QueryRow(t.Context(), "SELECT secret, previous_secret FROM webhooks WHERE id = $1", at.ID).Scan(&current, &previous); err != nil {
+			t.Fatal(err)
+		}
+		return current, previous
+	}
+	var during, over []webhook.Endpoint
+	for _, sealer := range []*webhook.Vault{vault(t), vault(t, 1), vault(t, 2)} {
+		during = append(during, create(sealer, 60))
+		over = append(over, create(sealer, -1), create(sealer, nil))
+	}
+	lost := create(vault(t, 3), nil)
+	unreadable, _ := stored(lost)
+	for range 2 { // the second sweep changes nothing
+		if err := webhook.Sweep(t.Context(), pool, vault(t, 2, 1), time.Now()); err == nil || !strings.Contains(err.Error(), "do not open: 1;") || !strings.Contains(err.Error(), lost.ID) {
+			t.Errorf("a sweep with a secret that does not open: %v", err)
+		}
+		if left, _ := stored(lost); !bytes.Equal(left, unreadable) {
+			t.Error("a secret that does not open was replaced")
+		}
+		for _, at := range append(slices.Clone(during), over...) {
+			current, previous := stored(at)
+			if opened, err := vault(t, 2).Open(at, current); err != nil || opened != secrets[at][0] {
+				t.Errorf("the secret with the new key alone: %v", err)
+			}
+			if slices.Contains(over, at) {
+				if previous != nil {
+					t.Error("a secret whose grace is over is still stored")
+				}
+			} else if opened, err := vault(t, 2).Open(at, previous); err != nil || opened != secrets[at][1] {
+				t.Errorf("the previous secret with the new key alone: %v", err)
+			}
+		}
+	}
+	if err := webhook.Sweep(t.Context(), pool, vault(t), time.Now()); err == nil {
+		t.Error("a sweep without a key opened sealed secrets")
 	}
 }
