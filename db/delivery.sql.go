@@ -11,7 +11,8 @@ import (
 )
 
 const deliveriesDue = `-- name: DeliveriesDue :many
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, created_at, jsonb_array_length(attempts)::int AS attempts
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
+       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited
 FROM webhook_deliveries
 WHERE account_id = $1
   AND webhook_id = $2
@@ -28,13 +29,13 @@ type DeliveriesDueParams struct {
 }
 
 type DeliveriesDueRow struct {
-	ID        string
-	EventID   string
-	Sequence  int64
-	Type      string
-	Body      []byte
-	CreatedAt time.Time
-	Attempts  int32
+	ID       string
+	EventID  string
+	Sequence int64
+	Type     string
+	Body     []byte
+	Attempts int32
+	Waited   float64
 }
 
 // Returns deliveries that are due at a webhook, the longest due first.
@@ -53,8 +54,8 @@ func (q *Queries) DeliveriesDue(ctx context.Context, arg DeliveriesDueParams) ([
 			&i.Sequence,
 			&i.Type,
 			&i.Body,
-			&i.CreatedAt,
 			&i.Attempts,
+			&i.Waited,
 		); err != nil {
 			return nil, err
 		}
@@ -101,12 +102,13 @@ UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
     status = made.status,
     next_attempt_at = nullif(made.next_at, $1::timestamptz)
-FROM (SELECT unnest($3::text[]) AS id, unnest($4::text[])::jsonb AS attempt,
-             unnest($5::text[]) AS status, unnest($6::timestamptz[]) AS next_at) AS made
+FROM (SELECT unnest($3::text[]) AS id, unnest($4::text[])::jsonb AS attempt, unnest($5::int[]) AS before,
+             unnest($6::text[]) AS status, unnest($7::timestamptz[]) AS next_at) AS made
 WHERE webhook_deliveries.account_id = $2
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY ($3::text[])
   AND webhook_deliveries.next_attempt_at IS NOT NULL
+  AND jsonb_array_length(webhook_deliveries.attempts) = made.before
 `
 
 type DeliveriesRecordParams struct {
@@ -114,18 +116,22 @@ type DeliveriesRecordParams struct {
 	AccountID int64
 	Ids       []string
 	Attempts  []string
+	Befores   []int32
 	Statuses  []string
 	NextAts   []time.Time
 }
 
-// Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending delivery has a next attempt. A condition on the
-// status would let the planner read all pending deliveries through their index.
+// Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
+// delivery has a next attempt. A condition on the status would let the planner read all
+// pending deliveries through their index. A delivery with other attempts before has had this
+// one recorded: COMMIT was lost, or another process has sent it too.
 func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordParams) error {
 	_, err := q.db.Exec(ctx, deliveriesRecord,
 		arg.Never,
 		arg.AccountID,
 		arg.Ids,
 		arg.Attempts,
+		arg.Befores,
 		arg.Statuses,
 		arg.NextAts,
 	)
@@ -185,7 +191,7 @@ func (q *Queries) DeliveryEvents(ctx context.Context, arg DeliveryEventsParams) 
 
 const dispatchAccounts = `-- name: DispatchAccounts :many
 
-SELECT w.account_id, bool_or(w.after_sequence < s.last_sequence)::boolean AS has_new
+SELECT w.account_id, max(s.last_sequence - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.status = 'enabled'
@@ -193,7 +199,7 @@ WHERE w.status = 'enabled'
   AND w.account_id > $1
   AND ($2::boolean OR w.account_id = ANY ($3::bigint[]))
 GROUP BY w.account_id
-HAVING NOT $2 OR bool_or(w.after_sequence < s.last_sequence)
+HAVING NOT $2 OR max(s.last_sequence - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT $4
 `
@@ -206,14 +212,14 @@ type DispatchAccountsParams struct {
 }
 
 type DispatchAccountsRow struct {
-	AccountID int64
-	HasNew    bool
+	AccountID    int64
+	Undispatched int64
 }
 
 // The worker of webhooks (internal/delivery). Transactions lock in this order: a webhook,
 // its deliveries, messages by id, and account_state.
-// Returns accounts that have an enabled webhook, and whether one has not got the newest
-// events. With every, it returns only those, but of all accounts.
+// Returns accounts that have an enabled webhook, and the number of events that one of them
+// has not got. With every, it returns only those with such events, but of all accounts.
 func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsParams) ([]DispatchAccountsRow, error) {
 	rows, err := q.db.Query(ctx, dispatchAccounts,
 		arg.AfterID,
@@ -228,7 +234,7 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 	items := []DispatchAccountsRow{}
 	for rows.Next() {
 		var i DispatchAccountsRow
-		if err := rows.Scan(&i.AccountID, &i.HasNew); err != nil {
+		if err := rows.Scan(&i.AccountID, &i.Undispatched); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -240,7 +246,7 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 }
 
 const dispatchEvents = `-- name: DispatchEvents :many
-SELECT sequence, nonce, type, created_at
+SELECT sequence, nonce, type, extract(epoch FROM statement_timestamp() - created_at)::float8 AS age
 FROM events
 WHERE account_id = $1
   AND sequence > $2
@@ -257,10 +263,10 @@ type DispatchEventsParams struct {
 }
 
 type DispatchEventsRow struct {
-	Sequence  int64
-	Nonce     int64
-	Type      string
-	CreatedAt time.Time
+	Sequence int64
+	Nonce    int64
+	Type     string
+	Age      float64
 }
 
 // Returns the next events of the feed.
@@ -282,7 +288,7 @@ func (q *Queries) DispatchEvents(ctx context.Context, arg DispatchEventsParams) 
 			&i.Sequence,
 			&i.Nonce,
 			&i.Type,
-			&i.CreatedAt,
+			&i.Age,
 		); err != nil {
 			return nil, err
 		}
@@ -295,7 +301,7 @@ func (q *Queries) DispatchEvents(ctx context.Context, arg DispatchEventsParams) 
 }
 
 const dispatchLock = `-- name: DispatchLock :many
-SELECT id, types, after_sequence, (failing_since IS NOT NULL)::boolean AS is_failing
+SELECT id, types, after_sequence, (is_slow OR failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks
 WHERE account_id = $1
   AND status = 'enabled'
@@ -308,7 +314,7 @@ type DispatchLockRow struct {
 	ID            string
 	Types         []string
 	AfterSequence int64
-	IsFailing     bool
+	IsSlow        bool
 }
 
 // Locks the enabled webhooks of an account.
@@ -325,7 +331,7 @@ func (q *Queries) DispatchLock(ctx context.Context, accountID int64) ([]Dispatch
 			&i.ID,
 			&i.Types,
 			&i.AfterSequence,
-			&i.IsFailing,
+			&i.IsSlow,
 		); err != nil {
 			return nil, err
 		}
@@ -358,12 +364,14 @@ func (q *Queries) DispatchMove(ctx context.Context, arg DispatchMoveParams) erro
 }
 
 const drainRest = `-- name: DrainRest :one
-SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.status = 'enabled' AND EXISTS (
+SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = $1
   AND w.id = $2
+  AND NOT s.closed
 `
 
 type DrainRestParams struct {
@@ -372,23 +380,26 @@ type DrainRestParams struct {
 }
 
 type DrainRestRow struct {
-	IsFailing bool
-	HasMore   bool
+	IsSlow  bool
+	HasMore bool
 }
 
 // Returns whether a webhook still has deliveries that are due.
 func (q *Queries) DrainRest(ctx context.Context, arg DrainRestParams) (DrainRestRow, error) {
 	row := q.db.QueryRow(ctx, drainRest, arg.AccountID, arg.ID)
 	var i DrainRestRow
-	err := row.Scan(&i.IsFailing, &i.HasMore)
+	err := row.Scan(&i.IsSlow, &i.HasMore)
 	return i, err
 }
 
 const drainWebhook = `-- name: DrainWebhook :one
-SELECT url, types, status, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
-FROM webhooks
-WHERE account_id = $1
-  AND id = $2
+SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
+       (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.account_id = $1
+  AND w.id = $2
+  AND NOT s.closed
 `
 
 type DrainWebhookParams struct {
@@ -403,6 +414,7 @@ type DrainWebhookRow struct {
 	Secret         []byte
 	BothSecrets    bool
 	PreviousSecret []byte
+	IsSlow         bool
 }
 
 // Returns what the worker must know of a webhook.
@@ -416,14 +428,15 @@ func (q *Queries) DrainWebhook(ctx context.Context, arg DrainWebhookParams) (Dra
 		&i.Secret,
 		&i.BothSecrets,
 		&i.PreviousSecret,
+		&i.IsSlow,
 	)
 	return i, err
 }
 
 const drainWebhooks = `-- name: DrainWebhooks :many
-SELECT account_id, id, is_failing, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
@@ -447,6 +460,7 @@ type DrainWebhooksRow struct {
 	AccountID int64
 	ID        string
 	IsFailing bool
+	IsSlow    bool
 	DueFor    float64
 }
 
@@ -464,6 +478,7 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 			&i.AccountID,
 			&i.ID,
 			&i.IsFailing,
+			&i.IsSlow,
 			&i.DueFor,
 		); err != nil {
 			return nil, err
@@ -476,21 +491,48 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 	return items, nil
 }
 
-const jobsRescue = `-- name: JobsRescue :execrows
-UPDATE river_job
-SET state = 'available', scheduled_at = statement_timestamp()
+const jobsLive = `-- name: JobsLive :many
+SELECT (args->>'webhookId')::text AS webhook_id
+FROM river_job
 WHERE kind = 'webhook_drain'
-  AND state = 'running'
-  AND attempted_at < statement_timestamp() - interval '10 seconds'
+  AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+LIMIT $1
 `
 
-// Makes jobs available again whose process has not noted for 10 seconds that it is alive.
-func (q *Queries) JobsRescue(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, jobsRescue)
+// Returns webhooks that have a job.
+func (q *Queries) JobsLive(ctx context.Context, pageSize int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, jobsLive, pageSize)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var webhook_id string
+		if err := rows.Scan(&webhook_id); err != nil {
+			return nil, err
+		}
+		items = append(items, webhook_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobsRescue = `-- name: JobsRescue :exec
+UPDATE river_job
+SET state = 'discarded', finalized_at = statement_timestamp()
+WHERE kind = 'webhook_drain'
+  AND state = 'running'
+  AND attempted_at < statement_timestamp() - interval '15 seconds'
+`
+
+// Ends jobs whose process has not noted for 15 seconds that it is alive. The sweep adds new
+// ones. If the process lives after all, it finds that its job has ended.
+func (q *Queries) JobsRescue(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, jobsRescue)
+	return err
 }
 
 const jobsTouch = `-- name: JobsTouch :exec
@@ -842,27 +884,43 @@ func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) 
 	return err
 }
 
-const webhookFails = `-- name: WebhookFails :exec
+const webhookHealth = `-- name: WebhookHealth :exec
 UPDATE webhooks
-SET failing_since = statement_timestamp()
-WHERE account_id = $1
-  AND id = $2
-  AND failing_since IS NULL
+SET is_slow = $1,
+    failed_at = CASE WHEN $2::boolean THEN statement_timestamp() ELSE failed_at END,
+    failing_since = CASE
+        WHEN $3::boolean THEN NULL
+        WHEN NOT $2::boolean THEN failing_since
+        WHEN failing_since IS NOT NULL AND failed_at > statement_timestamp() - interval '2 days' THEN failing_since
+        ELSE statement_timestamp()
+    END
+WHERE account_id = $4
+  AND id = $5
 `
 
-type WebhookFailsParams struct {
+type WebhookHealthParams struct {
+	IsSlow    bool
+	Failed    bool
+	Succeeded bool
 	AccountID int64
 	ID        string
 }
 
-// Notes that the attempts at a webhook begin to fail.
-func (q *Queries) WebhookFails(ctx context.Context, arg WebhookFailsParams) error {
-	_, err := q.db.Exec(ctx, webhookFails, arg.AccountID, arg.ID)
+// Notes whether the attempts at a webhook fail, and whether they are slow.
+func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) error {
+	_, err := q.db.Exec(ctx, webhookHealth,
+		arg.IsSlow,
+		arg.Failed,
+		arg.Succeeded,
+		arg.AccountID,
+		arg.ID,
+	)
 	return err
 }
 
 const webhookLock = `-- name: WebhookLock :one
-SELECT status, types, after_sequence, unsettled_after, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
+SELECT status, types, after_sequence, unsettled_after, is_slow, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+       coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = $1
   AND id = $2
@@ -879,13 +937,16 @@ type WebhookLockRow struct {
 	Types          []string
 	AfterSequence  int64
 	UnsettledAfter *string
-	FailingSince   *time.Time
+	IsSlow         bool
+	IsFailing      bool
 	Now            time.Time
 	IsGivenUp      bool
 }
 
 // Locks a webhook, so that the results of its deliveries are recorded one transaction after
-// the other.
+// the other. A webhook is given up if it has failed for 5 days, of which the last failure is
+// not older than 2. Attempts of a delivery are at most a day apart. So after a time without
+// events, the next event has its ten attempts.
 func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (WebhookLockRow, error) {
 	row := q.db.QueryRow(ctx, webhookLock, arg.AccountID, arg.ID)
 	var i WebhookLockRow
@@ -894,7 +955,8 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 		&i.Types,
 		&i.AfterSequence,
 		&i.UnsettledAfter,
-		&i.FailingSince,
+		&i.IsSlow,
+		&i.IsFailing,
 		&i.Now,
 		&i.IsGivenUp,
 	)
@@ -921,23 +983,19 @@ func (q *Queries) WebhookSettle(ctx context.Context, arg WebhookSettleParams) er
 	return err
 }
 
-const webhookSucceeds = `-- name: WebhookSucceeds :exec
-UPDATE webhooks
-SET failing_since = NULL
-WHERE account_id = $1
-  AND id = $2
+const webhooksFailing = `-- name: WebhooksFailing :one
+SELECT count(*)
+FROM webhooks
+WHERE status = 'enabled'
   AND failing_since IS NOT NULL
 `
 
-type WebhookSucceedsParams struct {
-	AccountID int64
-	ID        string
-}
-
-// Notes that an attempt at a webhook has succeeded.
-func (q *Queries) WebhookSucceeds(ctx context.Context, arg WebhookSucceedsParams) error {
-	_, err := q.db.Exec(ctx, webhookSucceeds, arg.AccountID, arg.ID)
-	return err
+// Counts the enabled webhooks that fail.
+func (q *Queries) WebhooksFailing(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, webhooksFailing)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const webhooksToSettle = `-- name: WebhooksToSettle :many

@@ -12,6 +12,8 @@ CREATE TABLE webhooks (
     previous_until  timestamptz,
     after_sequence  bigint NOT NULL,
     failing_since   timestamptz,
+    failed_at       timestamptz,
+    is_slow         boolean NOT NULL DEFAULT false,
     unsettled_after text   COLLATE "C" DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT now(),
     deleted_at      timestamptz,
@@ -28,6 +30,9 @@ CREATE TABLE webhooks (
     CONSTRAINT webhooks_deleted_at_check      CHECK (deleted_at IS NULL OR status = 'disabled')
 );
 
+-- The endpoints that fail, which a metric counts.
+CREATE INDEX webhooks_failing_idx ON webhooks (account_id) WHERE status = 'enabled' AND failing_since IS NOT NULL;
+
 COMMENT ON TABLE  webhooks                 IS 'The endpoints that receive events. An account has at most 20 that are not deleted.';
 COMMENT ON COLUMN webhooks.account_id      IS 'The account that the row belongs to.';
 COMMENT ON COLUMN webhooks.id              IS 'wh_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
@@ -36,7 +41,9 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'manual: by a request. failing: af
 COMMENT ON COLUMN webhooks.secret          IS 'The secret that signs, sealed under PETSTORE_SECRET_KEY if that was set (see internal/webhook).';
 COMMENT ON COLUMN webhooks.previous_secret IS 'The secret before the last rotation. It signs too until previous_until.';
 COMMENT ON COLUMN webhooks.after_sequence  IS 'The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.';
-COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success; NULL: the last attempt succeeded, or there was none.';
+COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success, or after two days without a failure; NULL: the last attempt succeeded, or there was none.';
+COMMENT ON COLUMN webhooks.failed_at       IS 'The last failed attempt.';
+COMMENT ON COLUMN webhooks.is_slow         IS 'Whether one of the attempts that were recorded last took over a second.';
 COMMENT ON COLUMN webhooks.unsettled_after IS 'The queued messages with greater ids are not adapted to the webhook yet. Empty after a change of the status or the types; NULL: all are adapted.';
 COMMENT ON COLUMN webhooks.deleted_at      IS 'When the webhook was deleted. The sweep deletes its deliveries and then the row.';
 

@@ -2,9 +2,9 @@
 -- its deliveries, messages by id, and account_state.
 
 -- name: DispatchAccounts :many
--- Returns accounts that have an enabled webhook, and whether one has not got the newest
--- events. With every, it returns only those, but of all accounts.
-SELECT w.account_id, bool_or(w.after_sequence < s.last_sequence)::boolean AS has_new
+-- Returns accounts that have an enabled webhook, and the number of events that one of them
+-- has not got. With every, it returns only those with such events, but of all accounts.
+SELECT w.account_id, max(s.last_sequence - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.status = 'enabled'
@@ -12,15 +12,15 @@ WHERE w.status = 'enabled'
   AND w.account_id > @after_id
   AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
 GROUP BY w.account_id
-HAVING NOT @every OR bool_or(w.after_sequence < s.last_sequence)
+HAVING NOT @every OR max(s.last_sequence - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT @page_size;
 
 -- name: DrainWebhooks :many
 -- Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
-SELECT account_id, id, is_failing, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
@@ -35,7 +35,7 @@ LIMIT @page_size;
 
 -- name: DispatchLock :many
 -- Locks the enabled webhooks of an account.
-SELECT id, types, after_sequence, (failing_since IS NOT NULL)::boolean AS is_failing
+SELECT id, types, after_sequence, (is_slow OR failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks
 WHERE account_id = @account_id
   AND status = 'enabled'
@@ -45,7 +45,7 @@ FOR NO KEY UPDATE;
 
 -- name: DispatchEvents :many
 -- Returns the next events of the feed.
-SELECT sequence, nonce, type, created_at
+SELECT sequence, nonce, type, extract(epoch FROM statement_timestamp() - created_at)::float8 AS age
 FROM events
 WHERE account_id = @account_id
   AND sequence > @after_sequence
@@ -71,14 +71,18 @@ WHERE account_id = @account_id
 
 -- name: DrainWebhook :one
 -- Returns what the worker must know of a webhook.
-SELECT url, types, status, secret, coalesce(previous_until > statement_timestamp(), false)::boolean AS both_secrets, previous_secret
-FROM webhooks
-WHERE account_id = @account_id
-  AND id = @id;
+SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
+       (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.account_id = @account_id
+  AND w.id = @id
+  AND NOT s.closed;
 
 -- name: DeliveriesDue :many
 -- Returns deliveries that are due at a webhook, the longest due first.
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, created_at, jsonb_array_length(attempts)::int AS attempts
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
+       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited
 FROM webhook_deliveries
 WHERE account_id = @account_id
   AND webhook_id = @webhook_id
@@ -97,50 +101,63 @@ LIMIT (SELECT @page_size::int);
 
 -- name: DrainRest :one
 -- Returns whether a webhook still has deliveries that are due.
-SELECT (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.status = 'enabled' AND EXISTS (
+SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = @account_id AND d.webhook_id = @id AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = @account_id
-  AND w.id = @id;
+  AND w.id = @id
+  AND NOT s.closed;
 
 -- name: WebhookLock :one
 -- Locks a webhook, so that the results of its deliveries are recorded one transaction after
--- the other.
-SELECT status, types, after_sequence, unsettled_after, failing_since, statement_timestamp()::timestamptz AS now, coalesce(failing_since <= statement_timestamp() - interval '5 days', false)::boolean AS is_given_up
+-- the other. A webhook is given up if it has failed for 5 days, of which the last failure is
+-- not older than 2. Attempts of a delivery are at most a day apart. So after a time without
+-- events, the next event has its ten attempts.
+SELECT status, types, after_sequence, unsettled_after, is_slow, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+       coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
 FOR NO KEY UPDATE;
 
 -- name: DeliveriesRecord :exec
--- Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending delivery has a next attempt. A condition on the
--- status would let the planner read all pending deliveries through their index.
+-- Adds attempts to deliveries, with the time of the next attempt, or never. Only a pending
+-- delivery has a next attempt. A condition on the status would let the planner read all
+-- pending deliveries through their index. A delivery with other attempts before has had this
+-- one recorded: COMMIT was lost, or another process has sent it too.
 UPDATE webhook_deliveries
 SET attempts = webhook_deliveries.attempts || made.attempt,
     status = made.status,
     next_attempt_at = nullif(made.next_at, @never::timestamptz)
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@attempts::text[])::jsonb AS attempt,
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@attempts::text[])::jsonb AS attempt, unnest(@befores::int[]) AS before,
              unnest(@statuses::text[]) AS status, unnest(@next_ats::timestamptz[]) AS next_at) AS made
 WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.id = made.id
   AND webhook_deliveries.id = ANY (@ids::text[])
-  AND webhook_deliveries.next_attempt_at IS NOT NULL;
+  AND webhook_deliveries.next_attempt_at IS NOT NULL
+  AND jsonb_array_length(webhook_deliveries.attempts) = made.before;
 
--- name: WebhookFails :exec
--- Notes that the attempts at a webhook begin to fail.
+-- name: WebhookHealth :exec
+-- Notes whether the attempts at a webhook fail, and whether they are slow.
 UPDATE webhooks
-SET failing_since = statement_timestamp()
+SET is_slow = @is_slow,
+    failed_at = CASE WHEN @failed::boolean THEN statement_timestamp() ELSE failed_at END,
+    failing_since = CASE
+        WHEN @succeeded::boolean THEN NULL
+        WHEN NOT @failed::boolean THEN failing_since
+        WHEN failing_since IS NOT NULL AND failed_at > statement_timestamp() - interval '2 days' THEN failing_since
+        ELSE statement_timestamp()
+    END
 WHERE account_id = @account_id
-  AND id = @id
-  AND failing_since IS NULL;
+  AND id = @id;
 
--- name: WebhookSucceeds :exec
--- Notes that an attempt at a webhook has succeeded.
-UPDATE webhooks
-SET failing_since = NULL
-WHERE account_id = @account_id
-  AND id = @id
+-- name: WebhooksFailing :one
+-- Counts the enabled webhooks that fail.
+SELECT count(*)
+FROM webhooks
+WHERE status = 'enabled'
   AND failing_since IS NOT NULL;
 
 -- name: WebhookDisable :exec
@@ -269,10 +286,19 @@ SET attempted_at = statement_timestamp()
 WHERE id = ANY (@ids::bigint[])
   AND state = 'running';
 
--- name: JobsRescue :execrows
--- Makes jobs available again whose process has not noted for 10 seconds that it is alive.
+-- name: JobsRescue :exec
+-- Ends jobs whose process has not noted for 15 seconds that it is alive. The sweep adds new
+-- ones. If the process lives after all, it finds that its job has ended.
 UPDATE river_job
-SET state = 'available', scheduled_at = statement_timestamp()
+SET state = 'discarded', finalized_at = statement_timestamp()
 WHERE kind = 'webhook_drain'
   AND state = 'running'
-  AND attempted_at < statement_timestamp() - interval '10 seconds';
+  AND attempted_at < statement_timestamp() - interval '15 seconds';
+
+-- name: JobsLive :many
+-- Returns webhooks that have a job.
+SELECT (args->>'webhookId')::text AS webhook_id
+FROM river_job
+WHERE kind = 'webhook_drain'
+  AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
+LIMIT @page_size;

@@ -72,6 +72,9 @@ func (c config) closingTime() time.Duration {
 	return min(closingTimeout, c.ShutdownGrace/(2*closingSteps))
 }
 
+// requestGrace returns the time that requests in flight have at the shutdown.
+func (c config) requestGrace() time.Duration { return c.ShutdownGrace - closingSteps*c.closingTime() }
+
 func (p *program) serveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
@@ -134,7 +137,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
 	// The API and the worker tell each other about new events.
 	var handler *api.Server
-	deliver := func(context.Context) {}
+	deliver := func(context.Context) (stop func()) { return func() {} }
 	if c.Worker {
 		workers := options
 		workers.Announce = func(accountID int64) { handler.Announce(accountID) }
@@ -143,13 +146,13 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 			return err
 		}
 		defer worker.close()
-		options.Announce, options.Deliver, deliver = worker.Wake, worker.Deliver, worker.Run
+		options.Announce, options.Deliver, deliver = worker.Wake, worker.Deliver, worker.start
 	}
 	if handler, err = api.New(options); err != nil {
 		return err
 	}
+	defer deliver(ctx)()
 	stop := startBackground(ctx, c.closingTime(), append(maintenance(handler),
-		deliver,
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
@@ -170,7 +173,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
-	if err := shutDown(ctx, c.ShutdownGrace-closingSteps*c.closingTime(), handler, server, public); err != nil {
+	if err := shutDown(ctx, c.requestGrace(), handler, server, public); err != nil {
 		return err
 	}
 	log.Info("shut down")

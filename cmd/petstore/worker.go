@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -60,14 +61,30 @@ func work(ctx context.Context, c config, log *slog.Logger, admin net.Listener) e
 type openedWorker struct {
 	*delivery.Worker
 
-	pool *postgres.DB
+	pool  *postgres.DB
+	grace time.Duration
 }
 
 func (w *openedWorker) close() { w.pool.Close() }
 
+// start delivers until ctx ends or stop is called. Stop waits until the worker has ended.
+func (w *openedWorker) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		within(w.grace, func() { <-ended })
+	}
+}
+
 // openWorker returns a worker with the settings of an API. Its pool connects without a
 // connection pooler if PETSTORE_DIRECT_URL says how, because River listens for
 // notifications.
+// When it stops, requests in flight have as much time as those to the API.
 func openWorker(ctx context.Context, c config, options api.Options, log *slog.Logger, metrics *telemetry.Metrics) (*openedWorker, error) {
 	direct := c
 	direct.DatabaseURL, direct.DBMaxConns = c.directURL(), delivery.Connections
@@ -79,11 +96,11 @@ func openWorker(ctx context.Context, c config, options api.Options, log *slog.Lo
 	worker, err := delivery.New(delivery.Options{
 		DB: pool, Client: options.Egress.Client(delivery.Timeout), Vault: options.Vault,
 		Disabled: api.WebhookDisabled, Announce: options.Announce,
-		Grace: c.closingTime() / 2, Metrics: metrics, Log: log,
+		Grace: c.requestGrace(), Metrics: metrics, Log: log,
 	})
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
-	return &openedWorker{worker, pool}, nil
+	return &openedWorker{worker, pool, c.requestGrace()}, nil
 }

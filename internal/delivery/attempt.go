@@ -46,8 +46,9 @@ var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // target is an endpoint, and the secrets that sign for it.
 type target struct {
-	url     string
-	secrets []standardwebhooks.Secret
+	url        string
+	secrets    []standardwebhooks.Secret
+	isUnsigned bool // the current secret cannot be read
 }
 
 // result is the result of an attempt.
@@ -100,8 +101,12 @@ func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
 		r.problem = "The feed no longer has the event."
 		return r
 	}
+	if to.isUnsigned {
+		r.problem = "The secret of the webhook cannot be read. Rotate it."
+		return r
+	}
 	if one.attempts == 0 {
-		d.options.Metrics.WebhookFirstAttempt(r.at.Sub(one.createdAt))
+		d.options.Metrics.WebhookFirstAttempt(one.waited + r.at.Sub(one.readAt))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
@@ -158,8 +163,8 @@ func finish(body io.ReadCloser, cut func()) {
 // 10.2.3), at most 24 hours; 0: none.
 func retryAfter(value string, now time.Time) time.Duration {
 	wait := time.Duration(0)
-	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
-		wait = time.Duration(seconds) * time.Second //nolint:gosec // below 2³²
+	if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		wait = time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second //nolint:gosec // at most 24 hours
 	} else if at, err := http.ParseTime(value); err == nil {
 		wait = at.Sub(now)
 	}

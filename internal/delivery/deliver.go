@@ -73,7 +73,7 @@ func (w *Worker) addJob(ctx context.Context, to drainArgs) error {
 			return none, nil
 		}
 		if err == nil && rest.HasMore {
-			_, err = w.jobs.InsertManyTx(ctx, tx, []river.InsertManyParams{drainJob(to.AccountID, to.WebhookID, rest.IsFailing)})
+			_, err = w.jobs.InsertManyTx(ctx, tx, []river.InsertManyParams{drainJob(to.AccountID, to.WebhookID, rest.IsSlow)})
 		}
 		return none, err
 	})

@@ -2,10 +2,12 @@
 //
 // The dispatcher follows the feed of each account. It inserts a delivery for each event and
 // each enabled webhook that wants it. The same transaction moves the position of the
-// webhook and adds the job of River that delivers.
+// webhook and adds the job of River that delivers. Accounts take turns, a page of events at
+// a time.
 //
 // A webhook has at most one job at a time. The job sends the deliveries that are due, with
-// at most 4 requests in flight, and records the results.
+// at most 4 requests in flight, and records the results. After a second, it gives way to the
+// jobs of others.
 //
 // Sweeps start what nobody has started: twice a second the dispatch of events that another
 // process has written, and once a second the retries that are due. They also start the
@@ -17,7 +19,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -36,13 +37,13 @@ import (
 	"petstore/internal/webhook"
 )
 
-// Connections is the number of database connections that a worker should have: one waits
-// for notifications, and River has one more.
-const Connections = dbParallel + 4
+// Connections is the number of database connections that the pool of a worker should have.
+// River takes one more out of the pool, to wait for notifications.
+const Connections = dbParallel + dispatchers + 3
 
 const (
-	// dbParallel is the number of transactions of a worker at a time. The others wait, so
-	// that no result of an attempt is lost because a pool is exhausted.
+	// dbParallel is the number of transactions of jobs at a time. The others wait, so that
+	// they leave connections to the sweeps and to River.
 	dbParallel = 4
 	// dispatchers is the number of accounts that a process dispatches at a time.
 	dispatchers = 2
@@ -51,6 +52,14 @@ const (
 	// written, and sweepInterval that between two looks for deliveries that are due.
 	lookInterval  = 500 * time.Millisecond
 	sweepInterval = time.Second
+	// restFactor is how much longer than its own time a sweep rests at least, so that sweeps
+	// of many webhooks do not keep the database busy.
+	restFactor = 5
+	// beatInterval is the time between two notes of which jobs run. A job is taken for dead
+	// after 15 seconds without one (see JobsRescue in queries/delivery.sql).
+	beatInterval = time.Second
+	// countInterval is the time between two counts of webhooks that fail.
+	countInterval = 15 * time.Second
 	// expiryInterval is the time between two looks for messages that wait too long.
 	expiryInterval = 5 * time.Minute
 
@@ -63,21 +72,24 @@ const (
 	// added sooner, which then waits for pollInterval.
 	notifyCooldown = time.Millisecond
 
-	// maxJobs is the number of webhooks to which a process delivers at a time, and of
-	// failing webhooks. Failing ones have a queue of their own, because their requests
-	// may take 15 s each.
-	maxJobs = 200
+	// maxFast and maxSlow are the numbers of webhooks to which a process delivers at a time.
+	maxFast = 400
+	maxSlow = 200
+	// slowAfter is the time of a request after which a webhook counts as slow.
+	slowAfter = time.Second
+	// maxLive is the number of jobs that a sweep knows of. River drops superfluous ones.
+	maxLive = 10_000
 
 	// slice is the time in which a job begins requests. It then starts another job for the
 	// rest, so that webhooks take turns.
-	slice = 15 * time.Second
+	slice = time.Second
 	// jobTimeout is slice and the time for the last request and its result.
 	jobTimeout = slice + Timeout + 10*time.Second
-	// rescueAfter is when River starts a job again that has not ended. Usually the sweep
-	// does so before, because a process notes each second which of its jobs run.
-	rescueAfter = jobTimeout + 5*time.Second
+	// rescueAfter switches off the rescue of River, which compares times of the database with
+	// the clock of this process. The worker rescues jobs by the clock of the database.
+	rescueAfter = 100 * 365 * 24 * time.Hour
 
-	jobRetention = 10 * time.Minute
+	jobRetention = time.Minute
 	startPause   = time.Second
 )
 
@@ -111,21 +123,23 @@ type Worker struct {
 	places  chan struct{} // of transactions
 	asked   asked         // by Deliver
 
-	woken  chan struct{} // has an element if accounts is not empty
-	mu     sync.Mutex
-	toLook map[int64]bool   // accounts with new events
-	idle   map[int64]bool   // accounts without an enabled webhook, since the last sweep
-	busy   map[string]int64 // the jobs that run in this process, by webhook
-	ending bool
+	turns   *turns
+	woken   chan struct{} // has an element if toLook is not empty
+	mu      sync.Mutex
+	toLook  map[int64]bool // accounts with new events
+	idle    map[int64]bool // accounts without an enabled webhook, since the last sweep
+	running map[int64]bool // the jobs that run in this process
+	ending  bool
+	behind  sync.Once // says that the schema is behind
 }
 
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) (*Worker, error) {
 	w := &Worker{
 		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log,
-		places: make(chan struct{}, dbParallel), woken: make(chan struct{}, 1),
+		places: make(chan struct{}, dbParallel), turns: newTurns(dispatchers), woken: make(chan struct{}, 1),
 		asked:  asked{woken: make(chan struct{}, 1)},
-		toLook: map[int64]bool{}, idle: map[int64]bool{}, busy: map[string]int64{},
+		toLook: map[int64]bool{}, idle: map[int64]bool{}, running: map[int64]bool{},
 	}
 	workers := river.NewWorkers()
 	if err := river.AddWorkerSafely(workers, &drainWorker{worker: w}); err != nil {
@@ -133,21 +147,20 @@ func New(options Options) (*Worker, error) {
 	}
 	jobs, err := river.NewClient(riverpgxv5.New(options.DB.Pool()), &river.Config{
 		Queues: map[string]river.QueueConfig{
-			healthyQueue: {MaxWorkers: maxJobs, FetchCooldown: fetchCooldown},
-			failingQueue: {MaxWorkers: maxJobs, FetchCooldown: fetchCooldown},
+			fastQueue: {MaxWorkers: maxFast, FetchCooldown: fetchCooldown},
+			slowQueue: {MaxWorkers: maxSlow, FetchCooldown: fetchCooldown},
 		},
 		Workers:                     workers,
 		FetchCooldown:               notifyCooldown,
 		FetchPollInterval:           pollInterval,
 		JobTimeout:                  jobTimeout,
 		RescueStuckJobsAfter:        rescueAfter,
-		RetryPolicy:                 retrySoon{},
 		CompletedJobRetentionPeriod: jobRetention,
 		CancelledJobRetentionPeriod: jobRetention,
 		DiscardedJobRetentionPeriod: jobRetention,
 		ReindexerIndexNames:         []string{}, // the role of serve may not reindex
-		SoftStopTimeout:             options.Grace,
-		ErrorHandler:                failures{w.log},
+		SoftStopTimeout:             max(options.Grace-finishTimeout, options.Grace/2),
+		ErrorHandler:                panics{w.log},
 		Logger:                      slog.New(atLeast{w.log.Handler(), slog.LevelWarn}),
 	})
 	if err != nil {
@@ -175,13 +188,22 @@ func (w *Worker) Wake(accountID int64) {
 // grace of [Options].
 func (w *Worker) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { w.runJobs(ctx) })
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last job has ended
+	running.Go(func() {
+		defer stop()
+		w.runJobs(ctx)
+	})
+	running.Go(func() { every(beating, beatInterval, w.beat) })
 	running.Go(func() { every(ctx, lookInterval, w.sweepAccounts) })
 	running.Go(func() { every(ctx, sweepInterval, w.sweepWebhooks) })
 	running.Go(func() { every(ctx, sweepInterval, w.settleWebhooks) })
-	running.Go(func() { every(ctx, expiryInterval, w.expireMessages) })
-	running.Go(func() { w.dispatchWoken(ctx) })
 	running.Go(func() { w.deliverAsked(ctx) })
+	running.Go(func() { every(ctx, countInterval, w.countFailing) })
+	running.Go(func() { every(ctx, expiryInterval, w.expireMessages) })
+	running.Go(func() { w.lookAtWoken(ctx) })
+	for range dispatchers {
+		running.Go(func() { w.dispatch(ctx) })
+	}
 	running.Wait()
 }
 
@@ -215,7 +237,7 @@ func (w *Worker) isEnding() bool {
 	return w.ending
 }
 
-// transact runs an action in a transaction, when there is a place for it.
+// transact runs an action of a job in a transaction, when there is a place for it.
 func transact[Result any](ctx context.Context, w *Worker, action func(context.Context, pgx.Tx) (Result, error)) (result Result, err error) {
 	select {
 	case w.places <- struct{}{}:
@@ -226,7 +248,7 @@ func transact[Result any](ctx context.Context, w *Worker, action func(context.Co
 	return postgres.Transact(ctx, w.db, action)
 }
 
-// change runs an action in a transaction, when there is a place for it. The transaction
+// change runs an action of a job in a transaction, when there is a place for it. The transaction
 // numbers the events that the action returns together with COMMIT, because all writers of
 // the account wait for that. It then wakes those that wait for them.
 func (w *Worker) change(ctx context.Context, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
@@ -260,11 +282,13 @@ func (w *Worker) announce(accountID int64) {
 	}
 }
 
-// every runs an action at once, and again after each interval, until ctx ends.
+// every runs an action at once, and again after each interval, until ctx ends. After an
+// action that takes long, it rests longer.
 func every(ctx context.Context, interval time.Duration, action func(context.Context)) {
 	for ctx.Err() == nil {
+		began := time.Now()
 		action(ctx)
-		pause(ctx, interval)
+		pause(ctx, max(interval, restFactor*time.Since(began)))
 	}
 }
 
@@ -278,33 +302,36 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// warn logs an error, unless it is the end of ctx.
+// warn logs an error, unless it is the end of ctx or comes from a schema that is not
+// migrated yet.
 func (w *Worker) warn(ctx context.Context, message string, err error) {
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !w.schemaIsBehind(ctx) {
 		w.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Any("error", err))
 	}
 }
 
-// retrySoon retries a job after a second. Jobs fail when the database does.
-type retrySoon struct{}
-
-// NextRetry implements [river.ClientRetryPolicy].
-func (retrySoon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(startPause) }
-
-// failures logs the errors of jobs.
-type failures struct{ log *slog.Logger }
-
-// HandleError implements [river.ErrorHandler].
-func (f failures) HandleError(ctx context.Context, _ *rivertype.JobRow, err error) *river.ErrorHandlerResult {
-	if !errors.Is(err, context.Canceled) {
-		f.log.LogAttrs(ctx, slog.LevelWarn, "could not deliver to a webhook; trying again", slog.Any("error", err))
+// schemaIsBehind reports whether the schema is behind, and says so once.
+func (w *Worker) schemaIsBehind(ctx context.Context) bool {
+	if current, err := w.db.SchemaIsCurrent(ctx); err != nil || current {
+		return false
 	}
+	w.behind.Do(func() {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "the schema of the database is behind, so no webhooks are delivered; run petstore migrate up")
+	})
+	return true
+}
+
+// panics logs the panics of jobs.
+type panics struct{ log *slog.Logger }
+
+// HandleError implements [river.ErrorHandler]. Jobs return no errors.
+func (panics) HandleError(context.Context, *rivertype.JobRow, error) *river.ErrorHandlerResult {
 	return nil
 }
 
 // HandlePanic implements [river.ErrorHandler].
-func (f failures) HandlePanic(ctx context.Context, _ *rivertype.JobRow, value any, trace string) *river.ErrorHandlerResult {
-	f.log.LogAttrs(ctx, slog.LevelError, "panic while delivering to a webhook", slog.Any("panic", value), slog.String("stack", trace))
+func (p panics) HandlePanic(ctx context.Context, _ *rivertype.JobRow, value any, trace string) *river.ErrorHandlerResult {
+	p.log.LogAttrs(ctx, slog.LevelError, "panic while delivering to a webhook", slog.Any("panic", value), slog.String("stack", trace))
 	return nil
 }
 

@@ -49,15 +49,20 @@ func newFeed(t testing.TB) *feed {
 	f := &feed{t: t, owner: pgtest.New(t)}
 	f.db = f.open()
 	f.queries = db.New(f.db)
-	row, err := postgres.Transact(t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
-		row, err := account.Ensure(ctx, db.New(tx), "owner")
+	return f.of("owner")
+}
+
+// of returns the feed of an account of the same database. It creates the account.
+func (f *feed) of(name string) *feed {
+	f.t.Helper()
+	id, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		row, err := account.Ensure(ctx, db.New(tx), name)
 		return row.ID, err
 	})
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	f.account = row
-	return f
+	return &feed{t: f.t, owner: f.owner, db: f.db, queries: f.queries, account: id}
 }
 
 // open opens a pool as a worker has it.
@@ -127,7 +132,7 @@ func (f *feed) webhook(url string, types ...string) string {
 		types = []string{"*"}
 	}
 	f.hooks++
-	id := fmt.Sprintf("wh_%032x", f.hooks)
+	id := fmt.Sprintf("wh_%016x%016x", f.account, f.hooks)
 	if _, err := f.queries.WebhookCreate(f.t.Context(), db.WebhookCreateParams{AccountID: f.account, ID: id, URL: url, Types: types, Secret: stored(key)}); err != nil {
 		f.t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,18 +12,20 @@ import (
 
 	"petstore/db"
 	"petstore/internal/event"
+	"petstore/internal/postgres"
 	"petstore/internal/webhook"
 )
 
 const (
-	// page is the maximum number of rows that one statement reads.
+	// page is the maximum number of rows that one statement reads or inserts.
 	page = 1000
 	// allTypes in the types of a webhook means all.
 	allTypes = "*"
 )
 
-// dispatchWoken dispatches the accounts that [Worker.Wake] has named, until ctx ends.
-func (w *Worker) dispatchWoken(ctx context.Context) {
+// lookAtWoken adds the accounts that [Worker.Wake] has named to the queue of the
+// dispatchers, if they have new events and an enabled webhook, until ctx ends.
+func (w *Worker) lookAtWoken(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,13 +37,14 @@ func (w *Worker) dispatchWoken(ctx context.Context) {
 		clear(w.toLook)
 		w.mu.Unlock()
 		for some := range slices.Chunk(ids, page) {
-			w.warn(ctx, "could not look for events to deliver", w.dispatch(ctx, some))
+			w.warn(ctx, "could not look for events to deliver", w.lookAt(ctx, some))
 		}
 	}
 }
 
-// dispatch dispatches accounts. It notes which of them have no enabled webhook.
-func (w *Worker) dispatch(ctx context.Context, ids []int64) error {
+// lookAt adds accounts to the queue of the dispatchers. It notes which of them have no
+// enabled webhook.
+func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Ids: ids, PageSize: page})
 	if err != nil {
 		return err
@@ -51,52 +53,66 @@ func (w *Worker) dispatch(ctx context.Context, ids []int64) error {
 	for _, id := range ids {
 		without[id] = true
 	}
-	var accounts []int64
 	for _, row := range rows {
 		delete(without, row.AccountID)
-		if row.HasNew {
-			accounts = append(accounts, row.AccountID)
+		if row.Undispatched > 0 {
+			w.turns.add(row.AccountID)
 		}
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	maps.Copy(w.idle, without)
-	w.mu.Unlock()
-	w.dispatchAll(ctx, accounts)
 	return nil
 }
 
-// dispatchAll dispatches accounts, a few at a time. It logs errors.
-func (w *Worker) dispatchAll(ctx context.Context, accounts []int64) {
-	queue := make(chan int64)
-	var running sync.WaitGroup
-	for range min(dispatchers, len(accounts)) {
-		running.Go(func() {
-			for id := range queue {
-				w.warn(ctx, "could not add deliveries of events", w.dispatchAccount(ctx, id))
-			}
-		})
-	}
-	for _, id := range accounts {
-		queue <- id
-	}
-	close(queue)
-	running.Wait()
+// sweepAccounts adds all accounts with events that are not dispatched to the queue of the
+// dispatchers. It logs errors.
+func (w *Worker) sweepAccounts(ctx context.Context) {
+	w.mu.Lock()
+	clear(w.idle)
+	w.mu.Unlock()
+	w.warn(ctx, "could not look for events to deliver", w.lookAtAll(ctx))
 }
 
-// dispatchAccount adds the deliveries of all new events of an account.
-func (w *Worker) dispatchAccount(ctx context.Context, accountID int64) error {
-	for {
-		hasMore, err := transact(ctx, w, func(ctx context.Context, tx pgx.Tx) (bool, error) {
-			return w.dispatchPage(ctx, tx, accountID)
-		})
-		if err != nil || !hasMore {
+func (w *Worker) lookAtAll(ctx context.Context) error {
+	undispatched := int64(0)
+	for last := int64(0); ; {
+		rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: true, Ids: []int64{}, AfterID: last, PageSize: page})
+		if err != nil {
 			return err
+		}
+		for _, row := range rows {
+			w.turns.add(row.AccountID)
+			undispatched += row.Undispatched
+			last = row.AccountID
+		}
+		if len(rows) < page {
+			w.options.Metrics.SetUndispatchedEvents(undispatched)
+			return nil
 		}
 	}
 }
 
-// dispatchPage adds the deliveries of at most a page of events. It reports whether there
-// are more. The webhooks are locked before the end of the feed is read. So no event is
+// dispatch dispatches a page of each account in the queue, until ctx ends. It logs errors.
+func (w *Worker) dispatch(ctx context.Context) {
+	for {
+		accountID, ok := w.turns.take(ctx)
+		if !ok {
+			return
+		}
+		hasMore, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+			return w.dispatchPage(ctx, tx, accountID)
+		})
+		w.turns.done(accountID)
+		if err == nil && hasMore {
+			w.turns.add(accountID)
+		}
+		w.warn(ctx, "could not add deliveries of events", err)
+	}
+}
+
+// dispatchPage adds the deliveries of a page of events of an account. It reports whether
+// there are more. The webhooks are locked before the end of the feed is read. So no event is
 // missed that another process dispatches at the same time.
 func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (hasMore bool, err error) {
 	queries := db.New(tx)
@@ -115,39 +131,32 @@ func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (
 	if after == end.LastSequence {
 		return false, nil
 	}
-	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: accountID, AfterSequence: after, LastSequence: end.LastSequence, PageSize: page})
+	limit := page / len(webhooks)
+	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: accountID, AfterSequence: after, LastSequence: end.LastSequence, PageSize: int32(limit)}) //nolint:gosec // at most page
 	if err != nil {
 		return false, err
 	}
 	last := end.LastSequence
-	if len(events) == page {
-		last = events[page-1].Sequence
+	if len(events) == limit {
+		last = events[limit-1].Sequence
 	}
-	made, jobs, err := w.deliveriesOf(accountID, webhooks, events)
-	if err != nil {
+	if err := w.addDeliveries(ctx, tx, accountID, webhooks, events); err != nil {
 		return false, err
-	}
-	if len(made.Ids) > 0 {
-		if err := queries.DeliveriesInsert(ctx, made); err != nil {
-			return false, err
-		}
-		if _, err := w.jobs.InsertManyTx(ctx, tx, jobs); err != nil {
-			return false, fmt.Errorf("delivery: adding jobs: %w", err)
-		}
 	}
 	moved := db.DispatchMoveParams{AccountID: accountID, AfterSequence: last}
 	for _, to := range webhooks {
 		moved.Ids = append(moved.Ids, to.ID)
 	}
 	if len(events) > 0 {
-		w.options.Metrics.WebhookDispatched(time.Since(events[0].CreatedAt))
+		w.options.Metrics.WebhookDispatched(seconds(events[0].Age))
 	}
 	return last < end.LastSequence, queries.DispatchMove(ctx, moved)
 }
 
-// deliveriesOf returns the deliveries of events to webhooks, and the jobs for them.
-func (w *Worker) deliveriesOf(accountID int64, webhooks []db.DispatchLockRow, events []db.DispatchEventsRow) (made db.DeliveriesInsertParams, jobs []river.InsertManyParams, err error) {
-	made.AccountID = accountID
+// addDeliveries adds the deliveries of events to webhooks, and the jobs for them.
+func (w *Worker) addDeliveries(ctx context.Context, tx pgx.Tx, accountID int64, webhooks []db.DispatchLockRow, events []db.DispatchEventsRow) error {
+	made := db.DeliveriesInsertParams{AccountID: accountID}
+	var jobs []river.InsertManyParams
 	for _, to := range webhooks {
 		before := len(made.Ids)
 		for _, e := range events {
@@ -155,14 +164,23 @@ func (w *Worker) deliveriesOf(accountID int64, webhooks []db.DispatchLockRow, ev
 				continue
 			}
 			if err := addDelivery(&made, to.ID, e.Type, event.ID{Sequence: e.Sequence, Nonce: uint32(e.Nonce)}); err != nil { //nolint:gosec // events_nonce_check
-				return made, nil, err
+				return err
 			}
 		}
 		if len(made.Ids) > before {
-			jobs = append(jobs, drainJob(accountID, to.ID, to.IsFailing))
+			jobs = append(jobs, drainJob(accountID, to.ID, to.IsSlow))
 		}
 	}
-	return made, jobs, nil
+	if len(made.Ids) == 0 {
+		return nil
+	}
+	if err := db.New(tx).DeliveriesInsert(ctx, made); err != nil {
+		return err
+	}
+	if _, err := w.jobs.InsertManyTx(ctx, tx, jobs); err != nil {
+		return fmt.Errorf("delivery: adding jobs: %w", err)
+	}
+	return nil
 }
 
 // addDelivery adds the delivery of an event to a webhook.
@@ -181,77 +199,5 @@ func wants(types []string, eventType string) bool {
 	return slices.Contains(types, eventType) || slices.Contains(types, allTypes)
 }
 
-// sweepAccounts dispatches all accounts with events that are not dispatched. It logs errors.
-func (w *Worker) sweepAccounts(ctx context.Context) {
-	w.mu.Lock()
-	clear(w.idle)
-	w.mu.Unlock()
-	w.warn(ctx, "could not look for events to deliver", w.dispatchEvery(ctx))
-}
-
-// sweepWebhooks adds jobs for all webhooks that have something to do, and starts the jobs
-// of processes that have died again. It logs errors.
-func (w *Worker) sweepWebhooks(ctx context.Context) {
-	w.mu.Lock()
-	running := slices.Collect(maps.Values(w.busy))
-	w.mu.Unlock()
-	err := w.queries.JobsTouch(ctx, running)
-	if err == nil {
-		_, err = w.queries.JobsRescue(ctx)
-	}
-	w.warn(ctx, "could not look after the jobs of webhooks", err)
-	w.warn(ctx, "could not look for deliveries that are due", w.addJobs(ctx))
-}
-
-// dispatchEvery dispatches all accounts with events that are not dispatched.
-func (w *Worker) dispatchEvery(ctx context.Context) error {
-	for last := int64(0); ; {
-		rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: true, Ids: []int64{}, AfterID: last, PageSize: page})
-		if err != nil {
-			return err
-		}
-		var accounts []int64
-		for _, row := range rows {
-			accounts = append(accounts, row.AccountID)
-			last = row.AccountID
-		}
-		w.dispatchAll(ctx, accounts)
-		if len(rows) < page {
-			return nil
-		}
-	}
-}
-
-// addJobs adds jobs for all webhooks that have something to do and no job in this
-// process. River drops those that have a job in another process.
-func (w *Worker) addJobs(ctx context.Context) error {
-	after := db.DrainWebhooksParams{PageSize: page}
-	var oldest, oldestFailing float64
-	for {
-		rows, err := w.queries.DrainWebhooks(ctx, after)
-		if err != nil {
-			return err
-		}
-		var jobs []river.InsertManyParams
-		for _, row := range rows {
-			if row.IsFailing {
-				oldestFailing = max(oldestFailing, row.DueFor)
-			} else {
-				oldest = max(oldest, row.DueFor)
-			}
-			if !w.isBusy(row.ID) {
-				jobs = append(jobs, drainJob(row.AccountID, row.ID, row.IsFailing))
-			}
-			after.AfterAccount, after.AfterID = row.AccountID, row.ID
-		}
-		if len(jobs) > 0 {
-			if _, err := transact(ctx, w, func(ctx context.Context, tx pgx.Tx) (any, error) { return w.jobs.InsertManyTx(ctx, tx, jobs) }); err != nil {
-				return fmt.Errorf("delivery: adding jobs: %w", err)
-			}
-		}
-		if len(rows) < page {
-			w.options.Metrics.SetWebhooksDue(oldest, oldestFailing)
-			return nil
-		}
-	}
-}
+// seconds returns a duration from PostgreSQL.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

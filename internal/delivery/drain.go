@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
-	"github.com/riverqueue/river/rivertype"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -19,108 +17,18 @@ import (
 	"petstore/internal/webhook"
 )
 
-// The queues of River.
-const (
-	healthyQueue = "webhooks"
-	failingQueue = "webhooks_failing"
-)
-
 const (
 	// inFlight is the maximum number of requests to a webhook at a time.
 	inFlight = 4
-	// batch is the number of deliveries that a job reads at a time.
-	batch = 200
+	// fastBatch is the number of deliveries that a job reads at a time. Their bodies are in
+	// memory until they are sent.
+	fastBatch = 64
+	// slowBatch is that of a webhook that fails or is slow. In its slice of time, a job
+	// begins hardly more requests.
+	slowBatch = inFlight
 	// finishTimeout limits the end of a job, whose own context may be over.
-	finishTimeout = 5 * time.Second
+	finishTimeout = 2 * time.Second
 )
-
-// drainArgs name the webhook of a job.
-type drainArgs struct {
-	AccountID int64  `json:"accountId"`
-	WebhookID string `json:"webhookId"`
-}
-
-// Kind implements [river.JobArgs].
-func (drainArgs) Kind() string { return "webhook_drain" }
-
-// drainJob returns the job of a webhook. River drops it if the webhook has a job that has
-// not ended.
-func drainJob(accountID int64, webhookID string, isFailing bool) river.InsertManyParams {
-	options := river.InsertOpts{
-		Queue: healthyQueue,
-		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
-			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRetryable, rivertype.JobStateRunning, rivertype.JobStateScheduled,
-		}},
-	}
-	if isFailing {
-		options.Queue = failingQueue
-	}
-	return river.InsertManyParams{Args: drainArgs{accountID, webhookID}, InsertOpts: &options}
-}
-
-// drainWorker runs the jobs of webhooks.
-type drainWorker struct {
-	river.WorkerDefaults[drainArgs]
-
-	worker *Worker
-}
-
-// Work delivers what is due at a webhook, until nothing is or its slice of time has passed.
-func (j *drainWorker) Work(ctx context.Context, job *river.Job[drainArgs]) error {
-	w := j.worker
-	w.begin(job.Args.WebhookID, job.ID)
-	defer w.end(job.Args.WebhookID)
-	d := &drain{Worker: w, drainArgs: job.Args, until: time.Now().Add(slice)}
-	if err := d.run(ctx); err != nil && ctx.Err() == nil {
-		return err
-	}
-	finishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-	defer cancel()
-	return w.finish(finishing, job)
-}
-
-// finish ends a job. If its webhook has more to do, it adds the next job in the same
-// transaction. The update of the job comes first. A dispatcher that finds the job running
-// locks its row until its own deliveries are visible, so this transaction sees them. One
-// that comes later waits for this transaction and adds a job.
-func (w *Worker) finish(ctx context.Context, job *river.Job[drainArgs]) error {
-	_, err := transact(ctx, w, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
-		if _, err := river.JobCompleteTx[*riverpgxv5.Driver](ctx, tx, job); err != nil {
-			return none, err
-		}
-		rest, err := db.New(tx).DrainRest(ctx, db.DrainRestParams{AccountID: job.Args.AccountID, ID: job.Args.WebhookID})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return none, nil
-		}
-		if err == nil && rest.HasMore {
-			_, err = w.jobs.InsertManyTx(ctx, tx, []river.InsertManyParams{drainJob(job.Args.AccountID, job.Args.WebhookID, rest.IsFailing)})
-		}
-		return none, err
-	})
-	if err != nil {
-		return fmt.Errorf("delivery: ending the job of webhook %s: %w", job.Args.WebhookID, err)
-	}
-	return nil
-}
-
-func (w *Worker) begin(webhookID string, jobID int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.busy[webhookID] = jobID
-}
-
-func (w *Worker) end(webhookID string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.busy, webhookID)
-}
-
-func (w *Worker) isBusy(webhookID string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, busy := w.busy[webhookID]
-	return busy
-}
 
 // drain is the work of a job.
 type drain struct {
@@ -129,6 +37,10 @@ type drain struct {
 
 	until   time.Time   // when no more requests begin
 	stopped atomic.Bool // whether the webhook was disabled or deleted
+}
+
+func newDrain(w *Worker, args drainArgs) *drain {
+	return &drain{Worker: w, drainArgs: args, until: time.Now().Add(slice)}
 }
 
 // isOver reports whether the job begins no more requests.
@@ -148,36 +60,37 @@ func (d *drain) run(ctx context.Context) error {
 		case row.Status != "enabled":
 			return nil
 		}
-		target, err := d.targetOf(row)
-		if err != nil {
-			return err
-		}
-		due, err := d.due(ctx)
+		due, err := d.due(ctx, row.IsSlow)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		if err := d.deliver(ctx, target, due); err != nil {
+		if err := d.deliver(ctx, d.targetOf(ctx, row), due); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// targetOf returns where and with which secrets to send events.
-func (d *drain) targetOf(row db.DrainWebhookRow) (target, error) {
-	secrets := [][]byte{row.Secret}
-	if row.BothSecrets {
-		secrets = append(secrets, row.PreviousSecret)
-	}
+// targetOf returns where and with which secrets to send events. Without the key of the
+// previous secret, only the current one signs. Without the key of that, all attempts fail.
+func (d *drain) targetOf(ctx context.Context, row db.DrainWebhookRow) target {
 	t := target{url: row.URL}
-	for _, stored := range secrets {
-		secret, err := d.options.Vault.Open(webhook.Endpoint{AccountID: d.AccountID, ID: d.WebhookID}, stored)
-		if err != nil {
-			return t, err
-		}
-		t.secrets = append(t.secrets, secret)
+	stored := [][]byte{row.Secret}
+	if row.BothSecrets {
+		stored = append(stored, row.PreviousSecret)
 	}
-	return t, nil
+	for i, sealed := range stored {
+		secret, err := d.options.Vault.Open(webhook.Endpoint{AccountID: d.AccountID, ID: d.WebhookID}, sealed)
+		if err == nil {
+			t.secrets = append(t.secrets, secret)
+			continue
+		}
+		if i == 0 {
+			t.isUnsigned = true
+		}
+		d.log.LogAttrs(ctx, slog.LevelWarn, "could not open a secret of a webhook; check PETSTORE_SECRET_KEY", slog.String("webhook", d.WebhookID), slog.Any("error", err))
+	}
+	return t
 }
 
 // delivery is one delivery of an event.
@@ -187,21 +100,26 @@ type delivery struct {
 	sequence  int64 // 0: webhook.test
 	eventType string
 	subject   string
-	createdAt time.Time
+	waited    time.Duration // from its insert until it was read
+	readAt    time.Time
 	attempts  int    // before this one
 	body      []byte // nil: the feed does not have the event any more
 }
 
 // due returns deliveries that are due, with the bodies of their requests.
-func (d *drain) due(ctx context.Context) ([]delivery, error) {
+func (d *drain) due(ctx context.Context, isSlow bool) ([]delivery, error) {
+	batch := int32(fastBatch)
+	if isSlow {
+		batch = slowBatch
+	}
 	rows, err := d.queries.DeliveriesDue(ctx, db.DeliveriesDueParams{AccountID: d.AccountID, WebhookID: d.WebhookID, PageSize: batch})
 	if err != nil {
 		return nil, fmt.Errorf("delivery: reading deliveries: %w", err)
 	}
-	due := make([]delivery, len(rows))
+	due, readAt := make([]delivery, len(rows)), time.Now()
 	var sequences []int64
 	for i, row := range rows {
-		due[i] = delivery{id: row.ID, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, createdAt: row.CreatedAt, attempts: int(row.Attempts), body: row.Body}
+		due[i] = delivery{id: row.ID, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, waited: seconds(row.Waited), readAt: readAt, attempts: int(row.Attempts), body: row.Body}
 		if row.Sequence > 0 {
 			sequences = append(sequences, row.Sequence)
 		}
@@ -222,7 +140,7 @@ func (d *drain) due(ctx context.Context) ([]delivery, error) {
 		if !ok {
 			continue
 		}
-		due[i].subject, due[i].createdAt = row.Subject, row.CreatedAt
+		due[i].subject = row.Subject
 		if due[i].body, err = httpjson.Encode(event.Representation{
 			ID: due[i].eventID, Sequence: row.Sequence, Type: row.Type, Timestamp: row.CreatedAt.UTC(), Subject: row.Subject, Data: row.Data,
 		}); err != nil {

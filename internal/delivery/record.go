@@ -70,6 +70,7 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 		params.Attempts = append(params.Attempts, string(attempt))
 		params.Statuses = append(params.Statuses, r.status())
 		params.NextAts = append(params.NextAts, r.next(webhook.Now))
+		params.Befores = append(params.Befores, int32(r.attempts)) //nolint:gosec // at most maxAttempts, or those by request
 		if id, ok := strings.CutPrefix(r.subject, messagesPath); ok && r.isFinal() && r.eventType == messageQueued {
 			messages[id] = r.sequence
 		}
@@ -85,11 +86,16 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	return append(events, disabled...), err
 }
 
-// recordHealth notes whether the webhook fails, and disables it when it is gone or has
-// failed for 5 days. It returns the event of that.
+// recordHealth notes whether the webhook fails or is slow, and disables it when it is gone or
+// has failed for 5 days. It returns the event of that.
 func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook db.WebhookLockRow, results []result) ([]event.Event, error) {
-	succeeded, failed, reason := false, false, ""
+	if webhook.Status != "enabled" {
+		d.stopped.Store(true)
+		return nil, nil
+	}
+	succeeded, failed, isSlow, reason := false, false, false, ""
 	for _, r := range results {
+		isSlow = isSlow || r.took > slowAfter
 		switch {
 		case r.isGone():
 			reason = "gone"
@@ -99,26 +105,23 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 			failed = true
 		}
 	}
-	if webhook.Status != "enabled" {
-		d.stopped.Store(true)
-		return nil, nil
+	failed = failed && !succeeded
+	if failed || succeeded && webhook.IsFailing || isSlow != webhook.IsSlow {
+		if err := queries.WebhookHealth(ctx, db.WebhookHealthParams{AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, IsSlow: isSlow}); err != nil {
+			return nil, err
+		}
 	}
-	var err error
-	switch {
-	case succeeded && webhook.FailingSince != nil:
-		err = queries.WebhookSucceeds(ctx, db.WebhookSucceedsParams{AccountID: d.AccountID, ID: d.WebhookID})
-	case failed && !succeeded && webhook.FailingSince == nil:
-		err = queries.WebhookFails(ctx, db.WebhookFailsParams{AccountID: d.AccountID, ID: d.WebhookID})
-	}
-	if err != nil {
-		return nil, err
-	}
-	if reason == "" && failed && !succeeded && webhook.IsGivenUp {
+	if reason == "" && failed && webhook.IsGivenUp {
 		reason = "failing"
 	}
 	if reason == "" {
 		return nil, nil
 	}
+	return d.disable(ctx, queries, reason)
+}
+
+// disable disables the webhook, and returns the event of that.
+func (d *drain) disable(ctx context.Context, queries *db.Queries, reason string) ([]event.Event, error) {
 	d.stopped.Store(true)
 	if err := queries.WebhookDisable(ctx, db.WebhookDisableParams{AccountID: d.AccountID, ID: d.WebhookID, Reason: &reason}); err != nil {
 		return nil, err

@@ -247,7 +247,7 @@ func TestDisabledWebhooks(t *testing.T) {
 			id := f.webhook(to.url, "pet.created")
 			f.webhook(other.url, "webhook.disabled")
 			if reason == "failing" {
-				f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days' WHERE id = $1", id)
+				f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', failed_at = now() - interval '25 hours' WHERE id = $1", id)
 			}
 			f.emit(pets(1, 1)...)
 			worker := f.work()

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,10 @@ type webhookMetrics struct {
 	attempts *prometheus.HistogramVec
 	dispatch prometheus.Histogram
 	first    prometheus.Histogram
+	waiting  prometheus.Gauge
+	due      *prometheus.GaugeVec
 	oldest   *prometheus.GaugeVec
+	failing  prometheus.Gauge
 }
 
 func newWebhookMetrics(registry *prometheus.Registry) webhookMetrics {
@@ -32,15 +36,27 @@ func newWebhookMetrics(registry *prometheus.Registry) webhookMetrics {
 		}),
 		first: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "petstore_webhook_first_attempt_lag_seconds",
-			Help:    "Time from an event to the first attempt to deliver it.",
+			Help:    "Time from the insert of a delivery to its first attempt.",
 			Buckets: lagBuckets,
+		}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "petstore_webhook_undispatched_events",
+			Help: "Events of all accounts with enabled webhooks whose deliveries are not stored yet. Every process reports the same number.",
+		}),
+		due: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "petstore_webhooks_due",
+			Help: "Webhooks that have a delivery that is due, by whether the webhook is failing. Every process reports the same number.",
+		}, []string{"failing"}),
+		failing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "petstore_webhooks_failing",
+			Help: "Enabled webhooks of which all attempts have failed lately. Every process reports the same number.",
 		}),
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhook_oldest_due_seconds",
-			Help: "How long the oldest delivery has been due, over all webhooks that are enabled, by whether the webhook is failing.",
+			Help: "How long the oldest delivery has been due, over all enabled webhooks, by whether the webhook is failing. Every process reports the same number.",
 		}, []string{"failing"}),
 	}
-	registry.MustRegister(m.attempts, m.dispatch, m.first, m.oldest)
+	registry.MustRegister(m.attempts, m.dispatch, m.first, m.waiting, m.due, m.oldest, m.failing)
 	return m
 }
 
@@ -52,11 +68,40 @@ func (m *Metrics) WebhookAttempted(outcome string, took time.Duration) {
 // WebhookDispatched counts a dispatch of events, the oldest of which has waited for a time.
 func (m *Metrics) WebhookDispatched(lag time.Duration) { m.webhooks.dispatch.Observe(lag.Seconds()) }
 
-// WebhookFirstAttempt counts the first attempt of a delivery.
+// WebhookFirstAttempt counts the first attempt of a delivery, which has waited for a time.
 func (m *Metrics) WebhookFirstAttempt(lag time.Duration) { m.webhooks.first.Observe(lag.Seconds()) }
 
-// SetWebhooksDue sets how many seconds the oldest delivery has been due.
-func (m *Metrics) SetWebhooksDue(healthy, failing float64) {
-	m.webhooks.oldest.WithLabelValues("false").Set(healthy)
-	m.webhooks.oldest.WithLabelValues("true").Set(failing)
+// SetUndispatchedEvents sets the number of events whose deliveries are not stored yet.
+func (m *Metrics) SetUndispatchedEvents(count int64) { m.webhooks.waiting.Set(float64(count)) }
+
+// SetWebhooksFailing sets the number of enabled webhooks that fail.
+func (m *Metrics) SetWebhooksFailing(count int64) { m.webhooks.failing.Set(float64(count)) }
+
+// DueCount counts the webhooks that have a delivery that is due.
+type DueCount struct {
+	metrics *Metrics
+	count   map[bool]int // by whether the webhook is failing
+	oldest  map[bool]float64
+}
+
+// CountDue begins a count. Call [DueCount.Set] at its end.
+func (m *Metrics) CountDue() DueCount {
+	return DueCount{m, map[bool]int{}, map[bool]float64{}}
+}
+
+// Add counts a webhook whose oldest delivery has been due for some seconds; 0: none is.
+func (d DueCount) Add(isFailing bool, dueFor float64) {
+	if dueFor > 0 {
+		d.count[isFailing]++
+	}
+	d.oldest[isFailing] = max(d.oldest[isFailing], dueFor)
+}
+
+// Set sets the metrics.
+func (d DueCount) Set() {
+	for _, isFailing := range []bool{false, true} {
+		label := strconv.FormatBool(isFailing)
+		d.metrics.webhooks.due.WithLabelValues(label).Set(float64(d.count[isFailing]))
+		d.metrics.webhooks.oldest.WithLabelValues(label).Set(d.oldest[isFailing])
+	}
 }
