@@ -318,7 +318,7 @@ func (q *Queries) WebhookDeliveryCount(ctx context.Context, arg WebhookDeliveryC
 
 const webhookDeliveryCreateTest = `-- name: WebhookDeliveryCreateTest :one
 INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, type, body, next_attempt_at)
-VALUES ($1, $2, $3, $4, $5, $6, statement_timestamp())
+VALUES ($1, $2, $3, $4, $5, CAST($6::text AS json), statement_timestamp())
 RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at
 `
 
@@ -328,7 +328,7 @@ type WebhookDeliveryCreateTestParams struct {
 	WebhookID string
 	EventID   string
 	Type      string
-	Body      []byte
+	Body      string
 }
 
 type WebhookDeliveryCreateTestRow struct {
@@ -341,7 +341,8 @@ type WebhookDeliveryCreateTestRow struct {
 	CreatedAt     time.Time
 }
 
-// Creates the delivery of a webhook.test event, which is due now.
+// Creates the delivery of a webhook.test event, which is due now. The body is a text, because
+// pgx sends bytes as bytea through a connection pooler.
 func (q *Queries) WebhookDeliveryCreateTest(ctx context.Context, arg WebhookDeliveryCreateTestParams) (WebhookDeliveryCreateTestRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryCreateTest,
 		arg.AccountID,

@@ -120,9 +120,10 @@ WHERE account_id = @account_id
   AND status = ANY (@statuses::text[]);
 
 -- name: WebhookDeliveryCreateTest :one
--- Creates the delivery of a webhook.test event, which is due now.
+-- Creates the delivery of a webhook.test event, which is due now. The body is a text, because
+-- pgx sends bytes as bytea through a connection pooler.
 INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, type, body, next_attempt_at)
-VALUES (@account_id, @id, @webhook_id, @event_id, @type, @body, statement_timestamp())
+VALUES (@account_id, @id, @webhook_id, @event_id, @type, CAST(@body::text AS json), statement_timestamp())
 RETURNING id, event_id, type, status, attempts, next_attempt_at, created_at;
 
 -- name: WebhookDeliveryRetry :one

@@ -318,7 +318,7 @@ func (s *Server) testWebhook(c *gin.Context) error {
 	}
 	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: body,
+			AccountID: caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: string(body),
 		})
 		return deliveryFrom(db.WebhookDeliveryListRow(row)), err
 	})

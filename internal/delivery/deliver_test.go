@@ -44,7 +44,7 @@ func (f *feed) test(webhookID string, i int) {
 	event := fmt.Sprintf("evt_test_%032x", i)
 	_, err := f.queries.WebhookDeliveryCreateTest(f.t.Context(), db.WebhookDeliveryCreateTestParams{
 		AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: "webhook.test",
-		Body: fmt.Appendf(nil, `{"id":%q,"type":"webhook.test"}`, event),
+		Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test"}`, event),
 	})
 	if err != nil {
 		f.t.Fatal(err)
