@@ -135,20 +135,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
 	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
-	// The API and the worker tell each other about new events.
-	var handler *api.Server
-	deliver := func(context.Context) (stop func()) { return func() {} }
-	if c.Worker {
-		workers := options
-		workers.Announce = func(accountID int64) { handler.Announce(accountID) }
-		worker, err := openWorker(ctx, c, workers, log, metrics)
-		if err != nil {
-			return err
-		}
-		defer worker.close()
-		options.Announce, options.Deliver, deliver = worker.Wake, worker.Deliver, worker.start
-	}
-	if handler, err = api.New(options); err != nil {
+	handler, deliver, err := newHandler(ctx, c, options)
+	if err != nil {
 		return err
 	}
 	defer deliver(ctx)()
@@ -178,6 +166,27 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// newHandler returns the handler of the API, and a function that delivers webhooks until its
+// context ends or stop is called. Without PETSTORE_WORKER, that does nothing.
+func newHandler(ctx context.Context, c config, options api.Options) (handler *api.Server, deliver func(context.Context) (stop func()), err error) {
+	if !c.Worker {
+		handler, err = api.New(options)
+		return handler, func(context.Context) func() { return func() {} }, err
+	}
+	// The API and the worker tell each other about new events.
+	workers := options
+	workers.Announce = func(accountID int64) { handler.Announce(accountID) }
+	worker, err := openWorker(ctx, c, workers)
+	if err != nil {
+		return nil, nil, err
+	}
+	options.Announce, options.Deliver = worker.Wake, worker.Deliver
+	if handler, err = api.New(options); err != nil {
+		worker.close()
+	}
+	return handler, worker.start, err
 }
 
 // maintenance returns the tasks that keep the tables of the API small.

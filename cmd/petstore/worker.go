@@ -46,7 +46,9 @@ func work(ctx context.Context, c config, log *slog.Logger, admin net.Listener) e
 	metrics := telemetry.NewMetrics()
 	metrics.SetVersion(version())
 	defer startAdmin(admin, c.adminHosts(), metrics, log)()
-	worker, err := openWorker(ctx, c, apiOptions(c), log, metrics)
+	options := apiOptions(c)
+	options.Log, options.Metrics = log, metrics
+	worker, err := openWorker(ctx, c, options)
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,8 @@ type openedWorker struct {
 
 func (w *openedWorker) close() { w.pool.Close() }
 
-// start delivers until ctx ends or stop is called. Stop waits until the worker has ended.
+// start delivers until ctx ends or stop is called. Stop waits until the worker has ended,
+// and closes its connections.
 func (w *openedWorker) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -78,6 +81,7 @@ func (w *openedWorker) start(ctx context.Context) (stop func()) {
 	return func() {
 		cancel()
 		within(w.grace, func() { <-ended })
+		w.close()
 	}
 }
 
@@ -85,18 +89,18 @@ func (w *openedWorker) start(ctx context.Context) (stop func()) {
 // connection pooler if PETSTORE_DIRECT_URL says how, because River listens for
 // notifications.
 // When it stops, requests in flight have as much time as those to the API.
-func openWorker(ctx context.Context, c config, options api.Options, log *slog.Logger, metrics *telemetry.Metrics) (*openedWorker, error) {
+func openWorker(ctx context.Context, c config, options api.Options) (*openedWorker, error) {
 	direct := c
 	direct.DatabaseURL, direct.DBMaxConns = c.directURL(), delivery.Connections
-	statements := &telemetry.Statements{Log: log, Slow: slowStatement}
-	pool, err := openDatabase(ctx, direct, log, statements)
+	statements := &telemetry.Statements{Log: options.Log, Slow: slowStatement}
+	pool, err := openDatabase(ctx, direct, options.Log, statements)
 	if err != nil {
 		return nil, err
 	}
 	worker, err := delivery.New(delivery.Options{
 		DB: pool, Client: options.Egress.Client(delivery.Timeout), Vault: options.Vault,
 		Disabled: api.WebhookDisabled, Announce: options.Announce,
-		Grace: c.requestGrace(), Metrics: metrics, Log: log,
+		Grace: c.requestGrace(), Metrics: options.Metrics, Log: options.Log,
 	})
 	if err != nil {
 		pool.Close()

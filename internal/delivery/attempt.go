@@ -90,7 +90,7 @@ func (r *result) next(now time.Time) time.Time {
 		return never
 	}
 	planned := waits[r.attempts]
-	planned += time.Duration(float64(planned) * jitter * (2*rand.Float64() - 1))
+	planned += time.Duration(float64(planned) * jitter * (2*rand.Float64() - 1)) //nolint:gosec // jitter need not be secret
 	return now.Add(max(planned, r.retryAfter))
 }
 
@@ -110,7 +110,7 @@ func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
-	response, err := d.send(ctx, to, &r)
+	response, err := d.send(ctx, to, &r) //nolint:bodyclose // finish closes it
 	r.took = time.Since(r.at)
 	if err != nil {
 		r.problem = describe(ctx, err)
@@ -135,7 +135,7 @@ func (d *drain) send(ctx context.Context, to target, r *result) (*http.Response,
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "Petstore-Webhooks")
 	standardwebhooks.Sign(request.Header, r.eventID, r.at, r.body, to.secrets...)
-	return d.options.Client.Do(request) //nolint:gosec // the client checks the address
+	return d.options.Client.Do(request)
 }
 
 // outcome returns the label of an attempt in the metrics.
@@ -164,7 +164,7 @@ func finish(body io.ReadCloser, cut func()) {
 func retryAfter(value string, now time.Time) time.Duration {
 	wait := time.Duration(0)
 	if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		wait = time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second //nolint:gosec // at most 24 hours
+		wait = time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 	} else if at, err := http.ParseTime(value); err == nil {
 		wait = at.Sub(now)
 	}

@@ -52,12 +52,14 @@ const (
 	// written, and sweepInterval that between two looks for deliveries that are due.
 	lookInterval  = 500 * time.Millisecond
 	sweepInterval = time.Second
-	// restFactor is how much longer than its own time a sweep rests at least, so that sweeps
-	// of many webhooks do not keep the database busy.
+	// restFactor is how much longer than its own time a sweep rests at least. So sweeps of
+	// many webhooks do not keep the database busy.
 	restFactor = 5
 	// beatInterval is the time between two notes of which jobs run. A job is taken for dead
 	// after 15 seconds without one (see JobsRescue in queries/delivery.sql).
 	beatInterval = time.Second
+	// beatTimeout limits the statements of a note, so that one that hangs is not the last.
+	beatTimeout = 5 * time.Second
 	// countInterval is the time between two counts of webhooks that fail.
 	countInterval = 15 * time.Second
 	// expiryInterval is the time between two looks for messages that wait too long.
@@ -194,12 +196,12 @@ func (w *Worker) Run(ctx context.Context) {
 		w.runJobs(ctx)
 	})
 	running.Go(func() { every(beating, beatInterval, w.beat) })
-	running.Go(func() { every(ctx, lookInterval, w.sweepAccounts) })
-	running.Go(func() { every(ctx, sweepInterval, w.sweepWebhooks) })
-	running.Go(func() { every(ctx, sweepInterval, w.settleWebhooks) })
+	running.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
+	running.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
+	running.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
 	running.Go(func() { w.deliverAsked(ctx) })
-	running.Go(func() { every(ctx, countInterval, w.countFailing) })
-	running.Go(func() { every(ctx, expiryInterval, w.expireMessages) })
+	running.Go(func() { sweep(ctx, countInterval, w.countFailing) })
+	running.Go(func() { sweep(ctx, expiryInterval, w.expireMessages) })
 	running.Go(func() { w.lookAtWoken(ctx) })
 	for range dispatchers {
 		running.Go(func() { w.dispatch(ctx) })
@@ -282,14 +284,21 @@ func (w *Worker) announce(accountID int64) {
 	}
 }
 
-// every runs an action at once, and again after each interval, until ctx ends. After an
-// action that takes long, it rests longer.
+// every runs an action at once, and again after each interval, until ctx ends.
 func every(ctx context.Context, interval time.Duration, action func(context.Context)) {
 	for ctx.Err() == nil {
+		action(ctx)
+		pause(ctx, interval)
+	}
+}
+
+// sweep runs an action as [every] does. After an action that takes long, it rests longer.
+func sweep(ctx context.Context, interval time.Duration, action func(context.Context)) {
+	every(ctx, interval, func(ctx context.Context) {
 		began := time.Now()
 		action(ctx)
-		pause(ctx, max(interval, restFactor*time.Since(began)))
-	}
+		pause(ctx, restFactor*time.Since(began)-interval)
+	})
 }
 
 // pause waits for d, or until ctx ends.
@@ -306,7 +315,7 @@ func pause(ctx context.Context, d time.Duration) {
 // migrated yet.
 func (w *Worker) warn(ctx context.Context, message string, err error) {
 	if err != nil && ctx.Err() == nil && !w.schemaIsBehind(ctx) {
-		w.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Any("error", err))
+		w.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Any("error", err)) //nolint:sloglint // the message is a constant of the caller
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // lookAtWoken adds the accounts that [Worker.Wake] has named to the queue of the
-// dispatchers, if they have new events and an enabled webhook, until ctx ends.
+// dispatchers, until ctx ends. It leaves out those without an enabled webhook.
 func (w *Worker) lookAtWoken(ctx context.Context) {
 	for {
 		select {

@@ -59,8 +59,8 @@ func TestDeadProcess(t *testing.T) {
 	to.await(2)
 }
 
-// TestJobTakenForDead: a process that lives finds that its job was given to another. What
-// both have sent is recorded once.
+// TestJobTakenForDead: a process that lives finds that its job was given to another. The
+// attempts of both count as one.
 func TestJobTakenForDead(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -151,7 +151,7 @@ func TestUnreadableSecrets(t *testing.T) {
 	checkSignature(t, to.await(1)[0], key)
 }
 
-// TestClosedAccount: what is due at the webhooks of a closed account is not sent.
+// TestClosedAccount: the webhooks of a closed account get no requests.
 func TestClosedAccount(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)

@@ -112,9 +112,11 @@ func (w *Worker) beat(ctx context.Context) {
 	w.mu.Lock()
 	running := slices.Sorted(maps.Keys(w.running))
 	w.mu.Unlock()
-	err := w.queries.JobsTouch(ctx, running)
+	limited, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	err := w.queries.JobsTouch(limited, running)
 	if err == nil {
-		err = w.queries.JobsRescue(ctx)
+		err = w.queries.JobsRescue(limited)
 	}
 	w.warn(ctx, "could not look after the jobs of webhooks", err)
 }

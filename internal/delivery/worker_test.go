@@ -312,7 +312,8 @@ func TestHangingWebhooks(t *testing.T) {
 // hanging returns the URL of a receiver that never responds.
 func hanging(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
