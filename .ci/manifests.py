@@ -1,5 +1,6 @@
 """Checks that the manifests of deploy/kubernetes are consistent with each other and with the program."""
 
+import ipaddress
 import pathlib
 import re
 import sys
@@ -16,11 +17,11 @@ def check(right, mistake):
         mistakes.append(mistake)
 
 
-def the(kind):
-    """Returns the only manifest of this kind."""
-    found = [manifest for manifest in manifests if manifest["kind"] == kind]
+def the(kind, name=None):
+    """Returns the only manifest of this kind, or of this kind and name."""
+    found = [manifest for manifest in manifests if manifest["kind"] == kind and name in (None, manifest["metadata"]["name"])]
     if len(found) != 1:
-        sys.exit(f"{len(found)} manifests of the kind {kind}, expected one")
+        sys.exit(f"{len(found)} manifests of the kind {kind} {name or ''}, expected one")
     return found[0]
 
 
@@ -36,22 +37,40 @@ def selects(selector, labels):
     return bool(selector) and selector.items() <= labels.items()
 
 
-deployment, job, settings = the("Deployment"), the("Job"), the("ConfigMap")
-api, migrate = deployment["spec"]["template"], job["spec"]["template"]
+deployment, job, settings = the("Deployment", "petstore"), the("Job"), the("ConfigMap")
+workers = the("Deployment", "petstore-worker")
+api, migrate, worker = (one["spec"]["template"] for one in (deployment, job, workers))
+pods = {"api": api, "migrate": migrate, "worker": worker}
 selectors = {
-    "Deployment": deployment["spec"]["selector"]["matchLabels"],
-    "Service": the("Service")["spec"]["selector"],
-    "PodDisruptionBudget": the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    "the Deployment": ("api", deployment["spec"]["selector"]["matchLabels"]),
+    "the Service": ("api", the("Service")["spec"]["selector"]),
+    "the PodDisruptionBudget": ("api", the("PodDisruptionBudget", "petstore")["spec"]["selector"]["matchLabels"]),
+    "the Deployment of workers": ("worker", workers["spec"]["selector"]["matchLabels"]),
+    "the PodDisruptionBudget of workers": ("worker", the("PodDisruptionBudget", "petstore-worker")["spec"]["selector"]["matchLabels"]),
+    "the NetworkPolicy of workers": ("worker", the("NetworkPolicy", "petstore-worker")["spec"]["podSelector"]["matchLabels"]),
 }
-for kind, selector in selectors.items():
-    check(selects(selector, api["metadata"]["labels"]), f"the {kind} selects no pod of the API")
-    check(not selects(selector, migrate["metadata"]["labels"]), f"the {kind} selects the pod that migrates")
-policy = the("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
-for rule in the("NetworkPolicy")["spec"]["egress"]:
-    check(rule.get("to") and rule.get("ports"), f"the NetworkPolicy lets out more than a destination and a port: {rule}")
-    for peer in rule.get("to", []):
-        check(peer.get("ipBlock", {}).get("cidr") not in ("0.0.0.0/0", "::/0"), "the NetworkPolicy lets out to any address")
-for name, template in {"api": api, "migrate": migrate}.items():
+for what, (component, selector) in selectors.items():
+    for name, template in pods.items():
+        selected = selects(selector, template["metadata"]["labels"])
+        check(selected == (name == component), f"{what} {'selects' if selected else 'does not select'} the pod {name}")
+
+# Networks that no webhook may reach: private ones, the nodes, and the metadata services of clouds.
+internal = ["10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fe80::/10"]
+for networkpolicy in ("petstore", "petstore-worker"):
+    for rule in the("NetworkPolicy", networkpolicy)["spec"]["egress"]:
+        check(rule.get("to") and rule.get("ports"), f"the NetworkPolicy {networkpolicy} lets out more than a destination and a port: {rule}")
+        for peer in rule.get("to", []):
+            block = peer.get("ipBlock", {"cidr": "0.0.0.0/32"})
+            network = ipaddress.ip_network(block["cidr"])
+            check(network.prefixlen > 0 or networkpolicy == "petstore-worker", "the NetworkPolicy lets the API out to any address")
+            if network.prefixlen > 0:
+                continue
+            check([port["port"] for port in rule["ports"]] == [443, 8443], "the NetworkPolicy lets workers out to other ports than those of webhooks")
+            excepted = [ipaddress.ip_network(one) for one in block.get("except", [])]
+            for one in (one for one in map(ipaddress.ip_network, internal) if one.version == network.version):
+                check(any(one.subnet_of(other) for other in excepted), f"the NetworkPolicy lets workers out to {one}")
+policy = the("NetworkPolicy", "petstore")["spec"]["podSelector"]["matchLabels"]
+for name, template in pods.items():
     check(selects(policy, template["metadata"]["labels"]), f"the NetworkPolicy does not select the pod {name}")
     pod, (container,) = template["spec"], template["spec"]["containers"]
     check(pod["serviceAccountName"] == the("ServiceAccount")["metadata"]["name"], f"{name}: another ServiceAccount")
@@ -60,8 +79,13 @@ for name, template in {"api": api, "migrate": migrate}.items():
     check(container["securityContext"]["readOnlyRootFilesystem"], f"{name}: may write to its root")
     check("value" not in container["env"][0], f"{name}: DATABASE_URL is not from a Secret")
 
-urls = [template["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] for template in (api, migrate)]
-check(urls[0] != urls[1], "the API and the Job have the same role")
+secrets = {
+    name: {variable["name"]: variable["valueFrom"]["secretKeyRef"] for variable in template["spec"]["containers"][0]["env"] if "valueFrom" in variable}
+    for name, template in pods.items()
+}
+check(secrets["api"]["DATABASE_URL"] != secrets["migrate"]["DATABASE_URL"], "the API and the Job have the same role")
+check(secrets["api"] == secrets["worker"], "the API and the workers have different secrets")
+check("PETSTORE_SECRET_KEY" in secrets["api"], "the secrets of webhooks are not sealed")
 check("PETSTORE_SERVING_ROLE" in [variable["name"] for variable in migrate["spec"]["containers"][0]["env"]], "the Job does not grant privileges to the serving role")
 
 target = the("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
@@ -70,12 +94,18 @@ check("replicas" not in deployment["spec"], "the Deployment and the HorizontalPo
 
 (container,) = api["spec"]["containers"]
 values = settings["data"]
-check(container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}], "the API has other settings")
-for name in values:
+(delivering,) = worker["spec"]["containers"]
+for one in (container, delivering):
+    check(one["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}], f"the container {one['name']} has other settings")
+check(values["PETSTORE_WORKER"] == "false", "the API delivers webhooks too, but may not reach them")
+for name in [*values, *secrets["api"]]:
     check(name == "GOMEMLIMIT" or f'env:"{name}"' in config, f"{name} is not a variable of config.go")
 stop = container["lifecycle"]["preStop"]["sleep"]["seconds"] + seconds(values["PETSTORE_SHUTDOWN_GRACE"])
 check(stop < api["spec"]["terminationGracePeriodSeconds"], "the pod is killed before its shutdown ends")
-check(mebibytes(values["GOMEMLIMIT"]) < mebibytes(container["resources"]["limits"]["memory"]), "GOMEMLIMIT is not below the memory limit")
+check(seconds(values["PETSTORE_SHUTDOWN_GRACE"]) < worker["spec"]["terminationGracePeriodSeconds"], "a worker is killed before its shutdown ends")
+own = {variable["name"]: variable.get("value") for variable in delivering["env"]}
+for limit, one in ((values["GOMEMLIMIT"], container), (own["GOMEMLIMIT"], delivering)):
+    check(mebibytes(limit) < mebibytes(one["resources"]["limits"]["memory"]), f"GOMEMLIMIT is not below the memory limit of the container {one['name']}")
 startup = container["startupProbe"]
 wait = seconds(re.search(r'env:"PETSTORE_STARTUP_WAIT" envDefault:"(\w+)"', config)[1])
 check(startup["periodSeconds"] * startup["failureThreshold"] > wait, "the startup probe kills the pod while it waits for the database")
