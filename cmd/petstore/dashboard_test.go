@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,8 +37,8 @@ const observability = "../../deploy/observability/"
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)
-	environ := []string{"DATABASE_URL=" + pair.URL, "PETSTORE_REPLICA_URLS=" + pair.Standby.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0"}
-	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
+	environ := []string{"DATABASE_URL=" + pair.URL, "PETSTORE_REPLICA_URLS=" + pair.Standby.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8"}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
 	p := begin(t, t.TempDir(), environ, "serve")
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
@@ -43,8 +47,15 @@ func TestDashboardAndAlerts(t *testing.T) {
 			t.Fatal("the replica is not in rotation")
 		}
 	}
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(receiver.Close)
+	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + freePort(t)} { // nothing listens on the second one
+		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
+	}
 	scraped := newSeries(time.Now())
-	for range 3 {
+	for round := range 3 {
+		createCategories(t, base, key, round, round)
+		awaitAttempts(t, admin, round+1)
 		for _, path := range []string{"/pets", "/pets/1", "/events", "/nowhere", "/readyz"} {
 			status(t, base+path, key)
 		}
@@ -65,6 +76,9 @@ func TestDashboardAndAlerts(t *testing.T) {
 		}
 		if condition, ok := expr.(*parser.BinaryExpr); ok && condition.Op.IsComparisonOperator() {
 			expr = condition.LHS // whether there are values to compare
+		}
+		if name := sumOfShared(expr); name != "" {
+			t.Errorf("%s: %q adds up %s, which is the same in every instance; use max", q.where, q.expr, name)
 		}
 		for _, missing := range scraped.missing(expr) {
 			t.Errorf("%s: %q: the server does not expose %s", q.where, q.expr, missing)
@@ -89,6 +103,26 @@ func TestDashboardAndAlerts(t *testing.T) {
 			t.Errorf("%s: %q returns no number", q.where, q.expr)
 		}
 		query.Close()
+	}
+}
+
+// awaitAttempts waits until a server has made a number of attempts at each of two webhooks:
+// one that accepts events, and one that is not reachable.
+func awaitAttempts(t *testing.T, admin string, number int) {
+	t.Helper()
+	for _, outcome := range []string{"delivered", "unreachable"} {
+		count := regexp.MustCompile(`(?m)^petstore_webhook_attempt_duration_seconds_count\{outcome="` + outcome + `"\} (\d+)$`)
+		for deadline := time.Now().Add(patience); ; {
+			match := count.FindStringSubmatch(read(t, admin+"/metrics"))
+			if match != nil {
+				if made, err := strconv.Atoi(match[1]); err == nil && made >= number {
+					break
+				}
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the server has not made %d attempts that are %s", number, outcome)
+			}
+		}
 	}
 }
 
@@ -222,6 +256,28 @@ func (s *series) add(t *testing.T, exposed string) {
 		}
 		one.samples = append(one.samples, number{at: s.now, value: float64(sample.Value)})
 	}
+}
+
+// sharedGauges are the metrics that every instance reports with the same value.
+var sharedGauges = regexp.MustCompile(`^petstore_(webhooks_due|webhooks_failing|webhook_oldest_due_seconds|webhook_undispatched_events)$`)
+
+// sumOfShared returns the name of a shared gauge that an expression adds up or shows for each
+// instance; empty: there is none.
+func sumOfShared(expr parser.Expr) (name string) {
+	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
+		selector, ok := node.(*parser.VectorSelector)
+		if !ok || !sharedGauges.MatchString(selector.Name) {
+			return nil
+		}
+		for _, above := range path {
+			if aggregate, ok := above.(*parser.AggregateExpr); ok && (aggregate.Op == parser.MAX || aggregate.Op == parser.COUNT) {
+				return nil
+			}
+		}
+		name = selector.Name
+		return nil
+	})
+	return name
 }
 
 // missing lists the metrics and labels of an expression that no series has.
