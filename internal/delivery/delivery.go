@@ -42,8 +42,8 @@ import (
 const Connections = dbParallel + dispatchers + 3
 
 const (
-	// dbParallel is the number of transactions of jobs at a time. The others wait, so that
-	// they leave connections to the sweeps and to River.
+	// dbParallel is the number of jobs that use the database at a time. The others wait, so
+	// that they leave connections to the sweeps and to River.
 	dbParallel = 4
 	// dispatchers is the number of accounts that a process dispatches at a time.
 	dispatchers = 2
@@ -122,7 +122,7 @@ type Worker struct {
 	queries *db.Queries
 	log     *slog.Logger
 	jobs    *river.Client[pgx.Tx]
-	places  chan struct{} // of transactions
+	places  chan struct{} // of jobs that use the database
 	asked   asked         // by Deliver
 
 	turns   *turns
@@ -239,14 +239,23 @@ func (w *Worker) isEnding() bool {
 	return w.ending
 }
 
-// transact runs an action of a job in a transaction, when there is a place for it.
-func transact[Result any](ctx context.Context, w *Worker, action func(context.Context, pgx.Tx) (Result, error)) (result Result, err error) {
+// place waits for a place of the connections of jobs.
+func (w *Worker) place(ctx context.Context) (leave func(), err error) {
 	select {
 	case w.places <- struct{}{}:
+		return func() { <-w.places }, nil
 	case <-ctx.Done():
-		return result, ctx.Err()
+		return nil, ctx.Err()
 	}
-	defer func() { <-w.places }()
+}
+
+// transact runs an action of a job in a transaction, when there is a place for it.
+func transact[Result any](ctx context.Context, w *Worker, action func(context.Context, pgx.Tx) (Result, error)) (result Result, err error) {
+	leave, err := w.place(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer leave()
 	return postgres.Transact(ctx, w.db, action)
 }
 
@@ -254,13 +263,12 @@ func transact[Result any](ctx context.Context, w *Worker, action func(context.Co
 // numbers the events that the action returns together with COMMIT, because all writers of
 // the account wait for that. It then wakes those that wait for them.
 func (w *Worker) change(ctx context.Context, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
-	select {
-	case w.places <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	leave, err := w.place(ctx)
+	if err != nil {
+		return err
 	}
 	emitted := 0
-	err := postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
+	err = postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
 		events, err := action(ctx, db.New(tx))
 		if err == nil {
 			event.Queue(ctx, db.New(last), accountID, events)
@@ -268,7 +276,7 @@ func (w *Worker) change(ctx context.Context, accountID int64, action func(contex
 		emitted = len(events)
 		return err
 	})
-	<-w.places
+	leave()
 	if err == nil && emitted > 0 {
 		w.announce(accountID)
 	}

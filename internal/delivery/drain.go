@@ -51,24 +51,38 @@ func (d *drain) isOver() bool {
 // run delivers what is due. The error comes from the database.
 func (d *drain) run(ctx context.Context) error {
 	for !d.isOver() && ctx.Err() == nil {
-		row, err := d.queries.DrainWebhook(ctx, db.DrainWebhookParams{AccountID: d.AccountID, ID: d.WebhookID})
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			return nil
-		case err != nil:
-			return fmt.Errorf("delivery: reading a webhook: %w", err)
-		case row.Status != "enabled":
-			return nil
-		}
-		due, err := d.due(ctx, row.IsSlow)
+		to, due, err := d.next(ctx)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		if err := d.deliver(ctx, d.targetOf(ctx, row), due); err != nil {
+		if err := d.deliver(ctx, to, due); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// next returns deliveries that are due, and where to send them. There are none if the
+// webhook is disabled or deleted.
+func (d *drain) next(ctx context.Context) (to target, due []delivery, err error) {
+	leave, err := d.place(ctx)
+	if err != nil {
+		return to, nil, err
+	}
+	defer leave()
+	row, err := d.queries.DrainWebhook(ctx, db.DrainWebhookParams{AccountID: d.AccountID, ID: d.WebhookID})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return to, nil, nil
+	case err != nil:
+		return to, nil, fmt.Errorf("delivery: reading a webhook: %w", err)
+	case row.Status != "enabled":
+		return to, nil, nil
+	}
+	if due, err = d.due(ctx, row.IsSlow); err != nil || len(due) == 0 {
+		return to, nil, err
+	}
+	return d.targetOf(ctx, row), due, nil
 }
 
 // targetOf returns where and with which secrets to send events. Without the key of the
