@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"syscall"
+
+	"petstore/internal/delivery"
 )
 
 // ownDescriptors is the number of file descriptors that the process needs besides
@@ -185,6 +187,9 @@ func (c *connection) unlink() {
 func warnOfDescriptors(c config, log *slog.Logger) {
 	var limit syscall.Rlimit
 	needed := uint64(c.MaxConnections + (1+len(c.replicaURLs()))*c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
+	if c.Worker {
+		needed += delivery.Descriptors
+	}
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
 		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
 			"limit", limit.Cur, "needed", needed)

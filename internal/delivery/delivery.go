@@ -31,6 +31,7 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	"petstore/db"
+	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
@@ -40,6 +41,10 @@ import (
 // Connections is the number of database connections that the pool of a worker should have.
 // River takes one more out of the pool, to wait for notifications.
 const Connections = dbParallel + dispatchers + 3
+
+// Descriptors is the maximum number of open files of a worker: its connections to the
+// database and those to webhooks, in use and idle.
+const Descriptors = Connections + 1 + (maxFast+maxSlow)*inFlight + egress.MaxIdle
 
 const (
 	// dbParallel is the number of jobs that use the database at a time. The others wait, so

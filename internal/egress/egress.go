@@ -27,6 +27,9 @@ import (
 // Ports are the ports of public addresses that a URL may have.
 var Ports = []uint16{443, 8443}
 
+// MaxIdle is the maximum number of idle connections of a client.
+const MaxIdle = 1000
+
 const (
 	// lookupTimeout limits the lookup of a name by [Guard.Check].
 	lookupTimeout = time.Second
@@ -34,7 +37,6 @@ const (
 	dialTimeout      = 10 * time.Second
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
-	maxIdle          = 1000
 	maxResponseBytes = 64 << 10 // of the header
 )
 
@@ -215,7 +217,7 @@ func (g *Guard) transport(plain bool) *http.Transport {
 		TLSHandshakeTimeout:    dialTimeout,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // a small response must not become a large one
-		MaxIdleConns:           maxIdle,
+		MaxIdleConns:           MaxIdle,
 		MaxIdleConnsPerHost:    idlePerHost,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxResponseBytes,
