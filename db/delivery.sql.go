@@ -887,31 +887,37 @@ func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) 
 const webhookHealth = `-- name: WebhookHealth :exec
 UPDATE webhooks
 SET is_slow = $1,
-    failed_at = CASE WHEN $2::boolean THEN statement_timestamp() ELSE failed_at END,
+    failed_at = CASE WHEN $2::boolean THEN $3::timestamptz ELSE failed_at END,
     failing_since = CASE
-        WHEN $3::boolean THEN NULL
+        WHEN $4::boolean THEN NULL
         WHEN NOT $2::boolean THEN failing_since
-        WHEN failing_since IS NOT NULL AND failed_at > statement_timestamp() - interval '2 days' THEN failing_since
-        ELSE statement_timestamp()
+        WHEN failing_since IS NOT NULL AND failed_at > $5::timestamptz THEN failing_since
+        ELSE $3
     END
-WHERE account_id = $4
-  AND id = $5
+WHERE account_id = $6
+  AND id = $7
 `
 
 type WebhookHealthParams struct {
 	IsSlow    bool
 	Failed    bool
+	At        time.Time
 	Succeeded bool
+	Lately    time.Time
 	AccountID int64
 	ID        string
 }
 
-// Notes whether the attempts at a webhook fail, and whether they are slow.
+// Notes whether the attempts at a webhook fail, and whether they are slow. The time is that
+// of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
+// CASE.
 func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) error {
 	_, err := q.db.Exec(ctx, webhookHealth,
 		arg.IsSlow,
 		arg.Failed,
+		arg.At,
 		arg.Succeeded,
+		arg.Lately,
 		arg.AccountID,
 		arg.ID,
 	)

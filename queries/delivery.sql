@@ -140,15 +140,17 @@ WHERE webhook_deliveries.account_id = @account_id
   AND jsonb_array_length(webhook_deliveries.attempts) = made.before;
 
 -- name: WebhookHealth :exec
--- Notes whether the attempts at a webhook fail, and whether they are slow.
+-- Notes whether the attempts at a webhook fail, and whether they are slow. The time is that
+-- of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
+-- CASE.
 UPDATE webhooks
 SET is_slow = @is_slow,
-    failed_at = CASE WHEN @failed::boolean THEN statement_timestamp() ELSE failed_at END,
+    failed_at = CASE WHEN @failed::boolean THEN sqlc.arg(at)::timestamptz ELSE failed_at END,
     failing_since = CASE
         WHEN @succeeded::boolean THEN NULL
         WHEN NOT @failed::boolean THEN failing_since
-        WHEN failing_since IS NOT NULL AND failed_at > statement_timestamp() - interval '2 days' THEN failing_since
-        ELSE statement_timestamp()
+        WHEN failing_since IS NOT NULL AND failed_at > sqlc.arg(lately)::timestamptz THEN failing_since
+        ELSE sqlc.arg(at)
     END
 WHERE account_id = @account_id
   AND id = @id;

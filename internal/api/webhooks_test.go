@@ -414,8 +414,8 @@ func (p *petstore) setDelivery(id, status string) {
 	attempt := `{"at": "2026-11-21T10:15:30.2Z", "durationMs": 84, "httpStatus": 503}`
 	_, err := p.db.Exec(p.t.Context(), `
 		UPDATE webhook_deliveries
-		SET status = $2, attempts = attempts || $3::jsonb, next_attempt_at = CASE WHEN $2 = 'pending' THEN now() + interval '1 hour' END
-		WHERE id = $1`, id, status, attempt)
+		SET status = $2, attempts = attempts || $3::jsonb, next_attempt_at = CASE WHEN $2 = 'pending' THEN $4::timestamptz END
+		WHERE id = $1`, id, status, attempt, time.Now().Add(time.Hour))
 	if err != nil {
 		p.t.Fatal(err)
 	}

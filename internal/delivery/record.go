@@ -107,7 +107,9 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 	}
 	failed = failed && !succeeded
 	if failed || succeeded && webhook.IsFailing || isSlow != webhook.IsSlow {
-		if err := queries.WebhookHealth(ctx, db.WebhookHealthParams{AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, IsSlow: isSlow}); err != nil {
+		if err := queries.WebhookHealth(ctx, db.WebhookHealthParams{
+			AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, IsSlow: isSlow, At: webhook.Now, Lately: webhook.Now.Add(-48 * time.Hour),
+		}); err != nil {
 			return nil, err
 		}
 	}
