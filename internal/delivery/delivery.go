@@ -158,6 +158,7 @@ func New(options Options) (*Worker, error) {
 			slowQueue: {MaxWorkers: maxSlow, FetchCooldown: fetchCooldown},
 		},
 		Workers:                     workers,
+		Hooks:                       []rivertype.Hook{&dueAtOnce{}},
 		FetchCooldown:               notifyCooldown,
 		FetchPollInterval:           pollInterval,
 		JobTimeout:                  jobTimeout,

@@ -85,6 +85,20 @@ func TestJobTakenForDead(t *testing.T) {
 	}
 }
 
+// TestJobsAreDue: the clock of a process does not decide when a job begins.
+func TestJobsAreDue(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, nil)
+	f.webhook(to.url)
+	f.emit(pets(1, 1)...)
+	f.work().Wake(f.account)
+	to.await(1)
+	if later := read[int64](f, "SELECT count(*) FROM river_job WHERE scheduled_at > 'epoch'"); later > 0 {
+		t.Errorf("%d jobs are due by the clock of their process", later)
+	}
+}
+
 // TestSlowWebhook: a webhook that succeeds slowly has its place among those that fail.
 func TestSlowWebhook(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
@@ -45,6 +46,17 @@ func drainJob(accountID int64, webhookID string, isSlow bool) river.InsertManyPa
 		options.Queue = slowQueue
 	}
 	return river.InsertManyParams{Args: drainArgs{accountID, webhookID}, InsertOpts: &options}
+}
+
+// dueAtOnce makes jobs due since 1970. River would take the time of this process, whose clock
+// may be ahead of that of the database. Jobs with the same time run in the order of their ids.
+type dueAtOnce struct{ river.HookDefaults }
+
+// InsertBegin implements [rivertype.HookInsertBegin].
+func (dueAtOnce) InsertBegin(_ context.Context, job *rivertype.JobInsertParams) error {
+	always := time.Unix(0, 0)
+	job.ScheduledAt = &always
+	return nil
 }
 
 // drainWorker runs the jobs of webhooks.
