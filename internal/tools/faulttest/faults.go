@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -97,6 +96,16 @@ var faults = []fault{
 	{37, "a page begins after the newest event", "internal/api/events.go", "\t\tpage.next = eventID(row)\n", "\t\tpage.next = newest\n"},
 	{38, "a stream begins at the end", "internal/api/events.go", "q.after, q.latest = &id, false", "q.latest = id.Sequence > 0"},
 	{38, "a process looks for the events of others every 5 s", "internal/feed/feed.go", "interval = 100 * time.Millisecond", "interval = 5 * time.Second"},
+	{39, "a process delivers to 20 webhooks at a time", "internal/delivery/delivery.go", "maxFast = 400", "maxFast = 20"},
+	{39, "an account is dispatched to its end", "internal/delivery/dispatch.go", "\t\t\treturn w.dispatchPage(ctx, tx, accountID)\n", "\t\t\tfor {\n\t\t\t\tif more, err := w.dispatchPage(ctx, tx, accountID); err != nil || !more {\n\t\t\t\t\treturn false, err\n\t\t\t\t}\n\t\t\t}\n"},
+	{40, "jobs of dead processes are not ended", "db/delivery.sql.go", "statement_timestamp() - interval '15 seconds'", "statement_timestamp() - interval '15 hours'"},
+	{40, "nobody looks for deliveries that are due", "internal/delivery/jobs.go", "if !hasJob[row.ID] {", "if hasJob[row.ID] {"},
+	{40, "messages are not locked before their deliveries are counted", "db/delivery.sql.go", "ORDER BY id\nLIMIT (SELECT $3::int)\nFOR NO KEY UPDATE\n", "ORDER BY id\nLIMIT (SELECT $3::int)\n"},
+	{40, "redirects are followed", "internal/egress/egress.go", "CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },", ""},
+	{41, "jobs are due by the clock of the process", "internal/delivery/jobs.go", "\tjob.ScheduledAt = &always\n", "\t_ = always\n"},
+	{41, "the next attempt is due by the clock of the process", "internal/delivery/record.go", "r.next(webhook.Now)", "r.next(r.at)"},
+	{41, "8 requests to a webhook are in flight", "internal/delivery/drain.go", "inFlight = 4", "inFlight = 8"},
+	{42, "a process delivers to 20 webhooks at a time", "internal/delivery/delivery.go", "maxFast = 400", "maxFast = 20"},
 }
 
 // unlocked reads the stock of pets without locking them.
@@ -163,11 +172,11 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
 		if i < 0 {
 			continue
 		}
-		binary, err := s.buildWith(ctx, f)
+		planted, err := s.buildWith(ctx, f)
 		if err != nil {
 			return err
 		}
-		figures, logs, err := s.runRow(ctx, binary, chosen[i])
+		figures, logs, err := s.runRow(ctx, planted, chosen[i])
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -207,27 +216,12 @@ func (f fault) plant(root string) (file, text string, err error) {
 	return file, strings.Replace(string(source), f.before, f.after, 1), nil
 }
 
-// buildWith compiles the program with a fault. It does not change the source files.
-func (s *suite) buildWith(ctx context.Context, f fault) (string, error) {
+// buildWith compiles the program with a fault.
+func (s *suite) buildWith(ctx context.Context, f fault) (program, error) {
 	source, text, err := f.plant(".")
 	if err != nil {
-		return "", err
+		return program{}, err
 	}
-	dir := filepath.Join(s.dir, "fault")
-	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
-		return "", err
-	}
-	planted := filepath.Join(dir, filepath.Base(f.file))
-	if err := os.WriteFile(planted, []byte(text), 0o600); err != nil {
-		return "", err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: planted}})
-	if err != nil {
-		return "", err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		return "", err
-	}
-	return build(ctx, filepath.Join(dir, "petstore"), "-overlay", list)
+	planted := program{filepath.Join(s.dir, "fault"), map[string]string{source: text}}
+	return planted, build(ctx, planted)
 }

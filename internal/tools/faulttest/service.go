@@ -16,9 +16,11 @@ import (
 	"time"
 )
 
-// service is a process of the program under test that runs "petstore serve".
+// service is a process of the program under test.
 type service struct {
 	fixture *fixture
+	binary  string
+	command string // serve or worker
 	addr    string
 	dbURL   string
 	extra   []string // more environment variables
@@ -38,7 +40,7 @@ func environment(dbURL, addr string) []string {
 
 // runCommand runs a command of the program and returns its output.
 func (f *fixture) runCommand(ctx context.Context, dbURL string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, f.binary, args...)
+	cmd := exec.CommandContext(ctx, f.program.binary, args...)
 	cmd.Env = environment(dbURL, "127.0.0.1:0")
 	output, err := cmd.Output()
 	if failure, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -50,14 +52,23 @@ func (f *fixture) runCommand(ctx context.Context, dbURL string, args ...string) 
 // serve starts the service on a free port, with more environment variables, and waits until
 // it is ready.
 func (f *fixture) serve(ctx context.Context, dbURL string, extra ...string) (*service, error) {
-	addr, err := freeAddr(ctx)
-	if err != nil {
+	return f.run(ctx, &service{command: "serve", binary: f.program.binary, dbURL: dbURL, extra: extra})
+}
+
+// work starts a worker of webhooks, with more environment variables.
+func (f *fixture) work(ctx context.Context, dbURL string, extra ...string) (*service, error) {
+	return f.run(ctx, &service{command: "worker", binary: f.program.binary, dbURL: dbURL, extra: extra})
+}
+
+// run starts a process, and waits until a service is ready.
+func (f *fixture) run(ctx context.Context, s *service) (_ *service, err error) {
+	if s.addr, err = freeAddr(ctx); err != nil {
 		return nil, err
 	}
-	s := &service{fixture: f, addr: addr, dbURL: dbURL, extra: extra}
+	s.fixture = f
 	f.cleanup(s.kill)
-	if err := s.start(); err != nil {
-		return nil, err
+	if err := s.start(); err != nil || s.command != "serve" {
+		return s, err
 	}
 	if _, err := s.awaitReady(ctx, 10*time.Second); err != nil {
 		return nil, fmt.Errorf("the service is not ready: %w", err)
@@ -94,7 +105,7 @@ func (s *service) start() error {
 		return err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.fixture.binary, "serve") //nolint:noctx // it ends with the row
+	s.cmd = exec.Command(s.binary, s.command) //nolint:noctx // it ends with the row
 	s.cmd.Env = append(environment(s.dbURL, s.addr), s.extra...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +29,7 @@ const (
 type suite struct {
 	stdout   io.Writer
 	dir      string
-	binary   string
+	program  program
 	postgres localpg.Binaries
 	key      string // the API key in every copy, of scope admin
 }
@@ -47,7 +49,8 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 	if s.postgres, err = localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil); err != nil {
 		return nil, err
 	}
-	if s.binary, err = build(ctx, filepath.Join(dir, "petstore")); err != nil {
+	s.program.binary = filepath.Join(dir, "petstore")
+	if err := build(ctx, s.program); err != nil {
 		return nil, err
 	}
 	return s, s.makeTemplate(ctx)
@@ -60,14 +63,41 @@ func (s *suite) close() error {
 	return err
 }
 
-// build compiles the program from the sources in the current folder.
-func build(ctx context.Context, binary string, flags ...string) (string, error) {
-	args := append([]string{"build", "-o", binary}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/petstore")...)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, output)
+// program is a build of the sources in the current folder.
+type program struct {
+	binary string
+	// replaced has the texts of source files that differ, by their absolute paths.
+	replaced map[string]string
+}
+
+// build compiles a program. It does not change the source files.
+func build(ctx context.Context, p program) error {
+	dir, err := os.MkdirTemp(filepath.Dir(p.binary), "overlay-")
+	if err != nil {
+		return err
 	}
-	return binary, nil
+	defer os.RemoveAll(dir)
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for source, text := range p.replaced {
+		planted := filepath.Join(dir, strconv.Itoa(len(overlay.Replace))+".go")
+		if err := os.WriteFile(planted, []byte(text), 0o600); err != nil {
+			return err
+		}
+		overlay.Replace[source] = planted
+	}
+	encoded, err := json.Marshal(overlay)
+	if err != nil {
+		return err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, encoded, 0o600); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", p.binary, "-overlay", list, "./cmd/petstore")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, output)
+	}
+	return nil
 }
 
 // templateDir is the folder of the cluster that rows copy.
@@ -75,7 +105,7 @@ func (s *suite) templateDir() string { return filepath.Join(s.dir, "shop") }
 
 // makeTemplate creates a migrated database with an API key, a category and pets in stock.
 func (s *suite) makeTemplate(ctx context.Context) (err error) {
-	f := &fixture{suite: s, binary: s.binary, dir: s.templateDir()}
+	f := &fixture{suite: s, program: s.program, dir: s.templateDir()}
 	defer func() { f.close(false) }()
 	db, err := f.startDatabase(ctx, "", nil)
 	if err != nil {
@@ -121,17 +151,18 @@ func (d *database) fillStore(ctx context.Context, name string) error {
 // fixture is the environment of one row. Everything that it starts ends with the row.
 type fixture struct {
 	*suite
-	binary   string // the program under test
-	dir      string // with the clusters and logs of the row
+	program  program // under test
+	shifted  string  // the path of a build whose clock can be off, see shiftable
+	dir      string  // with the clusters and logs of the row
 	cleanups []func()
 }
 
-func (s *suite) fixture(binary string, r row) (*fixture, error) {
+func (s *suite) fixture(p program, r row) (*fixture, error) {
 	dir, err := os.MkdirTemp(s.dir, fmt.Sprintf("row%02d-", r.number))
 	if err != nil {
 		return nil, err
 	}
-	return &fixture{suite: s, binary: binary, dir: dir}, os.Chmod(dir, 0o711)
+	return &fixture{suite: s, program: p, dir: dir}, os.Chmod(dir, 0o711)
 }
 
 // cleanup registers a function to call when the row ends, the latest first.
