@@ -4,10 +4,12 @@
 //	go run ./internal/tools/bench [-pets 200000] [-rounds 3] [-seconds 3] [-swagger URL] [-report .]
 //	go run ./internal/tools/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
 //	go run ./internal/tools/bench -replica [-pets 200000] [-rounds 3] [-seconds 3]
+//	go run ./internal/tools/bench -webhooks [-pets 200000] [-rounds 3] [-seconds 3]
 //
 // With -base it compares the program of the working directory with that of another
-// commit instead. With -replica it measures the CPU time of reads on a replica. Run it from the root of the repository. It needs wrk, and pgbench
-// in the folder of the PostgreSQL server.
+// commit instead. With -replica it measures the CPU time of reads on a replica, and with
+// -webhooks the rate and the delay of webhooks. Run it from the root of the repository. It
+// needs wrk, and pgbench in the folder of the PostgreSQL server.
 package main
 
 import (
@@ -30,6 +32,7 @@ type options struct {
 	only, base   string
 	swagger      string // the URL of a swagger-petstore; "" means none
 	replica      bool   // measure reads on a replica
+	webhooks     bool   // measure webhooks
 	report       string // the folder of the repository whose documents get the result; "" means none
 }
 
@@ -57,6 +60,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.StringVar(&o.only, "only", "", "measure only requests whose name contains this `text`")
 	flags.StringVar(&o.base, "base", "", "compare the working directory with this `commit`")
 	flags.BoolVar(&o.replica, "replica", false, "measure the CPU time of reads on a replica and on its primary")
+	flags.BoolVar(&o.webhooks, "webhooks", false, "measure the rate and the delay of webhooks")
 	flags.StringVar(&o.swagger, "swagger", "", "also compare with the swagger-petstore at this `URL`, such as http://localhost:8081/api/v3")
 	flags.StringVar(&o.report, "report", "", "write the result to docs/performance.md, docs/performance.svg and README.md in this `folder`")
 	if err := flags.Parse(args); err != nil {
@@ -65,8 +69,11 @@ func parseOptions(args []string) (o options, err error) {
 	if o.base != "" && (o.swagger != "" || o.report != "") {
 		return o, errors.New("-swagger and -report do not work with -base; leave out one of them")
 	}
-	if o.replica && (o.base != "" || o.swagger != "" || o.report != "" || o.only != "") {
-		return o, errors.New("-replica works only with -pets, -rounds and -seconds; leave out the other flags")
+	if o.webhooks && o.replica {
+		return o, errors.New("-webhooks does not work with -replica; leave out one of them")
+	}
+	if (o.replica || o.webhooks) && (o.base != "" || o.swagger != "" || o.report != "" || o.only != "") {
+		return o, errors.New("-replica and -webhooks work only with -pets, -rounds and -seconds; leave out the other flags")
 	}
 	if o.only != "" && o.report != "" {
 		return o, errors.New("-report needs all requests; leave out -only")
@@ -111,6 +118,8 @@ func run(ctx context.Context, o options) error {
 		compare = compareBuilds
 	case o.replica:
 		compare = measureReplicas
+	case o.webhooks:
+		compare = measureWebhooks
 	}
 	if err := compare(ctx, o, os.Stdout); err != nil {
 		return err
