@@ -370,6 +370,7 @@ SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = $1
+  AND s.account_id = $1
   AND w.id = $2
   AND NOT s.closed
 `
@@ -398,6 +399,7 @@ SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = $1
+  AND s.account_id = $1
   AND w.id = $2
   AND NOT s.closed
 `

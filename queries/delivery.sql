@@ -76,6 +76,7 @@ SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = @account_id
+  AND s.account_id = @account_id
   AND w.id = @id
   AND NOT s.closed;
 
@@ -107,6 +108,7 @@ SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = @account_id
+  AND s.account_id = @account_id
   AND w.id = @id
   AND NOT s.closed;
 

@@ -115,7 +115,7 @@ func TestConfigurationNamesEveryMistake(t *testing.T) {
 		"PETSTORE_DIRECT_URL=postgres://petstore:hunter2@localhost:notaport/petstore",
 		"PETSTORE_RATE_LIMIT=-1", "PETSTORE_RATE_BURST=-1", "PETSTORE_ACCOUNT_RATE_LIMIT=4000001", "PETSTORE_AUTH_FAILURE_LIMIT=1000001", "PETSTORE_TRUSTED_PROXIES=::1,proxy.example",
 		"PETSTORE_REPLICA_URLS=postgres://localhost/petstore\n postgres://petstore:hunter2@localhost:notaport/petstore", "PETSTORE_REPLICA_MAX_LAG=0s", "PETSTORE_URL=localhost:8080",
-		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16", "PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example", "PETSTORE_SECRET_KEY=MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=,hunter2",
+		"PETSTORE_WEBHOOK_ALLOW=10.0.0.0/8,10.1.2.3/16", "PETSTORE_WEBHOOK_PROXY=socks5://user:hunter2@proxy.example", "PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=,hunter2",
 		"OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, "serve")
 	if err == nil {

@@ -88,10 +88,13 @@ func TestRiverSchema(t *testing.T) {
 	}
 }
 
-// describeRiver returns the set of [riverObjects].
-func describeRiver(t *testing.T, database interface {
+// querier is a pool or a transaction.
+type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}) map[string]bool {
+}
+
+// describeRiver returns the set of [riverObjects].
+func describeRiver(t *testing.T, database querier) map[string]bool {
 	t.Helper()
 	rows, err := database.Query(t.Context(), riverObjects)
 	if err != nil {

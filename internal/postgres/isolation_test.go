@@ -25,7 +25,7 @@ var storeTables = []string{
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
-var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksToSettle", "WebhooksToSweep"}
+var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksFailing", "WebhooksToSettle", "WebhooksToSweep"}
 
 var (
 	namedQuery      = regexp.MustCompile(`(?s)-- name: (\w+) :\w+\n(.*?;)`)
