@@ -1,10 +1,26 @@
 package delivery
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // RunAsked runs only the jobs of the webhooks that [Worker.Deliver] names, until ctx ends.
 // Nothing else looks for deliveries that are due.
 func (w *Worker) RunAsked(ctx context.Context) {
 	go w.deliverAsked(ctx)
 	w.runJobs(ctx)
+}
+
+// SettlePage is the maximum number of messages of a step.
+const SettlePage = settlePage
+
+// Settle lets a webhook take a step, and reports whether it has more to do.
+func (w *Worker) Settle(ctx context.Context, accountID int64, webhookID string) (more bool, err error) {
+	return w.settle(ctx, drainArgs{accountID, webhookID})
+}
+
+// ExpireBefore ends the messages from before a time to which no webhook subscribes.
+func (w *Worker) ExpireBefore(ctx context.Context, before time.Time) error {
+	return w.expireBefore(ctx, before)
 }

@@ -1,0 +1,419 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/delivery"
+)
+
+// many is a number of messages that takes several steps.
+const many = 3*delivery.SettlePage + 7
+
+// queue queues messages from some time ago, with their events, and returns the number of
+// the first event.
+func (f *feed) queue(count int, age time.Duration) (first int64) {
+	f.t.Helper()
+	first = read[int64](f, "SELECT last_sequence + 1 FROM account_state WHERE account_id = $1", f.account)
+	prefix := fmt.Sprintf("msg_%012x7000", time.Now().Add(-age).UnixMilli())
+	f.exec("INSERT INTO messages (account_id, id, message) SELECT $1, $2::text || lpad(to_hex($3::bigint + n), 16, '0'), 'hello' FROM generate_series(0, $4::int - 1) AS n", f.account, prefix, first, count)
+	f.exec(`
+		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+		SELECT $1, $3::bigint + n, now(), n, 'message.queued', '/messages/' || $2::text || lpad(to_hex($3::bigint + n), 16, '0'), '{}'
+		FROM generate_series(0, $4::int - 1) AS n`, f.account, prefix, first, count)
+	f.exec("UPDATE account_state SET last_sequence = last_sequence + $2, last_nonce = $2 - 1 WHERE account_id = $1", f.account, count)
+	return first
+}
+
+// deliver makes deliveries to a webhook of messages whose events have some numbers, and
+// moves the webhook after the last one.
+func (f *feed) deliver(webhook, status string, first, last int64) {
+	f.t.Helper()
+	f.exec(`
+		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
+		SELECT e.account_id, 'dlv_' || md5($2 || e.sequence || $3), $2, 'evt_' || e.sequence || '_' || lpad(to_hex(e.nonce), 8, '0'), e.sequence, e.type,
+		       $3, CASE WHEN $3 = 'pending' THEN now() END
+		FROM events AS e
+		WHERE e.account_id = $1 AND e.sequence BETWEEN $4 AND $5`, f.account, webhook, status, first, last)
+	f.exec("UPDATE webhooks SET after_sequence = greatest(after_sequence, $3) WHERE account_id = $1 AND id = $2", f.account, webhook, last)
+}
+
+// idleWorker returns a worker that does not run.
+func (f *feed) idleWorker() *delivery.Worker {
+	f.t.Helper()
+	worker, err := delivery.New(f.options())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return worker
+}
+
+// settle lets a webhook take all its steps, and returns how many.
+func (f *feed) settle(worker *delivery.Worker, webhook string) (steps int) {
+	f.t.Helper()
+	for more := true; more; steps++ {
+		var err error
+		if more, err = worker.Settle(f.t.Context(), f.account, webhook); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	return steps
+}
+
+// settled notes that webhooks have been settled.
+func (f *feed) settled() { f.t.Helper(); f.exec("UPDATE webhooks SET unsettled_after = NULL") }
+
+func (f *feed) change(webhook, status string, types ...string) {
+	f.t.Helper()
+	reason := new("manual")
+	if status == "enabled" {
+		reason = nil
+	}
+	if _, err := f.queries.WebhookUpdate(f.t.Context(), db.WebhookUpdateParams{
+		AccountID: f.account, ID: webhook, URL: read[string](f, "SELECT url FROM webhooks WHERE id = $1", webhook), Types: types, Status: status, DisabledReason: reason,
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// statuses counts the messages by status.
+func (f *feed) statuses() string {
+	f.t.Helper()
+	return read[string](f, "SELECT coalesce(string_agg(status || ' ' || count, ', ' ORDER BY status), '') FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
+}
+
+// TestManyMessagesReachAWebhook: a new webhook gets all messages that wait, each one once.
+func TestManyMessagesReachAWebhook(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.queue(many, time.Hour)
+	to := receive(t, nil)
+	f.webhook(to.url, "message.queued")
+	f.work()
+	await(f, int64(many), "SELECT count(*) FROM messages WHERE status = 'delivered'")
+	if n := read[int64](f, "SELECT count(DISTINCT sequence) FROM webhook_deliveries WHERE status = 'delivered' GROUP BY webhook_id HAVING count(*) = count(DISTINCT sequence)"); n != many {
+		t.Errorf("%d deliveries of %d messages", n, many)
+	}
+	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
+}
+
+// TestSettleIsBounded: a step looks at a page of messages, also when the webhook needs none
+// of them. Its place is stored, so another process goes on from there.
+func TestSettleIsBounded(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	id := f.webhook("http://127.0.0.1:1/", "message.queued")
+	first := f.queue(many, time.Hour)
+	f.deliver(id, "pending", first, first+many-1)
+	for step, want := range []bool{true, true, true, false} {
+		more, err := f.idleWorker().Settle(t.Context(), f.account, id)
+		if err != nil || more != want {
+			t.Fatalf("step %d: %t, %v", step+1, more, err)
+		}
+		passed := read[int64](f, "SELECT count(*) FROM messages, webhooks WHERE unsettled_after IS NULL OR messages.id <= unsettled_after")
+		if expected := int64(min((step+1)*delivery.SettlePage, many)); passed != expected {
+			t.Errorf("step %d passed %d messages, want %d", step+1, passed, expected)
+		}
+	}
+	if n := read[int64](f, "SELECT count(*) FROM webhook_deliveries"); n != many {
+		t.Errorf("%d deliveries, want %d", n, many)
+	}
+	if n := f.settle(f.idleWorker(), id); n != 1 {
+		t.Errorf("a settled webhook takes %d steps", n)
+	}
+}
+
+// TestManyMessagesWithoutAWebhook: when a webhook no longer subscribes, the messages are
+// delivered that all others have accepted.
+func TestManyMessagesWithoutAWebhook(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*feed, string){
+		"disabled":     func(f *feed, id string) { f.change(id, "disabled", "message.queued") },
+		"unsubscribed": func(f *feed, id string) { f.change(id, "enabled", "pet.created") },
+		"deleted": func(f *feed, id string) {
+			if err := f.queries.WebhookDelete(f.t.Context(), db.WebhookDeleteParams{AccountID: f.account, ID: id}); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			leaving, staying := f.webhook("http://127.0.0.1:1/", "message.queued"), f.webhook("http://127.0.0.1:1/", "*")
+			f.settled()
+			first := f.queue(many, time.Hour)
+			last := first + many - 1
+			f.deliver(leaving, "pending", first, last)
+			f.deliver(staying, "delivered", first, last-10)
+			f.deliver(staying, "pending", last-9, last)
+			change(f, leaving)
+			if steps := f.settle(f.idleWorker(), leaving); steps != 4 {
+				t.Errorf("%d steps", steps)
+			}
+			if got, want := f.statuses(), fmt.Sprintf("delivered %d, queued 10", many-10); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			if n := read[int64](f, "SELECT count(*) FROM events WHERE type = 'message.delivered'"); n != many-10 {
+				t.Errorf("%d events", n)
+			}
+		})
+	}
+}
+
+// TestSettleThatFails: a webhook to which messages cannot be adapted gets other events, and
+// does not hold up other webhooks. A message that the others have accepted waits for it.
+func TestSettleThatFails(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	message := f.message()
+	stuck, other := receive(t, nil), receive(t, nil)
+	id := f.webhook(stuck.url, "message.queued", "pet.created")
+	f.webhook(other.url, "message.queued")
+	f.exec(`
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE OF unsettled_after ON webhooks FOR EACH ROW WHEN (NEW.id = '` + id + `') EXECUTE FUNCTION refuse()`)
+	worker := f.work()
+	other.await(1)
+	await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+	for i := range 3 {
+		f.emit(pets(i, i)...)
+		worker.Wake(f.account)
+		if got := stuck.await(i + 1)[i]; got.event.Type != "pet.created" {
+			t.Errorf("%s", got.body)
+		}
+	}
+	if status := read[string](f, statusOf, message); status != "queued" {
+		t.Errorf("%s while a webhook has not got it", status)
+	}
+	f.exec("DROP TRIGGER refuse ON webhooks")
+	await(f, "delivered", statusOf, message)
+	if n := stuck.count(); n != 4 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// TestEnabledAfterGone: a webhook that returned 410 to a message gets it again when it is
+// enabled, in new attempts.
+func TestEnabledAfterGone(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	var repaired atomic.Bool
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !repaired.Load() {
+			w.WriteHeader(http.StatusGone)
+		}
+	})
+	id := f.webhook(to.url, "message.queued")
+	worker := f.work()
+	message := f.message()
+	worker.Wake(f.account)
+	await(f, "gone", "SELECT coalesce(disabled_reason, '') FROM webhooks")
+	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
+	if status := read[string](f, statusOf, message); status != "queued" {
+		t.Fatalf("%s after 410", status)
+	}
+	repaired.Store(true)
+	f.change(id, "enabled", "message.queued")
+	await(f, "delivered", statusOf, message)
+	if got := read[string](f, "SELECT string_agg(status || ' ' || jsonb_array_length(attempts), ', ' ORDER BY id) FROM webhook_deliveries"); got != "failed 1, delivered 1" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestEnabledAfterFailing: a webhook that was disabled because it failed gets the messages
+// again that still wait.
+func TestEnabledAfterFailing(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	var repaired atomic.Bool
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !repaired.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	id := f.webhook(to.url, "message.queued")
+	first := f.queue(2, time.Hour)
+	f.deliver(id, "failed", first, first) // its last attempt ended after the webhook was disabled
+	f.deliver(id, "pending", first+1, first+1)
+	f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', unsettled_after = NULL")
+	f.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing'")
+	worker := f.idleWorker()
+	repaired.Store(true)
+	f.change(id, "enabled", "message.queued")
+	if got := f.statuses(); got != "queued 2" {
+		t.Fatal(got)
+	}
+	f.settle(worker, id)
+	f.work()
+	await(f, "delivered 2", "SELECT string_agg(status || ' ' || count, ', ') FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
+	if n := to.count(); n != 2 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// TestMessageWaitsForTheOtherWebhook: a message that one webhook has accepted stays queued
+// until the other one, which is behind in the feed or with the messages, has got it.
+func TestMessageWaitsForTheOtherWebhook(t *testing.T) {
+	t.Parallel()
+	for name, behind := range map[string]string{
+		"not dispatched": "UPDATE webhooks SET after_sequence = 0 WHERE id = $1",
+		"not settled":    "UPDATE webhooks SET unsettled_after = '' WHERE id = $1",
+		"settled before": "UPDATE webhooks SET unsettled_after = 'msg_00' WHERE id = $1",
+		"enabled after it failed": `
+			WITH made AS (
+			    INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status)
+			    SELECT account_id, 'dlv_' || md5('x'), $1, 'evt_1_00000000', 1, 'message.queued', 'failed' FROM account_state)
+			UPDATE webhooks SET unsettled_after = '' WHERE id = $1`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			quick, slow := f.webhook("http://127.0.0.1:1/", "message.queued"), f.webhook("http://127.0.0.1:1/", "*")
+			first := f.queue(1, time.Hour)
+			f.deliver(quick, "delivered", first, first)
+			f.exec("UPDATE webhooks SET after_sequence = $1, unsettled_after = NULL", first)
+			f.exec(behind, slow)
+			f.exec("UPDATE webhooks SET unsettled_after = '' WHERE id = $1", quick)
+			worker := f.idleWorker()
+			f.settle(worker, quick)
+			if got := f.statuses(); got != "queued 1" {
+				t.Fatalf("%s while a webhook is behind", got)
+			}
+			f.deliver(slow, "delivered", first, first)
+			f.exec("UPDATE webhooks SET unsettled_after = '' WHERE id = $1", slow)
+			f.settle(worker, slow)
+			if got := f.statuses(); got != "delivered 1" {
+				t.Errorf("%s", got)
+			}
+		})
+	}
+}
+
+// TestMessageFailsBesideAWebhookThatIsBehind: a message fails when the attempts of one
+// webhook are exhausted, even if another is behind.
+func TestMessageFailsBesideAWebhookThatIsBehind(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	failing, behind := f.webhook("http://127.0.0.1:1/", "message.queued"), f.webhook("http://127.0.0.1:1/", "message.queued")
+	first := f.queue(1, time.Hour)
+	f.deliver(failing, "failed", first, first)
+	f.exec("UPDATE webhooks SET unsettled_after = NULL")
+	f.exec("UPDATE webhooks SET after_sequence = 0 WHERE id = $1", behind)
+	f.exec("UPDATE webhooks SET unsettled_after = '', types = '{pet.created}' WHERE id = $1", f.webhook("http://127.0.0.1:1/"))
+	f.settle(f.idleWorker(), fmt.Sprintf("wh_%032x", f.hooks))
+	if got := f.statuses(); got != "failed 1" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestAcceptedMessageStaysAccepted: neither a manual retry of an accepted delivery nor a
+// replay can make a message fail that the webhook has accepted.
+func TestAcceptedMessageStaysAccepted(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]func(*feed, string, string){
+		"retry": func(f *feed, webhook, delivery string) {
+			f.t.Helper()
+			if _, err := f.queries.WebhookDeliveryRetry(f.t.Context(), db.WebhookDeliveryRetryParams{AccountID: f.account, WebhookID: webhook, ID: delivery}); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+		"replay": func(f *feed, webhook, _ string) {
+			f.t.Helper()
+			f.deliver(webhook, "pending", 1, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			var broken, open atomic.Bool
+			first := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+				if broken.Load() {
+					w.WriteHeader(http.StatusBadGateway)
+				}
+			})
+			other := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+				if !open.Load() {
+					w.WriteHeader(http.StatusBadGateway)
+				}
+			})
+			id, second := f.webhook(first.url, "message.queued"), f.webhook(other.url, "message.queued")
+			worker := f.work()
+			message := f.message()
+			worker.Wake(f.account)
+			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'delivered'", id)
+			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND attempts <> '[]'", second)
+			broken.Store(true)
+			again(f, id, read[string](f, "SELECT id FROM webhook_deliveries WHERE webhook_id = $1", id))
+			await(f, true, "SELECT bool_or(status = 'pending' AND (attempts->-1->>'httpStatus') = '502') FROM webhook_deliveries WHERE webhook_id = $1", id)
+			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now(), attempts = attempts || (SELECT jsonb_agg('{}'::jsonb) FROM generate_series(1, 9)) WHERE webhook_id = $1 AND status = 'pending'", id)
+			await(f, true, "SELECT bool_or(status = 'failed') FROM webhook_deliveries WHERE webhook_id = $1", id)
+			if status := read[string](f, statusOf, message); status != "queued" {
+				t.Fatalf("%s after the second delivery failed", status)
+			}
+			open.Store(true)
+			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE webhook_id = $1", second)
+			await(f, "delivered", statusOf, message)
+		})
+	}
+}
+
+// TestNoExpiryBesideABacklog: after an outage of the workers, messages do not fail that a
+// webhook is still to get.
+func TestNoExpiryBesideABacklog(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		age     time.Duration
+		prepare string
+		want    string
+	}{
+		"no webhook":                        {80 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'", "failed 1"},
+		"no webhook that subscribes":        {80 * time.Hour, "UPDATE webhooks SET types = '{pet.created}'", "failed 1"},
+		"no webhook, but young":             {70 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'", "queued 1"},
+		"a webhook":                         {80 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL, after_sequence = 99", "queued 1"},
+		"a webhook and no event":            {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL, after_sequence = 99", "failed 1"},
+		"a webhook that is not dispatched":  {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL", "queued 1"},
+		"a webhook that is not settled yet": {1000 * time.Hour, "UPDATE webhooks SET after_sequence = 99", "queued 1"},
+		"a deleted account":                 {1000 * time.Hour, "UPDATE account_state SET closed = true", "queued 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			f.webhook("http://127.0.0.1:1/", "message.queued")
+			f.queue(1, c.age)
+			f.exec(c.prepare)
+			if err := f.idleWorker().ExpireBefore(t.Context(), time.Now().Add(-delivery.MessageExpiry)); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.statuses(); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestExpiryThatFails: an account whose messages cannot be ended keeps no other account.
+func TestExpiryThatFails(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.queue(2, 90*time.Hour)
+	f.exec(`
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE OF status ON messages FOR EACH ROW WHEN (NEW.account_id = ` + fmt.Sprint(f.account) + `) EXECUTE FUNCTION refuse()`)
+	f.exec(`
+		WITH made AS (INSERT INTO accounts (name) SELECT 'other ' || n FROM generate_series(1, 1500) AS n RETURNING id)
+		INSERT INTO account_state (account_id) SELECT id FROM made`)
+	f.exec("INSERT INTO messages (account_id, id, message) SELECT account_id, 'msg_' || lpad(to_hex(account_id), 32, '0'), 'hello' FROM account_state WHERE account_id <> $1", f.account)
+	err := f.idleWorker().ExpireBefore(context.WithoutCancel(t.Context()), time.Now().Add(-delivery.MessageExpiry))
+	if err == nil || strings.Count(err.Error(), "refused") != 1 {
+		t.Errorf("%v", err)
+	}
+	if got := f.statuses(); got != "failed 1500, queued 2" {
+		t.Errorf("%s", got)
+	}
+}
