@@ -48,6 +48,54 @@ func (q *Queries) MessageGet(ctx context.Context, arg MessageGetParams) (Message
 	return i, err
 }
 
+const messageGetMany = `-- name: MessageGetMany :many
+SELECT m.account_id, m.id, m.message, m.status, m.created_at, s.last_sequence
+FROM messages AS m
+JOIN account_state AS s ON s.account_id = m.account_id
+WHERE m.account_id = $1
+  AND s.account_id = $1
+  AND m.id = ANY (ARRAY(SELECT unnest($2::text[])))
+`
+
+type MessageGetManyParams struct {
+	AccountID int64
+	Ids       []string
+}
+
+type MessageGetManyRow struct {
+	Message      Message
+	LastSequence int64
+}
+
+// Returns messages with the number of the newest event of their account, for the requests
+// that wait for a change. The ids limit the rows: they are at most 100.
+func (q *Queries) MessageGetMany(ctx context.Context, arg MessageGetManyParams) ([]MessageGetManyRow, error) {
+	rows, err := q.db.Query(ctx, messageGetMany, arg.AccountID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []MessageGetManyRow{}
+	for rows.Next() {
+		var i MessageGetManyRow
+		if err := rows.Scan(
+			&i.Message.AccountID,
+			&i.Message.ID,
+			&i.Message.Message,
+			&i.Message.Status,
+			&i.Message.CreatedAt,
+			&i.LastSequence,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const messageList = `-- name: MessageList :many
 SELECT account_id, id, message, status, created_at
 FROM messages

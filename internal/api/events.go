@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,8 +21,6 @@ import (
 const (
 	eventsPath = "/events"
 
-	// maxEventWait is the maximum of Prefer: wait.
-	maxEventWait = 30 * time.Second
 	// eventWindow is the maximum number of events that one page looks through for those
 	// of some types. A page may have none, and its next page goes on after them.
 	eventWindow = 10_000
@@ -69,6 +65,13 @@ func (q *feedQuery) key() string {
 	return fmt.Sprintf("%d %s %d %s", q.account, after, q.limit, strings.Join(q.types, " "))
 }
 
+// from returns the query for the page after an event.
+func (q *feedQuery) from(after event.ID) *feedQuery {
+	next := *q
+	next.latest, next.after = false, &after
+	return &next
+}
+
 // feedPage is a page of the feed.
 type feedPage struct {
 	events []apiEvent
@@ -89,7 +92,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	wait := eventWait(c)
+	wait := preferredWait(c)
 	if wait > 0 {
 		if page, err = s.awaitEvents(c, query, page, wait); err != nil {
 			return err
@@ -102,9 +105,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if count < len(page.events) { // the page would be too large
 		page.next, _ = event.ParseID(page.events[count-1].ID)
 	}
-	if wait > 0 { // after the last possible error
-		applyPreference(c.Writer.Header(), "wait="+strconv.Itoa(int(wait/time.Second)))
-	}
+	applyWait(c.Writer.Header(), wait) // after the last possible error
 	next := *c.Request.URL
 	parameters := next.Query()
 	parameters.Set("after", page.next.String())
@@ -144,17 +145,6 @@ func readFeedQuery(c *gin.Context) (*feedQuery, error) {
 		q.types = eventTypes
 	}
 	return q, nil
-}
-
-// eventWait returns the time that a request prefers to wait for an event (RFC 7240, section
-// 4.3); 0: it does not wait.
-func eventWait(c *gin.Context) time.Duration {
-	value, _ := httpjson.Preference(c.Request.Header, "wait")
-	seconds, err := strconv.Atoi(value)
-	if err != nil || seconds < 0 {
-		return 0
-	}
-	return min(time.Duration(min(seconds, math.MaxInt32))*time.Second, maxEventWait)
 }
 
 // The time between two runs of MaintainEvents, and after a run that has failed.

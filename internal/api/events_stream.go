@@ -14,7 +14,6 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 const (
@@ -25,9 +24,6 @@ const (
 	// Streams of all keys, and of one key.
 	maxStreams       = 1000
 	maxStreamsPerKey = 10
-	// Requests of all accounts that wait for events, and of one account.
-	maxWaits           = 2000
-	maxWaitsPerAccount = 500
 
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
@@ -36,9 +32,6 @@ const (
 	heartbeat = 15 * time.Second
 	// streamPage is the maximum number of events that a stream reads at a time.
 	streamPage = 50
-	// readPace is the minimum time between two reads of a request that has all events.
-	// Otherwise each commit of a busy account would cause a read.
-	readPace = 10 * time.Millisecond
 	// streamPause is the maximum time in which a client of a stream must read what the
 	// server has sent.
 	streamPause = 5 * time.Second
@@ -64,67 +57,28 @@ func acceptsStream(c *gin.Context) bool {
 	return weights[eventStream] > 0 && weights[eventStream] >= weights[httpjson.ContentType]
 }
 
-// connectionOf returns the context that ends when the client of a request disconnects. It
-// has no deadline and reads from the primary.
-func connectionOf(c *gin.Context) context.Context {
-	return c.MustGet(connectionKey).(context.Context) //nolint:forcetypeassert // only handler sets it
+// sight says what a request that waits for events has seen with the page.
+func (page *feedPage) sight() sight {
+	return sight{newest: page.next.Sequence, more: page.more, found: len(page.events) > 0}
 }
 
 // awaitEvents waits until the feed has events after an empty page, and returns them. It
-// returns an empty page after the time or when the server shuts down. While it waits, the
-// request has no place among those in progress.
+// returns an empty page after the time or when the server shuts down.
 func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait time.Duration) (feedPage, error) {
-	payer := caller(c).Payer()
-	if err := grantError(s.limits.waits.Take(payer, 1)); err != nil {
-		return page, err
-	}
-	defer s.limits.waits.Give(payer, 1)
-	s.leave(c)
-	ctx, cancel := context.WithTimeout(connectionOf(c), wait)
-	defer cancel()
-	defer countWait(c, time.Now())
-	extended := time.Now()
-	for len(page.events) == 0 && ctx.Err() == nil {
-		if !page.more && !(s.feed.Wait(ctx, q.account, page.next.Sequence) && pause(ctx, readPace)) {
-			break
+	err := s.await(c, wait, page.sight(), func(ctx context.Context) (sight, error) {
+		next, err := s.readFeed(ctx, q.from(page.next))
+		if err == nil {
+			page = next
 		}
-		extendDeadline(connectionOf(c), c, time.Since(extended))
-		extended = time.Now()
-		if _, err := s.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
-			return page, err
-		}
-		var err error
-		if page, err = s.nextPage(c, q, page); err != nil {
-			return page, err
-		}
-	}
-	if connectionOf(c).Err() != nil {
-		return page, errClientGone
-	}
-	extendDeadline(connectionOf(c), c, time.Since(extended))
-	return page, nil
+		return page.sight(), err
+	})
+	return page, err
 }
 
-// countWait records how long a request has waited for events.
-func countWait(c *gin.Context, began time.Time) { c.Set(waitedKey, time.Since(began)) }
-
-// leave returns the place of a request that waits. The ReadTimeout of the HTTP server does
-// not end the wait: net/http lifts it when it has read a request.
-func (s *Server) leave(c *gin.Context) { s.limits.release(reservationOf(c)) }
-
-// nextPage reads the page after another one, within the time limit of a request. The
-// request has a place meanwhile.
-func (s *Server) nextPage(c *gin.Context, q *feedQuery, page feedPage) (feedPage, error) {
-	if err := s.reservePlace(c); err != nil {
-		return page, err
-	}
-	defer s.limits.release(reservationOf(c))
-	ctx, cancel := context.WithTimeout(connectionOf(c), s.requestTimeout)
-	defer cancel()
-	next := *q
-	next.latest, next.after = false, &page.next
-	err := postgres.RetryRead(ctx, func() (err error) {
-		page, err = s.readFeed(ctx, &next)
+// nextPage reads the page after another one for a stream.
+func (s *Server) nextPage(c *gin.Context, q *feedQuery, after event.ID) (page feedPage, err error) {
+	err = s.look(c, func(ctx context.Context) error {
+		page, err = s.readFeed(ctx, q.from(after))
 		return err
 	})
 	return page, err
@@ -169,7 +123,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next) || !s.keyWorks(c) {
 			break
 		}
-		if page, err = s.nextPage(c, q, page); err != nil {
+		if page, err = s.nextPage(c, q, page.next); err != nil {
 			break // the client connects again and gets the error
 		}
 	}
@@ -206,18 +160,6 @@ func (s *Server) keyWorks(c *gin.Context) bool {
 	_, err := s.authenticate(c)
 	_, refused := errors.AsType[*httpjson.Error](err)
 	return !refused
-}
-
-// pause waits. It reports false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // stream is the response of a stream.

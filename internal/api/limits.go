@@ -38,7 +38,7 @@ type limits struct {
 	bodyBytes  *ratelimit.Budget[int64] // of the bodies of requests in progress
 	sending    *ratelimit.Budget[int64] // bytes of pages being sent
 	delays     *ratelimit.Budget[int64] // requests that wait for an injected delay
-	waits      *ratelimit.Budget[int64] // requests that wait for events
+	waits      *ratelimit.Budget[int64] // requests that wait for a change
 	streams    *ratelimit.Budget[int64] // streams of events, by API key
 	expensive  *expensiveQueries
 	keys       *ratelimit.Limiter[int64]

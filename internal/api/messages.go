@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"regexp"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/google/uuid"
@@ -14,6 +15,15 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
+)
+
+const (
+	messagePath = "/messages/{messageId}"
+
+	// maxMessagesPerRead is the maximum number of messages whose reads share a statement.
+	maxMessagesPerRead = 100
+	// messageQueued is the status of a message that waits for its delivery.
+	messageQueued = "queued"
 )
 
 // message is the Message schema of the spec.
@@ -44,7 +54,7 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	}
 	return s.post(c, in, groupcommit.Write{Creates: account.Messages, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
 		createdAt := state.CreateMessage(groupcommit.Message{ID: id, Text: *text})
-		path, queued := "/messages/"+id, message{ID: id, Message: *text, Status: "queued", CreatedAt: createdAt.UTC()}
+		path, queued := "/messages/"+id, message{ID: id, Message: *text, Status: messageQueued, CreatedAt: createdAt.UTC()}
 		if err := emit(state, event.MessageQueued, path, affected{Message: &queued}); err != nil {
 			return refused(err)
 		}
@@ -65,7 +75,57 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, messageFrom(row))
+	wait := preferredWait(c)
+	if wait > 0 && row.Status == messageQueued {
+		if row, err = s.awaitMessage(c, row, wait); err != nil {
+			return err
+		}
+	}
+	applyWait(c.Writer.Header(), wait)
+	if err := httpjson.WriteResource(c.Writer, c.Request, messageFrom(row)); err != nil {
+		c.Writer.Header().Del("Preference-Applied")
+		return err
+	}
+	return nil
+}
+
+// awaitMessage waits until a queued message has another status, and returns it. It returns
+// the queued message after the time or when the server shuts down.
+func (s *Server) awaitMessage(c *gin.Context, row db.Message, wait time.Duration) (db.Message, error) {
+	err := s.await(c, wait, sight{more: true}, func(ctx context.Context) (sight, error) {
+		found, err := s.messages.Do(ctx, row.AccountID, row.ID)
+		if err != nil {
+			return sight{}, err
+		}
+		if found == nil {
+			return sight{}, errMessageNotFound
+		}
+		row = found.Message
+		return sight{newest: found.LastSequence, found: row.Status != messageQueued}, nil
+	})
+	return row, err
+}
+
+// newMessageReader shares the reading of messages among the requests of an account that
+// wait. A message that does not exist is nil.
+func newMessageReader(queries *db.Queries) *sharedRead[int64, string, *db.MessageGetManyRow] {
+	limits := sharedReads
+	limits.Inputs = maxMessagesPerRead
+	return shareReads(limits, withoutEnd, func(ctx context.Context, account int64, ids []string) ([]*db.MessageGetManyRow, error) {
+		rows, err := queries.MessageGetMany(ctx, db.MessageGetManyParams{AccountID: account, Ids: ids})
+		if err != nil {
+			return nil, err
+		}
+		found := make(map[string]*db.MessageGetManyRow, len(rows))
+		for i := range rows {
+			found[rows[i].Message.ID] = &rows[i]
+		}
+		messages := make([]*db.MessageGetManyRow, len(ids))
+		for i, id := range ids {
+			messages[i] = found[id]
+		}
+		return messages, nil
+	})
 }
 
 // listMessages lists the caller's messages, newest first.

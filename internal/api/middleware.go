@@ -69,7 +69,7 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
 			defer s.limits.release(reservationOf(c))
-			if r.path == eventsPath {
+			if mayWait(r.path) {
 				c.Set(connectionKey, connection)
 			}
 			err = s.injectFault(connection, c, operation)

@@ -74,7 +74,7 @@ func (s *Server) storeRoutes() []route {
 
 		{"GET", "/messages", auth.Read, s.listMessages},
 		{"POST", "/messages", auth.Write, s.queueMessage},
-		{"GET", "/messages/{messageId}", auth.Read, s.getMessage},
+		{"GET", messagePath, auth.Read, s.getMessage},
 
 		{"GET", eventsPath, auth.Read, s.listEvents},
 	}

@@ -102,6 +102,7 @@ type Server struct {
 	pages       *sharedRead[string, func(context.Context) (encodedPage, error), encodedPage]
 	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages   *sharedRead[string, *feedQuery, feedPage]
+	messages    *sharedRead[int64, string, *db.MessageGetManyRow] // by account
 	feed        *feed.Hub
 	announce    func(accountID int64) // nil: none
 	deliver     func(accountID int64, webhookID string)
@@ -188,6 +189,7 @@ func New(options Options) (*Server, error) {
 	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
+	s.messages = newMessageReader(s.reads)
 	s.feed = feed.New(s.queries)
 	s.announce, s.deliver = options.Announce, options.Deliver
 	if s.metrics == nil {

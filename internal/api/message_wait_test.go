@@ -1,0 +1,227 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	deliverer "petstore/internal/delivery"
+	feedevent "petstore/internal/event"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
+)
+
+// newMessage queues a message, and returns its path and its entity tag.
+func (p *petstore) newMessage() (path, etag string) {
+	p.t.Helper()
+	path = p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
+	return path, p.get(path).want(200).header.Get("ETag")
+}
+
+// endMessage gives a message another status, as the worker of another process does.
+func (p *petstore) endMessage(path, status string) {
+	p.t.Helper()
+	row, err := postgres.Transact(p.t.Context(), p.pool, func(ctx context.Context, tx pgx.Tx) (accountID int64, err error) {
+		if err := tx.QueryRow(ctx, "UPDATE messages SET status = $2 WHERE '/messages/' || id = $1 RETURNING account_id", path, status).Scan(&accountID); err != nil {
+			return 0, err
+		}
+		return accountID, feedevent.Append(ctx, db.New(tx), accountID, feedevent.Event{Type: feedevent.MessageDelivered, Subject: path, Data: []byte("{}")})
+	})
+	if err != nil || row == 0 {
+		p.t.Fatal(err)
+	}
+}
+
+// waits waits until a number of requests wait.
+func (p *petstore) waits(number int) {
+	p.t.Helper()
+	p.until("requests wait", func() bool { return p.server.WaitingForEvents() == number })
+}
+
+// TestWaitForMessage: a request waits while its message is queued. It ends when the worker
+// of another process has delivered the message, and not at other events.
+func TestWaitForMessage(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p, other := startOn(t, database), startOn(t, database)
+	path, etag := p.newMessage()
+	here, there := p.waitFor(path), other.waitFor(path)
+	p.waits(1)
+	other.waits(1)
+	p.newPet("Rex", 1)
+	second, _ := p.newMessage()
+	p.endMessage(second, "failed")
+	p.waits(1)
+
+	received := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	t.Cleanup(received.Close)
+	if _, err := db.New(p.db).WebhookCreate(t.Context(), db.WebhookCreateParams{
+		AccountID: p.accountID(), ID: "wh_0198c5f27d3a7c419b0e5a1f3c2d4e6f", URL: received.URL, Types: []string{"message.queued"}, Secret: make([]byte, 33),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.deliver()
+	for _, got := range []*response{<-here, <-there} {
+		if got == nil {
+			continue
+		}
+		if one := decode[message](got.want(200)); one.Status != "delivered" || "/messages/"+one.ID != path || got.header.Get("Preference-Applied") != "wait=30" || got.header.Get("ETag") == etag {
+			t.Errorf("%s %v", got.body, got.header)
+		}
+	}
+	again := p.do("GET", path, nil, "Prefer", "wait=30").want(200)
+	if one := decode[message](again); one.Status != "delivered" || again.header.Get("Preference-Applied") != "wait=30" {
+		t.Errorf("a delivered message: %s %v", again.body, again.header)
+	}
+	p.waits(0)
+}
+
+// deliver runs a worker of another process until the test ends.
+func (p *petstore) deliver() {
+	p.t.Helper()
+	pool, err := postgres.Open(p.t.Context(), p.direct, deliverer.Connections)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(pool.Close)
+	worker, err := deliverer.New(deliverer.Options{
+		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		worker.Run(ctx)
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// TestMessageWaitEnds: a wait ends after its time, and preconditions hold for the message
+// after the wait.
+func TestMessageWaitEnds(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	path, etag := p.newMessage()
+	got := p.do("GET", path, nil, "Prefer", "wait=1").want(200)
+	if one := decode[message](got); one.Status != "queued" || got.header.Get("Preference-Applied") != "wait=1" || got.header.Get("ETag") != etag {
+		t.Errorf("after the time: %s %v", got.body, got.header)
+	}
+	p.do("GET", path, nil, "Prefer", "wait=1", "If-None-Match", etag).want(304)
+	for _, value := range []string{"wait=0", "wait=-1", "wait=x", "wait", "respond-async"} {
+		if got := p.do("GET", path, nil, "Prefer", value).want(200); got.header.Get("Preference-Applied") != "" {
+			t.Errorf("Prefer: %s: Preference-Applied: %s", value, got.header.Get("Preference-Applied"))
+		}
+	}
+	bob := p.as(p.newKey("bob", auth.Admin))
+	bob.do("GET", path, nil, "Prefer", "wait=30").wantError(404, "message_not_found")
+	p.do("GET", "/messages/msg_00000000000070008000000000000000", nil, "Prefer", "wait=30").wantError(404, "message_not_found")
+	waiting := p.waitFor(path)
+	p.waits(1)
+	p.endMessage(path, "failed")
+	if got := <-waiting; got != nil && decode[message](got.want(200)).Status != "failed" {
+		t.Errorf("%s", got.body)
+	}
+	if got := p.do("GET", path, nil, "Prefer", "wait=30", "If-Match", etag).want(412); got.header.Get("Preference-Applied") != "" {
+		t.Errorf("an error with Preference-Applied: %v", got.header)
+	}
+}
+
+// TestMessageWaitIsCutShort: a wait ends when the client disconnects, when the API key is
+// revoked and when the server shuts down.
+func TestMessageWaitIsCutShort(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.listen()
+	path, _ := p.newMessage()
+
+	ctx, disconnect := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("Prefer", "wait=30")
+	gone := make(chan error)
+	go func() {
+		got, err := client.Do(request)
+		if err == nil {
+			got.Body.Close()
+		}
+		gone <- err
+	}()
+	p.waits(1)
+	disconnect()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	p.waits(0)
+
+	id, key := p.issue(auth.Read, nil)
+	revoked := p.as(key).waitFor(path)
+	p.waits(1)
+	p.revoke(id)
+	p.until("the key is revoked", func() bool { return p.as(key).get("/pets").status == 401 })
+	p.newPet("Rex", 1) // the waiting request looks again
+	if got := <-revoked; got != nil {
+		got.wantError(401, "invalid_api_key")
+	}
+
+	waiting := p.waitFor(path)
+	p.waits(1)
+	p.server.ShutDown()
+	if got := <-waiting; got != nil && decode[message](got.want(200)).Status != "queued" {
+		t.Errorf("%s", got.body)
+	}
+}
+
+// TestWaitsNeedNoPlaces: more requests wait than the account has places. An event wakes
+// them all while another request has the only place. They get it one after the other.
+func TestWaitsNeedNoPlaces(t *testing.T) {
+	t.Parallel()
+	p := start(t).with(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
+	path, _ := p.newMessage()
+	_, next := p.feed("/events?after=latest")
+	const each = 3
+	var waiting []<-chan *response
+	for i := range each {
+		waiting = append(waiting, p.waitFor(path))
+		p.waits(2*i + 1)
+		waiting = append(waiting, p.waitFor(next))
+		p.waits(2*i + 2)
+	}
+	blocked := make(chan *response, 1)
+	release := p.lockTable("pets", 1, func() {
+		go func() {
+			got, err := p.try("GET", "/pets", nil)
+			if err != nil {
+				t.Error(err)
+			}
+			blocked <- got
+		}()
+	})
+	defer release()
+	p.endMessage(path, "delivered")
+	p.waits(0)
+	release()
+	for _, one := range append(waiting, blocked) {
+		if got := <-one; got != nil {
+			got.want(200)
+		}
+	}
+}
