@@ -51,7 +51,7 @@ func connectionOf(c *gin.Context) context.Context {
 	return c.MustGet(connectionKey).(context.Context) //nolint:forcetypeassert // only handler sets it
 }
 
-// sight is what a request that waits has seen.
+// sight is the state of an account that a request has seen while it waits.
 type sight struct {
 	newest int64 // the number of the newest event that it knows
 	more   bool  // whether it must look again at once

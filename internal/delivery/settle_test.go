@@ -103,8 +103,8 @@ func TestManyMessagesReachAWebhook(t *testing.T) {
 	await(f, true, "SELECT unsettled_after IS NULL FROM webhooks")
 }
 
-// TestSettleIsBounded: a step looks at a page of messages, also when the webhook needs none
-// of them. Its place is stored, so another process goes on from there.
+// TestSettleIsBounded: a step looks at a page of messages, also when the webhook has them
+// all. Its place is stored, so another process goes on from there.
 func TestSettleIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -258,7 +258,7 @@ func TestEnabledAfterFailing(t *testing.T) {
 }
 
 // TestMessageWaitsForTheOtherWebhook: a message that one webhook has accepted stays queued
-// until the other one, which is behind in the feed or with the messages, has got it.
+// until the other one has got it, which is behind in the feed or in settling.
 func TestMessageWaitsForTheOtherWebhook(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]string{
@@ -305,8 +305,8 @@ func TestMessageFailsBesideAWebhookThatIsBehind(t *testing.T) {
 	f.deliver(failing, "failed", first, first)
 	f.exec("UPDATE webhooks SET unsettled_after = NULL")
 	f.exec("UPDATE webhooks SET after_sequence = 0 WHERE id = $1", behind)
-	f.exec("UPDATE webhooks SET unsettled_after = '', types = '{pet.created}' WHERE id = $1", f.webhook("http://127.0.0.1:1/"))
-	f.settle(f.idleWorker(), fmt.Sprintf("wh_%032x", f.hooks))
+	other := f.webhook("http://127.0.0.1:1/", "pet.created") // its step looks at all messages
+	f.settle(f.idleWorker(), other)
 	if got := f.statuses(); got != "failed 1" {
 		t.Errorf("%s", got)
 	}
