@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,16 +28,15 @@ type receiver struct {
 
 	mu         sync.Mutex
 	key        []byte
-	requests   map[string]int         // by the id of the event
-	delays     durations              // between the time of an event and its first request
-	clocks     map[time.Duration]bool // how far the times of the signatures are off, in minutes
-	open, most int                    // requests at a time
-	err        error                  // a request that is not valid
+	requests   map[string]int // by the id of the event
+	delays     durations      // between the time of an event and its first request
+	open, most int            // requests at a time
+	err        error          // a request that is not valid
 }
 
 // receive starts a receiver, and creates a webhook for it. Without types it gets all events.
 func (s *deployment) receive(ctx context.Context, c *client, respond http.HandlerFunc, types ...string) (*receiver, error) {
-	r := &receiver{respond: respond, requests: map[string]int{}, clocks: map[time.Duration]bool{}}
+	r := &receiver{respond: respond, requests: map[string]int{}}
 	var err error
 	if r.url, err = s.listen(ctx, r); err != nil {
 		return nil, err
@@ -118,12 +116,10 @@ func (r *receiver) arrived(header http.Header, body []byte) {
 	if err == nil && e.ID != id {
 		err = fmt.Errorf("the request of event %s has the webhook-id %s", e.ID, id)
 	}
-	seconds, invalid := strconv.ParseInt(header.Get("Webhook-Timestamp"), 10, 64)
-	if err := errors.Join(err, invalid); err != nil {
+	if err != nil {
 		r.err = err
 		return
 	}
-	r.clocks[time.Unix(seconds, 0).Sub(now).Round(time.Minute)] = true
 	if r.requests[id]++; r.requests[id] == 1 {
 		r.delays = append(r.delays, now.Sub(e.Timestamp))
 	}
