@@ -55,6 +55,12 @@ func TestWebhooksPage(t *testing.T) {
 	s.want(commands[2], `"type":"webhook.test"`)
 	s.want(commands[3], `"message":"Hello, webhook!"`)
 	to.expect([]string{"message.queued"}, first)
+	read := commands[3][strings.LastIndex(commands[3], "curl "):]
+	for deadline := time.Now().Add(patience); !strings.Contains(s.run(read), `"status":"delivered"`); {
+		if time.Now().After(deadline) {
+			t.Fatal("the message is not delivered")
+		}
+	}
 	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
 	s.want(commands[5], `{"deliveries":2}`)
 	to.expect([]string{"message.queued", "category.created"}, first)
