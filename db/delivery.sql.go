@@ -12,7 +12,7 @@ import (
 
 const deliveriesDue = `-- name: DeliveriesDue :many
 SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
-       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited
+       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited, statement_timestamp()::timestamptz AS now
 FROM webhook_deliveries
 WHERE account_id = $1
   AND webhook_id = $2
@@ -36,6 +36,7 @@ type DeliveriesDueRow struct {
 	Body     []byte
 	Attempts int32
 	Waited   float64
+	Now      time.Time
 }
 
 // Returns deliveries that are due at a webhook, the longest due first.
@@ -56,6 +57,7 @@ func (q *Queries) DeliveriesDue(ctx context.Context, arg DeliveriesDueParams) ([
 			&i.Body,
 			&i.Attempts,
 			&i.Waited,
+			&i.Now,
 		); err != nil {
 			return nil, err
 		}
@@ -94,6 +96,25 @@ func (q *Queries) DeliveriesInsert(ctx context.Context, arg DeliveriesInsertPara
 		arg.Types,
 		arg.AccountID,
 	)
+	return err
+}
+
+const deliveriesPostpone = `-- name: DeliveriesPostpone :exec
+UPDATE webhook_deliveries
+SET next_attempt_at = statement_timestamp() + interval '1 minute'
+WHERE account_id = $1
+  AND id = ANY ($2::text[])
+  AND next_attempt_at IS NOT NULL
+`
+
+type DeliveriesPostponeParams struct {
+	AccountID int64
+	Ids       []string
+}
+
+// Lets deliveries wait for a process that has the key of the secret. It counts no attempt.
+func (q *Queries) DeliveriesPostpone(ctx context.Context, arg DeliveriesPostponeParams) error {
+	_, err := q.db.Exec(ctx, deliveriesPostpone, arg.AccountID, arg.Ids)
 	return err
 }
 
@@ -245,6 +266,26 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 	return items, nil
 }
 
+const dispatchEnd = `-- name: DispatchEnd :one
+SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = $1 AND w.status = 'enabled') AS enabled
+FROM account_state AS s
+WHERE s.account_id = $1
+  AND NOT s.closed
+`
+
+type DispatchEndRow struct {
+	LastSequence int64
+	Enabled      int64
+}
+
+// Returns the end of the feed of an account, and how many enabled webhooks it has.
+func (q *Queries) DispatchEnd(ctx context.Context, accountID int64) (DispatchEndRow, error) {
+	row := q.db.QueryRow(ctx, dispatchEnd, accountID)
+	var i DispatchEndRow
+	err := row.Scan(&i.LastSequence, &i.Enabled)
+	return i, err
+}
+
 const dispatchEvents = `-- name: DispatchEvents :many
 SELECT sequence, nonce, type, extract(epoch FROM statement_timestamp() - created_at)::float8 AS age
 FROM events
@@ -301,13 +342,13 @@ func (q *Queries) DispatchEvents(ctx context.Context, arg DispatchEventsParams) 
 }
 
 const dispatchLock = `-- name: DispatchLock :many
-SELECT id, types, after_sequence, (is_slow OR failing_since IS NOT NULL)::boolean AS is_slow
+SELECT id, types, after_sequence, (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks
 WHERE account_id = $1
   AND status = 'enabled'
 ORDER BY id
 LIMIT 100
-FOR NO KEY UPDATE
+FOR NO KEY UPDATE SKIP LOCKED
 `
 
 type DispatchLockRow struct {
@@ -317,7 +358,7 @@ type DispatchLockRow struct {
 	IsSlow        bool
 }
 
-// Locks the enabled webhooks of an account.
+// Locks the enabled webhooks of an account, except those that somebody else has locked.
 func (q *Queries) DispatchLock(ctx context.Context, accountID int64) ([]DispatchLockRow, error) {
 	rows, err := q.db.Query(ctx, dispatchLock, accountID)
 	if err != nil {
@@ -364,7 +405,7 @@ func (q *Queries) DispatchMove(ctx context.Context, arg DispatchMoveParams) erro
 }
 
 const drainRest = `-- name: DrainRest :one
-SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
+SELECT (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
@@ -395,7 +436,7 @@ func (q *Queries) DrainRest(ctx context.Context, arg DrainRestParams) (DrainRest
 
 const drainWebhook = `-- name: DrainWebhook :one
 SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
-       (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow
+       (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = $1
@@ -438,7 +479,7 @@ func (q *Queries) DrainWebhook(ctx context.Context, arg DrainWebhookParams) (Dra
 const drainWebhooks = `-- name: DrainWebhooks :many
 SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
@@ -540,11 +581,11 @@ func (q *Queries) JobsRescue(ctx context.Context) error {
 const jobsTouch = `-- name: JobsTouch :exec
 UPDATE river_job
 SET attempted_at = statement_timestamp()
-WHERE id = ANY ($1::bigint[])
-  AND state = 'running'
+WHERE id IN (SELECT live.id FROM river_job AS live WHERE live.id = ANY ($1::bigint[]) AND live.state = 'running' FOR NO KEY UPDATE SKIP LOCKED)
 `
 
 // Notes that the process of jobs is alive.
+// It waits for no lock of a job that somebody ends or adds at this moment.
 func (q *Queries) JobsTouch(ctx context.Context, ids []int64) error {
 	_, err := q.db.Exec(ctx, jobsTouch, ids)
 	return err
@@ -888,7 +929,7 @@ func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) 
 
 const webhookHealth = `-- name: WebhookHealth :exec
 UPDATE webhooks
-SET is_slow = $1,
+SET slow_until = greatest(slow_until, $1::timestamptz),
     failed_at = CASE WHEN $2::boolean THEN $3::timestamptz ELSE failed_at END,
     failing_since = CASE
         WHEN $4::boolean THEN NULL
@@ -901,7 +942,7 @@ WHERE account_id = $6
 `
 
 type WebhookHealthParams struct {
-	IsSlow    bool
+	SlowUntil *time.Time
 	Failed    bool
 	At        time.Time
 	Succeeded bool
@@ -910,12 +951,12 @@ type WebhookHealthParams struct {
 	ID        string
 }
 
-// Notes whether the attempts at a webhook fail, and whether they are slow. The time is that
-// of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
+// Notes whether the attempts at a webhook fail, and until when it counts as slow. The time is
+// that of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
 // CASE.
 func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) error {
 	_, err := q.db.Exec(ctx, webhookHealth,
-		arg.IsSlow,
+		arg.SlowUntil,
 		arg.Failed,
 		arg.At,
 		arg.Succeeded,
@@ -927,7 +968,8 @@ func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) er
 }
 
 const webhookLock = `-- name: WebhookLock :one
-SELECT status, types, after_sequence, unsettled_after, is_slow, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+SELECT status, types, after_sequence, unsettled_after, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+       coalesce(slow_until > statement_timestamp() + interval '5 minutes', false)::boolean AS is_known_slow,
        coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = $1
@@ -945,9 +987,9 @@ type WebhookLockRow struct {
 	Types          []string
 	AfterSequence  int64
 	UnsettledAfter *string
-	IsSlow         bool
 	IsFailing      bool
 	Now            time.Time
+	IsKnownSlow    bool
 	IsGivenUp      bool
 }
 
@@ -963,9 +1005,9 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 		&i.Types,
 		&i.AfterSequence,
 		&i.UnsettledAfter,
-		&i.IsSlow,
 		&i.IsFailing,
 		&i.Now,
+		&i.IsKnownSlow,
 		&i.IsGivenUp,
 	)
 	return i, err

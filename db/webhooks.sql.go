@@ -226,10 +226,11 @@ func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (int64, err
 }
 
 const webhookCreate = `-- name: WebhookCreate :one
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
-SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, slow_until)
+SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence,
+       CASE WHEN $6::boolean THEN 'infinity'::timestamptz END
 FROM account_state
-WHERE account_state.account_id = $6
+WHERE account_state.account_id = $7
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at
 `
 
@@ -239,6 +240,7 @@ type WebhookCreateParams struct {
 	Types       []string
 	Description *string
 	Secret      []byte
+	IsSandbox   bool
 	AccountID   int64
 }
 
@@ -253,7 +255,8 @@ type WebhookCreateRow struct {
 }
 
 // Creates a webhook that receives the events from now on. No row means that the account is
-// gone. Citus needs the alias.
+// gone. Those of sandboxes are always among the slow ones, so an account cannot take the
+// places of others with its sandboxes. Citus needs the alias.
 func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (WebhookCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookCreate,
 		arg.ID,
@@ -261,6 +264,7 @@ func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (W
 		arg.Types,
 		arg.Description,
 		arg.Secret,
+		arg.IsSandbox,
 		arg.AccountID,
 	)
 	var i WebhookCreateRow

@@ -13,7 +13,7 @@ CREATE TABLE webhooks (
     after_sequence  bigint NOT NULL,
     failing_since   timestamptz,
     failed_at       timestamptz,
-    is_slow         boolean NOT NULL DEFAULT false,
+    slow_until      timestamptz,
     unsettled_after text   COLLATE "C" DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT now(),
     deleted_at      timestamptz,
@@ -43,7 +43,7 @@ COMMENT ON COLUMN webhooks.previous_secret IS 'The secret before the last rotati
 COMMENT ON COLUMN webhooks.after_sequence  IS 'The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.';
 COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success, or after two days without a failure; NULL: the last attempt succeeded, or there was none.';
 COMMENT ON COLUMN webhooks.failed_at       IS 'The last failed attempt.';
-COMMENT ON COLUMN webhooks.is_slow         IS 'Whether one of the attempts that were recorded last took over a second.';
+COMMENT ON COLUMN webhooks.slow_until      IS 'Until when the webhook has its place among the slow ones: ten minutes from its last slow attempt, and infinity for a sandbox.';
 COMMENT ON COLUMN webhooks.unsettled_after IS 'The queued messages with greater ids are not adapted to the webhook yet. Empty after a change of the status or the types; NULL: all are adapted.';
 COMMENT ON COLUMN webhooks.deleted_at      IS 'When the webhook was deleted. The sweep deletes its deliveries and then the row.';
 

@@ -20,7 +20,7 @@ LIMIT @page_size;
 -- Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
 SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
@@ -34,14 +34,21 @@ ORDER BY account_id, id
 LIMIT @page_size;
 
 -- name: DispatchLock :many
--- Locks the enabled webhooks of an account.
-SELECT id, types, after_sequence, (is_slow OR failing_since IS NOT NULL)::boolean AS is_slow
+-- Locks the enabled webhooks of an account, except those that somebody else has locked.
+SELECT id, types, after_sequence, (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks
 WHERE account_id = @account_id
   AND status = 'enabled'
 ORDER BY id
 LIMIT 100
-FOR NO KEY UPDATE;
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: DispatchEnd :one
+-- Returns the end of the feed of an account, and how many enabled webhooks it has.
+SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = @account_id AND w.status = 'enabled') AS enabled
+FROM account_state AS s
+WHERE s.account_id = @account_id
+  AND NOT s.closed;
 
 -- name: DispatchEvents :many
 -- Returns the next events of the feed.
@@ -72,7 +79,7 @@ WHERE account_id = @account_id
 -- name: DrainWebhook :one
 -- Returns what the worker must know of a webhook.
 SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
-       (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow
+       (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = @account_id
@@ -83,7 +90,7 @@ WHERE w.account_id = @account_id
 -- name: DeliveriesDue :many
 -- Returns deliveries that are due at a webhook, the longest due first.
 SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
-       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited
+       extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited, statement_timestamp()::timestamptz AS now
 FROM webhook_deliveries
 WHERE account_id = @account_id
   AND webhook_id = @webhook_id
@@ -102,7 +109,7 @@ LIMIT (SELECT @page_size::int);
 
 -- name: DrainRest :one
 -- Returns whether a webhook still has deliveries that are due.
-SELECT (w.is_slow OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
+SELECT (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
     SELECT FROM webhook_deliveries AS d
     WHERE d.account_id = @account_id AND d.webhook_id = @id AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
 FROM webhooks AS w
@@ -117,7 +124,8 @@ WHERE w.account_id = @account_id
 -- the other. A webhook is given up if it has failed for 5 days, of which the last failure is
 -- not older than 2. Attempts of a delivery are at most a day apart. So after a time without
 -- events, the next event has its ten attempts.
-SELECT status, types, after_sequence, unsettled_after, is_slow, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+SELECT status, types, after_sequence, unsettled_after, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
+       coalesce(slow_until > statement_timestamp() + interval '5 minutes', false)::boolean AS is_known_slow,
        coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
 FROM webhooks
 WHERE account_id = @account_id
@@ -141,12 +149,20 @@ WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.next_attempt_at IS NOT NULL
   AND jsonb_array_length(webhook_deliveries.attempts) = made.before;
 
+-- name: DeliveriesPostpone :exec
+-- Lets deliveries wait for a process that has the key of the secret. It counts no attempt.
+UPDATE webhook_deliveries
+SET next_attempt_at = statement_timestamp() + interval '1 minute'
+WHERE account_id = @account_id
+  AND id = ANY (@ids::text[])
+  AND next_attempt_at IS NOT NULL;
+
 -- name: WebhookHealth :exec
--- Notes whether the attempts at a webhook fail, and whether they are slow. The time is that
--- of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
+-- Notes whether the attempts at a webhook fail, and until when it counts as slow. The time is
+-- that of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
 -- CASE.
 UPDATE webhooks
-SET is_slow = @is_slow,
+SET slow_until = greatest(slow_until, sqlc.narg(slow_until)::timestamptz),
     failed_at = CASE WHEN @failed::boolean THEN sqlc.arg(at)::timestamptz ELSE failed_at END,
     failing_since = CASE
         WHEN @succeeded::boolean THEN NULL
@@ -285,10 +301,10 @@ LIMIT (SELECT @page_size::int);
 
 -- name: JobsTouch :exec
 -- Notes that the process of jobs is alive.
+-- It waits for no lock of a job that somebody ends or adds at this moment.
 UPDATE river_job
 SET attempted_at = statement_timestamp()
-WHERE id = ANY (@ids::bigint[])
-  AND state = 'running';
+WHERE id IN (SELECT live.id FROM river_job AS live WHERE live.id = ANY (@ids::bigint[]) AND live.state = 'running' FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: JobsRescue :exec
 -- Ends jobs whose process has not noted for 15 seconds that it is alive. The sweep adds new

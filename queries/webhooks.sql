@@ -16,9 +16,11 @@ WHERE account_id = @account_id
 
 -- name: WebhookCreate :one
 -- Creates a webhook that receives the events from now on. No row means that the account is
--- gone. Citus needs the alias.
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
-SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
+-- gone. Those of sandboxes are always among the slow ones, so an account cannot take the
+-- places of others with its sandboxes. Citus needs the alias.
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, slow_until)
+SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence,
+       CASE WHEN @is_sandbox::boolean THEN 'infinity'::timestamptz END
 FROM account_state
 WHERE account_state.account_id = @account_id
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at;

@@ -142,6 +142,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 			return db.WebhookCreateRow{}, errTooManyWebhooks
 		}
 		row, err := queries.WebhookCreate(ctx, db.WebhookCreateParams{
+			IsSandbox: caller(c).IsSandbox(),
 			AccountID: account, ID: id, URL: *fields.url, Types: fields.types, Description: fields.description,
 			Secret: s.vault.Seal(webhook.Endpoint{AccountID: account, ID: id}, made),
 		})

@@ -46,16 +46,15 @@ var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // target is an endpoint, and the secrets that sign for it.
 type target struct {
-	url        string
-	secrets    []standardwebhooks.Secret
-	isUnsigned bool // the current secret cannot be read
+	url     string
+	secrets []standardwebhooks.Secret // at least one
 }
 
 // result is the result of an attempt.
 type result struct {
 	delivery
 
-	at         time.Time
+	at         time.Time // by the clock of the database, which signatures have, too
 	took       time.Duration
 	httpStatus int    // 0: there was no response
 	problem    string // empty: the status says it all
@@ -96,27 +95,24 @@ func (r *result) next(now time.Time) time.Time {
 
 // attempt sends an event to an endpoint.
 func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
-	r := result{delivery: one, at: time.Now()}
+	began := time.Now()
+	r := result{delivery: one, at: one.now.Add(began.Sub(one.readAt))}
 	if one.body == nil {
 		r.problem = "The feed no longer has the event."
 		return r
 	}
-	if to.isUnsigned {
-		r.problem = "The secret of the webhook cannot be read. Rotate it."
-		return r
-	}
 	if one.attempts == 0 {
-		d.options.Metrics.WebhookFirstAttempt(one.waited + r.at.Sub(one.readAt))
+		d.options.Metrics.WebhookFirstAttempt(one.waited + began.Sub(one.readAt))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
 	response, err := d.send(ctx, to, &r) //nolint:bodyclose // finish closes it
-	r.took = time.Since(r.at)
+	r.took = time.Since(began)
 	if err != nil {
 		r.problem = describe(ctx, err)
 	} else {
 		r.httpStatus = response.StatusCode
-		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), time.Now())
+		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), r.at.Add(r.took))
 		if r.httpStatus/100 == 3 {
 			r.problem = "Redirects are not followed."
 		}

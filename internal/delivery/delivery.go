@@ -40,7 +40,7 @@ import (
 
 // Connections is the number of database connections that the pool of a worker should have.
 // River takes one more out of the pool, to wait for notifications.
-const Connections = dbParallel + dispatchers + 3
+const Connections = dbParallel + dispatchers + 4
 
 // Descriptors is the maximum number of open files of a worker: its connections to the
 // database and those to webhooks, in use and idle.
@@ -57,14 +57,18 @@ const (
 	// written, and sweepInterval that between two looks for deliveries that are due.
 	lookInterval  = 500 * time.Millisecond
 	sweepInterval = time.Second
-	// restFactor is how much longer than its own time a sweep rests at least. So sweeps of
+	// restFactor is how much longer than its own time a sweep rests, up to maxRest. So sweeps of
 	// many webhooks do not keep the database busy.
 	restFactor = 5
+	maxRest    = 5 * time.Second
 	// beatInterval is the time between two notes of which jobs run. A job is taken for dead
 	// after 15 seconds without one (see JobsRescue in queries/delivery.sql).
 	beatInterval = time.Second
 	// beatTimeout limits the statements of a note, so that one that hangs is not the last.
 	beatTimeout = 5 * time.Second
+	// rescuePause is how long a process notes its own jobs before it ends those of others.
+	// After an outage of the database, they may only be late.
+	rescuePause = 3 * time.Second
 	// countInterval is the time between two counts of webhooks that fail.
 	countInterval = 15 * time.Second
 	// expiryInterval is the time between two looks for messages that wait too long.
@@ -82,8 +86,9 @@ const (
 	// maxFast and maxSlow are the numbers of webhooks to which a process delivers at a time.
 	maxFast = 400
 	maxSlow = 200
-	// slowAfter is the time of a request after which a webhook counts as slow.
-	slowAfter = time.Second
+	// slowAfter is the time of a request after which a webhook counts as slow, for slowFor.
+	slowAfter = 500 * time.Millisecond
+	slowFor   = 10 * time.Minute
 	// maxLive is the number of jobs that a sweep knows of. River drops superfluous ones.
 	maxLive = 10_000
 
@@ -201,7 +206,11 @@ func (w *Worker) Run(ctx context.Context) {
 		defer stop()
 		w.runJobs(ctx)
 	})
-	running.Go(func() { every(beating, beatInterval, w.beat) })
+	running.Go(func() {
+		var h heart
+		defer h.release()
+		every(beating, beatInterval, func(ctx context.Context) { w.beat(ctx, &h) })
+	})
 	running.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
 	running.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
 	running.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
@@ -311,7 +320,7 @@ func sweep(ctx context.Context, interval time.Duration, action func(context.Cont
 	every(ctx, interval, func(ctx context.Context) {
 		began := time.Now()
 		action(ctx)
-		pause(ctx, restFactor*time.Since(began)-interval)
+		pause(ctx, min(restFactor*time.Since(began), maxRest)-interval)
 	})
 }
 
@@ -355,7 +364,7 @@ func (panics) HandleError(context.Context, *rivertype.JobRow, error) *river.Erro
 // HandlePanic implements [river.ErrorHandler].
 func (p panics) HandlePanic(ctx context.Context, _ *rivertype.JobRow, value any, trace string) *river.ErrorHandlerResult {
 	p.log.LogAttrs(ctx, slog.LevelError, "panic while delivering to a webhook", slog.Any("panic", value), slog.String("stack", trace))
-	return nil
+	return &river.ErrorHandlerResult{SetCancelled: true} // else River retries it by the clock of this process
 }
 
 // atLeast is a log handler that drops what is below a level.

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,8 @@ const (
 	page = 1000
 	// allTypes in the types of a webhook means all.
 	allTypes = "*"
+	// lockedPause is the time until the next look at webhooks that somebody else had locked.
+	lockedPause = 20 * time.Millisecond
 )
 
 // lookAtWoken adds the accounts that [Worker.Wake] has named to the queue of the
@@ -100,48 +103,79 @@ func (w *Worker) dispatch(ctx context.Context) {
 		if !ok {
 			return
 		}
-		hasMore, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+		left, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (rest, error) {
 			return w.dispatchPage(ctx, tx, accountID)
 		})
 		w.turns.done(accountID)
-		if err == nil && hasMore {
+		switch {
+		case err != nil:
+			w.warn(ctx, "could not add deliveries of events", err)
+		case left == restNow:
 			w.turns.add(accountID)
+		case left == restLater:
+			time.AfterFunc(lockedPause, func() { w.turns.add(accountID) })
 		}
-		w.warn(ctx, "could not add deliveries of events", err)
 	}
 }
 
-// dispatchPage adds the deliveries of a page of events of an account. It reports whether
-// there are more. The webhooks are locked before the end of the feed is read. So no event is
-// missed that another process dispatches at the same time.
-func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (hasMore bool, err error) {
+// rest tells what remains of the events of an account after a turn.
+type rest int
+
+const (
+	restNone  rest = iota
+	restNow        // the next page
+	restLater      // the events of webhooks that somebody else has locked
+)
+
+// dispatchPage adds the deliveries of a page of events of an account. The webhooks are locked
+// before the end of the feed is read. So no event is missed that another process dispatches
+// at the same time. It does not wait for locks, because others wait for the dispatcher.
+func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (rest, error) {
 	queries := db.New(tx)
 	webhooks, err := queries.DispatchLock(ctx, accountID)
-	if err != nil || len(webhooks) == 0 {
-		return false, err
-	}
-	end, err := queries.FeedEnd(ctx, accountID)
 	if err != nil {
-		return false, err
+		return restNone, err
+	}
+	end, err := queries.DispatchEnd(ctx, accountID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return restNone, nil // the account is closed
+	}
+	if err != nil {
+		return restNone, err
+	}
+	locked := restNone
+	if end.Enabled > int64(len(webhooks)) {
+		locked = restLater
 	}
 	after := end.LastSequence
 	for _, to := range webhooks {
 		after = min(after, to.AfterSequence)
 	}
 	if after == end.LastSequence {
-		return false, nil
+		return locked, nil
 	}
+	last, err := w.dispatchTo(ctx, tx, accountID, webhooks, after, end.LastSequence)
+	if last < end.LastSequence {
+		return restNow, err
+	}
+	return locked, err
+}
+
+// dispatchTo adds the deliveries of a page of the events between two numbers to webhooks. It
+// returns the number of the last event of the page.
+func (w *Worker) dispatchTo(ctx context.Context, tx pgx.Tx, accountID int64, webhooks []db.DispatchLockRow, after, end int64) (last int64, err error) {
+	queries := db.New(tx)
 	limit := page / len(webhooks)
-	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: accountID, AfterSequence: after, LastSequence: end.LastSequence, PageSize: int32(limit)}) //nolint:gosec // at most page
+	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: accountID, AfterSequence: after, LastSequence: end, PageSize: int32(limit)}) //nolint:gosec // at most page
 	if err != nil {
-		return false, err
+		return end, err
 	}
-	last := end.LastSequence
+	last = end
 	if len(events) == limit {
 		last = events[limit-1].Sequence
 	}
 	if err := w.addDeliveries(ctx, tx, accountID, webhooks, events); err != nil {
-		return false, err
+		return end, err
 	}
 	moved := db.DispatchMoveParams{AccountID: accountID, AfterSequence: last}
 	for _, to := range webhooks {
@@ -150,7 +184,7 @@ func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (
 	if len(events) > 0 {
 		w.options.Metrics.WebhookDispatched(seconds(events[0].Age))
 	}
-	return last < end.LastSequence, queries.DispatchMove(ctx, moved)
+	return last, queries.DispatchMove(ctx, moved)
 }
 
 // addDeliveries adds the deliveries of events to webhooks, and the jobs for them.

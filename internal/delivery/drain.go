@@ -14,6 +14,7 @@ import (
 	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
+	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
 
@@ -22,7 +23,7 @@ const (
 	inFlight = 4
 	// fastBatch is the number of deliveries that a job reads at a time. Their bodies are in
 	// memory until they are sent.
-	fastBatch = 64
+	fastBatch = 32
 	// slowBatch is that of a webhook that fails or is slow. In its slice of time, a job
 	// begins hardly more requests.
 	slowBatch = inFlight
@@ -48,7 +49,8 @@ func (d *drain) isOver() bool {
 	return d.stopped.Load() || d.isEnding() || !time.Now().Before(d.until)
 }
 
-// run delivers what is due. The error comes from the database.
+// run delivers what is due. The error comes from the database, or is that of a secret that
+// cannot be read.
 func (d *drain) run(ctx context.Context) error {
 	for !d.isOver() && ctx.Err() == nil {
 		to, due, err := d.next(ctx)
@@ -82,29 +84,39 @@ func (d *drain) next(ctx context.Context) (to target, due []delivery, err error)
 	if due, err = d.due(ctx, row.IsSlow); err != nil || len(due) == 0 {
 		return to, nil, err
 	}
-	return d.targetOf(ctx, row), due, nil
+	if to, err = d.targetOf(ctx, row); err != nil {
+		return to, nil, errors.Join(err, d.postpone(ctx, due))
+	}
+	return to, due, nil
 }
 
 // targetOf returns where and with which secrets to send events. Without the key of the
-// previous secret, only the current one signs. Without the key of that, all attempts fail.
-func (d *drain) targetOf(ctx context.Context, row db.DrainWebhookRow) target {
-	t := target{url: row.URL}
-	stored := [][]byte{row.Secret}
+// previous secret, only the current one signs.
+func (d *drain) targetOf(ctx context.Context, row db.DrainWebhookRow) (target, error) {
+	of := webhook.Endpoint{AccountID: d.AccountID, ID: d.WebhookID}
+	current, err := d.options.Vault.Open(of, row.Secret)
+	if err != nil {
+		return target{}, err
+	}
+	to := target{row.URL, []standardwebhooks.Secret{current}}
 	if row.BothSecrets {
-		stored = append(stored, row.PreviousSecret)
-	}
-	for i, sealed := range stored {
-		secret, err := d.options.Vault.Open(webhook.Endpoint{AccountID: d.AccountID, ID: d.WebhookID}, sealed)
+		previous, err := d.options.Vault.Open(of, row.PreviousSecret)
 		if err == nil {
-			t.secrets = append(t.secrets, secret)
-			continue
+			to.secrets = append(to.secrets, previous)
+		} else {
+			d.log.LogAttrs(ctx, slog.LevelWarn, "signing without the previous secret of a webhook", slog.Any("error", err))
 		}
-		if i == 0 {
-			t.isUnsigned = true
-		}
-		d.log.LogAttrs(ctx, slog.LevelWarn, "could not open a secret of a webhook; check PETSTORE_SECRET_KEY", slog.String("webhook", d.WebhookID), slog.Any("error", err))
 	}
-	return t
+	return to, nil
+}
+
+// postpone lets deliveries wait for a process that can read the secret.
+func (d *drain) postpone(ctx context.Context, due []delivery) error {
+	ids := make([]string, len(due))
+	for i, one := range due {
+		ids[i] = one.id
+	}
+	return d.queries.DeliveriesPostpone(ctx, db.DeliveriesPostponeParams{AccountID: d.AccountID, Ids: ids})
 }
 
 // delivery is one delivery of an event.
@@ -115,9 +127,10 @@ type delivery struct {
 	eventType string
 	subject   string
 	waited    time.Duration // from its insert until it was read
-	readAt    time.Time
-	attempts  int    // before this one
-	body      []byte // nil: the feed does not have the event any more
+	readAt    time.Time     // when it was read, by this process
+	now       time.Time     // the same time, by the database
+	attempts  int           // before this one
+	body      []byte        // nil: the feed does not have the event any more
 }
 
 // due returns deliveries that are due, with the bodies of their requests.
@@ -133,7 +146,7 @@ func (d *drain) due(ctx context.Context, isSlow bool) ([]delivery, error) {
 	due, readAt := make([]delivery, len(rows)), time.Now()
 	var sequences []int64
 	for i, row := range rows {
-		due[i] = delivery{id: row.ID, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, waited: seconds(row.Waited), readAt: readAt, attempts: int(row.Attempts), body: row.Body}
+		due[i] = delivery{id: row.ID, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, waited: seconds(row.Waited), readAt: readAt, now: row.Now, attempts: int(row.Attempts), body: row.Body}
 		if row.Sequence > 0 {
 			sequences = append(sequences, row.Sequence)
 		}

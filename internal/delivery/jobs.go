@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
@@ -67,29 +68,33 @@ type drainWorker struct {
 }
 
 // Work delivers what is due at a webhook, until nothing is or its slice of time has passed.
-// It never fails: River would schedule the next attempt by the clock of this process. The
-// sweep adds another job within a second.
+// It never fails: River would schedule the next attempt by the clock of this process. After
+// an error, the sweep adds another job.
 func (j *drainWorker) Work(ctx context.Context, job *river.Job[drainArgs]) error {
 	w := j.worker
 	w.begin(job.ID)
 	defer w.end(job.ID)
-	w.warn(ctx, "could not deliver to a webhook; trying again", newDrain(w, job.Args).run(ctx))
+	err := newDrain(w, job.Args).run(ctx)
+	w.warn(ctx, "could not deliver to a webhook; trying again", err)
 	finishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	w.warn(finishing, "could not end the job of a webhook; another process will", w.finish(finishing, job))
+	w.warn(ctx, "could not end the job of a webhook; another process will", w.finish(finishing, job, err == nil))
 	return nil
 }
 
-// finish ends a job. If its webhook has more to do, it adds the next job in the same
-// transaction. The update of the job comes first. A dispatcher that finds the job running
+// finish ends a job. If the job succeeded and its webhook has more to do, it adds the next
+// job in the same transaction. The update of the job comes first. A dispatcher that finds the job running
 // locks its row until its own deliveries are visible, so this transaction sees them. One
 // that comes later waits for this transaction and adds a job.
-func (w *Worker) finish(ctx context.Context, job *river.Job[drainArgs]) error {
+func (w *Worker) finish(ctx context.Context, job *river.Job[drainArgs], succeeded bool) error {
 	_, err := transact(ctx, w, func(ctx context.Context, tx pgx.Tx) (none struct{}, err error) {
 		// It changes no job that another process took for dead, and returns ErrNotFound if
 		// River has deleted that.
 		if _, err := river.JobCompleteTx[*riverpgxv5.Driver](ctx, tx, job); err != nil && !errors.Is(err, rivertype.ErrNotFound) {
 			return none, err
+		}
+		if !succeeded {
+			return none, nil
 		}
 		rest, err := db.New(tx).DrainRest(ctx, db.DrainRestParams{AccountID: job.Args.AccountID, ID: job.Args.WebhookID})
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -118,19 +123,52 @@ func (w *Worker) end(jobID int64) {
 	delete(w.running, jobID)
 }
 
-// beat notes which jobs run in this process, and ends the jobs of processes that have not
-// done so for 15 seconds. It logs errors.
-func (w *Worker) beat(ctx context.Context) {
+// heart notes which jobs run in this process, and ends the jobs of processes that have not
+// done so for 15 seconds. After an error, it gives those time to recover as well.
+type heart struct {
+	conn  *pgxpool.Conn // of its own, so that it waits for no other statement; nil: none
+	since time.Time     // of the first note after the last error; zero: there is none
+}
+
+// beat logs errors.
+func (w *Worker) beat(ctx context.Context, h *heart) {
+	limited, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	if err := w.tryBeat(limited, h); err != nil {
+		h.since = time.Time{}
+		h.release()
+		w.warn(ctx, "could not look after the jobs of webhooks", err)
+	}
+}
+
+func (w *Worker) tryBeat(ctx context.Context, h *heart) (err error) {
+	if h.conn == nil {
+		if h.conn, err = w.db.Pool().Acquire(ctx); err != nil {
+			return err
+		}
+	}
 	w.mu.Lock()
 	running := slices.Sorted(maps.Keys(w.running))
 	w.mu.Unlock()
-	limited, cancel := context.WithTimeout(ctx, beatTimeout)
-	defer cancel()
-	err := w.queries.JobsTouch(limited, running)
-	if err == nil {
-		err = w.queries.JobsRescue(limited)
+	queries := db.New(h.conn)
+	if err := queries.JobsTouch(ctx, running); err != nil {
+		return err
 	}
-	w.warn(ctx, "could not look after the jobs of webhooks", err)
+	if h.since.IsZero() {
+		h.since = time.Now()
+	}
+	if time.Since(h.since) < rescuePause {
+		return nil
+	}
+	return queries.JobsRescue(ctx)
+}
+
+// release gives the connection back.
+func (h *heart) release() {
+	if h.conn != nil {
+		h.conn.Release()
+		h.conn = nil
+	}
 }
 
 // sweepWebhooks adds jobs for all webhooks that have something to do, but no job. It logs

@@ -106,10 +106,13 @@ func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook d
 		}
 	}
 	failed = failed && !succeeded
-	if failed || succeeded && webhook.IsFailing || isSlow != webhook.IsSlow {
-		if err := queries.WebhookHealth(ctx, db.WebhookHealthParams{
-			AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, IsSlow: isSlow, At: webhook.Now, Lately: webhook.Now.Add(-48 * time.Hour),
-		}); err != nil {
+	if isNewlySlow := isSlow && !webhook.IsKnownSlow; failed || succeeded && webhook.IsFailing || isNewlySlow {
+		health := db.WebhookHealthParams{AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, At: webhook.Now, Lately: webhook.Now.Add(-48 * time.Hour)}
+		if isSlow {
+			until := webhook.Now.Add(slowFor)
+			health.SlowUntil = &until
+		}
+		if err := queries.WebhookHealth(ctx, health); err != nil {
 			return nil, err
 		}
 	}

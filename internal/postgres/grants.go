@@ -83,9 +83,9 @@ var servingPrivileges = []struct{ table, privileges string }{
 	},
 	{
 		"webhooks",
-		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, is_slow, unsettled_after, created_at, deleted_at), " +
-			"INSERT (account_id, id, url, types, description, secret, after_sequence), " +
-			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, is_slow, unsettled_after, deleted_at), " +
+		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, slow_until, unsettled_after, created_at, deleted_at), " +
+			"INSERT (account_id, id, url, types, description, secret, after_sequence, slow_until), " +
+			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, slow_until, unsettled_after, deleted_at), " +
 			"DELETE",
 	},
 	// River reads and writes all columns of its tables.

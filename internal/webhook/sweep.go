@@ -29,31 +29,32 @@ var statuses = []string{"pending", "delivered", "failed"}
 // Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of
 // which the worker has stopped. It seals secrets with the first key of the vault, if they
 // are not, and deletes those whose grace is over. It works in small transactions, and in
-// none for a webhook that has nothing to do. Several processes may sweep at once. The error
+// none for a webhook that has nothing to do. An error keeps no other webhook from it. Several processes may sweep at once. The error
 // comes from the database, or tells which secrets do not open.
 func Sweep(ctx context.Context, database *postgres.DB, vault *Vault, now time.Time) error {
 	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
 	var lost lostSecrets
+	var failed error
 	for {
 		rows, err := db.New(database).WebhooksToSweep(ctx, page)
 		if err != nil {
-			return fmt.Errorf("webhook: sweeping: %w", err)
+			return errors.Join(failed, fmt.Errorf("webhook: sweeping: %w", err))
 		}
 		for _, row := range rows {
 			if row.IsGone || row.HasOld {
 				if err := sweepOne(ctx, database, row, page.BeforeID); err != nil {
-					return fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err)
+					failed = errors.Join(failed, fmt.Errorf("webhook: sweeping the deliveries of %s: %w", row.ID, err))
 				}
 			}
 			if !row.IsGone {
 				if err := vault.reseal(ctx, db.New(database), row, &lost); err != nil {
-					return fmt.Errorf("webhook: sealing the secret of %s: %w", row.ID, err)
+					failed = errors.Join(failed, fmt.Errorf("webhook: sealing the secret of %s: %w", row.ID, err))
 				}
 			}
 			page.AfterAccount, page.AfterID = row.AccountID, row.ID
 		}
-		if len(rows) < sweepPage {
-			return lost.err()
+		if len(rows) < sweepPage || ctx.Err() != nil {
+			return errors.Join(failed, lost.err())
 		}
 	}
 }
