@@ -10,6 +10,18 @@ import (
 	"time"
 )
 
+const clock = `-- name: Clock :one
+SELECT statement_timestamp()::timestamptz AS now
+`
+
+// Returns the time of the database.
+func (q *Queries) Clock(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, clock)
+	var now time.Time
+	err := row.Scan(&now)
+	return now, err
+}
+
 const deliveriesDue = `-- name: DeliveriesDue :many
 SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
        extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited, statement_timestamp()::timestamptz AS now

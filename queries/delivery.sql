@@ -290,6 +290,10 @@ WHERE m.status = 'queued'
 ORDER BY m.id, m.account_id
 LIMIT @page_size;
 
+-- name: Clock :one
+-- Returns the time of the database.
+SELECT statement_timestamp()::timestamptz AS now;
+
 -- name: MessageEvents :many
 -- Returns the events of messages.
 SELECT subject, sequence, nonce

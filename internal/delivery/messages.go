@@ -247,7 +247,11 @@ func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []s
 // expireMessages ends the messages for which no webhook has subscribed in time. It logs
 // errors.
 func (w *Worker) expireMessages(ctx context.Context) {
-	w.warn(ctx, "could not end messages that wait too long", w.expireBefore(ctx, time.Now().Add(-MessageExpiry)))
+	now, err := w.queries.Clock(ctx)
+	if err == nil {
+		err = w.expireBefore(ctx, now.Add(-MessageExpiry))
+	}
+	w.warn(ctx, "could not end messages that wait too long", err)
 }
 
 // expireBefore ends the messages from before a time to which no webhook subscribes. An
