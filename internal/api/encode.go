@@ -41,7 +41,7 @@ func encodePets(pets []pet) ([]byte, error) {
 // encode encodes the data of an event.
 func (a affected) encode() ([]byte, error) {
 	const usual = 256 // bytes of the data of an order
-	if a.Category != nil || a.Message != nil {
+	if a.Category != nil || a.Message != nil || a.Webhook != nil {
 		return httpjson.Encode(a)
 	}
 	data, separator := make([]byte, 0, usual), byte('{')
