@@ -38,8 +38,13 @@ func TestEncode(t *testing.T) {
 	orders := []order{{ID: math.MaxInt64, PetID: 2, Quantity: 3, Complete: true}, {ShipDate: &date}, {ShipDate: new(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, {ShipDate: &time.Time{}}}
 	item, rex := inventoryItem{PetID: 1, Quantity: 2, Status: "sold"}, pet{ID: 1, Name: `"Rex" <🐕>` + "\u2028", CategoryID: 2, Status: "available"}
 	data := []affected{
-		{Inventory: &item}, {Pet: &rex}, {Inventory: &item, Pet: &rex}, {Inventory: &inventoryItem{}, Pet: &pet{}},
-		{Category: &category{ID: 1, Name: "Dogs"}}, {Message: &message{ID: "msg", CreatedAt: date}, Pet: &rex},
+		{Inventory: &item},
+		{Pet: &rex},
+		{Inventory: &item, Pet: &rex},
+		{Inventory: &inventoryItem{}, Pet: &pet{}},
+		{Category: &category{ID: 1, Name: "Dogs"}},
+		{Message: &message{ID: "msg", CreatedAt: date}, Pet: &rex},
+		{Webhook: &disabledWebhook{ID: "wh", Types: []string{"*"}}},
 	}
 	for _, o := range orders {
 		got, err := encode(o)

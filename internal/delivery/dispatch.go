@@ -154,30 +154,35 @@ func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (
 	if after == end.LastSequence {
 		return locked, nil
 	}
-	last, err := w.dispatchTo(ctx, tx, accountID, webhooks, after, end.LastSequence)
+	last, err := w.dispatchTo(ctx, tx, webhooks, section{accountID, after, end.LastSequence})
 	if last < end.LastSequence {
 		return restNow, err
 	}
 	return locked, err
 }
 
-// dispatchTo adds the deliveries of a page of the events between two numbers to webhooks. It
-// returns the number of the last event of the page.
-func (w *Worker) dispatchTo(ctx context.Context, tx pgx.Tx, accountID int64, webhooks []db.DispatchLockRow, after, end int64) (last int64, err error) {
+// section is a section of the feed of an account: the events after a number, up to another.
+type section struct {
+	accountID, after, end int64
+}
+
+// dispatchTo adds the deliveries of the first page of a section to webhooks. It returns the
+// number of the last event of the page.
+func (w *Worker) dispatchTo(ctx context.Context, tx pgx.Tx, webhooks []db.DispatchLockRow, of section) (last int64, err error) {
 	queries := db.New(tx)
 	limit := page / len(webhooks)
-	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: accountID, AfterSequence: after, LastSequence: end, PageSize: int32(limit)}) //nolint:gosec // at most page
+	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: of.accountID, AfterSequence: of.after, LastSequence: of.end, PageSize: int32(limit)}) //nolint:gosec // at most page
 	if err != nil {
-		return end, err
+		return of.end, err
 	}
-	last = end
+	last = of.end
 	if len(events) == limit {
 		last = events[limit-1].Sequence
 	}
-	if err := w.addDeliveries(ctx, tx, accountID, webhooks, events); err != nil {
-		return end, err
+	if err := w.addDeliveries(ctx, tx, of.accountID, webhooks, events); err != nil {
+		return of.end, err
 	}
-	moved := db.DispatchMoveParams{AccountID: accountID, AfterSequence: last}
+	moved := db.DispatchMoveParams{AccountID: of.accountID, AfterSequence: last}
 	for _, to := range webhooks {
 		moved.Ids = append(moved.Ids, to.ID)
 	}

@@ -275,7 +275,8 @@ func (b *webhookBench) placeOrders(ctx context.Context, during time.Duration) er
 // measureBesideHanging measures the delay while many deliveries are due at a webhook of
 // another account whose endpoint never responds.
 func (b *webhookBench) measureBesideHanging(ctx context.Context) error {
-	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	var config net.ListenConfig
+	mute, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}

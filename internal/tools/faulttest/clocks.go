@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -166,9 +167,7 @@ func Now() Time {
 		return "", fmt.Errorf("%s does not contain %q; adapt row 41 to this version of Go", file, before)
 	}
 	replaced := map[string]string{file: text}
-	for name, planted := range f.program.replaced {
-		replaced[name] = planted
-	}
+	maps.Copy(replaced, f.program.replaced)
 	binary = filepath.Join(f.dir, "petstore-clock")
 	return binary, build(ctx, program{binary, replaced})
 }
