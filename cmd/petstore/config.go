@@ -59,6 +59,7 @@ type config struct {
 	WebhookProxy string         `env:"PETSTORE_WEBHOOK_PROXY"`
 	SecretKeys   []string       `env:"PETSTORE_SECRET_KEY"`
 	vault        *webhook.Vault // with SecretKeys
+	application  string         // the application_name of connections; empty: petstore
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`

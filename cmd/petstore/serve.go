@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -329,7 +330,7 @@ func startTracer(ctx context.Context, c config, log *slog.Logger) (tracer *telem
 // while the server is unreachable or starting. It then checks the session, so serve
 // does not start behind a connection pooler that drops settings.
 func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.QueryTracer) (*postgres.DB, error) {
-	database, err := postgres.Open(ctx, c.DatabaseURL, c.DBMaxConns, tracer)
+	database, err := postgres.OpenAs(ctx, cmp.Or(c.application, "petstore"), c.DatabaseURL, c.DBMaxConns, tracer)
 	if err != nil {
 		return nil, err
 	}

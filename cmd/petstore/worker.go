@@ -52,9 +52,10 @@ func work(ctx context.Context, c config, log *slog.Logger, admin net.Listener) e
 	if err != nil {
 		return err
 	}
-	defer worker.close()
+	stop := worker.start(ctx)
 	log.Info("delivering webhooks", "admin_address", addressOf(admin), "version", version())
-	worker.Run(ctx)
+	<-ctx.Done()
+	stop()
 	log.Info("shut down")
 	return nil
 }
@@ -69,19 +70,20 @@ type openedWorker struct {
 
 func (w *openedWorker) close() { w.pool.Close() }
 
-// start delivers until ctx ends or stop is called. Stop waits until the worker has ended,
-// and closes its connections.
+// start delivers until ctx ends or stop is called, and closes the connections. Stop waits
+// until that is done, but not longer than the grace after the end of ctx.
 func (w *openedWorker) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	expired, expire := context.WithCancel(context.Background())
+	context.AfterFunc(ctx, func() { time.AfterFunc(w.grace, expire) })
 	go func() {
-		defer close(ended)
+		defer expire()
 		w.Run(ctx)
+		w.close()
 	}()
 	return func() {
 		cancel()
-		within(w.grace, func() { <-ended })
-		w.close()
+		<-expired.Done()
 	}
 }
 
@@ -91,7 +93,7 @@ func (w *openedWorker) start(ctx context.Context) (stop func()) {
 // When it stops, requests in flight have as much time as those to the API.
 func openWorker(ctx context.Context, c config, options api.Options) (*openedWorker, error) {
 	direct := c
-	direct.DatabaseURL, direct.DBMaxConns = c.directURL(), delivery.Connections
+	direct.DatabaseURL, direct.DBMaxConns, direct.application = c.directURL(), delivery.Connections, "petstore worker"
 	statements := &telemetry.Statements{Log: options.Log, Slow: slowStatement}
 	pool, err := openDatabase(ctx, direct, options.Log, statements)
 	if err != nil {

@@ -88,9 +88,18 @@ type writers struct {
 // name several hosts. It does not connect, so it fails only if the URL is invalid.
 // The tracers see every statement.
 func Open(ctx context.Context, url string, maxConns int, tracers ...pgx.QueryTracer) (*DB, error) {
+	return OpenAs(ctx, sessionParameters["application_name"], url, maxConns, tracers...)
+}
+
+// OpenAs is [Open] with an application_name, which pg_stat_activity shows. A name in the URL
+// comes first.
+func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.QueryTracer) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	if named := config.ConnConfig.RuntimeParams; named["application_name"] == "" {
+		named["application_name"] = name
 	}
 	wanted := boundSession(config.ConnConfig)
 	forWrites := max(1, maxConns-keptForReads)
