@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -323,6 +324,22 @@ func TestConnectionsAreCounted(t *testing.T) {
 	b.until(func(open int, _ uint64) bool { return open == 0 })
 }
 
+// awaitConnections waits until the server has a number of connections, and returns its
+// metrics.
+func awaitConnections(t *testing.T, admin string, want int) string {
+	t.Helper()
+	line := fmt.Sprintf("\npetstore_http_connections %d\n", want)
+	for deadline := time.Now().Add(patience); ; {
+		metrics := read(t, admin+"/metrics")
+		if strings.Contains(metrics, line) {
+			return metrics
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the metrics do not contain %q", line)
+		}
+	}
+}
+
 // TestServeLimitsConnections covers the two variables, the metrics, and a shutdown
 // at the limit.
 func TestServeLimitsConnections(t *testing.T) {
@@ -348,6 +365,8 @@ func TestServeLimitsConnections(t *testing.T) {
 		p.Close()
 	}
 
+	awaitConnections(t, admin, 0) // the server closes one after 431 later than its client
+
 	var slow []*peer
 	for range 5 {
 		p := dialPeer(t, address)
@@ -360,13 +379,8 @@ func TestServeLimitsConnections(t *testing.T) {
 	p := dialPeer(t, address)
 	p.send("GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n")
 	p.want(http.StatusOK)
-	metrics := read(t, admin+"/metrics")
-	for _, want := range []string{"petstore_http_connections 2\n", "petstore_http_evicted_connections_total "} {
-		if !strings.Contains(metrics, "\n"+want) {
-			t.Errorf("the metrics do not contain %q", want)
-		}
-	}
-	if strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
+	metrics := awaitConnections(t, admin, 2)
+	if !strings.Contains(metrics, "\npetstore_http_evicted_connections_total ") || strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
 		t.Error("no connection was evicted")
 	}
 	if code := program.end(syscall.SIGTERM); code != 0 {
