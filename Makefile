@@ -56,7 +56,7 @@ generate: ## Generate db/ from queries/ and migrations/
 check: fmt vet lint generated tidy spec breaking test race browser ## Run most legs of CI; .ci/run runs all
 
 .PHONY: bench
-bench: ## Compare Petstore with its limits and with a plain handler, or with another commit (BASE=v1.0.0)
+bench: ## Compare Petstore with its limits and with a plain handler, or its CPU per request with another commit (BASE=v1.0.0)
 	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(BENCH_FLAGS)
 
 .PHONY: bench-report
@@ -74,6 +74,10 @@ reliability: ## Test what the service does when something fails (see docs/reliab
 .PHONY: reliability-faults
 reliability-faults: ## Plant mistakes in the program, which the rows of reliability must detect
 	go run ./internal/tools/faulttest -faults
+
+.PHONY: reliability-compile
+reliability-compile: ## Check that the program compiles with each of these mistakes
+	go run ./internal/tools/faulttest -compile
 
 .PHONY: image
 image: ## Build the container image petstore:dev
@@ -157,7 +161,7 @@ browser: ## Test the docs pages in a browser (needs Chromium and Node.js)
 
 .PHONY: race
 race: ## Run all tests with the race detector
-	go test -race ./...
+	go test -race -timeout 20m ./...
 
 .PHONY: engines
 engines: export POSTGRES18 := $(POSTGRES18)

@@ -524,14 +524,15 @@ WITH locked AS (
     FROM locked
     WHERE api_keys.account_id = $1
       AND api_keys.id = locked.id
-    RETURNING api_keys.id
+    RETURNING api_keys.account_id
 )
-SELECT pg_notify('api_keys', id::text)::text AS notified
+SELECT pg_notify('api_keys', 'account ' || account_id)::text AS notified
 FROM revoked
 `
 
-// Revokes all keys of an account and announces them, when the account is deleted. It
-// locks them in the order of [APIKeyLockAdmins], so that the two never deadlock.
+// Revokes all keys of an account, when the account is deleted. Their notifications are
+// equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins], so
+// that the two never deadlock.
 func (q *Queries) APIKeyRevokeAll(ctx context.Context, accountID int64) ([]string, error) {
 	rows, err := q.db.Query(ctx, aPIKeyRevokeAll, accountID)
 	if err != nil {

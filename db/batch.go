@@ -1844,8 +1844,6 @@ func (b *SandboxCountRowsBatchResults) Close() error {
 }
 
 const sandboxEnter = `-- name: SandboxEnter :batchexec
-
-
 SELECT pg_advisory_xact_lock(hashtextextended('store', $1::bigint))
 FROM account_state
 WHERE account_id = $1
@@ -1857,20 +1855,6 @@ type SandboxEnterBatchResults struct {
 	closed bool
 }
 
-// The statements of internal/groupcommit. The first batch of a group locks and reads,
-// the second one writes. No statement does both, which also suits a sharded cluster.
-//
-// The row in inventory is the lock of a pet: every transaction that changes the pet, its
-// stock or its orders locks that row first. So the rows that a later statement reads are
-// current and stay so until the transaction ends.
-//
-// ANY (ARRAY(SELECT unnest($1))), unnest((SELECT $1)) and generate_series(1, (SELECT $1))
-// hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
-// statement for few rows again each time, instead of keeping a generic plan.
-// An insert of several rows takes account_id from account_state. So a sharded cluster sends
-// it to the shard of the account, instead of reading the rows on the coordinator and copying
-// them there. Every account has a row in account_state until the sweep has deleted the rest
-// of it. Without one, account_id would be NULL, and the insert fails.
 // Waits until no other request writes to the store of a sandbox, and locks it (see
 // queries/sandboxes.sql).
 func (q *Queries) SandboxEnter(ctx context.Context, accountID []int64) *SandboxEnterBatchResults {
@@ -1967,6 +1951,68 @@ func (b *SandboxIsClosedBatchResults) Close() error {
 	return b.br.Close()
 }
 
+const sandboxTryEnter = `-- name: SandboxTryEnter :batchmany
+SELECT pg_try_advisory_xact_lock(hashtextextended('store', $1::bigint))
+FROM account_state
+WHERE account_id = $1
+`
+
+type SandboxTryEnterBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+// Locks the store of a sandbox as [SandboxEnter]. Returns false if another request has
+// locked it or waits for it, so that the request that waits has its turn.
+func (q *Queries) SandboxTryEnter(ctx context.Context, accountID []int64) *SandboxTryEnterBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range accountID {
+		vals := []interface{}{
+			a,
+		}
+		batch.Queue(sandboxTryEnter, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &SandboxTryEnterBatchResults{br, len(accountID), false}
+}
+
+func (b *SandboxTryEnterBatchResults) Query(f func(int, []bool, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []bool{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var pg_try_advisory_xact_lock bool
+				if err := rows.Scan(&pg_try_advisory_xact_lock); err != nil {
+					return err
+				}
+				items = append(items, pg_try_advisory_xact_lock)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *SandboxTryEnterBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
 const standbyAwait = `-- name: StandbyAwait :batchexec
 SELECT pg_logical_emit_message(true, 'petstore', '')
 FROM account_state
@@ -2010,6 +2056,70 @@ func (b *StandbyAwaitBatchResults) Exec(f func(int, error)) {
 }
 
 func (b *StandbyAwaitBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const statementsLimit = `-- name: StatementsLimit :batchexec
+
+
+SELECT set_config('statement_timeout', least(
+	$1::bigint,
+	nullif(extract(epoch FROM current_setting('statement_timeout')::interval) * 1000, 0)::bigint
+)::text, true)
+`
+
+type StatementsLimitBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+// The statements of internal/groupcommit. The first batch of a group locks and reads,
+// the second one writes. No statement does both, which also suits a sharded cluster.
+//
+// The row in inventory is the lock of a pet: every transaction that changes the pet, its
+// stock or its orders locks that row first. So the rows that a later statement reads are
+// current and stay so until the transaction ends.
+//
+// ANY (ARRAY(SELECT unnest($1))), unnest((SELECT $1)) and generate_series(1, (SELECT $1))
+// hide the number of rows from the planner. With ANY ($1) and unnest($1), it would plan a
+// statement for few rows again each time, instead of keeping a generic plan.
+// An insert of several rows takes account_id from account_state. So a sharded cluster sends
+// it to the shard of the account, instead of reading the rows on the coordinator and copying
+// them there. Every account has a row in account_state until the sweep has deleted the rest
+// of it. Without one, account_id would be NULL, and the insert fails.
+// Limits each later statement of the transaction, unless the session has a lower limit. PostgreSQL
+// writes its value with a unit of an interval, such as 5s or 500ms; 0 is no limit.
+func (q *Queries) StatementsLimit(ctx context.Context, milliseconds []int64) *StatementsLimitBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range milliseconds {
+		vals := []interface{}{
+			a,
+		}
+		batch.Queue(statementsLimit, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StatementsLimitBatchResults{br, len(milliseconds), false}
+}
+
+func (b *StatementsLimitBatchResults) Exec(f func(int, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		if b.closed {
+			if f != nil {
+				f(t, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		_, err := b.br.Exec()
+		if f != nil {
+			f(t, err)
+		}
+	}
+}
+
+func (b *StatementsLimitBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

@@ -23,20 +23,23 @@ func (q *Queries) Clock(ctx context.Context) (time.Time, error) {
 }
 
 const deliveriesDue = `-- name: DeliveriesDue :many
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at,
        extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited, statement_timestamp()::timestamptz AS now
 FROM webhook_deliveries
 WHERE account_id = $1
   AND webhook_id = $2
   AND status = 'pending'
   AND next_attempt_at <= statement_timestamp()
-ORDER BY next_attempt_at
-LIMIT (SELECT $3::int)
+  AND (next_attempt_at, id) > ($3::timestamptz, $4::text)
+ORDER BY next_attempt_at, id
+LIMIT (SELECT $5::int)
 `
 
 type DeliveriesDueParams struct {
 	AccountID int64
 	WebhookID string
+	AfterTime time.Time
+	AfterID   string
 	PageSize  int32
 }
 
@@ -47,13 +50,22 @@ type DeliveriesDueRow struct {
 	Type     string
 	Body     []byte
 	Attempts int32
+	DueAt    time.Time
 	Waited   float64
 	Now      time.Time
 }
 
-// Returns deliveries that are due at a webhook, the longest due first.
+// Returns deliveries that are due at a webhook, the longest due first. A page begins after
+// the last delivery of the page before. So it does not read the entries of the index again
+// that the page before has left behind.
 func (q *Queries) DeliveriesDue(ctx context.Context, arg DeliveriesDueParams) ([]DeliveriesDueRow, error) {
-	rows, err := q.db.Query(ctx, deliveriesDue, arg.AccountID, arg.WebhookID, arg.PageSize)
+	rows, err := q.db.Query(ctx, deliveriesDue,
+		arg.AccountID,
+		arg.WebhookID,
+		arg.AfterTime,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +80,71 @@ func (q *Queries) DeliveriesDue(ctx context.Context, arg DeliveriesDueParams) ([
 			&i.Type,
 			&i.Body,
 			&i.Attempts,
+			&i.DueAt,
 			&i.Waited,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deliveriesExpired = `-- name: DeliveriesExpired :many
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at, statement_timestamp()::timestamptz AS now
+FROM webhook_deliveries
+WHERE account_id = $1
+  AND webhook_id = $2
+  AND status = 'pending'
+  AND next_attempt_at <= statement_timestamp()
+  AND id < $3
+ORDER BY next_attempt_at, id
+LIMIT (SELECT $4::int)
+`
+
+type DeliveriesExpiredParams struct {
+	AccountID int64
+	WebhookID string
+	BeforeID  string
+	PageSize  int32
+}
+
+type DeliveriesExpiredRow struct {
+	ID       string
+	EventID  string
+	Sequence int64
+	Type     string
+	Attempts int32
+	DueAt    time.Time
+	Now      time.Time
+}
+
+// Returns deliveries that are due at a webhook which fails, and older than a time.
+func (q *Queries) DeliveriesExpired(ctx context.Context, arg DeliveriesExpiredParams) ([]DeliveriesExpiredRow, error) {
+	rows, err := q.db.Query(ctx, deliveriesExpired,
+		arg.AccountID,
+		arg.WebhookID,
+		arg.BeforeID,
+		arg.PageSize,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DeliveriesExpiredRow{}
+	for rows.Next() {
+		var i DeliveriesExpiredRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.EventID,
+			&i.Sequence,
+			&i.Type,
+			&i.Attempts,
+			&i.DueAt,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -108,25 +184,6 @@ func (q *Queries) DeliveriesInsert(ctx context.Context, arg DeliveriesInsertPara
 		arg.Types,
 		arg.AccountID,
 	)
-	return err
-}
-
-const deliveriesPostpone = `-- name: DeliveriesPostpone :exec
-UPDATE webhook_deliveries
-SET next_attempt_at = statement_timestamp() + interval '1 minute'
-WHERE account_id = $1
-  AND id = ANY ($2::text[])
-  AND next_attempt_at IS NOT NULL
-`
-
-type DeliveriesPostponeParams struct {
-	AccountID int64
-	Ids       []string
-}
-
-// Lets deliveries wait for a process that has the key of the secret. It counts no attempt.
-func (q *Queries) DeliveriesPostpone(ctx context.Context, arg DeliveriesPostponeParams) error {
-	_, err := q.db.Exec(ctx, deliveriesPostpone, arg.AccountID, arg.Ids)
 	return err
 }
 
@@ -224,15 +281,16 @@ func (q *Queries) DeliveryEvents(ctx context.Context, arg DeliveryEventsParams) 
 
 const dispatchAccounts = `-- name: DispatchAccounts :many
 
-SELECT w.account_id, max(s.last_sequence - w.after_sequence)::bigint AS undispatched
+SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
-WHERE w.status = 'enabled'
+JOIN accounts AS a ON a.id = w.account_id
+WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
   AND NOT s.closed
   AND w.account_id > $1
   AND ($2::boolean OR w.account_id = ANY ($3::bigint[]))
-GROUP BY w.account_id
-HAVING NOT $2 OR max(s.last_sequence - w.after_sequence) > 0
+GROUP BY w.account_id, a.id, a.parent_id
+HAVING NOT $2 OR max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT $4
 `
@@ -246,13 +304,15 @@ type DispatchAccountsParams struct {
 
 type DispatchAccountsRow struct {
 	AccountID    int64
+	PayerID      int64
 	Undispatched int64
 }
 
 // The worker of webhooks (internal/delivery). Transactions lock in this order: a webhook,
 // its deliveries, messages by id, and account_state.
-// Returns accounts that have an enabled webhook, and the number of events that one of them
-// has not got. With every, it returns only those with such events, but of all accounts.
+// Returns accounts that have a webhook to dispatch to, their payers, and the number of
+// events that one of the webhooks has not got. A disabled webhook gets the events from
+// before. With every, it returns only those with such events, but of all accounts.
 func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsParams) ([]DispatchAccountsRow, error) {
 	rows, err := q.db.Query(ctx, dispatchAccounts,
 		arg.AfterID,
@@ -267,7 +327,7 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 	items := []DispatchAccountsRow{}
 	for rows.Next() {
 		var i DispatchAccountsRow
-		if err := rows.Scan(&i.AccountID, &i.Undispatched); err != nil {
+		if err := rows.Scan(&i.AccountID, &i.PayerID, &i.Undispatched); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -279,7 +339,7 @@ func (q *Queries) DispatchAccounts(ctx context.Context, arg DispatchAccountsPara
 }
 
 const dispatchEnd = `-- name: DispatchEnd :one
-SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = $1 AND w.status = 'enabled') AS enabled
+SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = $1 AND (w.status = 'enabled' OR w.after_sequence < w.until_sequence)) AS webhooks
 FROM account_state AS s
 WHERE s.account_id = $1
   AND NOT s.closed
@@ -287,14 +347,14 @@ WHERE s.account_id = $1
 
 type DispatchEndRow struct {
 	LastSequence int64
-	Enabled      int64
+	Webhooks     int64
 }
 
-// Returns the end of the feed of an account, and how many enabled webhooks it has.
+// Returns the end of the feed of an account, and how many webhooks there are to dispatch to.
 func (q *Queries) DispatchEnd(ctx context.Context, accountID int64) (DispatchEndRow, error) {
 	row := q.db.QueryRow(ctx, dispatchEnd, accountID)
 	var i DispatchEndRow
-	err := row.Scan(&i.LastSequence, &i.Enabled)
+	err := row.Scan(&i.LastSequence, &i.Webhooks)
 	return i, err
 }
 
@@ -354,10 +414,12 @@ func (q *Queries) DispatchEvents(ctx context.Context, arg DispatchEventsParams) 
 }
 
 const dispatchLock = `-- name: DispatchLock :many
-SELECT id, types, after_sequence, (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow
+SELECT id, types, after_sequence, until_sequence, (status = 'enabled')::boolean AS is_enabled,
+       (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow,
+       (coalesce(lease_until <= statement_timestamp(), true) AND coalesce(retry_at <= statement_timestamp(), true))::boolean AS is_free
 FROM webhooks
 WHERE account_id = $1
-  AND status = 'enabled'
+  AND (status = 'enabled' OR after_sequence < until_sequence)
 ORDER BY id
 LIMIT 100
 FOR NO KEY UPDATE SKIP LOCKED
@@ -367,10 +429,14 @@ type DispatchLockRow struct {
 	ID            string
 	Types         []string
 	AfterSequence int64
+	UntilSequence *int64
+	IsEnabled     bool
 	IsSlow        bool
+	IsFree        bool
 }
 
-// Locks the enabled webhooks of an account, except those that somebody else has locked.
+// Locks the webhooks of an account to dispatch to, except those that somebody else has
+// locked. is_free: a process can claim the webhook.
 func (q *Queries) DispatchLock(ctx context.Context, accountID int64) ([]DispatchLockRow, error) {
 	rows, err := q.db.Query(ctx, dispatchLock, accountID)
 	if err != nil {
@@ -384,7 +450,10 @@ func (q *Queries) DispatchLock(ctx context.Context, accountID int64) ([]Dispatch
 			&i.ID,
 			&i.Types,
 			&i.AfterSequence,
+			&i.UntilSequence,
+			&i.IsEnabled,
 			&i.IsSlow,
+			&i.IsFree,
 		); err != nil {
 			return nil, err
 		}
@@ -398,7 +467,7 @@ func (q *Queries) DispatchLock(ctx context.Context, accountID int64) ([]Dispatch
 
 const dispatchMove = `-- name: DispatchMove :exec
 UPDATE webhooks
-SET after_sequence = $1
+SET after_sequence = least($1, until_sequence)
 WHERE account_id = $2
   AND after_sequence < $1
   AND id = ANY ($3::text[])
@@ -416,86 +485,17 @@ func (q *Queries) DispatchMove(ctx context.Context, arg DispatchMoveParams) erro
 	return err
 }
 
-const drainRest = `-- name: DrainRest :one
-SELECT (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
-    SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
-FROM webhooks AS w
-JOIN account_state AS s ON s.account_id = w.account_id
-WHERE w.account_id = $1
-  AND s.account_id = $1
-  AND w.id = $2
-  AND NOT s.closed
-`
-
-type DrainRestParams struct {
-	AccountID int64
-	ID        string
-}
-
-type DrainRestRow struct {
-	IsSlow  bool
-	HasMore bool
-}
-
-// Returns whether a webhook still has deliveries that are due.
-func (q *Queries) DrainRest(ctx context.Context, arg DrainRestParams) (DrainRestRow, error) {
-	row := q.db.QueryRow(ctx, drainRest, arg.AccountID, arg.ID)
-	var i DrainRestRow
-	err := row.Scan(&i.IsSlow, &i.HasMore)
-	return i, err
-}
-
-const drainWebhook = `-- name: DrainWebhook :one
-SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
-       (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
-FROM webhooks AS w
-JOIN account_state AS s ON s.account_id = w.account_id
-WHERE w.account_id = $1
-  AND s.account_id = $1
-  AND w.id = $2
-  AND NOT s.closed
-`
-
-type DrainWebhookParams struct {
-	AccountID int64
-	ID        string
-}
-
-type DrainWebhookRow struct {
-	URL            string
-	Types          []string
-	Status         string
-	Secret         []byte
-	BothSecrets    bool
-	PreviousSecret []byte
-	IsSlow         bool
-}
-
-// Returns what the worker must know of a webhook.
-func (q *Queries) DrainWebhook(ctx context.Context, arg DrainWebhookParams) (DrainWebhookRow, error) {
-	row := q.db.QueryRow(ctx, drainWebhook, arg.AccountID, arg.ID)
-	var i DrainWebhookRow
-	err := row.Scan(
-		&i.URL,
-		&i.Types,
-		&i.Status,
-		&i.Secret,
-		&i.BothSecrets,
-		&i.PreviousSecret,
-		&i.IsSlow,
-	)
-	return i, err
-}
-
 const drainWebhooks = `-- name: DrainWebhooks :many
-SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+SELECT account_id, id, payer_id, is_failing, is_slow, is_free, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+    SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+           (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+           (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
+    JOIN accounts AS a ON a.id = w.account_id
     WHERE (w.account_id, w.id) > ($1::bigint, $2::text)
       AND NOT s.closed
       AND w.status = 'enabled'
@@ -514,12 +514,15 @@ type DrainWebhooksParams struct {
 type DrainWebhooksRow struct {
 	AccountID int64
 	ID        string
+	PayerID   int64
 	IsFailing bool
 	IsSlow    bool
+	IsFree    bool
 	DueFor    float64
 }
 
-// Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
+// Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
+// whether a process can claim the webhook.
 func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([]DrainWebhooksRow, error) {
 	rows, err := q.db.Query(ctx, drainWebhooks, arg.AfterAccount, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -532,8 +535,10 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 		if err := rows.Scan(
 			&i.AccountID,
 			&i.ID,
+			&i.PayerID,
 			&i.IsFailing,
 			&i.IsSlow,
+			&i.IsFree,
 			&i.DueFor,
 		); err != nil {
 			return nil, err
@@ -544,63 +549,6 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 		return nil, err
 	}
 	return items, nil
-}
-
-const jobsLive = `-- name: JobsLive :many
-SELECT (args->>'webhookId')::text AS webhook_id
-FROM river_job
-WHERE kind = 'webhook_drain'
-  AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
-LIMIT $1
-`
-
-// Returns webhooks that have a job.
-func (q *Queries) JobsLive(ctx context.Context, pageSize int32) ([]string, error) {
-	rows, err := q.db.Query(ctx, jobsLive, pageSize)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []string{}
-	for rows.Next() {
-		var webhook_id string
-		if err := rows.Scan(&webhook_id); err != nil {
-			return nil, err
-		}
-		items = append(items, webhook_id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobsRescue = `-- name: JobsRescue :exec
-UPDATE river_job
-SET state = 'discarded', finalized_at = statement_timestamp()
-WHERE kind = 'webhook_drain'
-  AND state = 'running'
-  AND attempted_at < statement_timestamp() - interval '15 seconds'
-`
-
-// Ends jobs whose process has not noted for 15 seconds that it is alive. The sweep adds new
-// ones. If the process lives after all, it finds that its job has ended.
-func (q *Queries) JobsRescue(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, jobsRescue)
-	return err
-}
-
-const jobsTouch = `-- name: JobsTouch :exec
-UPDATE river_job
-SET attempted_at = statement_timestamp()
-WHERE id IN (SELECT live.id FROM river_job AS live WHERE live.id = ANY ($1::bigint[]) AND live.state = 'running' FOR NO KEY UPDATE SKIP LOCKED)
-`
-
-// Notes that the process of jobs is alive.
-// It waits for no lock of a job that somebody ends or adds at this moment.
-func (q *Queries) JobsTouch(ctx context.Context, ids []int64) error {
-	_, err := q.db.Exec(ctx, jobsTouch, ids)
-	return err
 }
 
 const messageEvents = `-- name: MessageEvents :many
@@ -721,11 +669,12 @@ func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]M
 }
 
 const messagesExpired = `-- name: MessagesExpired :many
-SELECT m.account_id, m.id, EXISTS (
+SELECT m.account_id, m.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
 JOIN account_state AS s ON s.account_id = m.account_id
+JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
   AND m.id < $1
   AND (m.id, m.account_id) > ($2::text, $3::bigint)
@@ -744,6 +693,7 @@ type MessagesExpiredParams struct {
 type MessagesExpiredRow struct {
 	AccountID     int64
 	ID            string
+	PayerID       int64
 	HasSubscriber bool
 }
 
@@ -763,7 +713,12 @@ func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams
 	items := []MessagesExpiredRow{}
 	for rows.Next() {
 		var i MessagesExpiredRow
-		if err := rows.Scan(&i.AccountID, &i.ID, &i.HasSubscriber); err != nil {
+		if err := rows.Scan(
+			&i.AccountID,
+			&i.ID,
+			&i.PayerID,
+			&i.HasSubscriber,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -919,12 +874,42 @@ func (q *Queries) MessagesUpdate(ctx context.Context, arg MessagesUpdateParams) 
 	return err
 }
 
+const webhookClaim = `-- name: WebhookClaim :one
+UPDATE webhooks AS w
+SET lease = w.lease + 1, lease_until = statement_timestamp() + interval '15 seconds'
+FROM account_state AS s
+WHERE w.account_id = $1
+  AND w.id = $2
+  AND s.account_id = $1
+  AND NOT s.closed
+  AND w.status = 'enabled'
+  AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
+  AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
+RETURNING w.lease
+`
+
+type WebhookClaimParams struct {
+	AccountID int64
+	ID        string
+}
+
+// Claims a webhook for a process, and returns the number of its lease. No row means that
+// another process delivers, or that nobody may at present.
+func (q *Queries) WebhookClaim(ctx context.Context, arg WebhookClaimParams) (int64, error) {
+	row := q.db.QueryRow(ctx, webhookClaim, arg.AccountID, arg.ID)
+	var lease int64
+	err := row.Scan(&lease)
+	return lease, err
+}
+
 const webhookDisable = `-- name: WebhookDisable :exec
 UPDATE webhooks
-SET status = 'disabled', disabled_reason = $1, unsettled_after = ''
-WHERE account_id = $2
-  AND id = $3
-  AND status = 'enabled'
+SET status = 'disabled', disabled_reason = $1, unsettled_after = '', until_sequence = account_state.last_sequence
+FROM account_state
+WHERE webhooks.account_id = $2
+  AND webhooks.id = $3
+  AND webhooks.status = 'enabled'
+  AND account_state.account_id = $2
 `
 
 type WebhookDisableParams struct {
@@ -933,46 +918,71 @@ type WebhookDisableParams struct {
 	ID        string
 }
 
-// Disables a webhook that does not accept events.
+// Disables a webhook that does not accept events. It gets deliveries of the events up to now.
 func (q *Queries) WebhookDisable(ctx context.Context, arg WebhookDisableParams) error {
 	_, err := q.db.Exec(ctx, webhookDisable, arg.Reason, arg.AccountID, arg.ID)
 	return err
 }
 
-const webhookHealth = `-- name: WebhookHealth :exec
-UPDATE webhooks
-SET slow_until = greatest(slow_until, $1::timestamptz),
-    failed_at = CASE WHEN $2::boolean THEN $3::timestamptz ELSE failed_at END,
-    failing_since = CASE
-        WHEN $4::boolean THEN NULL
-        WHEN NOT $2::boolean THEN failing_since
-        WHEN failing_since IS NOT NULL AND failed_at > $5::timestamptz THEN failing_since
-        ELSE $3
-    END
-WHERE account_id = $6
-  AND id = $7
+const webhookDue = `-- name: WebhookDue :one
+SELECT coalesce(a.parent_id, a.id)::bigint AS payer_id, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+       (w.status = 'enabled' AND coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true) AND EXISTS (
+           SELECT FROM webhook_deliveries AS d
+           WHERE d.account_id = $1 AND d.webhook_id = $2 AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS is_due
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
+WHERE w.account_id = $1
+  AND s.account_id = $1
+  AND w.id = $2
+  AND NOT s.closed
 `
 
-type WebhookHealthParams struct {
-	SlowUntil *time.Time
-	Failed    bool
-	At        time.Time
-	Succeeded bool
-	Lately    time.Time
+type WebhookDueParams struct {
 	AccountID int64
 	ID        string
 }
 
-// Notes whether the attempts at a webhook fail, and until when it counts as slow. The time is
-// that of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
-// CASE.
+type WebhookDueRow struct {
+	PayerID int64
+	IsSlow  bool
+	IsDue   bool
+}
+
+// Returns whether a process can claim a webhook that has deliveries that are due.
+func (q *Queries) WebhookDue(ctx context.Context, arg WebhookDueParams) (WebhookDueRow, error) {
+	row := q.db.QueryRow(ctx, webhookDue, arg.AccountID, arg.ID)
+	var i WebhookDueRow
+	err := row.Scan(&i.PayerID, &i.IsSlow, &i.IsDue)
+	return i, err
+}
+
+const webhookHealth = `-- name: WebhookHealth :exec
+UPDATE webhooks
+SET failures = $1,
+    failing_since = $2,
+    retry_at = $3,
+    slow_until = $4
+WHERE account_id = $5
+  AND id = $6
+`
+
+type WebhookHealthParams struct {
+	Failures     int32
+	FailingSince *time.Time
+	RetryAt      *time.Time
+	SlowUntil    *time.Time
+	AccountID    int64
+	ID           string
+}
+
+// Notes the state of a webhook after some attempts. The transaction must hold [WebhookLock].
 func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) error {
 	_, err := q.db.Exec(ctx, webhookHealth,
+		arg.Failures,
+		arg.FailingSince,
+		arg.RetryAt,
 		arg.SlowUntil,
-		arg.Failed,
-		arg.At,
-		arg.Succeeded,
-		arg.Lately,
 		arg.AccountID,
 		arg.ID,
 	)
@@ -980,9 +990,7 @@ func (q *Queries) WebhookHealth(ctx context.Context, arg WebhookHealthParams) er
 }
 
 const webhookLock = `-- name: WebhookLock :one
-SELECT status, types, after_sequence, unsettled_after, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
-       coalesce(slow_until > statement_timestamp() + interval '5 minutes', false)::boolean AS is_known_slow,
-       coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
+SELECT status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
 FROM webhooks
 WHERE account_id = $1
   AND id = $2
@@ -999,16 +1007,16 @@ type WebhookLockRow struct {
 	Types          []string
 	AfterSequence  int64
 	UnsettledAfter *string
-	IsFailing      bool
+	Lease          int64
+	Failures       int32
+	FailingSince   *time.Time
+	RetryAt        *time.Time
+	SlowUntil      *time.Time
 	Now            time.Time
-	IsKnownSlow    bool
-	IsGivenUp      bool
 }
 
 // Locks a webhook, so that the results of its deliveries are recorded one transaction after
-// the other. A webhook is given up if it has failed for 5 days, of which the last failure is
-// not older than 2. Attempts of a delivery are at most a day apart. So after a time without
-// events, the next event has its ten attempts.
+// the other.
 func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (WebhookLockRow, error) {
 	row := q.db.QueryRow(ctx, webhookLock, arg.AccountID, arg.ID)
 	var i WebhookLockRow
@@ -1017,12 +1025,37 @@ func (q *Queries) WebhookLock(ctx context.Context, arg WebhookLockParams) (Webho
 		&i.Types,
 		&i.AfterSequence,
 		&i.UnsettledAfter,
-		&i.IsFailing,
+		&i.Lease,
+		&i.Failures,
+		&i.FailingSince,
+		&i.RetryAt,
+		&i.SlowUntil,
 		&i.Now,
-		&i.IsKnownSlow,
-		&i.IsGivenUp,
 	)
 	return i, err
+}
+
+const webhookRelease = `-- name: WebhookRelease :execrows
+UPDATE webhooks
+SET lease_until = NULL
+WHERE account_id = $1
+  AND id = $2
+  AND lease = $3
+`
+
+type WebhookReleaseParams struct {
+	AccountID int64
+	ID        string
+	Lease     int64
+}
+
+// Ends the lease of a process. No row means that it has lost the lease.
+func (q *Queries) WebhookRelease(ctx context.Context, arg WebhookReleaseParams) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookRelease, arg.AccountID, arg.ID, arg.Lease)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const webhookSettle = `-- name: WebhookSettle :exec
@@ -1045,6 +1078,51 @@ func (q *Queries) WebhookSettle(ctx context.Context, arg WebhookSettleParams) er
 	return err
 }
 
+const webhookTarget = `-- name: WebhookTarget :one
+SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures, w.retry_at,
+       (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
+FROM webhooks AS w
+JOIN account_state AS s ON s.account_id = w.account_id
+WHERE w.account_id = $1
+  AND s.account_id = $1
+  AND w.id = $2
+  AND w.lease = $3
+  AND w.status = 'enabled'
+  AND NOT s.closed
+`
+
+type WebhookTargetParams struct {
+	AccountID int64
+	ID        string
+	Lease     int64
+}
+
+type WebhookTargetRow struct {
+	URL            string
+	Secret         []byte
+	BothSecrets    bool
+	PreviousSecret []byte
+	Failures       int32
+	RetryAt        *time.Time
+	IsSlow         bool
+}
+
+// Returns what a process must know of a webhook that it has claimed.
+func (q *Queries) WebhookTarget(ctx context.Context, arg WebhookTargetParams) (WebhookTargetRow, error) {
+	row := q.db.QueryRow(ctx, webhookTarget, arg.AccountID, arg.ID, arg.Lease)
+	var i WebhookTargetRow
+	err := row.Scan(
+		&i.URL,
+		&i.Secret,
+		&i.BothSecrets,
+		&i.PreviousSecret,
+		&i.Failures,
+		&i.RetryAt,
+		&i.IsSlow,
+	)
+	return i, err
+}
+
 const webhooksFailing = `-- name: WebhooksFailing :one
 SELECT count(*)
 FROM webhooks
@@ -1060,10 +1138,50 @@ func (q *Queries) WebhooksFailing(ctx context.Context) (int64, error) {
 	return count, err
 }
 
+const webhooksRenew = `-- name: WebhooksRenew :many
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+FROM (SELECT unnest($2::text[]) AS id, unnest($3::bigint[]) AS lease) AS mine
+WHERE webhooks.account_id = $1
+  AND webhooks.id = mine.id
+  AND webhooks.lease = mine.lease
+  AND webhooks.lease_until IS NOT NULL
+RETURNING webhooks.id
+`
+
+type WebhooksRenewParams struct {
+	AccountID int64
+	Ids       []string
+	Leases    []int64
+}
+
+// Renews leases of webhooks of an account, and returns the webhooks whose lease a process
+// still has.
+func (q *Queries) WebhooksRenew(ctx context.Context, arg WebhooksRenewParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, webhooksRenew, arg.AccountID, arg.Ids, arg.Leases)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webhooksToSettle = `-- name: WebhooksToSettle :many
-SELECT w.account_id, w.id
+SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
 WHERE w.unsettled_after IS NOT NULL
   AND (w.account_id, w.id) > ($1::bigint, $2::text)
   AND NOT s.closed
@@ -1080,6 +1198,7 @@ type WebhooksToSettleParams struct {
 type WebhooksToSettleRow struct {
 	AccountID int64
 	ID        string
+	PayerID   int64
 }
 
 // Returns webhooks to which messages that wait must be adapted.
@@ -1092,7 +1211,7 @@ func (q *Queries) WebhooksToSettle(ctx context.Context, arg WebhooksToSettlePara
 	items := []WebhooksToSettleRow{}
 	for rows.Next() {
 		var i WebhooksToSettleRow
-		if err := rows.Scan(&i.AccountID, &i.ID); err != nil {
+		if err := rows.Scan(&i.AccountID, &i.ID, &i.PayerID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

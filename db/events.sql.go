@@ -94,19 +94,6 @@ func (q *Queries) EventOldest(ctx context.Context, accountID int64) (EventOldest
 	return i, err
 }
 
-const eventsMaintain = `-- name: EventsMaintain :one
-SELECT maintain_events()
-`
-
-// Creates the partitions of the next weeks and drops those of more than 30 days ago. It
-// must run in a transaction, so that its limit of lock waits holds on all nodes of Citus.
-func (q *Queries) EventsMaintain(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, eventsMaintain)
-	var maintain_events int32
-	err := row.Scan(&maintain_events)
-	return maintain_events, err
-}
-
 const feedEnd = `-- name: FeedEnd :one
 
 SELECT last_sequence, last_nonce

@@ -142,27 +142,58 @@ func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams
 	return items, nil
 }
 
-const faultCount = `-- name: FaultCount :one
+const faultCount = `-- name: FaultCount :many
 UPDATE sandbox_faults
-SET matched = matched + $1
-WHERE account_id = $2
-  AND id = $3
-RETURNING matched
+SET matched = sandbox_faults.matched + $1
+WHERE sandbox_faults.account_id = $2
+  AND sandbox_faults.id = ANY (ARRAY(SELECT unnest($3::bigint[])))
+  AND (sandbox_faults.id = $4 OR sandbox_faults.matched >= sandbox_faults.first)
+  AND (SELECT count(*)
+       FROM sandbox_faults AS f
+       WHERE f.account_id = $2
+         AND f.id = ANY (ARRAY(SELECT unnest($3)))
+         AND (f.id = $4 OR f.matched >= f.first)) = cardinality($3)
+RETURNING sandbox_faults.id, sandbox_faults.matched
 `
 
 type FaultCountParams struct {
 	Requests  int64
 	AccountID int64
-	ID        int64
+	Ids       []int64
+	OpenID    int64
 }
 
-// Counts matching requests and returns the number of the last one, from 1. No row
-// means that the rule has been replaced.
-func (q *Queries) FaultCount(ctx context.Context, arg FaultCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, faultCount, arg.Requests, arg.AccountID, arg.ID)
-	var matched int64
-	err := row.Scan(&matched)
-	return matched, err
+type FaultCountRow struct {
+	ID      int64
+	Matched int64
+}
+
+// Counts requests that match rules, of which all but the open one are used up. It returns
+// for each rule the number of the last request, from 1. It counts nothing and returns no row
+// if one of them has been replaced, or is not used up any more because of a reset.
+func (q *Queries) FaultCount(ctx context.Context, arg FaultCountParams) ([]FaultCountRow, error) {
+	rows, err := q.db.Query(ctx, faultCount,
+		arg.Requests,
+		arg.AccountID,
+		arg.Ids,
+		arg.OpenID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []FaultCountRow{}
+	for rows.Next() {
+		var i FaultCountRow
+		if err := rows.Scan(&i.ID, &i.Matched); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const faultCreate = `-- name: FaultCreate :exec
@@ -300,7 +331,7 @@ func (q *Queries) SandboxCountStored(ctx context.Context, parentID int64) (int64
 
 const sandboxCreate = `-- name: SandboxCreate :one
 INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES ($1::bigint, $2, $3::text, now() + make_interval(secs => $4::bigint))
+VALUES ($1::bigint, $2, $3::text, least(now() + make_interval(secs => $4::bigint), $5::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
 `
 
@@ -309,6 +340,7 @@ type SandboxCreateParams struct {
 	Name             string
 	Sample           string
 	ExpiresInSeconds int64
+	NotAfter         *time.Time
 }
 
 type SandboxCreateRow struct {
@@ -319,13 +351,15 @@ type SandboxCreateRow struct {
 	ExpiresAt *time.Time
 }
 
-// Call [AccountStateEnsure] in the same transaction.
+// The sandbox expires no later than not_after, if that is set. Call [AccountStateEnsure]
+// in the same transaction.
 func (q *Queries) SandboxCreate(ctx context.Context, arg SandboxCreateParams) (SandboxCreateRow, error) {
 	row := q.db.QueryRow(ctx, sandboxCreate,
 		arg.ParentID,
 		arg.Name,
 		arg.Sample,
 		arg.ExpiresInSeconds,
+		arg.NotAfter,
 	)
 	var i SandboxCreateRow
 	err := row.Scan(

@@ -16,21 +16,19 @@ FROM (
     SELECT
     FROM webhook_deliveries
     WHERE account_id = $1
-      AND webhook_id = $2
       AND status = 'pending'
-    LIMIT (SELECT $3::int)
+    LIMIT (SELECT $2::int)
 ) AS pending
 `
 
 type ReplayBacklogParams struct {
 	AccountID int64
-	WebhookID string
 	Most      int32
 }
 
-// Counts the pending deliveries of a webhook, up to a limit.
+// Counts the pending deliveries of an account, up to a limit.
 func (q *Queries) ReplayBacklog(ctx context.Context, arg ReplayBacklogParams) (int64, error) {
-	row := q.db.QueryRow(ctx, replayBacklog, arg.AccountID, arg.WebhookID, arg.Most)
+	row := q.db.QueryRow(ctx, replayBacklog, arg.AccountID, arg.Most)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -226,11 +224,10 @@ func (q *Queries) WebhookCount(ctx context.Context, accountID int64) (int64, err
 }
 
 const webhookCreate = `-- name: WebhookCreate :one
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, slow_until)
-SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence,
-       CASE WHEN $6::boolean THEN 'infinity'::timestamptz END
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
+SELECT account_state.account_id, $1, $2, $3::text[], $4, $5, account_state.last_sequence
 FROM account_state
-WHERE account_state.account_id = $7
+WHERE account_state.account_id = $6
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at
 `
 
@@ -240,7 +237,6 @@ type WebhookCreateParams struct {
 	Types       []string
 	Description *string
 	Secret      []byte
-	IsSandbox   bool
 	AccountID   int64
 }
 
@@ -255,8 +251,7 @@ type WebhookCreateRow struct {
 }
 
 // Creates a webhook that receives the events from now on. No row means that the account is
-// gone. Those of sandboxes are always among the slow ones, so an account cannot take the
-// places of others with its sandboxes. Citus needs the alias.
+// gone. Citus needs the alias.
 func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (WebhookCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookCreate,
 		arg.ID,
@@ -264,7 +259,6 @@ func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (W
 		arg.Types,
 		arg.Description,
 		arg.Secret,
-		arg.IsSandbox,
 		arg.AccountID,
 	)
 	var i WebhookCreateRow
@@ -282,7 +276,7 @@ func (q *Queries) WebhookCreate(ctx context.Context, arg WebhookCreateParams) (W
 
 const webhookDelete = `-- name: WebhookDelete :exec
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = ''
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = '', until_sequence = after_sequence
 WHERE account_id = $1
   AND id = $2
 `
@@ -650,6 +644,26 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 	return items, nil
 }
 
+const webhookProbe = `-- name: WebhookProbe :exec
+UPDATE webhooks
+SET retry_at = statement_timestamp()
+WHERE account_id = $1
+  AND id = $2
+  AND retry_at > statement_timestamp()
+`
+
+type WebhookProbeParams struct {
+	AccountID int64
+	ID        string
+}
+
+// Lets a request make the next attempt at a webhook that waits after failures. Deliveries
+// that the same transaction makes due afterwards come first.
+func (q *Queries) WebhookProbe(ctx context.Context, arg WebhookProbeParams) error {
+	_, err := q.db.Exec(ctx, webhookProbe, arg.AccountID, arg.ID)
+	return err
+}
+
 const webhookReseal = `-- name: WebhookReseal :exec
 UPDATE webhooks
 SET secret = $1,
@@ -771,7 +785,11 @@ SET url = $1,
     description = $3,
     status = $4,
     disabled_reason = $5,
-    after_sequence = CASE WHEN webhooks.status = 'disabled' AND $4 = 'enabled' THEN account_state.last_sequence ELSE webhooks.after_sequence END,
+    after_sequence = CASE WHEN webhooks.status = 'disabled' AND $4 = 'enabled' AND (webhooks.until_sequence IS NULL OR webhooks.after_sequence >= webhooks.until_sequence)
+        THEN account_state.last_sequence ELSE webhooks.after_sequence END,
+    until_sequence = CASE WHEN webhooks.status = $4 THEN webhooks.until_sequence WHEN $4 = 'disabled' THEN account_state.last_sequence END,
+    failures = CASE WHEN webhooks.status = $4 AND webhooks.url = $1 THEN webhooks.failures ELSE 0 END,
+    retry_at = CASE WHEN webhooks.status = $4 AND webhooks.url = $1 THEN webhooks.retry_at END,
     failing_since = CASE WHEN webhooks.status = $4 THEN webhooks.failing_since END,
     unsettled_after = CASE WHEN webhooks.status = $4 AND webhooks.types = $2 THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
@@ -801,8 +819,10 @@ type WebhookUpdateRow struct {
 	CreatedAt      time.Time
 }
 
-// Changes a webhook. One that is enabled again receives the events from now on. The
-// transaction must hold [WebhookGetLocked].
+// Changes a webhook. One that is disabled gets deliveries of the events up to now. One that
+// is enabled again receives the events from now on, unless it has not got those from before
+// it was disabled. A new URL has not failed yet. The transaction must hold
+// [WebhookGetLocked].
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (WebhookUpdateRow, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.URL,

@@ -52,7 +52,28 @@ $$;
 -- +goose StatementEnd
 
 -- Each partition has a week, from Monday 00:00 UTC. The role of serve may not create
--- tables, so this function runs with the rights of the role that migrates.
+-- tables, so maintain_events runs with the rights of the role that migrates.
+
+-- +goose StatementBegin
+CREATE FUNCTION event_partitions() RETURNS TABLE (partition_name text, bounds tstzrange)
+    LANGUAGE sql STABLE
+    SET timezone = 'UTC'
+    SET datestyle = 'ISO'
+AS $$
+-- Returns the partitions of events and the times of their rows. The default partition, which
+-- an operator may have added, has the bounds NULL. PostgreSQL reads the bounds in the target
+-- list, so it never reads those of other tables, which may be no times.
+SELECT child.relname::text,
+    CASE WHEN pg_get_expr(child.relpartbound, child.oid) <> 'DEFAULT' THEN tstzrange(
+        substring(pg_get_expr(child.relpartbound, child.oid) FROM 'FROM \(''([^'']+)''\)')::timestamptz,
+        substring(pg_get_expr(child.relpartbound, child.oid) FROM 'TO \(''([^'']+)''\)')::timestamptz)
+    END
+FROM pg_inherits
+JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+WHERE pg_inherits.inhparent = to_regclass('events')
+  AND NOT pg_inherits.inhdetachpending
+$$;
+-- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE FUNCTION maintain_events() RETURNS integer
@@ -61,12 +82,14 @@ CREATE FUNCTION maintain_events() RETURNS integer
     SET timezone = 'UTC'
     SET datestyle = 'ISO'
 AS $$
--- Creates the partitions of this week and the next four, and drops those whose last event
--- is older than 30 days. Returns how many it has created and dropped. Another process that
--- does the same makes it return 0.
+-- Creates the partitions that are missing for this week and the next four, and drops those
+-- whose last event is older than 30 days. Returns how many it has created and dropped. Another
+-- process that does the same makes it return 0. Partitions of an operator stay as they are,
+-- and those of this function fill the times between them.
 DECLARE
     this_week date := date_trunc('week', now())::date;
     week      date;
+    gap       tstzrange;
     part      text;
     changed   integer := 0;
 BEGIN
@@ -77,28 +100,44 @@ BEGIN
     -- Otherwise the locks on the coordinator could stay as long as a worker waits.
     SET LOCAL citus.propagate_set_commands = 'local';
     SET LOCAL lock_timeout = '200ms';
-    FOR week IN SELECT this_week + 7 * n FROM generate_series(0, 4) AS n LOOP
-        part := 'events_' || to_char(week, 'YYYYMMDD');
-        IF to_regclass(part) IS NULL THEN
+    FOR week, gap IN
+        SELECT weeks.week, unnest(tstzmultirange(tstzrange(weeks.week, weeks.week + 7)) - existing.bounds)
+        FROM (SELECT this_week + 7 * n AS week FROM generate_series(0, 4) AS n) AS weeks,
+             (SELECT coalesce(range_agg(event_partitions.bounds), '{}') AS bounds FROM event_partitions()) AS existing
+        ORDER BY 1
+    LOOP
+        part := 'events_' || to_char(lower(gap), 'YYYYMMDD');
+        WHILE to_regclass(part) IS NOT NULL LOOP -- a table that was detached, or begins on the same day
+            part := part || '_';
+        END LOOP;
+        BEGIN
             -- Attaching a table locks less of its parent than creating a partition.
             EXECUTE format('CREATE TABLE %I (LIKE events INCLUDING ALL)', part);
-            EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, week, week + 7);
+            EXECUTE format('ALTER TABLE events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, lower(gap), upper(gap));
             changed := changed + 1;
-        END IF;
+        EXCEPTION
+            WHEN check_violation THEN -- The default partition has events of the week.
+                RAISE WARNING 'events has no partition for %: %', gap, SQLERRM;
+            WHEN lock_not_available THEN
+                RAISE WARNING 'events has no partition for %: %', gap, SQLERRM;
+                EXIT; -- A transaction uses the default partition, or changes events. A later call goes on.
+        END;
     END LOOP;
     FOR part IN
-        SELECT child.relname
-        FROM pg_inherits
-        JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
-        WHERE pg_inherits.inhparent = to_regclass('events')
-          AND to_date(right(child.relname, 8), 'YYYYMMDD') + 7 + 30 <= current_date
-        ORDER BY child.relname
+        SELECT partition_name
+        FROM event_partitions()
+        WHERE partition_name ~ '^events_[0-9]{8}_*$' -- not those of an operator
+          AND upper(bounds) <= current_date - 30
+        ORDER BY partition_name
     LOOP
         BEGIN
             EXECUTE format('DROP TABLE %I', part);
             changed := changed + 1;
-        EXCEPTION WHEN lock_not_available THEN
-            EXIT; -- A transaction, such as that of a dump, uses the table. A later call drops it.
+        EXCEPTION
+            WHEN lock_not_available THEN
+                EXIT; -- A transaction, such as that of a dump, uses the table. A later call drops it.
+            WHEN insufficient_privilege OR dependent_objects_still_exist THEN -- an operator has created it, or a view
+                RAISE WARNING 'the old partition % of events stays: %', part, SQLERRM;
         END;
     END LOOP;
     RETURN changed;
@@ -106,10 +145,11 @@ END
 $$;
 -- +goose StatementEnd
 
--- The function must not find a table of another schema.
+-- The functions must not find a table of another schema.
 -- +goose StatementBegin
 DO $$
 BEGIN
+    EXECUTE format('ALTER FUNCTION event_partitions() SET search_path = %I, pg_temp', current_schema());
     EXECUTE format('ALTER FUNCTION maintain_events() SET search_path = %I, pg_temp', current_schema());
 END
 $$;
@@ -121,5 +161,6 @@ SELECT maintain_events();
 
 -- +goose Down
 DROP FUNCTION maintain_events();
+DROP FUNCTION event_partitions();
 DROP FUNCTION append_events(bigint, bigint, text[], text[], text[]);
 DROP TABLE events;

@@ -11,8 +11,12 @@ CREATE TABLE webhooks (
     previous_secret bytea,
     previous_until  timestamptz,
     after_sequence  bigint NOT NULL,
+    until_sequence  bigint,
+    lease           bigint NOT NULL DEFAULT 0,
+    lease_until     timestamptz,
+    failures        int    NOT NULL DEFAULT 0,
     failing_since   timestamptz,
-    failed_at       timestamptz,
+    retry_at        timestamptz,
     slow_until      timestamptz,
     unsettled_after text   COLLATE "C" DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT now(),
@@ -27,6 +31,7 @@ CREATE TABLE webhooks (
     CONSTRAINT webhooks_disabled_reason_check CHECK ((status = 'disabled') = (disabled_reason IS NOT NULL) AND disabled_reason IN ('manual', 'failing', 'gone')),
     CONSTRAINT webhooks_previous_check        CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
     CONSTRAINT webhooks_after_sequence_check  CHECK (after_sequence >= 0),
+    CONSTRAINT webhooks_failures_check        CHECK (failures >= 0),
     CONSTRAINT webhooks_deleted_at_check      CHECK (deleted_at IS NULL OR status = 'disabled')
 );
 
@@ -41,9 +46,13 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'manual: by a request. failing: af
 COMMENT ON COLUMN webhooks.secret          IS 'The secret that signs, sealed under PETSTORE_SECRET_KEY if that was set (see internal/webhook).';
 COMMENT ON COLUMN webhooks.previous_secret IS 'The secret before the last rotation. It signs too until previous_until.';
 COMMENT ON COLUMN webhooks.after_sequence  IS 'The deliveries of the events up to this number are stored. Initially, and when the webhook is enabled, it is the newest number.';
+COMMENT ON COLUMN webhooks.until_sequence  IS 'The newest event when the webhook was disabled. Deliveries of the events up to this number are stored; NULL: the webhook is enabled.';
+COMMENT ON COLUMN webhooks.lease           IS 'The number of the last lease. A process that delivers records results only while this is its number.';
+COMMENT ON COLUMN webhooks.lease_until     IS 'Until when a process may deliver, unless it renews its lease; NULL: no process delivers.';
+COMMENT ON COLUMN webhooks.failures        IS 'The failed attempts in a row.';
 COMMENT ON COLUMN webhooks.failing_since   IS 'The first failed attempt after the last success, or after two days without a failure; NULL: the last attempt succeeded, or there was none.';
-COMMENT ON COLUMN webhooks.failed_at       IS 'The last failed attempt.';
-COMMENT ON COLUMN webhooks.slow_until      IS 'Until when the webhook has its place among the slow ones: ten minutes from its last slow attempt, and infinity for a sandbox.';
+COMMENT ON COLUMN webhooks.retry_at        IS 'Before this time, there is no attempt: the last failed attempt, and a pause after many failures; NULL: the last attempt succeeded, or there was none.';
+COMMENT ON COLUMN webhooks.slow_until      IS 'Until when the webhook has its place among the slow ones: ten minutes from its last slow attempt.';
 COMMENT ON COLUMN webhooks.unsettled_after IS 'The queued messages with greater ids are not adapted to the webhook yet. Empty after a change of the status or the types; NULL: all are adapted.';
 COMMENT ON COLUMN webhooks.deleted_at      IS 'When the webhook was deleted. The sweep deletes its deliveries and then the row.';
 

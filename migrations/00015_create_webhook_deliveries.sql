@@ -21,8 +21,8 @@ CREATE TABLE webhook_deliveries (
     CONSTRAINT webhook_deliveries_next_attempt_at_check CHECK ((status = 'pending') = (next_attempt_at IS NOT NULL))
 );
 
--- The deliveries that are due at an endpoint.
-CREATE INDEX webhook_deliveries_due_idx ON webhook_deliveries (account_id, webhook_id, next_attempt_at) WHERE status = 'pending';
+-- The deliveries that are due at an endpoint. The worker reads them page by page.
+CREATE INDEX webhook_deliveries_due_idx ON webhook_deliveries (account_id, webhook_id, next_attempt_at, id) WHERE status = 'pending';
 
 -- The deliveries of an endpoint with a status, newest first. A list of all of them merges
 -- the three statuses.

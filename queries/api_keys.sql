@@ -165,8 +165,9 @@ SELECT pg_notify('api_keys', id::text)::text AS notified
 FROM revoked;
 
 -- name: APIKeyRevokeAll :many
--- Revokes all keys of an account and announces them, when the account is deleted. It
--- locks them in the order of [APIKeyLockAdmins], so that the two never deadlock.
+-- Revokes all keys of an account, when the account is deleted. Their notifications are
+-- equal, so PostgreSQL sends one. It locks them in the order of [APIKeyLockAdmins], so
+-- that the two never deadlock.
 WITH locked AS (
     SELECT live.id
     FROM api_keys AS live
@@ -180,9 +181,9 @@ WITH locked AS (
     FROM locked
     WHERE api_keys.account_id = @account_id
       AND api_keys.id = locked.id
-    RETURNING api_keys.id
+    RETURNING api_keys.account_id
 )
-SELECT pg_notify('api_keys', id::text)::text AS notified
+SELECT pg_notify('api_keys', 'account ' || account_id)::text AS notified
 FROM revoked;
 
 -- name: APIKeyMarkUsed :exec

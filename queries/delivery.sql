@@ -2,29 +2,35 @@
 -- its deliveries, messages by id, and account_state.
 
 -- name: DispatchAccounts :many
--- Returns accounts that have an enabled webhook, and the number of events that one of them
--- has not got. With every, it returns only those with such events, but of all accounts.
-SELECT w.account_id, max(s.last_sequence - w.after_sequence)::bigint AS undispatched
+-- Returns accounts that have a webhook to dispatch to, their payers, and the number of
+-- events that one of the webhooks has not got. A disabled webhook gets the events from
+-- before. With every, it returns only those with such events, but of all accounts.
+SELECT w.account_id, coalesce(a.parent_id, a.id)::bigint AS payer_id, max(least(s.last_sequence, w.until_sequence) - w.after_sequence)::bigint AS undispatched
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
-WHERE w.status = 'enabled'
+JOIN accounts AS a ON a.id = w.account_id
+WHERE (w.status = 'enabled' OR w.after_sequence < w.until_sequence)
   AND NOT s.closed
   AND w.account_id > @after_id
   AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
-GROUP BY w.account_id
-HAVING NOT @every OR max(s.last_sequence - w.after_sequence) > 0
+GROUP BY w.account_id, a.id, a.parent_id
+HAVING NOT @every OR max(least(s.last_sequence, w.until_sequence) - w.after_sequence) > 0
 ORDER BY w.account_id
 LIMIT @page_size;
 
 -- name: DrainWebhooks :many
--- Returns webhooks with deliveries that are due, and how many seconds the oldest has been.
-SELECT account_id, id, is_failing, is_slow, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
+-- Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
+-- whether a process can claim the webhook.
+SELECT account_id, id, payer_id, is_failing, is_slow, is_free, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
-    SELECT w.account_id, w.id, (w.failing_since IS NOT NULL)::boolean AS is_failing, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+    SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
+           (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+           (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
             WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
+    JOIN accounts AS a ON a.id = w.account_id
     WHERE (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
       AND NOT s.closed
       AND w.status = 'enabled'
@@ -34,18 +40,21 @@ ORDER BY account_id, id
 LIMIT @page_size;
 
 -- name: DispatchLock :many
--- Locks the enabled webhooks of an account, except those that somebody else has locked.
-SELECT id, types, after_sequence, (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow
+-- Locks the webhooks of an account to dispatch to, except those that somebody else has
+-- locked. is_free: a process can claim the webhook.
+SELECT id, types, after_sequence, until_sequence, (status = 'enabled')::boolean AS is_enabled,
+       (coalesce(slow_until > statement_timestamp(), false) OR failing_since IS NOT NULL)::boolean AS is_slow,
+       (coalesce(lease_until <= statement_timestamp(), true) AND coalesce(retry_at <= statement_timestamp(), true))::boolean AS is_free
 FROM webhooks
 WHERE account_id = @account_id
-  AND status = 'enabled'
+  AND (status = 'enabled' OR after_sequence < until_sequence)
 ORDER BY id
 LIMIT 100
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: DispatchEnd :one
--- Returns the end of the feed of an account, and how many enabled webhooks it has.
-SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = @account_id AND w.status = 'enabled') AS enabled
+-- Returns the end of the feed of an account, and how many webhooks there are to dispatch to.
+SELECT s.last_sequence, (SELECT count(*) FROM webhooks AS w WHERE w.account_id = @account_id AND (w.status = 'enabled' OR w.after_sequence < w.until_sequence)) AS webhooks
 FROM account_state AS s
 WHERE s.account_id = @account_id
   AND NOT s.closed;
@@ -71,32 +80,72 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 -- name: DispatchMove :exec
 -- Notes which events the webhooks have got.
 UPDATE webhooks
-SET after_sequence = @after_sequence
+SET after_sequence = least(@after_sequence, until_sequence)
 WHERE account_id = @account_id
   AND after_sequence < @after_sequence
   AND id = ANY (@ids::text[]);
 
--- name: DrainWebhook :one
--- Returns what the worker must know of a webhook.
-SELECT w.url, w.types, w.status, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret,
+-- name: WebhookClaim :one
+-- Claims a webhook for a process, and returns the number of its lease. No row means that
+-- another process delivers, or that nobody may at present.
+UPDATE webhooks AS w
+SET lease = w.lease + 1, lease_until = statement_timestamp() + interval '15 seconds'
+FROM account_state AS s
+WHERE w.account_id = @account_id
+  AND w.id = @id
+  AND s.account_id = @account_id
+  AND NOT s.closed
+  AND w.status = 'enabled'
+  AND (w.lease_until IS NULL OR w.lease_until <= statement_timestamp())
+  AND (w.retry_at IS NULL OR w.retry_at <= statement_timestamp())
+RETURNING w.lease;
+
+-- name: WebhooksRenew :many
+-- Renews leases of webhooks of an account, and returns the webhooks whose lease a process
+-- still has.
+UPDATE webhooks
+SET lease_until = statement_timestamp() + interval '15 seconds'
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@leases::bigint[]) AS lease) AS mine
+WHERE webhooks.account_id = @account_id
+  AND webhooks.id = mine.id
+  AND webhooks.lease = mine.lease
+  AND webhooks.lease_until IS NOT NULL
+RETURNING webhooks.id;
+
+-- name: WebhookRelease :execrows
+-- Ends the lease of a process. No row means that it has lost the lease.
+UPDATE webhooks
+SET lease_until = NULL
+WHERE account_id = @account_id
+  AND id = @id
+  AND lease = @lease;
+
+-- name: WebhookTarget :one
+-- Returns what a process must know of a webhook that it has claimed.
+SELECT w.url, w.secret, coalesce(w.previous_until > statement_timestamp(), false)::boolean AS both_secrets, w.previous_secret, w.failures, w.retry_at,
        (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 WHERE w.account_id = @account_id
   AND s.account_id = @account_id
   AND w.id = @id
+  AND w.lease = @lease
+  AND w.status = 'enabled'
   AND NOT s.closed;
 
 -- name: DeliveriesDue :many
--- Returns deliveries that are due at a webhook, the longest due first.
-SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts,
+-- Returns deliveries that are due at a webhook, the longest due first. A page begins after
+-- the last delivery of the page before. So it does not read the entries of the index again
+-- that the page before has left behind.
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, body, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at,
        extract(epoch FROM statement_timestamp() - created_at)::float8 AS waited, statement_timestamp()::timestamptz AS now
 FROM webhook_deliveries
 WHERE account_id = @account_id
   AND webhook_id = @webhook_id
   AND status = 'pending'
   AND next_attempt_at <= statement_timestamp()
-ORDER BY next_attempt_at
+  AND (next_attempt_at, id) > (@after_time::timestamptz, @after_id::text)
+ORDER BY next_attempt_at, id
 LIMIT (SELECT @page_size::int);
 
 -- name: DeliveryEvents :many
@@ -107,13 +156,15 @@ WHERE account_id = @account_id
   AND sequence = ANY (@sequences::bigint[])
 LIMIT (SELECT @page_size::int);
 
--- name: DrainRest :one
--- Returns whether a webhook still has deliveries that are due.
-SELECT (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow, (w.status = 'enabled' AND EXISTS (
-    SELECT FROM webhook_deliveries AS d
-    WHERE d.account_id = @account_id AND d.webhook_id = @id AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS has_more
+-- name: WebhookDue :one
+-- Returns whether a process can claim a webhook that has deliveries that are due.
+SELECT coalesce(a.parent_id, a.id)::bigint AS payer_id, (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
+       (w.status = 'enabled' AND coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true) AND EXISTS (
+           SELECT FROM webhook_deliveries AS d
+           WHERE d.account_id = @account_id AND d.webhook_id = @id AND d.status = 'pending' AND d.next_attempt_at <= statement_timestamp()))::boolean AS is_due
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
 WHERE w.account_id = @account_id
   AND s.account_id = @account_id
   AND w.id = @id
@@ -121,12 +172,8 @@ WHERE w.account_id = @account_id
 
 -- name: WebhookLock :one
 -- Locks a webhook, so that the results of its deliveries are recorded one transaction after
--- the other. A webhook is given up if it has failed for 5 days, of which the last failure is
--- not older than 2. Attempts of a delivery are at most a day apart. So after a time without
--- events, the next event has its ten attempts.
-SELECT status, types, after_sequence, unsettled_after, (failing_since IS NOT NULL)::boolean AS is_failing, statement_timestamp()::timestamptz AS now,
-       coalesce(slow_until > statement_timestamp() + interval '5 minutes', false)::boolean AS is_known_slow,
-       coalesce(failing_since <= statement_timestamp() - interval '5 days' AND failed_at > statement_timestamp() - interval '2 days', false)::boolean AS is_given_up
+-- the other.
+SELECT status, types, after_sequence, unsettled_after, lease, failures, failing_since, retry_at, slow_until, statement_timestamp()::timestamptz AS now
 FROM webhooks
 WHERE account_id = @account_id
   AND id = @id
@@ -149,27 +196,25 @@ WHERE webhook_deliveries.account_id = @account_id
   AND webhook_deliveries.next_attempt_at IS NOT NULL
   AND jsonb_array_length(webhook_deliveries.attempts) = made.before;
 
--- name: DeliveriesPostpone :exec
--- Lets deliveries wait for a process that has the key of the secret. It counts no attempt.
-UPDATE webhook_deliveries
-SET next_attempt_at = statement_timestamp() + interval '1 minute'
+-- name: DeliveriesExpired :many
+-- Returns deliveries that are due at a webhook which fails, and older than a time.
+SELECT id, event_id, coalesce(sequence, 0)::bigint AS sequence, type, jsonb_array_length(attempts)::int AS attempts, coalesce(next_attempt_at, created_at)::timestamptz AS due_at, statement_timestamp()::timestamptz AS now
+FROM webhook_deliveries
 WHERE account_id = @account_id
-  AND id = ANY (@ids::text[])
-  AND next_attempt_at IS NOT NULL;
+  AND webhook_id = @webhook_id
+  AND status = 'pending'
+  AND next_attempt_at <= statement_timestamp()
+  AND id < @before_id
+ORDER BY next_attempt_at, id
+LIMIT (SELECT @page_size::int);
 
 -- name: WebhookHealth :exec
--- Notes whether the attempts at a webhook fail, and until when it counts as slow. The time is
--- that of [WebhookLock], and lately is 2 days before. Citus allows no function of the time in
--- CASE.
+-- Notes the state of a webhook after some attempts. The transaction must hold [WebhookLock].
 UPDATE webhooks
-SET slow_until = greatest(slow_until, sqlc.narg(slow_until)::timestamptz),
-    failed_at = CASE WHEN @failed::boolean THEN sqlc.arg(at)::timestamptz ELSE failed_at END,
-    failing_since = CASE
-        WHEN @succeeded::boolean THEN NULL
-        WHEN NOT @failed::boolean THEN failing_since
-        WHEN failing_since IS NOT NULL AND failed_at > sqlc.arg(lately)::timestamptz THEN failing_since
-        ELSE sqlc.arg(at)
-    END
+SET failures = @failures,
+    failing_since = sqlc.narg(failing_since),
+    retry_at = sqlc.narg(retry_at),
+    slow_until = sqlc.narg(slow_until)
 WHERE account_id = @account_id
   AND id = @id;
 
@@ -181,18 +226,21 @@ WHERE status = 'enabled'
   AND failing_since IS NOT NULL;
 
 -- name: WebhookDisable :exec
--- Disables a webhook that does not accept events.
+-- Disables a webhook that does not accept events. It gets deliveries of the events up to now.
 UPDATE webhooks
-SET status = 'disabled', disabled_reason = @reason, unsettled_after = ''
-WHERE account_id = @account_id
-  AND id = @id
-  AND status = 'enabled';
+SET status = 'disabled', disabled_reason = @reason, unsettled_after = '', until_sequence = account_state.last_sequence
+FROM account_state
+WHERE webhooks.account_id = @account_id
+  AND webhooks.id = @id
+  AND webhooks.status = 'enabled'
+  AND account_state.account_id = @account_id;
 
 -- name: WebhooksToSettle :many
 -- Returns webhooks to which messages that wait must be adapted.
-SELECT w.account_id, w.id
+SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
+JOIN accounts AS a ON a.id = w.account_id
 WHERE w.unsettled_after IS NOT NULL
   AND (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
   AND NOT s.closed
@@ -278,11 +326,12 @@ WHERE messages.account_id = @account_id
 -- name: MessagesExpired :many
 -- Returns queued messages whose ids are before one, of all accounts, oldest first, and
 -- whether a webhook subscribes to them.
-SELECT m.account_id, m.id, EXISTS (
+SELECT m.account_id, m.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
 JOIN account_state AS s ON s.account_id = m.account_id
+JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
   AND m.id < @before_id
   AND (m.id, m.account_id) > (@after_id::text, @after_account::bigint)
@@ -302,27 +351,3 @@ WHERE account_id = @account_id
   AND type = 'message.queued'
   AND subject = ANY (@subjects::text[])
 LIMIT (SELECT @page_size::int);
-
--- name: JobsTouch :exec
--- Notes that the process of jobs is alive.
--- It waits for no lock of a job that somebody ends or adds at this moment.
-UPDATE river_job
-SET attempted_at = statement_timestamp()
-WHERE id IN (SELECT live.id FROM river_job AS live WHERE live.id = ANY (@ids::bigint[]) AND live.state = 'running' FOR NO KEY UPDATE SKIP LOCKED);
-
--- name: JobsRescue :exec
--- Ends jobs whose process has not noted for 15 seconds that it is alive. The sweep adds new
--- ones. If the process lives after all, it finds that its job has ended.
-UPDATE river_job
-SET state = 'discarded', finalized_at = statement_timestamp()
-WHERE kind = 'webhook_drain'
-  AND state = 'running'
-  AND attempted_at < statement_timestamp() - interval '15 seconds';
-
--- name: JobsLive :many
--- Returns webhooks that have a job.
-SELECT (args->>'webhookId')::text AS webhook_id
-FROM river_job
-WHERE kind = 'webhook_drain'
-  AND state IN ('available', 'pending', 'retryable', 'running', 'scheduled')
-LIMIT @page_size;

@@ -33,11 +33,6 @@ WHERE account_id = @account_id
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
--- name: EventsMaintain :one
--- Creates the partitions of the next weeks and drops those of more than 30 days ago. It
--- must run in a transaction, so that its limit of lock waits holds on all nodes of Citus.
-SELECT maintain_events();
-
 -- name: StoreDeleteEvents :execrows
 -- Deletes a batch of the events of an account that is being deleted.
 DELETE FROM events

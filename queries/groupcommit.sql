@@ -14,10 +14,25 @@
 -- them there. Every account has a row in account_state until the sweep has deleted the rest
 -- of it. Without one, account_id would be NULL, and the insert fails.
 
+-- name: StatementsLimit :batchexec
+-- Limits each later statement of the transaction, unless the session has a lower limit. PostgreSQL
+-- writes its value with a unit of an interval, such as 5s or 500ms; 0 is no limit.
+SELECT set_config('statement_timeout', least(
+	@milliseconds::bigint,
+	nullif(extract(epoch FROM current_setting('statement_timeout')::interval) * 1000, 0)::bigint
+)::text, true);
+
 -- name: SandboxEnter :batchexec
 -- Waits until no other request writes to the store of a sandbox, and locks it (see
 -- queries/sandboxes.sql).
 SELECT pg_advisory_xact_lock(hashtextextended('store', @account_id::bigint))
+FROM account_state
+WHERE account_id = @account_id;
+
+-- name: SandboxTryEnter :batchmany
+-- Locks the store of a sandbox as [SandboxEnter]. Returns false if another request has
+-- locked it or waits for it, so that the request that waits has its turn.
+SELECT pg_try_advisory_xact_lock(hashtextextended('store', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 

@@ -42,9 +42,10 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: SandboxCreate :one
--- Call [AccountStateEnsure] in the same transaction.
+-- The sandbox expires no later than not_after, if that is set. Call [AccountStateEnsure]
+-- in the same transaction.
 INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES (@parent_id::bigint, @name, @sample::text, now() + make_interval(secs => @expires_in_seconds::bigint))
+VALUES (@parent_id::bigint, @name, @sample::text, least(now() + make_interval(secs => @expires_in_seconds::bigint), sqlc.narg(not_after)::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at;
 
 -- name: SandboxGet :one
@@ -192,14 +193,21 @@ LIMIT 20;
 INSERT INTO sandbox_faults (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed)
 VALUES (@account_id, @position, @operation, @effect, sqlc.narg(status), sqlc.narg(delay_ms), sqlc.narg(close_when), sqlc.narg(first), sqlc.narg(probability), sqlc.narg(seed));
 
--- name: FaultCount :one
--- Counts matching requests and returns the number of the last one, from 1. No row
--- means that the rule has been replaced.
+-- name: FaultCount :many
+-- Counts requests that match rules, of which all but the open one are used up. It returns
+-- for each rule the number of the last request, from 1. It counts nothing and returns no row
+-- if one of them has been replaced, or is not used up any more because of a reset.
 UPDATE sandbox_faults
-SET matched = matched + @requests
-WHERE account_id = @account_id
-  AND id = @id
-RETURNING matched;
+SET matched = sandbox_faults.matched + @requests
+WHERE sandbox_faults.account_id = @account_id
+  AND sandbox_faults.id = ANY (ARRAY(SELECT unnest(@ids::bigint[])))
+  AND (sandbox_faults.id = @open_id OR sandbox_faults.matched >= sandbox_faults.first)
+  AND (SELECT count(*)
+       FROM sandbox_faults AS f
+       WHERE f.account_id = @account_id
+         AND f.id = ANY (ARRAY(SELECT unnest(@ids)))
+         AND (f.id = @open_id OR f.matched >= f.first)) = cardinality(@ids)
+RETURNING sandbox_faults.id, sandbox_faults.matched;
 
 -- name: FaultRestart :exec
 -- Starts the counts of all rules again, when the sandbox is reset.

@@ -16,11 +16,9 @@ WHERE account_id = @account_id
 
 -- name: WebhookCreate :one
 -- Creates a webhook that receives the events from now on. No row means that the account is
--- gone. Those of sandboxes are always among the slow ones, so an account cannot take the
--- places of others with its sandboxes. Citus needs the alias.
-INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence, slow_until)
-SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence,
-       CASE WHEN @is_sandbox::boolean THEN 'infinity'::timestamptz END
+-- gone. Citus needs the alias.
+INSERT INTO webhooks AS w (account_id, id, url, types, description, secret, after_sequence)
+SELECT account_state.account_id, @id, @url, @types::text[], sqlc.narg(description), @secret, account_state.last_sequence
 FROM account_state
 WHERE account_state.account_id = @account_id
 RETURNING w.id, w.url, w.types, w.description, w.status, w.disabled_reason, w.created_at;
@@ -52,15 +50,21 @@ WHERE account_id = @account_id
 FOR NO KEY UPDATE;
 
 -- name: WebhookUpdate :one
--- Changes a webhook. One that is enabled again receives the events from now on. The
--- transaction must hold [WebhookGetLocked].
+-- Changes a webhook. One that is disabled gets deliveries of the events up to now. One that
+-- is enabled again receives the events from now on, unless it has not got those from before
+-- it was disabled. A new URL has not failed yet. The transaction must hold
+-- [WebhookGetLocked].
 UPDATE webhooks
 SET url = @url,
     types = @types::text[],
     description = sqlc.narg(description),
     status = @status,
     disabled_reason = sqlc.narg(disabled_reason),
-    after_sequence = CASE WHEN webhooks.status = 'disabled' AND @status = 'enabled' THEN account_state.last_sequence ELSE webhooks.after_sequence END,
+    after_sequence = CASE WHEN webhooks.status = 'disabled' AND @status = 'enabled' AND (webhooks.until_sequence IS NULL OR webhooks.after_sequence >= webhooks.until_sequence)
+        THEN account_state.last_sequence ELSE webhooks.after_sequence END,
+    until_sequence = CASE WHEN webhooks.status = @status THEN webhooks.until_sequence WHEN @status = 'disabled' THEN account_state.last_sequence END,
+    failures = CASE WHEN webhooks.status = @status AND webhooks.url = @url THEN webhooks.failures ELSE 0 END,
+    retry_at = CASE WHEN webhooks.status = @status AND webhooks.url = @url THEN webhooks.retry_at END,
     failing_since = CASE WHEN webhooks.status = @status THEN webhooks.failing_since END,
     unsettled_after = CASE WHEN webhooks.status = @status AND webhooks.types = @types THEN webhooks.unsettled_after ELSE '' END
 FROM account_state
@@ -69,10 +73,19 @@ WHERE webhooks.account_id = @account_id
   AND account_state.account_id = @account_id
 RETURNING webhooks.id, webhooks.url, webhooks.types, webhooks.description, webhooks.status, webhooks.disabled_reason, webhooks.created_at;
 
+-- name: WebhookProbe :exec
+-- Lets a request make the next attempt at a webhook that waits after failures. Deliveries
+-- that the same transaction makes due afterwards come first.
+UPDATE webhooks
+SET retry_at = statement_timestamp()
+WHERE account_id = @account_id
+  AND id = @id
+  AND retry_at > statement_timestamp();
+
 -- name: WebhookDelete :exec
 -- Marks a webhook as deleted. The sweep deletes its deliveries.
 UPDATE webhooks
-SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = ''
+SET deleted_at = statement_timestamp(), status = 'disabled', disabled_reason = 'manual', unsettled_after = '', until_sequence = after_sequence
 WHERE account_id = @account_id
   AND id = @id;
 
@@ -153,13 +166,12 @@ ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: ReplayBacklog :one
--- Counts the pending deliveries of a webhook, up to a limit.
+-- Counts the pending deliveries of an account, up to a limit.
 SELECT count(*)
 FROM (
     SELECT
     FROM webhook_deliveries
     WHERE account_id = @account_id
-      AND webhook_id = @webhook_id
       AND status = 'pending'
     LIMIT (SELECT @most::int)
 ) AS pending;

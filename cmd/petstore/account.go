@@ -216,15 +216,6 @@ func transact(ctx context.Context, database *postgres.DB, action func(context.Co
 	return err
 }
 
-// maintainEvents creates the partitions of events that are missing. Otherwise a command could
-// add no event to a database on which no server has run for weeks.
-func maintainEvents(ctx context.Context, database *postgres.DB) error {
-	return transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
-		_, err := queries.EventsMaintain(ctx)
-		return err
-	})
-}
-
 // printJSON prints a value as one line of JSON.
 func (p *program) printJSON(value any) error {
 	encoder := json.NewEncoder(p.stdout)

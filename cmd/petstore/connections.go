@@ -1,13 +1,17 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"petstore/internal/delivery"
+	"petstore/internal/ratelimit"
 )
 
 // ownDescriptors is the number of file descriptors that the process needs besides
@@ -15,42 +19,103 @@ import (
 // those of the Go runtime.
 const ownDescriptors = 64
 
+// spareShare is the part of all places, one in so many, that is protected when a new
+// connection needs a place: strangers keep a quarter of the places beside idle
+// connections of known clients, and a network keeps a quarter beside the strangers of
+// larger networks.
+const spareShare = 4
+
 // connections is a listener that limits its open connections. At the limit, a new
-// connection replaces the oldest one that waits for a request header: a new
-// connection, or an idle keep-alive one. If all connections have a request in
-// progress, Accept waits, and new connections wait in the backlog of the kernel.
+// connection replaces another one: a stranger, or an idle connection of a known client.
+// If all connections have a request with a known API key in progress, Accept waits, and
+// new connections wait in the backlog of the kernel.
 //
-// A request header can arrive just when its connection is closed. The client then
-// sees a closed connection without a response, as when an idle connection times
-// out. It can retry a GET or a request with an Idempotency-Key.
+// A connection is a stranger until the API key of its request is verified, also while it
+// sends a document or an error. So clients without a key cannot occupy all places. A
+// stranger that has got a part of a response is replaced before one that has not.
+//
+// A request can arrive just when its connection is closed. The client then sees a closed
+// connection without a response, as when an idle connection times out. It can retry a
+// GET or a request with an Idempotency-Key.
 type connections struct {
 	net.Listener
 	most int
 
-	mu      sync.Mutex
-	changed sync.Cond // a place is free or can be freed, or the listener is closed
-	open    int
-	closed  bool
-	evicted uint64
-	waiting connection // head of the ring of connections that wait for a header, oldest first
+	mu       sync.Mutex
+	changed  sync.Cond // a place is free or can be freed, or the listener is closed
+	open     int
+	ending   int // replaced connections that the http.Server has not closed yet
+	closed   bool
+	evicted  uint64
+	fresh    ring // strangers without a response
+	served   ring // strangers with a response
+	idle     ring // connections of known clients without a request
+	networks map[netip.Addr]*network
+	crowds   int // networks with more than their share
+}
+
+// network counts the strangers of a network.
+type network struct {
+	address   netip.Addr
+	strangers int
 }
 
 // connection is a connection that counts against the limit. It has the methods of
 // *net.TCPConn that net/http uses.
 type connection struct {
 	*net.TCPConn
-	of         *connections
-	counted    bool
-	next, prev *connection // nil unless the connection waits for a header
+	of              *connections
+	counted, ending bool
+	known           bool // the API key of the request in progress is verified
+	written         atomic.Bool
+	wide            atomic.Bool // the kernel may buffer [maxUnsent] bytes
+	network         *network    // while the connection is a stranger
+	in              *ring
+	next, prev      *connection // nil unless the connection is in a ring
+}
+
+// ring has connections that can be replaced, oldest first.
+type ring struct {
+	head connection
+	len  int
 }
 
 // limitConnections limits the open connections of a listener to most. The
-// http.Server must call track when the state of a connection changes.
+// http.Server must call track when the state of a connection changes, and
+// [connectionContext] for each connection.
 func limitConnections(listener net.Listener, most int) *connections {
-	c := &connections{Listener: listener, most: most}
+	c := &connections{Listener: listener, most: most, networks: map[netip.Addr]*network{}}
 	c.changed.L = &c.mu
-	c.waiting.next, c.waiting.prev = &c.waiting, &c.waiting
+	for _, r := range []*ring{&c.fresh, &c.served, &c.idle} {
+		r.head.next, r.head.prev = &r.head, &r.head
+	}
 	return c
+}
+
+// connectionKey is the key of the connection in the context of its requests.
+type connectionKey struct{}
+
+// connectionContext is the ConnContext hook of an http.Server.
+func connectionContext(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, conn)
+}
+
+// keepConnection protects the connection of a request with a verified API key until the
+// end of the request.
+func keepConnection(ctx context.Context) {
+	conn, ok := ctx.Value(connectionKey{}).(*connection)
+	if !ok {
+		return
+	}
+	conn.of.mu.Lock()
+	conn.known = true
+	conn.leave()
+	conn.of.mu.Unlock()
+	if !conn.wide.Swap(true) {
+		if raw, err := conn.SyscallConn(); err == nil {
+			_ = limitUnsent(raw, maxUnsent) // otherwise large responses take longer
+		}
+	}
 }
 
 // Accept returns the next connection after it has made room for it.
@@ -80,44 +145,128 @@ func (c *connections) Accept() (net.Conn, error) {
 func (c *connections) admit(conn *connection) (evicted *connection, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.open >= c.most && c.waiting.next == &c.waiting && !c.closed {
+	for !c.closed && c.open >= c.most && !c.canReplace() {
 		c.changed.Wait()
 	}
 	if c.closed {
 		return nil, false
 	}
 	if c.open >= c.most {
-		evicted = c.waiting.next
-		c.forget(evicted)
-		c.evicted++
+		evicted = c.replace()
 	}
 	conn.counted = true
 	c.open++
-	conn.insertBefore(&c.waiting)
+	conn.enter(&c.fresh)
 	return evicted, true
+}
+
+// canReplace reports whether a connection can be replaced. Handlers of replaced
+// connections end soon, but not at once, so there may not be many of them. The caller
+// holds the lock.
+func (c *connections) canReplace() bool {
+	return c.strangers()+c.idle.len > 0 && c.ending <= c.most/spareShare
+}
+
+// strangers returns the number of strangers. The caller holds the lock.
+func (c *connections) strangers() int { return c.fresh.len + c.served.len }
+
+// replace chooses the connection that a new one replaces, and stops counting it. The
+// caller holds the lock.
+func (c *connections) replace() *connection {
+	chosen := c.idle.head.next
+	if c.idle.len == 0 || c.strangers() > c.most/spareShare {
+		chosen = c.oldestStranger()
+		if chosen.written.Load() {
+			chosen.discard()
+		}
+	}
+	c.forget(chosen)
+	chosen.ending = true
+	c.ending++
+	c.evicted++
+	return chosen
+}
+
+// oldestStranger returns the stranger to replace: of the networks with more than their
+// share if there are any, with a response if there are any, and the oldest of these. The
+// caller holds the lock. There must be a stranger.
+func (c *connections) oldestStranger() *connection {
+	for conn := c.served.head.next; conn != &c.served.head; conn = conn.next {
+		if c.crowds == 0 || c.isCrowd(conn.network) {
+			return conn
+		}
+	}
+	oldest := c.fresh.head.next
+	for c.crowds > 0 && !c.isCrowd(oldest.network) {
+		oldest = oldest.next
+	}
+	return oldest
+}
+
+// isCrowd reports whether a network has more strangers than its share.
+func (c *connections) isCrowd(n *network) bool { return n.strangers > c.most/spareShare }
+
+// networkOf returns the network of an address, and adds it if it has no strangers. The
+// caller holds the lock.
+func (c *connections) networkOf(remote net.Addr) *network {
+	var address netip.Addr
+	if tcp, ok := remote.(*net.TCPAddr); ok {
+		address = ratelimit.Network(tcp.AddrPort().Addr())
+	}
+	n := c.networks[address]
+	if n == nil {
+		n = &network{address: address}
+		c.networks[address] = n
+	}
+	return n
+}
+
+// countStranger counts a stranger of a network, or forgets one. The caller holds the lock.
+func (c *connections) countStranger(n *network, change int) {
+	before := c.isCrowd(n)
+	n.strangers += change
+	switch after := c.isCrowd(n); {
+	case after && !before:
+		c.crowds++
+	case before && !after:
+		c.crowds--
+	}
+	if n.strangers == 0 {
+		delete(c.networks, n.address)
+	}
 }
 
 // forget stops counting a connection. The caller holds the lock.
 func (c *connections) forget(conn *connection) {
 	if conn.counted {
 		conn.counted = false
-		conn.unlink()
+		conn.leave()
 		c.open--
 	}
 }
 
-// track is the ConnState hook of an http.Server, which sets StateActive after it
-// has read a header and StateIdle after a response.
+// track is the ConnState hook of an http.Server, which sets StateActive when the header of
+// a request has arrived, and StateIdle after a response. Until the key of its next request
+// is verified, a connection of a known client is as if it had just become idle.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
 	tracked, ok := conn.(*connection)
-	if !ok || state != http.StateActive && state != http.StateIdle {
+	if !ok {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	tracked.unlink()
-	if state == http.StateIdle && tracked.counted {
-		tracked.insertBefore(&c.waiting)
+	switch {
+	case state == http.StateActive && tracked.in == &c.idle:
+		tracked.leave()
+		tracked.enter(&c.idle)
+	case state == http.StateIdle && tracked.counted:
+		tracked.leave()
+		if tracked.known {
+			tracked.enter(&c.idle)
+		} else {
+			tracked.enter(&c.served)
+		}
+		tracked.known = false
 		c.changed.Signal()
 	}
 }
@@ -144,10 +293,37 @@ func (c *connections) Close() error {
 	return c.Listener.Close()
 }
 
+// Write writes a part of a response.
+func (c *connection) Write(text []byte) (int, error) {
+	if !c.written.Swap(true) {
+		c.of.mu.Lock()
+		if c.in == &c.of.fresh {
+			c.leave()
+			c.enter(&c.of.served)
+		}
+		c.of.mu.Unlock()
+	}
+	written, err := c.TCPConn.Write(text)
+	if err != nil {
+		c.discard()
+	}
+	return written, err
+}
+
+// discard makes Close discard the part of a response that the client has not read yet.
+// Otherwise the kernel would keep it for minutes.
+func (c *connection) discard() {
+	_ = c.SetLinger(0) // fails only if the connection is closed
+}
+
 // Close closes the connection and frees its place.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	c.of.forget(c)
+	if c.ending {
+		c.ending = false
+		c.of.ending--
+	}
 	c.of.changed.Signal()
 	c.of.mu.Unlock()
 	return c.TCPConn.Close()
@@ -161,25 +337,39 @@ func (c *connection) CloseWrite() error {
 	err := c.TCPConn.CloseWrite()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	if c.counted && c.next == nil {
-		c.insertBefore(c.of.waiting.next)
+	if c.counted {
+		c.leave()
+		c.insert(&c.of.served, c.of.served.head.next)
 		c.of.changed.Signal()
 	}
 	return err
 }
 
-// insertBefore inserts the connection into a ring.
-func (c *connection) insertBefore(next *connection) {
-	c.next, c.prev = next, next.prev
+// enter makes the connection the newest of a ring. The caller holds the lock.
+func (c *connection) enter(r *ring) { c.insert(r, &r.head) }
+
+// insert inserts the connection into a ring, before another one. The caller holds the lock.
+func (c *connection) insert(r *ring, next *connection) {
+	c.in, c.next, c.prev = r, next, next.prev
 	c.next.prev, c.prev.next = c, c
+	r.len++
+	if r != &c.of.idle {
+		c.network = c.of.networkOf(c.RemoteAddr()) // the last stranger of a network removes it
+		c.of.countStranger(c.network, 1)
+	}
 }
 
-// unlink removes the connection from its ring, if it is in one.
-func (c *connection) unlink() {
-	if c.next != nil {
-		c.next.prev, c.prev.next = c.prev, c.next
-		c.next, c.prev = nil, nil
+// leave removes the connection from its ring, if it is in one. The caller holds the lock.
+func (c *connection) leave() {
+	if c.in == nil {
+		return
 	}
+	c.next.prev, c.prev.next = c.prev, c.next
+	c.in.len--
+	if c.in != &c.of.idle {
+		c.of.countStranger(c.network, -1)
+	}
+	c.in, c.next, c.prev = nil, nil, nil
 }
 
 // warnOfDescriptors logs a warning if the limit of open files is too low for the

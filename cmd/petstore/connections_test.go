@@ -37,7 +37,17 @@ func startBounded(t *testing.T, most int) *bounded {
 	b := &bounded{t: t, limited: limitConnections(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
 	b.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "" {
+				keepConnection(r.Context())
+			}
 			b.began <- r.URL.Path
+			if r.URL.Path == "/late" {
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now()) // the write then fails
+			}
+			if r.URL.Path == "/large" || r.URL.Path == "/late" {
+				_, _ = w.Write(make([]byte, 1<<20)) // the client does not read it
+				return
+			}
 			select {
 			case <-b.proceed:
 			case <-r.Context().Done():
@@ -45,6 +55,7 @@ func startBounded(t *testing.T, most int) *bounded {
 			_, _ = io.WriteString(w, r.URL.Path) // the client may be gone
 		}),
 		ConnState:         b.limited.track,
+		ConnContext:       connectionContext,
 		ReadHeaderTimeout: patience,
 		MaxHeaderBytes:    1, // plus headerSlop
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
@@ -170,7 +181,9 @@ func isTimeout(err error) bool {
 const (
 	halfHeader  = "GET /half HTTP/1.1\r\nHost: petstore\r\nX-"
 	restOfIt    = "Rest: x\r\n\r\n"
+	largeHeader = "GET /large HTTP/1.1\r\nHost: petstore\r\n\r\n"
 	wholeHeader = "GET /whole HTTP/1.1\r\nHost: petstore\r\n\r\n"
+	knownHeader = "GET /known HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer key\r\n\r\n"
 )
 
 func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
@@ -190,39 +203,49 @@ func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
 	b.wantEvicted(1)
 }
 
-// TestConnectionsIdleOnesAgeFromTheirLastResponse covers keep-alive connections.
-func TestConnectionsIdleOnesAgeFromTheirLastResponse(t *testing.T) {
-	t.Parallel()
-	b := startBounded(t, 2)
-	first, second := b.dial("", 1), b.dial("", 2)
-	first.send(wholeHeader)
-	b.handled("/whole")
-	b.finish()
-	first.want(http.StatusOK)
-	b.until(func(int, uint64) bool { // the response arrives before its connection is idle
+// untilNewest waits until the connection of a peer is the newest of a ring.
+func (b *bounded) untilNewest(r *ring, p *peer) {
+	b.t.Helper()
+	b.until(func(int, uint64) bool {
 		b.limited.mu.Lock()
 		defer b.limited.mu.Unlock()
-		return b.limited.waiting.prev.prev != &b.limited.waiting
+		return r.len > 0 && r.head.prev.RemoteAddr().String() == p.LocalAddr().String()
 	})
-	third := dialPeer(t, b.limited.Addr().String())
-	third.send(wholeHeader)
-	b.handled("/whole")
-	second.wantClosed()
-	b.finish()
-	third.want(http.StatusOK)
-	first.send(wholeHeader)
-	b.handled("/whole")
-	b.finish()
-	first.want(http.StatusOK)
+}
+
+// TestConnectionsWithResponseAreReplacedFirst: a stranger that has got a response is
+// replaced before one that waits for its first. Keep-alive connections age from their last
+// response.
+func TestConnectionsWithResponseAreReplacedFirst(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 3)
+	first, second, third := b.dial("", 1), b.dial("", 2), b.dial("", 3)
+	for _, p := range []*peer{third, second} {
+		p.send(wholeHeader)
+		b.handled("/whole")
+		b.finish()
+		p.want(http.StatusOK)
+		b.untilNewest(&b.limited.served, p) // the response arrives before its connection is idle
+	}
+	fourth := dialPeer(t, b.limited.Addr().String())
+	third.wantClosed()
+	for _, p := range []*peer{first, second, fourth} {
+		p.send(wholeHeader)
+		b.handled("/whole")
+		b.finish()
+		p.want(http.StatusOK)
+	}
 	b.wantEvicted(1)
 }
 
-func TestConnectionsWithRequestsAreKept(t *testing.T) {
+// TestConnectionsOfKnownClientsAreKept: a new connection waits while all others have a
+// request with a known key.
+func TestConnectionsOfKnownClientsAreKept(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 2)
-	busy := []*peer{b.dial(wholeHeader, 1), b.dial(wholeHeader, 2)}
-	b.handled("/whole")
-	b.handled("/whole")
+	busy := []*peer{b.dial(knownHeader, 1), b.dial(knownHeader, 2)}
+	b.handled("/known")
+	b.handled("/known")
 	newcomer := dialPeer(t, b.limited.Addr().String())
 	newcomer.send("GET /newcomer HTTP/1.1\r\nHost: petstore\r\n\r\n")
 	b.wantEvicted(0)
@@ -234,6 +257,206 @@ func TestConnectionsWithRequestsAreKept(t *testing.T) {
 		p.want(http.StatusOK)
 	}
 	b.wantEvicted(1)
+}
+
+// dialKnown connects when all places are taken, and sends a request with a known key.
+func (b *bounded) dialKnown() *peer {
+	b.t.Helper()
+	p := dialPeer(b.t, b.limited.Addr().String())
+	p.send(knownHeader)
+	b.handled("/known")
+	return p
+}
+
+// TestConnectionsOfStrangersAreReplaced: a request without a known key does not keep its
+// place while its handler runs.
+func TestConnectionsOfStrangersAreReplaced(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 2)
+	known := b.dial(knownHeader, 1)
+	b.handled("/known")
+	stranger := b.dial(wholeHeader, 2)
+	b.handled("/whole")
+	newcomer := b.dialKnown()
+	stranger.wantClosed()
+	b.untilEnded()
+	b.finish()
+	b.finish()
+	known.want(http.StatusOK)
+	newcomer.want(http.StatusOK)
+	b.wantEvicted(1)
+}
+
+// TestConnectionsOfSlowStrangersAreReplaced: a client without a key that sends many requests
+// and reads no response does not keep its place. The kernel keeps nothing for it.
+func TestConnectionsOfSlowStrangersAreReplaced(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	stranger := b.dial(strings.Repeat(largeHeader, 12), 1)
+	b.handled("/large")
+	b.until(func(int, uint64) bool { // the response has begun
+		b.limited.mu.Lock()
+		defer b.limited.mu.Unlock()
+		return b.limited.served.len > 0
+	})
+	newcomer := b.dialKnown()
+	stranger.wantReset()
+	b.untilEnded()
+	b.finish()
+	newcomer.want(http.StatusOK)
+	b.wantEvicted(1)
+}
+
+// untilEnded waits until the handlers of all replaced connections have ended.
+func (b *bounded) untilEnded() {
+	b.t.Helper()
+	b.until(func(int, uint64) bool {
+		b.limited.mu.Lock()
+		defer b.limited.mu.Unlock()
+		return b.limited.ending == 0
+	})
+}
+
+// wantReset reads everything and fails the test unless the server resets the connection.
+// Only then does the kernel keep nothing for a client that does not read.
+func (p *peer) wantReset() {
+	p.t.Helper()
+	if _, err := io.Copy(io.Discard, p.reader); !errors.Is(err, syscall.ECONNRESET) {
+		p.t.Errorf("the connection ends with %v, want a reset", err)
+	}
+}
+
+// TestConnectionsOfPipelinedRequestsAreKept: a known key protects its connection also if
+// the server has read the request together with the one before.
+func TestConnectionsOfPipelinedRequestsAreKept(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	pipelined := b.dial(knownHeader+knownHeader, 1)
+	b.handled("/known")
+	b.finish()
+	pipelined.want(http.StatusOK)
+	b.handled("/known")
+	newcomer := dialPeer(t, b.limited.Addr().String())
+	newcomer.send(wholeHeader)
+	b.untilAccepted()
+	b.wantEvicted(0)
+	b.finish()
+	pipelined.want(http.StatusOK)
+	b.handled("/whole")
+	b.finish()
+	newcomer.want(http.StatusOK)
+}
+
+// untilAccepted waits until the server has accepted all connections of the kernel.
+func (b *bounded) untilAccepted() {
+	b.t.Helper()
+	b.until(func(int, uint64) bool {
+		inner, _ := b.limited.Listener.(*listener) // created by startBounded
+		waits, err := inner.waits()
+		return err == nil && !waits
+	})
+}
+
+// TestConnectionsOfStrangersAreReplacedFirst: strangers replace an idle connection of a
+// known client only while they hold a quarter of the places at most.
+func TestConnectionsOfStrangersAreReplacedFirst(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 4)
+	var idle []*peer
+	for i := range 3 {
+		p := b.dial(knownHeader, i+1)
+		b.handled("/known")
+		b.finish()
+		p.want(http.StatusOK)
+		b.untilNewest(&b.limited.idle, p)
+		idle = append(idle, p)
+	}
+	stranger := b.dial(halfHeader, 4) // a quarter
+	second := dialPeer(t, b.limited.Addr().String())
+	idle[0].wantClosed()
+	third := dialPeer(t, b.limited.Addr().String()) // strangers have more than a quarter
+	stranger.wantClosed()
+	b.wantEvicted(2)
+	for _, p := range []*peer{idle[1], idle[2], second, third} {
+		p.send(knownHeader)
+		b.handled("/known")
+		b.finish()
+		p.want(http.StatusOK)
+	}
+}
+
+// TestConnectionsWithNewRequestsAreReplacedLast: while the key of the next request of a known
+// client is not verified yet, connections of known clients without a request go first.
+func TestConnectionsWithNewRequestsAreReplacedLast(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 4)
+	var idle []*peer
+	for i := range 4 {
+		p := b.dial(knownHeader, i+1)
+		b.handled("/known")
+		b.finish()
+		p.want(http.StatusOK)
+		b.untilNewest(&b.limited.idle, p)
+		idle = append(idle, p)
+	}
+	idle[0].send(wholeHeader) // the handler does not verify its key
+	b.handled("/whole")
+	b.untilNewest(&b.limited.idle, idle[0])
+	newcomer := b.dialKnown()
+	idle[1].wantClosed()
+	b.finish()
+	b.finish()
+	idle[0].want(http.StatusOK)
+	newcomer.want(http.StatusOK)
+	b.wantEvicted(1)
+}
+
+// TestConnectionsAreCountedByNetwork: a network has one count of its strangers, also after a
+// connection of it was known for a while.
+func TestConnectionsAreCountedByNetwork(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 4)
+	first := b.dial(knownHeader, 1)
+	b.handled("/known") // the network has no strangers
+	b.finish()
+	first.want(http.StatusOK)
+	b.untilNewest(&b.limited.idle, first)
+	second := b.dial("", 2)
+	first.send(wholeHeader)
+	b.handled("/whole")
+	b.finish()
+	first.want(http.StatusOK)
+	b.untilNewest(&b.limited.served, first)
+	wantNetwork := func(strangers, crowds int) {
+		t.Helper()
+		b.limited.mu.Lock()
+		defer b.limited.mu.Unlock()
+		got := 0
+		for _, n := range b.limited.networks {
+			got += n.strangers
+		}
+		if got != strangers || b.limited.crowds != crowds {
+			t.Errorf("%d strangers and %d crowds, want %d and %d", got, b.limited.crowds, strangers, crowds)
+		}
+	}
+	wantNetwork(2, 1)
+	second.Close()
+	b.until(func(open int, _ uint64) bool { return open == 1 })
+	wantNetwork(1, 0)
+	first.Close()
+	b.until(func(open int, _ uint64) bool { return open == 0 })
+	wantNetwork(0, 0)
+}
+
+// TestConnectionsWithoutReadersAreReset: if the write deadline of a response passes, the
+// kernel keeps nothing for the client.
+func TestConnectionsWithoutReadersAreReset(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	slow := b.dial(strings.Replace(largeHeader, "/large", "/late", 1), 1)
+	b.handled("/late")
+	b.until(func(open int, _ uint64) bool { return open == 0 })
+	slow.wantReset()
 }
 
 // TestConnectionsWithLongHeadersFillNothing: a rejected request does not keep its
@@ -261,14 +484,10 @@ func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 func TestConnectionsClose(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 1)
-	b.dial(wholeHeader, 1)
-	b.handled("/whole")
+	b.dial(knownHeader, 1)
+	b.handled("/known")
 	dialPeer(t, b.limited.Addr().String())
-	b.until(func(int, uint64) bool { // Accept has taken it from the kernel
-		inner, _ := b.limited.Listener.(*listener) // created by startBounded
-		waits, err := inner.waits()
-		return err == nil && !waits
-	})
+	b.untilAccepted()
 	if err := b.limited.Close(); err != nil {
 		t.Error(err)
 	}

@@ -31,7 +31,7 @@ func withReplica(environ []string) []string {
 	return environ
 }
 
-// replicaTransport makes every GET read on a standby that has the last write that the same
+// replicaTransport makes every GET of the tests read on a standby that has the last write that the same
 // server has acknowledged.
 type replicaTransport struct {
 	http.RoundTripper
@@ -67,7 +67,7 @@ func runWithReplica(run func() int, complete bool) int {
 		return run()
 	}
 	transport := &replicaTransport{RoundTripper: http.DefaultTransport}
-	http.DefaultTransport = transport
+	http.DefaultClient.Transport = transport // http.DefaultTransport stays: the program clones it
 	code := run()
 	fmt.Fprintf(os.Stderr, "%d reads had a consistency token\n", transport.applied.Load())
 	if code == 0 && complete && transport.applied.Load() == 0 {

@@ -179,6 +179,50 @@ func TestDatabaseSentences(t *testing.T) {
 	}
 }
 
+// TestPoolerSentences: serve ends at once with a sentence if a connection pooler refuses the
+// login, and waits while the pooler cannot reach the server. PgBouncer sends these messages,
+// all with the same SQLSTATE.
+func TestPoolerSentences(t *testing.T) {
+	t.Parallel()
+	const (
+		password = "; correct the user in DATABASE_URL, or the password there or in PGPASSWORD"
+		user     = "; correct the user in DATABASE_URL, or allow it in pg_hba.conf"
+		database = "; create it, or correct DATABASE_URL"
+		waits    = " (waited 1ms, see PETSTORE_STARTUP_WAIT)"
+	)
+	for message, want := range map[string]string{
+		"password authentication failed":                            password,
+		"SASL authentication failed":                                password,
+		`password authentication failed for user "shop"`:            password,
+		"no such user: shop":                                        password,
+		"empty password returned by client":                         password,
+		"server login failed: wrong password type":                  password,
+		"server login failed: FATAL password authentication failed": password,
+		`role "shop" is not permitted to log in`:                    user,
+		`role "shop" does not exist`:                                database,
+		`database "shop" does not exist`:                            database,
+		"no such database: shop":                                    database,
+		"server login has been failing, cached error: password authentication failed for user \"shop\" (server_login_retry)": password,
+
+		"server login has been failing, try again later (server_login_retry)":              waits,
+		"server login has been failing, cached error: connect failed (server_login_retry)": waits,
+		"server login failed: FATAL the database system is starting up":                    waits,
+		"pgbouncer cannot connect to server":                                               waits,
+		`too many connections for role "shop"`:                                             waits,
+		"query_wait_timeout":                                                               waits,
+	} {
+		t.Run(message, func(t *testing.T) {
+			t.Parallel()
+			address, wait := rejectLogins(t, "08P01", message), "10m" // longer than a test may take
+			if want == waits {
+				wait = "1ms"
+			}
+			environ := []string{"DATABASE_URL=postgres://shop:secret@" + address + "/shop?sslmode=disable", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_STARTUP_WAIT=" + wait}
+			wantSentence(t, environ, []string{"serve"}, false, "PostgreSQL at "+address+" refuses the connection: "+message+want)
+		})
+	}
+}
+
 // TestSilentDatabase: a server that accepts connections and sends nothing.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()

@@ -23,26 +23,49 @@ type listener struct {
 	draining atomic.Bool
 }
 
-// maxUnsent is the maximum number of unsent bytes of a response in the kernel. By
-// default it buffers megabytes, which no limit of the server covers
+// The maximum number of unsent bytes of a response in the kernel, for clients with a known
+// key and for others. By default it buffers megabytes, which no limit of the server covers
 // (docs/decisions/0008-limits.md).
-const maxUnsent = 128 << 10
+const (
+	maxUnsent         = 128 << 10
+	maxUnsentStranger = 16 << 10
+)
+
+// silenceLimit is the maximum time in which a client acknowledges nothing of the bytes that
+// it gets. No client has longer to read a response.
+const silenceLimit = writeTimeout
+
+// probeInterval is the time between two keepalive probes that the client does not
+// acknowledge. The first comes after 15 seconds without a packet.
+const probeInterval = 5 * time.Second
 
 // listen listens on the address that the variable sets.
 func listen(ctx context.Context, addr, variable string) (*listener, error) {
-	// Connections inherit the option from the listener.
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		err := raw.Control(func(fd uintptr) {
-			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
-		})
-		return errors.Join(err, failed)
-	}}
+	config := net.ListenConfig{
+		// Connections inherit the options from the listener.
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			var failed error
+			err := raw.Control(func(fd uintptr) {
+				failed = limitSilence(int(fd))
+			})
+			return errors.Join(err, failed, limitUnsent(raw, maxUnsentStranger))
+		},
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Interval: probeInterval},
+	}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %s; set %s to another address", addr, whyNotListening(err), variable)
 	}
 	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+}
+
+// limitUnsent limits the unsent bytes in the kernel.
+func limitUnsent(raw syscall.RawConn, most int) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, most)
+	})
+	return errors.Join(err, failed)
 }
 
 // whyNotListening explains briefly why listening failed.

@@ -737,6 +737,30 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
+// TestDevWithOlderData: dev says how to open data of another version of PostgreSQL.
+func TestDevWithOlderData(t *testing.T) {
+	t.Parallel()
+	dir := openDir(t)
+	data := filepath.Join(dir, devDir, "postgres", "data")
+	if err := errors.Join(os.MkdirAll(data, localpg.DirMode()), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("14\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // PostgreSQL refuses data of root
+		const nobody = 65534
+		if err := os.Chown(data, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := begin(t, dir, []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")}, "dev")
+	line := p.expect("made by PostgreSQL 14")
+	if !strings.Contains(line, "PETSTORE_PG_BIN") {
+		t.Errorf("dev says %q", line)
+	}
+	if code := p.wait(); code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestDevClosesItsFolder: dev restricts the permissions of a folder that an older
 // version created.
 func TestDevClosesItsFolder(t *testing.T) {

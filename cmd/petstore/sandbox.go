@@ -107,9 +107,6 @@ secret, which is the key.`,
 
 // createSandbox creates a sandbox of the account with a name.
 func createSandbox(ctx context.Context, database *postgres.DB, name string, sandbox account.NewSandbox) (made db.SandboxCreateRow, secret auth.Secret, err error) {
-	if err := maintainEvents(ctx, database); err != nil {
-		return made, secret, err
-	}
 	err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
 		owner, err := findAccount(ctx, queries, name)
 		if err != nil {
@@ -191,9 +188,6 @@ transaction. Its API keys and its faults stay. It does not ask for confirmation.
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				sandbox, err := findSandbox(ctx, db.New(database), args[0])
 				if err != nil {
-					return err
-				}
-				if err := maintainEvents(ctx, database); err != nil {
 					return err
 				}
 				err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {

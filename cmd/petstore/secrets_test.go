@@ -127,6 +127,13 @@ func TestPasswordIsNowhere(t *testing.T) {
 // It returns the address.
 func rejectPasswords(t *testing.T) string {
 	t.Helper()
+	return rejectLogins(t, "28P01", "password authentication failed")
+}
+
+// rejectLogins starts a server that asks for a password and rejects every one, with an
+// SQLSTATE and a message. It returns the address.
+func rejectLogins(t *testing.T, state, message string) string {
+	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +152,7 @@ func rejectPasswords(t *testing.T) string {
 		if _, err := server.Receive(); err != nil {
 			return err
 		}
-		server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
+		server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: state, Message: message})
 		return server.Flush()
 	}
 	go func() {

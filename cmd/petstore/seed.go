@@ -54,7 +54,7 @@ the account if it does not exist. The data is the same each time.`,
 // loadSample fills the store of an account, and creates the account if it does not
 // exist. The error is [seed.ErrNotEmpty] if the store has data.
 func loadSample(ctx context.Context, database *postgres.DB, name string, pets int, progress func(done, total int)) error {
-	if err := maintainEvents(ctx, database); err != nil {
+	if err := database.MaintainEvents(ctx); err != nil {
 		return err
 	}
 	var id int64

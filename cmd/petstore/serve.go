@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
@@ -37,12 +38,6 @@ const (
 
 	// maxRequestTimeout leaves time within writeTimeout to send the timeout error.
 	maxRequestTimeout = writeTimeout - 2*time.Second
-
-	// maxInFlight is the maximum number of requests in progress, of which one
-	// account may use a quarter. Both are more than a default pool serves at once:
-	// the others wait for a connection, for a second at most. The default
-	// PETSTORE_MAX_CONNECTIONS is lower than the total, so the quarter is the effective limit.
-	maxInFlight = 2560
 
 	// drainDelay is how long the server accepts connections after readiness starts
 	// to fail, and then how long the last connections have to send their request.
@@ -136,10 +131,12 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
 	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
+	options.Known = keepConnection
 	handler, deliver, err := newHandler(ctx, c, options)
 	if err != nil {
 		return err
 	}
+	_ = database.MaintainEvents(ctx) // before the server is ready; handler.MaintainEvents logs the error
 	defer deliver(ctx)()
 	stop := startBackground(ctx, c.closingTime(), append(maintenance(handler),
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
@@ -217,21 +214,21 @@ func apiOptions(c config) api.Options {
 		AccountLimit:   c.accountLimit(),
 		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
 		TrustedProxies: c.TrustedProxies,
-		MaxInFlight:    maxInFlight,
+		MaxInFlight:    int(admission.Requests.Total),
 		Egress:         c.guard(),
 		Vault:          c.vault,
 	}
 }
 
-// revocations returns the listener that makes the verifier forget its keys when one is
-// revoked. It connects to the URL, or to that of the database if it is empty.
+// revocations returns the listener that makes the verifier forget keys that change, and
+// all keys after a connect. It connects to the URL, or to the database if the URL is empty.
 func revocations(database *postgres.DB, url string, verifier *auth.Verifier, log *slog.Logger) *postgres.Listener {
 	return &postgres.Listener{
 		DB:        database,
 		URL:       url,
 		Channel:   auth.Channel,
 		Connected: verifier.Forget,
-		Heard:     func(string) { verifier.Forget() },
+		Heard:     verifier.Heard,
 		Alive:     verifier.Trust,
 		Log:       log,
 	}
@@ -261,6 +258,7 @@ func newHTTPServer(c config, handler http.Handler, limited *connections, log *sl
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
 		ConnState:         limited.track,
+		ConnContext:       connectionContext,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 
 		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *

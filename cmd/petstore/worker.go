@@ -88,8 +88,8 @@ func (w *openedWorker) start(ctx context.Context) (stop func()) {
 }
 
 // openWorker returns a worker with the settings of an API. Its pool connects without a
-// connection pooler if PETSTORE_DIRECT_URL says how, because River listens for
-// notifications.
+// connection pooler if PETSTORE_DIRECT_URL says how, so that it leaves the connections of
+// the pooler to requests.
 // When it stops, requests in flight have as much time as those to the API.
 func openWorker(ctx context.Context, c config, options api.Options) (*openedWorker, error) {
 	direct := c
@@ -99,14 +99,10 @@ func openWorker(ctx context.Context, c config, options api.Options) (*openedWork
 	if err != nil {
 		return nil, err
 	}
-	worker, err := delivery.New(delivery.Options{
+	worker := delivery.New(delivery.Options{
 		DB: pool, Client: options.Egress.Client(delivery.Timeout), Vault: options.Vault,
 		Disabled: api.WebhookDisabled, Announce: options.Announce,
 		Grace: c.requestGrace(), Metrics: options.Metrics, Log: options.Log,
 	})
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
 	return &openedWorker{worker, pool, c.requestGrace()}, nil
 }

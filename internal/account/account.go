@@ -89,6 +89,7 @@ type NewSandbox struct {
 	Name     string        // 1 to 100 code points
 	Sample   string        // SampleShop or SampleEmpty
 	Expiry   time.Duration // MinExpiry to MaxExpiry, in whole seconds
+	NotAfter *time.Time    // the latest time at which the sandbox expires; nil: none
 }
 
 // CreateSandbox creates a sandbox with its sample data, and an admin key that expires
@@ -100,7 +101,7 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 		return db.SandboxCreateRow{}, none, err
 	}
 	row, err := queries.SandboxCreate(ctx, db.SandboxCreateParams{
-		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresInSeconds: int64(sandbox.Expiry / time.Second),
+		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresInSeconds: int64(sandbox.Expiry / time.Second), NotAfter: sandbox.NotAfter,
 	})
 	if err != nil {
 		return row, none, fmt.Errorf("account: creating the sandbox: %w", err)

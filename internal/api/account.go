@@ -118,15 +118,23 @@ func (s *Server) apiKeyParams(in *input, creator auth.Identity) (auth.NewKey, er
 	if err := in.Err(); err != nil {
 		return auth.NewKey{}, err
 	}
-	switch {
-	case creator.ExpiresAt == nil:
-	case expiresAt == nil:
+	if expiresAt == nil {
 		expiresAt = creator.ExpiresAt
-	case expiresAt.After(*creator.ExpiresAt):
-		return auth.NewKey{}, errExpiryBeyondCreator
+	}
+	if err := checkExpiry(expiresAt, creator); err != nil {
+		return auth.NewKey{}, err
 	}
 	scope, err := auth.ParseScope(*scopeName)
 	return auth.NewKey{AccountID: creator.AccountID, Name: *name, Scope: scope, ExpiresAt: expiresAt}, err
+}
+
+// checkExpiry returns [errExpiryBeyondCreator] if a secret would work longer than the key
+// of the caller who receives it. Nil means forever.
+func checkExpiry(expiresAt *time.Time, caller auth.Identity) error {
+	if caller.ExpiresAt != nil && (expiresAt == nil || expiresAt.After(*caller.ExpiresAt)) {
+		return errExpiryBeyondCreator
+	}
+	return nil
 }
 
 // rotateAPIKey gives a key a new secret. This process forgets the old one before it
@@ -143,6 +151,9 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
 		row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
+		if err == nil {
+			err = checkExpiry(row.ExpiresAt, caller(c)) // which rolls the rotation back
+		}
 		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
@@ -154,7 +165,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	s.verifier.Forget()
+	s.verifier.ForgetKey(in.pathID)
 	recordKeyEvent(c, eventKeyRotated, in.pathID)
 	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
@@ -179,7 +190,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 		return err
 	}
 	if revoked {
-		s.verifier.Forget()
+		s.verifier.ForgetKey(id)
 		recordKeyEvent(c, eventKeyRevoked, id)
 	}
 	c.Status(http.StatusNoContent)

@@ -681,6 +681,38 @@ func TestRaceOfRotations(t *testing.T) {
 	}
 }
 
+// TestChangesOfOtherKeys: this process need not look up a key again because another key is
+// rotated or revoked, or a sandbox deleted.
+func TestChangesOfOtherKeys(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	other, key, sandbox := p.newKey("another", auth.Read), p.makeKey("x", "read"), p.newSandbox("x", "empty")
+	lookups := func() uint64 {
+		_, before := p.verifier.Lookups()
+		p.verifier.Trust()
+		if _, err := p.verifier.Verify(t.Context(), other, nil); err != nil {
+			t.Error(err)
+		}
+		_, after := p.verifier.Lookups()
+		return after - before
+	}
+	lookups()
+	wantNone := func(what string) {
+		t.Helper()
+		if got := lookups(); got != 0 {
+			t.Errorf("after %s: %d lookups of a key of another account, want 0", what, got)
+		}
+	}
+	for range 100 {
+		p.post(rotatePath(key.ID), nil).wantSecret()
+		wantNone("a rotation")
+	}
+	p.del(keyPath(key.ID)).want(204)
+	wantNone("a revocation")
+	p.del(sandbox.path()).want(204)
+	wantNone("the deletion of a sandbox")
+}
+
 // TestRaceOfRotateAndRevoke: in any order, no secret works in the end.
 func TestRaceOfRotateAndRevoke(t *testing.T) {
 	t.Parallel()

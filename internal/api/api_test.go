@@ -22,7 +22,6 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/egress"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/secretscan"
@@ -57,7 +56,7 @@ func start(t testing.TB) *petstore {
 // startOn starts a server on a database that may already have another server.
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
-	const maxConns = 8
+	const maxConns = 12 // as a server has at least by default
 	pool, err := postgres.Open(t.Context(), database.URL, maxConns)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +78,6 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 		Log:            slog.New(slog.NewJSONHandler(p.log, nil)),
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
-		Egress:         egress.New(egress.Options{Resolver: noResolver}),
 	}
 	if p.replica != nil {
 		options.Replicas = p.replica.replicas

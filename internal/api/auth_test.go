@@ -234,7 +234,7 @@ func (p *petstore) listen() {
 			default:
 			}
 		},
-		Heard: func(string) { p.verifier.Forget() },
+		Heard: p.verifier.Heard,
 		Alive: p.verifier.Trust,
 		Log:   slog.New(slog.DiscardHandler),
 	}

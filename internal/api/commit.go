@@ -24,7 +24,7 @@ func (s *Server) post(c *gin.Context, in *input, w groupcommit.Write) error {
 
 // commit runs a write and sends its response.
 func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
-	store := groupcommit.Store{AccountID: caller(c).AccountID, Sandbox: caller(c).IsSandbox()}
+	store := groupcommit.Store{AccountID: caller(c).AccountID, Sandbox: caller(c).IsSandbox(), Payer: caller(c).Payer()}
 	made, err := s.committer.Do(c.Request.Context(), store, &w)
 	switch {
 	case errors.Is(err, groupcommit.ErrKeyInUse):
@@ -38,14 +38,19 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 		c.Header("Idempotent-Replayed", "true")
 		s.metrics.Replayed()
 	} else {
-		s.Announce(store.AccountID)
-		if s.announce != nil {
-			s.announce(store.AccountID)
-		}
+		s.announceEvents(store.AccountID)
 	}
 	s.reportPosition(c, made.Position)
 	writeCommitted(c, made.Response)
 	return nil
+}
+
+// announceEvents wakes everybody who waits for the events of a commit of this process.
+func (s *Server) announceEvents(accountID int64) {
+	s.Announce(accountID)
+	if s.announce != nil {
+		s.announce(accountID)
+	}
 }
 
 // writeCommitted sends the response to a write. A 202 has no entity tag, because it does

@@ -59,6 +59,14 @@ func drainTime(size int64) time.Duration {
 	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
 }
 
+// limitDrain limits the time in which a client without a key must read a response of this
+// size in bytes.
+func limitDrain(c *gin.Context, size int) {
+	if limit := writeTimeout(c.Request.Context()); limit > 0 {
+		setWriteDeadline(c, min(limit, drainTime(int64(size))))
+	}
+}
+
 // writeList sends a page of a list. It sets headers only after the last possible
 // error, so that an error response has none of them.
 func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error {
@@ -79,10 +87,10 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 		encoded = s.compressor.compress(encoded)
 	}
 	payer, size := caller(c).Payer(), int64(len(encoded))
-	if err := grantError(s.limits.sending.Take(payer, size)); err != nil {
+	if err := s.limits.pageBytes.Take(c.Request.Context(), payer, size); err != nil {
 		return err
 	}
-	defer s.limits.sending.Give(payer, size)
+	defer s.limits.pageBytes.Give(payer, size)
 	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
 		setWriteDeadline(c, drainTime(size))
 	}
@@ -152,6 +160,7 @@ func (v variant) write(c *gin.Context, contentType string, zip bool) error {
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
+	limitDrain(c, len(v.text))
 	httpjson.Send(c.Writer, http.StatusOK, contentType, v.text)
 	return nil
 }

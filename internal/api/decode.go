@@ -123,7 +123,7 @@ func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
 	if size < 0 { // unknown
 		size = s.maxBodyBytes
 	}
-	arrived, err := s.limits.reserveBody(reservationOf(c), size)
+	arrived, err := s.limits.reserveBody(c.Request.Context(), reservationOf(c), size)
 	if err != nil {
 		return nil, err
 	}

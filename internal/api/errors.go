@@ -7,6 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/admission"
 	"petstore/internal/docs"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -53,7 +54,7 @@ var (
 	errTooManyAPIKeys = &httpjson.Error{Status: 409, Code: "too_many_api_keys", Message: "Your account has 100 live API keys, which is the maximum. Revoke one first."}
 
 	errTooManyWebhooks   = &httpjson.Error{Status: 409, Code: "too_many_webhooks", Message: "Your account has 20 webhooks, which is the maximum. Delete one first."}
-	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "The webhook has more than 100,000 pending deliveries. Wait until it has accepted some."}
+	errTooManyDeliveries = &httpjson.Error{Status: 409, Code: "too_many_deliveries", Message: "Your account has too many pending deliveries. Wait until its webhooks have accepted some."}
 	errWebhookDisabled   = &httpjson.Error{Status: 409, Code: "webhook_disabled", Message: "The webhook is disabled. Enable it first."}
 
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
@@ -63,13 +64,14 @@ var (
 
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
 	errIdempotencyKeyReused = &httpjson.Error{Status: 422, Code: "idempotency_key_reused", Message: "This Idempotency-Key was used for another path or body. Use a new key for each new request."}
-	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "`expiresAt` is after the expiry of your own API key. Send an earlier time, or use a key that expires later."}
+	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "The new secret would work longer than your own API key. Send an earlier expiry, or use a key that expires later."}
 	errURLNotAllowed        = &httpjson.Error{Status: 422, Code: "url_not_allowed", Message: "`url` is not allowed. Send an https URL with a public host."}
 	errUnknownPet           = &httpjson.Error{Status: 422, Code: "unknown_pet", Message: "The pet in petId does not exist. Create it first or send the id of another one."}
 
-	errRateLimited        = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
-	errAccountRateLimited = errRateLimited.WithMessage("The API keys of your account have sent too many requests together. Wait as long as Retry-After says.")
-	errTooManyFailures    = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
+	errRateLimited          = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
+	errAccountRateLimited   = errRateLimited.WithMessage("The API keys of your account have sent too many requests together. Wait as long as Retry-After says.")
+	errSandboxesRateLimited = errRateLimited.WithMessage("The sandboxes of your account have sent too many requests together. Wait as long as Retry-After says.")
+	errTooManyFailures      = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
 
 	errTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests in progress. Wait for their responses before you send more.", Header: [2]string{"Retry-After", "1"}}
 
@@ -126,7 +128,7 @@ var errorReference = describe(
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
 
 		{errTooManyWebhooks, "List the webhooks with `GET /webhooks`, and delete one that you do not need."},
-		{errTooManyDeliveries, "Wait until the webhook has accepted some of its deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them."},
+		{errTooManyDeliveries, "Wait until your webhooks have accepted some of their deliveries, and replay then. `GET /webhooks/{webhookId}/deliveries?status=pending` lists them. An account may have 100,000 pending deliveries before a replay, and a sandbox 1,000."},
 		{errWebhookDisabled, "Enable the webhook with `PATCH /webhooks/{webhookId}` and `{\"status\": \"enabled\"}`. Then retry."},
 
 		{errIdempotencyInProgress, "Wait as many seconds as `Retry-After` says. Then send the same request again to get its response."},
@@ -138,15 +140,15 @@ var errorReference = describe(
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
-		{errExpiryBeyondCreator, "Send an `expiresAt` no later than the expiry of the key in the request, which `GET /account` shows. Without `expiresAt`, the new key expires with that key."},
+		{errExpiryBeyondCreator, "A key creates or rotates no key, and creates no sandbox, that expires later than itself. `GET /account` shows its expiry. Without `expiresAt` or `expiresInSeconds`, a new key or sandbox expires no later than that. Rotate a key that expires later with one that lives as long."},
 		{errURLNotAllowed, "Send an `https` URL whose host has only public addresses, with port 443 or 8443 and without a user name or fragment. The operator of the server can allow other networks."},
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},
 
-		// errAccountRateLimited and errTooManyFailures have the same code.
-		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
+		// errAccountRateLimited, errSandboxesRateLimited and errTooManyFailures have the same code.
+		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 128 delayed requests and 8 MiB of unread lists. It may have one exact count or inventory summary at a time."},
+		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
 
 		{errInjected429, injectedRemedy},
 		{errInjected500, injectedRemedy},
@@ -178,24 +180,39 @@ func describe(remedies []remedy) []docs.Problem {
 // except an [httpjson.Error] comes from the database or is a bug, and its text is
 // not sent.
 func errorResponse(err error) *httpjson.Error {
-	if response, ok := errors.AsType[*httpjson.Error](err); ok {
+	response, ok := errors.AsType[*httpjson.Error](err)
+	switch {
+	case ok:
 		return response
-	}
-	if postgres.Unavailable(err) || errors.Is(err, context.Canceled) {
+	case errors.Is(err, admission.ErrShare):
+		return errTooManyConcurrent
+	case errors.Is(err, admission.ErrTotal):
+		return errOverloaded
+	case postgres.Unavailable(err), errors.Is(err, context.Canceled):
 		return errUnavailable
+	default:
+		return errInternal
 	}
-	return errInternal
 }
 
 // writeError sends the error response for err. Nothing else writes an error. It keeps
 // the cause of a 5xx for the log line of the request.
 func (s *Server) writeError(c *gin.Context, err error) {
 	response := errorResponse(err)
+	if response == errInternal && postgres.FromServer(err) {
+		// A statement that the schema has not learned yet may succeed after the migration.
+		if schema, checkErr := s.schema.check(c.Request.Context()); checkErr == nil && !schema.current {
+			response = errUnavailable
+		}
+	}
 	if response.Status >= http.StatusInternalServerError && !errors.Is(err, response) {
 		c.Set(causeKey, err)
 	}
 	if response.Code == errTooManyConcurrent.Code {
 		c.Set(limitKey, telemetry.ConcurrencyLimit)
+	}
+	if _, known := c.Get(identityKey); !known {
+		limitDrain(c, 0)
 	}
 	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
 }

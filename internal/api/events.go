@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/auth"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -24,6 +25,11 @@ const (
 	// eventWindow is the maximum number of events that one page looks through for those
 	// of some types. A page may have none, and its next page goes on after them.
 	eventWindow = 10_000
+	// eventsPerToken is the number of events, looked through, that count as one request.
+	eventsPerToken = 1000
+	// windowCost is the cost of a page that may look through all of its window. A request
+	// that waits, and a stream, pay it before they read on.
+	windowCost = eventWindow / eventsPerToken
 	// latest is the value of after that begins at the end of the feed.
 	latest = "latest"
 )
@@ -77,6 +83,7 @@ type feedPage struct {
 	events []apiEvent
 	next   event.ID // after which the next page begins
 	more   bool     // whether the feed had more events after next
+	looked int64    // the number of events that the query has looked through
 }
 
 // listEvents sends a page of the feed of the account, or streams it.
@@ -88,7 +95,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	if acceptsStream(c) {
 		return s.streamEvents(c, query)
 	}
-	page, err := s.readFeed(c.Request.Context(), query)
+	page, err := s.readFeed(c.Request.Context(), caller(c), query, 0)
 	if err != nil {
 		return err
 	}
@@ -151,23 +158,22 @@ func readFeedQuery(c *gin.Context) (*feedQuery, error) {
 const (
 	maintainEventsEvery = time.Hour
 	maintainEventsAgain = time.Minute
+	// eventsAhead is the time from now for which a run must leave a partition.
+	eventsAhead = 7 * 24 * time.Hour
 )
+
+// errNoPartition is logged if maintain_events created no partition.
+var errNoPartition = errors.New("maintain_events() created no partition of events; the log of PostgreSQL says why")
 
 // MaintainEvents creates the partitions of the next weeks for events, and drops those of
 // events older than 30 days, until the context ends.
 func (s *Server) MaintainEvents(ctx context.Context) {
 	for timer := time.NewTimer(maintainEventsEvery); ; {
-		next := maintainEventsEvery
-		_, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (int32, error) {
-			return db.New(tx).EventsMaintain(ctx)
-		})
-		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
-			s.log.LogAttrs(ctx, slog.LevelWarn, "could not maintain the partitions of events", slog.Any("error", err))
+		if s.maintainEvents(ctx) {
+			timer.Reset(maintainEventsEvery)
+		} else {
+			timer.Reset(maintainEventsAgain)
 		}
-		if err != nil {
-			next = maintainEventsAgain
-		}
-		timer.Reset(next)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -175,6 +181,22 @@ func (s *Server) MaintainEvents(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+// maintainEvents logs why events will have no partition in a week. It reports whether it
+// will have one.
+func (s *Server) maintainEvents(ctx context.Context) bool {
+	err := s.db.MaintainEvents(ctx)
+	if err == nil {
+		var fit bool
+		if fit, err = s.db.EventsFit(ctx, eventsAhead); err == nil && !fit {
+			err = errNoPartition
+		}
+	}
+	if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "could not maintain the partitions of events", slog.Any("error", err))
+	}
+	return err == nil
 }
 
 // newFeedReader shares the reading of a page of the feed among the requests for it.
@@ -185,13 +207,15 @@ func (s *Server) newFeedReader() *sharedRead[string, *feedQuery, feedPage] {
 	})
 }
 
-// readFeed reads a page of the feed. A replica may not have the event of the cursor yet, so
-// the primary decides whether the cursor has expired.
-func (s *Server) readFeed(ctx context.Context, q *feedQuery) (feedPage, error) {
+// readFeed reads a page of the feed, and charges the caller for the events that it has
+// looked through, except what it has paid before. A replica may not have the event of the
+// cursor yet, so the primary decides whether the cursor has expired.
+func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feedQuery, paid int) (feedPage, error) {
 	page, err := s.feedPages.Do(ctx, q.key(), q)
 	if failure, ok := errors.AsType[*httpjson.Error](err); ok && failure.Code == errCursorExpired.Code && postgres.ReaderOf(ctx) != nil {
-		return findEvents(ctx, s.queries, q)
+		page, err = findEvents(ctx, s.queries, q)
 	}
+	s.limits.charge(identity, int(page.looked/eventsPerToken)-paid)
 	return page, err
 }
 
@@ -252,6 +276,7 @@ func pageOf(rows []db.EventListRow, first int64, newest event.ID, q *feedQuery) 
 		}
 	}
 	page.more = page.next != newest
+	page.looked = page.next.Sequence - first
 	return page
 }
 

@@ -21,15 +21,12 @@ const (
 	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 	eventStream = "text/event-stream"
 
-	// Streams of all keys, and of one key.
-	maxStreams       = 1000
-	maxStreamsPerKey = 10
-
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
 	// heartbeat is the time without an event after which a stream sends its position or a
-	// comment. Proxies close a connection that is silent for longer.
-	heartbeat = 15 * time.Second
+	// comment. Proxies close a connection that is silent for longer. A client that has
+	// vanished does not acknowledge it, so the kernel closes the connection.
+	heartbeat = 10 * time.Second
 	// streamPage is the maximum number of events that a stream reads at a time.
 	streamPage = 50
 	// streamPause is the maximum time in which a client of a stream must read what the
@@ -66,7 +63,11 @@ func (page *feedPage) sight() sight {
 // returns an empty page after the time or when the server shuts down.
 func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait time.Duration) (feedPage, error) {
 	err := s.await(c, wait, page.sight(), func(ctx context.Context) (sight, error) {
-		next, err := s.readFeed(ctx, q.from(page.next))
+		paid := page.toPay()
+		if paid > 0 && !s.limits.pay(caller(c), paid) {
+			return sight{found: true}, nil // the client follows the link when it may again
+		}
+		next, err := s.readFeed(ctx, caller(c), q.from(page.next), paid)
 		if err == nil {
 			page = next
 		}
@@ -75,28 +76,37 @@ func (s *Server) awaitEvents(c *gin.Context, q *feedQuery, page feedPage, wait t
 	return page, err
 }
 
-// nextPage reads the page after another one for a stream.
-func (s *Server) nextPage(c *gin.Context, q *feedQuery, after event.ID) (page feedPage, err error) {
+// nextPage reads the page after another one for a stream, which has paid for it.
+func (s *Server) nextPage(c *gin.Context, q *feedQuery, after feedPage) (page feedPage, err error) {
 	err = s.look(c, func(ctx context.Context) error {
-		page, err = s.readFeed(ctx, q.from(after))
+		page, err = s.readFeed(ctx, caller(c), q.from(after.next), after.toPay())
 		return err
 	})
 	return page, err
+}
+
+// toPay returns the cost of the page after one that looked through many events; 0: it costs
+// nothing before it is read.
+func (page *feedPage) toPay() int {
+	if !page.more || page.looked < eventsPerToken {
+		return 0
+	}
+	return windowCost
 }
 
 // streamEvents sends the events of an account as they happen, until the client
 // disconnects, its key ends or the server shuts down.
 func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	q.limit = streamPage
-	page, err := s.readFeed(c.Request.Context(), q)
+	page, err := s.readFeed(c.Request.Context(), caller(c), q, 0)
 	if err != nil {
 		return err
 	}
-	key := caller(c).KeyID
-	if err := grantError(s.limits.streams.Take(key, 1)); err != nil {
+	payer := caller(c).Payer()
+	if err := s.limits.streams.Take(c.Request.Context(), payer, 1); err != nil {
 		return err
 	}
-	defer s.limits.streams.Give(key, 1)
+	defer s.limits.streams.Give(payer, 1)
 	s.leave(c)
 	header := c.Writer.Header()
 	header.Set("Content-Type", eventStream)
@@ -109,7 +119,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	s.metrics.StreamOpened()
 	defer s.metrics.StreamClosed()
 	defer countWait(c, time.Now())
-	stream := &stream{c: c, limits: s.limits, payer: caller(c).Payer(), now: s.now, pause: s.streamPause, sent: s.now()}
+	stream := &stream{c: c, limits: s.limits, payer: payer, now: s.now, pause: s.streamPause, sent: s.now()}
 	if q.after != nil {
 		stream.told = *q.after
 	}
@@ -120,10 +130,10 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	for stream.err == nil {
 		stream.sendEvents(page)
 		stream.keepAlive(page.next)
-		if s.shuttingDown.Load() || !page.more && !s.awaitStream(c, stream, q.account, page.next) || !s.keyWorks(c) {
+		if s.shuttingDown.Load() || !s.awaitMore(c, stream, q.account, page) || !s.keyWorks(c) {
 			break
 		}
-		if page, err = s.nextPage(c, q, page.next); err != nil {
+		if page, err = s.nextPage(c, q, page); err != nil {
 			break // the client connects again and gets the error
 		}
 	}
@@ -133,9 +143,24 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	return nil
 }
 
-// awaitStream waits until there may be events after a position. It reports false when the
+// awaitMore waits until a stream may read the page after another one. It reports false when
+// the stream must end.
+func (s *Server) awaitMore(c *gin.Context, stream *stream, account int64, page feedPage) bool {
+	if !page.more {
+		return s.awaitEvent(c, stream, account, page.next)
+	}
+	for cost := page.toPay(); cost > 0 && !s.limits.pay(caller(c), cost); {
+		if !pause(connectionOf(c), keyCheck) || s.shuttingDown.Load() || !s.keyWorks(c) {
+			return false
+		}
+		stream.keepAlive(page.next)
+	}
+	return true
+}
+
+// awaitEvent waits until there may be events after a position. It reports false when the
 // stream must end.
-func (s *Server) awaitStream(c *gin.Context, stream *stream, account int64, position event.ID) bool {
+func (s *Server) awaitEvent(c *gin.Context, stream *stream, account int64, position event.ID) bool {
 	for stream.err == nil && connectionOf(c).Err() == nil && !s.shuttingDown.Load() {
 		ctx, cancel := context.WithTimeout(connectionOf(c), keyCheck)
 		found := s.feed.Wait(ctx, account, position.Sequence)
@@ -210,10 +235,10 @@ func (s *stream) sendEvents(page feedPage) {
 // is one whose account has too many bytes on their way.
 func (s *stream) send(text string) {
 	size := int64(len(text))
-	if s.err = grantError(s.limits.sending.Take(s.payer, size)); s.err != nil {
+	if s.err = s.limits.pageBytes.Take(s.c.Request.Context(), s.payer, size); s.err != nil {
 		return
 	}
-	defer s.limits.sending.Give(s.payer, size)
+	defer s.limits.pageBytes.Give(s.payer, size)
 	setWriteDeadline(s.c, s.pause)
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()

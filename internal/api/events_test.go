@@ -553,25 +553,6 @@ func TestAcceptOfEvents(t *testing.T) {
 	}
 }
 
-// TestStreamLimit checks that a key has at most 10 streams, and others more.
-func TestStreamLimit(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	_, other := p.issue(auth.Read, nil)
-	for i := range 11 {
-		want := 200
-		if i == 10 {
-			want = 429
-		}
-		if got := p.stream("/events?after=latest"); got.status != want {
-			t.Errorf("stream %d: %d, want %d", i+1, got.status, want)
-		}
-	}
-	if got := p.as(other).stream("/events?after=latest"); got.status != 200 {
-		t.Errorf("a stream of another key: %d", got.status)
-	}
-}
-
 // TestStreamHoldsNoPlace checks that waiting requests leave all places to others.
 func TestStreamHoldsNoPlace(t *testing.T) {
 	t.Parallel()

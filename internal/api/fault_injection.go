@@ -11,7 +11,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/coalesce"
@@ -46,9 +45,9 @@ type faults struct {
 	mu    sync.Mutex // guards changes of cache that depend on an entry
 	cache *lru.Cache[int64, *cachedFaults]
 	reads *coalesce.Coalescer[int64, struct{}, []db.FaultListRow] // by account
-	// counts returns the number of a request among those that a rule counted, from 1, or 0
-	// if the rule has been replaced.
-	counts *coalesce.Coalescer[faultKey, struct{}, int64]
+	// counts returns for each rule the number of a request among all that it counted, from 1,
+	// or 0 if the rules have changed.
+	counts *coalesce.Coalescer[countedRules, struct{}, ruleNumbers]
 	// shuttingDown is closed when the server shuts down, which ends all delays.
 	shuttingDown chan struct{}
 }
@@ -60,11 +59,19 @@ type cachedFaults struct {
 	at    time.Time
 }
 
-// faultKey identifies a rule.
-type faultKey struct{ account, id int64 }
+// countedRules are rules of a sandbox that count the same requests, by their ids.
+type countedRules struct {
+	account int64
+	ids     [maxFaultRules]int64 // 0 after the last one
+	number  int
+	open    int64 // the last one, if it is not used up; or 0
+}
+
+// ruleNumbers are the numbers of a request, in the order of [countedRules].
+type ruleNumbers [maxFaultRules]int64
 
 // newFaults returns faults with rules for these operations, by method and path.
-func newFaults(operations map[string]string, queries, writes *db.Queries) *faults {
+func newFaults(operations map[string]string, database *postgres.DB, queries, writes *db.Queries) *faults {
 	f := &faults{operations: operations, names: []string{anyOperation}, shuttingDown: make(chan struct{})}
 	for _, name := range operations {
 		f.names = append(f.names, name)
@@ -82,14 +89,16 @@ func newFaults(operations map[string]string, queries, writes *db.Queries) *fault
 		})
 		return slices.Repeat([][]db.FaultListRow{rules}, len(calls)), err
 	})
-	f.counts = coalesce.New(coalesce.Limits{Parallel: 1}, func(ctx context.Context, rule faultKey, calls []struct{}) ([]int64, error) {
-		last, err := postgres.Retry(ctx, writes.FaultCount, db.FaultCountParams{AccountID: rule.account, ID: rule.id, Requests: int64(len(calls))})
-		numbers := make([]int64, len(calls))
-		if errors.Is(err, pgx.ErrNoRows) {
-			return numbers, nil
-		}
-		for i := range numbers {
-			numbers[i] = last - int64(len(calls)-1-i)
+	f.counts = coalesce.New(coalesce.Limits{Parallel: 1}, func(ctx context.Context, rules countedRules, calls []struct{}) ([]ruleNumbers, error) {
+		rows, err := postgres.Retry(ctx, database, writes.FaultCount, db.FaultCountParams{
+			AccountID: rules.account, Ids: rules.ids[:rules.number], OpenID: rules.open, Requests: int64(len(calls)),
+		})
+		numbers := make([]ruleNumbers, len(calls))
+		for _, row := range rows {
+			rule := slices.Index(rules.ids[:], row.ID)
+			for i := range numbers {
+				numbers[i][rule] = row.Matched - int64(len(calls)-1-i)
+			}
 		}
 		return numbers, err
 	})
@@ -156,27 +165,55 @@ func (f *faults) choose(ctx context.Context, account int64, operation string) (*
 // tryRules tries the rules for an operation in order, until one applies or turns out to
 // have been replaced.
 func (f *faults) tryRules(ctx context.Context, account int64, operation string) (rule *db.FaultListRow, replaced bool, err error) {
-	rules, err := f.rules(ctx, account)
+	all, err := f.rules(ctx, account)
 	if err != nil {
 		return nil, false, err
 	}
-	for i := range rules {
-		rule := &rules[i]
-		if rule.Operation != anyOperation && rule.Operation != operation {
-			continue
+	rest := make([]*db.FaultListRow, 0, maxFaultRules)
+	for i := range all {
+		if all[i].Operation == anyOperation || all[i].Operation == operation {
+			rest = append(rest, &all[i])
 		}
-		number, err := f.counts.Do(ctx, faultKey{account, rule.ID}, struct{}{})
-		switch {
-		case err != nil:
+	}
+	for len(rest) > 0 {
+		tried := rest[:untilOpen(rest)]
+		rest = rest[len(tried):]
+		rules := countedRules{account: account, number: len(tried)}
+		for i, rule := range tried {
+			rules.ids[i] = rule.ID
+			if !isUsedUp(rule) {
+				rules.open = rule.ID
+			}
+		}
+		numbers, err := f.counts.Do(ctx, rules, struct{}{})
+		if err != nil {
 			return nil, false, err
-		case number == 0:
-			return nil, true, nil
-		case selects(rule, number):
-			return rule, false, nil
+		}
+		for i, rule := range tried {
+			switch {
+			case numbers[i] == 0:
+				return nil, true, nil
+			case selects(rule, numbers[i]):
+				return rule, false, nil
+			}
 		}
 	}
 	return nil, false, nil
 }
+
+// untilOpen returns the number of rules up to the first that is not used up. One statement
+// counts for all of them, because the used-up ones only count.
+func untilOpen(rules []*db.FaultListRow) int {
+	for i, rule := range rules {
+		if !isUsedUp(rule) {
+			return i + 1
+		}
+	}
+	return len(rules)
+}
+
+// isUsedUp reports whether a rule applies to no further request.
+func isUsedUp(rule *db.FaultListRow) bool { return rule.First != nil && rule.Matched >= *rule.First }
 
 // selects reports whether a rule applies to the request with this number.
 func selects(rule *db.FaultListRow, number int64) bool {
@@ -237,7 +274,7 @@ func (s *Server) injectFault(connection context.Context, c *gin.Context, operati
 		return err
 	}
 	if rule.Effect == effectDelay {
-		if err := grantError(s.limits.delays.Take(identity.Payer(), 1)); err != nil {
+		if err := s.limits.delays.Take(connection, identity.Payer(), 1); err != nil {
 			return err
 		}
 		defer s.limits.delays.Give(identity.Payer(), 1)

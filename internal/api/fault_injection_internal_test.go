@@ -20,7 +20,7 @@ func TestForgetFaults(t *testing.T) {
 
 func testForgetFaults(t *testing.T) {
 	t.Helper()
-	f := newFaults(nil, nil, nil)
+	f := newFaults(nil, nil, nil, nil)
 	reads := map[int64]int{}
 	var during func()
 	f.reads = coalesce.New(sharedReads, func(_ context.Context, account int64, calls []struct{}) ([][]db.FaultListRow, error) {

@@ -118,11 +118,11 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	if err != nil {
 		return nil, err
 	}
-	end, err := s.turns.Take(c.Request.Context(), sandbox.ID, account.AllTurns)
-	if err != nil {
+	payer := caller(c).Payer()
+	if err := s.limits.locks.Take(c.Request.Context(), payer, 1); err != nil {
 		return nil, err
 	}
-	defer end()
+	defer s.limits.locks.Give(payer, 1)
 	rows, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
 		queries := db.New(tx)
 		if err := account.Enter(ctx, queries, sandbox.ID, true); err != nil {

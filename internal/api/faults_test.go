@@ -163,7 +163,7 @@ func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t).readingPrimary()
 	p.oneOfEach()
-	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "api_keys", "webhooks", "webhook_deliveries"}
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "webhooks", "webhook_deliveries"}
 	before := p.contents(tables)
 	lock, err := p.db.Begin(t.Context())
 	if err != nil {

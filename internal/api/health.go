@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -31,41 +32,69 @@ func (s *Server) getLiveness(c *gin.Context) error {
 	return httpjson.Write(c.Writer, health{Status: "ok"})
 }
 
-// getReadiness responds with 200 if the database responds, the schema is current
-// and no shutdown has begun. /readyz needs no key, so all probes share one check
-// of the database a second.
+// getReadiness responds with 200 if the database responds, the schema is current, events
+// has a partition for new rows and no shutdown has begun. /readyz needs no key, so all
+// probes share one check of the database a second.
 func (s *Server) getReadiness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
-	checks := map[string]string{"database": "ok", "schema": "ok", "shutdown": "ok"}
+	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
 		checks[check] = state
 		p := errUnavailable.WithMessage(message)
 		p.Checks = checks
 		return p
 	}
-	var current bool
+	var schema schemaState
 	var err error
 	if !s.shuttingDown.Load() {
-		current, err = s.schema.check(c.Request.Context())
+		schema, err = s.schema.check(c.Request.Context())
 	}
 	switch {
 	case s.shuttingDown.Load():
 		return unready("shutdown", "in progress", "The server is shutting down. Use another one.")
 	case err != nil:
 		c.Set(causeKey, err)
-		checks["schema"] = "unknown"
+		checks["schema"], checks["partitions"] = "unknown", "unknown"
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
-	case !current:
+	case !schema.current:
+		checks["partitions"] = "unknown"
 		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
+	case schema.missing != nil:
+		c.Set(causeKey, schema.missing)
+		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")
 	default:
 		return httpjson.Write(c.Writer, health{Status: "ok", Checks: checks})
 	}
 }
 
-// schemaChecks checks whether the schema of the database is current, at most once per
-// readinessInterval.
+// schemaState is the state of the schema of the database.
+type schemaState struct {
+	current bool
+	missing error // why events has no partition for new rows; nil: it has one, or current is false
+}
+
+// readSchema reads the state of the schema. It creates the partitions of events that are
+// missing.
+func (s *Server) readSchema(ctx context.Context) (state schemaState, err error) {
+	if state.current, err = s.db.SchemaIsCurrent(ctx); err != nil || !state.current {
+		return state, err
+	}
+	fit, err := s.db.EventsFit(ctx, 0)
+	if err != nil || fit {
+		return state, err
+	}
+	failed := s.db.MaintainEvents(ctx)
+	fit, err = s.db.EventsFit(ctx, 0)
+	if fit || err != nil && failed == nil {
+		return state, err
+	}
+	state.missing = cmp.Or(failed, errNoPartition)
+	return state, nil
+}
+
+// schemaChecks checks the schema of the database, at most once per readinessInterval.
 type schemaChecks struct {
-	query func(context.Context) (bool, error)
+	query func(context.Context) (schemaState, error)
 	now   func() time.Time
 
 	mu     sync.Mutex
@@ -74,21 +103,21 @@ type schemaChecks struct {
 
 // schemaCheck is one query of the database.
 type schemaCheck struct {
-	began   time.Time
-	done    chan struct{} // closed when the result is known
-	current bool
-	err     error
+	began time.Time
+	done  chan struct{} // closed when the result is known
+	state schemaState
+	err   error
 }
 
 // check returns the result of a check that began at most a readinessInterval ago.
 // The error comes from the database or the context.
-func (s *schemaChecks) check(ctx context.Context) (current bool, err error) {
+func (s *schemaChecks) check(ctx context.Context) (schemaState, error) {
 	latest := s.join(ctx)
 	select {
 	case <-latest.done:
-		return latest.current, latest.err
+		return latest.state, latest.err
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return schemaState{}, ctx.Err()
 	}
 }
 
@@ -107,7 +136,7 @@ func (s *schemaChecks) join(ctx context.Context) *schemaCheck {
 		defer close(started.done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
 		defer cancel()
-		started.current, started.err = s.query(ctx)
+		started.state, started.err = s.query(ctx)
 	}()
 	return started
 }

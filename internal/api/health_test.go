@@ -27,7 +27,7 @@ func TestReady(t *testing.T) {
 	p := start(t).as("")
 	for target, want := range map[string]string{
 		"/livez":  `{"status":"ok"}`,
-		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","shutdown":"ok"}}`,
+		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","partitions":"ok","shutdown":"ok"}}`,
 	} {
 		resp := p.get(target).want(200)
 		var got, wanted any
@@ -84,7 +84,7 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	t.Cleanup(away.Close)
 	clock := &stoppedClock{}
 	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
-	gone := map[string]string{"database": "unavailable", "schema": "unknown", "shutdown": "ok"}
+	gone := map[string]string{"database": "unavailable", "schema": "unknown", "partitions": "unknown", "shutdown": "ok"}
 
 	rejected := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
 	rejected.wantNotReady("database", gone)
@@ -107,7 +107,7 @@ func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer migrations.Close()
-	behind := map[string]string{"database": "ok", "schema": "behind", "shutdown": "ok"}
+	behind := map[string]string{"database": "ok", "schema": "behind", "partitions": "unknown", "shutdown": "ok"}
 	if _, err := migrations.Down(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,13 +127,119 @@ func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	p.with(func(o *api.Options) { o.DB = empty }).wantNotReady("petstore migrate up", behind)
 }
 
+// TestOlderSchema: while the schema is behind, a statement that it does not know makes the
+// server unavailable. No older schema makes an operation fail with 500.
+func TestOlderSchema(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	p := startOn(t, database)
+	p.oneOfEach()
+	migrations, err := postgres.OpenMigrations(t.Context(), database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer migrations.Close()
+	clock := &stoppedClock{}
+	unavailable := 0
+	for {
+		reverted, err := migrations.Down(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(reverted) == 0 {
+			break
+		}
+		clock.move(time.Minute)
+		behind := p.with(func(o *api.Options) {
+			o.Now = clock.now
+			o.Verifier = auth.NewVerifier(db.New(o.DB), db.New(o.DB.Writing()))
+		})
+		for _, o := range operations() {
+			switch resp := behind.ask(o); resp.status {
+			case http.StatusInternalServerError:
+				t.Errorf("without %s, %s %s: %s", reverted[0].Name, o.method, o.target, resp.body)
+			case http.StatusServiceUnavailable:
+				unavailable++
+			}
+		}
+	}
+	if unavailable == 0 {
+		t.Error("every operation works with every schema")
+	}
+}
+
+// dropPartitions drops all partitions of events.
+func (p *petstore) dropPartitions() {
+	p.t.Helper()
+	_, err := p.db.Exec(p.t.Context(), "DO $$ DECLARE part regclass; BEGIN FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || part; END LOOP; END $$")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestMissingPartitions: writes and the readiness check create the partitions of events that
+// are missing. While another transaction prevents it, both return 503.
+func TestMissingPartitions(t *testing.T) {
+	t.Parallel()
+	clock := &stoppedClock{}
+	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
+	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"}
+	pet := p.newPet("Rex", 10)
+	made := decode[sandbox](p.post("/sandboxes", object{}).want(201))
+	for _, write := range []func(){
+		func() { p.newOrder(pet, 1) },
+		func() { p.newCategory("Birds") },
+		func() { p.post("/sandboxes", object{}).want(201) },
+		func() { p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).want(204) },
+		func() { p.as(made.Secret).newCategory("Dragons") },
+		func() { p.get("/readyz").want(200) },
+	} {
+		p.dropPartitions()
+		clock.move(time.Second)
+		write()
+	}
+
+	p.dropPartitions()
+	clock.move(time.Second)
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // a second rollback has no effect
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	p.post("/store/orders", object{"petId": pet}).wantError(503, "unavailable")
+	p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).wantError(503, "unavailable")
+	p.wantNotReady("partition", checks)
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.newOrder(pet, 1)
+	clock.move(time.Second)
+	p.get("/readyz").want(200)
+}
+
+// TestSlowMaintenance: while the partitions cannot be created in time, /readyz says that they
+// are missing, and not that the database does not respond.
+func TestSlowMaintenance(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.dropPartitions()
+	const slow = `CREATE OR REPLACE FUNCTION maintain_events() RETURNS int LANGUAGE sql AS $$ SELECT 0 FROM pg_sleep(60) $$`
+	if _, err := p.db.Exec(t.Context(), slow); err != nil {
+		t.Fatal(err)
+	}
+	p.wantNotReady("partition", map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"})
+}
+
 // TestShutDown: during shutdown the server is not ready, but still handles
 // requests.
 func TestShutDown(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.server.ShutDown()
-	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "shutdown": "in progress"})
+	p.wantNotReady("shutting down", map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "in progress"})
 	p.get("/pets").want(200)
 	p.post("/messages", object{"message": "x"}).want(202)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/livez", http.NoBody)
@@ -150,25 +256,28 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// schemaReads counts the statements that read the schema version.
-type schemaReads struct{ count atomic.Int64 }
+// statementCount counts the statements that contain a text.
+type statementCount struct {
+	text  string
+	count atomic.Int64
+}
 
 // TraceQueryStart implements pgx.QueryTracer.
-func (r *schemaReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "goose_db_version") {
+func (r *statementCount) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, r.text) {
 		r.count.Add(1)
 	}
 	return ctx
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
-func (r *schemaReads) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (r *statementCount) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestReadinessQueriesOncePerSecond covers probes in sequence, and concurrent
 // probes of a slow database.
 func TestReadinessQueriesOncePerSecond(t *testing.T) {
 	t.Parallel()
-	var reads schemaReads
+	reads := statementCount{text: "goose_db_version"}
 	clock := &stoppedClock{}
 	database := pgtest.New(t)
 	pool, err := postgres.Open(t.Context(), database.URL, 16, &reads)

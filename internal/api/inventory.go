@@ -68,11 +68,11 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		return err
 	}
 	ctx := c.Request.Context()
-	end, err := s.limits.expensive.begin(ctx, caller(c).Payer())
-	if err != nil {
+	payer := caller(c).Payer()
+	if err := s.limits.counts.Take(ctx, payer, 1); err != nil {
 		return err
 	}
-	defer end()
+	defer s.limits.counts.Give(payer, 1)
 	rows, err := s.reads.InventorySummary(ctx, caller(c).AccountID)
 	if err != nil {
 		return err

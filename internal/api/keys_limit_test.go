@@ -72,3 +72,82 @@ func TestExpiryBeyondCreator(t *testing.T) {
 		t.Errorf("a key of a key without expiry expires at %s", key.ExpiresAt)
 	}
 }
+
+// TestRotateBeyondCreator checks that a key rotates no key that expires later than itself,
+// in the account and in a sandbox. A refused rotation changes nothing.
+func TestRotateBeyondCreator(t *testing.T) {
+	t.Parallel()
+	account := start(t)
+	sandbox := account.as(account.newSandbox("one", "empty").Secret)
+	for what, p := range map[string]*petstore{"account": account, "sandbox": sandbox} {
+		end := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+		creator := p.post(keysPath, object{"name": "creator", "scope": "admin", "expiresAt": end}).wantSecret()
+		for _, test := range []struct {
+			what    string
+			body    object
+			refused bool
+		}{
+			{"without expiry", object{}, true}, // in a sandbox, with the sandbox
+			{"later", object{"expiresAt": end.Add(time.Microsecond)}, true},
+			{"at the same time", object{"expiresAt": end}, false},
+			{"earlier", object{"expiresAt": end.Add(-time.Minute)}, false},
+		} {
+			test.body["name"], test.body["scope"] = "rotated", "read"
+			key := p.post(keysPath, test.body).wantSecret()
+			resp := p.as(creator.Secret).post(rotatePath(key.ID), object{"graceSeconds": 60})
+			if test.refused {
+				resp.wantError(422, "expiry_beyond_creator")
+			} else if made := resp.wantSecret(); !p.works(made.Secret) {
+				t.Errorf("%s: %s: the new secret does not work", what, test.what)
+			}
+			if prefix := p.keys()[key.ID].Prefix; !p.works(key.Secret) || test.refused && prefix != key.Prefix {
+				t.Errorf("%s: %s: the rotation changed the key with the prefix %s to %s", what, test.what, key.Prefix, prefix)
+			}
+		}
+		own := p.as(creator.Secret).post(rotatePath(creator.ID), nil).wantSecret()
+		p.as(own.Secret).get("/pets").want(200)
+	}
+}
+
+// TestSandboxBeyondCreator checks that a sandbox expires no later than the key that
+// creates it, also when that lives less than the shortest sandbox.
+func TestSandboxBeyondCreator(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, test := range []struct {
+		life    time.Duration // of the creator; 0: forever
+		seconds int           // 0: the default
+		want    time.Duration // 0: refused
+	}{
+		{0, 0, 24 * time.Hour},
+		{0, 604_800, 7 * 24 * time.Hour},
+		{time.Hour, 0, time.Hour},
+		{time.Hour, 3500, 3500 * time.Second},
+		{time.Hour, 3601, 0},
+		{time.Hour, 604_800, 0},
+		{48 * time.Hour, 0, 24 * time.Hour},
+		{40 * time.Second, 0, 40 * time.Second},
+		{40 * time.Second, 60, 0},
+	} {
+		var end *time.Time
+		if test.life > 0 {
+			at := time.Now().Add(test.life).UTC().Truncate(time.Microsecond)
+			end = &at
+		}
+		_, secret := p.issue(auth.Admin, end)
+		body := object{"sample": "empty"}
+		if test.seconds > 0 {
+			body["expiresInSeconds"] = test.seconds
+		}
+		resp := p.as(secret).post(sandboxesPath, body)
+		if test.want == 0 {
+			resp.wantError(422, "expiry_beyond_creator")
+			continue
+		}
+		made := decode[sandbox](resp.want(201))
+		if life := made.ExpiresAt.Sub(made.CreatedAt); (life-test.want).Abs() > time.Minute || end != nil && made.ExpiresAt.After(*end) {
+			t.Errorf("%+v: the sandbox exists for %s, until %s", test, life, made.ExpiresAt)
+		}
+		p.as(made.Secret).get("/pets").want(200)
+	}
+}

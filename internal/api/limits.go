@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -9,66 +10,68 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
 )
 
-// Limits of all requests together, and the share of one account.
-const (
-	// One account may have at most 1/placesShare of the places for requests, of the
-	// bodies being received and of the delayed requests.
-	placesShare = 4
-
-	maxArrivingBodies = 512
-	maxHeldBodyBytes  = 32 << 20 // of all requests, from the start of the body to the response
-	maxDelays         = 512      // requests that wait for an injected delay
-
-	// The page of a client that reads slowly stays in memory.
-	maxSendingBytes = 64 << 20
-	sendingShare    = 8
-)
-
-// limits stop a few clients from using all resources. The key of a budget is the id of
-// an account, unless it says otherwise.
+// limits stop a few clients from using all resources. The payer of a pool is an account
+// with its sandboxes.
 type limits struct {
-	inProgress *ratelimit.Budget[int64] // requests in progress
-	arriving   *ratelimit.Budget[int64] // bodies being received
-	bodyBytes  *ratelimit.Budget[int64] // of the bodies of requests in progress
-	sending    *ratelimit.Budget[int64] // bytes of pages being sent
-	delays     *ratelimit.Budget[int64] // requests that wait for an injected delay
-	waits      *ratelimit.Budget[int64] // requests that wait for a change
-	streams    *ratelimit.Budget[int64] // streams of events, by API key
-	expensive  *expensiveQueries
-	keys       *ratelimit.Limiter[int64]
-	accounts   *ratelimit.Limiter[int64]
-	failures   *ratelimit.Limiter[netip.Addr]
-	policy     string // RateLimit-Policy; empty if keys and accounts have no limit
+	requests  *admission.Pool[int64]
+	bodies    *admission.Pool[int64]
+	bodyBytes *admission.Pool[int64]
+	pageBytes *admission.Pool[int64]
+	delays    *admission.Pool[int64]
+	longPolls *admission.Pool[int64]
+	streams   *admission.Pool[int64]
+	counts    *admission.Pool[int64]
+	locks     *admission.Pool[int64]
+	loads     *admission.Pool[int64]
+
+	keys      *ratelimit.Limiter[int64]
+	accounts  *ratelimit.Limiter[int64] // by payer
+	sandboxes *ratelimit.Limiter[int64] // all sandboxes of a payer together
+	failures  *ratelimit.Limiter[netip.Addr]
+	// The header RateLimit-Policy of requests with a key of an account and of a sandbox. They
+	// are empty if nothing is limited.
+	policy, sandboxPolicy string
 }
 
-func newLimits(options Options) *limits {
-	places := int64(options.MaxInFlight)
+// newLimits returns the limits of a server with this number of connections that may wait
+// for locks.
+func newLimits(options Options, lockWaits int) *limits {
+	ofSandboxes := ratelimit.Limit{PerMinute: halfOf(options.AccountLimit.PerMinute), Burst: halfOf(options.AccountLimit.Burst)}
 	l := &limits{
-		inProgress: ratelimit.NewBudget[int64](places, max(1, places/placesShare)),
-		arriving:   ratelimit.NewBudget[int64](maxArrivingBodies, maxArrivingBodies/placesShare),
-		bodyBytes:  ratelimit.NewBudget[int64](maxHeldBodyBytes, maxHeldBodyBytes/placesShare),
-		sending:    ratelimit.NewBudget[int64](maxSendingBytes, maxSendingBytes/sendingShare),
-		delays:     ratelimit.NewBudget[int64](maxDelays, maxDelays/placesShare),
-		waits:      ratelimit.NewBudget[int64](maxWaits, maxWaitsPerAccount),
-		streams:    ratelimit.NewBudget[int64](maxStreams, maxStreamsPerKey),
-		expensive:  newExpensiveQueries(),
-		keys:       ratelimit.New[int64](options.KeyLimit, options.Now),
-		accounts:   ratelimit.New[int64](options.AccountLimit, options.Now),
-		failures:   ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
+		requests:  admission.New[int64](admission.Requests.Of(options.MaxInFlight)),
+		bodies:    admission.New[int64](admission.Bodies),
+		bodyBytes: admission.New[int64](admission.BodyBytes),
+		pageBytes: admission.New[int64](admission.PageBytes),
+		delays:    admission.New[int64](admission.Delays),
+		longPolls: admission.New[int64](admission.LongPolls),
+		streams:   admission.New[int64](admission.Streams),
+		counts:    admission.New[int64](admission.Counts),
+		locks:     admission.New[int64](admission.Locks.Of(lockWaits)),
+		loads:     admission.New[int64](admission.Loads),
+		keys:      ratelimit.New[int64](options.KeyLimit, options.Now),
+		accounts:  ratelimit.New[int64](options.AccountLimit, options.Now),
+		sandboxes: ratelimit.New[int64](ofSandboxes, options.Now),
+		failures:  ratelimit.New[netip.Addr](options.FailureLimit, options.Now),
 	}
-	l.policy = l.policyHeader(options)
+	l.policy = l.policyHeader(options.KeyLimit, options.AccountLimit)
+	l.sandboxPolicy = l.policyHeader(options.KeyLimit, options.AccountLimit, ofSandboxes)
 	return l
 }
 
-// reservation is the part of the share of its account that a request uses until it ends.
+// halfOf returns half of a number, but not 0 for a positive one, which would mean
+// unlimited.
+func halfOf(number int) int { return (number + 1) / 2 }
+
+// reservation is the part of the share of its payer that a request uses until it ends.
 type reservation struct {
-	account   int64
+	payer     int64
 	places    int64
 	bodyBytes int64
 }
@@ -81,7 +84,7 @@ func reservationOf(c *gin.Context) *reservation {
 // reservePlace counts a request among those in progress.
 func (s *Server) reservePlace(c *gin.Context) error {
 	r := reservationOf(c)
-	if err := grantError(s.limits.inProgress.Take(r.account, 1)); err != nil {
+	if err := s.limits.requests.Take(c.Request.Context(), r.payer, 1); err != nil {
 		return err
 	}
 	r.places++
@@ -90,52 +93,87 @@ func (s *Server) reservePlace(c *gin.Context) error {
 
 // reserveBody reserves memory for a body of up to size bytes. Call arrived after
 // reading the body.
-func (l *limits) reserveBody(r *reservation, size int64) (arrived func(), err error) {
-	if err := grantError(l.arriving.Take(r.account, 1)); err != nil {
+func (l *limits) reserveBody(ctx context.Context, r *reservation, size int64) (arrived func(), err error) {
+	if err := l.bodies.Take(ctx, r.payer, 1); err != nil {
 		return nil, err
 	}
-	if err := grantError(l.bodyBytes.Take(r.account, size)); err != nil {
-		l.arriving.Give(r.account, 1)
+	if err := l.bodyBytes.Take(ctx, r.payer, size); err != nil {
+		l.bodies.Give(r.payer, 1)
 		return nil, err
 	}
 	r.bodyBytes += size
-	return func() { l.arriving.Give(r.account, 1) }, nil
+	return func() { l.bodies.Give(r.payer, 1) }, nil
 }
 
 // release returns everything that a request has reserved. It may reserve again.
 func (l *limits) release(r *reservation) {
-	l.inProgress.Give(r.account, r.places)
-	l.bodyBytes.Give(r.account, r.bodyBytes)
+	l.requests.Give(r.payer, r.places)
+	l.bodyBytes.Give(r.payer, r.bodyBytes)
 	r.places, r.bodyBytes = 0, 0
 }
 
-// grantError returns the error of a request whose reservation was not granted, or nil.
-func grantError(grant ratelimit.Grant) error {
-	switch grant {
-	case ratelimit.ShareExhausted:
-		return errTooManyConcurrent
-	case ratelimit.Exhausted:
-		return errOverloaded
-	default:
-		return nil
-	}
+// policy is a rate limit that counts requests with a key.
+type policy struct {
+	name   string // in the headers RateLimit and RateLimit-Policy
+	metric telemetry.Limit
+	err    *httpjson.Error
 }
 
-// countRequest counts a request against the limits of its key and its account, or against
-// neither, and sets the rate limit headers. The error is [errRateLimited] or
-// [errAccountRateLimited]. It is of the limit that the request must wait longer for, which
-// countRequest returns too.
-func (l *limits) countRequest(header http.Header, identity auth.Identity, cost int) (telemetry.Limit, error) {
-	key, account := ratelimit.TakeBoth(l.keys, identity.KeyID, l.accounts, identity.Payer(), cost)
-	l.writeRateHeaders(header, key, account)
-	switch {
-	case account.Wait > key.Wait:
-		return telemetry.AccountLimit, errAccountRateLimited.WithRetryAfter(account.Wait)
-	case key.Wait > 0:
-		return telemetry.KeyLimit, errRateLimited.WithRetryAfter(key.Wait)
-	default:
-		return "", nil
+// policies are the rate limits, in the order of [limits.claims].
+var policies = [...]policy{
+	{"key", telemetry.KeyLimit, errRateLimited},
+	{"account", telemetry.AccountLimit, errAccountRateLimited},
+	{"sandboxes", telemetry.SandboxesLimit, errSandboxesRateLimited},
+}
+
+// claims returns the buckets against which requests of a caller count.
+func (l *limits) claims(identity auth.Identity) (claims [len(policies)]ratelimit.Claim[int64]) {
+	claims[0] = ratelimit.Claim[int64]{Limiter: l.keys, Key: identity.KeyID}
+	claims[1] = ratelimit.Claim[int64]{Limiter: l.accounts, Key: identity.Payer()}
+	if identity.IsSandbox() {
+		claims[2] = ratelimit.Claim[int64]{Limiter: l.sandboxes, Key: identity.Payer()}
 	}
+	return claims
+}
+
+// countRequest counts a request against all limits of its caller, or against none, and sets
+// the rate limit headers. The error is of the limit that the request must wait longest
+// for, which countRequest returns too.
+func (l *limits) countRequest(header http.Header, identity auth.Identity, cost int) (telemetry.Limit, error) {
+	var buckets [len(policies)]ratelimit.Bucket
+	claims := l.claims(identity)
+	ratelimit.TakeAll(buckets[:], cost, claims[:]...)
+	l.writeRateHeaders(header, claims, buckets)
+	longest := 0
+	for i, bucket := range buckets {
+		if bucket.Wait > buckets[longest].Wait {
+			longest = i
+		}
+	}
+	if wait := buckets[longest].Wait; wait > 0 {
+		return policies[longest].metric, policies[longest].err.WithRetryAfter(wait)
+	}
+	return "", nil
+}
+
+// pay counts work that a request of a caller is about to cause, against all limits of its
+// caller or against none. It reports false if the caller must wait.
+func (l *limits) pay(identity auth.Identity, cost int) bool {
+	var buckets [len(policies)]ratelimit.Bucket
+	claims := l.claims(identity)
+	ratelimit.TakeAll(buckets[:], cost, claims[:]...)
+	return buckets[0].Taken && buckets[1].Taken && buckets[2].Taken
+}
+
+// charge counts work that a request of a caller has caused, beyond its cost. A bucket that
+// has too few tokens owes them. A sandbox makes its account owe nothing, and costs it no more
+// than the sandboxes had, so that a test key does not stop production.
+func (l *limits) charge(identity auth.Identity, cost int) {
+	l.keys.Charge(identity.KeyID, cost, true)
+	if identity.IsSandbox() {
+		cost = l.sandboxes.Charge(identity.Payer(), cost, true)
+	}
+	l.accounts.Charge(identity.Payer(), cost, !identity.IsSandbox())
 }
 
 // countFailure counts a failed authentication. It returns the failure, or
@@ -167,46 +205,37 @@ func clientNetwork(c *gin.Context) netip.Addr {
 	return ratelimit.Network(address)
 }
 
-// The names of the policies in the rate limit headers.
-const (
-	keyPolicy     = "key"
-	accountPolicy = "account"
-)
-
 // policyHeader returns the value of the header RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers-11), or "" if there is no limit.
-func (l *limits) policyHeader(options Options) string {
+// (draft-ietf-httpapi-ratelimit-headers-11) for the first policies, or "" if none of them
+// limits anything.
+func (l *limits) policyHeader(limits ...ratelimit.Limit) string {
 	var items []string
-	for _, policy := range []struct {
-		name    string
-		limit   ratelimit.Limit
-		limiter *ratelimit.Limiter[int64]
-	}{
-		{keyPolicy, options.KeyLimit, l.keys},
-		{accountPolicy, options.AccountLimit, l.accounts},
-	} {
-		if policy.limiter != nil {
-			items = append(items, fmt.Sprintf("%q;q=%d;w=%d", policy.name, policy.limit.Burst, httpjson.WholeSeconds(policy.limiter.Capacity())))
+	for i, limiter := range []*ratelimit.Limiter[int64]{l.keys, l.accounts, l.sandboxes}[:len(limits)] {
+		if limiter != nil {
+			items = append(items, fmt.Sprintf("%q;q=%d;w=%d", policies[i].name, limits[i].Burst, httpjson.WholeSeconds(limiter.Capacity())))
 		}
 	}
 	return strings.Join(items, ", ")
 }
 
 // writeRateHeaders sets the headers RateLimit-Policy and RateLimit, with the limits that
-// the server has.
-func (l *limits) writeRateHeaders(header http.Header, key, account ratelimit.Bucket) {
-	if l.policy == "" {
+// count the request.
+func (l *limits) writeRateHeaders(header http.Header, claims [len(policies)]ratelimit.Claim[int64], buckets [len(policies)]ratelimit.Bucket) {
+	policy := l.policy
+	if claims[len(claims)-1].Limiter != nil {
+		policy = l.sandboxPolicy
+	}
+	if policy == "" {
 		return
 	}
-	const longest = len(`"key";r=1000000;t=1000000, "account";r=1000000;t=1000000`)
+	const longest = len(`"key";r=1000000;t=1000000, "account";r=1000000;t=1000000, "sandboxes";r=1000000;t=1000000`)
 	state := make([]byte, 0, longest)
-	if l.keys != nil {
-		state = appendState(state, keyPolicy, key)
+	for i, claim := range claims {
+		if claim.Limiter != nil {
+			state = appendState(state, policies[i].name, buckets[i])
+		}
 	}
-	if l.accounts != nil {
-		state = appendState(state, accountPolicy, account)
-	}
-	header.Set("RateLimit-Policy", l.policy)
+	header.Set("RateLimit-Policy", policy)
 	header.Set("RateLimit", string(state))
 }
 

@@ -24,12 +24,10 @@ func TestRateLimitHeader(t *testing.T) {
 		{PerMinute: 5, Burst: 20_000},
 	} {
 		now := time.Now()
-		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }})
+		l := newLimits(Options{KeyLimit: limit, Now: func() time.Time { return now }}, 1)
 		random := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
-			bucket := l.keys.Take(1, 1)
-			header := http.Header{}
-			l.writeRateHeaders(header, bucket, ratelimit.Bucket{})
+			header, bucket := takeToken(l)
 			full := int((bucket.Full + time.Second - time.Nanosecond).Seconds())
 			if got, want := header.Get("RateLimit"), fmt.Sprintf(`"key";r=%d;t=%d`, bucket.Left, full); got != want {
 				t.Fatalf("%+v, %+v: RateLimit %s, want %s", limit, bucket, got, want)
@@ -39,14 +37,21 @@ func TestRateLimitHeader(t *testing.T) {
 		// And from full to empty.
 		now = now.Add(l.keys.Capacity())
 		for i := range limit.Burst {
-			header := http.Header{}
-			l.writeRateHeaders(header, l.keys.Take(1, 1), ratelimit.Bucket{})
+			header, _ := takeToken(l)
 			left, full := 0, 0
 			if _, err := fmt.Sscanf(header.Get("RateLimit"), `"key";r=%d;t=%d`, &left, &full); err != nil || left != limit.Burst-i-1 || full < (i+1)*60/limit.PerMinute {
 				t.Fatalf("%+v, request %d: RateLimit %s (%v)", limit, i, header.Get("RateLimit"), err)
 			}
 		}
 	}
+}
+
+// takeToken takes a token of a key and returns the headers of the response.
+func takeToken(l *limits) (http.Header, ratelimit.Bucket) {
+	identity, header := auth.Identity{KeyID: 1}, http.Header{}
+	bucket := l.keys.Take(1, 1)
+	l.writeRateHeaders(header, l.claims(identity), [len(policies)]ratelimit.Bucket{bucket})
+	return header, bucket
 }
 
 // steady is a clock by which a token is regained between two readings.
@@ -61,17 +66,17 @@ func steady() func() time.Time {
 // pass reserves, counts and releases one request.
 func pass(t testing.TB, l *limits, header http.Header) {
 	t.Helper()
-	if err := grantError(l.inProgress.Take(1, 1)); err != nil {
+	if err := l.requests.Take(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.countRequest(header, auth.Identity{KeyID: 1}, 1); err != nil {
 		t.Fatal(err)
 	}
-	l.release(&reservation{account: 1, places: 1})
+	l.release(&reservation{payer: 1, places: 1})
 }
 
 func BenchmarkLimits(b *testing.B) {
-	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, AccountLimit: ratelimit.Limit{PerMinute: 240, Burst: 40}, MaxInFlight: 1, Now: steady()})
+	l := newLimits(Options{KeyLimit: ratelimit.Limit{PerMinute: 60, Burst: 10}, AccountLimit: ratelimit.Limit{PerMinute: 240, Burst: 40}, MaxInFlight: 1, Now: steady()}, 1)
 	header := http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {

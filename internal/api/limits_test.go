@@ -110,7 +110,7 @@ func TestAccountLimit(t *testing.T) {
 	type limits struct{ key, account ratelimit.Limit }
 	type step struct {
 		after  time.Duration
-		key    string // a, b and c are keys of the account; sandbox of its sandbox; other of another account
+		key    string // a, b and c are keys of the account; sandbox and second of its sandboxes; other of another account
 		counts bool   // whether the request counts ten times
 		wait   string // Retry-After; "": the request succeeds
 		by     string // the limit that the message names
@@ -140,13 +140,21 @@ func TestAccountLimit(t *testing.T) {
 			{key: "other", state: `"key";r=2;t=1, "account";r=3;t=1`},
 			{after: 500 * time.Millisecond, key: "c", state: `"key";r=2;t=1, "account";r=0;t=2`},
 		}},
-		"a sandbox counts as its parent": {both, policies, []step{
-			{key: "sandbox", state: `"key";r=2;t=1, "account";r=3;t=1`},
-			{key: "sandbox", state: `"key";r=1;t=2, "account";r=2;t=1`},
+		"a sandbox counts as its parent, too": {both, policies, []step{
+			{key: "sandbox", state: `"key";r=2;t=1, "account";r=3;t=1, "sandboxes";r=1;t=1`},
+			{key: "a", state: `"key";r=2;t=1, "account";r=2;t=1`},
+			{key: "a", state: `"key";r=1;t=2, "account";r=1;t=2`},
+			{key: "b", state: `"key";r=2;t=1, "account";r=0;t=2`},
+			{key: "sandbox", wait: "1", by: "account", state: `"key";r=2;t=1, "account";r=0;t=2, "sandboxes";r=1;t=1`},
+			{key: "b", wait: "1", by: "account", state: `"key";r=2;t=1, "account";r=0;t=2`},
+			{key: "other", state: `"key";r=2;t=1, "account";r=3;t=1`},
+		}},
+		"all sandboxes of an account get half of its rate": {both, policies, []step{
+			{key: "sandbox", state: `"key";r=2;t=1, "account";r=3;t=1, "sandboxes";r=1;t=1`},
+			{key: "second", state: `"key";r=2;t=1, "account";r=2;t=1, "sandboxes";r=0;t=2`},
+			{key: "second", wait: "1", by: "sandboxes", state: `"key";r=2;t=1, "account";r=2;t=1, "sandboxes";r=0;t=2`},
 			{key: "a", state: `"key";r=2;t=1, "account";r=1;t=2`},
-			{key: "a", state: `"key";r=1;t=2, "account";r=0;t=2`},
-			{key: "sandbox", wait: "1", by: "account", state: `"key";r=1;t=2, "account";r=0;t=2`},
-			{key: "b", wait: "1", by: "account", state: `"key";r=3;t=0, "account";r=0;t=2`},
+			{after: time.Second, key: "sandbox", state: `"key";r=2;t=1, "account";r=2;t=1, "sandboxes";r=0;t=2`},
 			{key: "other", state: `"key";r=2;t=1, "account";r=3;t=1`},
 		}},
 		"the larger wait counts": {limits{ratelimit.Limit{PerMinute: 60, Burst: 1}, ratelimit.Limit{PerMinute: 12, Burst: 2}}, `"key";q=1;w=1, "account";q=2;w=10`, []step{
@@ -170,7 +178,7 @@ func TestAccountLimit(t *testing.T) {
 		"no limit of a key": {limits{account: both.account}, `"account";q=4;w=2`, []step{
 			{key: "a", state: `"account";r=3;t=1`},
 			{key: "b", state: `"account";r=2;t=1`},
-			{key: "sandbox", state: `"account";r=1;t=2`},
+			{key: "sandbox", state: `"account";r=1;t=2, "sandboxes";r=1;t=1`},
 			{key: "a", state: `"account";r=0;t=2`},
 			{key: "b", wait: "1", by: "account", state: `"account";r=0;t=2`},
 		}},
@@ -178,11 +186,12 @@ func TestAccountLimit(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			p := start(t)
-			keys := map[string]string{"a": p.key, "b": p.newKey("tester", auth.Read), "c": p.newKey("tester", auth.Read), "sandbox": p.sandboxKey(), "other": p.newKey("other", auth.Read)}
+			keys := map[string]string{"a": p.key, "b": p.newKey("tester", auth.Read), "c": p.newKey("tester", auth.Read), "sandbox": p.sandboxKey(), "second": p.sandboxKey(), "other": p.newKey("other", auth.Read)}
 			p, clock := p.limited(test.limits.key, ratelimit.Limit{}, func(o *api.Options) { o.AccountLimit = test.limits.account })
 			messages := map[string]string{
-				"key":     "This API key has sent too many requests. Wait as long as Retry-After says.",
-				"account": "The API keys of your account have sent too many requests together. Wait as long as Retry-After says.",
+				"key":       "This API key has sent too many requests. Wait as long as Retry-After says.",
+				"account":   "The API keys of your account have sent too many requests together. Wait as long as Retry-After says.",
+				"sandboxes": "The sandboxes of your account have sent too many requests together. Wait as long as Retry-After says.",
 			}
 			for i, step := range test.steps {
 				clock.move(step.after)
@@ -196,7 +205,11 @@ func TestAccountLimit(t *testing.T) {
 				} else if got := decode[struct{ Message string }](resp.wantLimited(step.wait)).Message; got != messages[step.by] {
 					t.Errorf("%s: message %q, want that of the limit %s", resp.what, got, step.by)
 				}
-				resp.wantLimit(test.policy, step.state)
+				policy := test.policy
+				if strings.Contains(step.state, "sandboxes") {
+					policy += `, "sandboxes";q=2;w=2`
+				}
+				resp.wantLimit(policy, step.state)
 			}
 		})
 	}
@@ -945,7 +958,8 @@ func TestExpensiveRequests(t *testing.T) {
 	p.oneOfEach()
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
 	const policy = `"key";q=12;w=12`
-	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes"} {
+	hook := p.newWebhook("*")
+	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes", webhooksPath, webhooksPath + "/" + hook.ID + "/deliveries"} {
 		limited.do("GET", target+"?limit=1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
 		limited.do("GET", target, nil, "Prefer", "count=exact").wantLimited("8").wantLimit(policy, `"key";r=2;t=10`)
 		limited.get(target).want(200).wantLimit(policy, `"key";r=1;t=11`)
@@ -1244,12 +1258,12 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // TestSlowReadersAreClosed checks that the server closes the connection of a client
-// that reads more slowly than the minimum rate.
+// that reads more slowly than the minimum rate, also without a key.
 func TestSlowReadersAreClosed(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	p.insertMessages(50)
-	const readers = 3
+	const readers = 4
 	var open atomic.Int64
 	p = p.withSmallBuffers(func(server *http.Server) {
 		server.WriteTimeout = time.Hour
@@ -1261,8 +1275,12 @@ func TestSlowReadersAreClosed(t *testing.T) {
 			}
 		}
 	})
-	for range readers {
-		reader := p.slowReader("/messages?limit=6") // 100 KB, so 3.5 s
+	for _, reader := range []net.Conn{
+		p.slowReader("/messages?limit=6"), // 100 KB, so 3.5 s
+		p.slowReader("/messages?limit=6"),
+		p.slowReader("/messages?limit=6"),
+		p.as("").slowReader("/openapi.json"), // 9 s
+	} {
 		t.Cleanup(func() { reader.Close() })
 	}
 	eventually(t, 8*time.Second, func() bool { return open.Load() == readers })

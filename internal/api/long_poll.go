@@ -16,9 +16,6 @@ import (
 const (
 	// maxWait is the maximum of Prefer: wait.
 	maxWait = 30 * time.Second
-	// Requests of all accounts that wait, and of one account.
-	maxWaits           = 2000
-	maxWaitsPerAccount = 500
 	// readPace is the minimum time between two reads of a request that waits. Otherwise
 	// each commit of a busy account would cause a read.
 	readPace = 10 * time.Millisecond
@@ -62,11 +59,14 @@ type sight struct {
 // events, until look has found something, the time is over or the server shuts down. While
 // it waits, the request has no place among those in progress.
 func (s *Server) await(c *gin.Context, wait time.Duration, seen sight, look func(context.Context) (sight, error)) error {
+	if seen.found {
+		return nil
+	}
 	payer := caller(c).Payer()
-	if err := grantError(s.limits.waits.Take(payer, 1)); err != nil {
+	if err := s.limits.longPolls.Take(c.Request.Context(), payer, 1); err != nil {
 		return err
 	}
-	defer s.limits.waits.Give(payer, 1)
+	defer s.limits.longPolls.Give(payer, 1)
 	s.leave(c)
 	ctx, cancel := context.WithTimeout(connectionOf(c), wait)
 	defer cancel()

@@ -94,12 +94,9 @@ func (p *petstore) deliver() {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(pool.Close)
-	worker, err := deliverer.New(deliverer.Options{
+	worker := deliverer.New(deliverer.Options{
 		DB: pool, Client: client, Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	ended := make(chan struct{})
 	go func() {

@@ -179,11 +179,12 @@ func (s *Server) authorize(c *gin.Context, r route) error {
 	if r.bodyOptional() {
 		c.Set(optionalBodyKey, true)
 	}
-	c.Set(reservationKey, &reservation{account: identity.Payer()})
+	c.Set(reservationKey, &reservation{payer: identity.Payer()})
 	if limit, err := s.limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		c.Set(limitKey, limit)
 		return err
 	}
+	s.known(c.Request.Context()) // after the limit, so that a key without tokens protects no connections
 	switch {
 	case !identity.Scope.Includes(r.scope):
 		return errInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.scope))

@@ -143,11 +143,10 @@ func (s *Server) countOf(ctx context.Context, p *page, count func(context.Contex
 	query.Del("sort")
 	key := fmt.Sprintf("%d %s", p.account, p.itemsID(p.url.Path, query))
 	return s.counts.Do(ctx, key, func(ctx context.Context) (int64, error) {
-		end, err := s.limits.expensive.begin(ctx, p.payer)
-		if err != nil {
+		if err := s.limits.counts.Take(ctx, p.payer, 1); err != nil {
 			return 0, err
 		}
-		defer end()
+		defer s.limits.counts.Give(p.payer, 1)
 		return count(ctx)
 	})
 }

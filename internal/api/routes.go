@@ -27,7 +27,7 @@ const (
 
 	rotateWebhookPath = webhooksPath + "/{webhookId}/rotate"
 	testWebhookPath   = webhooksPath + "/{webhookId}/test"
-	retryDeliveryPath = webhooksPath + "/{webhookId}/deliveries/{deliveryId}/retry"
+	retryDeliveryPath = deliveriesPath + "/{deliveryId}/retry"
 )
 
 // withoutBody lists the paths whose POST reads no body.
@@ -91,7 +91,7 @@ func (s *Server) webhookRoutes() []route {
 		{"POST", rotateWebhookPath, auth.Admin, s.rotateWebhook},
 		{"POST", testWebhookPath, auth.Admin, s.testWebhook},
 		{"POST", webhooksPath + "/{webhookId}/replay", auth.Admin, s.replayWebhook},
-		{"GET", webhooksPath + "/{webhookId}/deliveries", auth.Admin, s.listWebhookDeliveries},
+		{"GET", deliveriesPath, auth.Admin, s.listWebhookDeliveries},
 		{"POST", retryDeliveryPath, auth.Admin, s.retryWebhookDelivery},
 	}
 }

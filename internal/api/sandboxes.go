@@ -12,6 +12,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 )
@@ -67,11 +68,14 @@ type issuedSandbox struct {
 // createSandbox creates a sandbox and its key.
 func (s *Server) createSandbox(c *gin.Context) error {
 	in := s.decode(c, secret, readOnly("id", "createdAt", "expiresAt", "secret"))
-	params, err := newSandboxParams(in, caller(c))
+	params, err := s.newSandboxParams(in, caller(c))
 	if err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
+	if err := checkUntagged(c.Request); err != nil {
+		return err
+	}
+	made, err := transactIn(s, c, s.limits.loads, func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
 		if caller(c).IsSandbox() {
 			return issuedSandbox{}, errNestedSandbox
 		}
@@ -89,9 +93,12 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, made.secret.Reveal()})
 }
 
-// newSandboxParams reads the fields of a new sandbox.
-func newSandboxParams(in *input, creator auth.Identity) (account.NewSandbox, error) {
-	params := account.NewSandbox{ParentID: creator.AccountID, Name: account.DefaultName, Sample: account.SampleShop, Expiry: account.DefaultExpiry}
+// newSandboxParams reads the fields of a new sandbox. Its key expires no later than the
+// key of its creator. The error is [errExpiryBeyondCreator] or a violation.
+func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.NewSandbox, error) {
+	params := account.NewSandbox{
+		ParentID: creator.AccountID, Name: account.DefaultName, Sample: account.SampleShop, Expiry: account.DefaultExpiry, NotAfter: creator.ExpiresAt,
+	}
 	name := in.Name(maxSandboxNameLength)
 	sample := in.Enum("sample", account.SampleShop, account.SampleEmpty)
 	seconds := in.Integer("expiresInSeconds", int64(account.MinExpiry/time.Second), int64(account.MaxExpiry/time.Second))
@@ -106,6 +113,8 @@ func newSandboxParams(in *input, creator auth.Identity) (account.NewSandbox, err
 	}
 	if seconds != nil {
 		params.Expiry = time.Duration(*seconds) * time.Second
+		expiresAt := s.now().Add(params.Expiry)
+		return params, checkExpiry(&expiresAt, creator)
 	}
 	return params, nil
 }
@@ -127,13 +136,15 @@ func (s *Server) getSandbox(c *gin.Context) error {
 // resetSandbox returns a sandbox to its sample data. It reads no body, and is safe to
 // repeat without an Idempotency-Key.
 func (s *Server) resetSandbox(c *gin.Context) error {
-	return s.changeSandbox(c, eventSandboxReset, account.Reset)
+	return s.changeSandbox(c, s.limits.loads, eventSandboxReset, account.Reset)
 }
 
 // deleteSandbox deletes a sandbox. This process forgets its keys before it responds, and
 // the others within a second.
 func (s *Server) deleteSandbox(c *gin.Context) error {
-	err := s.changeSandbox(c, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
+	var accountID int64
+	err := s.changeSandbox(c, s.limits.locks, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
+		accountID = id
 		deleted, err := account.Delete(ctx, queries, id)
 		if err == nil && !deleted {
 			err = errSandboxNotFound // deleted concurrently
@@ -141,15 +152,15 @@ func (s *Server) deleteSandbox(c *gin.Context) error {
 		return err
 	})
 	if err == nil {
-		s.verifier.Forget()
+		s.verifier.ForgetAccount(accountID)
 	}
 	return err
 }
 
 // changeSandbox runs a change of the sandbox in the path in a transaction, records the
-// event and sends a 204. The change runs when the writes to the sandbox before it have
-// ended.
-func (s *Server) changeSandbox(c *gin.Context, event string, change func(context.Context, *db.Queries, int64) error) error {
+// event and sends a 204. The change counts in a pool. It runs when the writes to the sandbox
+// before it have ended.
+func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], event string, change func(context.Context, *db.Queries, int64) error) error {
 	params := readParams(c)
 	id := readSandboxID(c, params)
 	if err := params.Err(); err != nil {
@@ -162,21 +173,22 @@ func (s *Server) changeSandbox(c *gin.Context, event string, change func(context
 	if err != nil {
 		return err
 	}
-	ctx := c.Request.Context()
-	end, err := s.turns.Take(ctx, row.ID, account.AllTurns)
-	if err != nil {
+	payer := caller(c).Payer()
+	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
 		return err
 	}
-	defer end()
+	defer pool.Give(payer, 1)
 	_, err = transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		return struct{}{}, change(ctx, db.New(tx), row.ID)
 	})
+	s.faults.forget(row.ID) // a reset starts their counts again
 	switch {
 	case errors.Is(err, account.ErrClosed):
 		return errSandboxNotFound // deleted concurrently
 	case err != nil:
 		return err
 	}
+	s.announceEvents(row.ID)
 	recordSandboxEvent(c, event, row.ID)
 	c.Status(http.StatusNoContent)
 	return nil

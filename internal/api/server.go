@@ -14,7 +14,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
-	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/docs"
 	"petstore/internal/egress"
@@ -65,6 +64,9 @@ type Options struct {
 	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
 	// header the server trusts.
 	TrustedProxies []string
+	// Known is called with the context of a request when its API key is verified; nil:
+	// nobody needs it.
+	Known func(context.Context)
 	// MaxInFlight is the maximum number of requests with an API key in progress. The
 	// server rejects more of them immediately. Zero: no limit.
 	MaxInFlight int
@@ -106,7 +108,7 @@ type Server struct {
 	feed        *feed.Hub
 	announce    func(accountID int64) // nil: none
 	deliver     func(accountID int64, webhookID string)
-	turns       account.Turns // of requests that may wait for locks of their account
+	known       func(context.Context) // see [Options.Known]
 	metrics     *telemetry.Metrics
 	tracer      *telemetry.Tracer
 	egress      *egress.Guard
@@ -155,6 +157,9 @@ func (options *Options) setDefaults() {
 	if options.Deliver == nil {
 		options.Deliver = func(int64, string) {}
 	}
+	if options.Known == nil {
+		options.Known = func(context.Context) {}
+	}
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -179,25 +184,25 @@ func New(options Options) (*Server, error) {
 		enforceSunset:  options.EnforceSunset,
 		now:            options.Now,
 		compressor:     newCompressor(),
-		limits:         newLimits(options),
+		limits:         newLimits(options, options.DB.LockWaits()),
 		egress:         options.Egress,
 		vault:          options.Vault,
 	}
 	s.pets = newPetReader(s.reads)
-	s.committer = groupcommit.New(s.db, &s.turns)
+	s.committer = groupcommit.New(s.db, s.limits.locks)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
 	s.messages = newMessageReader(s.reads)
 	s.feed = feed.New(s.queries)
-	s.announce, s.deliver = options.Announce, options.Deliver
+	s.announce, s.deliver, s.known = options.Announce, options.Deliver, options.Known
 	if s.metrics == nil {
 		s.metrics = telemetry.NewMetrics()
 	}
 	s.cursorKey.read = func(ctx context.Context) ([]byte, error) { return s.queries.SigningKeyGet(ctx, "cursor") }
 	s.positions.read = s.readSealer
-	s.schema.query, s.schema.now = s.db.SchemaIsCurrent, s.now
+	s.schema.query, s.schema.now = s.readSchema, s.now
 	s.routed = s.routes()
 	var err error
 	if s.docs, err = docsFiles(); err != nil {
@@ -235,7 +240,7 @@ func (s *Server) useSpec(baseURL string) error {
 	if err != nil {
 		return err
 	}
-	s.faults = newFaults(operations, s.queries, s.writes)
+	s.faults = newFaults(operations, s.db, s.queries, s.writes)
 	return nil
 }
 

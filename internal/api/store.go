@@ -9,12 +9,14 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/postgres"
 )
 
 // transact runs a change of the keys or sandboxes of the caller's account in a
-// transaction, and retries it. Such changes may wait for each other, so each takes one of
-// the turns of the account. The error is that of the action or of a precondition.
+// transaction, and retries it. Such changes may wait for each other, so each counts among
+// the transactions that wait for locks. The error is that of the action or of a
+// precondition.
 func transact[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	if err := checkUntagged(c.Request); err != nil {
 		return result, err
@@ -24,13 +26,17 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 
 // transactTagged is transact for a resource with an entity tag. The action checks the
 // precondition.
-func transactTagged[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
+func transactTagged[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (Result, error) {
+	return transactIn(s, c, s.limits.locks, action)
+}
+
+// transactIn runs a change in a transaction that counts in a pool.
+func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64], action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	ctx, identity := c.Request.Context(), caller(c)
-	end, err := s.turns.Take(ctx, identity.AccountID, account.OneTurn)
-	if err != nil {
+	if err := pool.Take(ctx, identity.Payer(), 1); err != nil {
 		return result, err
 	}
-	defer end()
+	defer pool.Give(identity.Payer(), 1)
 	return transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (result Result, err error) {
 		queries := db.New(tx)
 		if identity.IsSandbox() {

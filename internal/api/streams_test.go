@@ -213,7 +213,7 @@ func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
 // stream of one type while events of other types happen all the time.
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
-	const silence = 15 * time.Second
+	const silence = 10 * time.Second
 	var passed atomic.Int64
 	p := start(t)
 	busy := p.with(func(o *api.Options) {

@@ -11,17 +11,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/auth"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/webhook"
 )
 
-// replayWindow is the maximum number of events that one replay looks through.
-const replayWindow = 10_000
-
-// maxBacklog is the maximum number of pending deliveries of a webhook to which a replay
-// adds more.
-const maxBacklog = 100_000
+const (
+	// replayWindow is the maximum number of events that one replay looks through. An account
+	// with more than maxBacklog pending deliveries gets no more of them.
+	replayWindow = 10_000
+	maxBacklog   = 100_000
+	// An account may have 100 sandboxes, so each has less.
+	sandboxReplayWindow = 1_000
+	sandboxMaxBacklog   = 1_000
+	// replayedPerToken is the number of deliveries that count as one request.
+	replayedPerToken = 100
+)
 
 // deliveryStatuses are the statuses of a delivery.
 var deliveryStatuses = []string{"pending", "delivered", "failed"}
@@ -79,10 +85,13 @@ func (s *Server) retryWebhookDelivery(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+	return s.accept(c, s.limits.locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		id := c.Param("deliveryId")
 		if !webhook.IsDeliveryID(id) {
 			return nil, errDeliveryNotFound
+		}
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: caller(c).AccountID, ID: at.ID}); err != nil {
+			return nil, err
 		}
 		row, err := queries.WebhookDeliveryRetry(ctx, db.WebhookDeliveryRetryParams{AccountID: caller(c).AccountID, WebhookID: at.ID, ID: id})
 		return deliveryFrom(db.WebhookDeliveryListRow(row)), orNotFound(err, errDeliveryNotFound)
@@ -95,7 +104,8 @@ type replay struct {
 	Next       *string `json:"next,omitempty"`
 }
 
-// replayWebhook sends events again that a webhook missed while it was disabled.
+// replayWebhook sends events again that a webhook missed while it was disabled. It costs more
+// by the deliveries that it makes and by the events that it looks through.
 func (s *Server) replayWebhook(c *gin.Context) error {
 	in := s.decode(c, required("after"))
 	after := readEventID(in)
@@ -103,9 +113,14 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
-		r := replayer{queries, caller(c).AccountID, at}
-		return r.replay(ctx, *after, r.both(types))
+	cost := 0
+	defer func() { s.limits.charge(caller(c), cost) }()
+	return s.accept(c, s.limits.loads, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		r := newReplayer(queries, caller(c), at)
+		cost = int(min(at.AfterSequence-after.Sequence, int64(r.window)) / eventsPerToken)
+		made, err := r.replay(ctx, *after, r.both(types))
+		cost = max(cost, int(made.Deliveries/replayedPerToken))
+		return made, err
 	})
 }
 
@@ -126,9 +141,19 @@ const maxEventIDLength = 64
 
 // replayer replays the feed of an account to a locked webhook.
 type replayer struct {
-	queries *db.Queries
-	account int64
-	to      db.WebhookGetLockedRow
+	queries    *db.Queries
+	account    int64
+	to         db.WebhookGetLockedRow
+	window     int32
+	maxBacklog int32
+}
+
+func newReplayer(queries *db.Queries, identity auth.Identity, to db.WebhookGetLockedRow) replayer {
+	r := replayer{queries, identity.AccountID, to, replayWindow, maxBacklog}
+	if identity.IsSandbox() {
+		r.window, r.maxBacklog = sandboxReplayWindow, sandboxMaxBacklog
+	}
+	return r
 }
 
 // both returns the types that the webhook has and the request wants. A request without
@@ -148,26 +173,25 @@ func (r replayer) both(wanted []string) []string {
 // is pending, and those that the worker has not dispatched yet, because the webhook gets
 // them anyway. The error is [errCursorExpired], [errTooManyDeliveries] or comes from the
 // database.
-func (r replayer) replay(ctx context.Context, after event.ID, types []string) (any, error) {
+func (r replayer) replay(ctx context.Context, after event.ID, types []string) (made replay, err error) {
 	if err := r.checkCursor(ctx, after); err != nil {
-		return nil, err
+		return made, err
 	}
-	last := min(r.to.AfterSequence, after.Sequence+replayWindow)
+	last := min(r.to.AfterSequence, after.Sequence+int64(r.window))
 	if last <= after.Sequence {
-		return replay{}, nil
+		return made, nil
 	}
 	pending, err := r.pending(ctx, after.Sequence, last)
 	if err != nil {
-		return nil, err
+		return made, err
 	}
 	rows, err := r.queries.ReplayEvents(ctx, db.ReplayEventsParams{
-		AccountID: r.account, First: after.Sequence, Last: last, Types: types, PageSize: replayWindow + 1,
+		AccountID: r.account, First: after.Sequence, Last: last, Types: types, PageSize: r.window + 1,
 	})
 	if err != nil {
-		return nil, err
+		return made, err
 	}
 	insert := db.ReplayInsertParams{AccountID: r.account, WebhookID: r.to.ID}
-	made := replay{}
 	for _, row := range rows {
 		id := event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
 		if row.Sequence == last && last < r.to.AfterSequence {
@@ -178,7 +202,7 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (a
 		}
 		deliveryID, err := webhook.NewDeliveryID()
 		if err != nil {
-			return nil, err
+			return made, err
 		}
 		insert.Ids = append(insert.Ids, deliveryID)
 		insert.EventIds = append(insert.EventIds, id.String())
@@ -197,15 +221,15 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (a
 // replay that is repeated adds nothing. The error is [errTooManyDeliveries] or comes from
 // the database.
 func (r replayer) pending(ctx context.Context, after, last int64) (map[int64]bool, error) {
-	backlog, err := r.queries.ReplayBacklog(ctx, db.ReplayBacklogParams{AccountID: r.account, WebhookID: r.to.ID, Most: maxBacklog + 1})
+	backlog, err := r.queries.ReplayBacklog(ctx, db.ReplayBacklogParams{AccountID: r.account, Most: r.maxBacklog + 1})
 	switch {
 	case err != nil:
 		return nil, err
-	case backlog > maxBacklog:
+	case backlog > int64(r.maxBacklog):
 		return nil, errTooManyDeliveries
 	}
 	sequences, err := r.queries.ReplayPending(ctx, db.ReplayPendingParams{
-		AccountID: r.account, WebhookID: r.to.ID, AfterSequence: after, Last: &last, PageSize: replayWindow,
+		AccountID: r.account, WebhookID: r.to.ID, AfterSequence: after, Last: &last, PageSize: r.window,
 	})
 	pending := make(map[int64]bool, len(sequences))
 	for _, sequence := range sequences {

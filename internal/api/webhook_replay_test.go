@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	stores "petstore/internal/account"
 )
 
 // replayed is the result of a replay, as a client sees it.
@@ -130,27 +132,38 @@ func TestReplayOfPendingEvents(t *testing.T) {
 	replay(other, 0)
 }
 
-// TestReplayToABacklog: a webhook with too many pending deliveries gets no more.
+// TestReplayToABacklog: an account with too many pending deliveries gets no more by a
+// replay, whatever the webhook, and neither does a sandbox with fewer.
 func TestReplayToABacklog(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
-	p.post("/categories", object{"name": "cats"}).want(201)
-	p.dispatchAll()
-	const most = 100_000
-	if _, err := p.db.Exec(t.Context(), `
-		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
-		SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_2_00000000', 2, 'pet.created', now()
-		FROM generate_series(1, $1::int) AS n`, most+1, p.accountID(), hook.ID); err != nil {
-		t.Fatal(err)
-	}
-	p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "too_many_deliveries")
-	p.post(other.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)
-	if _, err := p.db.Exec(t.Context(), "DELETE FROM webhook_deliveries WHERE id = 'dlv_' || lpad('1', 32, '0')"); err != nil {
-		t.Fatal(err)
-	}
-	if got := decode[replayed](p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)); got.Deliveries != 1 {
-		t.Errorf("%d deliveries", got.Deliveries)
+	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
+	for what, test := range map[string]struct {
+		client  *petstore
+		account int64
+		most    int
+	}{"an account": {p, p.accountID(), 100_000}, "a sandbox": {p.as(key), id, 1_000}} {
+		t.Run(what, func(t *testing.T) {
+			p := test.client.in(t)
+			hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
+			p.post("/categories", object{"name": "cats"}).want(201)
+			p.dispatchAll()
+			if _, err := p.db.Exec(t.Context(), `
+				INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
+				SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_2_00000000', 2, 'pet.created', now()
+				FROM generate_series(1, $1::int) AS n`, test.most+1, test.account, hook.ID); err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range []apiWebhook{hook, other} {
+				p.post(one.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "too_many_deliveries")
+			}
+			if _, err := p.db.Exec(t.Context(), "DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account); err != nil {
+				t.Fatal(err)
+			}
+			if got := decode[replayed](p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)); got.Deliveries != 1 {
+				t.Errorf("%d deliveries", got.Deliveries)
+			}
+		})
 	}
 }
 

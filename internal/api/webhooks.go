@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
 	"petstore/internal/httpjson"
@@ -19,7 +20,8 @@ import (
 )
 
 const (
-	webhooksPath = "/webhooks"
+	webhooksPath   = "/webhooks"
+	deliveriesPath = webhooksPath + "/{webhookId}/deliveries"
 
 	maxWebhooks                 = 20  // of an account
 	maxWebhookDescriptionLength = 500 // openapi.yaml has the same
@@ -122,7 +124,7 @@ func lockWebhook(ctx context.Context, c *gin.Context, queries *db.Queries) (db.W
 // createWebhook creates a webhook with a secret. It receives the events from then on.
 func (s *Server) createWebhook(c *gin.Context) error {
 	in := s.decode(c, secret, required("url", "types"), readOnly("id", "status", "disabledReason", "createdAt", "secret"))
-	fields, err := s.readWebhookFields(c.Request.Context(), in)
+	fields, err := s.readWebhookFields(in)
 	if err != nil {
 		return err
 	}
@@ -142,7 +144,6 @@ func (s *Server) createWebhook(c *gin.Context) error {
 			return db.WebhookCreateRow{}, errTooManyWebhooks
 		}
 		row, err := queries.WebhookCreate(ctx, db.WebhookCreateParams{
-			IsSandbox: caller(c).IsSandbox(),
 			AccountID: account, ID: id, URL: *fields.url, Types: fields.types, Description: fields.description,
 			Secret: s.vault.Seal(webhook.Endpoint{AccountID: account, ID: id}, made),
 		})
@@ -165,7 +166,7 @@ type webhookFields struct {
 
 // readWebhookFields reads the fields that a new webhook and a change have. The error is a
 // violation or [errURLNotAllowed].
-func (s *Server) readWebhookFields(ctx context.Context, in *input) (fields webhookFields, err error) {
+func (s *Server) readWebhookFields(in *input) (fields webhookFields, err error) {
 	fields.url = in.Text("url", 1, egress.MaxURLLength)
 	fields.types = in.Enums("types", append([]string{anyType}, eventTypes...)...)
 	if len(fields.types) > 1 && slices.Contains(fields.types, anyType) {
@@ -178,7 +179,7 @@ func (s *Server) readWebhookFields(ctx context.Context, in *input) (fields webho
 	if fields.url == nil {
 		return fields, nil
 	}
-	if refused, is := errors.AsType[*egress.RefusedError](s.egress.Check(ctx, *fields.url)); is {
+	if refused, is := errors.AsType[*egress.RefusedError](s.egress.Check(*fields.url)); is {
 		return fields, errURLNotAllowed.WithMessage("`url` " + refused.Reason)
 	}
 	return fields, nil
@@ -189,7 +190,7 @@ func (s *Server) readWebhookFields(ctx context.Context, in *input) (fields webho
 func (s *Server) updateWebhook(c *gin.Context) error {
 	in := s.decode(c, readOnly("id", "disabledReason", "createdAt", "secret"))
 	status := in.Enum("status", webhookEnabled, webhookDisabled)
-	fields, err := s.readWebhookFields(c.Request.Context(), in)
+	fields, err := s.readWebhookFields(in)
 	if err != nil {
 		return err
 	}
@@ -317,7 +318,10 @@ func (s *Server) testWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.accept(c, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+	return s.accept(c, s.limits.locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: caller(c).AccountID, ID: at.ID}); err != nil {
+			return nil, err
+		}
 		row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
 			AccountID: caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: string(body),
 		})
@@ -335,9 +339,13 @@ type testEvent struct {
 }
 
 // accept runs a change that makes deliveries to the webhook in the path due, and sends its
-// result with 202. The webhook must be enabled. The worker starts at once.
-func (s *Server) accept(c *gin.Context, change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
-	result, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (any, error) {
+// result with 202. The change counts in a pool. The webhook must be enabled. The worker
+// starts at once.
+func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
+	if err := checkUntagged(c.Request); err != nil {
+		return err
+	}
+	result, err := transactIn(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
 		at, err := lockWebhook(ctx, c, queries)
 		switch {
 		case err != nil:
@@ -366,7 +374,7 @@ const sweepWebhooksInterval = 10 * time.Minute
 // every ten minutes, until the context ends.
 func (s *Server) SweepWebhooks(ctx context.Context) {
 	for ticker := time.NewTicker(sweepWebhooksInterval); ; {
-		if err := webhook.Sweep(ctx, s.db, s.vault, s.now()); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
+		if err := webhook.Sweep(ctx, s.db, s.vault); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "could not look after all webhooks", slog.Any("error", err))
 		}
 		select {

@@ -2,11 +2,8 @@ package api_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -27,11 +24,6 @@ const (
 	// hookURL has an address, so that the server looks up no name.
 	hookURL = "https://93.184.216.34/hook"
 )
-
-// noResolver finds no name, so that tests do not depend on the network.
-var noResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-	return nil, errors.New("the tests look up no names")
-}}
 
 // apiWebhook is a webhook, as a client sees it.
 type apiWebhook struct {
@@ -192,6 +184,7 @@ func TestWebhookURLs(t *testing.T) {
 		}
 	}
 	p.wantRows(before)
+	p.patch(hook.path(), object{"url": "https://missing.example.com/"}).want(200) // no name is looked up
 	local := p.with(func(options *api.Options) { options.Egress = egress.New(egress.Options{Allow: egress.Loopback}) })
 	local.post(webhooksPath, object{"url": "http://127.0.0.1:3000/hook", "types": []string{"*"}}).want(201)
 }
@@ -318,6 +311,13 @@ func TestWebhookBegins(t *testing.T) {
 	if err := p.db.QueryRow(t.Context(), "SELECT failing_since IS NOT NULL FROM webhooks").Scan(&isFailing); err != nil || isFailing {
 		t.Errorf("an enabled webhook is failing: %t, %v", isFailing, err)
 	}
+	if after, _, _ := position(hook); after != begin {
+		t.Errorf("a webhook that has not got the events before %d was disabled receives those after %d", begin, after)
+	}
+	p.dispatchAll()
+	p.patch(hook.path(), object{"status": "disabled"}).want(200)
+	p.newPet("Luna", 1)
+	p.patch(hook.path(), object{"status": "enabled"}).want(200)
 	if after, last, _ := position(hook); after != last {
 		t.Errorf("an enabled webhook receives the events after %d, and the last is %d", after, last)
 	}

@@ -107,7 +107,7 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
 	// Read both before the keys, so that later changes are noticed.
-	generation, loadedAt := v.generation.Load(), v.now()
+	change, loadedAt := v.changes.count.Load(), v.now()
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
@@ -122,7 +122,7 @@ func (v *Verifier) read(ctx context.Context, hashes []hash) ([]*cachedKey, error
 		if err != nil {
 			return nil, err
 		}
-		current.generation, current.loadedAt = generation, loadedAt
+		current.change, current.loadedAt = change, loadedAt
 		found[hash(row.SecretSha256)] = current
 		if row.PreviousSha256 != nil {
 			previous := *current

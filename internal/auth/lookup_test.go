@@ -299,36 +299,42 @@ func TestPaceOfGuesses(t *testing.T) {
 	}
 }
 
-// TestForgetDuringALookup checks that a verifier does not cache a key that was
-// revoked during its lookup.
+// TestForgetDuringALookup checks that a verifier does not use a key again that was
+// revoked during its lookup, whatever the notification names.
 func TestForgetDuringALookup(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
-	id, secret := a.issue(nil)
-	hold := newGate()
-	var held atomic.Bool
-	v := a.traced(&lookupTracer{after: func(lookup) {
-		if held.CompareAndSwap(false, true) {
-			hold.pass()
+	for what, forget := range map[string]func(v *auth.Verifier, id int64){
+		"the key":     (*auth.Verifier).ForgetKey,
+		"the account": func(v *auth.Verifier, _ int64) { v.ForgetAccount(a.id) },
+		"every key":   func(v *auth.Verifier, _ int64) { v.Forget() },
+	} {
+		id, secret := a.issue(nil)
+		hold := newGate()
+		var held atomic.Bool
+		v := a.traced(&lookupTracer{after: func(lookup) {
+			if held.CompareAndSwap(false, true) {
+				hold.pass()
+			}
+		}})
+		v.Trust()
+		verified := make(chan error)
+		go func() {
+			_, err := v.Verify(t.Context(), secret, nil)
+			verified <- err
+		}()
+		<-hold.arrived
+		if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
+			t.Fatal(err)
 		}
-	}})
-	v.Trust()
-	verified := make(chan error)
-	go func() {
-		_, err := v.Verify(t.Context(), secret, nil)
-		verified <- err
-	}()
-	<-hold.arrived
-	if _, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil {
-		t.Fatal(err)
-	}
-	v.Forget()
-	close(hold.opened)
-	if err := <-verified; err != nil {
-		t.Errorf("a request from before the revocation: %v", err)
-	}
-	v.Trust()
-	if _, err := v.Verify(t.Context(), secret, nil); !errors.Is(err, auth.ErrInvalidKey) {
-		t.Errorf("after the key was revoked: %v", err)
+		forget(v, id)
+		close(hold.opened)
+		if err := <-verified; err != nil {
+			t.Errorf("%s: a request from before the revocation: %v", what, err)
+		}
+		v.Trust()
+		if _, err := v.Verify(t.Context(), secret, nil); !errors.Is(err, auth.ErrInvalidKey) {
+			t.Errorf("%s: after the key was revoked: %v", what, err)
+		}
 	}
 }

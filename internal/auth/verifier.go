@@ -25,9 +25,6 @@ const (
 	timeToLive = 500 * time.Millisecond
 )
 
-// Channel is the notification channel that announces every change of a key.
-const Channel = "api_keys"
-
 // Identity is the authenticated account and key.
 type Identity struct {
 	KeyID int64
@@ -56,17 +53,14 @@ func (i Identity) Payer() int64 {
 }
 
 // Verifier verifies secrets. It caches keys, so that verifying usually needs no
-// database query. After any key changes, which is rare, it reads each key again at
-// its next use.
+// database query. After a key changes, it reads that key again at its next use.
 type Verifier struct {
-	queries *db.Queries
-	writes  *db.Queries
-	now     func() time.Time
-	cache   *lru.Cache[hash, *cachedKey]
-	lookups lookups
-	// generation counts the calls of Forget. Keys of an earlier generation must be
-	// read again.
-	generation   atomic.Uint64
+	queries      *db.Queries
+	writes       *db.Queries
+	now          func() time.Time
+	cache        *lru.Cache[hash, *cachedKey]
+	lookups      lookups
+	changes      changes
 	trustedUntil atomic.Pointer[time.Time]
 	uses         uses
 	hits, misses atomic.Uint64
@@ -78,10 +72,11 @@ type cachedKey struct {
 	// endsAt is when the key expires or the grace of a replaced secret ends,
 	// whichever is first. Nil means never.
 	endsAt *time.Time
-	// generation and loadedAt are from just before the key was read.
-	generation uint64
-	loadedAt   time.Time
-	noted      *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
+	// change, the number of the latest change, and loadedAt are from just before the
+	// key was read.
+	change   uint64
+	loadedAt time.Time
+	noted    *atomic.Int64 // when its use was last noted or stored, in Unix nanoseconds
 }
 
 // NewVerifier returns a Verifier that reads keys with queries and stores their last
@@ -97,11 +92,8 @@ func NewVerifier(queries, writes *db.Queries) *Verifier {
 	return v
 }
 
-// Forget makes the Verifier read every key again at its next use. Call it when a
-// key has changed or notifications may be lost.
-func (v *Verifier) Forget() { v.generation.Add(1) }
-
-// Trust states that every change up to now has led to a call of Forget.
+// Trust states that every change up to now has led to a call of Forget, ForgetKey or
+// ForgetAccount.
 func (v *Verifier) Trust() {
 	until := v.now().Add(trustFor)
 	v.trustedUntil.Store(&until)
@@ -144,7 +136,7 @@ func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Id
 
 // isFresh reports whether a cached key is still valid without reading it again.
 func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
-	return key.generation == v.generation.Load() &&
+	return !v.changes.since(key.change, key.identity) &&
 		(!now.After(*v.trustedUntil.Load()) || now.Sub(key.loadedAt) <= timeToLive)
 }
 

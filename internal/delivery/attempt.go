@@ -44,10 +44,14 @@ var waits = [maxAttempts - 1]time.Duration{
 // never stands for NULL in an array of times, which are before it.
 var never = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// target is an endpoint, and the secrets that sign for it.
+// target is an endpoint, the secrets that sign for it, and its state.
 type target struct {
-	url     string
-	secrets []standardwebhooks.Secret // at least one
+	url      string
+	secrets  []standardwebhooks.Secret // at least one
+	isSlow   bool
+	failures int // failed attempts in a row
+	retryAt  time.Time
+	readAt   time.Time // by this process
 }
 
 // result is the result of an attempt.
@@ -58,6 +62,7 @@ type result struct {
 	took       time.Duration
 	httpStatus int    // 0: there was no response
 	problem    string // empty: the status says it all
+	refused    bool   // whether the server refused to connect
 	retryAfter time.Duration
 }
 
@@ -67,7 +72,7 @@ func (r *result) isGone() bool { return r.httpStatus == http.StatusGone }
 
 // isFinal reports whether there is no further attempt.
 func (r *result) isFinal() bool {
-	return r.isSuccess() || r.isGone() || r.body == nil || r.attempts+1 >= maxAttempts
+	return r.isSuccess() || r.isGone() || r.unsent != "" || r.attempts+1 >= maxAttempts
 }
 
 // status returns the status of the delivery after the attempt.
@@ -88,17 +93,20 @@ func (r *result) next(now time.Time) time.Time {
 	if r.isFinal() {
 		return never
 	}
-	planned := waits[r.attempts]
-	planned += time.Duration(float64(planned) * jitter * (2*rand.Float64() - 1)) //nolint:gosec // jitter need not be secret
-	return now.Add(max(planned, r.retryAfter))
+	return now.Add(max(vary(waits[r.attempts]), r.retryAfter))
+}
+
+// vary returns a wait that deviates at random from another one.
+func vary(wait time.Duration) time.Duration {
+	return wait + time.Duration(float64(wait)*jitter*(2*rand.Float64()-1)) //nolint:gosec // jitter need not be secret
 }
 
 // attempt sends an event to an endpoint.
-func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
+func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 	began := time.Now()
 	r := result{delivery: one, at: one.now.Add(began.Sub(one.readAt))}
-	if one.body == nil {
-		r.problem = "The feed no longer has the event."
+	if one.unsent != "" {
+		r.problem = one.unsent
 		return r
 	}
 	if one.attempts == 0 {
@@ -106,10 +114,11 @@ func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
-	response, err := d.send(ctx, to, &r) //nolint:bodyclose // finish closes it
+	response, err := d.post(ctx, to, &r) //nolint:bodyclose // finish closes it
 	r.took = time.Since(began)
 	if err != nil {
 		r.problem = describe(ctx, err)
+		_, r.refused = errors.AsType[*egress.RefusedError](err)
 	} else {
 		r.httpStatus = response.StatusCode
 		r.retryAfter = retryAfter(response.Header.Get("Retry-After"), r.at.Add(r.took))
@@ -122,8 +131,8 @@ func (d *drain) attempt(ctx context.Context, to target, one delivery) result {
 	return r
 }
 
-// send sends the request of an attempt.
-func (d *drain) send(ctx context.Context, to target, r *result) (*http.Response, error) {
+// post sends the request of an attempt.
+func (d *drain) post(ctx context.Context, to *target, r *result) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
@@ -169,20 +178,29 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 var errTimeout = errors.New("delivery: timeout")
 
+// milliseconds returns the duration that the owner of the webhook sees. It is 0 if the
+// server refused to connect, because the duration of a lookup tells whether the local
+// network has the name.
+func (r *result) milliseconds() int64 {
+	if r.refused {
+		return 0
+	}
+	return r.took.Milliseconds()
+}
+
 // describe describes the error of a request to the owner of the webhook. It has no
 // addresses, because those could be of an internal network.
 func describe(ctx context.Context, err error) string {
-	var lookup *net.DNSError
 	var certificate *tls.CertificateVerificationError
 	var refused *egress.RefusedError
 	var timeout net.Error
 	switch {
 	case errors.As(err, &refused):
 		return "The URL " + refused.Reason
+	case errors.Is(err, egress.ErrLookup):
+		return "The host name could not be looked up."
 	case errors.Is(context.Cause(ctx), errTimeout), errors.As(err, &timeout) && timeout.Timeout():
 		return "No response within 15 seconds."
-	case errors.As(err, &lookup):
-		return "The name of the host could not be resolved."
 	case errors.As(err, &certificate):
 		return "The TLS certificate is not valid."
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -2,11 +2,15 @@ package delivery_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"petstore/db"
 	"petstore/internal/delivery"
+	"petstore/internal/postgres"
 )
 
 // TestDeliverAtOnce: a delivery that a request has made due is sent without a sweep.
@@ -15,10 +19,7 @@ func TestDeliverAtOnce(t *testing.T) {
 	f := newFeed(t)
 	to := receive(t, nil)
 	id := f.webhook(to.url, "pet.created")
-	worker, err := delivery.New(f.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	worker := delivery.New(f.options())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() {
@@ -42,11 +43,37 @@ func TestDeliverAtOnce(t *testing.T) {
 func (f *feed) test(webhookID string, i int) {
 	f.t.Helper()
 	event := fmt.Sprintf("evt_test_%032x", i)
-	_, err := f.queries.WebhookDeliveryCreateTest(f.t.Context(), db.WebhookDeliveryCreateTestParams{
-		AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: "webhook.test",
-		Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test"}`, event),
+	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+		queries := db.New(tx)
+		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: "webhook.test",
+			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test"}`, event),
+		})
 	})
 	if err != nil {
 		f.t.Fatal(err)
+	}
+}
+
+// TestOneClaim: a webhook with a valid lease cannot be claimed.
+func TestOneClaim(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	claim := db.WebhookClaimParams{AccountID: f.account, ID: f.webhook("http://127.0.0.1:1/")}
+	if lease, err := f.queries.WebhookClaim(t.Context(), claim); err != nil || lease != 1 {
+		t.Fatalf("the first claim: %d, %v", lease, err)
+	}
+	if lease, err := f.queries.WebhookClaim(t.Context(), claim); !errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("a claim during the lease: %d, %v", lease, err)
+	}
+	f.exec("UPDATE webhooks SET lease_until = now()")
+	if lease, err := f.queries.WebhookClaim(t.Context(), claim); err != nil || lease != 2 {
+		t.Errorf("a claim after the lease: %d, %v", lease, err)
 	}
 }

@@ -1,36 +1,66 @@
-// Package delivery sends the events of accounts to their webhooks.
+// Package delivery sends the events of accounts to their webhooks. Any number of processes
+// may run a [Worker] on one database.
 //
-// The dispatcher follows the feed of each account. It inserts a delivery for each event and
-// each enabled webhook that wants it. The same transaction moves the position of the
-// webhook and adds the job of River that delivers. Accounts take turns, a page of events at
-// a time.
+// It has two steps. webhook_deliveries is between them, and is the truth:
 //
-// A webhook has at most one job at a time. The job sends the deliveries that are due, with
-// at most 4 requests in flight, and records the results. After a second, it gives way to the
-// jobs of others.
+//  1. Dispatch. A worker follows the feed of each account. It inserts a delivery for each
+//     event and each webhook that wants it. The same transaction moves the position of the
+//     webhook in the feed.
+//  2. Drain. A worker claims a webhook, sends the deliveries that are due, with at most 4
+//     requests in flight, and records the results.
 //
-// Sweeps start what nobody has started: twice a second the dispatch of events that another
-// process has written, and once a second the retries that are due. They also start the
-// jobs of processes that have died.
+// # Leases
 //
-// So webhook_deliveries is the truth, and a job only says that somebody should look. A
-// process that dies loses nothing: another one sends its unrecorded deliveries again.
+// The row of a webhook has a lease: a number, and the time until which it is valid. All times
+// are of the clock of the database.
+//
+//   - Claim. One UPDATE adds 1 to the number if no other lease is valid, so one process wins.
+//     The lease is valid for 15 seconds.
+//   - Renew. The process renews its leases about every 5 seconds. A lease of a process that
+//     has died runs out, and another process claims the webhook.
+//   - Record. A transaction locks the row and records results only if the number is still
+//     that of its lease. So a process that was frozen records nothing after another one has
+//     taken over. It also sends nothing after 15 seconds of its own clock without a renewal.
+//   - Release. A transaction first ends the lease, then looks for deliveries that are due. If
+//     there are any, it claims the webhook again.
+//
+// No delivery is added unseen. A transaction that adds deliveries or makes them due locks the
+// row of the webhook, and wakes the drain after its commit. If the lock comes before the
+// release, the release waits for it and sees the deliveries. If it comes after, the webhook
+// can be claimed. Deliveries that become due with time are found by a sweep, once a second.
+// Each transaction has the rows of one account, so on Citus it runs on one shard.
+//
+// A process that dies loses nothing: its unrecorded deliveries are sent again. A result is
+// recorded once, although the connection breaks at COMMIT: the delivery must have as many
+// attempts as before it was sent.
+//
+// # Shares
+//
+// Places at the database, to dispatch and to deliver are shared by payer
+// ([petstore/internal/admission]). A drain goes on as long as something is due and nobody
+// waits for a place. Otherwise it releases after a second, and waits for its next turn.
+// Webhooks that fail, or that took long lately, have places of their own, because their
+// requests may take 15 seconds each.
+//
+// # Failures
+//
+// A delivery has ten attempts. After ten failed attempts in a row, of any of its deliveries,
+// a webhook pauses: 1 second, then twice as long each time, up to a minute. Then one delivery
+// is sent. If it succeeds, everything that is due follows. A pause counts no attempts, so
+// deliveries that have waited for 84 hours fail after such an attempt.
 package delivery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
-	"github.com/riverqueue/river/rivertype"
 
 	"petstore/db"
+	"petstore/internal/admission"
 	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/postgres"
@@ -39,20 +69,13 @@ import (
 )
 
 // Connections is the number of database connections that the pool of a worker should have.
-// River takes one more out of the pool, to wait for notifications.
-const Connections = dbParallel + dispatchers + 4
+const Connections = 10
 
 // Descriptors is the maximum number of open files of a worker: its connections to the
 // database and those to webhooks, in use and idle.
-const Descriptors = Connections + 1 + (maxFast+maxSlow)*inFlight + egress.MaxIdle
+var Descriptors = Connections + uint64(admission.FastWebhooks.Total+admission.SlowWebhooks.Total)*inFlight + egress.MaxIdle
 
 const (
-	// dbParallel is the number of jobs that use the database at a time. The others wait, so
-	// that they leave connections to the sweeps and to River.
-	dbParallel = 4
-	// dispatchers is the number of accounts that a process dispatches at a time.
-	dispatchers = 2
-
 	// lookInterval is the time between two looks for events that another process has
 	// written, and sweepInterval that between two looks for deliveries that are due.
 	lookInterval  = 500 * time.Millisecond
@@ -61,48 +84,12 @@ const (
 	// many webhooks do not keep the database busy.
 	restFactor = 5
 	maxRest    = 5 * time.Second
-	// beatInterval is the time between two notes of which jobs run. A job is taken for dead
-	// after 15 seconds without one (see JobsRescue in queries/delivery.sql).
-	beatInterval = time.Second
-	// beatTimeout limits the statements of a note, so that one that hangs is not the last.
-	beatTimeout = 5 * time.Second
-	// rescuePause is how long a process notes its own jobs before it ends those of others.
-	// After an outage of the database, they may only be late.
-	rescuePause = 3 * time.Second
 	// countInterval is the time between two counts of webhooks that fail.
 	countInterval = 15 * time.Second
 	// expiryInterval is the time between two looks for messages that wait too long.
 	expiryInterval = 5 * time.Minute
-
-	// pollInterval is the time between two looks of River for jobs, if a notification does
-	// not arrive. Behind a connection pooler none arrives.
-	pollInterval = 250 * time.Millisecond
-	// fetchCooldown is the time between two looks of River for jobs at least.
-	fetchCooldown = 10 * time.Millisecond
-	// notifyCooldown is that between two notifications. River sends none for a job that is
-	// added sooner, which then waits for pollInterval.
-	notifyCooldown = time.Millisecond
-
-	// maxFast and maxSlow are the numbers of webhooks to which a process delivers at a time.
-	maxFast = 400
-	maxSlow = 200
-	// slowAfter is the time of a request after which a webhook counts as slow, for slowFor.
-	slowAfter = 500 * time.Millisecond
-	slowFor   = 10 * time.Minute
-	// maxLive is the number of jobs that a sweep knows of. River drops superfluous ones.
-	maxLive = 10_000
-
-	// slice is the time in which a job begins requests. It then starts another job for the
-	// rest, so that webhooks take turns.
-	slice = time.Second
-	// jobTimeout is slice and the time for the last request and its result.
-	jobTimeout = slice + Timeout + 10*time.Second
-	// rescueAfter switches off the rescue of River, which compares times of the database with
-	// the clock of this process. The worker rescues jobs by the clock of the database.
-	rescueAfter = 100 * 365 * 24 * time.Hour
-
-	jobRetention = time.Minute
-	startPause   = time.Second
+	// finishTimeout limits the release of a lease when the worker stops.
+	finishTimeout = 2 * time.Second
 )
 
 // Options are the dependencies of a worker.
@@ -125,163 +112,98 @@ type Options struct {
 	Log     *slog.Logger
 }
 
+// endpoint names a webhook.
+type endpoint struct {
+	AccountID int64
+	WebhookID string
+}
+
 // Worker dispatches and delivers. It is safe for concurrent use.
 type Worker struct {
 	options Options
 	db      *postgres.DB
 	queries *db.Queries
 	log     *slog.Logger
-	jobs    *river.Client[pgx.Tx]
-	places  chan struct{} // of jobs that use the database
-	asked   asked         // by Deliver
 
-	turns   *turns
-	woken   chan struct{} // has an element if toLook is not empty
-	mu      sync.Mutex
-	toLook  map[int64]bool // accounts with new events
-	idle    map[int64]bool // accounts without an enabled webhook, since the last sweep
-	running map[int64]bool // the jobs that run in this process
-	ending  bool
-	behind  sync.Once // says that the schema is behind
+	places     *admission.Pool[int64] // at the database, for drains
+	dispatches *admission.Pool[int64]
+	fast, slow *admission.Pool[int64] // webhooks
+
+	woken    *inbox[int64]    // by Wake
+	asked    *inbox[endpoint] // by Deliver
+	accounts *tasks[int64]    // that dispatch
+	webhooks *tasks[endpoint]
+
+	mu     sync.Mutex
+	idle   map[int64]bool // accounts without a webhook to dispatch to, since the last sweep
+	leases map[*drain]bool
+	behind sync.Once // says that the schema is behind
 }
 
 // New returns a worker. Call [Worker.Run] to start it.
-func New(options Options) (*Worker, error) {
-	w := &Worker{
+func New(options Options) *Worker {
+	return &Worker{
 		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log,
-		places: make(chan struct{}, dbParallel), turns: newTurns(dispatchers), woken: make(chan struct{}, 1),
-		asked:  asked{woken: make(chan struct{}, 1)},
-		toLook: map[int64]bool{}, idle: map[int64]bool{}, running: map[int64]bool{},
+		places: admission.New[int64](admission.DeliveryTransactions), dispatches: admission.New[int64](admission.Dispatches),
+		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
+		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),
+		idle: map[int64]bool{}, leases: map[*drain]bool{},
 	}
-	workers := river.NewWorkers()
-	if err := river.AddWorkerSafely(workers, &drainWorker{worker: w}); err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	jobs, err := river.NewClient(riverpgxv5.New(options.DB.Pool()), &river.Config{
-		Queues: map[string]river.QueueConfig{
-			fastQueue: {MaxWorkers: maxFast, FetchCooldown: fetchCooldown},
-			slowQueue: {MaxWorkers: maxSlow, FetchCooldown: fetchCooldown},
-		},
-		Workers:                     workers,
-		Hooks:                       []rivertype.Hook{&dueAtOnce{}},
-		FetchCooldown:               notifyCooldown,
-		FetchPollInterval:           pollInterval,
-		JobTimeout:                  jobTimeout,
-		RescueStuckJobsAfter:        rescueAfter,
-		CompletedJobRetentionPeriod: jobRetention,
-		CancelledJobRetentionPeriod: jobRetention,
-		DiscardedJobRetentionPeriod: jobRetention,
-		ReindexerIndexNames:         []string{}, // the role of serve may not reindex
-		SoftStopTimeout:             max(options.Grace-finishTimeout, options.Grace/2),
-		ErrorHandler:                panics{w.log},
-		Logger:                      slog.New(atLeast{w.log.Handler(), slog.LevelWarn}),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	w.jobs = jobs
-	return w, nil
 }
 
 // Wake tells the worker that an account has new events. It does not block.
 func (w *Worker) Wake(accountID int64) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.idle[accountID] || w.toLook[accountID] {
-		return
+	idle := w.idle[accountID]
+	w.mu.Unlock()
+	if !idle {
+		w.woken.add(accountID)
 	}
-	w.toLook[accountID] = true
-	select {
-	case w.woken <- struct{}{}:
-	default:
-	}
+}
+
+// Deliver tells the worker that deliveries to a webhook are due, after the commit of that.
+// It does not block. Without it, the next sweep finds them.
+func (w *Worker) Deliver(accountID int64, webhookID string) {
+	w.asked.add(endpoint{accountID, webhookID})
 }
 
 // Run works until ctx ends. It then starts no requests, and gives those in flight the
 // grace of [Options].
 func (w *Worker) Run(ctx context.Context) {
-	var running sync.WaitGroup
-	beating, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last job has ended
-	running.Go(func() {
-		defer stop()
-		w.runJobs(ctx)
-	})
-	running.Go(func() {
-		var h heart
-		defer h.release()
-		every(beating, beatInterval, func(ctx context.Context) { w.beat(ctx, &h) })
-	})
-	running.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
-	running.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
-	running.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
-	running.Go(func() { w.deliverAsked(ctx) })
-	running.Go(func() { sweep(ctx, countInterval, w.countFailing) })
-	running.Go(func() { sweep(ctx, expiryInterval, w.expireMessages) })
-	running.Go(func() { w.lookAtWoken(ctx) })
-	for range dispatchers {
-		running.Go(func() { w.dispatch(ctx) })
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var looking, renewal sync.WaitGroup
+	renewal.Go(func() { every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
+	looking.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
+	looking.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
+	looking.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
+	looking.Go(func() { sweep(ctx, countInterval, w.countFailing) })
+	looking.Go(func() { sweep(ctx, expiryInterval, w.expireMessages) })
+	looking.Go(func() { w.woken.each(ctx, w.lookAtWoken) })
+	looking.Go(func() { w.asked.each(ctx, w.deliverAsked) })
+	looking.Wait()
+	w.accounts.wait()
+	w.webhooks.wait()
+	stop()
+	renewal.Wait()
+}
+
+// place waits for a place at the database, and returns a function that leaves it.
+func (w *Worker) place(ctx context.Context, payer int64) (leave func(), err error) {
+	if err := w.places.Take(ctx, payer, 1); err != nil {
+		return nil, err
 	}
-	running.Wait()
+	return func() { w.places.Give(payer, 1) }, nil
 }
 
-// runJobs runs River until ctx ends. River does not start while the database is away or
-// its tables are missing, so it tries again.
-func (w *Worker) runJobs(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.ending = true
-	})
-	defer stop()
-	for warned := false; ctx.Err() == nil; {
-		err := w.jobs.Start(ctx)
-		if err == nil {
-			<-w.jobs.Stopped()
-			return
-		}
-		if !warned && ctx.Err() == nil {
-			w.log.LogAttrs(ctx, slog.LevelWarn, "could not start to deliver webhooks; trying again", slog.Any("error", err))
-			warned = true
-		}
-		pause(ctx, startPause)
-	}
-}
-
-// isEnding reports whether the worker starts no more requests.
-func (w *Worker) isEnding() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ending
-}
-
-// place waits for a place of the connections of jobs.
-func (w *Worker) place(ctx context.Context) (leave func(), err error) {
-	select {
-	case w.places <- struct{}{}:
-		return func() { <-w.places }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// transact runs an action of a job in a transaction, when there is a place for it.
-func transact[Result any](ctx context.Context, w *Worker, action func(context.Context, pgx.Tx) (Result, error)) (result Result, err error) {
-	leave, err := w.place(ctx)
-	if err != nil {
-		return result, err
-	}
-	defer leave()
-	return postgres.Transact(ctx, w.db, action)
-}
-
-// change runs an action of a job in a transaction, when there is a place for it. The transaction
+// change runs an action in a transaction, when its payer has a place for it. The transaction
 // numbers the events that the action returns together with COMMIT, because all writers of
 // the account wait for that. It then wakes those that wait for them.
-func (w *Worker) change(ctx context.Context, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
-	leave, err := w.place(ctx)
+func (w *Worker) change(ctx context.Context, payer, accountID int64, action func(context.Context, *db.Queries) ([]event.Event, error)) error {
+	leave, err := w.place(ctx, payer)
 	if err != nil {
 		return err
 	}
+	defer leave()
 	emitted := 0
 	err = postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
 		events, err := action(ctx, db.New(tx))
@@ -291,7 +213,6 @@ func (w *Worker) change(ctx context.Context, accountID int64, action func(contex
 		emitted = len(events)
 		return err
 	})
-	leave()
 	if err == nil && emitted > 0 {
 		w.announce(accountID)
 	}
@@ -353,38 +274,11 @@ func (w *Worker) schemaIsBehind(ctx context.Context) bool {
 	return true
 }
 
-// panics logs the panics of jobs.
-type panics struct{ log *slog.Logger }
-
-// HandleError implements [river.ErrorHandler]. Jobs return no errors.
-func (panics) HandleError(context.Context, *rivertype.JobRow, error) *river.ErrorHandlerResult {
-	return nil
-}
-
-// HandlePanic implements [river.ErrorHandler].
-func (p panics) HandlePanic(ctx context.Context, _ *rivertype.JobRow, value any, trace string) *river.ErrorHandlerResult {
-	p.log.LogAttrs(ctx, slog.LevelError, "panic while delivering to a webhook", slog.Any("panic", value), slog.String("stack", trace))
-	return &river.ErrorHandlerResult{SetCancelled: true} // else River retries it by the clock of this process
-}
-
-// atLeast is a log handler that drops what is below a level.
-type atLeast struct {
-	slog.Handler
-
-	level slog.Level
-}
-
-// Enabled implements [slog.Handler].
-func (h atLeast) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= h.level && h.Handler.Enabled(ctx, level)
-}
-
-// WithAttrs implements [slog.Handler].
-func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return atLeast{h.Handler.WithAttrs(attrs), h.level}
-}
-
-// WithGroup implements [slog.Handler].
-func (h atLeast) WithGroup(name string) slog.Handler {
-	return atLeast{h.Handler.WithGroup(name), h.level}
+// countFailing sets the metric of webhooks that fail. It logs errors.
+func (w *Worker) countFailing(ctx context.Context) {
+	count, err := w.queries.WebhooksFailing(ctx)
+	if err == nil {
+		w.options.Metrics.SetWebhooksFailing(count)
+	}
+	w.warn(ctx, "could not count the webhooks that fail", err)
 }

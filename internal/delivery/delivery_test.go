@@ -107,10 +107,7 @@ func (f *feed) workWith(options delivery.Options) *delivery.Worker {
 // start runs a worker until stop is called or the test ends.
 func (f *feed) start(options delivery.Options) (worker *delivery.Worker, stop func()) {
 	f.t.Helper()
-	worker, err := delivery.New(options)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	worker = delivery.New(options)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	ended := make(chan struct{})
 	go func() {

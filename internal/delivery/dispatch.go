@@ -3,13 +3,11 @@ package delivery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/riverqueue/river"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -26,27 +24,15 @@ const (
 	lockedPause = 20 * time.Millisecond
 )
 
-// lookAtWoken adds the accounts that [Worker.Wake] has named to the queue of the
-// dispatchers, until ctx ends. It leaves out those without an enabled webhook.
-func (w *Worker) lookAtWoken(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.woken:
-		}
-		w.mu.Lock()
-		ids := slices.Sorted(maps.Keys(w.toLook))
-		clear(w.toLook)
-		w.mu.Unlock()
-		for some := range slices.Chunk(ids, page) {
-			w.warn(ctx, "could not look for events to deliver", w.lookAt(ctx, some))
-		}
+// lookAtWoken starts to dispatch to the accounts that [Worker.Wake] has named.
+func (w *Worker) lookAtWoken(ctx context.Context, accounts map[int64]bool) {
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(accounts)), page) {
+		w.warn(ctx, "could not look for events to deliver", w.lookAt(ctx, ids))
 	}
 }
 
-// lookAt adds accounts to the queue of the dispatchers. It notes which of them have no
-// enabled webhook.
+// lookAt starts to dispatch to accounts. It notes which of them have no webhook to dispatch
+// to.
 func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Ids: ids, PageSize: page})
 	if err != nil {
@@ -59,7 +45,7 @@ func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	for _, row := range rows {
 		delete(without, row.AccountID)
 		if row.Undispatched > 0 {
-			w.turns.add(row.AccountID)
+			w.dispatch(ctx, row.AccountID, row.PayerID)
 		}
 	}
 	w.mu.Lock()
@@ -68,8 +54,8 @@ func (w *Worker) lookAt(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// sweepAccounts adds all accounts with events that are not dispatched to the queue of the
-// dispatchers. It logs errors.
+// sweepAccounts starts to dispatch to all accounts with events that are not dispatched. It
+// logs errors.
 func (w *Worker) sweepAccounts(ctx context.Context) {
 	w.mu.Lock()
 	clear(w.idle)
@@ -85,7 +71,7 @@ func (w *Worker) lookAtAll(ctx context.Context) error {
 			return err
 		}
 		for _, row := range rows {
-			w.turns.add(row.AccountID)
+			w.dispatch(ctx, row.AccountID, row.PayerID)
 			undispatched += row.Undispatched
 			last = row.AccountID
 		}
@@ -96,29 +82,47 @@ func (w *Worker) lookAtAll(ctx context.Context) error {
 	}
 }
 
-// dispatch dispatches a page of each account in the queue, until ctx ends. It logs errors.
-func (w *Worker) dispatch(ctx context.Context) {
-	for {
-		accountID, ok := w.turns.take(ctx)
-		if !ok {
-			return
+// dispatch starts to dispatch the events of an account, a page for each turn of its payer.
+func (w *Worker) dispatch(ctx context.Context, accountID, payer int64) {
+	w.accounts.start(accountID, payer, func() {
+		for left := restNow; left != restNone && ctx.Err() == nil; {
+			var err error
+			if left, err = w.dispatchTurn(ctx, accountID, payer); err != nil {
+				w.warn(ctx, "could not add deliveries of events", err)
+				return
+			}
+			if left == restLater {
+				pause(ctx, lockedPause)
+			}
 		}
-		left, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (rest, error) {
-			return w.dispatchPage(ctx, tx, accountID)
-		})
-		w.turns.done(accountID)
-		switch {
-		case err != nil:
-			w.warn(ctx, "could not add deliveries of events", err)
-		case left == restNow:
-			w.turns.add(accountID)
-		case left == restLater:
-			time.AfterFunc(lockedPause, func() { w.turns.add(accountID) })
-		}
-	}
+	})
 }
 
-// rest tells what remains of the events of an account after a turn.
+// dispatchTurn waits for a turn of the payer, and dispatches a page of the events of an
+// account. It then wakes the drains of their webhooks.
+func (w *Worker) dispatchTurn(ctx context.Context, accountID, payer int64) (rest, error) {
+	if err := w.dispatches.Take(ctx, payer, 1); err != nil {
+		return restNone, err
+	}
+	defer w.dispatches.Give(payer, 1)
+	w.accounts.listen(accountID)
+	var due []db.DispatchLockRow
+	left, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (left rest, err error) {
+		left, due, err = w.dispatchPage(ctx, db.New(tx), accountID)
+		return left, err
+	})
+	if err != nil {
+		return restNone, err
+	}
+	for _, to := range due {
+		if to.IsEnabled && to.IsFree { // else the release of its lease finds the deliveries, or a sweep
+			w.drain(ctx, endpoint{accountID, to.ID}, payer, to.IsSlow)
+		}
+	}
+	return left, nil
+}
+
+// rest says which events of an account remain after a turn.
 type rest int
 
 const (
@@ -127,38 +131,51 @@ const (
 	restLater      // the events of webhooks that somebody else has locked
 )
 
-// dispatchPage adds the deliveries of a page of events of an account. The webhooks are locked
-// before the end of the feed is read. So no event is missed that another process dispatches
-// at the same time. It does not wait for locks, because others wait for the dispatcher.
-func (w *Worker) dispatchPage(ctx context.Context, tx pgx.Tx, accountID int64) (rest, error) {
-	queries := db.New(tx)
+// dispatchPage adds the deliveries of a page of events of an account, and returns the
+// webhooks that get some. The webhooks are locked before the end of the feed is read. So no
+// event is missed that another process dispatches at the same time. It does not wait for
+// locks, because others wait for the dispatcher.
+func (w *Worker) dispatchPage(ctx context.Context, queries *db.Queries, accountID int64) (left rest, due []db.DispatchLockRow, err error) {
 	webhooks, err := queries.DispatchLock(ctx, accountID)
 	if err != nil {
-		return restNone, err
+		return restNone, nil, err
 	}
 	end, err := queries.DispatchEnd(ctx, accountID)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return restNone, nil // the account is closed
+		return restNone, nil, nil // the account is closed
 	}
 	if err != nil {
-		return restNone, err
+		return restNone, nil, err
 	}
-	locked := restNone
-	if end.Enabled > int64(len(webhooks)) {
-		locked = restLater
+	if end.Webhooks > int64(len(webhooks)) {
+		left = restLater
 	}
-	after := end.LastSequence
+	last := int64(0)
+	for i, to := range webhooks {
+		webhooks[i].UntilSequence = new(endOf(to, end.LastSequence))
+		last = max(last, *webhooks[i].UntilSequence)
+	}
+	webhooks = slices.DeleteFunc(webhooks, func(to db.DispatchLockRow) bool { return to.AfterSequence >= *to.UntilSequence })
+	if len(webhooks) == 0 {
+		return left, nil, nil
+	}
+	after := last
 	for _, to := range webhooks {
 		after = min(after, to.AfterSequence)
 	}
-	if after == end.LastSequence {
-		return locked, nil
+	reached, due, err := w.dispatchTo(ctx, queries, webhooks, section{accountID, after, last})
+	if reached < last {
+		left = restNow
 	}
-	last, err := w.dispatchTo(ctx, tx, webhooks, section{accountID, after, end.LastSequence})
-	if last < end.LastSequence {
-		return restNow, err
+	return left, due, err
+}
+
+// endOf returns the number of the last event that a webhook gets.
+func endOf(to db.DispatchLockRow, last int64) int64 {
+	if !to.IsEnabled && to.UntilSequence != nil {
+		return min(last, *to.UntilSequence)
 	}
-	return locked, err
+	return last
 }
 
 // section is a section of the feed of an account: the events after a number, up to another.
@@ -167,57 +184,49 @@ type section struct {
 }
 
 // dispatchTo adds the deliveries of the first page of a section to webhooks. It returns the
-// number of the last event of the page.
-func (w *Worker) dispatchTo(ctx context.Context, tx pgx.Tx, webhooks []db.DispatchLockRow, of section) (last int64, err error) {
-	queries := db.New(tx)
+// number of the last event of the page, and the webhooks that get deliveries.
+func (w *Worker) dispatchTo(ctx context.Context, queries *db.Queries, webhooks []db.DispatchLockRow, of section) (last int64, due []db.DispatchLockRow, err error) {
 	limit := page / len(webhooks)
 	events, err := queries.DispatchEvents(ctx, db.DispatchEventsParams{AccountID: of.accountID, AfterSequence: of.after, LastSequence: of.end, PageSize: int32(limit)}) //nolint:gosec // at most page
 	if err != nil {
-		return of.end, err
+		return of.end, nil, err
 	}
 	last = of.end
 	if len(events) == limit {
 		last = events[limit-1].Sequence
 	}
-	if err := w.addDeliveries(ctx, tx, of.accountID, webhooks, events); err != nil {
-		return of.end, err
-	}
+	made := db.DeliveriesInsertParams{AccountID: of.accountID}
 	moved := db.DispatchMoveParams{AccountID: of.accountID, AfterSequence: last}
 	for _, to := range webhooks {
 		moved.Ids = append(moved.Ids, to.ID)
+		before := len(made.Ids)
+		if err := addDeliveries(&made, to, events); err != nil {
+			return of.end, nil, err
+		}
+		if len(made.Ids) > before {
+			due = append(due, to)
+		}
+	}
+	if len(made.Ids) > 0 {
+		if err := queries.DeliveriesInsert(ctx, made); err != nil {
+			return of.end, nil, err
+		}
 	}
 	if len(events) > 0 {
 		w.options.Metrics.WebhookDispatched(seconds(events[0].Age))
 	}
-	return last, queries.DispatchMove(ctx, moved)
+	return last, due, queries.DispatchMove(ctx, moved)
 }
 
-// addDeliveries adds the deliveries of events to webhooks, and the jobs for them.
-func (w *Worker) addDeliveries(ctx context.Context, tx pgx.Tx, accountID int64, webhooks []db.DispatchLockRow, events []db.DispatchEventsRow) error {
-	made := db.DeliveriesInsertParams{AccountID: accountID}
-	var jobs []river.InsertManyParams
-	for _, to := range webhooks {
-		before := len(made.Ids)
-		for _, e := range events {
-			if e.Sequence <= to.AfterSequence || !wants(to.Types, e.Type) {
-				continue
-			}
-			if err := addDelivery(&made, to.ID, e.Type, event.ID{Sequence: e.Sequence, Nonce: uint32(e.Nonce)}); err != nil { //nolint:gosec // events_nonce_check
-				return err
-			}
+// addDeliveries adds the deliveries of the events that a webhook gets.
+func addDeliveries(made *db.DeliveriesInsertParams, to db.DispatchLockRow, events []db.DispatchEventsRow) error {
+	for _, e := range events {
+		if e.Sequence <= to.AfterSequence || e.Sequence > *to.UntilSequence || !wants(to.Types, e.Type) {
+			continue
 		}
-		if len(made.Ids) > before {
-			jobs = append(jobs, drainJob(accountID, to.ID, to.IsSlow))
+		if err := addDelivery(made, to.ID, e.Type, event.ID{Sequence: e.Sequence, Nonce: uint32(e.Nonce)}); err != nil { //nolint:gosec // events_nonce_check
+			return err
 		}
-	}
-	if len(made.Ids) == 0 {
-		return nil
-	}
-	if err := db.New(tx).DeliveriesInsert(ctx, made); err != nil {
-		return err
-	}
-	if _, err := w.jobs.InsertManyTx(ctx, tx, jobs); err != nil {
-		return fmt.Errorf("delivery: adding jobs: %w", err)
 	}
 	return nil
 }

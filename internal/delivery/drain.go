@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,84 +20,154 @@ import (
 const (
 	// inFlight is the maximum number of requests to a webhook at a time.
 	inFlight = 4
-	// fastBatch is the number of deliveries that a job reads at a time. Their bodies are in
-	// memory until they are sent.
-	fastBatch = 32
-	// slowBatch is that of a webhook that fails or is slow. In its slice of time, a job
-	// begins hardly more requests.
+	// fastBatch is the least number of deliveries that a drain reads at a time, and maxBatch the
+	// largest, while few drains run. slowBatch is the number for a webhook that fails or is
+	// slow. Bodies are in memory until they are sent, and a few more, because deliveries are
+	// read ahead.
+	fastBatch = 24
+	maxBatch  = 128
 	slowBatch = inFlight
-	// finishTimeout limits the end of a job, whose own context may be over.
-	finishTimeout = 2 * time.Second
+	ahead     = 4
+	// bodies is the number that all drains read at a time.
+	bodies = 9600
+	// maxUnrecorded is the number of results that wait to be recorded.
+	maxUnrecorded = 128
+	// targetAge is how long a drain uses the URL and the secrets that it has read.
+	targetAge = time.Second
+	// maxAge is the age of a delivery that fails while its webhook pauses. Its ten attempts
+	// would have taken as long.
+	maxAge = 84 * time.Hour
+	// expiryBatch is the number of such deliveries that end after an attempt.
+	expiryBatch = 500
 )
 
-// drain is the work of a job.
-type drain struct {
-	*Worker
-	drainArgs
+// errSecret means that this process does not have the key of a secret.
+var errSecret = errors.New("delivery: the secret of a webhook cannot be read")
 
-	until   time.Time   // when no more requests begin
-	stopped atomic.Bool // whether the webhook was disabled or deleted
-}
-
-func newDrain(w *Worker, args drainArgs) *drain {
-	return &drain{Worker: w, drainArgs: args, until: time.Now().Add(slice)}
-}
-
-// isOver reports whether the job begins no more requests.
-func (d *drain) isOver() bool {
-	return d.stopped.Load() || d.isEnding() || !time.Now().Before(d.until)
-}
-
-// run delivers what is due. The error comes from the database, or is that of a secret that
-// cannot be read.
+// run delivers what is due. One goroutine reads deliveries, 4 send them, and this one records
+// the results. While one transaction records, more results arrive, and the next records
+// them all. The error comes from the database, or is [errSecret].
 func (d *drain) run(ctx context.Context) error {
-	for !d.isOver() && ctx.Err() == nil {
-		to, due, err := d.next(ctx)
+	queue := make(chan delivery, ahead)
+	results := make(chan result, maxUnrecorded)
+	var unread error
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		defer close(queue)
+		unread = guarded(func() error { return d.read(ctx, queue) })
+	})
+	for range inFlight {
+		sending.Go(func() {
+			for one := range queue {
+				d.send(ctx, one, results)
+			}
+		})
+	}
+	go func() {
+		sending.Wait()
+		close(results)
+	}()
+	var failed error
+	for first := range results {
+		if err := d.record(ctx, collect(first, results)); err != nil {
+			d.stop()
+			failed = err
+		}
+	}
+	if err := errors.Join(unread, failed); err != nil || !d.isProbe || d.failures == 0 {
+		return err
+	}
+	return d.expire(ctx)
+}
+
+// read reads deliveries until none is due. After many failures, it reads one.
+func (d *drain) read(ctx context.Context, queue chan<- delivery) error {
+	to, err := d.where(ctx)
+	if err != nil || to == nil {
+		return err
+	}
+	d.failures = to.failures
+	if d.isProbe = to.failures >= maxFailures; d.isProbe {
+		return d.readProbe(ctx, to.retryAt, queue)
+	}
+	if to.isSlow && !d.isSlow {
+		return nil // the next turn has a place for slow webhooks
+	}
+	batch := int32(slowBatch)
+	if !to.isSlow {
+		batch = d.batch()
+	}
+	for after := (position{}); !d.isOver() && ctx.Err() == nil; {
+		due, err := d.due(ctx, after, batch)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		if err := d.deliver(ctx, to, due); err != nil {
-			return err
+		after = due[len(due)-1].position
+		for _, one := range due {
+			queue <- one
 		}
 	}
 	return nil
 }
 
-// next returns deliveries that are due, and where to send them. There are none if the
-// webhook is disabled or deleted.
-func (d *drain) next(ctx context.Context) (to target, due []delivery, err error) {
-	leave, err := d.place(ctx)
+// batch returns how many deliveries the drain of a fast webhook reads at a time.
+func (d *drain) batch() int32 {
+	d.Worker.mu.Lock()
+	defer d.Worker.mu.Unlock()
+	return int32(min(max(bodies/len(d.leases), fastBatch), maxBatch))
+}
+
+// readProbe reads one delivery: the first that has become due since the pause ended or a
+// request ended it, or else the one that is due longest.
+func (d *drain) readProbe(ctx context.Context, since time.Time, queue chan<- delivery) error {
+	d.probedAt = since
+	due, err := d.due(ctx, position{at: since}, 1)
+	if err == nil && len(due) == 0 {
+		due, err = d.due(ctx, position{}, 1)
+	}
+	if err == nil && len(due) > 0 {
+		queue <- due[0]
+	}
+	return err
+}
+
+// where returns where to send deliveries, which it reads again after [targetAge]. It returns
+// nil and stops the drain if the webhook was disabled or deleted, or if the lease is lost.
+func (d *drain) where(ctx context.Context) (*target, error) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	if d.to != nil && time.Since(d.to.readAt) < targetAge {
+		return d.to, nil
+	}
+	leave, err := d.place(ctx, d.payer)
 	if err != nil {
-		return to, nil, err
+		return nil, err
 	}
 	defer leave()
-	row, err := d.queries.DrainWebhook(ctx, db.DrainWebhookParams{AccountID: d.AccountID, ID: d.WebhookID})
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return to, nil, nil
-	case err != nil:
-		return to, nil, fmt.Errorf("delivery: reading a webhook: %w", err)
-	case row.Status != "enabled":
-		return to, nil, nil
+	row, err := d.queries.WebhookTarget(ctx, db.WebhookTargetParams{AccountID: d.AccountID, ID: d.WebhookID, Lease: d.lease})
+	if errors.Is(err, pgx.ErrNoRows) {
+		d.stop()
+		return nil, nil
 	}
-	if due, err = d.due(ctx, row.IsSlow); err != nil || len(due) == 0 {
-		return to, nil, err
+	if err != nil {
+		return nil, fmt.Errorf("delivery: reading a webhook: %w", err)
 	}
-	if to, err = d.targetOf(ctx, row); err != nil {
-		return to, nil, errors.Join(err, d.postpone(ctx, due))
-	}
-	return to, due, nil
+	d.to, err = d.targetOf(ctx, row)
+	return d.to, err
 }
 
 // targetOf returns where and with which secrets to send events. Without the key of the
 // previous secret, only the current one signs.
-func (d *drain) targetOf(ctx context.Context, row db.DrainWebhookRow) (target, error) {
+func (d *drain) targetOf(ctx context.Context, row db.WebhookTargetRow) (*target, error) {
 	of := webhook.Endpoint{AccountID: d.AccountID, ID: d.WebhookID}
 	current, err := d.options.Vault.Open(of, row.Secret)
 	if err != nil {
-		return target{}, err
+		return nil, fmt.Errorf("%w: %w", errSecret, err)
 	}
-	to := target{row.URL, []standardwebhooks.Secret{current}}
+	to := &target{url: row.URL, secrets: []standardwebhooks.Secret{current}, isSlow: row.IsSlow, failures: int(row.Failures), readAt: time.Now()}
+	if row.RetryAt != nil {
+		to.retryAt = *row.RetryAt
+	}
 	if row.BothSecrets {
 		previous, err := d.options.Vault.Open(of, row.PreviousSecret)
 		if err == nil {
@@ -110,18 +179,16 @@ func (d *drain) targetOf(ctx context.Context, row db.DrainWebhookRow) (target, e
 	return to, nil
 }
 
-// postpone lets deliveries wait for a process that can read the secret.
-func (d *drain) postpone(ctx context.Context, due []delivery) error {
-	ids := make([]string, len(due))
-	for i, one := range due {
-		ids[i] = one.id
-	}
-	return d.queries.DeliveriesPostpone(ctx, db.DeliveriesPostponeParams{AccountID: d.AccountID, Ids: ids})
+// position is the position of a delivery among those that are due at a webhook.
+type position struct {
+	at time.Time
+	id string
 }
 
 // delivery is one delivery of an event.
 type delivery struct {
-	id        string
+	position
+
 	eventID   string
 	sequence  int64 // 0: webhook.test
 	eventType string
@@ -130,33 +197,44 @@ type delivery struct {
 	readAt    time.Time     // when it was read, by this process
 	now       time.Time     // the same time, by the database
 	attempts  int           // before this one
-	body      []byte        // nil: the feed does not have the event any more
+	body      []byte        // nil: it is not sent
+	unsent    string        // why it is not sent
 }
 
 // due returns deliveries that are due, with the bodies of their requests.
-func (d *drain) due(ctx context.Context, isSlow bool) ([]delivery, error) {
-	batch := int32(fastBatch)
-	if isSlow {
-		batch = slowBatch
+func (d *drain) due(ctx context.Context, after position, batch int32) ([]delivery, error) {
+	leave, err := d.place(ctx, d.payer)
+	if err != nil {
+		return nil, err
 	}
-	rows, err := d.queries.DeliveriesDue(ctx, db.DeliveriesDueParams{AccountID: d.AccountID, WebhookID: d.WebhookID, PageSize: batch})
+	defer leave()
+	rows, err := d.queries.DeliveriesDue(ctx, db.DeliveriesDueParams{AccountID: d.AccountID, WebhookID: d.WebhookID, AfterTime: after.at, AfterID: after.id, PageSize: batch})
 	if err != nil {
 		return nil, fmt.Errorf("delivery: reading deliveries: %w", err)
 	}
 	due, readAt := make([]delivery, len(rows)), time.Now()
 	var sequences []int64
 	for i, row := range rows {
-		due[i] = delivery{id: row.ID, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, waited: seconds(row.Waited), readAt: readAt, now: row.Now, attempts: int(row.Attempts), body: row.Body}
+		due[i] = delivery{
+			position: position{row.DueAt, row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type,
+			waited: seconds(row.Waited), readAt: readAt, now: row.Now, attempts: int(row.Attempts), body: row.Body,
+		}
 		if row.Sequence > 0 {
 			sequences = append(sequences, row.Sequence)
+			due[i].unsent = "The feed no longer has the event."
 		}
 	}
+	return due, d.addBodies(ctx, due, sequences)
+}
+
+// addBodies adds the events of deliveries.
+func (d *drain) addBodies(ctx context.Context, due []delivery, sequences []int64) error {
 	if len(sequences) == 0 {
-		return due, nil
+		return nil
 	}
-	found, err := d.queries.DeliveryEvents(ctx, db.DeliveryEventsParams{AccountID: d.AccountID, Sequences: sequences, PageSize: batch})
+	found, err := d.queries.DeliveryEvents(ctx, db.DeliveryEventsParams{AccountID: d.AccountID, Sequences: sequences, PageSize: int32(len(sequences))}) //nolint:gosec // at most a batch
 	if err != nil {
-		return nil, fmt.Errorf("delivery: reading events: %w", err)
+		return fmt.Errorf("delivery: reading events: %w", err)
 	}
 	events := map[string]db.DeliveryEventsRow{}
 	for _, row := range found {
@@ -167,56 +245,57 @@ func (d *drain) due(ctx context.Context, isSlow bool) ([]delivery, error) {
 		if !ok {
 			continue
 		}
-		due[i].subject = row.Subject
+		due[i].subject, due[i].unsent = row.Subject, ""
 		if due[i].body, err = httpjson.Encode(event.Representation{
 			ID: due[i].eventID, Sequence: row.Sequence, Type: row.Type, Timestamp: row.CreatedAt.UTC(), Subject: row.Subject, Data: row.Data,
 		}); err != nil {
-			return nil, fmt.Errorf("delivery: encoding event %s: %w", due[i].eventID, err)
+			return fmt.Errorf("delivery: encoding event %s: %w", due[i].eventID, err)
 		}
 	}
-	return due, nil
+	return nil
 }
 
-// deliver sends deliveries and records their results. While one transaction records, more
-// results arrive, and the next records them all.
-func (d *drain) deliver(ctx context.Context, to target, due []delivery) error {
-	queue := make(chan delivery, len(due))
-	for _, one := range due {
-		queue <- one
+// send sends a delivery, unless the drain is over. A panic is a failed attempt.
+func (d *drain) send(ctx context.Context, one delivery, results chan<- result) {
+	if d.isOver() || ctx.Err() != nil {
+		return
 	}
-	close(queue)
-	results := make(chan result, len(due))
-	var senders sync.WaitGroup
-	for range inFlight {
-		senders.Go(func() {
-			for one := range queue {
-				if d.isOver() || ctx.Err() != nil {
-					return
-				}
-				if r := d.attempt(ctx, to, one); ctx.Err() == nil { // else the request was cut off
-					results <- r
-				}
-			}
-		})
+	to, err := d.where(ctx)
+	if err != nil || to == nil {
+		d.stop()
+		d.warn(ctx, "could not read a webhook", err)
+		return
 	}
-	go func() {
-		senders.Wait()
-		close(results)
-	}()
-	var failed error
-	for first := range results {
-		if err := d.record(ctx, collect(first, results)); err != nil {
-			d.stopped.Store(true)
-			failed = errors.Join(failed, err)
-		}
+	r := result{delivery: one, at: one.now.Add(time.Since(one.readAt)), problem: "The server could not send the event."}
+	if err := guarded(func() error { r = d.attempt(ctx, to, one); return nil }); err != nil {
+		d.log.LogAttrs(ctx, slog.LevelError, "panic while delivering to a webhook", slog.Any("error", err))
 	}
-	return failed
+	if ctx.Err() != nil {
+		return // the request was cut off
+	}
+	r.body = nil
+	d.note(&r)
+	results <- r
+}
+
+// note stops the drain after too many failures in a row. It also stops a drain that has a
+// place for fast webhooks after a request that took long.
+func (d *drain) note(r *result) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case r.isSuccess():
+		d.failures = 0
+	case r.unsent == "":
+		d.failures++
+	}
+	d.stopped = d.stopped || d.failures >= maxFailures || r.took > slowAfter && !d.isSlow
 }
 
 // collect returns a result and those that have arrived by now.
 func collect(first result, more <-chan result) []result {
 	collected := []result{first}
-	for {
+	for len(collected) < maxUnrecorded {
 		select {
 		case r, ok := <-more:
 			if !ok {
@@ -227,4 +306,36 @@ func collect(first result, more <-chan result) []result {
 			return collected
 		}
 	}
+	return collected
+}
+
+// expire ends deliveries that have waited too long for a webhook that fails.
+func (d *drain) expire(ctx context.Context) error {
+	now, err := d.queries.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	rows, err := d.queries.DeliveriesExpired(ctx, db.DeliveriesExpiredParams{
+		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(now.Add(-maxAge)), PageSize: expiryBatch,
+	})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	due := make([]delivery, len(rows))
+	var messages []int64
+	for i, row := range rows {
+		due[i] = delivery{position: position{id: row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, attempts: int(row.Attempts)}
+		if row.Type == messageQueued {
+			messages = append(messages, row.Sequence)
+		}
+	}
+	if err := d.addBodies(ctx, due, messages); err != nil { // for the paths of messages
+		return err
+	}
+	expired := make([]result, len(due))
+	for i, one := range due {
+		one.body, one.unsent = nil, "The endpoint has failed for 84 hours."
+		expired[i] = result{delivery: one, at: now, problem: one.unsent}
+	}
+	return d.record(ctx, expired)
 }

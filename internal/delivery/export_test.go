@@ -5,11 +5,25 @@ import (
 	"time"
 )
 
-// RunAsked runs only the jobs of the webhooks that [Worker.Deliver] names, until ctx ends.
+// RunAsked delivers only to the webhooks that [Worker.Deliver] names, until ctx ends.
 // Nothing else looks for deliveries that are due.
 func (w *Worker) RunAsked(ctx context.Context) {
-	go w.deliverAsked(ctx)
-	w.runJobs(ctx)
+	w.asked.each(ctx, w.deliverAsked)
+	w.webhooks.wait()
+}
+
+// Draining returns the numbers of fast and slow webhooks whose leases the worker has.
+func (w *Worker) Draining() (fast, slow int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for d := range w.leases {
+		if d.isSlow {
+			slow++
+		} else {
+			fast++
+		}
+	}
+	return fast, slow
 }
 
 // SettlePage is the maximum number of messages of a step.
@@ -17,7 +31,7 @@ const SettlePage = settlePage
 
 // Settle lets a webhook take a step, and reports whether it has more to do.
 func (w *Worker) Settle(ctx context.Context, accountID int64, webhookID string) (more bool, err error) {
-	return w.settle(ctx, drainArgs{accountID, webhookID})
+	return w.settle(ctx, accountID, endpoint{accountID, webhookID})
 }
 
 // ExpireBefore ends the messages from before a time to which no webhook subscribes.

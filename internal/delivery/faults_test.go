@@ -4,10 +4,13 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"petstore/db"
+	"petstore/internal/delivery"
 	"petstore/internal/event"
 	"petstore/internal/webhook"
 )
@@ -43,60 +46,103 @@ func TestAccountsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestDeadProcess: another process ends the job of a process that has died, and delivers.
+// TestDeadProcess: another process delivers when the lease of a process that has died runs
+// out.
 func TestDeadProcess(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	to := receive(t, nil)
 	f.webhook(to.url)
 	f.emit(pets(1, 1)...)
-	worker, stop := f.start(f.options())
-	worker.Wake(f.account)
-	await(f, int64(1), "SELECT count(*) FROM river_job WHERE state = 'completed'")
-	stop()
-	f.exec("UPDATE river_job SET state = 'running', finalized_at = NULL, attempted_at = now() - interval '14 seconds'")
-	f.emit(pets(2, 2)...)
-	f.work()
-	to.await(2)
+	f.exec("UPDATE webhooks SET lease = 7, lease_until = now() + interval '1 second'")
+	f.work().Wake(f.account)
+	to.await(1)
+	if got := read[int64](f, "SELECT lease FROM webhooks"); got != 8 {
+		t.Errorf("the lease is %d, want 8", got)
+	}
 }
 
-// TestJobTakenForDead: a process that lives finds that its job was given to another. The
-// attempts of both count as one.
-func TestJobTakenForDead(t *testing.T) {
+// TestLostLease: a process that was frozen records nothing after another one has taken over.
+func TestLostLease(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
-	release := make(chan struct{})
+	frozen, other := make(chan struct{}), make(chan struct{})
+	var count atomic.Int64
 	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
-		<-release
+		if count.Add(1) <= 4 {
+			<-frozen
+		} else {
+			<-other
+		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	f.webhook(to.url)
 	f.emit(pets(1, 4)...)
-	f.work().Wake(f.account)
+	options := f.options()
+	options.Grace = time.Minute
+	worker, stop := f.start(options)
+	worker.Wake(f.account)
 	to.await(4)
-	f.exec("UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE state = 'running'")
-	to.await(8)
-	close(release)
-	await(f, int64(0), "SELECT count(*) FROM river_job WHERE finalized_at IS NULL")
-	if got := read[string](f, "SELECT string_agg(jsonb_array_length(attempts)::text, ' ') FROM webhook_deliveries"); got != "1 1 1 1" {
-		t.Errorf("%s attempts were recorded of 4 deliveries, want 1 of each", got)
+	f.work()
+	if !eventually(t, func() bool {
+		f.exec("UPDATE webhooks SET lease_until = now() WHERE lease = 1")
+		return to.count() == 8
+	}) {
+		t.Fatal("nobody has taken over")
 	}
-	if got := to.count(); got != 8 {
-		t.Errorf("%d requests, want 4 of each job", got)
+	close(frozen)
+	stop() // it has tried to record
+	if got := read[string](f, "SELECT string_agg(attempts::text, ' ') FROM webhook_deliveries"); got != "[] [] [] []" {
+		t.Errorf("a process without a lease has recorded %s", got)
+	}
+	close(other)
+	await(f, "1 1 1 1", "SELECT string_agg(jsonb_array_length(attempts)::text, ' ') FROM webhook_deliveries")
+	if got := read[int64](f, "SELECT lease FROM webhooks"); got < 2 {
+		t.Errorf("the lease is %d, want at least 2", got)
 	}
 }
 
-// TestJobsAreDue: the clock of a process does not decide when a job begins.
-func TestJobsAreDue(t *testing.T) {
+// TestLeaseIsRenewed: while a request takes long, no other process takes over.
+func TestLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
-	to := receive(t, nil)
+	release := make(chan struct{})
+	to := receive(t, func(http.ResponseWriter, *http.Request) { <-release })
 	f.webhook(to.url)
 	f.emit(pets(1, 1)...)
 	f.work().Wake(f.account)
 	to.await(1)
-	if later := read[int64](f, "SELECT count(*) FROM river_job WHERE scheduled_at > 'epoch'"); later > 0 {
-		t.Errorf("%d jobs are due by the clock of their process", later)
+	claimed := read[time.Time](f, "SELECT lease_until FROM webhooks")
+	f.work()
+	await(f, true, "SELECT lease_until > $1 FROM webhooks", claimed)
+	close(release)
+	await(f, "delivered 1", "SELECT status || coalesce((SELECT ' ' || lease FROM webhooks WHERE lease_until IS NULL), '') FROM webhook_deliveries")
+	if got := to.count(); got != 1 {
+		t.Errorf("%d requests, want 1", got)
+	}
+}
+
+// TestReleaseSeesDeliveries: a delivery that another process adds while a drain ends is sent
+// at once, whether it comes before the release or after it. Nothing looks for deliveries that are due.
+func TestReleaseSeesDeliveries(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, nil)
+	id := f.webhook(to.url, "pet.created")
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var ended sync.WaitGroup
+	t.Cleanup(func() { cancel(); ended.Wait() })
+	var workers [2]*delivery.Worker
+	for i := range workers {
+		workers[i] = delivery.New(f.options())
+		ended.Go(func() { workers[i].RunAsked(ctx) })
+	}
+	for i := range 200 {
+		f.test(id, i)
+		workers[i%2].Deliver(f.account, id)
+		if i%10 == 9 { // the others arrive while drains begin and end
+			to.await(i + 1)
+		}
 	}
 }
 
@@ -104,7 +150,13 @@ func TestJobsAreDue(t *testing.T) {
 func TestSlowWebhook(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
+	release := make(chan struct{})
+	var count atomic.Int64
 	to := receive(t, func(_ http.ResponseWriter, r *http.Request) {
+		if count.Add(1) > 1 {
+			<-release
+			return
+		}
 		select {
 		case <-time.After(600 * time.Millisecond):
 		case <-r.Context().Done():
@@ -117,10 +169,14 @@ func TestSlowWebhook(t *testing.T) {
 	await(f, true, "SELECT coalesce(slow_until > now() + interval '9 minutes', false) FROM webhooks WHERE id = $1", id)
 	f.emit(pets(2, 2)...)
 	worker.Wake(f.account)
-	await(f, "webhooks webhooks_slow", "SELECT string_agg(queue, ' ' ORDER BY id) FROM river_job")
+	to.await(2)
+	if fast, slow := worker.Draining(); fast != 0 || slow != 1 {
+		t.Errorf("%d fast and %d slow webhooks, want 0 and 1", fast, slow)
+	}
 	if read[bool](f, "SELECT failing_since IS NOT NULL FROM webhooks") {
 		t.Error("a slow webhook counts as failing")
 	}
+	close(release)
 }
 
 // TestQuietWebhook: a webhook that failed long ago, and had no events since, gets all
@@ -130,11 +186,11 @@ func TestQuietWebhook(t *testing.T) {
 	f := newFeed(t)
 	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	f.webhook(to.url)
-	f.exec("UPDATE webhooks SET failing_since = now() - interval '20 days', failed_at = now() - interval '17 days'")
+	f.exec("UPDATE webhooks SET failing_since = now() - interval '20 days', retry_at = now() - interval '17 days'")
 	f.emit(pets(1, 1)...)
 	f.work().Wake(f.account)
-	await(f, true, "SELECT failed_at > now() - interval '1 hour' FROM webhooks")
-	if got := read[string](f, "SELECT status || ' ' || (failing_since = failed_at) FROM webhooks"); got != "enabled true" {
+	await(f, true, "SELECT retry_at > now() - interval '1 hour' FROM webhooks")
+	if got := read[string](f, "SELECT status || ' ' || (failing_since = retry_at) FROM webhooks"); got != "enabled true" {
 		t.Errorf("the webhook is %s, want it enabled and failing since now", got)
 	}
 }
@@ -157,16 +213,14 @@ func TestUnreadableSecrets(t *testing.T) {
 		t.Fatal("the vault opens the sealed secret")
 	}
 	rotate(sealed)
-	worker := f.work()
 	f.emit(pets(1, 1)...)
-	worker.Wake(f.account)
-	await(f, true, "SELECT coalesce((SELECT next_attempt_at > now() + interval '30 seconds' FROM webhook_deliveries), false)")
-	if got := read[string](f, "SELECT concat(attempts, ' ', failing_since IS NULL) FROM webhook_deliveries, webhooks"); got != "[] t" {
+	f.work().Wake(f.account)
+	await(f, true, "SELECT lease = 1 AND lease_until IS NULL FROM webhooks")
+	if got := read[string](f, "SELECT concat(attempts, ' ', failing_since IS NULL) FROM webhook_deliveries JOIN webhooks USING (account_id)"); got != "[] t" {
 		t.Errorf("the attempts and the health of the webhook are %s, want none", got)
 	}
-	await(f, int64(0), "SELECT count(*) FROM river_job WHERE finalized_at IS NULL") // else it may have read the secret
 	rotate(stored(key))
-	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
+	f.work() // the first one leaves the webhook to others for a minute
 	checkSignature(t, to.await(1)[0], key)
 }
 
@@ -175,7 +229,7 @@ func TestClosedAccount(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	to, other := receive(t, nil), receive(t, nil)
-	f.webhook(to.url)
+	id := f.webhook(to.url)
 	f.emit(pets(1, 1)...)
 	worker, stop := f.start(f.options())
 	worker.Wake(f.account)
@@ -183,13 +237,14 @@ func TestClosedAccount(t *testing.T) {
 	stop()
 	f.exec("UPDATE account_state SET closed = true")
 	f.exec("UPDATE webhook_deliveries SET status = 'pending', next_attempt_at = now()")
-	f.exec("UPDATE river_job SET state = 'available', finalized_at = NULL")
 	open := f.of("open")
 	open.webhook(other.url)
 	open.emit(pets(1, 1)...)
-	f.work()
+	worker = f.work()
+	worker.Deliver(f.account, id)
 	other.await(1)
-	await(f, int64(0), "SELECT count(*) FROM river_job WHERE finalized_at IS NULL")
+	open.emit(pets(2, 2)...)
+	other.await(2)
 	if count := to.count(); count > 1 {
 		t.Errorf("a webhook of a closed account got %d requests, want 1 from before", count)
 	}
@@ -205,15 +260,16 @@ func TestGrace(t *testing.T) {
 	f.emit(pets(1, 20)...)
 	options := f.options()
 	options.Grace = time.Minute
-	worker, stop := f.start(options)
-	worker.Wake(f.account)
-	to.await(4)
+	worker := delivery.New(options)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		stop()
+		worker.Run(ctx)
 	}()
-	await(f, false, "SELECT EXISTS (SELECT FROM river_leader WHERE expires_at > now())") // the worker is stopping
+	worker.Wake(f.account)
+	to.await(4)
+	cancel()
 	close(release)
 	<-stopped
 	if got := read[int64](f, "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'"); got != 4 || to.count() != 4 {
@@ -235,7 +291,7 @@ func TestLockedWebhook(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
-	if _, err := holder.Exec(t.Context(), "SELECT FROM webhooks WHERE id = $1 FOR UPDATE", id); err != nil {
+	if _, err := holder.Exec(t.Context(), "SELECT FROM webhooks WHERE account_id = $1 AND id = $2 FOR UPDATE", f.account, id); err != nil {
 		t.Fatal(err)
 	}
 	f.emit(pets(1, 3)...)

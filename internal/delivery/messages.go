@@ -28,6 +28,8 @@ const (
 	lostAfter = 32 * 24 * time.Hour
 	// settlePage is the maximum number of messages that a step adapts to a webhook.
 	settlePage = 500
+	// few is the number of elements that inParallel works on at a time.
+	few = 2
 )
 
 // settleMessages ends messages whose deliveries have decided about them. A message is
@@ -114,7 +116,7 @@ func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
 		}
 		var hasMore atomic.Bool
 		inParallel(rows, func(row db.WebhooksToSettleRow) {
-			stepped, err := w.settle(ctx, drainArgs{row.AccountID, row.ID})
+			stepped, err := w.settle(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
 			w.warn(ctx, "could not adapt the messages that wait to a webhook", err)
 			if stepped {
 				hasMore.Store(true)
@@ -137,7 +139,7 @@ func inParallel[T any](elements []T, do func(T)) {
 	}
 	close(queue)
 	var running sync.WaitGroup
-	for range min(dispatchers, len(elements)) {
+	for range min(few, len(elements)) {
 		running.Go(func() {
 			for element := range queue {
 				do(element)
@@ -150,8 +152,8 @@ func inParallel[T any](elements []T, do func(T)) {
 // settle adapts a page of the messages that wait to a change of a webhook. A webhook that
 // subscribes gets those that it has not got. Another one does not hold up any. It reports
 // whether there are more.
-func (w *Worker) settle(ctx context.Context, to drainArgs) (more bool, err error) {
-	err = w.change(ctx, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+func (w *Worker) settle(ctx context.Context, payer int64, to endpoint) (more bool, err error) {
+	err = w.change(ctx, payer, to.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		more = false
 		webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: to.AccountID, ID: to.WebhookID})
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.UnsettledAfter == nil {
@@ -181,7 +183,7 @@ func (w *Worker) settle(ctx context.Context, to drainArgs) (more bool, err error
 }
 
 // settlePageOf adapts messages to a locked webhook, and returns the events of that.
-func settlePageOf(ctx context.Context, queries *db.Queries, to drainArgs, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
+func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook db.WebhookLockRow, ids []string) ([]event.Event, error) {
 	queued, err := eventsOf(ctx, queries, to.AccountID, ids)
 	if err != nil {
 		return nil, err
@@ -201,7 +203,7 @@ func settlePageOf(ctx context.Context, queries *db.Queries, to drainArgs, webhoo
 // catchUp adds deliveries of the messages that a webhook has neither accepted nor is still
 // to get. The dispatcher adds those of events after its position. A delivery that has
 // failed does not count, because the webhook was disabled since.
-func catchUp(ctx context.Context, queries *db.Queries, to drainArgs, position int64, messages map[string]event.ID) error {
+func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int64, messages map[string]event.ID) error {
 	missing := map[int64]event.ID{}
 	for _, e := range messages {
 		if 0 < e.Sequence && e.Sequence <= position {
@@ -265,15 +267,15 @@ func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 		if err != nil {
 			return errors.Join(failed, err)
 		}
-		byAccount := map[int64][]string{}
+		byAccount, payers := map[int64][]string{}, map[int64]int64{}
 		for _, row := range rows {
 			if !row.HasSubscriber || row.ID < lost {
-				byAccount[row.AccountID] = append(byAccount[row.AccountID], row.ID)
+				byAccount[row.AccountID], payers[row.AccountID] = append(byAccount[row.AccountID], row.ID), row.PayerID
 			}
 			next.AfterAccount, next.AfterID = row.AccountID, row.ID
 		}
 		for accountID, ids := range byAccount {
-			if err := w.expire(ctx, accountID, ids); err != nil {
+			if err := w.expire(ctx, payers[accountID], accountID, ids); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("delivery: the messages of account %d: %w", accountID, err))
 			}
 		}
@@ -284,8 +286,8 @@ func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 }
 
 // expire ends those of the messages of an account that no webhook is to get.
-func (w *Worker) expire(ctx context.Context, accountID int64, ids []string) error {
-	return w.change(ctx, accountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+func (w *Worker) expire(ctx context.Context, payer, accountID int64, ids []string) error {
+	return w.change(ctx, payer, accountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		queued, err := eventsOf(ctx, queries, accountID, ids)
 		if err != nil {
 			return nil, err

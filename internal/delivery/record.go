@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +19,21 @@ const (
 	messageQueued = string(event.MessageQueued)
 	messagesPath  = "/messages/"
 
-	// recordPause is the time between two tries to record results.
-	recordPause = 200 * time.Millisecond
+	// retryPause is the time between two tries to record results.
+	retryPause = 200 * time.Millisecond
+	// slowAfter is the time of a request after which a webhook counts as slow, for slowFor.
+	slowAfter = 500 * time.Millisecond
+	slowFor   = 10 * time.Minute
+	// maxFailures is the number of failed attempts in a row after which a webhook pauses: at
+	// first for minPause, and then twice as long each time, up to maxPause.
+	maxFailures = 10
+	minPause    = time.Second
+	maxPause    = time.Minute
+	// givenUpAfter is how long a webhook fails until it is disabled. Its last failure is not
+	// older than quietAfter. Attempts of a delivery are at most a day apart. So after a time
+	// without events, the next event has its ten attempts.
+	givenUpAfter = 5 * 24 * time.Hour
+	quietAfter   = 2 * 24 * time.Hour
 )
 
 // attempted is an element of webhook_deliveries.attempts.
@@ -33,27 +47,23 @@ type attempted struct {
 // record records the results of attempts. It tries again until it succeeds or ctx ends,
 // because the deliveries whose results are lost are sent again.
 func (d *drain) record(ctx context.Context, results []result) error {
-	for {
-		err := d.change(ctx, d.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
+	err := d.persist(ctx, "could not record the attempts of deliveries; trying again", func() error {
+		return d.change(ctx, d.payer, d.AccountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 			return d.recordOnce(ctx, queries, results)
 		})
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("delivery: recording attempts: %w", err)
-		}
-		d.warn(ctx, "could not record the attempts of deliveries; trying again", err)
-		pause(ctx, recordPause)
+	})
+	if err != nil {
+		return fmt.Errorf("delivery: recording attempts: %w", err)
 	}
+	return nil
 }
 
 // recordOnce records results and what follows from them: the health of the webhook, the
 // status of messages. It returns the events of that.
 func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []result) ([]event.Event, error) {
 	webhook, err := queries.WebhookLock(ctx, db.WebhookLockParams{AccountID: d.AccountID, ID: d.WebhookID})
-	if errors.Is(err, pgx.ErrNoRows) {
-		d.stopped.Store(true)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && webhook.Lease != d.lease {
+		d.stop() // another process delivers, and sends these deliveries again
 		return nil, nil
 	}
 	if err != nil {
@@ -62,7 +72,7 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	params := db.DeliveriesRecordParams{AccountID: d.AccountID, Never: never}
 	messages := map[string]int64{}
 	for _, r := range results {
-		attempt, err := httpjson.Encode(attempted{r.at.UTC().Truncate(time.Microsecond), r.took.Milliseconds(), r.httpStatus, r.problem})
+		attempt, err := httpjson.Encode(attempted{r.at.UTC().Truncate(time.Microsecond), r.milliseconds(), r.httpStatus, r.problem})
 		if err != nil {
 			return nil, err
 		}
@@ -90,44 +100,80 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 // has failed for 5 days. It returns the event of that.
 func (d *drain) recordHealth(ctx context.Context, queries *db.Queries, webhook db.WebhookLockRow, results []result) ([]event.Event, error) {
 	if webhook.Status != "enabled" {
-		d.stopped.Store(true)
+		d.stop()
 		return nil, nil
 	}
-	succeeded, failed, isSlow, reason := false, false, false, ""
-	for _, r := range results {
-		isSlow = isSlow || r.took > slowAfter
-		switch {
-		case r.isGone():
-			reason = "gone"
-		case r.isSuccess():
-			succeeded = true
-		case r.body != nil:
-			failed = true
-		}
-	}
-	failed = failed && !succeeded
-	if isNewlySlow := isSlow && !webhook.IsKnownSlow; failed || succeeded && webhook.IsFailing || isNewlySlow {
-		health := db.WebhookHealthParams{AccountID: d.AccountID, ID: d.WebhookID, Failed: failed, Succeeded: succeeded, At: webhook.Now, Lately: webhook.Now.Add(-48 * time.Hour)}
-		if isSlow {
-			until := webhook.Now.Add(slowFor)
-			health.SlowUntil = &until
-		}
+	health, isChanged := d.health(webhook, results)
+	if isChanged {
 		if err := queries.WebhookHealth(ctx, health); err != nil {
 			return nil, err
 		}
 	}
-	if reason == "" && failed && webhook.IsGivenUp {
-		reason = "failing"
-	}
-	if reason == "" {
+	switch {
+	case slices.ContainsFunc(results, func(r result) bool { return r.isGone() }):
+		return d.disable(ctx, queries, "gone")
+	case health.FailingSince != nil && health.Failures > webhook.Failures && webhook.Now.Sub(*health.FailingSince) >= givenUpAfter:
+		return d.disable(ctx, queries, "failing")
+	default:
 		return nil, nil
 	}
-	return d.disable(ctx, queries, reason)
+}
+
+// health returns the state of a locked webhook after attempts, and whether it has changed. A
+// success ends the failing.
+func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.WebhookHealthParams, isChanged bool) {
+	after = db.WebhookHealthParams{
+		AccountID: d.AccountID, ID: d.WebhookID,
+		Failures: webhook.Failures, FailingSince: webhook.FailingSince, RetryAt: webhook.RetryAt, SlowUntil: webhook.SlowUntil,
+	}
+	succeeded, failed := false, false
+	for _, r := range results {
+		switch {
+		case r.isSuccess():
+			succeeded, after.Failures = true, 0
+		case r.unsent == "":
+			failed = true
+			after.Failures++
+		}
+		if r.took > slowAfter {
+			after.SlowUntil = new(webhook.Now.Add(slowFor))
+		}
+	}
+	isQuiet := webhook.RetryAt == nil || webhook.Now.Sub(*webhook.RetryAt) >= quietAfter
+	switch {
+	case succeeded:
+		after.FailingSince = nil
+	case failed && (after.FailingSince == nil || isQuiet):
+		after.FailingSince = &webhook.Now
+	}
+	switch {
+	case after.Failures == 0:
+		after.RetryAt = nil
+	case failed && !d.isAskedAgain(webhook):
+		after.RetryAt = new(webhook.Now.Add(pauseAfter(after.Failures)))
+	}
+	isNewlySlow := after.SlowUntil != webhook.SlowUntil && (webhook.SlowUntil == nil || after.SlowUntil.Sub(*webhook.SlowUntil) > slowFor/2)
+	return after, failed || succeeded && (webhook.Failures > 0 || webhook.FailingSince != nil) || isNewlySlow
+}
+
+// isAskedAgain reports whether a request has asked for another attempt since the one after
+// the last pause began.
+func (d *drain) isAskedAgain(webhook db.WebhookLockRow) bool {
+	return d.isProbe && webhook.RetryAt != nil && webhook.RetryAt.After(d.probedAt)
+}
+
+// pauseAfter returns how long a webhook pauses after a number of failures in a row.
+func pauseAfter(failures int32) time.Duration {
+	if failures < maxFailures {
+		return 0
+	}
+	const doublings = 6 // more reach maxPause
+	return vary(min(minPause<<min(failures-maxFailures, doublings), maxPause))
 }
 
 // disable disables the webhook, and returns the event of that.
 func (d *drain) disable(ctx context.Context, queries *db.Queries, reason string) ([]event.Event, error) {
-	d.stopped.Store(true)
+	d.stop()
 	if err := queries.WebhookDisable(ctx, db.WebhookDisableParams{AccountID: d.AccountID, ID: d.WebhookID, Reason: &reason}); err != nil {
 		return nil, err
 	}

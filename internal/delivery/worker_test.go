@@ -1,12 +1,15 @@
 package delivery_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,11 +114,11 @@ func TestFailedAttempts(t *testing.T) {
 	closed.Close()
 	target := receive(t, nil)
 	for name, c := range map[string]struct {
-		url     string
-		handle  http.HandlerFunc
-		guarded bool
-		status  int
-		problem string
+		url      string
+		handle   http.HandlerFunc
+		resolver *net.Resolver // of a guarded client
+		status   int
+		problem  string
 	}{
 		"a redirect": {handle: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, target.url, http.StatusTemporaryRedirect)
@@ -126,8 +129,9 @@ func TestFailedAttempts(t *testing.T) {
 		"a closed port":                  {url: closed.URL, problem: "The connection was refused."},
 		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
 		"TLS without TLS":                {url: "https" + target.url[4:], problem: "The TLS handshake failed."},
-		"an address that is not allowed": {url: "https://127.0.0.1/", guarded: true, problem: "The URL must have a public host, but its address is not public."},
-		"a name without a host":          {url: "http://nowhere.invalid/hook", problem: "The name of the host could not be resolved."},
+		"an address that is not allowed": {url: "https://127.0.0.1/", resolver: failingDNS, problem: "The URL must have a public host, but its address is not public."},
+		"a name without a host":          {url: "https://nowhere.example.com/hook", resolver: emptyDNS(t), problem: "The URL must have a host name that resolves to a public address."},
+		"a failed lookup":                {url: "https://nowhere.example.com/hook", resolver: failingDNS, problem: "The host name could not be looked up."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,11 +142,15 @@ func TestFailedAttempts(t *testing.T) {
 			f.webhook(c.url, "pet.created")
 			f.emit(pets(1, 1)...)
 			options := f.options()
-			if c.guarded {
-				options.Client = egress.New(egress.Options{}).Client(delivery.Timeout)
+			if c.resolver != nil {
+				options.Client = egress.New(egress.Options{Resolver: c.resolver}).Client(delivery.Timeout)
 			}
 			f.workWith(options).Wake(f.account)
 			await(f, int32(1), "SELECT coalesce((SELECT jsonb_array_length(attempts) FROM webhook_deliveries), 0)")
+			refused, took := strings.HasPrefix(c.problem, "The URL "), read[int](f, "SELECT (attempts->0->>'durationMs')::int FROM webhook_deliveries")
+			if refused && took != 0 || c.resolver != nil && !refused && took == 0 {
+				t.Errorf("the duration is %d ms", took)
+			}
 			got := read[string](f, "SELECT concat(status, ' ', attempts->0->>'httpStatus', ' ', attempts->0->>'error') FROM webhook_deliveries")
 			status := ""
 			if c.status != 0 {
@@ -162,6 +170,39 @@ func TestFailedAttempts(t *testing.T) {
 	if len(target.got()) > 0 {
 		t.Error("a redirect was followed")
 	}
+}
+
+// failingDNS fails, so that tests do not depend on the network. It takes longer than a
+// millisecond.
+var failingDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	<-time.After(5 * time.Millisecond)
+	return nil, errors.New("the tests look up no names")
+}}
+
+// emptyDNS returns a resolver whose DNS server has no names (RFC 1035, section 4.1.1). It
+// takes longer than a millisecond.
+func emptyDNS(t *testing.T) *net.Resolver {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // returns at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		query := make([]byte, 1500)
+		for {
+			n, from, err := server.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			<-time.After(5 * time.Millisecond)
+			query[2], query[3] = 0x81, 0x83 // a response: the name does not exist
+			_, _ = server.WriteTo(query[:n], from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
 }
 
 // garbage responds with bytes that are not HTTP.
@@ -247,7 +288,7 @@ func TestDisabledWebhooks(t *testing.T) {
 			id := f.webhook(to.url, "pet.created")
 			f.webhook(other.url, "webhook.disabled")
 			if reason == "failing" {
-				f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', failed_at = now() - interval '25 hours' WHERE id = $1", id)
+				f.exec("UPDATE webhooks SET failing_since = now() - interval '5 days', retry_at = now() - interval '25 hours' WHERE id = $1", id)
 			}
 			f.emit(pets(1, 1)...)
 			worker := f.work()

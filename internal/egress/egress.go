@@ -2,9 +2,13 @@
 // connect to networks that those clients must not reach. Examples are the loopback
 // interface, private networks and the metadata service of a cloud.
 //
-// The check that counts is made when a connection is opened, on the address itself. So a
-// name that resolves to another address by then does not help an attacker. [Guard.Check]
-// makes the same check earlier, so that a mistake is visible when the URL is stored.
+// The address is checked when a connection is opened. So a name that resolves to another
+// address by then does not help an attacker. [Guard.Check] checks the text of a URL
+// earlier, so that a mistake is visible when the URL is stored.
+//
+// The DNS of the server can have names that the public DNS does not. So a name with a
+// private address and a name that does not exist have the same error.
+// If the DNS fails, all names have another error, [ErrLookup].
 package egress
 
 import (
@@ -31,9 +35,6 @@ var Ports = []uint16{443, 8443}
 const MaxIdle = 1000
 
 const (
-	// lookupTimeout limits the lookup of a name by [Guard.Check].
-	lookupTimeout = time.Second
-
 	dialTimeout      = 10 * time.Second
 	idleTimeout      = 30 * time.Second
 	idlePerHost      = 4
@@ -81,32 +82,27 @@ func New(options Options) *Guard {
 	return g
 }
 
-// Check returns a [RefusedError] if a URL is not allowed. It looks up the name of the
-// host. A name that does not resolve now is allowed, because each connection is checked
-// again.
-func (g *Guard) Check(ctx context.Context, text string) error {
+// Check returns a [RefusedError] if a URL is not allowed. It looks up no name.
+func (g *Guard) Check(text string) error {
 	target, err := parse(text)
 	if err != nil {
 		return err
 	}
-	if err := g.checkTarget(target); err != nil || target.addr.IsValid() || g.options.Proxy != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	addrs, err := g.resolver.LookupNetIP(ctx, "ip", g.lookedUp(target.host))
-	if err != nil && isInternalName(target.host) {
-		return errName
-	}
-	for _, addr := range addrs {
-		switch err := g.checkAddr(target.plain, netip.AddrPortFrom(addr.Unmap(), target.port)); {
-		case errors.Is(err, errAddr):
-			return errName
-		case err != nil:
-			return err
+	return g.checkTarget(target)
+}
+
+// checkLocalhost checks a URL whose host is localhost. That is a loopback address (RFC 6761,
+// section 6.3), so the check needs no lookup.
+func (g *Guard) checkLocalhost(t target) error {
+	for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		if g.checkAddr(t.plain, netip.AddrPortFrom(addr, t.port)) == nil {
+			return nil
 		}
 	}
-	return nil
+	if t.plain {
+		return errPlain
+	}
+	return errName
 }
 
 // lookedUp returns the name that the resolver looks up for a host. It ends with a dot, so
@@ -124,6 +120,9 @@ func (g *Guard) lookedUp(host string) string {
 func (g *Guard) checkTarget(t target) error {
 	if t.addr.IsValid() {
 		return g.checkAddr(t.plain, netip.AddrPortFrom(t.addr, t.port))
+	}
+	if g.options.Proxy == nil && strings.TrimSuffix(t.host, ".") == "localhost" {
+		return g.checkLocalhost(t)
 	}
 	// The address of a name decides whether it is in an allowed network, except behind a
 	// proxy, where this process does not see the address.
@@ -146,8 +145,12 @@ var (
 	errPlain = refuse("must begin with https://.")
 	errPort  = refuse("must have the port 443 or 8443.")
 	errAddr  = refuse("must have a public host, but its address is not public.")
-	errName  = refuse("must have a host with public addresses only.")
+	errName  = refuse("must have a host name that resolves to a public address.")
 )
+
+// ErrLookup means that the lookup of a host name failed, such as by a timeout. So the
+// server does not know whether the URL is allowed. It is the same for all names.
+var ErrLookup = errors.New("egress: the host name could not be looked up")
 
 // checkAddr checks the address of a connection. Without TLS, only allowed networks are
 // reachable.
@@ -236,22 +239,39 @@ func (g *Guard) transport(plain bool) *http.Transport {
 	return made
 }
 
-// dial returns a function that connects as the dialer does, to the name that [Guard.Check]
-// has looked up.
+// dial returns a function that connects as the dialer does. A name that does not resolve
+// and a name whose address is not allowed have the same error. A failed lookup has another.
 func (g *Guard) dial(dialer *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(address)
-		if _, isName := netip.ParseAddr(host); err == nil && isName != nil && g.options.Proxy == nil {
-			address = net.JoinHostPort(g.lookedUp(host), port)
+		if _, isName := netip.ParseAddr(host); err != nil || isName == nil || g.options.Proxy != nil {
+			return dialer.DialContext(ctx, network, address)
 		}
-		return dialer.DialContext(ctx, network, address)
+		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(g.lookedUp(host), port))
+		lookup, failed := errors.AsType[*net.DNSError](err)
+		switch {
+		case failed && !lookup.IsNotFound:
+			err = ErrLookup
+		case failed || errors.Is(err, errAddr):
+			err = errName
+		}
+		return conn, err
 	}
 }
 
+// internalDomains are top-level domains of internal networks that the public DNS does not
+// have: those of RFC 2606, 6761, 6762 (with appendix G), 7686, 8375 and 9476, those that
+// ICANN has reserved, and those of clusters, containers and routers.
+var internalDomains = []string{
+	"alt", "arpa", "corp", "example", "home", "internal", "intranet", "invalid", "lan", "local", "localhost", "mail", "onion", "private", "test",
+	"cluster", "consul", "docker", "intra", "k8s", "kube", "kubernetes", "localdomain", "lxd", "mesos", "nomad", "podman", "rancher", "svc", "swarm",
+	"dhcp", "domain", "priv", "router", "workgroup",
+}
+
 // isInternalName reports whether a name belongs to an internal network by its form: one
-// label, or a domain that the public DNS does not have (RFC 6761, RFC 6762, RFC 8375).
+// label, or one of the internalDomains.
 func isInternalName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	last := host[strings.LastIndexByte(host, '.')+1:]
-	return last == host || slices.Contains([]string{"localhost", "local", "internal", "intranet", "private", "localdomain", "lan", "home", "corp", "arpa", "test", "invalid", "onion"}, last)
+	return last == host || slices.Contains(internalDomains, last)
 }

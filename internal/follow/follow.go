@@ -22,7 +22,7 @@ const (
 	// ResponseTimeout is the maximum time to the header of a response.
 	ResponseTimeout = 15 * time.Second
 	// defaultSilence is the time without a byte after which a stream is lost. The server
-	// sends a comment every 15 s.
+	// sends a comment every 10 s.
 	defaultSilence = 45 * time.Second
 
 	// The pauses between attempts to connect: the first, which the server can change, and

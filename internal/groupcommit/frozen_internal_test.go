@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"petstore/internal/account"
 	"petstore/internal/event"
 	"petstore/internal/postgres"
 )
@@ -47,6 +46,18 @@ func (f *freezer) Write(p []byte) (int, error) {
 // openFrozen returns a Committer whose connections freeze at a mark.
 func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 	f.t.Helper()
+	shared := &freezer{mark: []byte(mark), frozen: make(chan struct{}), thaw: make(chan struct{}), once: new(sync.Once)}
+	return f.openThrough(func(client, server net.Conn) {
+		one := *shared
+		one.Conn = server
+		go func() { _, _ = io.Copy(&one, client); _ = server.Close() }()
+		go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+	}), shared
+}
+
+// openThrough returns a Committer whose connections lead through a proxy.
+func (f *fixture) openThrough(forward func(client, server net.Conn)) *Committer {
+	f.t.Helper()
 	target, err := url.Parse(f.database.DirectURL)
 	if err != nil {
 		f.t.Fatal(err)
@@ -60,7 +71,6 @@ func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { _ = listener.Close() })
-	shared := &freezer{mark: []byte(mark), frozen: make(chan struct{}), thaw: make(chan struct{}), once: new(sync.Once)}
 	go func() {
 		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
 			network, address := pgconn.NetworkAddress(config.Host, config.Port)
@@ -68,10 +78,7 @@ func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 			if err != nil {
 				return
 			}
-			one := *shared
-			one.Conn = server
-			go func() { _, _ = io.Copy(&one, client); _ = server.Close() }()
-			go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+			forward(client, server)
 		}
 	}()
 	host, port, err := net.SplitHostPort(listener.Addr().String())
@@ -87,7 +94,7 @@ func (f *fixture) openFrozen(mark string) (*Committer, *freezer) {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(pool.Close)
-	return New(pool, &account.Turns{}), shared
+	return newCommitter(pool)
 }
 
 // emitting makes a write that has an event with this text.

@@ -21,8 +21,7 @@
 // after the other.
 //
 // Responses leave after the commit. If the commit fails, no write of the group has
-// happened, unless the connection broke during the commit. Then nobody knows, and all
-// writes of the group return that error.
+// happened, unless the connection broke during the commit.
 //
 // # Locks
 //
@@ -31,6 +30,9 @@
 // and no transaction waits for a key. So transactions that wait for each other are rare:
 // two that give categories the same name, or a group and the rotation of its API key.
 // PostgreSQL then ends one of them, which runs again.
+//
+// Transactions that wait for locks have shares by payer ([admission.Locks]). So an account
+// and its sandboxes leave connections to others.
 //
 // # Writes that leave the group
 //
@@ -42,12 +44,19 @@
 // group, and finds the response. If another request holds the key, the write fails with
 // [ErrKeyInUse].
 //
-// If a statement of a group fails, or a write fails after it changed something, the group
-// has no effect. Each write then runs again in a transaction of its own. So a write that
-// violates a constraint fails without its neighbors.
+// # Groups that fail
 //
-// Transactions that wait for locks, and those of a sandbox, take turns of their account
-// ([account.Turns]). So an account leaves connections to others.
+// If the server reports an error of a statement or of COMMIT, or a write fails after it
+// changed something, the group has no effect. Each write then runs again in a transaction
+// of its own. So a write that violates a constraint, needs too much memory or ends its own
+// connection fails without its neighbors. A statement of several writes may take 1 s, or 3 s
+// if it waits for locks. So a write that hangs delays its neighbors by that time.
+//
+// If the database fails three of the writes one after the other, the rest fail with the
+// same error. So a full disk does not make a hundred transactions of one.
+//
+// If the connection breaks without an error of the server, nobody knows whether the group
+// has committed. All its writes return that error, and none runs again.
 //
 // # Idempotency-Keys
 //
@@ -59,8 +68,9 @@
 // # Sandboxes
 //
 // A sandbox can be reset or deleted at any time, and has at most [account.MaxRows] rows
-// of a kind. So its groups first lock its store, and wait for it, as
-// [account.Reset] and [account.Delete] do.
+// of a kind. So its groups first lock its store, as [account.Reset] and [account.Delete]
+// do. If another transaction has locked the store or waits for it, the writes join one
+// group that waits for the store.
 package groupcommit
 
 import (
@@ -71,6 +81,7 @@ import (
 	"runtime/debug"
 
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/coalesce"
 	"petstore/internal/postgres"
 )
@@ -101,6 +112,7 @@ var (
 type Store struct {
 	AccountID int64
 	Sandbox   bool
+	Payer     int64 // the account that owns the sandbox, or the account itself
 }
 
 // Write is a change of a store. Pet, Order and Category are the rows that Decide reads
@@ -155,16 +167,14 @@ type outcome struct {
 
 // Committer runs writes. It is safe for concurrent use.
 type Committer struct {
-	db        *postgres.DB
-	waitingDB *postgres.DB // for transactions that wait for locks of rows
-	turns     *account.Turns
-	groups    *coalesce.Coalescer[Store, *Write, outcome]
-	sandboxes *coalesce.Coalescer[Store, *Write, outcome]
-	waiting   *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
+	db      *postgres.DB
+	locks   *admission.Pool[int64] // of transactions that wait for locks of rows, by payer
+	groups  *coalesce.Coalescer[Store, *Write, outcome]
+	waiting *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
 }
 
 // lockedRow is the row that the writes of a waiting group have in common: their pet, or
-// their category if they have no pet.
+// their category if they have no pet. In a sandbox it is the store.
 type lockedRow struct {
 	store         Store
 	pet, category int64
@@ -172,24 +182,29 @@ type lockedRow struct {
 
 // row returns the row for whose lock a write waits together with others.
 func (w *Write) row(store Store) lockedRow {
-	if w.Pet != 0 {
+	switch {
+	case store.Sandbox:
+		return lockedRow{store: store}
+	case w.Pet != 0:
 		return lockedRow{store: store, pet: w.Pet}
+	default:
+		return lockedRow{store: store, category: w.Category}
 	}
-	return lockedRow{store: store, category: w.Category}
 }
 
-// New returns a Committer that writes to a database. Share the turns with everything else
+// New returns a Committer that writes to a database. Share the pool with everything else
 // that waits for locks of accounts.
-func New(database *postgres.DB, turns *account.Turns) *Committer {
-	c := &Committer{db: database.Writing(), waitingDB: database.Waiting(), turns: turns}
+func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
+	c := &Committer{db: database.Writing(), locks: locks}
 	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		return c.run(ctx, &State{store: store}, writes)
-	})
-	c.sandboxes = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		return c.inTurn(ctx, &State{store: store, waits: true}, writes)
+		s := &State{store: store}
+		decided, err := c.run(ctx, s, writes)
+		return decided, s.failure(err, len(writes))
 	})
 	c.waiting = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
-		return c.inTurn(ctx, &State{store: row.store, waits: true}, writes)
+		s := &State{store: row.store, waits: true}
+		decided, err := c.inTurn(ctx, s, writes, nil)
+		return decided, s.failure(err, len(writes))
 	})
 	return c
 }
@@ -200,23 +215,17 @@ func New(database *postgres.DB, turns *account.Turns) *Committer {
 // end with the client.
 func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
 	if w.Alone {
-		return c.alone(ctx, store, w)
-	}
-	groups := c.groups
-	if store.Sandbox {
-		groups = c.sandboxes
+		return c.alone(ctx, store, w, nil)
 	}
 	for {
-		decided, err := groups.Do(ctx, store, w)
-		waits := err == nil && errors.Is(decided.err, errNotLocked)
-		if waits {
+		decided, err := c.groups.Do(ctx, store, w)
+		if err == nil && errors.Is(decided.err, errNotLocked) {
 			decided, err = c.waiting.Do(ctx, w.row(store), w)
 		}
+		if group, failed := errors.AsType[*groupError](err); failed {
+			return c.alone(ctx, store, w, group)
+		}
 		switch {
-		case (waits || store.Sandbox) && postgres.IsLockTimeout(err): // it has waited long enough
-			return Result{}, err
-		case errors.Is(err, errSpoiled), postgres.RolledBack(err):
-			return c.alone(ctx, store, w)
 		case err != nil:
 			return Result{}, err
 		case !errors.Is(decided.err, errTwin): // else the earlier write has committed
@@ -225,10 +234,11 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 	}
 }
 
-// alone runs one write in a transaction that waits for locks.
-func (c *Committer) alone(ctx context.Context, store Store, w *Write) (Result, error) {
-	return postgres.Retry(ctx, func(ctx context.Context, w *Write) (Result, error) {
-		decided, err := c.inTurn(ctx, &State{store: store, waits: true}, []*Write{w})
+// alone runs one write in a transaction that waits for locks. It does not begin if the
+// group with which the write has failed is hopeless.
+func (c *Committer) alone(ctx context.Context, store Store, w *Write, group *groupError) (Result, error) {
+	return postgres.Retry(ctx, c.db, func(ctx context.Context, w *Write) (Result, error) {
+		decided, err := c.inTurn(ctx, &State{store: store, waits: true}, []*Write{w}, group)
 		if err != nil && !errors.Is(err, errSpoiled) {
 			return Result{}, err
 		}
@@ -236,29 +246,27 @@ func (c *Committer) alone(ctx context.Context, store Store, w *Write) (Result, e
 	}, w)
 }
 
-// inTurn runs writes in a transaction that may wait for locks, when it is the turn of the
-// account. Transactions of a sandbox would only wait for each other.
-func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
-	number := account.OneTurn
-	if s.store.Sandbox {
-		number = account.AllTurns
-	}
-	end, err := c.turns.Take(ctx, s.store.AccountID, number)
-	if err != nil {
+// inTurn runs writes in a transaction that may wait for locks, when the payer has a place.
+// It returns an error if the group with which they have failed is hopeless by then.
+func (c *Committer) inTurn(ctx context.Context, s *State, writes []*Write, group *groupError) ([]outcome, error) {
+	if err := c.locks.Take(ctx, s.store.Payer, 1); err != nil {
 		return nil, err
 	}
-	defer end()
-	return c.run(ctx, s, writes)
+	defer c.locks.Give(s.store.Payer, 1)
+	if err := group.hopeless(); err != nil {
+		return nil, err
+	}
+	decided, err := c.run(ctx, s, writes)
+	if ctx.Err() == nil { // else the time of the request may have ended
+		group.ended(err)
+	}
+	return decided, err
 }
 
 // run runs writes in one transaction, and returns what it decided about each.
 func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outcome, error) {
-	database := c.db
-	if s.waits {
-		database = c.waitingDB
-	}
 	decided := make([]outcome, len(writes))
-	position, err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
+	position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
@@ -291,6 +299,9 @@ func (s *State) tryDecide(w *Write) (result Result, err error) {
 
 // decide decides one write.
 func (s *State) decide(w *Write) (Result, error) {
+	if s.store.Sandbox && !s.entered {
+		return Result{}, errNotLocked
+	}
 	if w.Key != nil {
 		replay, err := s.replay(w.Key)
 		if err != nil {

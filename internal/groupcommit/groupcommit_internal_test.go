@@ -17,6 +17,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/admission"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/stock"
@@ -32,15 +33,20 @@ type fixture struct {
 
 var one, two = Store{AccountID: 1}, Store{AccountID: 2}
 
+// newCommitter returns a Committer that shares its pool with nothing else.
+func newCommitter(pool *postgres.DB) *Committer {
+	return New(pool, admission.New[int64](admission.Locks.Of(pool.LockWaits())))
+}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, database: pgtest.New(t)}
-	pool, err := postgres.Open(t.Context(), f.database.URL, 8)
+	pool, err := postgres.Open(t.Context(), f.database.URL, 12)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.Committer = New(pool, &account.Turns{})
+	f.Committer = newCommitter(pool)
 	f.exec(`
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
@@ -413,7 +419,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.Committer = New(pool, &account.Turns{})
+	f.Committer = newCommitter(pool)
 	for i := range writes {
 		n := int64(10 + i)
 		placed := under(fmt.Sprint("key ", i), order(n, 10)) // also changes the status

@@ -33,6 +33,7 @@ func (s *State) lock(ctx context.Context, p *postgres.Pipeline, writes []*Write)
 		creates[w.Creates]++
 	}
 	delete(creates, account.NoRows)
+	l.limitStatements(len(writes))
 	if s.store.Sandbox {
 		l.enterSandbox(creates)
 	}
@@ -91,11 +92,28 @@ func (l *locking) await(results interface{ Exec(read func(int, error)) }) {
 	})
 }
 
+// limitStatements limits the statements of a group of several writes.
+func (l *locking) limitStatements(writes int) {
+	if writes == 1 {
+		return
+	}
+	limit := groupTimeout
+	if l.waits {
+		limit = waitingTimeout
+	}
+	l.await(l.queries.StatementsLimit(l.ctx, []int64{limit.Milliseconds()}))
+}
+
 // enterSandbox locks the store of a sandbox, and counts the rows of the kinds that the
-// writes create.
+// writes create. Without the lock the count may change.
 func (l *locking) enterSandbox(creates map[account.Kind]int) {
 	id := l.store.AccountID
-	l.await(l.queries.SandboxEnter(l.ctx, []int64{id}))
+	if l.waits {
+		l.await(l.queries.SandboxEnter(l.ctx, []int64{id}))
+		l.entered = true // if the statement succeeds
+	} else {
+		find(l, l.queries.SandboxTryEnter(l.ctx, []int64{id}), func(locked bool) { l.entered = locked })
+	}
 	closed := true // if there is no row
 	find(l, l.queries.SandboxIsClosed(l.ctx, []int64{id}), func(row bool) { closed = row })
 	l.read = append(l.read, func() error {

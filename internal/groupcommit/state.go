@@ -12,8 +12,9 @@ import (
 
 // State is the locked rows of a group as the writes so far left them.
 type State struct {
-	store Store
-	waits bool // whether the transaction waits for locks
+	store   Store
+	waits   bool // whether the transaction waits for locks
+	entered bool // whether it has locked the store of a sandbox
 
 	spoiled bool // whether a write changed something and failed
 

@@ -219,7 +219,7 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 	}
 	if major := strings.TrimSpace(string(version)); major != strconv.Itoa(c.options.Binaries.Major) {
 		return fmt.Errorf("the database in %s was made by PostgreSQL %s, and %s cannot open it: "+
-			"use the binaries of PostgreSQL %s, or move the directory away to start with a new one",
+			"set PETSTORE_PG_BIN to the folder with initdb and postgres of PostgreSQL %s, or move the directory away to start with a new one",
 			c.options.Dir, major, c.options.Binaries, major)
 	}
 	// postgres does not start if another program has this process id now

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 	protocolViolation         = "08P01"
 	foreignKeyViolation       = "23503"
 	uniqueViolation           = "23505"
+	checkViolation            = "23514"
 	readOnlySQLTransaction    = "25006"
 	idleInTransactionTimeout  = "25P03"
 	serializationFailure      = "40001"
@@ -29,10 +31,24 @@ const (
 	cannotConnectNow          = "57P03"
 	queryCanceled             = "57014"
 	ioError                   = "58030"
+	internalError             = "XX000"
 	classConnection           = "08"
 	classInsufficientResource = "53"
 	classOperatorIntervention = "57P"
 )
+
+// lostWorkerMessages are in the messages of the errors with [internalError] by which a
+// coordinator of Citus reports that it has lost a worker. libpq gives the first four, which
+// have no SQLSTATE. Most are errors of COMMIT: other statements get class 08 or 57P.
+var lostWorkerMessages = []string{
+	"server closed the connection unexpectedly",
+	"could not receive data from server",
+	"could not send data to server",
+	"SSL SYSCALL error",
+	"terminating connection", // of the worker, with its severity before it
+	"failure on connection marked as essential",
+	"could not commit transaction for shard", // the worker may have committed it
+}
 
 var errPoolExhausted = errors.New("no connection was free in time")
 
@@ -53,13 +69,19 @@ func IsUniqueViolation(err error) bool { return sqlState(err) == uniqueViolation
 // IsLockTimeout reports whether a statement waited longer than lock_timeout for a lock.
 func IsLockTimeout(err error) bool { return sqlState(err) == lockNotAvailable }
 
+// FromServer reports whether the server rejected a statement.
+func FromServer(err error) bool { return sqlState(err) != "" }
+
 // Unavailable reports whether a statement failed because of the database and not
-// because of the statement: it is unreachable, failing over, out of resources, or
-// too slow. The same request may succeed later. A write may or may not have been
-// done.
+// because of the statement: it is unreachable, failing over, out of resources, too slow, or
+// has no partition for an event. The same request may succeed later. A write may or may not
+// have been done.
 func Unavailable(err error) bool {
 	if _, never := errors.AsType[*acquireError](err); never {
 		return true // no statement has run, whatever the server said
+	}
+	if _, missing := errors.AsType[*partitionError](err); missing {
+		return true
 	}
 	if state := sqlState(err); state != "" {
 		switch state {
@@ -68,7 +90,7 @@ func Unavailable(err error) bool {
 			return true
 		}
 		return hasClass(state, classConnection) || hasClass(state, classInsufficientResource) ||
-			hasClass(state, classOperatorIntervention)
+			hasClass(state, classOperatorIntervention) || lostWorker(err)
 	}
 	// Without an SQLSTATE the server did not respond: it is unreachable, the
 	// connection broke, or our own deadline passed.
@@ -85,22 +107,63 @@ func ConnectionLost(err error) bool {
 	}
 	state := sqlState(err)
 	return hasClass(state, classConnection) || hasClass(state, classOperatorIntervention) ||
-		state == idleInTransactionTimeout || (state == "" && isBroken(err))
+		state == idleInTransactionTimeout || (state == "" && isBroken(err)) || lostWorker(err)
+}
+
+// lostWorker reports whether a coordinator of Citus lost its connection to a worker, and
+// reports that as an internal error.
+func lostWorker(err error) bool {
+	failed, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && failed.Code == internalError && slices.ContainsFunc(lostWorkerMessages, func(part string) bool {
+		return strings.Contains(failed.Message, part)
+	})
 }
 
 // StartingUp reports whether the error is one that a server gives while it starts:
 // it is unreachable or does not accept connections yet. A pooler that runs already
-// reports that its connections to the server fail.
+// reports that its connections to the server fail, with the same SQLSTATE as logins that
+// it refuses.
 func StartingUp(err error) bool {
 	state := sqlState(err)
 	return err != nil && (state == cannotConnectNow || (state == "" && Unavailable(err)) ||
-		hasClass(state, classConnection) && !refusesParameter(err))
+		hasClass(state, classConnection) && !refusesParameter(err) && refusedLogin(err) == "")
 }
 
 // refusesParameter reports whether a connection pooler refuses a startup parameter.
 func refusesParameter(err error) bool {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && refused.Code == protocolViolation && strings.Contains(refused.Message, "startup parameter")
+}
+
+// refusals are parts of the messages with which a connection pooler refuses a login, and
+// the SQLSTATE that PostgreSQL has for it. PgBouncer has only protocolViolation, also for an
+// error of the server.
+var refusals = []struct{ message, state string }{
+	{"authentication failed", invalidPassword},
+	{"no such user", invalidPassword},
+	{"password type", invalidPassword},
+	{"empty password", invalidPassword},
+	{"invalid server signature", invalidPassword},
+	{"login rejected", invalidAuthorization},
+	{"not permitted to log in", invalidAuthorization},
+	{"pg_hba.conf", invalidAuthorization},
+	{"no such database", invalidCatalogName},
+	{"does not exist", invalidCatalogName}, // a database or a role
+}
+
+// refusedLogin returns the SQLSTATE of PostgreSQL for a login that a connection pooler
+// refuses, or "" if the error is another one.
+func refusedLogin(err error) string {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || refused.Code != protocolViolation {
+		return ""
+	}
+	for _, one := range refusals {
+		if strings.Contains(refused.Message, one.message) {
+			return one.state
+		}
+	}
+	return ""
 }
 
 // isBroken reports whether the connection ended before the response.
@@ -126,11 +189,12 @@ const (
 	retryDelay = 20 * time.Millisecond // doubled each time, plus up to 100% jitter
 )
 
-// Retry runs a query, which must be a whole transaction. It runs the query again,
+// Retry runs a query, which must be a whole transaction of d. It runs the query again,
 // at most three times, after a serialization failure or a deadlock, because the
-// server has then rolled the transaction back.
-func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg) (Result, error), arg Arg) (result Result, err error) {
-	err = retry(ctx, lostToAnother, func() error {
+// server has then rolled the transaction back. It also does so if events had no partition
+// for a row, and creates the partition first.
+func Retry[Arg, Result any](ctx context.Context, d *DB, query func(context.Context, Arg) (Result, error), arg Arg) (result Result, err error) {
+	err = d.retry(ctx, func() error {
 		result, err = query(ctx, arg)
 		return err
 	})
@@ -141,16 +205,19 @@ func Retry[Arg, Result any](ctx context.Context, query func(context.Context, Arg
 // its connection was lost.
 func RetryRead(ctx context.Context, read func() error) error { return retry(ctx, ConnectionLost, read) }
 
-// RolledBack reports whether a statement failed, so that the server has certainly
-// rolled the transaction back. A broken connection may have committed it.
+// RolledBack reports whether the server reported an error of a statement or of COMMIT, so
+// that it has certainly rolled the transaction back. If the connection broke, the server may
+// have committed it. A connection pooler reports that in class 08, and Citus as the loss of
+// a worker.
 func RolledBack(err error) bool {
+	_, never := errors.AsType[*acquireError](err)
 	state := sqlState(err)
-	return state != "" && !Unavailable(err) || state == serializationFailure || state == deadlockDetected || state == lockNotAvailable
+	return !never && state != "" && !hasClass(state, classConnection) && !lostWorker(err)
 }
 
-// lostToAnother reports whether the server rolled a transaction back because of a
+// LostToAnother reports whether the server rolled a transaction back because of a
 // concurrent one.
-func lostToAnother(err error) bool {
+func LostToAnother(err error) bool {
 	state := sqlState(err)
 	return state == serializationFailure || state == deadlockDetected
 }
@@ -183,7 +250,7 @@ func Transact[Result any](ctx context.Context, d *DB, action func(context.Contex
 // TransactThen is [Transact] for an action that also queues statements in last. They are
 // sent together with COMMIT, so the locks that they take are held only for that long.
 func TransactThen(ctx context.Context, d *DB, action func(ctx context.Context, tx pgx.Tx, last *Pipeline) error) error {
-	return retry(ctx, lostToAnother, func() error {
+	return d.retry(ctx, func() error {
 		_, err := transactOnce(ctx, d.Writing(), action)
 		return err
 	})
@@ -192,7 +259,7 @@ func TransactThen(ctx context.Context, d *DB, action func(ctx context.Context, t
 // TransactAt is [Transact] and also returns the position after the commit, if it is known
 // and [DB.ReportPositions] was called.
 func TransactAt[Result any](ctx context.Context, d *DB, action func(context.Context, pgx.Tx) (Result, error)) (result Result, position Position, err error) {
-	err = retry(ctx, lostToAnother, func() error {
+	err = d.retry(ctx, func() error {
 		position, err = transactOnce(ctx, d.Writing(), func(ctx context.Context, tx pgx.Tx, _ *Pipeline) (err error) {
 			result, err = action(ctx, tx)
 			return err

@@ -197,10 +197,37 @@ func TestUnavailableStates(t *testing.T) {
 		if got := postgres.Unavailable(err); got != unavailable {
 			t.Errorf("%s: Unavailable = %t", state, got)
 		}
+		if got, want := postgres.RolledBack(err), !strings.HasPrefix(state, "08"); got != want {
+			t.Errorf("%s: RolledBack = %t", state, got)
+		}
 		// class 08 is that of a pooler without its server
 		if got, want := postgres.StartingUp(err), state == "57P03" || strings.HasPrefix(state, "08"); got != want {
 			t.Errorf("%s: StartingUp = %t", state, got)
 		}
+	}
+}
+
+// TestLostWorker checks errors of a Citus coordinator that has lost a worker.
+// TestLostWorkerOnCitus has real ones.
+func TestLostWorker(t *testing.T) {
+	t.Parallel()
+	for message, lost := range map[string]bool{
+		"server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally": true,
+		"could not receive data from server: Connection reset by peer":                                      true,
+		"could not send data to server: Broken pipe":                                                        true,
+		"SSL SYSCALL error: EOF detected":                                                                   true,
+		"FATAL:  terminating connection due to administrator command":                                       true,
+		"failure on connection marked as essential: 127.0.0.1:5432":                                         true,
+		"could not commit transaction for shard 102013 on at least one active node":                         true,
+		"cache lookup failed for relation 16384":                                                            false,
+	} {
+		err := fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: "XX000", Message: message})
+		if postgres.Unavailable(err) != lost || postgres.ConnectionLost(err) != lost || postgres.RolledBack(err) == lost {
+			t.Errorf("%q: Unavailable %t, ConnectionLost %t, RolledBack %t", message, postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err))
+		}
+	}
+	if postgres.Unavailable(&pgconn.PgError{Code: "P0001", Message: "could not commit transaction for shard 1"}) {
+		t.Error("an error with another SQLSTATE is Unavailable")
 	}
 }
 
@@ -276,7 +303,7 @@ func TestRetry(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := newCounter(t)
-			n, err := postgres.Retry(t.Context(), c.raise(test.disturbed), 1)
+			n, err := postgres.Retry(t.Context(), c.pool, c.raise(test.disturbed), 1)
 			if c.attempts != test.attempts || n != test.at || stateOf(err) != test.state {
 				t.Errorf("%d attempts ended at %d with %v; want %d, %d and %q", c.attempts, n, err, test.attempts, test.at, test.state)
 			}
@@ -312,7 +339,7 @@ func TestRetryOfDeadlock(t *testing.T) {
 	failed := make(chan error, 2)
 	for _, ids := range [][2]int{{1, 2}, {2, 1}} {
 		go func() {
-			_, err := postgres.Retry(t.Context(), lockBoth, ids)
+			_, err := postgres.Retry(t.Context(), c.pool, lockBoth, ids)
 			failed <- err
 		}()
 	}
@@ -339,13 +366,13 @@ func TestRetryOfOthers(t *testing.T) {
 		c.attempt()
 		return c.pool.Exec(ctx, "INSERT INTO counters VALUES ($1)", id)
 	}
-	if _, err := postgres.Retry(t.Context(), insert, 1); !postgres.IsUniqueViolation(err) || c.attempts != 1 {
+	if _, err := postgres.Retry(t.Context(), c.pool, insert, 1); !postgres.IsUniqueViolation(err) || c.attempts != 1 {
 		t.Errorf("%d attempts ended with %v", c.attempts, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.attempts = 0
 	lose := c.raise(func(int) bool { return true })
-	_, err := postgres.Retry(ctx, func(ctx context.Context, id int) (int, error) {
+	_, err := postgres.Retry(ctx, c.pool, func(ctx context.Context, id int) (int, error) {
 		n, err := lose(ctx, id)
 		cancel()
 		return n, err

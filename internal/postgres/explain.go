@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -70,7 +71,7 @@ func explainConnect(err *pgconn.ConnectError) string {
 			if refusesParameter(refused) {
 				return sentence + "; remove it from DATABASE_URL and set it for the role with ALTER ROLE"
 			}
-			return withRemedy(sentence, refused.Code)
+			return withRemedy(sentence, cmp.Or(refusedLogin(refused), refused.Code))
 		}
 		if strings.Contains(cause.Error(), "server refused TLS connection") {
 			refusedTLS = true // a second attempt without TLS may follow

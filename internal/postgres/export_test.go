@@ -9,3 +9,6 @@ import (
 func OpenMigrationsOf(ctx context.Context, url string, files fs.FS) (*Migrations, error) {
 	return openMigrations(ctx, url, files)
 }
+
+// EndOfRecord is an SQL expression of the position lsn.
+const EndOfRecord = endOfRecord

@@ -83,27 +83,27 @@ var servingPrivileges = []struct{ table, privileges string }{
 	},
 	{
 		"webhooks",
-		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, slow_until, unsettled_after, created_at, deleted_at), " +
-			"INSERT (account_id, id, url, types, description, secret, after_sequence, slow_until), " +
-			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, failing_since, failed_at, slow_until, unsettled_after, deleted_at), " +
+		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, created_at, deleted_at), " +
+			"INSERT (account_id, id, url, types, description, secret, after_sequence), " +
+			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, deleted_at), " +
 			"DELETE",
 	},
-	// River reads and writes all columns of its tables.
-	{"river_job", "SELECT, INSERT, UPDATE, DELETE"},
-	{"river_leader", "SELECT, INSERT, UPDATE, DELETE"},
-	{"river_queue", "SELECT, INSERT, UPDATE, DELETE"},
 }
 
 // servingSequences are the sequences that queries read explicitly.
-var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq", "river_job_id_seq"}
+var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
 
 // servingFunctions are the functions that queries call and not every role may.
 var servingFunctions = []string{"maintain_events()"}
 
+// largeObjects are the functions that create large objects, which nothing would delete.
+// Every role may call them by default, and only a superuser can change that.
+const largeObjects = "pg_catalog.lo_create(oid), pg_catalog.lo_creat(integer), pg_catalog.lo_from_bytea(oid, bytea)"
+
 // ServingPrivileges describes the privileges that [Migrations.GrantServing] grants. The
 // text changes when they do.
 func ServingPrivileges() string {
-	return fmt.Sprint(servingPrivileges, servingSequences, servingFunctions)
+	return fmt.Sprint(servingPrivileges, servingSequences, servingFunctions, largeObjects)
 }
 
 // grantLock is the advisory lock of a transaction that grants. Two concurrent ones
@@ -113,10 +113,11 @@ const grantLock = 0x70657473746f7265 // "petstore"
 // GrantServing grants a role the privileges that serve and the commands account, key and
 // sandbox need, column by column. It revokes all its other privileges on tables,
 // sequences and the schema. It also revokes from all roles the right to create objects in
-// the schema and temporary tables. On a distributed database it grants INSERT on all
-// columns, because the coordinator of Citus sends their defaults to the workers. The role
-// must exist. It must not be a superuser or
-// inherit from the role that migrates, because it could then change the schema anyway.
+// the schema and temporary tables. As a superuser, it also revokes the creation of large
+// objects. On a distributed database it grants INSERT on all columns, because the
+// coordinator of Citus sends their defaults to the workers. The role must exist. It must not
+// be a superuser or inherit from the role that migrates, because it could then change the
+// schema anyway.
 //
 // If the schema is newer than this program, GrantServing changes nothing, because a
 // later release may need other privileges.
@@ -147,11 +148,12 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 		return err
 	}
 	var database, schema string
-	var powerful bool
+	var powerful, isSuperuser bool
 	err := tx.QueryRowContext(ctx, `
-		SELECT current_database(), current_schema(), rolsuper OR pg_has_role(oid, current_user, 'MEMBER')
+		SELECT current_database(), current_schema(), rolsuper OR pg_has_role(oid, current_user, 'MEMBER'),
+		       current_setting('is_superuser')::boolean
 		FROM pg_roles
-		WHERE rolname = $1`, role).Scan(&database, &schema, &powerful)
+		WHERE rolname = $1`, role).Scan(&database, &schema, &powerful, &isSuperuser)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return errors.New("it does not exist; create it with CREATE ROLE")
@@ -180,6 +182,9 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 	}
 	for _, function := range servingFunctions {
 		statements = append(statements, "GRANT EXECUTE ON FUNCTION "+schema+"."+function+" TO "+role)
+	}
+	if isSuperuser {
+		statements = append(statements, "REVOKE EXECUTE ON FUNCTION "+largeObjects+" FROM PUBLIC, "+role)
 	}
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {

@@ -3,10 +3,14 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -14,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // wantedPartitions names the partitions that events must have after maintain_events: those
@@ -240,5 +245,215 @@ func TestEventPartitionsBesideTransactions(t *testing.T) {
 	}
 	if diff := cmp.Diff(kept, partitionsOf(t, database.Pool)); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+// TestEventPartitionsByOperator: an operator creates the partitions with psql, whose session
+// has the default settings of the planner. The names and bounds of other tables are not
+// dates, and PostgreSQL has analyzed the catalogs.
+func TestEventPartitionsByOperator(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	conn, err := pgx.Connect(t.Context(), database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	const prepare = `
+		RESET ALL;
+		CREATE TABLE events_backup (at text) PARTITION BY LIST (at);
+		CREATE TABLE events_20261399 PARTITION OF events_backup FOR VALUES IN ('20261399');
+		CREATE TABLE numbers (n int) PARTITION BY RANGE (n);
+		CREATE TABLE numbers_99999999 PARTITION OF numbers FOR VALUES FROM (1) TO (MAXVALUE)`
+	for _, statements := range []string{prepare, "ANALYZE"} {
+		if _, err := conn.PgConn().Exec(t.Context(), statements).ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if changed := maintain(t, conn); changed != 0 {
+		t.Errorf("%d partitions changed without need", changed)
+	}
+	names := partitionsOf(t, database.Pool)
+	for _, name := range names {
+		dropPartition(t, database.Pool, name)
+	}
+	if changed := maintain(t, conn); changed != len(names) {
+		t.Errorf("%d partitions changed, want %d", changed, len(names))
+	}
+	if diff := cmp.Diff(names, partitionsOf(t, database.Pool)); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+// TestEventPartitionsBesideOthers: partitions that an operator has added stay, and the others
+// fill the times between them. So each event of five weeks has a partition.
+func TestEventPartitionsBesideOthers(t *testing.T) {
+	t.Parallel()
+	const attach = "CREATE TABLE mine PARTITION OF events "
+	for what, test := range map[string]struct{ sql, want string }{ // {7} is the Monday of the next week
+		"default":          {attach + "DEFAULT", "events_{0} events_{7} events_{14} events_{21} events_{28} mine"},
+		"default in use":   {attach + "DEFAULT; INSERT INTO events SELECT 1, 1, now(), 0, 'x', '/', '{}'", "events_{7} events_{14} events_{21} events_{28} mine"},
+		"days of a week":   {attach + "FOR VALUES FROM ('{8}') TO ('{10}')", "events_{0} events_{7} events_{10} events_{14} events_{21} events_{28} mine"},
+		"an hour":          {attach + "FOR VALUES FROM ('{7} 06:00Z') TO ('{7} 07:00Z')", "events_{0} events_{7} events_{7}_ events_{14} events_{21} events_{28} mine"},
+		"parts of weeks":   {attach + "FOR VALUES FROM ('{10}') TO ('{24}')", "events_{0} events_{7} events_{24} events_{28} mine"},
+		"without bounds":   {attach + "FOR VALUES FROM ('{21}') TO (MAXVALUE)", "events_{0} events_{7} events_{14} mine"},
+		"old":              {attach + "FOR VALUES FROM (MINVALUE) TO ('{-70}')", "events_{0} events_{7} events_{14} events_{21} events_{28} mine"},
+		"detached":         {"CREATE TABLE events_{0} (n int)", "events_{0}_ events_{7} events_{14} events_{21} events_{28}"},
+		"old, with a view": {"CREATE TABLE events_{-700} PARTITION OF events FOR VALUES FROM ('{-700}') TO ('{-693}'); CREATE VIEW v AS TABLE events_{-700}; CREATE TABLE events_{-693} PARTITION OF events FOR VALUES FROM ('{-693}') TO ('{-686}')", "events_{-700} events_{0} events_{7} events_{14} events_{21} events_{28}"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			database := pgtest.New(t)
+			for _, name := range partitionsOf(t, database.Pool) {
+				dropPartition(t, database.Pool, name)
+			}
+			if _, err := database.Pool.Exec(t.Context(), inWeek(test.sql)); err != nil {
+				t.Fatal(err)
+			}
+			serving := open(t, database.URL, 1)
+			maintain(t, serving)
+			if diff := cmp.Diff(strings.Fields(inWeek(test.want)), partitionsOf(t, database.Pool)); diff != "" {
+				t.Errorf("partitions (-want +got):\n%s", diff)
+			}
+			for quarter := range 5 * 7 * 4 {
+				if fit, err := serving.EventsFit(t.Context(), time.Until(monday().Add(time.Duration(6*quarter)*time.Hour+30*time.Minute))); err != nil || !fit {
+					t.Fatalf("no partition for events in the quarter %d of a day: %v", quarter, err)
+				}
+			}
+			if changed := maintain(t, serving); changed != 0 {
+				t.Errorf("%d partitions changed again", changed)
+			}
+		})
+	}
+}
+
+// monday returns the start of this week.
+func monday() time.Time {
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	return today.AddDate(0, 0, -(int(today.Weekday())+6)%7)
+}
+
+// inWeek replaces {n} with the date n days after Monday, in the form 20261123.
+func inWeek(text string) string {
+	return regexp.MustCompile(`\{-?\d+\}`).ReplaceAllStringFunc(text, func(found string) string {
+		days, _ := strconv.Atoi(strings.Trim(found, "{}"))
+		return monday().AddDate(0, 0, days).Format("20060102")
+	})
+}
+
+// TestMissingPartition: a transaction whose event has no partition creates it and runs again.
+// While that is impossible, the database is unavailable. A row that violates a CHECK is
+// another mistake.
+func TestMissingPartition(t *testing.T) {
+	t.Parallel()
+	const insert = "INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) VALUES (1, $1, now(), 0, 'x', '/', '{}')"
+	database := pgtest.New(t)
+	serving := open(t, database.URL, 4)
+	transactions := map[string]func(sequence int) error{
+		"Transact": func(sequence int) error {
+			_, err := postgres.Transact(t.Context(), serving, func(ctx context.Context, tx pgx.Tx) (pgconn.CommandTag, error) {
+				return tx.Exec(ctx, insert, sequence)
+			})
+			return err
+		},
+		"TransactThen": func(sequence int) error {
+			return postgres.TransactThen(t.Context(), serving, func(_ context.Context, _ pgx.Tx, last *postgres.Pipeline) error {
+				batch := &pgx.Batch{}
+				batch.Queue(insert, sequence)
+				return last.SendBatch(t.Context(), batch).Close()
+			})
+		},
+		"Retry": func(sequence int) error {
+			_, err := postgres.Retry(t.Context(), serving, func(ctx context.Context, sequence int) (pgconn.CommandTag, error) {
+				return serving.Exec(ctx, insert, sequence)
+			}, sequence)
+			return err
+		},
+	}
+	for what, transact := range transactions {
+		for _, name := range partitionsOf(t, database.Pool) {
+			dropPartition(t, database.Pool, name)
+		}
+		var group sync.WaitGroup
+		for sequence := range 8 {
+			group.Go(func() {
+				if err := transact(1 + sequence); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
+		}
+		group.Wait()
+		if err := transact(0); postgres.Unavailable(err) || stateOf(err) != "23514" {
+			t.Errorf("%s of a row that violates a CHECK: %v", what, err)
+		}
+	}
+
+	if t.Failed() {
+		return
+	}
+	dropPartition(t, database.Pool, partitionsOf(t, database.Pool)[0])
+	lock, err := database.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // it changes nothing
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE events IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	for what, transact := range transactions {
+		if err := transact(100); !postgres.Unavailable(err) || !postgres.RolledBack(err) {
+			t.Errorf("%s without a partition: %v", what, err)
+		}
+	}
+	if fit, err := serving.EventsFit(t.Context(), 0); err != nil || fit {
+		t.Errorf("EventsFit without a partition: %t, %v", fit, err)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for what, transact := range transactions {
+		if err := transact(100 + len(what)); err != nil {
+			t.Errorf("%s after the lock: %v", what, err)
+		}
+	}
+}
+
+// TestMaintainEventsEndsWithItsContext: a caller whose time is over does not wait for
+// maintain_events, which continues for others.
+func TestMaintainEventsEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its coordinator would call the other function on no worker")
+	database := pgtest.New(t)
+	serving := open(t, database.URL, 4)
+	const slow = `CREATE OR REPLACE FUNCTION maintain_events() RETURNS int LANGUAGE sql AS $$ SELECT 0 FROM pg_advisory_xact_lock(21) $$`
+	if _, err := database.Pool.Exec(t.Context(), slow); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := database.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }() // it changes nothing
+	if _, err := lock.Exec(t.Context(), "SELECT pg_advisory_xact_lock(21)"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- serving.MaintainEvents(ctx) }()
+	for waiters := 0; waiters == 0; {
+		if waiters, err = pgtest.LockWaiters(t.Context(), database.Pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() { second <- serving.MaintainEvents(t.Context()) }()
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller without time: %v", err)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Errorf("another caller: %v", err)
 	}
 }

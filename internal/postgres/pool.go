@@ -67,20 +67,20 @@ type DB struct {
 
 // shared is the state that all handles of one pool share.
 type shared struct {
-	pool      *pgxpool.Pool
-	writers   writers
-	falling   chan struct{} // limits the reads that a replica could have served
-	servers   serverCounts
-	lastReset atomic.Int64    // in Unix nanoseconds
-	outside   *pgx.ConnConfig // for connections outside the pool
-	settings  settings
-	reports   atomic.Bool // whether transactions report their positions
+	pool        *pgxpool.Pool
+	writers     writers
+	falling     chan struct{} // limits the reads that a replica could have served
+	servers     serverCounts
+	lastReset   atomic.Int64    // in Unix nanoseconds
+	outside     *pgx.ConnConfig // for connections outside the pool
+	settings    settings
+	reports     atomic.Bool // whether transactions report their positions
+	maintenance maintenance
 }
 
 // writers limits the statements that write.
 type writers struct {
 	connections chan struct{} // limits the writes that have a connection
-	waiting     chan struct{} // limits those of them that may wait for locks
 	canceled    atomic.Uint64
 }
 
@@ -104,10 +104,11 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	wanted := boundSession(config.ConnConfig)
 	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
-		writers:  writers{connections: make(chan struct{}, forWrites), waiting: make(chan struct{}, max(1, forWrites/waitingShare))},
-		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
-		outside:  config.ConnConfig.Copy(),
-		settings: wanted,
+		writers:     writers{connections: make(chan struct{}, forWrites)},
+		falling:     make(chan struct{}, max(1, maxConns/fallingShare)),
+		outside:     config.ConnConfig.Copy(),
+		settings:    wanted,
+		maintenance: maintenance{running: make(chan struct{}, 1)},
 	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime
@@ -173,11 +174,9 @@ func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 // a few connections to reads, which would otherwise wait behind them.
 func (d *DB) Writing() *DB { return &DB{d.shared, []chan struct{}{d.writers.connections}} }
 
-// Waiting returns a handle of the same pool for writes that may wait for a lock as long
-// as lock_timeout. They leave half of the connections of [DB.Writing] to others.
-func (d *DB) Waiting() *DB {
-	return &DB{d.shared, []chan struct{}{d.writers.waiting, d.writers.connections}}
-}
+// LockWaits returns how many of the connections of [DB.Writing] may wait for locks at a
+// time, which the callers count ([petstore/internal/admission.Locks]).
+func (d *DB) LockWaits() int { return max(1, cap(d.writers.connections)/waitingShare) }
 
 // Falling returns a handle of the same pool for reads that a replica could have served.
 // They leave half of the connections to others.

@@ -40,13 +40,19 @@ func (p Position) meet(other Position) Position {
 }
 
 // primaryPosition reads the position of a primary. It is the end of the WAL that was
-// inserted, which may not be written yet if synchronous_commit is off. If the last record
-// ends with its page, PostgreSQL returns the position after the header of the next page, 24
-// bytes. A standby gets there only with the next record. The name of a WAL file begins with
-// the timeline.
+// inserted, which may not be written yet if synchronous_commit is off. The name of a WAL file
+// begins with the timeline.
 const primaryPosition = `-- name: PrimaryPosition :one
-SELECT lsn - CASE WHEN lsn % current_setting('wal_block_size')::bigint = 24 THEN 24 ELSE 0 END, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
+SELECT ` + endOfRecord + `, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
 FROM (SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS lsn OFFSET 0) AS inserted`
+
+// endOfRecord is the end of the last record before lsn. If the record ends with its page,
+// PostgreSQL returns the position after the header of the next page: 24 bytes, or 40 at the
+// start of a WAL file. A standby gets there only with the next record.
+const endOfRecord = `lsn - CASE
+	WHEN lsn % current_setting('wal_block_size')::bigint = 24 THEN 24
+	WHEN lsn % current_setting('wal_block_size')::bigint = 40 AND lsn % pg_size_bytes(current_setting('wal_segment_size')) = 40 THEN 40
+	ELSE 0 END`
 
 // flushedPosition reads the position up to which a primary sends its WAL to standbys.
 const flushedPosition = `-- name: FlushedPosition :one
@@ -93,12 +99,12 @@ func (c *connection) commit(ctx context.Context, queued *pgx.Batch) (position Po
 		}
 		tag = commandTag.String()
 	}
-	if !reports {
-		return Position{}, tag, results.Close()
-	}
-	// The transaction has ended, so an error from here on must not look like one of it.
-	if position, err = scanPrimary(results.QueryRow()); err != nil {
-		position = Position{}
+	// The transaction has ended, so an error from here on must not look like one of it. It
+	// would run again.
+	if reports {
+		if position, err = scanPrimary(results.QueryRow()); err != nil {
+			position = Position{}
+		}
 	}
 	_ = results.Close()
 	return position, tag, nil

@@ -194,7 +194,7 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 	next := &replicaState{position: last.position, lag: -1, alive: last.alive, end: last.end}
 	if err != nil {
 		next.problem, next.silent = err.Error(), errors.Is(err, errSilent)
-		if errors.Is(err, errSilent) || errors.Is(err, errSession) || errors.Is(err, errOtherSystem) {
+		if errors.Is(err, errSilent) {
 			one.hangUp(ctx)
 		}
 	} else {
@@ -277,7 +277,7 @@ func (r *replica) poll(ctx context.Context, all *Replicas) (Position, error) {
 	return Position{}, err
 }
 
-// connect opens the connection for polls.
+// connect opens the connection for polls, after it has checked the server behind it.
 func (r *replica) connect(ctx context.Context, primary *DB) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -287,7 +287,16 @@ func (r *replica) connect(ctx context.Context, primary *DB) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errSilent, err)
 	}
+	if err := r.check(ctx, conn, primary); err != nil {
+		hangUp(ctx, conn)
+		return err
+	}
 	r.conn = conn
+	return nil
+}
+
+// check returns an error unless the server behind a connection may serve reads.
+func (r *replica) check(ctx context.Context, conn *pgx.Conn, primary *DB) error {
 	if originOf(conn).pooled {
 		if err := r.db.CheckSession(ctx); err != nil {
 			return fmt.Errorf("%w: %w", errSession, err)
@@ -315,13 +324,17 @@ func sameSystem(ctx context.Context, conn *pgx.Conn, primary *DB) error {
 
 // hangUp closes the connection for polls without waiting for the server.
 func (r *replica) hangUp(ctx context.Context) {
-	if r.conn == nil {
-		return
+	if r.conn != nil {
+		hangUp(ctx, r.conn)
+		r.conn = nil
 	}
+}
+
+// hangUp closes a connection without waiting for the server.
+func hangUp(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	cancel()
-	_ = r.conn.Close(ctx) // the connection is no longer needed
-	r.conn = nil
+	_ = conn.Close(ctx) // the connection is no longer needed
 }
 
 // history has the positions of the primary and their times. So the lag of a replica is a

@@ -346,9 +346,9 @@ func TestSilentReplica(t *testing.T) {
 	r.awaitReplica(&position, "1")
 }
 
-// TestUnsuitableReplicas: a standby of another server never serves reads. Neither does one
-// behind a pooler that drops settings, or whose timeline the role may not see. The log
-// has the problems. Replicas of a Citus coordinator are an error.
+// TestUnsuitableReplicas: a standby of another server never serves reads, also if the primary
+// had no free connection to compare them at first. Neither does one behind a pooler that
+// drops settings, or whose timeline the role may not see. The log has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
 	pair, other := pgtest.NewPair(t), pgtest.NewPair(t)
@@ -361,9 +361,21 @@ func TestUnsuitableReplicas(t *testing.T) {
 	defer replicas.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
+	used := primary.Pool().AcquireAllIdle(ctx)
+	for len(used) < 8 {
+		conn, err := primary.Pool().Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = append(used, conn)
+	}
 	running.Go(func() { replicas.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
+	eventually(t, "the primary has no connection", func() bool { return strings.Contains(replicas.Status(0).Problem, "the primary cannot be compared") })
+	for _, conn := range used {
+		conn.Release()
+	}
 	eventually(t, "the standby of the primary is in rotation", func() bool { return replicas.Status(1).InRotation })
 	eventually(t, "the other one is no copy", func() bool { return strings.Contains(replicas.Status(0).Problem, "no copy of the primary") })
 	eventually(t, "the pooler drops settings", func() bool {
@@ -400,6 +412,46 @@ func TestOpenReplicasFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	replicas.Close()
+}
+
+// TestEndOfRecord: a position after the header of a page is the end of the page before.
+func TestEndOfRecord(t *testing.T) {
+	t.Parallel()
+	server := open(t, pgtest.NewEmpty(t).URL, 1)
+	var block, segment int64
+	if err := server.QueryRow(t.Context(), "SELECT current_setting('wal_block_size')::bigint, pg_size_bytes(current_setting('wal_segment_size'))").Scan(&block, &segment); err != nil {
+		t.Fatal(err)
+	}
+	for lsn, want := range map[int64]int64{
+		3 * segment:              3 * segment,
+		3*segment + 40:           3 * segment,
+		3*segment + 48:           3*segment + 48,
+		3*segment + block:        3*segment + block,
+		3*segment + block + 24:   3*segment + block,
+		3*segment + block + 40:   3*segment + block + 40,
+		3*segment + 2*block - 24: 3*segment + 2*block - 24,
+	} {
+		var got int64
+		if err := server.QueryRow(t.Context(), "SELECT "+postgres.EndOfRecord+" FROM (SELECT $1::bigint AS lsn OFFSET 0) AS inserted", lsn).Scan(&got); err != nil || got != want {
+			t.Errorf("the record before %d ends at %d, want %d: %v", lsn, got, want, err)
+		}
+	}
+}
+
+// TestPositionAfterSwitch: a replica includes the position after a change of the WAL file,
+// without another record.
+func TestPositionAfterSwitch(t *testing.T) {
+	t.Parallel()
+	r := openReplicas(t, pgtest.NewPair(t), time.Hour)
+	r.write("1")
+	if _, err := r.Pool.Exec(t.Context(), "SELECT pg_switch_wal()"); err != nil {
+		t.Fatal(err)
+	}
+	position, err := r.primary.Position(t.Context())
+	if err != nil || position.LSN%8192 != 0 {
+		t.Errorf("the position is %v, want one at the start of a page: %v", position, err)
+	}
+	r.awaitReplica(&position, "1")
 }
 
 // TestPositionOnlyWithReplicas: without replicas, a transaction runs no statement for its

@@ -79,33 +79,67 @@ func (l *Limiter[K]) Take(key K, cost int) Bucket {
 	return l.take(key, cost, now)
 }
 
-// TakeBoth takes cost tokens from a bucket of each limiter, or leaves both unchanged if
-// either has too few. Then the Wait of a bucket that has enough is 0. All calls must pass
-// two limiters in the same order.
-func TakeBoth[A, B comparable](first *Limiter[A], a A, second *Limiter[B], b B, cost int) (Bucket, Bucket) {
-	if first == nil || second == nil {
-		return first.Take(a, cost), second.Take(b, cost)
+// Claim is a key of one of the limiters of [TakeAll].
+type Claim[K comparable] struct {
+	Limiter *Limiter[K] // nil: unlimited
+	Key     K
+	now     time.Duration
+}
+
+// TakeAll takes cost tokens from a bucket of each claim, or from none if one has too few.
+// Then the Wait of a bucket that has enough is 0. It returns the buckets in the given
+// slice, which has the length of the claims. The limiters must differ, and all calls must
+// pass them in the same order.
+func TakeAll[K comparable](buckets []Bucket, cost int, claims ...Claim[K]) {
+	enough := true
+	for i, claim := range claims {
+		if claim.Limiter == nil {
+			buckets[i] = Bucket{Taken: true}
+			continue
+		}
+		claim.now = claim.Limiter.elapsed()
+		claims[i] = claim
+		claim.Limiter.mu.Lock()
+		buckets[i] = claim.Limiter.look(claim.Key, cost, claim.now)
+		enough = enough && buckets[i].Wait == 0
 	}
-	now, secondNow := first.elapsed(), second.elapsed()
-	first.mu.Lock()
-	defer first.mu.Unlock()
-	second.mu.Lock()
-	defer second.mu.Unlock()
-	bucketA, bucketB := first.look(a, cost, now), second.look(b, cost, secondNow)
-	if bucketA.Wait > 0 || bucketB.Wait > 0 {
-		return bucketA, bucketB
+	for i, claim := range claims {
+		if claim.Limiter == nil {
+			continue
+		}
+		if enough {
+			buckets[i] = claim.Limiter.take(claim.Key, cost, claim.now)
+		}
+		claim.Limiter.mu.Unlock()
 	}
-	return first.take(a, cost, now), second.take(b, cost, secondNow)
+}
+
+// Charge takes tokens for work that is done, and returns how many of them the bucket had. If
+// it may owe, it owes the others, up to its capacity. A nil Limiter has all of them.
+func (l *Limiter[K]) Charge(key K, cost int, mayOwe bool) (had int) {
+	if l == nil || cost <= 0 {
+		return cost
+	}
+	now := l.elapsed()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	had = min(cost, l.left(l.missing(key, now)))
+	if !mayOwe {
+		cost = had
+	}
+	l.take(key, cost, now)
+	return had
 }
 
 // elapsed returns the time since the limiter was created.
 func (l *Limiter[K]) elapsed() time.Duration { return l.now().Sub(l.began) }
 
-// missing returns the time until the key's bucket is full. l.mu must be locked.
+// missing returns the time until the key's bucket is full. That is more than the capacity
+// for a bucket that owes tokens. l.mu must be locked.
 func (l *Limiter[K]) missing(key K, now time.Duration) time.Duration {
 	fullAt, _ := l.fullAt.Get(key)
 	// Concurrent calls may read the clock in another order than they get the lock.
-	return min(max(fullAt-now, 0), l.capacity)
+	return min(max(fullAt-now, 0), 2*l.capacity)
 }
 
 // price returns the time in which a bucket gains cost tokens.
@@ -121,13 +155,15 @@ func (l *Limiter[K]) look(key K, cost int, now time.Duration) Bucket {
 
 // take takes cost tokens from a bucket that has them. l.mu must be locked.
 func (l *Limiter[K]) take(key K, cost int, now time.Duration) Bucket {
-	missing := l.missing(key, now) + l.price(cost)
+	missing := min(l.missing(key, now)+l.price(cost), 2*l.capacity)
 	l.fullAt.Add(key, now+missing)
 	return Bucket{Taken: true, Left: l.left(missing), Full: missing}
 }
 
 // left returns the number of tokens in a bucket that will be full after missing.
-func (l *Limiter[K]) left(missing time.Duration) int { return int((l.capacity - missing) / l.interval) }
+func (l *Limiter[K]) left(missing time.Duration) int {
+	return int(max(l.capacity-missing, 0) / l.interval)
+}
 
 // Empty reports whether the key's bucket has no token. It takes no token.
 func (l *Limiter[K]) Empty(key K) bool {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,41 +48,88 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestTakeBoth checks that a call takes from both buckets or from neither.
-func TestTakeBoth(t *testing.T) {
+// takeBoth takes tokens from a bucket of each of two limiters.
+func takeBoth(keys *ratelimit.Limiter[string], key string, accounts *ratelimit.Limiter[string], account string, cost int) (ofKey, ofAccount ratelimit.Bucket) {
+	var buckets [2]ratelimit.Bucket
+	ratelimit.TakeAll(buckets[:], cost, ratelimit.Claim[string]{Limiter: keys, Key: key}, ratelimit.Claim[string]{Limiter: accounts, Key: account})
+	return buckets[0], buckets[1]
+}
+
+// TestTakeAll checks that a call takes from all buckets or from none.
+func TestTakeAll(t *testing.T) {
 	t.Parallel()
 	clock := startClock()
 	keys := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 3}, clock.now)
-	accounts := ratelimit.New[int](ratelimit.Limit{PerMinute: 120, Burst: 5}, clock.now)
+	accounts := ratelimit.New[string](ratelimit.Limit{PerMinute: 120, Burst: 5}, clock.now)
 	const s = time.Second
 	type buckets struct{ Key, Account ratelimit.Bucket }
 	for i, step := range []struct {
 		after   time.Duration
 		key     string
-		account int
+		account string
 		cost    int
 		want    buckets
 	}{
-		{0, "a", 1, 2, buckets{ratelimit.Bucket{Taken: true, Left: 1, Full: 2 * s}, ratelimit.Bucket{Taken: true, Left: 3, Full: s}}},
-		{0, "a", 1, 2, buckets{ratelimit.Bucket{Left: 1, Full: 2 * s, Wait: s}, ratelimit.Bucket{Left: 3, Full: s}}}, // only the key has too few
-		{0, "b", 1, 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
-		{0, "c", 1, 1, buckets{ratelimit.Bucket{Left: 3, Full: 0}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}}, // only the account has too few
-		{0, "b", 1, 1, buckets{ratelimit.Bucket{Left: 0, Full: 3 * s, Wait: s}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}},
-		{0, "c", 2, 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 2, Full: 3 * s / 2}}},
-		{s, "a", 1, 2, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
+		{0, "a", "1", 2, buckets{ratelimit.Bucket{Taken: true, Left: 1, Full: 2 * s}, ratelimit.Bucket{Taken: true, Left: 3, Full: s}}},
+		{0, "a", "1", 2, buckets{ratelimit.Bucket{Left: 1, Full: 2 * s, Wait: s}, ratelimit.Bucket{Left: 3, Full: s}}}, // only the key has too few
+		{0, "b", "1", 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
+		{0, "c", "1", 1, buckets{ratelimit.Bucket{Left: 3, Full: 0}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}}, // only the account has too few
+		{0, "b", "1", 1, buckets{ratelimit.Bucket{Left: 0, Full: 3 * s, Wait: s}, ratelimit.Bucket{Left: 0, Full: 5 * s / 2, Wait: s / 2}}},
+		{0, "c", "2", 3, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 2, Full: 3 * s / 2}}},
+		{s, "a", "1", 2, buckets{ratelimit.Bucket{Taken: true, Left: 0, Full: 3 * s}, ratelimit.Bucket{Taken: true, Left: 0, Full: 5 * s / 2}}},
 	} {
 		clock.move(step.after)
-		key, account := ratelimit.TakeBoth(keys, step.key, accounts, step.account, step.cost)
+		key, account := takeBoth(keys, step.key, accounts, step.account, step.cost)
 		if diff := cmp.Diff(step.want, buckets{key, account}); diff != "" {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
-	var none *ratelimit.Limiter[int]
-	if key, account := ratelimit.TakeBoth(keys, "new", none, 1, 1); !key.Taken || key.Left != 2 || !account.Taken {
+	var none *ratelimit.Limiter[string]
+	if key, account := takeBoth(keys, "new", none, "1", 1); !key.Taken || key.Left != 2 || !account.Taken {
 		t.Errorf("without a limit per account: %+v, %+v", key, account)
 	}
-	if first, account := ratelimit.TakeBoth(none, 1, accounts, 3, 1); !first.Taken || account.Left != 4 {
+	if first, account := takeBoth(none, "1", accounts, "3", 1); !first.Taken || account.Left != 4 {
 		t.Errorf("without a limit per key: %+v, %+v", first, account)
+	}
+}
+
+// TestCharge checks that a bucket can owe tokens, at most its capacity.
+func TestCharge(t *testing.T) {
+	t.Parallel()
+	clock := startClock()
+	limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 10}, clock.now)
+	const s = time.Second
+	for i, step := range []struct {
+		after  time.Duration
+		charge int
+		want   ratelimit.Bucket // of a request after the charge
+	}{
+		{0, 4, ratelimit.Bucket{Taken: true, Left: 5, Full: 5 * s}},
+		{0, 9, ratelimit.Bucket{Full: 14 * s, Wait: 5 * s}},
+		{5 * s, 0, ratelimit.Bucket{Taken: true, Full: 10 * s}},
+		{0, 1000, ratelimit.Bucket{Full: 20 * s, Wait: 11 * s}},
+		{0, 1000, ratelimit.Bucket{Full: 20 * s, Wait: 11 * s}},
+		{12 * s, 0, ratelimit.Bucket{Taken: true, Left: 1, Full: 9 * s}},
+	} {
+		clock.move(step.after)
+		limiter.Charge("a", step.charge, true)
+		if diff := cmp.Diff(step.want, limiter.Take("a", 1)); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+	var none *ratelimit.Limiter[string]
+	for cost, test := range map[int]struct {
+		limiter *ratelimit.Limiter[string]
+		had     int
+		left    int
+	}{4: {limiter, 4, 5}, 40: {limiter, 10, 0}, 400: {none, 400, 0}} {
+		key := strconv.Itoa(cost)
+		if had := test.limiter.Charge(key, cost, false); had != test.had {
+			t.Errorf("a bucket that may not owe had %d tokens for %d, want %d", had, cost, test.had)
+		}
+		if left := test.limiter.Take(key, 1).Left; left != test.left {
+			t.Errorf("%d tokens are left after a charge of %d, want %d", left, cost, test.left)
+		}
 	}
 }
 
@@ -108,7 +156,7 @@ func TestBucket(t *testing.T) {
 		{15 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 25 * s}}, // and half a token
 		{5 * s, ratelimit.Bucket{Taken: true, Left: 0, Full: 30 * s}},
 		{time.Hour, ratelimit.Bucket{Taken: true, Left: 2, Full: 10 * s}}, // never above the capacity
-		{-time.Hour, ratelimit.Bucket{Full: 30 * s, Wait: 10 * s}},        // a clock that moves back adds nothing
+		{-time.Hour, ratelimit.Bucket{Full: 60 * s, Wait: 40 * s}},        // a clock that moves back adds nothing, and takes at most what a bucket can owe
 	} {
 		clock.move(step.after)
 		if limiter.Empty("a") == step.want.Taken {
@@ -158,20 +206,20 @@ func TestRaceForTokens(t *testing.T) {
 	}
 }
 
-// TestRaceForBoth: concurrent callers with different keys of one account get exactly
+// TestRaceForAll: concurrent callers with different keys of one account get exactly
 // the tokens of the account, and a refused call takes no token of its key.
-func TestRaceForBoth(t *testing.T) {
+func TestRaceForAll(t *testing.T) {
 	t.Parallel()
 	const burst, askers, times = 500, 8, 250
 	clock := startClock()
-	keys := ratelimit.New[int](ratelimit.Limit{PerMinute: 1, Burst: times}, clock.now)
-	accounts := ratelimit.New[int](ratelimit.Limit{PerMinute: 1, Burst: burst}, clock.now)
+	keys := ratelimit.New[string](ratelimit.Limit{PerMinute: 1, Burst: times}, clock.now)
+	accounts := ratelimit.New[string](ratelimit.Limit{PerMinute: 1, Burst: burst}, clock.now)
 	var group sync.WaitGroup
 	var taken [askers]int
 	for asker := range askers {
 		group.Go(func() {
 			for range times {
-				if key, _ := ratelimit.TakeBoth(keys, asker, accounts, 1, 1); key.Taken {
+				if key, _ := takeBoth(keys, strconv.Itoa(asker), accounts, "1", 1); key.Taken {
 					taken[asker]++
 				}
 			}
@@ -181,7 +229,7 @@ func TestRaceForBoth(t *testing.T) {
 	total := 0
 	for asker, count := range taken {
 		total += count
-		if left := keys.Take(asker, 0).Left; left != times-count {
+		if left := keys.Take(strconv.Itoa(asker), 0).Left; left != times-count {
 			t.Errorf("key %d took %d tokens and has %d left, want %d", asker, count, left, times-count)
 		}
 	}

@@ -29,8 +29,9 @@ type Limit string
 // The limits.
 const (
 	KeyLimit         Limit = "key"         // rate of an API key
-	AccountLimit     Limit = "account"     // rate of an account
-	ConcurrencyLimit Limit = "concurrency" // requests of an account in progress
+	AccountLimit     Limit = "account"     // rate of an account with its sandboxes
+	SandboxesLimit   Limit = "sandboxes"   // rate of all sandboxes of an account together
+	ConcurrencyLimit Limit = "concurrency" // share of an account in a resource
 	AddressLimit     Limit = "address"     // failed authentications from an address
 )
 
@@ -84,7 +85,7 @@ func NewMetrics() *Metrics {
 			Help: "Open streams of events.",
 		}),
 	}
-	for _, limit := range []Limit{KeyLimit, AccountLimit, ConcurrencyLimit, AddressLimit} {
+	for _, limit := range []Limit{KeyLimit, AccountLimit, SandboxesLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
 	m.webhooks = newWebhookMetrics(m.registry)
@@ -147,7 +148,7 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 		}, func() float64 { open, _ := counts(); return float64(open) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "petstore_http_evicted_connections_total",
-			Help: "Idle connections closed to make room for new ones.",
+			Help: "Connections without a known API key, and idle ones, closed to make room for new ones.",
 		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
 	)
 }

@@ -29,9 +29,14 @@ var statuses = []string{"pending", "delivered", "failed"}
 // Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of
 // which the worker has stopped. It seals secrets with the first key of the vault, if they
 // are not, and deletes those whose grace is over. It works in small transactions, and in
-// none for a webhook that has nothing to do. An error keeps no other webhook from it. Several processes may sweep at once. The error
-// comes from the database, or tells which secrets do not open.
-func Sweep(ctx context.Context, database *postgres.DB, vault *Vault, now time.Time) error {
+// none for a webhook that has nothing to do. After each, it pauses for as long as that took. The clock of the
+// database decides what is old. An error keeps no other webhook from it. Several processes may
+// sweep at once. The error comes from the database, or tells which secrets do not open.
+func Sweep(ctx context.Context, database *postgres.DB, vault *Vault) error {
+	now, err := db.New(database).Clock(ctx)
+	if err != nil {
+		return fmt.Errorf("webhook: sweeping: %w", err)
+	}
 	page := db.WebhooksToSweepParams{PageSize: sweepPage, BeforeID: FirstDeliveryID(now.Add(-Retention))}
 	var lost lostSecrets
 	var failed error
@@ -86,8 +91,15 @@ func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweep
 }
 
 // sweepStep runs a step in a transaction, unless another process sweeps the account. It
-// returns the number of rows that the step deleted.
+// returns the number of rows that the step deleted, after a pause.
 func sweepStep(ctx context.Context, database *postgres.DB, account int64, step func(*db.Queries) (int64, error)) (int64, error) {
+	began := time.Now()
+	defer func() {
+		select {
+		case <-time.After(time.Since(began)):
+		case <-ctx.Done():
+		}
+	}()
 	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		queries := db.New(tx)
 		locked, err := queries.StoreTryLockSweep(ctx, account)

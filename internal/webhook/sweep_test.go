@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,25 +17,40 @@ import (
 	"petstore/internal/webhook"
 )
 
-// steps counts the statements that delete deliveries.
-type steps struct{ count atomic.Int64 }
-
-func (s *steps) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "DELETE FROM webhook_deliveries") {
-		s.count.Add(1)
-	}
-	return ctx
+// steps notes the statements that delete deliveries. They run one after the other.
+type steps struct {
+	t            *testing.T
+	count        int
+	began, ended time.Time // of the last one
 }
 
-func (*steps) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+type deleting struct{}
+
+func (s *steps) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if !strings.Contains(data.SQL, "DELETE FROM webhook_deliveries") {
+		return ctx
+	}
+	if took, paused := s.ended.Sub(s.began), time.Since(s.ended); s.count > 0 && paused < took {
+		s.t.Errorf("the sweep pauses for %s after a batch that took %s", paused, took)
+	}
+	s.count++
+	s.began = time.Now()
+	return context.WithValue(ctx, deleting{}, true)
+}
+
+func (s *steps) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if ctx.Value(deleting{}) != nil {
+		s.ended = time.Now()
+	}
+}
 
 // TestSweep: old deliveries are deleted, and deleted webhooks once the worker needs them no
 // more.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
-	var steps steps
-	pool, err := postgres.Open(t.Context(), database.URL, 4, &steps)
+	steps := &steps{t: t}
+	pool, err := postgres.Open(t.Context(), database.URL, 4, steps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +77,12 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	for run := range 2 { // a second sweep changes nothing
-		steps.count.Store(0)
-		if err := webhook.Sweep(t.Context(), pool, vault(t), now); err != nil {
+		steps.count = 0
+		if err := webhook.Sweep(t.Context(), pool, vault(t)); err != nil {
 			t.Fatal(err)
 		}
-		if count := steps.count.Load(); (count == 0) != (run == 1) {
-			t.Errorf("sweep %d deleted %d batches", run, count)
+		if (steps.count == 0) != (run == 1) {
+			t.Errorf("sweep %d deleted %d batches", run, steps.count)
 		}
 		rows, err := database.Pool.Query(t.Context(), `
 			SELECT w.account_id || ' ' || name || ' ' || count(d)
@@ -138,7 +152,7 @@ func TestReseal(t *testing.T) {
 	lost := create(vault(t, 3), nil)
 	unreadable, _ := stored(lost)
 	for range 2 { // the second sweep changes nothing
-		if err := webhook.Sweep(t.Context(), pool, vault(t, 2, 1), time.Now()); err == nil || !strings.Contains(err.Error(), "do not open: 1;") || !strings.Contains(err.Error(), lost.ID) {
+		if err := webhook.Sweep(t.Context(), pool, vault(t, 2, 1)); err == nil || !strings.Contains(err.Error(), "do not open: 1;") || !strings.Contains(err.Error(), lost.ID) {
 			t.Errorf("a sweep with a secret that does not open: %v", err)
 		}
 		if left, _ := stored(lost); !bytes.Equal(left, unreadable) {
@@ -158,7 +172,7 @@ func TestReseal(t *testing.T) {
 			}
 		}
 	}
-	if err := webhook.Sweep(t.Context(), pool, vault(t), time.Now()); err == nil {
+	if err := webhook.Sweep(t.Context(), pool, vault(t)); err == nil {
 		t.Error("a sweep without a key opened sealed secrets")
 	}
 }

@@ -10,12 +10,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
 )
@@ -25,19 +26,25 @@ const (
 	// The comparison draws pages of this size from the lists. Clients read and order the
 	// pets on them.
 	pageSize, pagesDrawn = 50, 200
-	// tolerated is the lowest ratio present/base of requests per second that does not count
-	// as a loss.
-	tolerated = 0.95
+	// deliveriesPerSecond is how many deliveries a measurement has for each second of its
+	// duration. They may take longer.
+	deliveriesPerSecond = 2000
+	// differentPages stands for the file with the pages of a build.
+	differentPages = "@"
 )
 
-// build is one of the two compared builds. It has its own database, which it migrates and
-// seeds itself. A build needs the commands migrate up, key create, seed and serve, the
+// build is one of the two compared builds. It has its own PostgreSQL, whose database it
+// migrates and seeds itself. A build needs the commands migrate up, key create, seed and serve, the
 // environment of petstoreEnv, and the paths in load.lua and in this file.
 type build struct {
 	name     string // base or present
 	version  string // from git describe
 	program  string
+	cluster  *localpg.Cluster
+	postgres int // the process id of the cluster
 	database string
+	account  int64
+	admin    string // an API key
 	server   *process
 	load     *generator
 	pages    string // a file with a path of GET /pets in each line
@@ -50,12 +57,9 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("%q is not a commit; set BASE to a commit, tag or branch, such as HEAD~1", o.base)
 	}
-	warning, err := loadWarning()
+	r, err := newReport(ctx, o)
 	if err != nil {
 		return err
-	}
-	if warning != "" {
-		printWarnings(out, []string{warning})
 	}
 	dir, removeDir, err := makeDir()
 	if err != nil {
@@ -66,38 +70,28 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, binaries, err := startPostgres(ctx, filepath.Join(dir, "postgres"))
+	sink, err := newSink(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))) }()
-	fmt.Fprintf(out, "%s, base %s, present %s, %d pets, %d rounds of %s\n", binaries, builds[0].version, builds[1].version, o.pets, o.rounds, o.duration)
+	defer sink.close()
 	defer func() {
 		for _, b := range builds {
-			if b.server != nil {
-				b.server.stop()
-			}
+			err = errors.Join(err, b.stop(context.WithoutCancel(ctx)))
 		}
 	}()
+	fmt.Fprintf(out, "%s\n%s\n", r.machine, r.setting)
 	for _, b := range builds {
-		if err := b.prepare(ctx, cluster, dir, o); err != nil {
+		fmt.Fprintf(out, "%s: %s\n", b.name, b.version)
+		if err := b.prepare(ctx, dir, o); err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	if err := compareRounds(ctx, builds, o, out); err != nil {
+	if err := r.measureRounds(ctx, buildWorkloads(builds, sink), builds[0].load, o); err != nil {
 		return err
 	}
-	for _, b := range builds {
-		hot, err := hotUpdates(ctx, b.database)
-		if err != nil {
-			return err
-		}
-		if hot.updates > 0 {
-			l := hot.line()
-			fmt.Fprintf(out, "%s, %s: %s of %s (target: %s)\n", l.name, b.name, l.ours, l.theirs, l.target)
-		}
-	}
-	return nil
+	printWarnings(out, r.warnings)
+	return printCPU(out, r.results, o.most)
 }
 
 // compileBoth builds the program of the commit and that of the working directory, in this
@@ -132,23 +126,33 @@ func compileBoth(ctx context.Context, dir, commit string) (builds [2]*build, err
 	return builds, nil
 }
 
-// prepare creates and fills a database with the commands of the build, and starts its
-// server.
-func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir string, o options) error {
-	if err := cluster.EnsureDatabase(ctx, b.name); err != nil {
+// prepare starts a PostgreSQL, creates and fills a database with the commands of the build,
+// and starts its server.
+func (b *build) prepare(ctx context.Context, dir string, o options) (err error) {
+	postgresDir := filepath.Join(dir, "postgres-"+b.name)
+	if b.cluster, _, err = startPostgres(ctx, postgresDir); err != nil {
 		return err
 	}
-	b.database = cluster.URL(b.name)
+	if b.postgres, err = postmaster(postgresDir); err != nil {
+		return err
+	}
+	if err := b.cluster.EnsureDatabase(ctx, petstoreDatabase); err != nil {
+		return err
+	}
+	b.database = b.cluster.URL(petstoreDatabase)
 	if _, err := b.run(ctx, "migrate", "up"); err != nil {
 		return err
 	}
 	var keys []string
 	for range apiKeys {
-		key, err := b.run(ctx, "key", "create", "--account", benchAccount, "--scope", "write")
+		key, err := b.createKey(ctx, "write")
 		if err != nil {
 			return err
 		}
-		keys = append(keys, strings.TrimSpace(key))
+		keys = append(keys, key)
+	}
+	if b.admin, err = b.createKey(ctx, "admin"); err != nil {
+		return err
 	}
 	if err := b.seed(ctx, o.pets); err != nil {
 		return err
@@ -156,19 +160,33 @@ func (b *build) prepare(ctx context.Context, cluster *localpg.Cluster, dir strin
 	if err := vacuum(ctx, b.database); err != nil {
 		return err
 	}
-	var err error
-	if b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database); err != nil {
+	if b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database, allowLoopback); err != nil {
 		return err
 	}
 	if err := b.prepareLoad(ctx, dir, keys, o.duration); err != nil {
 		return err
 	}
-	b.server.stop()
-	if err := resetUpdateCounts(ctx, b.database); err != nil {
+	conn, err := pgx.Connect(ctx, b.database)
+	if err != nil {
 		return err
 	}
-	b.server, _, err = startPetstore(ctx, b.program, b.program+".log", b.database)
-	return err
+	return errors.Join(conn.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1", benchAccount).Scan(&b.account), conn.Close(ctx))
+}
+
+// stop stops what prepare has started.
+func (b *build) stop(ctx context.Context) error {
+	if b == nil || b.cluster == nil {
+		return nil
+	}
+	if b.server != nil {
+		b.server.stop()
+	}
+	return b.cluster.Stop(ctx)
+}
+
+func (b *build) createKey(ctx context.Context, scope string) (string, error) {
+	key, err := b.run(ctx, "key", "create", "--account", benchAccount, "--scope", scope)
+	return strings.TrimSpace(key), err
 }
 
 // run runs a command of the build and returns its standard output.
@@ -308,101 +326,177 @@ func send(ctx context.Context, method, target, key, body string) (*http.Response
 	return response, nil
 }
 
-// comparison is one workload and its measurements, one for each round.
-type comparison struct {
-	name     string
-	load     func(*build) load
-	measured pair // base, present
-}
-
-func comparisons(only string) []*comparison {
+// buildWorkloads returns the workloads that compare the builds. They also measure CPU times.
+func buildWorkloads(builds [2]*build, s *sink) (all []workload) {
 	const many = 64
-	simple := func(kind string) func(*build) load {
-		return func(*build) load { return load{kind: kind, connections: many} }
+	for _, request := range []struct {
+		name string
+		load load
+	}{
+		{readPets, load{kind: "pet"}},
+		{"GET /pets?limit=50, one page", load{kind: "path", path: "/pets?limit=50"}},
+		{"GET /pets?limit=50, different pages", load{kind: "path", path: differentPages}},
+		{randomOrders, load{kind: "order"}},
+		{randomOrders + ", Idempotency-Key", load{kind: "keyed"}},
+		{flashSale, load{kind: "sale"}},
+		{"POST /pets", load{kind: "create"}},
+	} {
+		request.load.connections = many
+		all = append(all, workload{name: request.name, other: builds[0].requests(request.load), ours: builds[1].requests(request.load)})
 	}
-	all := []*comparison{
-		{name: "GET /pets/{petId}", load: simple("pet")},
-		{name: "GET /pets?limit=50, one page", load: func(*build) load { return load{kind: "path", path: "/pets?limit=50", connections: many} }},
-		{name: "GET /pets?limit=50, different pages", load: func(b *build) load { return load{kind: "path", path: "@" + b.pages, connections: many} }},
-		{name: "POST /store/orders", load: simple("order")},
-		{name: "POST /store/orders, Idempotency-Key", load: simple("keyed")},
-		{name: "POST, one pet (flash sale)", load: simple("sale")},
-		{name: "POST /pets", load: simple("create")},
+	for _, hooks := range []int{1, 4} {
+		all = append(all, workload{name: fmt.Sprintf("deliveries to %d webhooks", hooks), other: builds[0].deliveries(hooks, s), ours: builds[1].deliveries(hooks, s)})
 	}
-	return slices.DeleteFunc(all, func(c *comparison) bool { return !strings.Contains(c.name, only) })
+	return all
 }
 
-// compareRounds measures every workload with both builds, round after round. Both builds
-// are measured in direct succession, and take turns to go first.
-func compareRounds(ctx context.Context, builds [2]*build, o options, out io.Writer) error {
-	workloads := comparisons(o.only)
-	if len(workloads) == 0 {
-		return fmt.Errorf("no request has a name that contains %q; run without -only to see the names", o.only)
+// requests measures requests to the build.
+func (b *build) requests(l load) side {
+	return side{b.name, func(ctx context.Context, g *generator) (measurement, error) {
+		if l.path == differentPages {
+			l.path += b.pages
+		}
+		own := *b.load
+		own.duration = g.duration
+		return b.withCPU(func() (measurement, error) { return own.wrk(ctx, b.server.url, l) })
+	}}
+}
+
+// deliveries measures the deliveries of stored events to new webhooks. Their rate includes
+// the last attempts and their records.
+func (b *build) deliveries(hooks int, s *sink) side {
+	return side{b.name, func(ctx context.Context, g *generator) (m measurement, err error) {
+		paths, err := b.createWebhooks(ctx, hooks, s.url)
+		if err != nil {
+			return m, err
+		}
+		defer func() { err = errors.Join(err, b.deleteWebhooks(ctx, paths)) }()
+		s.count.Store(0)
+		number := int64(deliveriesPerSecond * g.duration.Seconds())
+		if err := execute(ctx, b.database, addEvents, b.account, number/int64(hooks)); err != nil {
+			return m, err
+		}
+		return b.withCPU(func() (measurement, error) {
+			began := time.Now()
+			err := await(ctx, "the deliveries", func() (bool, error) {
+				if s.count.Load() < number {
+					return false, nil
+				}
+				return b.allDelivered(ctx, paths)
+			})
+			return measurement{requests: number, perSecond: float64(number) / time.Since(began).Seconds()}, err
+		})
+	}}
+}
+
+// createWebhooks creates webhooks over HTTP, because builds may store them differently. It
+// returns their paths.
+func (b *build) createWebhooks(ctx context.Context, hooks int, target string) (paths []string, err error) {
+	for range hooks {
+		response, err := send(ctx, http.MethodPost, b.server.url+"/webhooks", b.admin, fmt.Sprintf(`{"url": %q, "types": ["*"]}`, target))
+		if err != nil {
+			return nil, err
+		}
+		response.Body.Close()
+		paths = append(paths, response.Header.Get("Location"))
 	}
-	disturbed, err := watchDisturbance()
-	if err != nil {
-		return err
-	}
-	for round := range o.rounds {
-		if err := disturbed.during(ctx, func() error { return measureBuilds(ctx, builds, workloads, round) }); err != nil {
-			return err
+	return paths, nil
+}
+
+// allDelivered reports whether no delivery to the webhooks is pending.
+func (b *build) allDelivered(ctx context.Context, paths []string) (bool, error) {
+	for _, path := range paths {
+		var pending []json.RawMessage
+		if _, err := getPage(ctx, b.server.url, path+"/deliveries?status=pending&limit=1", b.admin, &pending); err != nil || len(pending) > 0 {
+			return false, err
 		}
 	}
-	printComparisons(out, workloads)
-	for _, b := range builds {
-		memory, err := b.server.memory()
-		if errors.Is(err, os.ErrNotExist) {
-			break // not Linux
-		}
+	return true, nil
+}
+
+// deleteWebhooks deletes webhooks with their deliveries.
+func (b *build) deleteWebhooks(ctx context.Context, paths []string) error {
+	for _, path := range paths {
+		response, err := send(ctx, http.MethodDelete, b.server.url+path, b.admin, "")
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "memory of %s after all rounds: %d MB\n", b.name, memory>>20)
-	}
-	printWarnings(out, disturbed.warnings())
-	return nil
-}
-
-// measureBuilds adds a round to the workloads.
-func measureBuilds(ctx context.Context, builds [2]*build, workloads []*comparison, round int) error {
-	for _, c := range workloads {
-		for i := range builds {
-			side := (round + i) % len(builds)
-			m, err := builds[side].load.wrk(ctx, builds[side].server.url, c.load(builds[side]))
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", builds[side].name, c.name, err)
-			}
-			c.measured[side] = append(c.measured[side], m)
-		}
+		response.Body.Close()
 	}
 	return nil
 }
 
-// verdict says whether the present build is slower than the base. A question mark means
-// that the rounds disagree.
-func (c *comparison) verdict() string {
-	median, least, greatest := c.measured.ratios(rate)
+// withCPU adds the CPU times of the server and of PostgreSQL during a measurement.
+func (b *build) withCPU(measure func() (measurement, error)) (m measurement, err error) {
+	processes := []int{b.server.cmd.Process.Pid, b.postgres}
+	before, err := cpuOfTrees(processes)
+	if err != nil {
+		return m, err
+	}
+	if m, err = measure(); err != nil {
+		return m, err
+	}
+	after, err := cpuOfTrees(processes)
+	if err != nil {
+		return m, err
+	}
+	for i := range m.cpu {
+		m.cpu[i] = (after[i] - before[i]) / time.Duration(m.requests)
+	}
+	return m, nil
+}
+
+// cpuMicroseconds returns the CPU time of a request.
+func cpuMicroseconds(m measurement) float64 {
+	return float64(m.cpu[0]+m.cpu[1]) / float64(time.Microsecond)
+}
+
+// cpuVerdict says whether the present build uses more CPU time than most times that of the
+// base. A question mark means that the rounds disagree.
+func cpuVerdict(p pair, most float64) string {
+	median, least, greatest := p.ratios(cpuMicroseconds)
 	switch {
-	case greatest < tolerated:
-		return "SLOWER"
-	case median < tolerated:
-		return "slower?"
-	case least < tolerated:
+	case least > most:
+		return "MORE"
+	case median > most:
+		return "more?"
+	case greatest > most:
 		return "ok?"
 	default:
 		return "ok"
 	}
 }
 
-func printComparisons(out io.Writer, workloads []*comparison) {
+// printCPU prints a line for each workload, and then the verdict. It is an error if a
+// workload uses too much CPU time in every round.
+func printCPU(out io.Writer, results []*result, most float64) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	fmt.Fprintln(table, "request, 64 connections\tbase/s\tpresent/s\tratio\tof the rounds\tbase p99 ms\tpresent p99 ms\tratio\tof the rounds\t\t")
-	for _, c := range workloads {
-		r, least, greatest := c.measured.ratios(rate)
-		p, shortest, longest := c.measured.ratios(p99Milliseconds)
-		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t%.1f\t%.1f\t%.2f\t%.2f to %.2f\t%s\t\n", c.name,
-			medianOf(c.measured[0], rate), medianOf(c.measured[1], rate), r, least, greatest,
-			medianOf(c.measured[0], p99Milliseconds), medianOf(c.measured[1], p99Milliseconds), p, shortest, longest, c.verdict())
+	fmt.Fprintln(table, "CPU µs of server + PostgreSQL\tbase\tpresent\tratio\tof the rounds\t\tbase/s\tpresent/s\tratio\tof the rounds\t")
+	names := map[string][]string{} // by verdict
+	for _, l := range results {
+		verdict := cpuVerdict(l.measured, most)
+		names[verdict] = append(names[verdict], l.name)
+		c, fewest, greatest := l.measured.ratios(cpuMicroseconds)
+		r, slowest, fastest := l.measured.ratios(rate)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.2f to %.2f\t%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t\n", l.name,
+			cpuFigures(l.measured[0]), cpuFigures(l.measured[1]), c, fewest, greatest, verdict,
+			medianOf(l.measured[0], rate), medianOf(l.measured[1], rate), r, slowest, fastest)
 	}
 	_ = table.Flush() // writes to standard output
+	if unsure := names["more?"]; unsure != nil {
+		fmt.Fprintf(out, "The rounds disagree about: %s. Run this again on a quiet machine.\n", strings.Join(unsure, "; "))
+	}
+	if more := names["MORE"]; more != nil {
+		return fmt.Errorf("CPU per request is above %.2f of the base in every round: %s", most, strings.Join(more, "; "))
+	}
+	_, err := fmt.Fprintf(out, "No workload has CPU per request above %.2f of the base in every round.\n", most)
+	return err
+}
+
+// cpuFigures returns the medians of the CPU times of the server and of PostgreSQL.
+func cpuFigures(all []measurement) string {
+	part := func(i int) float64 {
+		return medianOf(all, func(m measurement) float64 { return float64(m.cpu[i]) / float64(time.Microsecond) })
+	}
+	return fmt.Sprintf("%.1f + %.1f", part(0), part(1))
 }

@@ -88,15 +88,7 @@ func (p pair) ratios(quantity func(measurement) float64) (median, least, greates
 
 // fill measures everything and adds it to the report.
 func (s *comparedServers) fill(ctx context.Context, r *report, o options) error {
-	for _, w := range s.workloads() {
-		if strings.Contains(w.name, o.only) {
-			r.results = append(r.results, &result{workload: w})
-		}
-	}
-	if len(r.results) == 0 {
-		return fmt.Errorf("no request has a name that contains %q; run without -only to see the names", o.only)
-	}
-	if err := s.measureRounds(ctx, r, o.rounds); err != nil {
+	if err := r.measureRounds(ctx, s.workloads(), s.generator, o); err != nil {
 		return err
 	}
 	hot, err := hotUpdates(ctx, s.database)
@@ -129,26 +121,33 @@ func startLine(times []time.Duration) line {
 	}
 }
 
-// measureRounds measures every workload, round after round. Its sides are measured in direct
-// succession, and take turns to go first.
-func (s *comparedServers) measureRounds(ctx context.Context, r *report, rounds int) error {
-	brief := *s.generator
+// measureRounds measures the chosen workloads, round after round. The sides of each are
+// measured in direct succession, and take turns to go first.
+func (r *report) measureRounds(ctx context.Context, all []workload, g *generator, o options) error {
+	brief := *g
 	brief.duration = warmUp
-	for _, l := range r.results {
-		for _, side := range []side{l.other, l.ours} {
+	for _, w := range all {
+		if !strings.Contains(w.name, o.only) {
+			continue
+		}
+		r.results = append(r.results, &result{workload: w})
+		for _, side := range []side{w.other, w.ours} {
 			if _, err := side.measure(ctx, &brief); err != nil {
-				return fmt.Errorf("%s: %w", l.name, err)
+				return fmt.Errorf("%s: %w", w.name, err)
 			}
 		}
+	}
+	if len(r.results) == 0 {
+		return fmt.Errorf("no request has a name that contains %q; run without -only to see the names", o.only)
 	}
 	disturbed, err := watchDisturbance()
 	if err != nil {
 		return err
 	}
-	for round := range rounds {
+	for round := range o.rounds {
 		err := disturbed.during(ctx, func() error {
 			for _, l := range r.results {
-				if err := l.measure(ctx, s.generator, round); err != nil {
+				if err := l.measure(ctx, g, round); err != nil {
 					return fmt.Errorf("%s: %w", l.name, err)
 				}
 			}

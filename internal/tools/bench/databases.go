@@ -168,12 +168,12 @@ var replaceSchema = `
 	SELECT setval(pg_get_serial_sequence('orders', 'id'), max(id)) FROM orders;
 	DROP SCHEMA petstore CASCADE`
 
-// execute runs statements in a session of their own.
-func execute(ctx context.Context, databaseURL, statements string) error {
+// execute runs statements in a session of their own. Only a single one may have arguments.
+func execute(ctx context.Context, databaseURL, statements string, args ...any) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, statements)
+	_, err = conn.Exec(ctx, statements, args...)
 	return errors.Join(err, conn.Close(ctx))
 }

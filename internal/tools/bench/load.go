@@ -44,9 +44,11 @@ func (l load) ofManyAccounts() load {
 
 // measurement is the result of one run of wrk or pgbench.
 type measurement struct {
+	requests  int64
 	perSecond float64
 	p50, p99  time.Duration
-	failed    float64 // the share of responses that are not a success
+	failed    float64          // the share of responses that are not a success
+	cpu       [2]time.Duration // of each request, on the server and on PostgreSQL, if it was measured
 }
 
 // generator runs wrk and pgbench, each for the same duration.
@@ -102,6 +104,7 @@ func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measuremen
 		return measurement{}, fmt.Errorf("%s %s: %d of %d requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
 	}
 	return measurement{
+		requests:  summary.Requests,
 		perSecond: float64(summary.Requests) / (time.Duration(summary.Microseconds) * time.Microsecond).Seconds(),
 		p50:       time.Duration(summary.P50Microseconds) * time.Microsecond,
 		p99:       time.Duration(summary.P99Microseconds) * time.Microsecond,

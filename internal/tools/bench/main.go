@@ -2,14 +2,15 @@
 // one run, and prints the ratios. docs/performance.md explains how to read them.
 //
 //	go run ./internal/tools/bench [-pets 200000] [-rounds 3] [-seconds 3] [-swagger URL] [-report .]
-//	go run ./internal/tools/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3]
+//	go run ./internal/tools/bench -base COMMIT [-pets 200000] [-rounds 5] [-seconds 3] [-most 1.05]
 //	go run ./internal/tools/bench -replica [-pets 200000] [-rounds 3] [-seconds 3]
 //	go run ./internal/tools/bench -webhooks [-pets 200000] [-rounds 3] [-seconds 3]
 //
 // With -base it compares the program of the working directory with that of another
-// commit instead. With -replica it measures the CPU time of reads on a replica, and with
-// -webhooks the rate and the delay of webhooks. Run it from the root of the repository. It
-// needs wrk, and pgbench in the folder of the PostgreSQL server.
+// commit instead. It then fails if a request or a delivery needs more CPU time. With
+// -replica it measures the CPU time of reads on a replica, and with -webhooks the rate and
+// the delay of webhooks. Run it from the root of the repository. It needs wrk, and pgbench
+// in the folder of the PostgreSQL server.
 package main
 
 import (
@@ -30,10 +31,11 @@ type options struct {
 	pets, rounds int
 	duration     time.Duration
 	only, base   string
-	swagger      string // the URL of a swagger-petstore; "" means none
-	replica      bool   // measure reads on a replica
-	webhooks     bool   // measure webhooks
-	report       string // the folder of the repository whose documents get the result; "" means none
+	most         float64 // with base: the highest ratio of CPU per request that is not an error
+	swagger      string  // the URL of a swagger-petstore; "" means none
+	replica      bool    // measure reads on a replica
+	webhooks     bool    // measure webhooks
+	report       string  // the folder of the repository whose documents get the result; "" means none
 }
 
 // help precedes the flags in the output of -h.
@@ -59,6 +61,7 @@ func parseOptions(args []string) (o options, err error) {
 	seconds := flags.Int("seconds", 3, "duration of each measurement in `seconds`")
 	flags.StringVar(&o.only, "only", "", "measure only requests whose name contains this `text`")
 	flags.StringVar(&o.base, "base", "", "compare the working directory with this `commit`")
+	flags.Float64Var(&o.most, "most", 1.05, "with -base: fail if CPU per request is above this `ratio` in every round")
 	flags.BoolVar(&o.replica, "replica", false, "measure the CPU time of reads on a replica and on its primary")
 	flags.BoolVar(&o.webhooks, "webhooks", false, "measure the rate and the delay of webhooks")
 	flags.StringVar(&o.swagger, "swagger", "", "also compare with the swagger-petstore at this `URL`, such as http://localhost:8081/api/v3")
@@ -124,7 +127,9 @@ func run(ctx context.Context, o options) error {
 	if err := compare(ctx, o, os.Stdout); err != nil {
 		return err
 	}
-	fmt.Printf("%.0f s in total\n", time.Since(began).Seconds())
+	if o.base == "" { // otherwise the verdict is the last line
+		fmt.Printf("%.0f s in total\n", time.Since(began).Seconds())
+	}
 	return nil
 }
 

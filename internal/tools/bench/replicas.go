@@ -7,10 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"petstore/internal/localpg"
@@ -138,7 +135,7 @@ func (r *replicaPair) measure(ctx context.Context, name string, l load) (c costs
 	if _, err := brief.wrk(ctx, r.program.url, l); err != nil {
 		return c, err
 	}
-	before, err := r.cpu()
+	before, err := cpuOfTrees(r.roots[:])
 	if err != nil {
 		return c, err
 	}
@@ -146,11 +143,10 @@ func (r *replicaPair) measure(ctx context.Context, name string, l load) (c costs
 	if err != nil {
 		return c, err
 	}
-	after, err := r.cpu()
-	requests := m.perSecond * r.duration.Seconds()
+	after, err := cpuOfTrees(r.roots[:])
 	c = costs{name: name, perSecond: m.perSecond}
 	for i := range c.cpu {
-		c.cpu[i] = time.Duration(float64(after[i]-before[i]) / requests)
+		c.cpu[i] = (after[i] - before[i]) / time.Duration(m.requests)
 	}
 	return c, err
 }
@@ -167,86 +163,6 @@ func (r *replicaPair) token(ctx context.Context) (string, error) {
 		return "", errors.New("a write returns no Petstore-Consistency header")
 	}
 	return token, nil
-}
-
-// cpu returns the CPU times of the processes since their start.
-func (r *replicaPair) cpu() (times [3]time.Duration, err error) {
-	for i, root := range r.roots {
-		if times[i], err = cpuOfTree(root); err != nil {
-			return times, err
-		}
-	}
-	return times, nil
-}
-
-// clockTick is the unit of the times in /proc: USER_HZ, which is 100 on all current
-// platforms.
-const clockTick = 10 * time.Millisecond
-
-// cpuOfTree returns the user and system time of a process and its children, including
-// those that have ended.
-func cpuOfTree(root int) (time.Duration, error) {
-	total, err := cpuOf(root, true)
-	if err != nil {
-		return 0, err
-	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", root))
-	if err != nil {
-		return 0, err
-	}
-	for field := range strings.FieldsSeq(string(children)) {
-		child, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, err
-		}
-		took, err := cpuOf(child, false)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have ended
-			return 0, err
-		}
-		total += took
-	}
-	return total, nil
-}
-
-// cpuOf reads /proc/PID/stat (proc_pid_stat(5)): utime and stime, and with ended also
-// cutime and cstime, the times of children that have ended.
-func cpuOf(pid int, ended bool) (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseCPU(string(text), ended)
-}
-
-func parseCPU(stat string, ended bool) (time.Duration, error) {
-	const utime, stime, cstime = 11, 12, 14 // after the name, which may contain spaces
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	last := stime
-	if ended {
-		last = cstime
-	}
-	if len(fields) <= last {
-		return 0, fmt.Errorf("/proc/PID/stat is %q", stat)
-	}
-	var ticks int64
-	for _, field := range fields[utime : last+1] {
-		number, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/PID/stat: %w", err)
-		}
-		ticks += number
-	}
-	return time.Duration(ticks) * clockTick, nil
-}
-
-// postmaster returns the process id of the server of a directory of localpg.
-func postmaster(dir string) (int, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return strconv.Atoi(line)
 }
 
 func medianCosts(rounds []costs) costs {

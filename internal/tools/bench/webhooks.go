@@ -173,7 +173,7 @@ func (b *webhookBench) deliver(ctx context.Context, hooks int) (m measurement, e
 	if _, err := b.conn.Exec(ctx, addEvents, b.owner, deliveriesMeasured/hooks); err != nil {
 		return m, err
 	}
-	if err := b.await(ctx, "the deliveries", func() (bool, error) { return b.sink.count.Load() >= deliveriesMeasured, nil }); err != nil {
+	if err := await(ctx, "the deliveries", func() (bool, error) { return b.sink.count.Load() >= deliveriesMeasured, nil }); err != nil {
 		return m, err
 	}
 	took := time.Since(time.Unix(0, b.sink.first.Load()))
@@ -287,7 +287,7 @@ func (b *webhookBench) measureBesideHanging(ctx context.Context) error {
 	if _, err := b.conn.Exec(ctx, addEvents, b.other, hangingDeliveries); err != nil {
 		return err
 	}
-	if err := b.await(ctx, "deliveries at the webhook that hangs", func() (bool, error) {
+	if err := await(ctx, "deliveries at the webhook that hangs", func() (bool, error) {
 		pending, err := b.pending(ctx, b.other)
 		return pending >= hangingDeliveries, err
 	}); err != nil {
@@ -321,7 +321,7 @@ func (b *webhookBench) compareOrders(ctx context.Context, rounds int) error {
 
 // awaitEnd waits until the webhooks of the large account have got everything.
 func (b *webhookBench) awaitEnd(ctx context.Context) error {
-	return b.await(ctx, "the end of all deliveries", func() (bool, error) {
+	return await(ctx, "the end of all deliveries", func() (bool, error) {
 		pending, err := b.pending(ctx, b.owner)
 		var behind bool
 		if err == nil {
@@ -338,14 +338,14 @@ func (b *webhookBench) pending(ctx context.Context, account int64) (count int, e
 }
 
 // await waits until a condition holds.
-func (b *webhookBench) await(ctx context.Context, what string, holds func() (bool, error)) error {
+func await(ctx context.Context, what string, holds func() (bool, error)) error {
 	const limit, interval = 2 * time.Minute, 20 * time.Millisecond
 	for began := time.Now(); ; time.Sleep(interval) {
 		if done, err := holds(); done || err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil || time.Since(began) > limit {
-			return errors.Join(fmt.Errorf("waiting %s for %s; see petstore.log", limit, what), err)
+			return errors.Join(fmt.Errorf("waiting %s for %s", limit, what), err)
 		}
 	}
 }

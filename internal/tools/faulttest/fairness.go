@@ -20,6 +20,7 @@ const firstAttemptLimit = 2 * time.Second
 //   - 10,000 deliveries due at an endpoint that accepts connections and never responds
 //   - webhooks at endpoints that hang, or that accept an event after 14 s
 //   - 50,000 events that are not dispatched yet, in each of two accounts
+//   - 480 webhooks that accept an event after 14.5 s, in 24 sandboxes of one account
 func webhookFairness(ctx context.Context, f *fixture) (string, error) {
 	const due, undispatched, accounts, during = 10_000, 50_000, 6, 6 * time.Second
 	db, err := f.startDatabase(ctx, "", nil)
@@ -51,8 +52,37 @@ func webhookFairness(ctx context.Context, f *fixture) (string, error) {
 			return "", fmt.Errorf("phase %d: %w", i+1, err)
 		}
 	}
-	return fmt.Sprintf("%d due at an endpoint that hangs: %s; with %d endpoints that hang or are slow: %s; with %d events to dispatch: %s",
-		due, phases[0], len(slow)*slow[0].hooks, phases[1], len(backlog)*undispatched, phases[2]), nil
+	sandboxes, err := s.timeBesideSandboxes(ctx, r, during)
+	if err != nil {
+		return "", fmt.Errorf("with slow endpoints of sandboxes: %w", err)
+	}
+	return fmt.Sprintf("%d due at an endpoint that hangs: %s; with %d endpoints that hang or are slow: %s; with %d events to dispatch: %s; with slow endpoints of sandboxes: %s",
+		due, phases[0], len(slow)*slow[0].hooks, phases[1], len(backlog)*undispatched, phases[2], sandboxes), nil
+}
+
+// timeBesideSandboxes is timeEvents while one payer has 24 sandboxes with 20 webhooks each
+// that accept an event after 14.5 s.
+func (s *deployment) timeBesideSandboxes(ctx context.Context, r *receiver, during time.Duration) (string, error) {
+	const sandboxes, hooks, wait, each = 24, 20, 14500 * time.Millisecond, 5
+	slowURL, err := s.listenSlow(ctx, wait)
+	if err != nil {
+		return "", err
+	}
+	payer := tenant{"payer", 0, slowURL}
+	var all []tenant
+	for i := range sandboxes {
+		all = append(all, tenant{fmt.Sprintf("slow sandbox %d", i), hooks, slowURL})
+	}
+	if err := s.db.addTenants(ctx, append(all, payer)...); err != nil {
+		return "", err
+	}
+	if err := s.db.exec(ctx, fmt.Sprintf(`
+		UPDATE accounts
+		SET parent_id = (SELECT id FROM accounts WHERE name = '%s'), sample = 'empty', expires_at = now() + interval '1 day'
+		WHERE name IN ('%s')`, payer.name, names(all))); err != nil {
+		return "", err
+	}
+	return s.timeEvents(ctx, r, 20*time.Millisecond, during, func() error { return s.db.addEvents(ctx, each, all...) })
 }
 
 // addBadTenants adds the accounts that may delay others: one with an endpoint that hangs,

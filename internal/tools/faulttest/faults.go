@@ -43,7 +43,7 @@ var faults = []fault{
 	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
 	{12, "a client may read a response for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
 	{13, "overload is an internal error", "internal/api/errors.go", "errOverloaded  = errUnavailable.WithMessage(", "errOverloaded  = errInternal.WithMessage("},
-	{13, "a request keeps its place after its end", "internal/api/limits.go", "l.inProgress.Give(r.account, r.places)", "_ = h.places"},
+	{13, "a request keeps its place after its end", "internal/api/limits.go", "l.requests.Give(r.payer, r.places)", "_ = r.places"},
 	{14, "U+0000 reaches the database", "internal/httpjson/object.go", "case strings.ContainsRune(text, 0):", "case strings.ContainsRune(text, 0) && length > most:"},
 	{15, "text is stored without surrounding spaces", "internal/httpjson/object.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},
 	{16, "the size of a body is not limited", "internal/httpjson/object.go", "http.MaxBytesReader(w, r.Body, most)", "io.Reader(r.Body)"},
@@ -55,7 +55,7 @@ var faults = []fault{
 	{20, "an operation does not require a key", "internal/api/routes.go", `summaryPath, auth.Read`, `summaryPath, 0`},
 	{20, "a revoked key is accepted", "db/api_keys.sql.go", "= ANY (ARRAY(SELECT unnest($1))))\n  AND api_keys.revoked_at IS NULL", "= ANY (ARRAY(SELECT unnest($1))))"},
 	{20, "a response has a field that the spec does not have", "internal/httpjson/error.go", "`json:\"requestId\"`", "`json:\"requestID\"`"},
-	{21, "the process ignores revocations", "cmd/petstore/serve.go", "Heard:     func(string) { verifier.Forget() },", "Heard:     func(string) {},"},
+	{21, "the process ignores revocations", "cmd/petstore/serve.go", "Heard:     verifier.Heard,", "Heard:     func(string) {},"},
 	{21, "the key cache stays valid without a listener", "internal/auth/verifier.go", "timeToLive = 500 * time.Millisecond", "timeToLive = 5 * time.Minute"},
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
@@ -70,12 +70,12 @@ var faults = []fault{
 		"closeGrace = time.Minute\n\tcloseTimeout = time.Minute",
 	},
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
-	{28, "an account may use all places and bodies", "internal/api/limits.go", "placesShare = 4", "placesShare = 1"},
-	{28, "all accounts share a rate limit", "internal/api/limits.go", "l.accounts, identity.Payer(), cost)", "l.accounts, 0, cost)"},
+	{28, "an account may use all places and bodies", "internal/admission/resources.go", "const shares = 4", "const shares = 1"},
+	{28, "all accounts share a rate limit", "internal/api/limits.go", "Limiter: l.accounts, Key: identity.Payer()}", "Limiter: l.accounts}"},
 	{29, "lookups of guesses are not paced", "internal/auth/lookup.go", "suspectPace = 25 * time.Millisecond", "suspectPace = time.Nanosecond"},
 	{29, "guesses share the lane of other unknown keys", "internal/api/limits.go", "return network, l.failures.Empty(network)", "return network, false"},
 	{29, "client connections are not limited", "cmd/petstore/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
-	{29, "at the limit the newest connection is closed", "cmd/petstore/connections.go", "evicted = c.waiting.next", "evicted = c.waiting.prev"},
+	{29, "at the limit the newest connection is closed", "cmd/petstore/connections.go", "oldest := c.fresh.head.next", "oldest := c.fresh.head.prev"},
 	{29, "headers may have 64 KiB", "cmd/petstore/serve.go", "c.MaxHeaderBytes - headerSlop", "60 << 10"},
 	{29, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
@@ -96,16 +96,29 @@ var faults = []fault{
 	{37, "a page begins after the newest event", "internal/api/events.go", "\t\tpage.next = eventID(row)\n", "\t\tpage.next = newest\n"},
 	{38, "a stream begins at the end", "internal/api/events.go", "q.after, q.latest = &id, false", "q.latest = id.Sequence > 0"},
 	{38, "a process looks for the events of others every 5 s", "internal/feed/feed.go", "interval = 100 * time.Millisecond", "interval = 5 * time.Second"},
-	{39, "a process delivers to 20 webhooks at a time", "internal/delivery/delivery.go", "maxFast = 400", "maxFast = 20"},
-	{39, "an account is dispatched to its end", "internal/delivery/dispatch.go", "\t\t\treturn w.dispatchPage(ctx, tx, accountID)\n", "\t\t\tfor {\n\t\t\t\tif more, err := w.dispatchPage(ctx, tx, accountID); err != nil || !more {\n\t\t\t\t\treturn false, err\n\t\t\t\t}\n\t\t\t}\n"},
-	{40, "jobs of dead processes are not ended", "db/delivery.sql.go", "statement_timestamp() - interval '15 seconds'", "statement_timestamp() - interval '15 hours'"},
-	{40, "nobody looks for deliveries that are due", "internal/delivery/jobs.go", "if !hasJob[row.ID] {", "if hasJob[row.ID] {"},
+	{39, "a process delivers to 20 webhooks at a time", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 20`},
+	{39, "a payer may have all places", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 400, Share: 400`},
+	{39, "an account is dispatched to its end", "internal/delivery/dispatch.go", "\tif err != nil {\n\t\treturn restNone, err\n\t}\n\tfor _, to := range due {", "\tfor err == nil && left == restNow {\n\t\tleft, err = postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (left rest, err error) {\n\t\t\tleft, due, err = w.dispatchPage(ctx, db.New(tx), accountID)\n\t\t\treturn left, err\n\t\t})\n\t}\n\tif err != nil {\n\t\treturn restNone, err\n\t}\n\tfor _, to := range due {"},
+	{40, "the leases of dead processes do not run out", "db/delivery.sql.go", "(w.lease_until IS NULL OR w.lease_until <= statement_timestamp())", "w.lease_until IS NULL"},
+	{40, "nobody looks for deliveries that are due", "internal/delivery/lease.go", "if row.IsFree {", "if !row.IsFree {"},
 	{40, "messages are not locked before their deliveries are counted", "db/delivery.sql.go", "ORDER BY id\nLIMIT (SELECT $3::int)\nFOR NO KEY UPDATE\n", "ORDER BY id\nLIMIT (SELECT $3::int)\n"},
 	{40, "redirects are followed", "internal/egress/egress.go", "CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },", ""},
-	{41, "jobs are due by the clock of the process", "internal/delivery/jobs.go", "\tjob.ScheduledAt = &always\n", "\t_ = always\n"},
-	{41, "the next attempt is due by the clock of the process", "internal/delivery/record.go", "r.next(webhook.Now)", "r.next(r.at)"},
+	{41, "a pause ends by the clock of the process", "internal/delivery/record.go", "new(webhook.Now.Add(pauseAfter(after.Failures)))", "new(time.Now().Add(pauseAfter(after.Failures)))"},
+	{41, "the next attempt is due by the clock of the process", "internal/delivery/record.go", "r.next(webhook.Now)", "r.next(time.Now())"},
 	{41, "8 requests to a webhook are in flight", "internal/delivery/drain.go", "inFlight = 4", "inFlight = 8"},
-	{42, "a process delivers to 20 webhooks at a time", "internal/delivery/delivery.go", "maxFast = 400", "maxFast = 20"},
+	{42, "a process delivers to 20 webhooks at a time", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 20`},
+	{43, "each key has a share of the streams", "internal/api/events_stream.go", "payer := caller(c).Payer()", "payer := caller(c).KeyID"},
+	{43, "each sandbox has a share of the long polls", "internal/api/long_poll.go", "payer := caller(c).Payer()", "payer := caller(c).AccountID"},
+	{44, "replays run at the same time", "internal/api/store.go", "\tif err := pool.Take(ctx, identity.Payer(), 1); err != nil {\n\t\treturn result, err\n\t}\n\tdefer pool.Give(identity.Payer(), 1)\n", "\t_ = ctx\n"},
+	{44, "a filter of the feed costs one token, however much it reads", "internal/api/events.go", "eventsPerToken = 1000", "eventsPerToken = 1_000_000"},
+	{45, "a request without a key keeps its connection", "internal/api/middleware.go", "\t\terr := s.sunset(c, deprecated)\n", "\t\ts.known(ctx)\n\t\terr := s.sunset(c, deprecated)\n"},
+	{46, "clients that vanish are not limited", "cmd/petstore/silence_linux.go", "int(silenceLimit/time.Millisecond)", "int(silenceLimit/time.Hour)"},
+	{47, "neighbors of a write that the database fails do not run again", "internal/groupcommit/failed.go", "case !postgres.RolledBack(err):", "case !postgres.RolledBack(err) || postgres.Unavailable(err):"},
+	{47, "a group may take as long as a write alone", "internal/groupcommit/lock.go", "if writes == 1 {", "if writes > 0 {"},
+	{47, "a group gives up after one failure", "internal/groupcommit/failed.go", "g.failures < mostFailures", "g.failures < 1"},
+	{48, "a missing partition is an internal error", "internal/postgres/partitions.go", "\treturn &partitionError{err}\n", "\treturn err\n"},
+	{48, "a write creates no partition", "internal/postgres/partitions.go", "sqlState(err) == checkViolation && d.MaintainEvents(ctx) == nil", "sqlState(err) == deadlockDetected"},
+	{48, "readiness ignores missing partitions", "internal/api/health.go", "case schema.missing != nil:", "case schema.missing != nil && !schema.current:"},
 }
 
 // unlocked reads the stock of pets without locking them.
@@ -118,7 +131,7 @@ var unlocked = fault{
 // earlyResponse loses orders that were acknowledged just before the service is killed.
 var earlyResponse = fault{
 	0, "the response is sent before the commit", "internal/groupcommit/groupcommit.go",
-	`position, err := postgres.Pipe(ctx, database, func(ctx context.Context, p *postgres.Pipeline) error {
+	`position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
@@ -138,7 +151,7 @@ var earlyResponse = fault{
 `,
 	`acknowledged := make(chan error, 2)
 	go func() {
-		_, err := postgres.Pipe(context.WithoutCancel(ctx), database, func(ctx context.Context, p *postgres.Pipeline) error {
+		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
 			if err := s.lock(ctx, p, writes); err != nil {
 				return err
 			}

@@ -6,7 +6,8 @@ import (
 )
 
 // TestFaultsCanBePlanted checks that the code of each fault exists and that every row has a
-// fault. make reliability-faults checks that the rows detect them.
+// fault. make reliability-compile checks that the faults compile, and make reliability-faults
+// that the rows detect them.
 func TestFaultsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {

@@ -6,6 +6,7 @@
 //	go run ./internal/tools/faulttest                 all rows, in six minutes
 //	go run ./internal/tools/faulttest -rows 5,6       only these rows
 //	go run ./internal/tools/faulttest -faults         each row must detect a mistake planted in the program
+//	go run ./internal/tools/faulttest -compile        every such mistake must compile
 //
 // It needs Linux, because it reads /proc. As root it also fills a disk and makes
 // fsync fail. Otherwise it skips that row and says so.
@@ -76,6 +77,12 @@ var rows = []row{
 	{40, "workers are killed and stopped", workersKilled},
 	{clocksRow, "clocks are an hour off", wrongClocks},
 	{42, "60,000 deliveries are due after an outage", webhookBacklog},
+	{43, "200 keys of one account open streams", payerStreams},
+	{44, "sandboxes of one account do heavy work", payerWork},
+	{45, "4,500 clients without a key", keylessClients},
+	{46, "the clients of streams vanish", vanishedStreams},
+	{47, "one poisoned write in groups of 61", poisonedGroups},
+	{48, "the partitions of events are missing", missingPartitions},
 }
 
 func main() {
@@ -103,6 +110,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("faulttest", flag.ContinueOnError)
 	numbers := flags.String("rows", "", "run only the rows with these `numbers`, such as 5,6 (default all)")
 	faults := flags.Bool("faults", false, "plant the faults of these rows one after the other; the rows must detect them")
+	compiles := flags.Bool("compile", false, "only check that the program compiles with each fault of these rows")
 	flags.SetOutput(stdout)
 	flags.Usage = func() {
 		fmt.Fprint(stdout, help)
@@ -116,6 +124,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	chosen, err := choose(*numbers)
 	if err != nil {
 		return err
+	}
+	if *compiles {
+		return compileFaults(ctx, stdout, chosen)
 	}
 	suite, err := newSuite(ctx, stdout)
 	if err != nil {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dialFrom connects from a loopback address, of which only Linux has more than one.
+func (b *bounded) dialFrom(address string) *peer {
+	b.t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	conn, err := dialer.DialContext(b.t.Context(), "tcp", b.limited.Addr().String())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		b.t.Fatal(err)
+	}
+	return &peer{b.t, conn, bufio.NewReader(conn)}
+}
+
+// TestConnectionsOfCrowdsAreReplacedFirst: strangers of one network do not replace strangers of
+// another one, although these are older.
+func TestConnectionsOfCrowdsAreReplacedFirst(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 8)
+	opened := func(number int) { b.until(func(open int, _ uint64) bool { return open == number }) }
+	others := []*peer{b.dialFrom("127.0.0.2"), b.dialFrom("127.0.0.2")} // a quarter
+	opened(len(others))
+	var crowd []*peer
+	for i := range 6 {
+		crowd = append(crowd, b.dialFrom("127.0.0.1"))
+		opened(len(others) + i + 1)
+	}
+	for i, from := range []string{"127.0.0.1", "127.0.0.3"} {
+		p := b.dialFrom(from)
+		crowd[i].wantClosed()
+		others = append(others, p)
+	}
+	b.wantEvicted(2)
+	for _, p := range append(others, crowd[2:]...) {
+		p.send(wholeHeader)
+		b.handled("/whole")
+		b.finish()
+		p.want(http.StatusOK)
+	}
+}
+
+// TestConnectionsHaveOptions: connections inherit the time limits of silence. The kernel
+// buffers less for a client without a known key.
+func TestConnectionsHaveOptions(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, 1)
+	client := b.dial("", 1)
+	b.limited.mu.Lock()
+	conn := b.limited.fresh.head.next
+	b.limited.mu.Unlock()
+	conn.wantOptions(t, map[int]int{
+		unix.TCP_USER_TIMEOUT:  int(silenceLimit / time.Millisecond),
+		unix.TCP_KEEPIDLE:      15,
+		unix.TCP_KEEPINTVL:     int(probeInterval / time.Second),
+		unix.TCP_NOTSENT_LOWAT: maxUnsentStranger,
+	})
+	client.send(knownHeader)
+	b.handled("/known")
+	conn.wantOptions(t, map[int]int{unix.TCP_NOTSENT_LOWAT: maxUnsent})
+	b.finish()
+	client.want(http.StatusOK)
+}
+
+// wantOptions fails the test unless the socket has these options of TCP.
+func (c *connection) wantOptions(t *testing.T, options map[int]int) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for option, want := range options {
+		var got int
+		var failed error
+		if err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) }); err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+		if got != want {
+			t.Errorf("option %d of a connection is %d, want %d", option, got, want)
+		}
+	}
+}

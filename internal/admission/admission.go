@@ -1,0 +1,229 @@
+// Package admission shares the resources of a process fairly among those who pay for
+// their use.
+//
+// A resource has a total, a part that one payer may hold, and a longest wait. The payer of
+// a request is the account that owns its API key or its sandbox. Keys and sandboxes are
+// free, so they get no share of their own. Requests without a key pay by network address,
+// from resources that no request with a key needs.
+//
+// A request that cannot have its part at once waits in the queue of its payer. Free places
+// go to the payers in turn, not to the requests in order. So a payer with a thousand
+// requests delays another one by one request, not by a thousand.
+package admission
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The errors of [Pool.Take].
+var (
+	// ErrShare means that the payer itself holds the part that one payer may have.
+	ErrShare = errors.New("admission: the payer has its share")
+	// ErrTotal means that all payers together hold everything.
+	ErrTotal = errors.New("admission: everything is taken")
+)
+
+// Pool is a resource of a process. A nil Pool is unlimited. It is safe for concurrent use.
+type Pool[Payer comparable] struct {
+	resource Resource
+
+	mu     sync.Mutex
+	used   int64
+	payers map[Payer]account // those that hold or wait for something
+	turns  []Payer           // those that wait, the next one first
+}
+
+// account has the part that one payer holds, and its requests that wait, oldest first.
+type account struct {
+	used    int64
+	waiting []*request
+}
+
+// request waits for its part of a resource.
+type request struct {
+	weight  int64
+	granted chan struct{} // closed when it has its part
+}
+
+// New returns a Pool of a resource. It returns nil if the total is 0, which means
+// unlimited.
+func New[Payer comparable](resource Resource) *Pool[Payer] {
+	if resource.Total <= 0 {
+		return nil
+	}
+	return &Pool[Payer]{resource: resource, payers: map[Payer]account{}}
+}
+
+// Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is
+// [ErrShare] or [ErrTotal] if the part is not free within the longest wait of the resource.
+// If ctx ends first, the error is its cause.
+//
+// A payer that holds nothing may take more than its share, and any payer more than the
+// total while nothing is taken. Otherwise a large part would never be granted.
+func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error {
+	if p == nil || weight == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	err := p.check(payer, weight)
+	if err == nil && len(p.turns) == 0 {
+		p.grant(payer, weight)
+		p.mu.Unlock()
+		return nil
+	}
+	if p.resource.Wait == 0 {
+		p.mu.Unlock()
+		return err
+	}
+	waiting := &request{weight, make(chan struct{})}
+	p.enqueue(payer, waiting)
+	p.serve()
+	p.mu.Unlock()
+	return p.await(ctx, payer, waiting)
+}
+
+// IsContended reports whether a request waits for its part.
+func (p *Pool[Payer]) IsContended() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.turns) > 0
+}
+
+// await waits until a request has its part. If it waits too long, await returns why.
+func (p *Pool[Payer]) await(ctx context.Context, payer Payer, waiting *request) error {
+	timer := time.NewTimer(p.resource.Wait)
+	defer timer.Stop()
+	select {
+	case <-waiting.granted:
+		return nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.dequeue(payer, waiting) {
+		if ctx.Err() == nil {
+			return nil // granted just now
+		}
+		p.give(payer, waiting.weight)
+		return context.Cause(ctx)
+	}
+	err := p.check(payer, waiting.weight)
+	p.serve() // the requests behind this one may need less
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil:
+		return ErrTotal // others come first
+	default:
+		return err
+	}
+}
+
+// Give returns a part that Take has granted.
+func (p *Pool[Payer]) Give(payer Payer, weight int64) {
+	if p == nil || weight == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.give(payer, weight)
+}
+
+// give returns a part and serves those that wait. p.mu must be locked.
+func (p *Pool[Payer]) give(payer Payer, weight int64) {
+	p.used -= weight
+	own := p.payers[payer]
+	own.used -= weight
+	p.set(payer, own)
+	p.serve()
+}
+
+// check returns why a payer cannot have a part at once, or nil. p.mu must be locked.
+func (p *Pool[Payer]) check(payer Payer, weight int64) error {
+	switch has := p.payers[payer].used; {
+	case has > 0 && has+weight > p.resource.OfOnePayer():
+		return ErrShare
+	case p.used > 0 && p.used+weight > p.resource.Total:
+		return ErrTotal
+	default:
+		return nil
+	}
+}
+
+// grant counts a part. p.mu must be locked.
+func (p *Pool[Payer]) grant(payer Payer, weight int64) {
+	p.used += weight
+	own := p.payers[payer]
+	own.used += weight
+	p.payers[payer] = own
+}
+
+// set stores what a payer holds and waits for. p.mu must be locked.
+func (p *Pool[Payer]) set(payer Payer, own account) {
+	if own.used == 0 && len(own.waiting) == 0 {
+		delete(p.payers, payer)
+	} else {
+		p.payers[payer] = own
+	}
+}
+
+// enqueue adds a request to the queue of its payer. A payer without a queue gets the last
+// turn. p.mu must be locked.
+func (p *Pool[Payer]) enqueue(payer Payer, waiting *request) {
+	own := p.payers[payer]
+	if len(own.waiting) == 0 {
+		p.turns = append(p.turns, payer)
+	}
+	own.waiting = append(own.waiting, waiting)
+	p.payers[payer] = own
+}
+
+// dequeue removes a request from the queue of its payer. It reports false if the request is
+// not there, because it has its part. p.mu must be locked.
+func (p *Pool[Payer]) dequeue(payer Payer, waiting *request) bool {
+	own := p.payers[payer]
+	at := slices.Index(own.waiting, waiting)
+	if at < 0 {
+		return false
+	}
+	own.waiting = slices.Delete(own.waiting, at, at+1)
+	if len(own.waiting) == 0 {
+		turn := slices.Index(p.turns, payer)
+		p.turns = slices.Delete(p.turns, turn, turn+1)
+	}
+	p.set(payer, own)
+	return true
+}
+
+// serve grants free parts to the payers in turn. It passes over a payer that has its share,
+// but not over one that waits for the total. Otherwise small parts would hold up a large
+// one without end. p.mu must be locked.
+func (p *Pool[Payer]) serve() {
+	for turn := 0; turn < len(p.turns); {
+		payer := p.turns[turn]
+		first := p.payers[payer].waiting[0]
+		err := p.check(payer, first.weight)
+		switch {
+		case errors.Is(err, ErrTotal):
+			return
+		case err != nil:
+			turn++
+			continue
+		}
+		p.grant(payer, first.weight)
+		p.dequeue(payer, first)
+		close(first.granted)
+		if len(p.payers[payer].waiting) > 0 { // it gets the last turn
+			p.turns = append(slices.Delete(p.turns, turn, turn+1), payer)
+		}
+		turn = 0
+	}
+}

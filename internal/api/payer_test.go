@@ -1,0 +1,249 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	stores "petstore/internal/account"
+	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/postgres"
+	"petstore/internal/ratelimit"
+)
+
+// payer returns clients of one account, with two of its keys and the keys of two sandboxes,
+// and the id of the first sandbox.
+func (p *petstore) payer(name string) (clients []*petstore, sandbox int64) {
+	p.t.Helper()
+	clients = []*petstore{p.as(p.newKey(name, auth.Admin)), p.as(p.newKey(name, auth.Admin))}
+	var id int64
+	if err := p.db.QueryRow(p.t.Context(), "SELECT id FROM accounts WHERE name = $1", name).Scan(&id); err != nil {
+		p.t.Fatal(err)
+	}
+	first, key := p.sandbox(id, stores.SampleEmpty)
+	_, second := p.sandbox(id, stores.SampleEmpty)
+	return append(clients, p.as(key), p.as(second)), first
+}
+
+// TestSharesOfStreamsAndLongPolls checks that the keys and sandboxes of a payer together
+// have at most a quarter of all streams and of all requests that wait. Another payer still
+// gets its own.
+func TestSharesOfStreamsAndLongPolls(t *testing.T) {
+	t.Parallel()
+	const share = 200
+	p := start(t)
+	other := p.as(p.newKey("other", auth.Admin))
+	for name, accept := range map[string]string{"streams": "text/event-stream", "long polls": "application/json"} {
+		t.Run(name, func(t *testing.T) {
+			clients, _ := p.in(t).payer(name)
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting sync.WaitGroup
+			defer waiting.Wait()
+			defer cancel()
+			open := func(client *petstore) {
+				waiting.Go(func() {
+					request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.url+"/events?after=latest", nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					request.Header.Set("Authorization", "Bearer "+client.key)
+					request.Header.Set("Accept", accept)
+					request.Header.Set("Prefer", "wait=30")
+					received, err := http.DefaultTransport.RoundTrip(request)
+					switch {
+					case ctx.Err() != nil:
+					case err != nil:
+						t.Error(err)
+						return
+					case received.StatusCode != http.StatusOK:
+						t.Errorf("status %d, want 200", received.StatusCode)
+					default:
+						<-ctx.Done()
+					}
+					if err == nil {
+						received.Body.Close()
+					}
+				})
+			}
+			for i := range share {
+				open(clients[i%len(clients)])
+			}
+			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == share })
+			for _, client := range clients {
+				client.do("GET", "/events?after=latest", nil, "Accept", accept, "Prefer", "wait=30").wantRejected(429, "too_many_concurrent_requests")
+			}
+			open(other)
+			eventually(t, 10*time.Second, func() bool { return p.server.WaitingForEvents() == share+1 })
+			cancel()
+			eventually(t, 20*time.Second, func() bool { return p.server.WaitingForEvents() == 0 })
+		})
+	}
+}
+
+// TestOneResetAtATime checks that the resets of a payer run one after the other, and that
+// those of another payer do not wait for them.
+func TestOneResetAtATime(t *testing.T) {
+	t.Parallel()
+	p := start(t).withSession("lock_timeout", "30s")
+	one, locked := p.payer("one")
+	other, _ := p.payer("other")
+	reset := func(client *petstore) (done chan int) {
+		done = make(chan int, 1)
+		go func() {
+			resp, err := client.try("POST", "/sandboxes/current/reset", nil)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- resp.status
+		}()
+		return done
+	}
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	if err := db.New(lock).StoreLock(t.Context(), locked); err != nil {
+		t.Fatal(err)
+	}
+	first := reset(one[2])
+	eventually(t, 8*time.Second, func() bool { return p.waiting() == 1 })
+	second := reset(one[3])
+	for range 3 { // enough for a reset that does not wait
+		if status := <-reset(other[2]); status != 204 {
+			t.Errorf("a reset of another account: status %d, want 204", status)
+		}
+	}
+	select {
+	case status := <-second:
+		t.Errorf("the second reset of an account did not wait for the first: status %d", status)
+	default:
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := []int{<-first, <-second}; !cmp.Equal(got, []int{204, 204}) {
+		t.Errorf("the resets of the first account: statuses %d, want 204", got)
+	}
+}
+
+// addEvents adds events of a type to the feed of an account.
+func (p *petstore) addEvents(account, count int64, kind string) {
+	p.t.Helper()
+	err := pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(p.t.Context(), `
+			INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+			SELECT account_id, last_sequence + n, now(), n, $3, '/pets/1', '{}'
+			FROM account_state, generate_series(1, $2::bigint) AS n
+			WHERE account_id = $1`, account, count, kind); err != nil {
+			return err
+		}
+		_, err := tx.Exec(p.t.Context(), "UPDATE account_state SET last_sequence = last_sequence + $2::bigint, last_nonce = $2::bigint WHERE account_id = $1", account, count)
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestWorkIsCharged checks that requests cost tokens for the rows that they read or write
+// beyond those of a usual request.
+func TestWorkIsCharged(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	account := p.accountID()
+	hook := p.newWebhook("pet.deleted")
+	p.addEvents(account, 2_500, "pet.deleted")
+	p.dispatchAll()
+	p.addEvents(account, 47_500, "pet.created")
+	const policy = `"key";q=40;w=40`
+	limit := ratelimit.Limit{PerMinute: 60, Burst: 40}
+	limited, clock := p.limited(limit, ratelimit.Limit{})
+
+	limited.get("/events").want(200).wantLimit(policy, `"key";r=39;t=1`)
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=38;t=2`) // a page of all types costs nothing more
+	clock.move(time.Minute)
+	page := limited.get("/events?type=order.placed&after=evt_0_00000000").want(200)
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=28;t=12`) // 1 for the page, 10 for its events, 1 for this request
+	next := page.link("next")
+	clock.move(time.Minute)
+
+	// A request that waits looks on while the key has tokens, and then returns its position.
+	waited := limited.do("GET", next, nil, "Prefer", "wait=20").want(200)
+	if got := len(decode[[]feedEvent](waited)); got > 0 {
+		t.Errorf("%d events of a type that the feed does not have", got)
+	}
+	if waited.link("next") == next {
+		t.Error("the link of the page does not go on")
+	}
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=8;t=32`) // 1 for the request, and 10 for each of three pages
+	clock.move(2 * time.Minute)
+
+	if got := decode[replayed](limited.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)); got.Deliveries != 2_500 {
+		t.Errorf("%d deliveries, want 2500", got.Deliveries)
+	}
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=13;t=27`) // 25 for the deliveries
+	clock.move(2 * time.Minute)
+	limited.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)
+	limited.get("/pets").want(200).wantLimit(policy, `"key";r=36;t=4`) // 2 for the events, which are pending
+}
+
+// TestUsedUpFaults checks that one statement counts a request for all rules that are used up.
+func TestUsedUpFaults(t *testing.T) {
+	t.Parallel()
+	const rules, matched = 20, 5
+	counter := &statementCount{text: "-- name: FaultCount "}
+	p := start(t)
+	pool, err := postgres.Open(t.Context(), p.dbURL, 8, counter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p, id := p.faultSandbox()
+	var all []object
+	var want []int64
+	for range rules {
+		all = append(all, object{"operation": "listPets", "effect": "status", "status": 503, "first": 1})
+		want = append(want, matched+1)
+	}
+	p.setFaults(all...)
+	if _, err := p.db.Exec(t.Context(), "UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id); err != nil {
+		t.Fatal(err)
+	}
+	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
+	if got := counter.count.Load(); got != 1 {
+		t.Errorf("%d statements, want 1", got)
+	}
+	if diff := cmp.Diff(want, p.matched()); diff != "" {
+		t.Errorf("counts of the rules (-want +got):\n%s", diff)
+	}
+}
+
+// TestUsedUpFaultsAfterReset checks that rules that were used up apply again after a reset,
+// also in a process that still remembers their counts.
+func TestUsedUpFaultsAfterReset(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t).faultSandbox()
+	other := p.with(func(*api.Options) {})
+	p.setFaults(
+		object{"operation": "listPets", "effect": "status", "status": 503, "first": 1},
+		object{"operation": "listPets", "effect": "status", "status": 429, "first": 1})
+	for _, client := range []*petstore{p, other} {
+		for round := range 2 {
+			for i, want := range []int{503, 429, 200, 200} {
+				if got := client.get("/pets"); got.status != want {
+					t.Errorf("round %d, request %d: status %d, want %d", round, i, got.status, want)
+				}
+			}
+			p.post("/sandboxes/current/reset", nil).want(204)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package auth_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	stores "petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/pgtest"
+)
+
+// announced returns the payloads of the notifications that an action sends.
+func announced(t *testing.T, database *pgtest.Database, action func()) (payloads []string) {
+	t.Helper()
+	listener, err := pgx.Connect(t.Context(), database.DirectURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close(context.WithoutCancel(t.Context()))
+	if _, err := listener.Exec(t.Context(), "LISTEN "+auth.Channel); err != nil {
+		t.Fatal(err)
+	}
+	action()
+	if _, err := database.Pool.Exec(t.Context(), "SELECT pg_notify($1, 'end')", auth.Channel); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		notification, err := listener.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notification.Payload == "end" {
+			return payloads
+		}
+		payloads = append(payloads, notification.Payload)
+	}
+}
+
+// another returns another account on the same database.
+func (a *account) another(name string) *account {
+	a.t.Helper()
+	owner, err := stores.Ensure(a.t.Context(), a.queries, name)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return &account{t: a.t, database: a.database, queries: a.queries, id: owner.ID, now: a.now}
+}
+
+// lookupsOf returns how many lookups it takes to verify a secret, while notifications
+// arrive.
+func lookupsOf(t *testing.T, v *auth.Verifier, secret string) uint64 {
+	t.Helper()
+	_, before := v.Lookups()
+	v.Trust()
+	if _, err := v.Verify(t.Context(), secret, nil); err != nil {
+		t.Error(err)
+	}
+	_, after := v.Lookups()
+	return after - before
+}
+
+// TestRotationsOfAnotherAccount checks that 100 rotations of a key cause no lookup of a
+// key of another account, nor of another key of the account.
+func TestRotationsOfAnotherAccount(t *testing.T) {
+	t.Parallel()
+	const rotations = 100
+	a := newAccount(t)
+	v := a.verifier()
+	id, rotated := a.issue(nil)
+	_, sibling := a.issue(nil)
+	_, other := a.another("another").issue(nil)
+	for _, secret := range []string{rotated, sibling, other} {
+		lookupsOf(t, v, secret)
+	}
+	payloads := announced(t, a.database, func() {
+		for range rotations {
+			rotated, _ = a.rotate(id, 0)
+		}
+	})
+	if len(payloads) != rotations {
+		t.Errorf("%d notifications, want %d", len(payloads), rotations)
+	}
+	for _, payload := range payloads {
+		v.Heard(payload)
+		if siblings, others := lookupsOf(t, v, sibling), lookupsOf(t, v, other); siblings != 0 || others != 0 {
+			t.Fatalf("%d lookups of another key of the account and %d of another account, want none", siblings, others)
+		}
+	}
+	lookupsOf(t, v, rotated)
+}
+
+// TestHeard checks which keys a verifier reads again after a notification.
+func TestHeard(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	v := a.verifier()
+	id, first := a.issue(nil)
+	_, second := a.issue(nil)
+	_, other := a.another("another").issue(nil)
+	key, account := strconv.FormatInt(id, 10), "account "+strconv.FormatInt(a.id, 10)
+	for _, test := range []struct {
+		payload string
+		want    [3]uint64 // lookups of the keys
+	}{
+		{key, [3]uint64{1, 0, 0}},
+		{account, [3]uint64{1, 1, 0}},
+		{"", [3]uint64{1, 1, 1}}, // NOTIFY by hand
+		{"account", [3]uint64{1, 1, 1}},
+		{"sandbox " + key, [3]uint64{1, 1, 1}}, // of a later release
+		{"99999999999999999999", [3]uint64{1, 1, 1}},
+		{"-1", [3]uint64{}},
+		{"account -1", [3]uint64{}},
+	} {
+		for _, secret := range []string{first, second, other} {
+			lookupsOf(t, v, secret)
+		}
+		v.Heard(test.payload)
+		var got [3]uint64
+		for i, secret := range []string{first, second, other} {
+			got[i] = lookupsOf(t, v, secret)
+		}
+		if got != test.want {
+			t.Errorf("after %q: %d lookups, want %d", test.payload, got, test.want)
+		}
+	}
+}
+
+// TestDeletionAnnouncesAccounts checks that the deletion of an account sends one
+// notification for it and one for each sandbox, whatever the number of keys. They end all
+// these keys and no others.
+func TestDeletionAnnouncesAccounts(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	v := a.verifier()
+	var secrets []string
+	for range 3 {
+		_, secret := a.issue(nil)
+		secrets = append(secrets, secret)
+	}
+	sandbox, secret, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets = append(secrets, secret.Reveal())
+	_, other := a.another("another").issue(nil)
+	for _, secret := range append(secrets, other) {
+		lookupsOf(t, v, secret)
+	}
+	payloads := announced(t, a.database, func() {
+		err := pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
+			_, err := stores.Delete(t.Context(), db.New(tx), a.id)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	want := []string{"account " + strconv.FormatInt(a.id, 10), "account " + strconv.FormatInt(sandbox.ID, 10)}
+	if diff := cmp.Diff(want, payloads); diff != "" {
+		t.Errorf("notifications (-want +got):\n%s", diff)
+	}
+	for _, payload := range payloads {
+		v.Heard(payload)
+	}
+	v.Trust()
+	for i, secret := range secrets {
+		if a.works(v, secret) {
+			t.Errorf("key %d of the deleted account works", i)
+		}
+	}
+	if got := lookupsOf(t, v, other); got != 0 {
+		t.Errorf("%d lookups of a key of another account, want 0", got)
+	}
+}

@@ -1,0 +1,284 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/admission"
+	"petstore/internal/postgres"
+)
+
+const (
+	// leaseTime is how long a lease is valid after its claim or its renewal, by the clock of
+	// this process. The statements have the same time by the clock of the database.
+	leaseTime = 15 * time.Second
+	// renewInterval is the time between two looks for leases that are older than renewAfter.
+	renewInterval = time.Second
+	renewAfter    = 5 * time.Second
+	// slice is the time after which a drain gives way to others that wait for its place.
+	slice = time.Second
+	// keyPause is how long a process leaves a webhook whose secret it cannot open to others.
+	keyPause = time.Minute
+)
+
+// drain delivers to a webhook under a lease.
+type drain struct {
+	*Worker
+	endpoint
+
+	payer  int64
+	pool   *admission.Pool[int64] // in which the drain has a place
+	isSlow bool                   // whether that is the pool of slow webhooks
+	ending <-chan struct{}        // closed when the worker stops
+	until  time.Time              // the end of the slice
+
+	lease    int64
+	isProbe  bool      // whether it sends one delivery after many failures
+	probedAt time.Time // when the pause before that has ended
+
+	reading sync.Mutex
+	to      *target // nil: it is not read yet
+
+	mu       sync.Mutex
+	renewed  time.Time // when the claim or the last renewal began
+	stopped  bool      // whether no more requests begin
+	failures int       // failed attempts in a row
+}
+
+// drain starts to deliver what is due at a webhook, in turns of its payer.
+func (w *Worker) drain(ctx context.Context, to endpoint, payer int64, isSlow bool) {
+	w.webhooks.start(to, payer, func() {
+		rest := db.WebhookDueRow{PayerID: payer, IsSlow: isSlow, IsDue: true}
+		for rest.IsDue && ctx.Err() == nil {
+			var err error
+			if rest, err = w.drainTurn(ctx, to, rest); err != nil {
+				w.warn(ctx, "could not deliver to a webhook; trying again", err)
+				if errors.Is(err, errSecret) {
+					pause(ctx, keyPause)
+				}
+				return // the sweep starts the next drain
+			}
+		}
+	})
+}
+
+// drainTurn waits for a place, claims the webhook, delivers what is due, and releases the
+// webhook. It returns whether something is due then.
+func (w *Worker) drainTurn(ctx context.Context, to endpoint, due db.WebhookDueRow) (rest db.WebhookDueRow, err error) {
+	d := &drain{Worker: w, endpoint: to, payer: due.PayerID, pool: w.fast, isSlow: due.IsSlow, ending: ctx.Done()}
+	if d.isSlow {
+		d.pool = w.slow
+	}
+	if err := d.pool.Take(ctx, d.payer, 1); err != nil {
+		return rest, err
+	}
+	defer d.pool.Give(d.payer, 1)
+	sending, cancel := outlive(ctx, max(w.options.Grace-finishTimeout, w.options.Grace/2))
+	defer cancel()
+	if claimed, err := d.claim(sending); err != nil || !claimed {
+		return rest, err
+	}
+	defer d.forget()
+	err = guarded(func() error { return d.run(sending) })
+	releasing, cancel := outlive(sending, finishTimeout)
+	defer cancel()
+	rest, releaseErr := d.release(releasing)
+	return rest, errors.Join(err, releaseErr)
+}
+
+// outlive returns a context that ends a while after ctx.
+func outlive(ctx context.Context, d time.Duration) (longer context.Context, cancel func()) {
+	longer, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, end) })
+	return longer, func() {
+		stop()
+		end()
+	}
+}
+
+// claim takes the lease of the webhook. It reports false if another process has it, or if
+// nobody may deliver at present.
+func (d *drain) claim(ctx context.Context) (claimed bool, err error) {
+	leave, err := d.place(ctx, d.payer)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	d.renewed = time.Now()
+	d.until = d.renewed.Add(slice)
+	d.lease, err = d.queries.WebhookClaim(ctx, db.WebhookClaimParams{AccountID: d.AccountID, ID: d.WebhookID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delivery: claiming a webhook: %w", err)
+	}
+	d.Worker.mu.Lock()
+	defer d.Worker.mu.Unlock()
+	d.leases[d] = true
+	return true, nil
+}
+
+// forget ends the renewals of the lease.
+func (d *drain) forget() {
+	d.Worker.mu.Lock()
+	defer d.Worker.mu.Unlock()
+	delete(d.leases, d)
+}
+
+// release ends the lease, and returns whether the webhook has deliveries that are due. The
+// lease ends first. A transaction that adds deliveries holds a lock on the webhook. If the lock
+// came first, the second statement sees the deliveries. Otherwise the webhook can be claimed.
+func (d *drain) release(ctx context.Context) (rest db.WebhookDueRow, err error) {
+	d.webhooks.listen(d.endpoint)
+	err = d.persist(ctx, "could not release a webhook; trying again", func() error {
+		leave, err := d.place(ctx, d.payer)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		rest, err = postgres.Transact(ctx, d.db, func(ctx context.Context, tx pgx.Tx) (rest db.WebhookDueRow, err error) {
+			queries := db.New(tx)
+			released, err := queries.WebhookRelease(ctx, db.WebhookReleaseParams{AccountID: d.AccountID, ID: d.WebhookID, Lease: d.lease})
+			if err != nil || released == 0 {
+				return rest, err
+			}
+			rest, err = queries.WebhookDue(ctx, db.WebhookDueParams{AccountID: d.AccountID, ID: d.WebhookID})
+			if errors.Is(err, pgx.ErrNoRows) {
+				return rest, nil
+			}
+			return rest, err
+		})
+		return err
+	})
+	if err != nil {
+		return rest, fmt.Errorf("delivery: releasing webhook %s: %w", d.WebhookID, err)
+	}
+	return rest, nil
+}
+
+// persist repeats an action until it succeeds, or until ctx ends.
+func (d *drain) persist(ctx context.Context, message string, action func() error) error {
+	for {
+		err := action()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		d.warn(ctx, message, err)
+		pause(ctx, retryPause)
+	}
+}
+
+// isOver reports whether the drain begins no more requests.
+func (d *drain) isOver() bool {
+	isEnding := false
+	select {
+	case <-d.ending:
+		isEnding = true
+	default:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = d.stopped || isEnding || time.Since(d.renewed) > leaseTime || time.Now().After(d.until) && d.pool.IsContended()
+	return d.stopped
+}
+
+// stop lets the drain begin no more requests.
+func (d *drain) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+}
+
+// renewLeases renews the leases of this process that are older than renewAfter, account by
+// account. It logs errors.
+func (w *Worker) renewLeases(ctx context.Context) {
+	byAccount := map[int64][]*drain{}
+	w.mu.Lock()
+	for d := range w.leases {
+		d.mu.Lock()
+		if time.Since(d.renewed) >= renewAfter {
+			byAccount[d.AccountID] = append(byAccount[d.AccountID], d)
+		}
+		d.mu.Unlock()
+	}
+	w.mu.Unlock()
+	inParallel(slices.Collect(maps.Keys(byAccount)), func(accountID int64) {
+		w.warn(ctx, "could not renew the leases of webhooks", w.renew(ctx, accountID, byAccount[accountID]))
+	})
+}
+
+// renew renews the leases of drains of an account. It stops those that have lost theirs.
+func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) error {
+	ctx, cancel := context.WithTimeout(ctx, renewAfter)
+	defer cancel()
+	params := db.WebhooksRenewParams{AccountID: accountID}
+	for _, d := range drains {
+		params.Ids, params.Leases = append(params.Ids, d.WebhookID), append(params.Leases, d.lease)
+	}
+	began := time.Now()
+	held, err := w.queries.WebhooksRenew(ctx, params)
+	if err != nil {
+		return err
+	}
+	for _, d := range drains {
+		if !slices.Contains(held, d.WebhookID) {
+			d.stop() // or it has released the lease just now
+			continue
+		}
+		d.mu.Lock()
+		d.renewed = began
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// sweepWebhooks starts to deliver to all webhooks at which something is due, and to which no
+// process delivers. It logs errors.
+func (w *Worker) sweepWebhooks(ctx context.Context) {
+	w.warn(ctx, "could not look for deliveries that are due", w.drainAll(ctx))
+}
+
+func (w *Worker) drainAll(ctx context.Context) error {
+	due := w.options.Metrics.CountDue()
+	for after := (db.DrainWebhooksParams{PageSize: page}); ; {
+		rows, err := w.queries.DrainWebhooks(ctx, after)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			due.Add(row.IsFailing, row.DueFor)
+			if row.IsFree {
+				w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+			}
+			after.AfterAccount, after.AfterID = row.AccountID, row.ID
+		}
+		if len(rows) < page {
+			due.Set()
+			return nil
+		}
+	}
+}
+
+// deliverAsked starts to deliver to the webhooks that [Worker.Deliver] has named. Their
+// deliveries are committed, so the release of a lease at this moment sees them.
+func (w *Worker) deliverAsked(ctx context.Context, webhooks map[endpoint]bool) {
+	for to := range webhooks {
+		due, err := w.queries.WebhookDue(ctx, db.WebhookDueParams{AccountID: to.AccountID, ID: to.WebhookID})
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+		case err != nil:
+			w.warn(ctx, "could not deliver what a request has made due", err)
+		case due.IsDue:
+			w.drain(ctx, to, due.PayerID, due.IsSlow)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package delivery_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"petstore/db"
+)
+
+// broken makes a webhook pause after failures until a time, in SQL.
+func (f *feed) broken(id, until string) {
+	f.t.Helper()
+	f.exec("UPDATE webhooks SET failures = 20, failing_since = now() - interval '1 hour', retry_at = "+until+" WHERE id = $1", id)
+}
+
+// TestWebhookPauses: a webhook that only fails gets few requests, however much is due at it.
+// After the first success, it gets everything.
+func TestWebhookPauses(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	var repaired atomic.Bool
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !repaired.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	f.webhook(to.url)
+	f.emit(pets(1, 1000)...)
+	f.work().Wake(f.account)
+	await(f, true, "SELECT failures >= 13 FROM webhooks") // pauses of 1 and 2 seconds are over
+	if got := to.count(); got > 20 {
+		t.Errorf("%d requests to a webhook that only fails, want about 13", got)
+	}
+	if wait := read[float64](f, "SELECT extract(epoch FROM retry_at - statement_timestamp())::float8 FROM webhooks"); wait < 2 || wait > 10 {
+		t.Errorf("the webhook pauses for %g s more, want about 4 or 8", wait)
+	}
+	repaired.Store(true)
+	f.exec("UPDATE webhooks SET retry_at = now()")
+	await(f, true, "SELECT count(*) >= 980 FROM webhook_deliveries WHERE status = 'delivered'")
+	await(f, true, "SELECT failures = 0 AND failing_since IS NULL AND retry_at IS NULL FROM webhooks")
+}
+
+// TestRequestEndsPause: a test is sent at once, before the deliveries that wait. Its success
+// ends the pause, and its failure does not.
+func TestRequestEndsPause(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"success": http.StatusOK, "failure": http.StatusBadGateway} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+			id := f.webhook(to.url, "pet.created")
+			f.broken(id, "now() + interval '1 hour'")
+			f.emit(pets(1, 50)...)
+			worker := f.work()
+			worker.Wake(f.account)
+			await(f, int64(50), "SELECT count(*) FROM webhook_deliveries")
+			f.test(id, 1)
+			worker.Deliver(f.account, id)
+			if got := to.await(1)[0]; got.event.Type != "webhook.test" {
+				t.Errorf("the first request is %s", got.body)
+			}
+			if status == http.StatusOK {
+				to.await(51)
+				return
+			}
+			await(f, "21 50", "SELECT failures || ' ' || (SELECT count(*) FROM webhook_deliveries WHERE attempts = '[]') FROM webhooks WHERE retry_at > now() + interval '50 seconds'  UNION ALL SELECT '' LIMIT 1")
+		})
+	}
+}
+
+// TestPauseCountsNoAttempt: deliveries that have waited too long for a webhook that fails
+// have failed, and so have their messages.
+func TestPauseCountsNoAttempt(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	id := f.webhook(to.url, "message.queued")
+	first := f.queue(3, time.Hour)
+	f.deliver(id, "pending", first, first+2)
+	f.exec("UPDATE webhook_deliveries SET id = 'dlv_' || lpad(to_hex(sequence), 32, '0')") // of 1970
+	f.settled()
+	f.broken(id, "now()")
+	f.work()
+	await(f, "failed 2, queued 1", "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
+	if got := read[string](f, "SELECT string_agg(status || ': ' || coalesce(attempts->0->>'error', attempts->0->>'httpStatus'), ' ' ORDER BY status, id) FROM webhook_deliveries"); got != "failed: The endpoint has failed for 84 hours. failed: The endpoint has failed for 84 hours. pending: 502" {
+		t.Error(got)
+	}
+	if got := to.count(); got != 1 {
+		t.Errorf("%d requests, want 1", got)
+	}
+}
+
+// roundTripper is a function as a transport.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// panicking is a response body that panics.
+type panicking struct{}
+
+func (panicking) Read([]byte) (int, error) { panic("in the body") }
+func (panicking) Close() error             { return errors.New("not closed") }
+
+// TestPanic: a panic while sending is a failed attempt. The worker goes on.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]roundTripper{
+		"request": func(*http.Request) (*http.Response, error) { panic("in the request") },
+		"response": func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Body: panicking{}}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			to := receive(t, nil)
+			f.webhook(to.url)
+			f.emit(pets(1, 20)...)
+			options := f.options()
+			sound := options.Client.Transport
+			options.Client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					return nil, err
+				}
+				if bytes.Contains(body, []byte(`"/pets/7"`)) {
+					return fail(r)
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				return sound.RoundTrip(r)
+			})
+			f.workWith(options).Wake(f.account)
+			to.await(19)
+			await(f, "delivered 19 0, pending 1 1", `
+				SELECT string_agg(status || ' ' || count || ' ' || errors, ', ' ORDER BY status)
+				FROM (SELECT status, count(*), count(*) FILTER (WHERE attempts->0->>'error' = 'The server could not send the event.') AS errors FROM webhook_deliveries GROUP BY status) AS s`)
+		})
+	}
+}
+
+// TestDisabledWithEvents: a webhook that is disabled gets deliveries of the events from before
+// that, when it is enabled.
+func TestDisabledWithEvents(t *testing.T) {
+	t.Parallel()
+	disable := map[string]func(*feed, string){
+		"request": func(f *feed, id string) { f.t.Helper(); f.change(id, "disabled", "pet.created") },
+		"worker": func(f *feed, id string) {
+			f.t.Helper()
+			if err := f.queries.WebhookDisable(f.t.Context(), db.WebhookDisableParams{AccountID: f.account, ID: id, Reason: new("gone")}); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+	}
+	for name, disable := range disable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			to, other := receive(t, nil), receive(t, nil)
+			id := f.webhook(to.url, "pet.created")
+			f.webhook(other.url)
+			f.emit(pets(1, 1500)...) // two pages
+			disable(f, id)
+			f.emit(pets(1501, 1505)...)
+			worker := f.work()
+			worker.Wake(f.account)
+			other.await(1505)
+			await(f, "1500 1500", "SELECT count(*) || ' ' || coalesce(max(sequence), 0) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'pending'", id)
+			if got := to.count(); got > 0 {
+				t.Errorf("%d requests to a disabled webhook", got)
+			}
+			f.change(id, "enabled", "pet.created")
+			f.emit(pets(1506, 1510)...)
+			worker.Wake(f.account)
+			to.await(1505)
+			await(f, int64(1505), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'delivered' AND sequence NOT BETWEEN 1501 AND 1505", id)
+		})
+	}
+}
+
+// TestEnabledBeforeDispatch: a webhook that is disabled and enabled while no worker runs
+// loses no event.
+func TestEnabledBeforeDispatch(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, nil)
+	id := f.webhook(to.url, "pet.created")
+	f.emit(pets(1, 10)...)
+	f.change(id, "disabled", "pet.created")
+	f.change(id, "enabled", "pet.created")
+	f.emit(pets(11, 20)...)
+	f.work()
+	to.await(20)
+	await(f, "20 20", "SELECT count(*) || ' ' || count(DISTINCT sequence) FROM webhook_deliveries WHERE status = 'delivered'")
+}
+
+// TestPayersHaveShares: the sandboxes of one payer take a quarter of the places, and another
+// payer gets its events meanwhile.
+func TestPayersHaveShares(t *testing.T) {
+	t.Parallel()
+	const sandboxes, hooks, fast, slow = 21, 20, 100, 50
+	f := newFeed(t)
+	release := make(chan struct{})
+	to := receive(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	t.Cleanup(func() { close(release) })
+	f.exec(`
+		WITH made AS (INSERT INTO accounts (parent_id, name, sample, expires_at) SELECT $1, 'sandbox ' || n, 'empty', now() + interval '1 day' FROM generate_series(1, $2::int) AS n RETURNING id)
+		INSERT INTO account_state (account_id, last_sequence) SELECT id, 1 FROM made`, f.account, sandboxes)
+	f.exec("INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) SELECT account_id, 1, now(), 1, 'pet.created', '/pets/1', '{}' FROM account_state WHERE account_id <> $1", f.account)
+	f.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after)
+		SELECT account_id, 'wh_' || md5(account_id || ' ' || n), $2, '{*}', $3, 0, NULL
+		FROM account_state, generate_series(1, $4::int) AS n WHERE account_id <> $1`, f.account, to.url, stored(key), hooks)
+	worker := f.work()
+	to.await(fast)
+	await(f, int64(sandboxes*hooks), "SELECT count(*) FROM webhook_deliveries")
+	other, quick := f.of("other"), receive(t, nil)
+	other.webhook(quick.url)
+	for i := range 20 {
+		other.emit(pets(i, i)...)
+		worker.Wake(other.account)
+		quick.await(i + 1)
+	}
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	if to.most > fast+slow {
+		t.Errorf("one payer had %d places, want at most %d", to.most, fast+slow)
+	}
+}

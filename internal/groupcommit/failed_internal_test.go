@@ -1,0 +1,291 @@
+package groupcommit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"petstore/internal/account"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// poison makes PostgreSQL fail each message that names an action and an SQLSTATE, such as
+// "raise 53100".
+const poison = `
+	CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		CASE split_part(NEW.message, ' ', 1)
+			WHEN 'raise', 'commit' THEN RAISE EXCEPTION 'poison' USING ERRCODE = split_part(NEW.message, ' ', 2);
+			WHEN 'terminate' THEN PERFORM pg_terminate_backend(pg_backend_pid());
+			WHEN 'sleep' THEN PERFORM pg_sleep(split_part(NEW.message, ' ', 2)::float);
+		END CASE;
+		RETURN NULL;
+	END
+	$$;
+	CREATE TRIGGER at_once AFTER INSERT ON messages FOR EACH ROW WHEN (NEW.message ~ '^(raise|terminate|sleep) ') EXECUTE FUNCTION poison();
+	CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON messages DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW WHEN (NEW.message ~ '^commit ') EXECUTE FUNCTION poison()`
+
+// send makes a write that creates a message.
+func send(number int, text string) *Write {
+	return &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
+		s.CreateMessage(Message{ID: messageID(number), Text: text})
+		return Response{Status: 202}, nil
+	}}
+}
+
+// messageID returns the id of a message.
+func messageID(number int) string { return fmt.Sprintf("msg_%032d", number) }
+
+// together runs writes that arrive while another group of the store runs. It returns their
+// errors, and how often each was decided.
+func (f *fixture) together(c *Committer, writes ...*Write) (failures []error, decided []int32) {
+	failures, decided = make([]error, len(writes)), make([]int32, len(writes))
+	var arriving, running sync.WaitGroup
+	arriving.Add(len(writes))
+	begun := make(chan struct{})
+	var once sync.Once
+	running.Go(func() {
+		_, err := c.Do(f.t.Context(), one, &Write{Pet: 1, Decide: func(*State) (Response, error) {
+			once.Do(func() { close(begun) })
+			arriving.Wait()
+			return Response{Status: 200}, nil
+		}})
+		if err != nil {
+			f.t.Errorf("the first write: %v", err)
+		}
+	})
+	<-begun
+	for i, w := range writes {
+		decide := w.Decide
+		w.Decide = func(s *State) (Response, error) {
+			atomic.AddInt32(&decided[i], 1)
+			return decide(s)
+		}
+		running.Go(func() {
+			arriving.Done()
+			_, failures[i] = c.Do(f.t.Context(), one, w)
+		})
+	}
+	running.Wait()
+	return failures, decided
+}
+
+// sent makes messages with these numbers.
+func sent(from, to int) (writes []*Write) {
+	for number := from; number < to; number++ {
+		writes = append(writes, send(number, "hello"))
+	}
+	return writes
+}
+
+// messages counts the messages of a store.
+func (f *fixture) messages() (count int) {
+	f.t.Helper()
+	if err := f.database.Pool.QueryRow(f.t.Context(), "SELECT count(*) FROM messages").Scan(&count); err != nil {
+		f.t.Fatal(err)
+	}
+	return count
+}
+
+// stateOf returns the SQLSTATE of an error.
+func stateOf(err error) string {
+	if failed, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return failed.Code
+	}
+	return ""
+}
+
+// TestPoisonedWriteFailsAlone: one write makes the server fail its group with any SQLSTATE,
+// at its statement or at COMMIT. Its neighbors do not fail, and each has its effect once.
+func TestPoisonedWriteFailsAlone(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	const neighbors = 6
+	f := newFixture(t)
+	f.exec(poison)
+	actions := map[string]string{"terminate now": "57P01"} // the SQLSTATEs by text
+	for _, state := range []string{
+		"22003", "22P02", "23505", "23514", "25006", "25P03", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55000", "55P03",
+		"57014", "57P01", "57P02", "57P03", "57P04", "57P05", "58030", "P0001", "XX000", "XX001",
+	} {
+		actions["raise "+state], actions["commit "+state] = state, state
+	}
+	number, stored, again := 0, 0, int32(0)
+	for text, state := range actions {
+		writes := append(sent(number, number+neighbors), send(number+neighbors, text))
+		number += len(writes)
+		stored += neighbors
+		failures, decided := f.together(f.Committer, writes...)
+		for i, err := range failures[:neighbors] {
+			if again += decided[i] - 1; err != nil {
+				t.Errorf("a neighbor of %q: %v", text, err)
+			}
+		}
+		if got := stateOf(failures[neighbors]); got != state {
+			t.Errorf("%q fails with %q: %v", text, got, failures[neighbors])
+		}
+		if got := f.messages(); got != stored {
+			t.Fatalf("%d messages after %q, want %d", got, text, stored)
+		}
+	}
+	if int(again) < len(actions) {
+		t.Errorf("%d neighbors ran again in %d groups, so most did not share one with the poisoned write", again, len(actions))
+	}
+}
+
+// TestLoneWriteRunsOnce: a write without neighbors does not run again if the database fails
+// it.
+func TestLoneWriteRunsOnce(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	f := newFixture(t)
+	f.exec(poison)
+	for i, state := range []string{"25006", "53100", "57014", "57P01", "58030"} {
+		w, times := send(i, "raise "+state), 0
+		decide := w.Decide
+		w.Decide = func(s *State) (Response, error) {
+			times++
+			return decide(s)
+		}
+		if _, err := f.Do(t.Context(), one, w); stateOf(err) != state || times != 1 {
+			t.Errorf("a write that fails with %s ran %d times: %v", state, times, err)
+		}
+	}
+}
+
+// TestHangingWriteDelaysItsNeighborsBriefly: a write of a group hangs. The group gives up
+// before statement_timeout, and the neighbors run again while the write hangs alone.
+func TestHangingWriteDelaysItsNeighborsBriefly(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	const neighbors = 20
+	f := newFixture(t)
+	f.exec(poison)
+	failures, decided := f.together(f.Committer, append(sent(0, neighbors), send(neighbors, "sleep 2"))...)
+	if err := errors.Join(failures...); err != nil {
+		t.Error(err)
+	}
+	if decided[neighbors] != 2 {
+		t.Errorf("the write that hangs ran %d times, want once in the group and once alone", decided[neighbors])
+	}
+	if got := f.messages(); got != neighbors+1 {
+		t.Errorf("%d messages, want %d", got, neighbors+1)
+	}
+}
+
+// TestGroupKeepsLowerTimeouts: a group lowers the statement_timeout of the session, and does
+// not raise it.
+func TestGroupKeepsLowerTimeouts(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	f := newFixture(t)
+	f.exec(`
+		CREATE FUNCTION record() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			NEW.message := current_setting('statement_timeout');
+			RETURN NEW;
+		END
+		$$;
+		CREATE TRIGGER record BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION record()`)
+	number := 0
+	for session, want := range map[string]string{
+		"0": "1s 3s", "500ms": "500ms 500ms", "999": "999ms 999ms", "1500ms": "1s 1500ms", "5s": "1s 3s", "2min": "1s 3s", "1d": "1s 3s",
+	} {
+		pool, err := postgres.Open(t.Context(), f.database.URL+"&statement_timeout="+session, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, waits := range []bool{false, true} {
+			number += 2
+			if _, err := newCommitter(pool).run(t.Context(), &State{store: one, waits: waits}, sent(number, number+2)); err != nil {
+				t.Errorf("with %s: %v", session, err)
+			}
+			var limits string
+			if err := f.database.Pool.QueryRow(t.Context(), "SELECT string_agg(DISTINCT message, ',') FROM messages WHERE id IN ($1, $2)",
+				messageID(number), messageID(number+1)).Scan(&limits); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, limits)
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("with %s, a group has the limit %s, want %s", session, got, want)
+		}
+		pool.Close()
+	}
+}
+
+// TestGroupGivesUpTogether: if the database fails every write, a few of a group run again,
+// and all fail with its error.
+func TestGroupGivesUpTogether(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	const writes = 40
+	f := newFixture(t)
+	f.exec(poison)
+	var all []*Write
+	for i := range writes {
+		all = append(all, send(i, "raise 53100"))
+	}
+	failures, decided := f.together(f.Committer, all...)
+	runs := 0
+	for i, err := range failures {
+		if runs += int(decided[i]); stateOf(err) != "53100" {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	// Most writes share one group, but those that arrive first or last may have another.
+	const atOnce = 2 // the share of a payer
+	if most := writes + 2*(mostFailures+atOnce); runs > most {
+		t.Errorf("%d writes ran %d times, want at most %d", writes, runs, most)
+	}
+}
+
+// cutter is a connection to a client that breaks after the result of COMMIT, with an error
+// of the server.
+type cutter struct{ net.Conn }
+
+// Write forwards bytes of the server.
+func (c cutter) Write(p []byte) (int, error) {
+	committed := []byte("COMMIT\x00")
+	at := bytes.Index(p, committed)
+	if at < 0 {
+		return c.Conn.Write(p)
+	}
+	fatal := pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01", Message: "terminating connection due to administrator command"}
+	last, err := fatal.Encode(p[: at+len(committed) : at+len(committed)])
+	if err == nil {
+		_, err = c.Conn.Write(last)
+	}
+	return 0, errors.Join(err, c.Close(), io.ErrClosedPipe)
+}
+
+// TestErrorAfterCommit: the server ends the connection right after it has reported the
+// commit. The writes have happened, so they succeed and do not run again.
+func TestErrorAfterCommit(t *testing.T) {
+	t.Parallel()
+	const writes = 10
+	f := newFixture(t)
+	cut := f.openThrough(func(client, server net.Conn) {
+		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+		go func() { _, _ = io.Copy(cutter{client}, server); _ = client.Close() }()
+	})
+	failures, _ := f.together(cut, sent(0, writes)...)
+	if err := errors.Join(failures...); err != nil {
+		t.Error(err)
+	}
+	if got := f.messages(); got != writes {
+		t.Errorf("%d messages, want %d", got, writes)
+	}
+}

@@ -1,0 +1,152 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/pgtest"
+)
+
+var sandbox = Store{AccountID: 3, Sandbox: true, Payer: 1}
+
+// newSandbox creates a sandbox of account 1, with the pets 1 to 4.
+func (f *fixture) newSandbox() {
+	f.t.Helper()
+	f.exec(`
+		INSERT INTO accounts (id, parent_id, name, sample, expires_at) VALUES (3, 1, 'sandbox', 'empty', now() + interval '1 day');
+		INSERT INTO account_state (account_id) VALUES (3);
+		INSERT INTO categories (account_id, id, name, name_key) VALUES (3, 1, 'Dogs', 'dogs');
+		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+			SELECT 3, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 4) AS id;
+		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 1000 FROM pets WHERE account_id = 3`)
+}
+
+// TestSandboxGroupsDoNotWait: a group of a sandbox tries the lock of its store, and does not
+// count as a transaction that waits for locks. If the store is locked, the writes of all its pets wait in one group.
+func TestSandboxGroupsDoNotWait(t *testing.T) {
+	t.Parallel()
+	const writes = 12
+	f := newFixture(t)
+	f.newSandbox()
+	const all = 5 // places of the fixture
+	if err := f.locks.Take(t.Context(), sandbox.Payer, all); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Do(t.Context(), sandbox, order(1, 1)); err != nil {
+		t.Errorf("while others wait for all locks that the payer may wait for: %v", err)
+	}
+	f.locks.Give(sandbox.Payer, all)
+
+	holder, err := f.database.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
+	if err := db.New(holder).StoreLock(t.Context(), sandbox.AccountID); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	for i := range writes {
+		waiting.Go(func() {
+			if _, err := f.Do(t.Context(), sandbox, order(int64(1+i%4), 1)); err != nil {
+				t.Errorf("after waiting for the store: %v", err)
+			}
+		})
+	}
+	f.awaitLockWaiter()
+	if _, err := f.group(sandbox, order(1, 1), order(9, 1)); err != nil {
+		t.Errorf("a group that does not wait: %v", err)
+	}
+	if waiters, err := pgtest.LockWaiters(t.Context(), f.database.Pool); err != nil || waiters != 1 {
+		t.Errorf("%d connections wait for the store, %v; want 1", waiters, err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
+	placed := 0
+	for _, row := range f.stored(sandbox) {
+		if row[:len("order")] == "order" {
+			placed++
+		}
+	}
+	if placed != writes+1 {
+		t.Errorf("%d orders, want %d", placed, writes+1)
+	}
+}
+
+// TestSandboxGroupsKeepTheirPlace: a group does not overtake a reset that waits for the
+// store.
+func TestSandboxGroupsKeepTheirPlace(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.newSandbox()
+	lock := func(tx pgx.Tx) error { return db.New(tx).StoreLockShared(t.Context(), sandbox.AccountID) }
+	var reset sync.WaitGroup
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		if err := lock(tx); err != nil {
+			return err
+		}
+		reset.Go(func() {
+			if err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+				return db.New(tx).StoreLock(t.Context(), sandbox.AccountID)
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		f.awaitLockWaiter()
+		decided, err := f.group(sandbox, order(1, 1))
+		if err == nil && !errors.Is(decided[0].err, errNotLocked) {
+			t.Errorf("behind a reset: %v", decided[0].err)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reset.Wait()
+}
+
+// TestSandboxChecksUnderItsLock: a write that waited for its store sees that it is full or
+// closed by then.
+func TestSandboxChecksUnderItsLock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.newSandbox()
+	f.exec(fmt.Sprintf("INSERT INTO messages (account_id, id, message) SELECT 3, 'msg_' || md5(n::text), 'x' FROM generate_series(1, %d) AS n", account.MaxRows-1))
+	for _, test := range []struct {
+		meanwhile string
+		want      error
+	}{
+		{"INSERT INTO messages (account_id, id, message) VALUES (3, 'msg_' || md5('last'), 'x')", account.ErrFull},
+		{"UPDATE account_state SET closed = true WHERE account_id = 3", account.ErrClosed},
+		{"DELETE FROM account_state WHERE account_id = 3", account.ErrClosed},
+	} {
+		f.exec("UPDATE account_state SET closed = false WHERE account_id = 3")
+		var waiting sync.WaitGroup
+		err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+			if err := db.New(tx).StoreLock(t.Context(), sandbox.AccountID); err != nil {
+				return err
+			}
+			waiting.Go(func() {
+				if _, err := f.Do(t.Context(), sandbox, send(1, "hello")); !errors.Is(err, test.want) {
+					t.Errorf("after %s: %v, want %v", test.meanwhile, err, test.want)
+				}
+			})
+			f.awaitLockWaiter()
+			_, err := tx.Exec(t.Context(), test.meanwhile)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting.Wait()
+	}
+}

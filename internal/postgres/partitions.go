@@ -1,0 +1,98 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// maintainEvents creates the partitions of the next weeks and drops those of more than 30
+// days ago. It must run in a transaction, so that its limit of lock waits holds on all nodes
+// of Citus.
+const maintainEvents = `-- name: EventsMaintain :one
+SELECT maintain_events()`
+
+// eventsFit reports whether events has a partition for a row that is inserted after some
+// seconds.
+const eventsFit = `-- name: EventsFit :one
+SELECT EXISTS (
+	SELECT FROM event_partitions()
+	WHERE bounds IS NULL OR bounds @> statement_timestamp() + make_interval(secs => $1)
+)`
+
+// maintainTimeout limits one call of maintain_events.
+const maintainTimeout = 5 * time.Second
+
+// maintenance is the latest call of maintain_events.
+type maintenance struct {
+	running chan struct{} // has an element while somebody reads or changes the other fields
+	began   time.Time
+	err     error
+}
+
+// MaintainEvents creates the partitions of events for this week and the next four, and drops
+// those of events older than 30 days. The error comes from the database or the context. The
+// call continues after the context has ended, because others may wait for it.
+func (d *DB) MaintainEvents(ctx context.Context) error {
+	m, asked := &d.maintenance, time.Now()
+	select {
+	case m.running <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-m.running }()
+		if !m.began.After(asked) { // otherwise another caller, who waited too, has called it
+			m.began, m.err = time.Now(), d.maintainEvents(context.WithoutCancel(ctx))
+		}
+		done <- m.err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("postgres: waiting for maintain_events: %w", ctx.Err())
+	}
+}
+
+// maintainEvents calls maintain_events.
+func (d *DB) maintainEvents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
+	defer cancel()
+	_, err := transactOnce(ctx, d.Writing(), func(ctx context.Context, tx pgx.Tx, _ *Pipeline) error {
+		_, err := tx.Exec(ctx, maintainEvents)
+		return err
+	})
+	return err
+}
+
+// EventsFit reports whether events has a partition for events after some time from now.
+func (d *DB) EventsFit(ctx context.Context, after time.Duration) (fit bool, err error) {
+	err = d.QueryRow(ctx, eventsFit, after.Seconds()).Scan(&fit)
+	return fit, err
+}
+
+// retry repeats a transaction, at most three times, after a serialization failure or a
+// deadlock. It also does so if events may have had no partition for a row, and first
+// creates the partition. The error is a [*partitionError] if there still is none.
+func (d *DB) retry(ctx context.Context, transaction func() error) error {
+	err := retry(ctx, func(err error) bool {
+		return LostToAnother(err) || sqlState(err) == checkViolation && d.MaintainEvents(ctx) == nil
+	}, transaction)
+	if sqlState(err) != checkViolation {
+		return err
+	}
+	if fit, fitErr := d.EventsFit(ctx, 0); fitErr == nil && fit { // the row violates a CHECK
+		return err
+	}
+	return &partitionError{err}
+}
+
+// partitionError is the error of a row for which events has no partition.
+type partitionError struct{ err error }
+
+func (e *partitionError) Error() string { return "postgres: events has no partition: " + e.err.Error() }
+func (e *partitionError) Unwrap() error { return e.err }
