@@ -112,8 +112,9 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 // document is a static text, plain and compressed. Each variant has its own strong
 // entity tag, because the bytes differ (RFC 9110, section 8.8.3).
 type document struct {
-	contentType   string
-	plain, zipped variant
+	contentType string
+	plain       variant
+	zipped      func() variant // compresses at the first call, which takes 0.1 s for the spec
 }
 
 // variant is a text in one content coding, with its entity tag and headers.
@@ -126,19 +127,22 @@ type variant struct {
 // newDocument returns a document of at least [compressFrom] bytes. The Vary header
 // of its responses is vary.
 func newDocument(contentType string, text []byte, vary string) document {
-	writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
 	hash := strings.Trim(httpjson.ETag(text), `"`)
 	newVariant := func(text []byte, etag string) variant {
 		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {vary}}}
 	}
-	return document{contentType, newVariant(text, `"`+hash+`"`), newVariant(compressWith(writer, text), `"`+hash+`-gzip"`)}
+	zipped := sync.OnceValue(func() variant {
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
+		return newVariant(compressWith(writer, text), `"`+hash+`-gzip"`)
+	})
+	return document{contentType, newVariant(text, `"`+hash+`"`), zipped}
 }
 
 // write sends the document, or 304 if the client already has it.
 func (d document) write(c *gin.Context) error {
 	chosen, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
-		chosen = d.zipped
+		chosen = d.zipped()
 	}
 	return chosen.write(c, d.contentType, zip)
 }

@@ -18,6 +18,7 @@ const Shortest = 16
 // concurrent use.
 type Secrets struct {
 	mu        sync.RWMutex
+	secrets   map[string]bool           // all that were learned
 	fragments map[[Shortest]byte]string // to the name of the secret
 }
 
@@ -26,12 +27,13 @@ type Secrets struct {
 func (s *Secrets) Learn(name, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fragments == nil {
-		s.fragments = map[[Shortest]byte]string{}
+	if s.secrets == nil {
+		s.secrets, s.fragments = map[string]bool{}, map[[Shortest]byte]string{}
 	}
-	if len(secret) < Shortest {
+	if len(secret) < Shortest || s.secrets[secret] {
 		return
 	}
+	s.secrets[secret] = true
 	forms := []string{secret, url.QueryEscape(secret), url.PathEscape(secret), hex.EncodeToString([]byte(secret)), fmt.Sprintf("%X", secret)}
 	for skipped := range 3 {
 		// The last characters also depend on the bytes that follow the secret.
