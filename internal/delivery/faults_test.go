@@ -116,7 +116,8 @@ func TestLeaseIsRenewed(t *testing.T) {
 	f.work()
 	await(f, true, "SELECT lease_until > $1 FROM webhooks", claimed)
 	close(release)
-	await(f, "delivered 1", "SELECT status || coalesce((SELECT ' ' || lease FROM webhooks WHERE lease_until IS NULL), '') FROM webhook_deliveries")
+	await(f, "delivered", "SELECT status FROM webhook_deliveries")
+	await(f, "1", "SELECT coalesce(string_agg(lease::text, ''), '') FROM webhooks WHERE lease_until IS NULL")
 	if got := to.count(); got != 1 {
 		t.Errorf("%d requests, want 1", got)
 	}
