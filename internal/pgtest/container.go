@@ -72,7 +72,7 @@ func runContainer(ctx context.Context, name, image string, loopback bool) (url s
 	running, err := tcpostgres.Run(ctx, image,
 		testcontainers.WithName(name),
 		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "synchronous_commit=off",
-			"-c", "full_page_writes=off", "-c", "max_connections="+maxConnections),
+			"-c", "full_page_writes=off", "-c", "max_connections="+maxConnections, "-c", "autovacuum=off"),
 		testcontainers.WithHostConfigModifier(func(config *container.HostConfig) {
 			config.AutoRemove = true
 			if loopback {

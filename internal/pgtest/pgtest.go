@@ -1,5 +1,5 @@
-// Package pgtest gives every test a PostgreSQL database of its own. Only tests
-// import it.
+// Package pgtest gives tests a PostgreSQL database: one of its own, or one that the tests of
+// a process share. Only tests import it.
 //
 // The first test finds a server: the one that PETSTORE_TEST_DATABASE_URL names, a
 // container if a Docker engine responds, the machine's own binaries, or downloaded
@@ -55,7 +55,41 @@ type Database struct {
 func New(t testing.TB) *Database {
 	t.Helper()
 	s := must(t, migrated)
-	database, name := create(t, s, cloneOf(s.template))
+	database, name, err := newMigrated(t.Context(), s, t.Name())
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	s.leaveWith(t, name, database)
+	return database
+}
+
+// Shared returns the database that all tests of this process share, with the same tables and
+// privileges as one of [New]. It is for tests that need no more than an account of their own.
+// TestMain calls [LeaveShared] after the tests.
+var Shared = sync.OnceValues(func() (*Database, error) {
+	s, err := migrated()
+	if err != nil {
+		return nil, err
+	}
+	database, name, err := newMigrated(context.Background(), s, "shared") // it outlives the first test
+	if err == nil {
+		leaveShared = func(failed bool) error { return s.leave(name, database, failed, say) }
+	}
+	return database, err
+})
+
+var leaveShared = func(bool) error { return nil }
+
+// LeaveShared ends the use of the database of [Shared]. If tests have failed, it says the URL
+// of the owner.
+func LeaveShared(failed bool) error { return leaveShared(failed) }
+
+// newMigrated creates a database for [New] or [Shared].
+func newMigrated(ctx context.Context, s *server, of string) (_ *Database, name string, err error) {
+	database, name, err := create(ctx, s, of, cloneOf(s.template))
+	if err != nil {
+		return nil, "", err
+	}
 	database.DirectURL = s.servingURL(s.databaseURL(name))
 	database.URL = database.DirectURL
 	if s.replica != nil {
@@ -65,11 +99,11 @@ func New(t testing.TB) *Database {
 	if engine, _ := CurrentEngine(); engine == PgBouncer { // findServer has returned its error
 		dir, err := pgBouncer()
 		if err != nil {
-			t.Fatalf("pgtest: %v", err)
+			return nil, "", err
 		}
 		database.URL = throughPgBouncer(dir, database.DirectURL)
 	}
-	return database
+	return database, name, nil
 }
 
 // NewEmpty returns a database without any table; all its URLs are the owner's.
@@ -79,7 +113,11 @@ func NewEmpty(t testing.TB) *Database {
 	if s.cluster != nil {
 		s, options = must(t, emptied), cloneOf(s.emptyTemplate())
 	}
-	database, _ := create(t, s, options)
+	database, name, err := create(t.Context(), s, t.Name(), options)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	s.leaveWith(t, name, database)
 	return database
 }
 
@@ -121,21 +159,19 @@ func must(t testing.TB, find func() (*server, error)) *server {
 	return s
 }
 
-// create creates a database for the test, and returns its name too.
-func create(t testing.TB, s *server, options string) (_ *Database, name string) {
-	t.Helper()
-	name = databaseName(s.prefix, t.Name())
-	err := s.exec(t.Context(), "CREATE DATABASE "+quote(name)+" "+options)
-	if err == nil && s.cluster != nil {
-		err = s.setDefaults(t.Context(), name)
+// create creates a database whose name contains of.
+func create(ctx context.Context, s *server, of, options string) (_ *Database, name string, err error) {
+	name = databaseName(s.prefix, of)
+	if err = s.exec(ctx, "CREATE DATABASE "+quote(name)+" "+options); err == nil && s.cluster != nil {
+		err = s.setDefaults(ctx, name)
 	}
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		return nil, "", err
 	}
 	address := s.databaseURL(name).String()
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		return nil, "", err
 	}
 	config.MaxConns = maxPoolConns
 	if s.cluster != nil {
@@ -143,39 +179,43 @@ func create(t testing.TB, s *server, options string) (_ *Database, name string) 
 	}
 	database := &Database{URL: address, DirectURL: address, OwnerURL: address}
 	if s.replica != nil {
-		if err := s.replica.await(t.Context()); err != nil {
-			t.Fatalf("pgtest: %v", err)
+		if err := s.replica.await(ctx); err != nil {
+			return nil, "", err
 		}
 		database.ReplicaURL = s.replica.databaseURL(name).String()
 		config.ConnConfig.Tracer = replayTracer{s.replica}
 	}
 	// not the test's context, which ends before its cleanup
-	if database.Pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
-	t.Cleanup(func() {
-		database.Pool.Close()
-		s.leave(t, name, address)
-	})
-	return database, name
+	database.Pool, err = pgxpool.NewWithConfig(context.Background(), config)
+	return database, name, err
 }
 
-// leave drops the database of a test that passed from a foreign server. A server
-// that pgtest has started deletes all its data at once, which is faster.
-func (s *server) leave(t testing.TB, name, address string) {
-	t.Helper()
+// leave closes the pool of a database. If its tests passed, it drops the database from a
+// foreign server. A server that pgtest has started deletes all its data at once, which is
+// faster. If they failed, it says where the database is.
+func (s *server) leave(name string, database *Database, failed bool, say func(string)) error {
+	database.Pool.Close()
 	switch {
-	case t.Failed() && s.foreign:
-		t.Logf("pgtest: the database of this test, until the next run: %s", address)
-	case t.Failed():
-		t.Logf("pgtest: the database of this test, until the server is idle: %s", address)
+	case failed && s.foreign:
+		say("the database of the failed tests, until the next run: " + database.OwnerURL)
+	case failed:
+		say("the database of the failed tests, until the server is idle: " + database.OwnerURL)
 	case s.foreign:
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		if err := s.drop(ctx, name); err != nil {
+		return s.drop(ctx, name)
+	}
+	return nil
+}
+
+// leaveWith leaves the database when its test ends.
+func (s *server) leaveWith(t testing.TB, name string, database *Database) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := s.leave(name, database, t.Failed(), func(line string) { t.Log("pgtest: " + line) }); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
-	}
+	})
 }
 
 // exec runs statements on a connection of its own, each on all nodes of a cluster.

@@ -38,7 +38,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(noMigrationsEnv) != "" {
 		migrations.FS = embed.FS{}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := pgtest.LeaveShared(code != 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func TestDatabasesAreSeparate(t *testing.T) {
@@ -59,6 +64,14 @@ func TestDatabasesAreSeparate(t *testing.T) {
 	}
 	if got := names(t, empty.Pool, tables); len(got) != 0 {
 		t.Errorf("an empty database has %v", got)
+	}
+	shared, err := pgtest.Shared()
+	again, againErr := pgtest.Shared()
+	if err != nil || againErr != nil || shared != again || shared.OwnerURL == one.OwnerURL {
+		t.Fatalf("the shared database is %+v and then %+v, %v", shared, again, err)
+	}
+	if diff := cmp.Diff(others, names(t, shared.Pool, tables)); diff != "" {
+		t.Errorf("the tables of the shared database (-want +got):\n%s", diff)
 	}
 	// without it, the server could stop, or another process drop these databases
 	if locks := names(t, one.Pool, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"); len(locks) == 0 {
@@ -240,8 +253,8 @@ func TestNextRun(t *testing.T) {
 		t.Fatalf("the second run:\n%s", second.output)
 	}
 	left := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
-	if len(left) != 4 || left[0] != template[0] {
-		t.Errorf("after the second run there are %v, want the template and three databases of that run", left)
+	if len(left) != 5 || left[0] != template[0] {
+		t.Errorf("after the second run there are %v, want the template and four databases of that run", left)
 	}
 
 	// kill -9, of the server alone: its directory keeps a stale postmaster.pid

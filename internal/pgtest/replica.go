@@ -29,6 +29,7 @@ const (
 // checkpoint, which would remove WAL that the standby has not received.
 var primarySettings = map[string]string{
 	"max_connections":    maxConnections,
+	"autovacuum":         "off",
 	"synchronous_commit": "on",
 	"wal_writer_delay":   "10ms",
 	"wal_keep_size":      "512MB",

@@ -23,6 +23,9 @@ const (
 	connectTimeout = 10 * time.Second
 	// findTimeout is longer than all ways to a server take together.
 	findTimeout = 8 * time.Minute
+	// autovacuum is off on our servers, because its workers would visit the databases of all
+	// tests, a few at each moment.
+
 	// maxConnections suffices for all concurrent tests of two runs of `go test
 	// ./...`.
 	maxConnections = "800"
@@ -210,7 +213,7 @@ func startServer(ctx context.Context, dir string, engine Engine) (address, descr
 		Binaries: binaries,
 		Dir:      filepath.Join(dir, "pg"),
 		Detached: true,
-		Settings: map[string]string{"max_connections": maxConnections},
+		Settings: map[string]string{"max_connections": maxConnections, "autovacuum": "off"},
 	})
 	if err != nil {
 		return "", "", fmt.Errorf(noServer, containerErr, err)
