@@ -59,19 +59,16 @@ func specOperations(document []byte) (map[string]specOperation, error) {
 	return all, nil
 }
 
-// deprecations returns the deprecated operations of the spec, a JSON document, by
-// method and path. Their links begin with base.
-func deprecations(document []byte, base string) (map[string]*deprecation, error) {
-	operations, err := specOperations(document)
-	if err != nil {
-		return nil, err
-	}
+// deprecations returns the deprecated ones of the operations of the spec. Their links begin
+// with base.
+func deprecations(operations map[string]specOperation, base string) (map[string]*deprecation, error) {
 	all := map[string]*deprecation{}
 	for name, operation := range operations {
 		if !operation.Deprecated {
 			continue
 		}
 		_, path, _ := strings.Cut(name, " ")
+		var err error
 		if all[name], err = newDeprecation(path, operation, base); err != nil {
 			return nil, fmt.Errorf("api: openapi.yaml: %s: %w", name, err)
 		}

@@ -215,16 +215,12 @@ func transform[In, Out any](items []In, convert func(In) Out) []Out {
 // faultOperations returns the operationId of each route that a rule may name, by method
 // and path: those with an API key, except those on sandboxes. Otherwise a rule could
 // stop the requests that remove it.
-func faultOperations(routes []route, document []byte) (map[string]string, error) {
-	described, err := specOperations(document)
-	if err != nil {
-		return nil, err
-	}
+func faultOperations(routes []route, described map[string]specOperation) map[string]string {
 	operations := map[string]string{}
 	for _, r := range routes {
 		if key := r.method + " " + r.path; r.scope != 0 && !strings.HasPrefix(r.path, sandboxesPath) {
 			operations[key] = described[key].ID
 		}
 	}
-	return operations, nil
+	return operations
 }

@@ -233,14 +233,10 @@ func (s *Server) useSpec(baseURL string) error {
 	}
 	s.openAPIJSON = newDocument(httpjson.ContentType, document.json, s.varyEncoding)
 	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
-	if s.deprecated, err = deprecations(document.json, baseURL); err != nil {
+	if s.deprecated, err = deprecations(document.operations, baseURL); err != nil {
 		return err
 	}
-	operations, err := faultOperations(s.routed, document.json)
-	if err != nil {
-		return err
-	}
-	s.faults = newFaults(operations, s.db, s.queries, s.writes)
+	s.faults = newFaults(faultOperations(s.routed, document.operations), s.db, s.queries, s.writes)
 	return nil
 }
 

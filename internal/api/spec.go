@@ -15,8 +15,12 @@ import (
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// spec is openapi.yaml in both formats that the server returns.
-type spec struct{ yaml, json []byte }
+// spec is openapi.yaml in both formats that the server returns, and its operations by method
+// and path.
+type spec struct {
+	yaml, json []byte
+	operations map[string]specOperation
+}
 
 // Spec returns openapi.yaml, as YAML and as JSON. If baseURL is not empty, it
 // replaces the URL of the server in the spec.
@@ -25,13 +29,14 @@ func Spec(baseURL string) (yaml, json []byte, err error) {
 	return d.yaml, d.json, err
 }
 
-// parsedSpec returns openapi.yaml in both formats. Converting it takes 0.1 s.
+// parsedSpec returns openapi.yaml, once for all servers of a process. Converting it takes 0.1 s.
 var parsedSpec = sync.OnceValues(func() (spec, error) {
 	json, err := yaml.YAMLToJSON(openapiYAML)
 	if err != nil {
 		return spec{}, fmt.Errorf("api: openapi.yaml: %w", err)
 	}
-	return spec{yaml: openapiYAML, json: json}, nil
+	operations, err := specOperations(json)
+	return spec{openapiYAML, json, operations}, err
 })
 
 func specFor(baseURL string) (spec, error) {
