@@ -101,7 +101,7 @@ func TestAccount(t *testing.T) {
 			CreatedAt time.Time
 			APIKey    apiKey
 		}](resp)
-		if got.ID == 0 || got.Name != "acme" || got.CreatedAt.Before(began) {
+		if got.ID == 0 || got.Name != p.named("acme") || got.CreatedAt.Before(began) {
 			t.Errorf("account: %s", resp.body)
 		}
 		key := got.APIKey
@@ -257,7 +257,7 @@ func TestRotationWithoutABody(t *testing.T) {
 // the parameters and before the body are checked.
 func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	made := p.makeKey("x", "read")
 	for _, target := range []string{keysPath, rotatePath(made.ID)} {
 		for _, values := range [][]string{{"x"}, {""}, {"a b"}, {"x", "y"}, {strings.Repeat("x", 256)}} {
@@ -511,7 +511,7 @@ func TestLastAdminKey(t *testing.T) {
 // requests have seen the other's key as valid.
 func TestAdminsRevokeEachOther(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	one := p.makeKey("one", "admin")
 	two := p.makeKey("two", "admin")
 	p.revoke(p.keyID())
@@ -547,7 +547,7 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 // was revoked before its body arrived.
 func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	writer := p.makeKey("writer", "write")
 	finish := p.as(writer.Secret).slowly()
 	p.del(keyPath(writer.ID)).want(204)
@@ -579,7 +579,7 @@ func TestKeysBelongToAnAccount(t *testing.T) {
 		t.Errorf("bob's keys changed (-before +after):\n%s", diff)
 	}
 	p.wantWork(map[string]bool{mine.Secret: true})
-	if made := bob.makeKey("bob's", "read"); len(p.keys()) != len(before) || !strings.Contains(string(p.as(made.Secret).get("/account").body), `"bob"`) {
+	if made := bob.makeKey("bob's", "read"); len(p.keys()) != len(before) || !strings.Contains(string(p.as(made.Secret).get("/account").body), `"`+p.named("bob")+`"`) {
 		t.Errorf("the list of bob's keys contains key %d of another account", made.ID)
 	}
 }
@@ -612,7 +612,7 @@ func TestLastUsedAt(t *testing.T) {
 // it, and not in other responses, the log or the database.
 func TestSecretsAreNowhere(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	made := p.makeKey("x", "admin")
 	rotated := p.post(rotatePath(made.ID), object{"graceSeconds": 60}).wantSecret()
 	seen := map[string]string{}

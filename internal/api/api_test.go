@@ -3,6 +3,8 @@ package api_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,10 +29,13 @@ import (
 	"petstore/internal/tools/secretscan"
 )
 
-const maxBodyBytes = 64 << 10
+const (
+	maxBodyBytes = 64 << 10
+	maxConns     = 12 // of a server, as many as it has at least by default
+)
 
-// petstore is a server on a database of its own test, seen by one client. Every
-// exchange of the client is checked against openapi.yaml.
+// petstore is a server with an account of its test, seen by one client. Every exchange of the
+// client is checked against openapi.yaml.
 type petstore struct {
 	t        testing.TB
 	server   *api.Server
@@ -38,32 +43,99 @@ type petstore struct {
 	dbURL    string
 	direct   string        // like dbURL, without a connection pooler
 	db       *pgxpool.Pool // the same database, without the server in between
-	pool     *postgres.DB  // the pool of the server
+	pool     *postgres.DB  // the pool of the server, shared like the database
 	verifier *auth.Verifier
 	key      string // API key of the client; "" sends none
 	log      *logBuffer
+	// suffix ends the names of the accounts of a test that shares its database; "" means that
+	// the database is its own.
+	suffix string
 	// replica lets the client read on a standby; nil except on the engine
 	// [pgtest.Replica].
 	replica *replicaReads
 }
 
-// start starts a server. Its client has an admin key.
+// start starts a server on the database that the tests of this process share. Its client has
+// an admin key of an account of its own.
+//
+// A test needs [startAlone] if it could notice other tests or disturb them: if it locks tables,
+// waits for statements that wait, reads rows of all accounts, knows ids in advance, changes the
+// schema, sweeps, cuts connections, or closes or counts connections of the server.
 func start(t testing.TB) *petstore {
+	t.Helper()
+	on, err := sharedConns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startWith(t, on, " "+rand.Text())
+}
+
+// startAlone starts a server on a database of its own.
+func startAlone(t testing.TB) *petstore {
 	t.Helper()
 	return startOn(t, pgtest.New(t))
 }
 
-// startOn starts a server on a database that may already have another server.
+// startOn starts a server on a database of its test that may already have another server.
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
-	const maxConns = 12 // as a server has at least by default
-	pool, err := postgres.Open(t.Context(), database.URL, maxConns)
+	pool, err := openPool(database, maxConns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	p := &petstore{t: t, dbURL: database.URL, direct: database.DirectURL, db: database.Pool, pool: pool, verifier: auth.NewVerifier(db.New(pool), db.New(pool.Writing())), log: &logBuffer{}}
-	p.replica = openReplica(t, database, pool)
+	return startWith(t, conns{database, pool, shareReplica(t, database, pool)}, "")
+}
+
+// mustBeAlone fails the test unless its database is its own.
+func (p *petstore) mustBeAlone() {
+	p.t.Helper()
+	if p.suffix != "" {
+		p.t.Fatal("this test must use startAlone instead of start")
+	}
+}
+
+// conns are the connections of a server.
+type conns struct {
+	database *pgtest.Database
+	pool     *postgres.DB
+	replica  *replicaReads
+}
+
+// sharedConns opens the connections of the servers of [start], once in this process.
+var sharedConns = sync.OnceValues(func() (on conns, err error) {
+	if on.database, err = pgtest.Shared(); err == nil {
+		on.pool, err = openPool(on.database, maxConns*parallel)
+	}
+	if err == nil {
+		on.replica, err = openReplica(on.database, on.pool)
+	}
+	if err == nil {
+		closeShared = func() {
+			on.replica.close()
+			on.pool.Close()
+		}
+	}
+	return on, err
+})
+
+// closeShared closes the connections of sharedConns.
+var closeShared = func() {}
+
+// openPool opens the pool of a server. Its context is not the one of a test, which ends
+// before the pool closes.
+func openPool(database *pgtest.Database, maxConns int) (*postgres.DB, error) {
+	return postgres.Open(context.Background(), database.URL, maxConns)
+}
+
+// startWith starts a server and creates the account of its client.
+func startWith(t testing.TB, on conns, suffix string) *petstore {
+	t.Helper()
+	p := &petstore{
+		t: t, dbURL: on.database.URL, direct: on.database.DirectURL, db: on.database.Pool,
+		pool: on.pool, verifier: auth.NewVerifier(db.New(on.pool), db.New(on.pool.Writing())),
+		log: &logBuffer{}, suffix: suffix, replica: on.replica,
+	}
 	p.key = p.newKey("tester", auth.Admin)
 	p.watchLog()
 	return p.with(func(*api.Options) {})
@@ -138,11 +210,14 @@ func searchResponse(t testing.TB, request *http.Request, received *http.Response
 	}
 }
 
+// named returns the name of an account of the test.
+func (p *petstore) named(account string) string { return account + p.suffix }
+
 // newKey creates an API key for the account with this name.
 func (p *petstore) newKey(account string, scope auth.Scope) string {
 	p.t.Helper()
 	queries := db.New(p.db)
-	owner, err := stores.Ensure(p.t.Context(), queries, account)
+	owner, err := stores.Ensure(p.t.Context(), queries, p.named(account))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -156,7 +231,7 @@ func (p *petstore) newKey(account string, scope auth.Scope) string {
 // accountID returns the id of the account "tester".
 func (p *petstore) accountID() (id int64) {
 	p.t.Helper()
-	account, err := db.New(p.db).AccountGetByName(p.t.Context(), "tester")
+	account, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named("tester"))
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestBuyersOnCitus(t *testing.T) {
 func TestShardMovesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const clients, accounts, moves = 16, 8, 4
-	p := start(t)
+	p := startAlone(t)
 	tenants := make([]tenant, accounts)
 	for i := range tenants {
 		tenants[i] = p.tenant(fmt.Sprint("moved ", i))

@@ -19,7 +19,6 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
@@ -29,7 +28,7 @@ import (
 func TestConcurrentOrders(t *testing.T) {
 	t.Parallel()
 	const buyers = 40
-	s := start(t).stage(on("available", buyers*buyers))
+	s := startAlone(t).stage(on("available", buyers*buyers))
 	begin := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 	responses := make([]*response, buyers)
 	s.heldUp(1, func(int) error { // the first one delays the others
@@ -149,21 +148,21 @@ type turnstile struct {
 func newTurnstile(t *testing.T, names string) *turnstile {
 	t.Helper()
 	const maxConns, maxStatements = 8, 1000
-	database := pgtest.New(t)
 	s := &turnstile{
-		queries: regexp.MustCompile(`^-- name: (` + names + `) `),
-		metrics: telemetry.NewMetrics(),
-		arrived: make(chan struct{}, maxStatements),
-		open:    make(chan struct{}),
+		petstore: start(t),
+		queries:  regexp.MustCompile(`^-- name: (` + names + `) `),
+		metrics:  telemetry.NewMetrics(),
+		arrived:  make(chan struct{}, maxStatements),
+		open:     make(chan struct{}),
 	}
 	s.pass = sync.OnceFunc(func() { close(s.open) })
-	pool, err := postgres.Open(t.Context(), database.URL, maxConns, s)
+	pool, err := postgres.Open(t.Context(), s.dbURL, maxConns, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
 	t.Cleanup(s.pass)
-	s.petstore = startOn(t, database).with(func(o *api.Options) { o.DB, o.Metrics = pool, s.metrics })
+	s.petstore = s.with(func(o *api.Options) { o.DB, o.Metrics = pool, s.metrics })
 	return s
 }
 
@@ -288,24 +287,25 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 	for _, test := range []struct {
 		name, queries string
 		parallel      int // limit of concurrent statements
-		ask           func(p *petstore, i int) (*response, error)
+		ask           func(p *petstore, i int, pets []int64) (*response, error)
 	}{
-		{"single pets", "PetGetMany", 3, func(p *petstore, i int) (*response, error) {
-			return p.try("GET", fmt.Sprintf("/pets/%d", 1001+i%pets), nil)
+		{"single pets", "PetGetMany", 3, func(p *petstore, i int, pets []int64) (*response, error) {
+			return p.try("GET", fmt.Sprintf("/pets/%d", pets[i%len(pets)]), nil)
 		}},
-		{"a page", "PetList", 3, func(p *petstore, _ int) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }},
-		{"the count of pages", "PetCount", 1, func(p *petstore, i int) (*response, error) {
+		{"a page", "PetList", 3, func(p *petstore, _ int, _ []int64) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }},
+		{"the count of pages", "PetCount", 1, func(p *petstore, i int, _ []int64) (*response, error) {
 			return p.try("GET", fmt.Sprintf("/pets?limit=%d&sort=%s", 1+i, []string{"id", "-name"}[i%2]), nil, "Prefer", "count=exact")
 		}},
-		{"orders of a pet", "OrdersInsert", 1, func(p *petstore, _ int) (*response, error) {
-			return p.try("POST", "/store/orders", object{"petId": 1001})
+		{"orders of a pet", "OrdersInsert", 1, func(p *petstore, _ int, pets []int64) (*response, error) {
+			return p.try("POST", "/store/orders", object{"petId": pets[0]})
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newTurnstile(t, test.queries)
-			for i := range pets {
-				s.newPet(fmt.Sprint("Pet ", i), requests)
+			ids := make([]int64, pets)
+			for i := range ids {
+				ids[i] = s.newPet(fmt.Sprint("Pet ", i), requests)
 			}
 			atOnce(t, requests+1, func(i int) error {
 				if i == requests {
@@ -313,7 +313,7 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 					s.pass()
 					return nil
 				}
-				resp, err := test.ask(s.petstore, i)
+				resp, err := test.ask(s.petstore, i, ids)
 				if err == nil && resp.status >= 300 {
 					err = fmt.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
 				}
@@ -370,12 +370,12 @@ func TestListsDoNotShareCounts(t *testing.T) {
 // backend.
 func TestHangingReadBlocksNoOther(t *testing.T) {
 	t.Parallel()
-	for target, query := range map[string]string{"/pets/1001": "PetGetMany", "/pets?limit=1": "PetList"} {
+	for target, query := range map[string]string{"/pets/%d": "PetGetMany", "/pets?limit=1&id=%d": "PetList"} {
 		t.Run(query, func(t *testing.T) {
 			t.Parallel()
 			s := newTurnstile(t, query)
 			s.first = true
-			s.newPet("one", 1)
+			target := fmt.Sprintf(target, s.newPet("one", 1))
 			atOnce(t, 2, func(i int) error {
 				if i == 0 { // hangs until the others have their responses
 					resp, err := s.try("GET", target, nil)

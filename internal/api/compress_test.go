@@ -75,7 +75,7 @@ func TestAcceptEncoding(t *testing.T) {
 // content.
 func TestCompressedLists(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	const atMost = 1023
 	size := len(p.post("/categories", object{"name": "a", "description": "d"}).want(201).body) + len("[]")
 	small := p.do("PATCH", "/categories/1001", object{"description": strings.Repeat("d", atMost-size+1)})

@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
+	"petstore/internal/pgtest"
 )
 
 // contract checks every exchange of every test in this package against
@@ -173,8 +176,20 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// parallel is the number of tests that run at the same time.
+var parallel = 2 * runtime.GOMAXPROCS(0)
+
 func TestMain(m *testing.M) {
+	// Many tests wait for time to pass. The flag of the command line comes first.
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+		panic(err) // go test has this flag
+	}
 	code := m.Run()
+	closeShared()
+	if err := pgtest.LeaveShared(code != 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	// A partial run sees only some of the responses.
 	if whole := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.fuzz").Value.String() == ""; whole && code == 0 {
 		if missing := theContract().unseen(); len(missing) > 0 {

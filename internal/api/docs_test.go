@@ -227,7 +227,7 @@ func TestEventsPage(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
 	const limit = 72
-	p := start(t)
+	p := startAlone(t)
 	sources := map[string]string{"cURL": "set -eu -o pipefail\n"}
 	for _, match := range regexp.MustCompile(`(?s)<code data-run="(\w+)">(.*?)</code>`).FindAllStringSubmatch(string(p.get("/docs/events").want(200).body), -1) {
 		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
@@ -241,7 +241,7 @@ func TestEventsPage(t *testing.T) {
 	}
 	t.Run("cURL", func(t *testing.T) {
 		t.Parallel()
-		p := start(t)
+		p := startAlone(t)
 		output, err := sample{Lang: "cURL", Source: sources["cURL"]}.run(t, p.url, p.key)
 		if err != nil {
 			t.Fatalf("%v%s", err, output)
@@ -257,7 +257,7 @@ func TestEventsPage(t *testing.T) {
 	} {
 		t.Run(follower.name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t)
+			p := startAlone(t)
 			p.post("/categories", object{"name": "Dogs"}).want(201)
 			program := p.follow(follower.program, follower.prefix+sources[follower.name])
 			program.expect(follower.ready)

@@ -110,7 +110,9 @@ func (p *petstore) withoutStandby() (back func()) {
 // until waits for a condition and fails the test after ten seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !so(); {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !so(); <-poll.C {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("not within 10 s: %s", what)
 		}
@@ -185,7 +187,7 @@ func TestResetTwiceWaitsForTheStandby(t *testing.T) {
 func TestLostTransactionIsRetriedInOnePlace(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "a trigger on a worker cannot count in a sequence of the coordinator")
-	p := start(t)
+	p := startAlone(t)
 	pet := p.newPet("Rex", 10)
 	for _, sql := range []string{
 		"CREATE SEQUENCE attempts",

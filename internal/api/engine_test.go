@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,6 +23,8 @@ import (
 // response had. Before the first one, it has consistency=eventual.
 type replicaReads struct {
 	replicas *postgres.Replicas
+	stop     func()
+	polls    sync.WaitGroup
 
 	mu    sync.Mutex
 	token string
@@ -35,50 +38,69 @@ const leastShare = 0.7
 // The reads of all tests so far that allow the standby, and those that it served.
 var readsAllowed, readsOfStandby atomic.Uint64
 
-// readersOf has the replicaReads of each database, because servers on one database share
-// the tokens.
+// readersOf has the replicaReads of each database of a test, because servers on one database
+// share the tokens.
 var readersOf sync.Map // of *replicaReads by *pgtest.Database
 
-// openReplica returns the replicaReads of a database; nil: it has no standby.
-func openReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB) *replicaReads {
+// shareReplica is openReplica for servers on one database, until the test ends.
+func shareReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB) *replicaReads {
 	t.Helper()
-	if database.ReplicaURL == "" {
-		return nil
-	}
 	if known, ok := readersOf.Load(database); ok {
 		return known.(*replicaReads) //nolint:forcetypeassert // all are
 	}
-	const maxConns, maxLag = 8, time.Minute
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{database.ReplicaURL},
-		postgres.ReplicaOptions{MaxConns: maxConns, MaxLag: maxLag, Log: slog.New(slog.DiscardHandler)})
+	r, err := openReplica(database, primary)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var polls sync.WaitGroup
-	polls.Go(func() { replicas.Run(ctx) })
-	r := &replicaReads{replicas: replicas}
 	readersOf.Store(database, r)
 	t.Cleanup(func() {
 		readersOf.Delete(database)
-		cancel()
-		polls.Wait()
-		replicas.Close()
-		for _, reason := range postgres.ReadReasons() {
-			if reason != postgres.ReadByDefault {
-				readsAllowed.Add(replicas.Reads(reason))
-			}
-		}
-		readsOfStandby.Add(replicas.Reads(postgres.ReadFresh))
+		r.close()
 	})
+	return r
+}
+
+// openReplica returns the replicaReads of a database; nil: it has no standby.
+func openReplica(database *pgtest.Database, primary *postgres.DB) (*replicaReads, error) {
+	if database.ReplicaURL == "" {
+		return nil, nil
+	}
+	const maxConns, maxLag, patience = 8, time.Minute, 30 * time.Second
+	ctx, cancel := context.WithCancel(context.Background()) // until close
+	replicas, err := postgres.OpenReplicas(ctx, primary, []string{database.ReplicaURL},
+		postgres.ReplicaOptions{MaxConns: maxConns, MaxLag: maxLag, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	r := &replicaReads{replicas: replicas, stop: cancel}
+	r.polls.Go(func() { replicas.Run(ctx) })
+	late := time.After(patience)
 	for poll := time.NewTicker(time.Millisecond); !replicas.Status(0).InRotation; {
 		select {
 		case <-poll.C:
-		case <-t.Context().Done():
-			t.Fatal("the standby is not in rotation")
+		case <-late:
+			r.close()
+			return nil, errors.New("the standby is not in rotation")
 		}
 	}
-	return r
+	return r, nil
+}
+
+// close closes the connections to the standby.
+func (r *replicaReads) close() {
+	if r == nil {
+		return
+	}
+	r.stop()
+	r.polls.Wait()
+	r.replicas.Close()
+	for _, reason := range postgres.ReadReasons() {
+		if reason != postgres.ReadByDefault {
+			readsAllowed.Add(r.replicas.Reads(reason))
+		}
+	}
+	readsOfStandby.Add(r.replicas.Reads(postgres.ReadFresh))
 }
 
 // readingPrimary returns the same server with a client that allows no standby. It is for
@@ -89,9 +111,9 @@ func (p *petstore) readingPrimary() *petstore {
 	return &other
 }
 
-// startAlone starts a server that knows no standby, for tests of what only such a server
-// does.
-func startAlone(t testing.TB) *petstore {
+// startWithoutStandby starts a server that knows no standby, for tests of what only such a
+// server does.
+func startWithoutStandby(t testing.TB) *petstore {
 	t.Helper()
 	database := *pgtest.New(t)
 	database.ReplicaURL = ""

@@ -225,7 +225,7 @@ func swapCase(text string) string {
 
 func TestIfNoneMatch(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	message := p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
 	for _, target := range []string{"/pets/1001", "/categories/1001", "/store/orders/1001", "/store/inventory/1001", message} {
@@ -338,7 +338,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 // first, on reads too, and only "*" matches a resource without a tag.
 func TestPreconditionsOfEveryOperation(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	var covered, routed []string
 	for _, operation := range p.everyOperation() {
 		covered = append(covered, operation.route)
@@ -471,6 +471,7 @@ func (p *petstore) conditionalWrites() []conditionalWrite {
 // everything dumps all tables that the API can change.
 func (p *petstore) everything() (dump string) {
 	p.t.Helper()
+	p.mustBeAlone()
 	err := p.db.QueryRow(p.t.Context(), `
 		SELECT concat_ws(E'\n',
 			(SELECT string_agg(pets::text, E'\n' ORDER BY id) FROM pets),
@@ -490,7 +491,7 @@ func TestIfMatch(t *testing.T) {
 	t.Parallel()
 	t.Run("does not hold", func(t *testing.T) {
 		t.Parallel()
-		p := start(t)
+		p := startAlone(t)
 		writes := p.conditionalWrites()
 		before := p.everything()
 		for _, write := range writes {
@@ -506,7 +507,7 @@ func TestIfMatch(t *testing.T) {
 	})
 	t.Run("holds", func(t *testing.T) {
 		t.Parallel()
-		p := start(t)
+		p := startAlone(t)
 		for i, condition := range conditions(otherTag) {
 			if !condition.strong {
 				continue
@@ -552,7 +553,7 @@ func TestIfMatchSeesOrders(t *testing.T) {
 // 422 and 409.
 func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.stage(on("sold", 5, 1, 2))
 	s.run(completing(1)).want(200)
 	p.newCategory("taken")
@@ -598,7 +599,7 @@ func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 func TestRaceForOneTag(t *testing.T) {
 	t.Parallel()
 	const clients, heldUp, rounds = 20, 6, 4
-	p := start(t)
+	p := startAlone(t)
 	for _, race := range []struct {
 		name   string
 		method string
@@ -649,7 +650,7 @@ func TestRaceForOneTag(t *testing.T) {
 // that the client has not seen.
 func TestRaceOfIfMatchAndOrder(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	ends := map[string]int{}
 	for round := range 20 {
 		s := p.stage(on("available", 5))

@@ -55,7 +55,7 @@ func (p *petstore) feed(target string) (all []feedEvent, next string) {
 // TestEvents performs one change after the other, and compares the events of each.
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	_, next := p.feed("/events")
 	if next != "/events?after=evt_0_00000000" {
 		t.Errorf("an empty feed: %s", next)

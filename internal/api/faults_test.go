@@ -141,7 +141,7 @@ func (r *response) wantUnavailable() {
 // keys.
 func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
-	p := start(t).readingPrimary()
+	p := startAlone(t).readingPrimary()
 	p.oneOfEach()
 	p.get("/pets").want(200)
 	p.pool.Close()
@@ -161,7 +161,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 // a lock or a connection. Afterwards the data is unchanged and the operations work.
 func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
-	p := start(t).readingPrimary()
+	p := startAlone(t).readingPrimary()
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "webhooks", "webhook_deliveries"}
 	before := p.contents(tables)
@@ -207,6 +207,7 @@ func TestDatabaseSlow(t *testing.T) {
 // contents returns every row of the tables as text.
 func (p *petstore) contents(tables []string) map[string][]string {
 	p.t.Helper()
+	p.mustBeAlone()
 	all := map[string][]string{}
 	for _, table := range tables {
 		var rows []string
@@ -222,7 +223,7 @@ func (p *petstore) contents(tables []string) map[string][]string {
 // succeed or return 503, and soon all succeed again.
 func TestConnectionsCut(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	for range 5 {
 		p.get("/pets").want(200)
@@ -245,6 +246,7 @@ func TestConnectionsCut(t *testing.T) {
 // allows no standby, because the lock may not be there yet.
 func (p *petstore) lockTable(table string, waiting int, begin func()) (release func()) {
 	p.t.Helper()
+	p.mustBeAlone()
 	if p.replica != nil {
 		p.replica = nil
 	}
@@ -265,6 +267,7 @@ func (p *petstore) lockTable(table string, waiting int, begin func()) (release f
 // waiting counts the statements of the server that wait for a lock.
 func (p *petstore) waiting() (count int) {
 	p.t.Helper()
+	p.mustBeAlone()
 	if err := p.db.QueryRow(p.t.Context(), `SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'petstore' AND wait_event_type = 'Lock'`).Scan(&count); err != nil {
 		p.t.Fatal(err)
@@ -276,7 +279,7 @@ func (p *petstore) waiting() (count int) {
 // not repeat a write, because the write may have taken effect.
 func TestConnectionLost(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	var read, write *response
 	var group sync.WaitGroup
@@ -299,7 +302,7 @@ func TestConnectionLost(t *testing.T) {
 // error.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
-	p := start(t).readingPrimary()
+	p := startAlone(t).readingPrimary()
 	p.oneOfEach()
 	const id = "left-alone"
 	leaving, leave := context.WithCancel(t.Context())
@@ -332,7 +335,7 @@ func TestClientLeaves(t *testing.T) {
 // the client.
 func TestDatabaseErrorsAreHidden(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	if _, err := p.db.Exec(t.Context(), "DROP TABLE categories, pets, inventory, orders, messages, signing_keys, accounts, api_keys, events, webhooks, webhook_deliveries CASCADE"); err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	}
 	t.Cleanup(away.Close)
 	clock := &stoppedClock{}
-	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
+	p := startAlone(t).with(func(o *api.Options) { o.Now = clock.now })
 	gone := map[string]string{"database": "unavailable", "schema": "unknown", "partitions": "unknown", "shutdown": "ok"}
 
 	rejected := p.with(func(o *api.Options) { o.DB, o.Verifier = away, auth.NewVerifier(db.New(away), db.New(away.Writing())) })
@@ -171,6 +171,7 @@ func TestOlderSchema(t *testing.T) {
 // dropPartitions drops all partitions of events.
 func (p *petstore) dropPartitions() {
 	p.t.Helper()
+	p.mustBeAlone()
 	_, err := p.db.Exec(p.t.Context(), "DO $$ DECLARE part regclass; BEGIN FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || part; END LOOP; END $$")
 	if err != nil {
 		p.t.Fatal(err)
@@ -182,7 +183,7 @@ func (p *petstore) dropPartitions() {
 func TestMissingPartitions(t *testing.T) {
 	t.Parallel()
 	clock := &stoppedClock{}
-	p := start(t).with(func(o *api.Options) { o.Now = clock.now })
+	p := startAlone(t).with(func(o *api.Options) { o.Now = clock.now })
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "missing", "shutdown": "ok"}
 	pet := p.newPet("Rex", 10)
 	made := decode[sandbox](p.post("/sandboxes", object{}).want(201))
@@ -224,7 +225,7 @@ func TestMissingPartitions(t *testing.T) {
 // are missing, and not that the database does not respond.
 func TestSlowMaintenance(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.dropPartitions()
 	const slow = `CREATE OR REPLACE FUNCTION maintain_events() RETURNS int LANGUAGE sql AS $$ SELECT 0 FROM pg_sleep(60) $$`
 	if _, err := p.db.Exec(t.Context(), slow); err != nil {

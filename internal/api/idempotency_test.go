@@ -54,6 +54,7 @@ func (r *response) wantFresh(status int) *response {
 // count counts the rows of a table.
 func (p *petstore) count(table string) (rows int) {
 	p.t.Helper()
+	p.mustBeAlone()
 	if err := p.db.QueryRow(p.t.Context(), "SELECT count(*) FROM "+table).Scan(&rows); err != nil {
 		p.t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestReplay(t *testing.T) {
 // key, also within an account.
 func TestIdempotencyKeysBelongToAnAPIKey(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	body := object{"message": "hello"}
 	first := p.under("x", "/messages", body).wantFresh(202)
 	p.as(p.newKey("tester", auth.Write)).under("x", "/messages", body).wantFresh(202)
@@ -150,7 +151,7 @@ func TestErrorsFreeTheKey(t *testing.T) {
 // rolled back.
 func TestUnavailabilityFreesTheKey(t *testing.T) {
 	t.Parallel()
-	s := start(t).stage(on("available", 5))
+	s := startAlone(t).stage(on("available", 5))
 	tx, err := s.db.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), "LOCK TABLE idempotency_keys IN SHARE MODE") // the server cannot store a response
@@ -201,7 +202,7 @@ func TestReplayInTheOrderOfChecks(t *testing.T) {
 // parameters and before the body.
 func TestInvalidIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	all := p.creations()
 	before := p.everything()
 	for _, one := range all {
@@ -229,7 +230,7 @@ func TestInvalidIdempotencyKey(t *testing.T) {
 // TestIdempotencyKeyIsForPOST: other methods ignore the header.
 func TestIdempotencyKeyIsForPOST(t *testing.T) {
 	t.Parallel()
-	s := start(t).stage(on("available", 5, 1, 2))
+	s := startAlone(t).stage(on("available", 5, 1, 2))
 	for _, values := range [][]string{{"x"}, {""}, {"a b"}, {"x", "y"}} {
 		for i, request := range []struct{ method, target, body string }{
 			{"GET", s.petPath(), ""},
@@ -279,7 +280,7 @@ func (p *petstore) holding(key string, happen func()) {
 // keyID returns the id of the first API key.
 func (p *petstore) keyID() (id int64) {
 	p.t.Helper()
-	if err := p.db.QueryRow(p.t.Context(), "SELECT min(id) FROM api_keys").Scan(&id); err != nil {
+	if err := p.db.QueryRow(p.t.Context(), "SELECT min(id) FROM api_keys WHERE account_id = $1", p.accountID()).Scan(&id); err != nil {
 		p.t.Fatal(err)
 	}
 	return id
@@ -289,7 +290,7 @@ func (p *petstore) keyID() (id int64) {
 // not wait for it.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	another := p.as(p.newKey("another", auth.Write))
 	for _, one := range p.creations() {
 		before := p.count(one.table)
@@ -318,7 +319,7 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 // Idempotency-Key takes the lock of its store, its sandboxes, its keys or its sweep.
 func TestIdempotencyKeyIsNoOtherLock(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	id := decode[struct{ APIKey apiKey }](p.get("/account").want(200)).APIKey.ID
 	p.exec("INSERT INTO accounts (id, name) VALUES ($1, 'with the id of the key') ON CONFLICT DO NOTHING", id)
 	p.exec("INSERT INTO account_state (account_id) VALUES ($1) ON CONFLICT DO NOTHING", id)
@@ -384,7 +385,7 @@ func TestRaceForOneIdempotencyKey(t *testing.T) {
 func TestConcurrentIdempotencyKeys(t *testing.T) {
 	t.Parallel()
 	const strangers = 40
-	s := start(t).stage(on("available", strangers))
+	s := startAlone(t).stage(on("available", strangers))
 	atOnce(t, strangers, func(i int) error {
 		resp, err := s.try("POST", "/store/orders", object{"petId": s.pet}, "Idempotency-Key", fmt.Sprint("stranger-", i))
 		if err == nil && resp.status != 201 {
@@ -400,6 +401,7 @@ func TestConcurrentIdempotencyKeys(t *testing.T) {
 // age makes all stored responses older.
 func (p *petstore) age(by time.Duration) {
 	p.t.Helper()
+	p.mustBeAlone()
 	// Citus rejects "created_at - interval", which depends on the time zone.
 	if _, err := p.db.Exec(p.t.Context(), "UPDATE idempotency_keys SET created_at = to_timestamp(extract(epoch FROM created_at - to_timestamp(0))::float8 - $1)", by.Seconds()); err != nil {
 		p.t.Fatal(err)
@@ -408,7 +410,7 @@ func (p *petstore) age(by time.Duration) {
 
 func TestIdempotencyKeyExpires(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hello, bye := object{"message": "hello"}, object{"message": "good bye"}
 	first := p.under("x", "/messages", hello).wantFresh(202)
 	p.age(24*time.Hour - time.Minute)
@@ -440,7 +442,7 @@ func (p *petstore) expire(responses int) {
 
 func TestSweepOfExpiredKeys(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	fresh := p.under("x", "/messages", object{"message": "hello"}).wantFresh(202)
 
 	t.Run("in batches", func(t *testing.T) {
@@ -498,7 +500,7 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 // TestSweepWithoutADatabase: a failing sweep logs a warning and retries later.
 func TestSweepWithoutADatabase(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.pool.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -519,7 +521,7 @@ func TestSweepWithoutADatabase(t *testing.T) {
 // serve has already logged that the schema is behind.
 func TestSweepBeforeTheSchema(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 4)
 	if err != nil {
 		t.Fatal(err)
@@ -554,7 +556,7 @@ func (p *petstore) withoutWriters() *petstore {
 // reads.
 func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
-	p := start(t).withoutWriters()
+	p := startAlone(t).withoutWriters()
 	p.server.Sweep(t.Context())
 	if got := p.pool.CanceledWrites(); got != 1 {
 		t.Errorf("%d writes did not get a connection, want 1, the sweep", got)

@@ -139,7 +139,7 @@ func TestInventorySummary(t *testing.T) {
 func TestOrdersUpdateInventoryHOT(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "the workers count updates")
-	p := start(t)
+	p := startAlone(t)
 	petID := p.newPet("Rex", 1000)
 	tx, err := p.db.Begin(t.Context())
 	if err != nil {

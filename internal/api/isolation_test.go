@@ -45,7 +45,7 @@ type tenant struct {
 func (p *petstore) tenant(name string) tenant {
 	p.t.Helper()
 	key := p.newKey(name, auth.Admin)
-	owner, err := db.New(p.db).AccountGetByName(p.t.Context(), name)
+	owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -129,6 +129,7 @@ func withIDs(t testing.TB, path string, ids map[string]string) string {
 // rows returns all rows of the database as text, by table.
 func (p *petstore) rows() map[string][]string {
 	p.t.Helper()
+	p.mustBeAlone()
 	return p.rowsWhere("", "TRUE")
 }
 
@@ -203,8 +204,9 @@ func (p *petstore) wantRows(before map[string][]string) {
 	}
 }
 
-// eachPair runs a subtest for each pair of an owner and a client of another store.
-func eachPair(t *testing.T, test func(t *testing.T, owner, other tenant)) {
+// eachPair runs a subtest for each pair of an owner and a client of another store, on a server
+// that start or startAlone starts.
+func eachPair(t *testing.T, start func(testing.TB) *petstore, test func(t *testing.T, owner, other tenant)) {
 	t.Helper()
 	for name, pair := range map[string]func(p *petstore) (owner, other tenant){
 		"two accounts": func(p *petstore) (owner, other tenant) {
@@ -235,7 +237,7 @@ func eachPair(t *testing.T, test func(t *testing.T, owner, other tenant)) {
 // an id that no account has, and changes nothing.
 func TestIDsOfOtherAccounts(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
+	eachPair(t, startAlone, func(t *testing.T, owner, other tenant) {
 		t.Helper()
 		before := other.rows()
 		for _, o := range operations() {
@@ -263,7 +265,7 @@ func TestIDsOfOtherAccounts(t *testing.T) {
 // account.
 func TestReferencesToOtherAccounts(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
+	eachPair(t, startAlone, func(t *testing.T, owner, other tenant) {
 		t.Helper()
 		before := other.rows()
 		for _, test := range []struct {
@@ -347,7 +349,7 @@ func (a tenant) wantCursorRejected(target string, other tenant) {
 // cursors have only the rows of the account.
 func TestListsOfOtherAccounts(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
+	eachPair(t, start, func(t *testing.T, owner, other tenant) {
 		t.Helper()
 		for _, target := range listTargets() {
 			theirs, own := owner.items(target), other.items(target)
@@ -385,7 +387,7 @@ func TestListsOfOtherAccounts(t *testing.T) {
 // accounts names two requests.
 func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
+	eachPair(t, start, func(t *testing.T, owner, other tenant) {
 		t.Helper()
 		for _, test := range []struct {
 			target    string
@@ -416,7 +418,7 @@ func TestIdempotencyKeysOfOtherAccounts(t *testing.T) {
 // account only.
 func TestNamesOfOtherAccounts(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(t *testing.T, owner, other tenant) {
+	eachPair(t, start, func(t *testing.T, owner, other tenant) {
 		t.Helper()
 		for _, p := range []tenant{owner, other} {
 			p.post("/categories", object{"name": "Dogs"}).want(201)
@@ -434,7 +436,7 @@ func (p *petstore) sampleTenants(number int) []tenant {
 	for i := range all {
 		name := fmt.Sprint("account ", i)
 		key := p.newKey(name, auth.Admin)
-		owner, err := db.New(p.db).AccountGetByName(p.t.Context(), name)
+		owner, err := db.New(p.db).AccountGetByName(p.t.Context(), p.named(name))
 		if err == nil {
 			err = pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
 				return samples.Fill(p.t.Context(), db.New(tx), owner.ID, pets, nil)
@@ -460,7 +462,7 @@ func (p *petstore) sampleTenants(number int) []tenant {
 func TestSameIDsInTwoAccounts(t *testing.T) {
 	t.Parallel()
 	const ids = 12
-	tenants := start(t).sampleTenants(2)
+	tenants := startAlone(t).sampleTenants(2)
 	one, other := tenants[0], tenants[1]
 	before, changed := one.rowsOf(one.account), other.rowsOf(other.account)
 	for target, body := range map[string]object{
@@ -497,7 +499,7 @@ func TestSameIDsInTwoAccounts(t *testing.T) {
 // its account and in other sandboxes, whose rows have the same ids.
 func TestOperationsOnOneSandbox(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	account := p.sampleTenants(1)[0]
 	var sandboxes []tenant
 	for range 2 {

@@ -219,7 +219,7 @@ func TestAccountLimit(t *testing.T) {
 // and others do not.
 func TestRateLimitOnEveryResponse(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	tag := p.get("/categories/1001").etag()
 	reader := p.newKey("tester", auth.Read)
@@ -267,7 +267,7 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 // TestEveryOperationIsLimited: a limited request has no effect.
 func TestEveryOperationIsLimited(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
 	before := p.contents(tables)
@@ -556,7 +556,7 @@ func (r *response) wantRejected(status int, code string) {
 func TestPlacesInProgress(t *testing.T) {
 	t.Parallel()
 	const places = 4
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	keys := make([]string, places+1)
 	for i := range keys {
@@ -606,7 +606,7 @@ func TestPlacesInProgress(t *testing.T) {
 // TestLimitsAreCounted checks that the metric of rejected requests names the limit.
 func TestLimitsAreCounted(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	keys := []string{p.newKey("tester", auth.Read), p.newKey("tester", auth.Read)}
 	metrics := telemetry.NewMetrics()
 	counted := func(o *api.Options) { o.Metrics = metrics }
@@ -651,7 +651,7 @@ func TestLimitsAreCounted(t *testing.T) {
 func family(t *testing.T) (all []*petstore, another string) {
 	t.Helper()
 	const sandboxes = 3
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	all = []*petstore{p}
 	for range sandboxes {
@@ -824,27 +824,35 @@ func TestPlacesAreReleased(t *testing.T) {
 	}
 }
 
-// wantClosing sends the beginning of a request and fails the test unless the
-// response has this status and the server closes the connection.
+// wantClosing fails the test unless checkClosing succeeds.
 func (p *petstore) wantClosing(text string, status int) {
 	p.t.Helper()
+	if err := p.checkClosing(text, status); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// checkClosing sends the beginning of a request. The error says that the response has another
+// status, or that the server does not close the connection.
+func (p *petstore) checkClosing(text string, status int) error {
 	dialer := net.Dialer{}
 	conn, err := dialer.DialContext(p.t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
 	if err != nil {
-		p.t.Fatal(err)
+		return err
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn, text); err != nil {
-		p.t.Fatal(err)
+		return err
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		p.t.Fatal(err)
+		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != status || !response.Close {
-		p.t.Errorf("status %d, want %d; Connection: close is %t", response.StatusCode, status, response.Close)
+		return fmt.Errorf("status %d, want %d; Connection: close is %t", response.StatusCode, status, response.Close)
 	}
+	return nil
 }
 
 // TestDeclaredBodyTooLarge checks that the server rejects a Content-Length over the
@@ -884,31 +892,34 @@ func TestFailedBody(t *testing.T) {
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	for what, test := range map[string]struct {
-		request, key string
-		status       int
+	tests := []struct {
+		what, request, key string
+		status             int
 	}{
-		"no key":                  {"POST /pets", "", 401},
-		"an unknown route":        {"POST /nothing", "", 404},
-		"a method without a body": {"GET /livez", "", 200},
-		"an invalid parameter":    {"PATCH /pets/0", p.key, 400},
-		"a list":                  {"GET /pets", p.key, 200},
-	} {
-		for how, framing := range map[string]string{"with a length": "Content-Length: 20", "chunked": "Transfer-Encoding: chunked"} {
-			t.Run(what+" "+how, func(t *testing.T) {
-				t.Parallel()
-				p.in(t).wantClosing(test.request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+test.key+
-					"\r\nContent-Type: application/json\r\n"+framing+"\r\n\r\n", test.status)
-			})
-		}
+		{"no key", "POST /pets", "", 401},
+		{"an unknown route", "POST /nothing", "", 404},
+		{"a method without a body", "GET /livez", "", 200},
+		{"an invalid parameter", "PATCH /pets/0", p.key, 400},
+		{"a list", "GET /pets", p.key, 200},
 	}
+	framings := []string{"Content-Length: 20", "Transfer-Encoding: chunked"}
+	// Together, because each response takes a second: the server waits for more of the body.
+	atOnce(t, len(tests)*len(framings), func(i int) error {
+		test, framing := tests[i/len(framings)], framings[i%len(framings)]
+		err := p.checkClosing(test.request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+test.key+
+			"\r\nContent-Type: application/json\r\n"+framing+"\r\n\r\n", test.status)
+		if err != nil {
+			err = fmt.Errorf("%s, %s: %w", test.what, framing, err)
+		}
+		return err
+	})
 }
 
 // TestBodyTooSlow checks that a body that does not arrive within ReadTimeout is
 // 408, that the request has no effect, and that the connection is closed.
 func TestBodyTooSlow(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
 	before := p.contents(tables)
@@ -954,7 +965,7 @@ func TestBodyTooSlow(t *testing.T) {
 // of a sandbox cost ten requests each. An account can run one count or summary at a time.
 func TestExpensiveRequests(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.oneOfEach()
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
 	const policy = `"key";q=12;w=12`
@@ -1067,7 +1078,7 @@ func (p *petstore) withSession(name, value string) *petstore {
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second
-	p := start(t).with(func(o *api.Options) { o.RequestTimeout = timeout })
+	p := startAlone(t).with(func(o *api.Options) { o.RequestTimeout = timeout })
 	server := httptest.NewUnstartedServer(p.server)
 	server.Config.WriteTimeout = timeout * 3 / 2
 	server.Start()
@@ -1116,7 +1127,7 @@ func TestSlowBody(t *testing.T) {
 func TestTimeLimits(t *testing.T) {
 	t.Parallel()
 	const short = 100 * time.Millisecond
-	p := start(t).readingPrimary()
+	p := startAlone(t).readingPrimary()
 	shortRequest := p.with(func(o *api.Options) { o.RequestTimeout = short })
 	shortStatement := p.withSession("statement_timeout", short.String())
 	shortLock := p.withSession("lock_timeout", short.String())
@@ -1145,7 +1156,7 @@ func TestTimeLimits(t *testing.T) {
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
 	const messages = 60
-	p := start(t)
+	p := startAlone(t)
 	p.insertMessages(messages)
 	resp := p.get("/messages?limit=200").want(200)
 	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
@@ -1160,6 +1171,7 @@ func TestPageBytes(t *testing.T) {
 // accounts.
 func (p *petstore) insertMessages(count int) {
 	p.t.Helper()
+	p.mustBeAlone()
 	_, err := p.db.Exec(p.t.Context(), `
 		INSERT INTO messages (account_id, id, message)
 		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
@@ -1219,7 +1231,7 @@ func (p *petstore) slowReader(target string) net.Conn {
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	const most = 50 // more than the share allows
-	p := start(t).withSmallBuffers(func(*http.Server) {})
+	p := startAlone(t).withSmallBuffers(func(*http.Server) {})
 	another := p.newKey("another", auth.Read)
 	keys := []string{p.key, p.sandboxKey(), p.sandboxKey(), p.sandboxKey()} // they share one share
 	p.insertMessages(50)
@@ -1261,7 +1273,7 @@ func TestSlowReaders(t *testing.T) {
 // that reads more slowly than the minimum rate, also without a key.
 func TestSlowReadersAreClosed(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.insertMessages(50)
 	const readers = 4
 	var open atomic.Int64

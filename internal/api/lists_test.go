@@ -38,6 +38,7 @@ const idGap = 3
 // fill fills the database with this many rows of each kind, many of them similar.
 func (p *petstore) fill(size int) catalogue {
 	p.t.Helper()
+	p.mustBeAlone()
 	var s catalogue
 	statuses := []string{"available", "pending", "sold"}
 	names := []string{"Rex", "rex", "REX", "Rexona", "Misty", "misty mountain", "Zoë", "Zoe\u0308", "zoe", "Äffchen", "Bello", "bella", "100%", "1_0", "漢", "\U0010FFFF"}
@@ -201,7 +202,7 @@ func hasPrefix(filter []string, name string) bool {
 
 func TestListPets(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.fill(61)
 	dogs, cats := fmt.Sprint(s.categories[0].ID), fmt.Sprint(s.categories[1].ID)
 	batch := []string{"1", "4", "5", "40", "37", "43", "46", "61", "100", "103", "9999", "9223372036854775807", "4"}
@@ -249,7 +250,7 @@ func TestListPets(t *testing.T) {
 
 func TestListCategories(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.fill(61)
 	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 1"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
 		for sort, order := range sorts(filter, func(c category) string { return c.Name }, func(c category) int64 { return c.ID }) {
@@ -264,7 +265,7 @@ func TestListCategories(t *testing.T) {
 
 func TestListOrders(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.fill(61)
 	at := func(text string) time.Time {
 		parsed, err := time.Parse(time.RFC3339Nano, text)
@@ -316,7 +317,7 @@ func TestListOrders(t *testing.T) {
 
 func TestListInventory(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.fill(61)
 	for _, filter := range []url.Values{
 		{},
@@ -354,7 +355,7 @@ func TestListMessages(t *testing.T) {
 // at one end of the list.
 func TestListManyMatches(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	s := p.fill(5000)
 	id := func(p pet) int64 { return p.ID }
 	for _, filter := range []url.Values{
@@ -409,7 +410,7 @@ func TestListManyMatches(t *testing.T) {
 // TestCountIsPreferred checks Prefer: count=exact (RFC 7240) on GET and HEAD.
 func TestCountIsPreferred(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.fill(5)
 	for _, test := range []struct {
 		prefer  []string
@@ -474,7 +475,7 @@ func TestCountIsPreferred(t *testing.T) {
 // is 200.
 func TestListLimits(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	const size = 201
 	s := p.fill(size)
 	messageID := func(i int) string { return fmt.Sprintf("msg_%032x", i) }
@@ -500,7 +501,7 @@ func TestListLimits(t *testing.T) {
 	if got := count("/pets?limit=7&" + batch.Encode()); got != 7 {
 		t.Errorf("a batch with a limit of 7 has %d pets", got)
 	}
-	empty := start(t)
+	empty := startAlone(t)
 	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
 		if page := empty.get(path).want(200); string(page.body) != "[]" || page.link("next") != "" || page.link("first") == "" {
 			t.Errorf("an empty list: %s, Link %q", page.body, page.header.Get("Link"))
@@ -512,7 +513,7 @@ func TestListLimits(t *testing.T) {
 // the limit.
 func TestCursorIsBound(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.fill(10)
 	cursorOf := func(target string) string {
 		t.Helper()
@@ -586,7 +587,7 @@ func TestCursorIsBound(t *testing.T) {
 // invalid.
 func TestTamperedCursor(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	p.fill(3)
 	next, err := url.Parse(p.get("/pets?sort=name&limit=1").want(200).link("next"))
 	if err != nil {

@@ -24,7 +24,7 @@ func (p *petstore) payer(name string) (clients []*petstore, sandbox int64) {
 	p.t.Helper()
 	clients = []*petstore{p.as(p.newKey(name, auth.Admin)), p.as(p.newKey(name, auth.Admin))}
 	var id int64
-	if err := p.db.QueryRow(p.t.Context(), "SELECT id FROM accounts WHERE name = $1", name).Scan(&id); err != nil {
+	if err := p.db.QueryRow(p.t.Context(), "SELECT id FROM accounts WHERE name = $1", p.named(name)).Scan(&id); err != nil {
 		p.t.Fatal(err)
 	}
 	first, key := p.sandbox(id, stores.SampleEmpty)
@@ -92,7 +92,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 // those of another payer do not wait for them.
 func TestOneResetAtATime(t *testing.T) {
 	t.Parallel()
-	p := start(t).withSession("lock_timeout", "30s")
+	p := startAlone(t).withSession("lock_timeout", "30s")
 	one, locked := p.payer("one")
 	other, _ := p.payer("other")
 	reset := func(client *petstore) (done chan int) {
@@ -158,7 +158,7 @@ func (p *petstore) addEvents(account, count int64, kind string) {
 // beyond those of a usual request.
 func TestWorkIsCharged(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	account := p.accountID()
 	hook := p.newWebhook("pet.deleted")
 	p.addEvents(account, 2_500, "pet.deleted")

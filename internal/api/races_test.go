@@ -60,7 +60,7 @@ func TestRacesOfTwo(t *testing.T) {
 	const rounds = 50
 	// Each event goes to its own server, because orders of one pet on one server
 	// share a statement.
-	p := start(t)
+	p := startAlone(t)
 	other := p.with(func(*api.Options) {})
 	for _, race := range []struct {
 		name     string
@@ -241,9 +241,12 @@ func (s scene) heldUp(n int, run func(i int) error) {
 
 // awaitWaiting waits until n connections of the database wait for a lock.
 func (p *petstore) awaitWaiting(n int) error {
+	p.mustBeAlone()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
-	for waiting := 0; waiting < n; {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for waiting := 0; waiting < n; <-poll.C {
 		var err error
 		if waiting, err = pgtest.LockWaiters(ctx, p.db); err != nil {
 			return fmt.Errorf("%d of %d connections wait for a lock: %w", waiting, n, err)

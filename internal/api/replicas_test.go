@@ -243,7 +243,7 @@ func TestInvalidTokens(t *testing.T) {
 // writes have no token.
 func TestPreferenceWithoutReplicas(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := startWithoutStandby(t)
 	written := p.post("/messages", object{"message": "Hello"}).want(202)
 	read := p.do("GET", "/messages", nil, "Prefer", "consistency=x").want(200)
 	if written.header.Get("Petstore-Consistency") != "" || read.header.Get("Preference-Applied") != "" {

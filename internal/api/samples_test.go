@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,8 +17,11 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
+	"petstore/db"
 	"petstore/internal/auth"
+	feedevent "petstore/internal/event"
 	sampledata "petstore/internal/seed" // another file declares seed
 )
 
@@ -111,7 +115,11 @@ func needSampleTools(t *testing.T) {
 func startShop(t *testing.T) *petstore {
 	t.Helper()
 	p := start(t)
-	if err := sampledata.Load(t.Context(), p.db, p.accountID(), 20, nil); err != nil {
+	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { // Load would vacuum the tables of all tests
+		return errors.Join(
+			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), 20, nil),
+			feedevent.Append(t.Context(), db.New(tx), p.accountID(), feedevent.Reset()))
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -225,7 +225,7 @@ func TestInvalidFaultRules(t *testing.T) {
 // return every injected error, and then does nothing.
 func TestInjectedStatuses(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p, _ := startAlone(t).faultSandbox()
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "api_keys"}
 	before := p.contents(tables)
@@ -484,7 +484,7 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 // connection, and end when the server shuts down.
 func TestDelayHoldsNothing(t *testing.T) {
 	t.Parallel()
-	p, _ := start(t).faultSandbox()
+	p, _ := startAlone(t).faultSandbox()
 	p = p.with(func(o *api.Options) { o.MaxInFlight = 4 }) // one place per account
 	petID := p.newPet("one", 10)
 	p.setFaults(

@@ -100,7 +100,7 @@ func TestCreateSandbox(t *testing.T) {
 
 func TestSandboxBodies(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	for body, want := range map[string][]string{
 		`{"name":"","sample":"","expiresInSeconds":59}`:                                {"/name too_short", "/sample not_in_enum", "/expiresInSeconds out_of_range"},
 		`{"name":null,"sample":null,"expiresInSeconds":null}`:                          {"/name null_not_allowed", "/sample null_not_allowed", "/expiresInSeconds null_not_allowed"},
@@ -399,7 +399,7 @@ func TestDeleteSandbox(t *testing.T) {
 // TestSandboxExpires checks that the keys of a sandbox end with it.
 func TestSandboxExpires(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
 	p.as(one.Secret).get("/pets").want(200)
 	for _, table := range []string{"accounts WHERE id", "api_keys WHERE account_id"} {
@@ -420,7 +420,7 @@ func TestSandboxExpires(t *testing.T) {
 // time, and no more. Its client sends a request again that has waited too long.
 func TestManySandboxesAtOnce(t *testing.T) {
 	t.Parallel()
-	p := start(t).with(func(o *api.Options) { o.RequestTimeout = time.Minute })
+	p := startAlone(t).with(func(o *api.Options) { o.RequestTimeout = time.Minute })
 	const requests = stores.MaxSandboxes + 10
 	var created, refused atomic.Int64
 	atOnce(t, requests, func(i int) error {
@@ -456,7 +456,7 @@ func TestManySandboxesAtOnce(t *testing.T) {
 func TestLockedAccountLeavesConnections(t *testing.T) {
 	t.Parallel()
 	const share = 2 // of the five connections that may wait for locks
-	p := start(t)
+	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
 	inside, other := p.as(one.Secret), p.as(p.newKey("other", auth.Admin))
 	id, err := strconv.ParseInt(accountOf(one), 10, 64)
@@ -676,7 +676,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 // create at the same time. Other accounts have no such limit.
 func TestSandboxIsFull(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
 	inside := p.as(one.Secret)
 	const free, requests = 3, 12
@@ -739,7 +739,7 @@ func TestSandboxIsFull(t *testing.T) {
 // sandbox do not take the connections of other accounts.
 func TestBusySandboxLeavesConnections(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	inside := p.newSandbox("busy", "shop")
 	pooled, err := p.db.Acquire(t.Context())
 	if err != nil {

@@ -46,7 +46,7 @@ func (p *petstore) event(requestID string) eventLine {
 // from where and which key it is about.
 func TestSecurityEvents(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	const client = "127.0.0.1"
 	prefix := func(key string) string { return key[:len("petstore_")+8] }
 	admin := p.keyID()

@@ -169,7 +169,7 @@ func compareHead(p *petstore, target, coding string) {
 // TestHeadersOfEveryResponse lists every header field of every kind of response.
 func TestHeadersOfEveryResponse(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	onePet := fmt.Sprintf("/pets/%d", p.newPet("one", 5))
 	order := object{"petId": 1001, "quantity": 1}
 	once := []string{"Idempotency-Key", "1"}

@@ -13,7 +13,7 @@ import (
 func TestLockedPetsOfOtherAccounts(t *testing.T) {
 	t.Parallel()
 	const locked, each, orders = 8, 1, 50
-	p := start(t)
+	p := startAlone(t)
 	tenants := p.sampleTenants(locked + 1)
 	free := tenants[locked]
 	lock, err := p.db.Begin(t.Context())

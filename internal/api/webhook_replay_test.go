@@ -18,6 +18,7 @@ type replayed struct {
 // dispatchAll marks all events so far as dispatched, as the worker does.
 func (p *petstore) dispatchAll() {
 	p.t.Helper()
+	p.mustBeAlone()
 	_, err := p.db.Exec(p.t.Context(), "UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id")
 	if err != nil {
 		p.t.Fatal(err)
@@ -27,6 +28,7 @@ func (p *petstore) dispatchAll() {
 // deliverAll marks all deliveries as delivered, as the worker does.
 func (p *petstore) deliverAll() {
 	p.t.Helper()
+	p.mustBeAlone()
 	if _, err := p.db.Exec(p.t.Context(), "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL"); err != nil {
 		p.t.Fatal(err)
 	}
@@ -44,7 +46,7 @@ func (p *petstore) deliveredEvents(hook apiWebhook) []string {
 
 func TestReplayWebhook(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := p.newWebhook("pet.created", "category.created")
 	p.newPet("Rex", 1) // category.created, pet.created, inventory.updated
 	p.newPet("Bello", 1)
@@ -107,7 +109,7 @@ func TestReplayWebhook(t *testing.T) {
 // pending, and no others.
 func TestReplayOfPendingEvents(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
 	for i := range 4 {
 		p.post("/categories", object{"name": fmt.Sprint("category ", i)}).want(201)
@@ -136,7 +138,7 @@ func TestReplayOfPendingEvents(t *testing.T) {
 // replay, whatever the webhook, and neither does a sandbox with fewer.
 func TestReplayToABacklog(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
 	for what, test := range map[string]struct {
 		client  *petstore
@@ -170,7 +172,7 @@ func TestReplayToABacklog(t *testing.T) {
 // TestReplayOfALongFeed: a client that sends next as after replays all of the feed.
 func TestReplayOfALongFeed(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := p.newWebhook("pet.created")
 	const events = 25_001
 	if _, err := p.db.Exec(t.Context(), `

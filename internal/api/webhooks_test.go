@@ -124,7 +124,7 @@ func TestWebhooks(t *testing.T) {
 
 func TestWebhookBodies(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := p.newWebhook("*")
 	many := make([]string, 101)
 	for i := range many {
@@ -170,7 +170,7 @@ func TestWebhookBodies(t *testing.T) {
 // takes one uses it.
 func TestWebhookURLs(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := p.newWebhook("*")
 	before := p.rows()
 	for _, forbidden := range []string{
@@ -276,7 +276,7 @@ func TestWebhookSecrets(t *testing.T) {
 // enabled again.
 func TestWebhookBegins(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	position := func(hook apiWebhook) (after, last int64, isSettled bool) {
 		t.Helper()
 		err := p.db.QueryRow(t.Context(), `
@@ -325,7 +325,7 @@ func TestWebhookBegins(t *testing.T) {
 
 func TestTestWebhook(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := p.newWebhook("order.placed")
 	made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
 	if made.Type != "webhook.test" || made.Status != "pending" || made.NextAttemptAt == nil || len(made.Attempts) > 0 || !webhook.IsDeliveryID(made.ID) {
@@ -357,7 +357,7 @@ func TestTestWebhook(t *testing.T) {
 // gets to know the webhook.
 func TestWorkerIsCalled(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	var called []string
 	var account int64
 	asked := p.with(func(options *api.Options) {
@@ -389,7 +389,7 @@ func TestWorkerIsCalled(t *testing.T) {
 // more than a key with the scope read may see.
 func TestDisabledWebhookEvent(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := startAlone(t)
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
 	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone'"); err != nil {
 		t.Fatal(err)
