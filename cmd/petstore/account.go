@@ -20,7 +20,7 @@ const accountsPerPage = 1000 // read in one query
 
 // accountObject is an account in the output of --json.
 type accountObject struct {
-	ID        int64     `json:"id"`
+	ID        string    `json:"id"`
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
 }
@@ -59,9 +59,9 @@ account too if it does not exist.`,
 					return err
 				}
 				if asJSON {
-					return p.printJSON(accountObject{made.ID, made.Name, made.CreatedAt.UTC()})
+					return p.printJSON(accountObject{account.PublicID(made.ID, false), made.Name, made.CreatedAt.UTC()})
 				}
-				_, err = fmt.Fprintln(p.stdout, made.ID)
+				_, err = fmt.Fprintln(p.stdout, account.PublicID(made.ID, false))
 				return err
 			})
 		},
@@ -109,7 +109,7 @@ func (p *program) listAccounts(ctx context.Context, queries *db.Queries, asJSON 
 			return err
 		}
 		for _, row := range rows {
-			all = append(all, accountObject{row.ID, row.Name, row.CreatedAt.UTC()})
+			all = append(all, accountObject{account.PublicID(row.ID, false), row.Name, row.CreatedAt.UTC()})
 		}
 		if len(rows) < accountsPerPage {
 			break
@@ -122,7 +122,7 @@ func (p *program) listAccounts(ctx context.Context, queries *db.Queries, asJSON 
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tNAME\tCREATED")
 	for _, one := range all {
-		fmt.Fprintf(table, "%d\t%s\t%s\n", one.ID, one.Name, one.CreatedAt.Format(time.RFC3339))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", one.ID, one.Name, one.CreatedAt.Format(time.RFC3339))
 	}
 	return table.Flush()
 }
@@ -150,7 +150,7 @@ be undone. It asks for confirmation. Scripts without a terminal need --yes.`,
 				if err := deleteAccount(ctx, database, owner.ID, noAccount(owner.Name)); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(p.stdout, "deleted account %d (%s)\n", owner.ID, owner.Name)
+				_, err = fmt.Fprintf(p.stdout, "deleted account %s (%s)\n", account.PublicID(owner.ID, false), owner.Name)
 				return err
 			})
 		},

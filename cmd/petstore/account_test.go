@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -48,12 +49,12 @@ func TestAccounts(t *testing.T) {
 	if list := must(t, environ, "account", "list", "--json"); list != "[]\n" {
 		t.Errorf("the list of no accounts as JSON: %q", list)
 	}
-	if id := must(t, environ, "account", "create", "acme"); id != "1001\n" {
+	if id := must(t, environ, "account", "create", "acme"); id != "acc_1001\n" {
 		t.Errorf("account create prints %q, want only the id", id)
 	}
 	wantRefusal(t, environ, `there is already an account "acme"; choose another name`, "account", "create", "acme")
 	made := fromJSON[accountObject](t, must(t, environ, "account", "create", "<b> & co", "--json"))
-	if made.Name != "<b> & co" || made.ID <= 1001 || time.Since(made.CreatedAt) > time.Hour {
+	if made.Name != "<b> & co" || made.ID == "acc_1001" || !strings.HasPrefix(made.ID, "acc_") || time.Since(made.CreatedAt) > time.Hour {
 		t.Errorf("account create --json: %+v", made)
 	}
 	must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--name", "hidden")
@@ -72,7 +73,7 @@ func TestAccounts(t *testing.T) {
 	if keys := must(t, environ, "key", "list", "--account", "acme"); !strings.Contains(keys, key[:len("petstore_")+8]) {
 		t.Errorf("the keys after no deletion:\n%s", keys)
 	}
-	if deleted := must(t, environ, "account", "delete", "acme", "--yes"); deleted != "deleted account 1001 (acme)\n" {
+	if deleted := must(t, environ, "account", "delete", "acme", "--yes"); deleted != "deleted account acc_1001 (acme)\n" {
 		t.Errorf("account delete prints %q", deleted)
 	}
 	wantRefusal(t, environ, `there is no account "acme"`, "account", "delete", "acme", "--yes")
@@ -123,7 +124,9 @@ func TestListManyAccounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := fromJSON[[]accountObject](t, must(t, []string{"DATABASE_URL=" + database.URL}, "account", "list", "--json"))
-	if len(listed) != many || !slices.IsSortedFunc(listed, func(a, b accountObject) int { return int(a.ID - b.ID) }) {
+	if len(listed) != many || !slices.IsSortedFunc(listed, func(a, b accountObject) int {
+		return cmp.Or(len(a.ID)-len(b.ID), strings.Compare(a.ID, b.ID))
+	}) {
 		t.Fatalf("the list has %d accounts, want %d, sorted by id", len(listed), many)
 	}
 }
@@ -144,7 +147,7 @@ func TestSandboxes(t *testing.T) {
 		t.Fatalf("sandbox create prints %q, want only the key", secret)
 	}
 	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
-	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !sandboxIDPattern.MatchString(made.ID) || until > 7*day || until < 6*day || !keyPattern.MatchString(made.Secret) {
+	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !strings.HasPrefix(made.ID, "sbx_") || until > 7*day || until < 6*day || !keyPattern.MatchString(made.Secret) {
 		t.Errorf("sandbox create --json: %+v", made)
 	}
 	listed := fromJSON[[]sandboxObject](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))

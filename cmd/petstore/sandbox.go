@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,11 +15,6 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
-
-const sandboxIDPrefix = "sbx_"
-
-// sandboxIDPattern matches the ids of sandboxes, as the API returns them.
-var sandboxIDPattern = regexp.MustCompile(`^` + sandboxIDPrefix + `[1-9][0-9]{0,15}$`)
 
 // samples are the values of --sample.
 var samples = []string{account.SampleShop, account.SampleEmpty}
@@ -127,7 +119,7 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 
 func sandboxFrom(row db.SandboxListRow) sandboxObject {
 	expiresAt := row.ExpiresAt.UTC()
-	return sandboxObject{ID: sandboxIDPrefix + strconv.FormatInt(row.ID, 10), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: &expiresAt}
+	return sandboxObject{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: &expiresAt}
 }
 
 func (p *program) sandboxListCommand() *cobra.Command {
@@ -242,8 +234,8 @@ func oneSandbox(cmd *cobra.Command, args []string) error {
 	if err := oneArgument("the id of one sandbox")(cmd, args); err != nil {
 		return err
 	}
-	if !sandboxIDPattern.MatchString(args[0]) {
-		return wrongUsage(cmd, "the id of a sandbox is %s and a number, such as sbx_1002, but is %q", sandboxIDPrefix, args[0])
+	if _, ok := account.ParseSandboxID(args[0]); !ok {
+		return wrongUsage(cmd, "the id of a sandbox is sbx_ and a number, such as sbx_1002, but is %q", args[0])
 	}
 	return nil
 }
@@ -251,7 +243,7 @@ func oneSandbox(cmd *cobra.Command, args []string) error {
 // findSandbox returns the live sandbox with an id that [oneSandbox] has validated. The
 // error says so if there is none.
 func findSandbox(ctx context.Context, queries *db.Queries, id string) (db.SandboxGetRow, error) {
-	number, _ := strconv.ParseInt(strings.TrimPrefix(id, sandboxIDPrefix), 10, 64) // has at most 16 digits
+	number, _ := account.ParseSandboxID(id)
 	row, err := queries.AccountGet(ctx, number)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.ParentID == nil {
 		return db.SandboxGetRow{}, noSandbox(id)

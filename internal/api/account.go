@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -58,11 +59,11 @@ func (s *Server) getAccount(c *gin.Context) error {
 	}
 	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, struct {
-		ID        int64     `json:"id"`
+		ID        string    `json:"id"`
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
 		APIKey    apiKey    `json:"apiKey"`
-	}{row.ID, row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
+	}{account.PublicID(row.ID, caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
 		ID: row.KeyID, Name: row.KeyName, Scope: row.KeyScope, Prefix: row.KeyPrefix, CreatedAt: row.KeyCreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	})})

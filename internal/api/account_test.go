@@ -96,12 +96,11 @@ func TestAccount(t *testing.T) {
 		secret := p.newKey("acme", scope)
 		resp := p.as(secret).get("/account").want(200)
 		got := decode[struct {
-			ID        int64
-			Name      string
+			ID, Name  string
 			CreatedAt time.Time
 			APIKey    apiKey
 		}](resp)
-		if got.ID == 0 || got.Name != p.named("acme") || got.CreatedAt.Before(began) {
+		if !strings.HasPrefix(got.ID, "acc_1") || got.Name != p.named("acme") || got.CreatedAt.Before(began) {
 			t.Errorf("account: %s", resp.body)
 		}
 		key := got.APIKey

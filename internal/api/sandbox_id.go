@@ -1,13 +1,10 @@
 package api
 
 import (
-	"regexp"
-	"strconv"
-	"strings"
-
 	"github.com/gin-gonic/gin"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/httpjson"
 )
 
@@ -17,20 +14,12 @@ const (
 
 	// currentSandbox is the id that names the sandbox of the API key.
 	currentSandbox = "current"
-	// sandboxIDPrefix begins every other id of a sandbox. The id of its account follows.
-	sandboxIDPrefix = "sbx_"
 )
-
-// sandboxIDPattern matches the ids that a path may have.
-var sandboxIDPattern = regexp.MustCompile(`^(sbx_[1-9][0-9]{0,15}|current)$`)
-
-// sandboxID returns the id of a sandbox for the id of its account.
-func sandboxID(account int64) string { return sandboxIDPrefix + strconv.FormatInt(account, 10) }
 
 // readSandboxID reads the parameter sandboxId of the path.
 func readSandboxID(c *gin.Context, params *httpjson.Params) string {
 	id := c.Param("sandboxId")
-	if !sandboxIDPattern.MatchString(id) {
+	if _, ok := account.ParseSandboxID(id); !ok && id != currentSandbox {
 		params.Reject("sandboxId", "invalid_format", "`sandboxId` must be `current` or the id of a sandbox, such as `sbx_42`.")
 	}
 	return id
@@ -45,7 +34,7 @@ func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) 
 	wanted := db.SandboxGetParams{ParentID: caller.Payer()}
 	switch {
 	case id != currentSandbox:
-		wanted.ID, _ = strconv.ParseInt(strings.TrimPrefix(id, sandboxIDPrefix), 10, 64) // 0 names no account
+		wanted.ID, _ = account.ParseSandboxID(id) // 0 names no account
 	case !caller.IsSandbox():
 		return db.SandboxGetRow{}, errNotASandbox
 	default:

@@ -36,7 +36,7 @@ type sandboxWithKey struct {
 }
 
 func sandboxFrom(row db.SandboxListRow) sandbox {
-	return sandbox{ID: sandboxID(row.ID), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
+	return sandbox{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
 }
 
 // listSandboxes lists the live sandboxes of the caller's account by id. A sandbox has

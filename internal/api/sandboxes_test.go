@@ -84,7 +84,14 @@ func TestCreateSandbox(t *testing.T) {
 			if got := decode[[]category](inside.get("/categories").want(200)); len(got) != test.categories {
 				t.Errorf("%d categories, want %d", len(got), test.categories)
 			}
-			key := decode[struct{ APIKey apiKey }](inside.get("/account").want(200)).APIKey
+			account := decode[struct {
+				ID     string
+				APIKey apiKey
+			}](inside.get("/account").want(200))
+			if account.ID != made.ID {
+				t.Errorf("the account of the sandbox %s has the id %s", made.ID, account.ID)
+			}
+			key := account.APIKey
 			if key.Scope != "admin" || key.ExpiresAt == nil || !key.ExpiresAt.Equal(made.ExpiresAt) {
 				t.Errorf("the key of the sandbox is %+v", key)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/account"
 	"petstore/internal/auth"
 )
 
@@ -39,7 +40,7 @@ func recordKeyEvent(c *gin.Context, name string, targetKeyID int64) {
 
 // recordSandboxEvent adds a change of a sandbox to the log line of the request.
 func recordSandboxEvent(c *gin.Context, name string, targetAccountID int64) {
-	c.Set(eventKey, changeEvent{name, slog.Int64("target_account_id", targetAccountID)})
+	c.Set(eventKey, changeEvent{name, slog.String("target_account_id", account.PublicID(targetAccountID, true))})
 }
 
 // recordWebhookEvent adds a change of a webhook to the log line of the request.
@@ -69,7 +70,7 @@ func securityAttributes(c *gin.Context) []slog.Attr {
 	}
 	attributes := []slog.Attr{slog.String("event", event), slog.String("client", c.ClientIP())}
 	if identity, known := c.Value(identityKey).(auth.Identity); known {
-		attributes = append(attributes, slog.Int64("account_id", identity.AccountID), slog.Int64("key_id", identity.KeyID))
+		attributes = append(attributes, slog.String("account_id", account.PublicID(identity.AccountID, identity.IsSandbox())), slog.Int64("key_id", identity.KeyID))
 	}
 	if change.name != "" {
 		attributes = append(attributes, change.target)

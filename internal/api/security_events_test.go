@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,10 +16,10 @@ import (
 // eventLine is the part of a log line about a security event.
 type eventLine struct {
 	Event, Client, Key string
-	AccountID          int64  `json:"account_id"`
+	AccountID          string `json:"account_id"`
 	KeyID              int64  `json:"key_id"`
 	TargetKeyID        int64  `json:"target_key_id"`
-	TargetAccountID    int64  `json:"target_account_id"`
+	TargetAccountID    string `json:"target_account_id"`
 	TargetWebhookID    string `json:"target_webhook_id"`
 	RequestID          string `json:"request_id"`
 }
@@ -50,8 +51,8 @@ func TestSecurityEvents(t *testing.T) {
 	const client = "127.0.0.1"
 	prefix := func(key string) string { return key[:len("petstore_")+8] }
 	admin := p.keyID()
-	var account int64
-	if err := p.db.QueryRow(t.Context(), "SELECT account_id FROM api_keys WHERE id = $1", admin).Scan(&account); err != nil {
+	var account string
+	if err := p.db.QueryRow(t.Context(), "SELECT 'acc_' || account_id FROM api_keys WHERE id = $1", admin).Scan(&account); err != nil {
 		t.Fatal(err)
 	}
 	reader := p.makeKey("reader", "read")
@@ -64,7 +65,7 @@ func TestSecurityEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ofSandbox := func(event string, target int64) eventLine {
+	ofSandbox := func(event, target string) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
 	}
 	hook := p.newWebhook("*")
@@ -92,9 +93,9 @@ func TestSecurityEvents(t *testing.T) {
 		{"rotated", p, "POST", rotatePath(target.ID), nil, 201, byAdmin("api_key_rotated", target.ID)},
 		{"revoked", p, "DELETE", keyPath(target.ID), nil, 204, byAdmin("api_key_revoked", target.ID)},
 		{"revoked-again", p, "DELETE", keyPath(target.ID), nil, 204, eventLine{Key: prefix(p.key)}},
-		{"sandbox-created", p, "POST", sandboxesPath, object{"sample": "empty"}, 201, ofSandbox("sandbox_created", boxAccount+1)},
-		{"sandbox-reset", p, "POST", box.path() + "/reset", nil, 204, ofSandbox("sandbox_reset", boxAccount)},
-		{"sandbox-deleted", p, "DELETE", box.path(), nil, 204, ofSandbox("sandbox_deleted", boxAccount)},
+		{"sandbox-created", p, "POST", sandboxesPath, object{"sample": "empty"}, 201, ofSandbox("sandbox_created", fmt.Sprint("sbx_", boxAccount+1))},
+		{"sandbox-reset", p, "POST", box.path() + "/reset", nil, 204, ofSandbox("sandbox_reset", box.ID)},
+		{"sandbox-deleted", p, "DELETE", box.path(), nil, 204, ofSandbox("sandbox_deleted", box.ID)},
 		{"sandbox-deleted-again", p, "DELETE", box.path(), nil, 404, eventLine{Key: prefix(p.key)}},
 		{"webhook-updated", p, "PATCH", hook.path(), object{"status": "disabled"}, 200, ofWebhook("webhook_updated")},
 		{"webhook-not-updated", p, "PATCH", hook.path(), object{"status": "disabled"}, 200, eventLine{Key: prefix(p.key)}},
