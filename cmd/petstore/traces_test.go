@@ -253,7 +253,7 @@ func TestInjectedFaults(t *testing.T) {
 		parent = "00f067aa0ba902b7"
 		failed = "4bf92f3577b34da6a3ce929d0e0e4741"
 	)
-	rules := `[{"operation": "listPets", "effect": "status", "status": 500}, {"operation": "listOrders", "effect": "delay", "delayMs": 10000}]`
+	rules := `{"rules": [{"operation": "listPets", "effect": "status", "status": 500}, {"operation": "listOrders", "effect": "delay", "delayMs": 10000}]}`
 	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", body: rules}.send(t, key)
 	p.expect(`"msg":"request"`)
 	httpRequest{method: http.MethodGet, url: base + "/pets", header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t, key)

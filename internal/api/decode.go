@@ -26,7 +26,7 @@ type input struct {
 	*httpjson.Object
 
 	pathID         int64  // if the option pathID names it
-	sandboxID      string // as readSandboxID returns it, if the decoder has the field sandbox
+	sandboxID      string // as readSandboxID returns it, with the option ofSandbox
 	body           []byte
 	idempotencyKey string // of a POST, if it has one
 }
@@ -49,6 +49,9 @@ func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOn
 
 // pathID names the id in the path.
 func pathID(name string) decodeOption { return func(d *decoder) { d.pathID = name } }
+
+// ofSandbox says that the path names a sandbox.
+func ofSandbox(d *decoder) { d.sandbox = true }
 
 // secret rejects an Idempotency-Key, because the response has a secret, and the server
 // never stores one.

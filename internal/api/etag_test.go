@@ -327,7 +327,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"DELETE /sandboxes/{sandboxId}", p.newSandbox("delete", "empty").path(), nil, 204},
 		{"POST /sandboxes/{sandboxId}/reset", p.newSandbox("reset", "empty").path() + "/reset", nil, 204},
 		{"GET /sandboxes/{sandboxId}/faults", faults, nil, 200},
-		{"PUT /sandboxes/{sandboxId}/faults", faults, []object{{"operation": "*", "effect": "delay", "delayMs": 1}}, 200},
+		{"PUT /sandboxes/{sandboxId}/faults", faults, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}, 200},
 		{"DELETE /sandboxes/{sandboxId}/faults", faults, nil, 204},
 		{"GET /openapi.json", "/openapi.json", nil, 200},
 		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},

@@ -57,14 +57,20 @@ func faultRuleFrom(row db.FaultListRow) faultRule {
 	}
 }
 
+// faultRules is the Faults schema of the spec.
+type faultRules struct {
+	Rules []faultRule `json:"rules"`
+}
+
+func faultRulesFrom(rows []db.FaultListRow) faultRules {
+	return faultRules{transform(rows, faultRuleFrom)}
+}
+
 // setSandboxFaults replaces the fault rules of a sandbox. They take effect in this
 // process before it responds, and in the others within a second.
 func (s *Server) setSandboxFaults(c *gin.Context) error {
-	in := &input{}
-	if err := s.receive(c, &decoder{sandbox: true}, in); err != nil {
-		return err
-	}
-	rules, err := s.readFaultRules(in.body)
+	in := s.decode(c, ofSandbox, required("rules"))
+	rules, err := s.readFaultRules(in)
 	if err != nil {
 		return err
 	}
@@ -72,7 +78,7 @@ func (s *Server) setSandboxFaults(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpjson.Write(c.Writer, transform(rows, faultRuleFrom))
+	return httpjson.Write(c.Writer, faultRulesFrom(rows))
 }
 
 // getSandboxFaults returns the fault rules of a sandbox.
@@ -91,7 +97,7 @@ func (s *Server) getSandboxFaults(c *gin.Context) error {
 		return err
 	}
 	c.Header("Cache-Control", "private, no-store")
-	return httpjson.WriteUntagged(c.Writer, c.Request, transform(rows, faultRuleFrom))
+	return httpjson.WriteUntagged(c.Writer, c.Request, faultRulesFrom(rows))
 }
 
 // deleteSandboxFaults deletes the fault rules of a sandbox.
@@ -147,10 +153,10 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 }
 
 // readFaultRules reads the rules in a body.
-func (s *Server) readFaultRules(body []byte) ([]db.FaultCreateParams, error) {
-	in := httpjson.ParseArray(body, maxFaultRules)
-	rules := make([]db.FaultCreateParams, len(in.Objects))
-	for i, object := range in.Objects {
+func (s *Server) readFaultRules(in *input) ([]db.FaultCreateParams, error) {
+	objects := in.Objects("rules", maxFaultRules)
+	rules := make([]db.FaultCreateParams, len(objects))
+	for i, object := range objects {
 		rules[i] = s.readFaultRule(object)
 		rules[i].Position = int32(i)
 	}

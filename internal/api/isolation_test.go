@@ -506,7 +506,7 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 		id, key := p.sandbox(account.account, stores.SampleShop)
 		one := tenant{petstore: p.as(key), account: id}
 		one.post("/messages", object{"message": "hello"}).want(202)
-		one.put("/sandboxes/current/faults", []object{{"operation": "listMessages", "effect": "status", "status": 503}}).want(200)
+		one.put("/sandboxes/current/faults", object{"rules": []object{{"operation": "listMessages", "effect": "status", "status": 503}}}).want(200)
 		one.get("/messages").wantError(503, "injected_fault") // counts
 		sandboxes = append(sandboxes, one)
 	}
@@ -532,7 +532,7 @@ func TestOperationsOnOneSandbox(t *testing.T) {
 	}{
 		{"GET", target + "/faults", nil},
 		{"POST", target + "/reset", nil},
-		{"PUT", target + "/faults", []object{{"operation": "*", "effect": "delay", "delayMs": 1}}},
+		{"PUT", target + "/faults", object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}},
 		{"DELETE", target + "/faults", nil},
 		{"DELETE", target, nil},
 	} {

@@ -50,13 +50,19 @@ func (p *petstore) setFaults(rules ...object) {
 	if rules == nil {
 		rules = []object{}
 	}
-	p.put(ownFaults, rules).want(200)
+	p.put(ownFaults, object{"rules": rules}).want(200)
+}
+
+// rules returns the rules of the client's sandbox, as a response has them.
+func (r *response) rules() []faultRule {
+	r.t.Helper()
+	return decode[struct{ Rules []faultRule }](r.want(200)).Rules
 }
 
 // matched returns the counts of the rules of the client's sandbox.
 func (p *petstore) matched() (counts []int64) {
 	p.t.Helper()
-	for _, rule := range decode[[]faultRule](p.get(ownFaults).want(200)) {
+	for _, rule := range p.get(ownFaults).rules() {
 		counts = append(counts, rule.Matched)
 	}
 	return counts
@@ -114,8 +120,8 @@ func TestFaultRules(t *testing.T) {
 		{"operation": "*", "effect": "delay", "delayMs": 1, "probability": 0.1},
 		{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1, "probability": 1, "seed": 0},
 	}
-	stored := p.put(ownFaults, rules).want(200)
-	seed := decode[[]faultRule](stored)[1].Seed
+	stored := p.put(ownFaults, object{"rules": rules}).want(200)
+	seed := stored.rules()[1].Seed
 	if seed == nil {
 		t.Fatalf("the server chose no seed: %s", stored.body)
 	}
@@ -123,9 +129,9 @@ func TestFaultRules(t *testing.T) {
 	for _, rule := range rules {
 		rule["matched"] = 0
 	}
-	want := fmt.Sprintf(`[{"operation":"placeOrder","effect":"status","status":503,"first":2,"matched":0},`+
+	want := fmt.Sprintf(`{"rules":[{"operation":"placeOrder","effect":"status","status":503,"first":2,"matched":0},`+
 		`{"operation":"*","effect":"delay","delayMs":1,"probability":0.1,"seed":%d,"matched":0},`+
-		`{"operation":"placeOrder","effect":"close","when":"after","first":1,"probability":1,"seed":0,"matched":0}]`, *seed)
+		`{"operation":"placeOrder","effect":"close","when":"after","first":1,"probability":1,"seed":0,"matched":0}]}`, *seed)
 	for _, resp := range []*response{stored, p.get(ownFaults), p.get(byID), parent.get(byID)} {
 		if diff := cmp.Diff(want, string(resp.want(200).body)); diff != "" {
 			t.Errorf("%s: the rules (-want +got):\n%s", resp.what, diff)
@@ -133,18 +139,18 @@ func TestFaultRules(t *testing.T) {
 	}
 	p.do("GET", ownFaults, nil, "If-None-Match", "*").want(304)
 	for _, method := range []string{"PUT", "DELETE"} {
-		p.do(method, ownFaults, map[string]any{"PUT": []object{}}[method], "If-Match", otherTag).wantError(412, "precondition_failed")
+		p.do(method, ownFaults, map[string]any{"PUT": object{"rules": []object{}}}[method], "If-Match", otherTag).wantError(412, "precondition_failed")
 	}
 	for _, remove := range []func(){
 		func() { parent.del(byID).want(204) },
 		func() { p.setFaults() },
 	} {
 		remove()
-		if got := string(p.get(ownFaults).want(200).body); got != "[]" {
+		if got := string(p.get(ownFaults).want(200).body); got != `{"rules":[]}` {
 			t.Errorf("the deleted rules are %s", got)
 		}
 		p.del(ownFaults).want(204)
-		parent.put(byID, []object{{"operation": "*", "effect": "delay", "delayMs": 1}}).want(200)
+		parent.put(byID, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200)
 	}
 }
 
@@ -159,7 +165,7 @@ func TestFaultsOfOtherAccounts(t *testing.T) {
 	ask := func(client *petstore, path string, status int, code string) {
 		t.Helper()
 		client.get(path).wantError(status, code)
-		client.put(path, []object{}).wantError(status, code)
+		client.put(path, object{"rules": []object{}}).wantError(status, code)
 		client.del(path).wantError(status, code)
 	}
 	ask(parent, ownFaults, 409, "not_a_sandbox")
@@ -197,26 +203,28 @@ func TestInvalidFaultRules(t *testing.T) {
 		rules any
 		want  []string
 	}{
-		{object{}, []string{" wrong_type"}},
-		{[]any{1, nil}, []string{"/0 wrong_type", "/1 wrong_type"}},
-		{many, []string{" too_many"}},
-		{[]object{{}}, []string{"/0/operation required", "/0/effect required"}},
-		{[]object{{"operation": "noSuchOperation", "effect": "explode"}}, []string{"/0/operation not_in_enum", "/0/effect not_in_enum"}},
-		{[]object{{"operation": "getLiveness", "effect": "close", "when": "before"}}, []string{"/0/operation not_in_enum"}},
-		{[]object{{"operation": "setSandboxFaults", "effect": "close", "when": "before"}}, []string{"/0/operation not_in_enum"}},
-		{[]object{{"operation": "*", "effect": "status"}, {"operation": "*", "effect": "delay"}, {"operation": "*", "effect": "close"}}, []string{"/0/status required", "/1/delayMs required", "/2/when required"}},
-		{[]object{{"operation": "*", "effect": "status", "status": 501}, {"operation": "*", "effect": "status", "status": 418}}, []string{"/0/status not_in_enum", "/1/status out_of_range"}},
-		{[]object{{"operation": "*", "effect": "delay", "delayMs": 0}, {"operation": "*", "effect": "delay", "delayMs": 10001}}, []string{"/0/delayMs out_of_range", "/1/delayMs out_of_range"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "never"}}, []string{"/0/when not_in_enum"}},
-		{[]object{{"operation": "*", "effect": "delay", "delayMs": 1, "status": 503, "when": "after"}}, []string{"/0/status not_allowed", "/0/when not_allowed"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "first": 0, "probability": 0}}, []string{"/0/first out_of_range", "/0/probability out_of_range"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "probability": 1.5, "seed": -1}}, []string{"/0/probability out_of_range", "/0/seed out_of_range"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "seed": 1}}, []string{"/0/seed not_allowed"}},
-		{[]object{{"operation": "*", "effect": "close", "when": "after", "matched": 0, "After": 1}}, []string{"/0/matched read_only", "/0/After unknown_field"}},
-		{[]object{{"operation": nil, "effect": "close", "when": nil}}, []string{"/0/operation null_not_allowed", "/0/when null_not_allowed"}},
+		{object{}, []string{"/rules wrong_type"}},
+		{[]any{1, nil}, []string{"/rules/0 wrong_type", "/rules/1 wrong_type"}},
+		{many, []string{"/rules too_many"}},
+		{[]object{{}}, []string{"/rules/0/operation required", "/rules/0/effect required"}},
+		{[]object{{"operation": "noSuchOperation", "effect": "explode"}}, []string{"/rules/0/operation not_in_enum", "/rules/0/effect not_in_enum"}},
+		{[]object{{"operation": "getLiveness", "effect": "close", "when": "before"}}, []string{"/rules/0/operation not_in_enum"}},
+		{[]object{{"operation": "setSandboxFaults", "effect": "close", "when": "before"}}, []string{"/rules/0/operation not_in_enum"}},
+		{[]object{{"operation": "*", "effect": "status"}, {"operation": "*", "effect": "delay"}, {"operation": "*", "effect": "close"}}, []string{"/rules/0/status required", "/rules/1/delayMs required", "/rules/2/when required"}},
+		{[]object{{"operation": "*", "effect": "status", "status": 501}, {"operation": "*", "effect": "status", "status": 418}}, []string{"/rules/0/status not_in_enum", "/rules/1/status out_of_range"}},
+		{[]object{{"operation": "*", "effect": "delay", "delayMs": 0}, {"operation": "*", "effect": "delay", "delayMs": 10001}}, []string{"/rules/0/delayMs out_of_range", "/rules/1/delayMs out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "never"}}, []string{"/rules/0/when not_in_enum"}},
+		{[]object{{"operation": "*", "effect": "delay", "delayMs": 1, "status": 503, "when": "after"}}, []string{"/rules/0/status not_allowed", "/rules/0/when not_allowed"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "first": 0, "probability": 0}}, []string{"/rules/0/first out_of_range", "/rules/0/probability out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "probability": 1.5, "seed": -1}}, []string{"/rules/0/probability out_of_range", "/rules/0/seed out_of_range"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "seed": 1}}, []string{"/rules/0/seed not_allowed"}},
+		{[]object{{"operation": "*", "effect": "close", "when": "after", "matched": 0, "After": 1}}, []string{"/rules/0/matched read_only", "/rules/0/After unknown_field"}},
+		{[]object{{"operation": nil, "effect": "close", "when": nil}}, []string{"/rules/0/operation null_not_allowed", "/rules/0/when null_not_allowed"}},
 	} {
-		p.put(ownFaults, test.rules).wantViolations("validation_failed", test.want...)
+		p.put(ownFaults, object{"rules": test.rules}).wantViolations("validation_failed", test.want...)
 	}
+	p.put(ownFaults, []object{}).wantViolations("validation_failed", " wrong_type")
+	p.put(ownFaults, object{"Rules": []object{}}).wantViolations("validation_failed", "/rules required", "/Rules unknown_field")
 	p.put(ownFaults, "[{").wantError(400, "invalid_json")
 	p.get("/pets").wantInjected(429, "0")
 }
@@ -685,7 +693,7 @@ func TestReplacingFaults(t *testing.T) {
 				if i%3 == 0 {
 					rules = []object{}
 				}
-				resp, err := p.try("PUT", ownFaults, rules)
+				resp, err := p.try("PUT", ownFaults, object{"rules": rules})
 				if err != nil {
 					return err
 				}

@@ -494,7 +494,7 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 		},
 		{
 			"fault rules", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
-			func(int) (*response, error) { return p.try("PUT", one.path()+"/faults", []object{}) }, 1,
+			func(int) (*response, error) { return p.try("PUT", one.path()+"/faults", object{"rules": []object{}}) }, 1,
 		},
 		{
 			"keys", func(q *db.Queries) error { return q.KeysLock(t.Context(), p.accountID()) },

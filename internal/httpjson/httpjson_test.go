@@ -153,12 +153,12 @@ func TestEnums(t *testing.T) {
 	}
 }
 
-// TestArray reads arrays of objects and compares all violations.
-func TestArray(t *testing.T) {
+// TestObjects reads arrays of objects and compares all violations.
+func TestObjects(t *testing.T) {
 	t.Parallel()
 	read := func(body string) (statuses []int64, err error) {
-		in := httpjson.ParseArray([]byte(body), 3)
-		for _, item := range in.Objects {
+		in := httpjson.ParseObject([]byte(body))
+		for _, item := range in.Objects("x", 3) {
 			item.Require("kind")
 			kind := item.Enum("kind", "a", "b")
 			if kind != nil && *kind == "b" {
@@ -176,33 +176,34 @@ func TestArray(t *testing.T) {
 		body string
 		want []string
 	}{
-		{`{}`, []string{" wrong_type"}},
-		{`null`, []string{" wrong_type"}},
-		{`[{"kind": "a"}, 1, null]`, []string{"/1 wrong_type", "/2 wrong_type"}},
-		{`[{"kind": "a"}, {"kind": "a"}, {"kind": "a"}, 4]`, []string{" too_many"}},
-		{`[{}, {"kind": "c", "a/b": 1}]`, []string{"/0/kind required", "/1/kind not_in_enum", "/1/a~1b unknown_field"}},
-		{`[{"kind": "a", "status": 501}, {"kind": "a", "status": 504}, {"kind": "a", "status": "500"}]`, []string{"/0/status not_in_enum", "/1/status out_of_range", "/2/status wrong_type"}},
-		{`[{"kind": "a", "share": 0}, {"kind": "a", "share": 1.01}, {"kind": "a", "share": "1"}]`, []string{"/0/share out_of_range", "/1/share out_of_range", "/2/share wrong_type"}},
-		{`[{"kind": "b", "status": 503}, {"kind": "b", "status": null}]`, []string{"/0/status not_allowed", "/1/status not_allowed"}},
+		{`{"x": {}}`, []string{"/x wrong_type"}},
+		{`{"y": []}`, []string{"/y unknown_field"}},
+		{`{"x": null}`, []string{"/x null_not_allowed"}},
+		{`{"x": [{"kind": "a"}, 1, null]}`, []string{"/x/1 wrong_type", "/x/2 wrong_type"}},
+		{`{"x": [{"kind": "a"}, {"kind": "a"}, {"kind": "a"}, 4]}`, []string{"/x too_many"}},
+		{`{"x": [{}, {"kind": "c", "a/b": 1}]}`, []string{"/x/0/kind required", "/x/1/kind not_in_enum", "/x/1/a~1b unknown_field"}},
+		{`{"x": [{"kind": "a", "status": 501}, {"kind": "a", "status": 504}, {"kind": "a", "status": "500"}]}`, []string{"/x/0/status not_in_enum", "/x/1/status out_of_range", "/x/2/status wrong_type"}},
+		{`{"x": [{"kind": "a", "share": 0}, {"kind": "a", "share": 1.01}, {"kind": "a", "share": "1"}]}`, []string{"/x/0/share out_of_range", "/x/1/share out_of_range", "/x/2/share wrong_type"}},
+		{`{"x": [{"kind": "b", "status": 503}, {"kind": "b", "status": null}]}`, []string{"/x/0/status not_allowed", "/x/1/status not_allowed"}},
 	} {
 		_, err := read(test.body)
 		checkViolations(t, err, httpjson.ErrValidationFailed, test.want)
 	}
-	for _, body := range []string{`[`, `[{"kind": "a", "kind": "a"}]`, `[] []`, `[{"kind": "a"},]`, ""} {
+	for _, body := range []string{`{"x": [`, `{"x": [{"kind": "a", "kind": "a"}]}`, `{"x": [{"kind": "a"},]}`} {
 		if _, err := read(body); httpCode(err) != "invalid_json" {
 			t.Errorf("%s: the error is %v, want invalid_json", body, err)
 		}
 	}
-	for _, body := range []string{`[]`, `[{"kind": "a", "share": 1}, {"kind": "a", "share": 1e-9}, {"kind": "b"}]`} {
+	for _, body := range []string{`{"x": []}`, `{"x": [{"kind": "a", "share": 1}, {"kind": "a", "share": 1e-9}, {"kind": "b"}]}`} {
 		if _, err := read(body); err != nil {
 			t.Errorf("%s: the error is %v", body, err)
 		}
 	}
-	statuses, err := read(`[{"kind": "a", "status": 503}, {"kind": "a", "status": 500}]`)
+	statuses, err := read(`{"x": [{"kind": "a", "status": 503}, {"kind": "a", "status": 500}]}`)
 	if diff := cmp.Diff([]int64{503, 500}, statuses); diff != "" || err != nil {
 		t.Errorf("the statuses (-want +got):\n%s; the error is %v", diff, err)
 	}
-	if _, err := read(`[{"kind": "a", ` + manyFields(99) + `}, {"kind": "a", ` + manyFields(99) + `}]`); violationCount(err) != 100 {
+	if _, err := read(`{"x": [{"kind": "a", ` + manyFields(99) + `}, {"kind": "a", ` + manyFields(99) + `}]}`); violationCount(err) != 100 {
 		t.Errorf("%d violations, want 100", violationCount(err))
 	}
 }
@@ -274,8 +275,8 @@ func TestErrTwice(t *testing.T) {
 	body.Require("status")
 	body.ReadOnly("id")
 	body.Name(10)
-	array := httpjson.ParseArray([]byte(`[{"unknown":1},{}]`), 2)
-	for _, object := range array.Objects {
+	array := httpjson.ParseObject([]byte(`{"x":[{"unknown":1},{}]}`))
+	for _, object := range array.Objects("x", 2) {
 		object.Require("name")
 		object.Name(10)
 	}

@@ -59,6 +59,7 @@ type Object struct {
 	known      []string
 	required   []string
 	readOnly   []string
+	items      []*Object // of the arrays of objects in it
 	violations []Violation
 	failure    error // hides everything else
 }
@@ -209,7 +210,7 @@ func (o *Object) Err() error {
 	if len(violations) == 0 {
 		return nil
 	}
-	return ErrValidationFailed.WithViolations(violations)
+	return ErrValidationFailed.WithViolations(violations[:min(len(violations), maxViolations)])
 }
 
 // check returns the violations, including missing and unknown fields. It changes nothing,
@@ -223,6 +224,11 @@ func (o *Object) check() []Violation {
 		}
 	}
 	checked.rejectUnknown()
+	for _, item := range o.items {
+		if len(checked.violations) < maxViolations {
+			checked.violations = append(checked.violations, item.check()...)
+		}
+	}
 	return checked.violations
 }
 
@@ -384,6 +390,31 @@ func (o *Object) Enums(name string, known ...string) []string {
 		return nil
 	}
 	return all
+}
+
+// Objects reads an array of at most most objects. Read the fields of all of them before
+// calling Err.
+func (o *Object) Objects(name string, most int) []*Object {
+	value, given := o.take(name)
+	if !given {
+		return nil
+	}
+	var items []jsontext.Value
+	if value.Kind() != '[' || json.Unmarshal(value, &items) != nil {
+		o.reject(name, "wrong_type", "must be an array of objects.")
+		return nil
+	}
+	if len(items) > most {
+		o.reject(name, "too_many", fmt.Sprintf("must have at most %d items.", most))
+		return nil
+	}
+	objects := make([]*Object, len(items))
+	for i, item := range items {
+		pointer := o.pointer.AppendToken(name).AppendToken(strconv.Itoa(i))
+		objects[i] = objectAt(pointer, item, fmt.Sprintf("Item %d of %#q", i, name))
+	}
+	o.items = append(o.items, objects...)
+	return objects
 }
 
 // Reject makes the value of a field a violation. The fault completes a sentence that begins
