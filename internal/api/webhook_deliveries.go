@@ -107,7 +107,7 @@ type replay struct {
 // replayWebhook sends events again that a webhook missed while it was disabled. It costs more
 // by the deliveries that it makes and by the events that it looks through.
 func (s *Server) replayWebhook(c *gin.Context) error {
-	in := s.decode(c, required("after"))
+	in := s.decode(c)
 	after := readEventID(in)
 	types := in.Enums("types", eventTypes...)
 	if err := in.Err(); err != nil {
@@ -117,8 +117,12 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 	defer func() { s.limits.charge(caller(c), cost) }()
 	return s.accept(c, s.limits.loads, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		r := newReplayer(queries, caller(c), at)
-		cost = int(min(at.AfterSequence-after.Sequence, int64(r.window)) / eventsPerToken)
-		made, err := r.replay(ctx, *after, r.both(types))
+		start, err := r.start(ctx, after)
+		if err != nil {
+			return nil, err
+		}
+		cost = int(min(at.AfterSequence-start, int64(r.window)) / eventsPerToken)
+		made, err := r.replay(ctx, start, r.both(types))
 		cost = max(cost, int(made.Deliveries/replayedPerToken))
 		return made, err
 	})
@@ -169,24 +173,34 @@ func (r replayer) both(wanted []string) []string {
 	return slices.DeleteFunc(slices.Clone(has), func(name string) bool { return !slices.Contains(wanted, name) })
 }
 
+// start returns the number after which a replay begins: that of an event, or of the one
+// before the oldest that is kept if after is nil. The error is [errCursorExpired] or comes
+// from the database.
+func (r replayer) start(ctx context.Context, after *event.ID) (int64, error) {
+	if after != nil {
+		return after.Sequence, r.checkCursor(ctx, *after)
+	}
+	oldest, err := r.queries.EventOldest(ctx, r.account)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r.to.AfterSequence, nil
+	}
+	return oldest.Sequence - 1, err
+}
+
 // replay makes deliveries of the events after one. It leaves out the events whose delivery
 // is pending, and those that the worker has not dispatched yet, because the webhook gets
-// them anyway. The error is [errCursorExpired], [errTooManyDeliveries] or comes from the
-// database.
-func (r replayer) replay(ctx context.Context, after event.ID, types []string) (made replay, err error) {
-	if err := r.checkCursor(ctx, after); err != nil {
-		return made, err
-	}
-	last := min(r.to.AfterSequence, after.Sequence+int64(r.window))
-	if last <= after.Sequence {
+// them anyway. The error is [errTooManyDeliveries] or comes from the database.
+func (r replayer) replay(ctx context.Context, after int64, types []string) (made replay, err error) {
+	last := min(r.to.AfterSequence, after+int64(r.window))
+	if last <= after {
 		return made, nil
 	}
-	pending, err := r.pending(ctx, after.Sequence, last)
+	pending, err := r.pending(ctx, after, last)
 	if err != nil {
 		return made, err
 	}
 	rows, err := r.queries.ReplayEvents(ctx, db.ReplayEventsParams{
-		AccountID: r.account, First: after.Sequence, Last: last, Types: types, PageSize: r.window + 1,
+		AccountID: r.account, First: after, Last: last, Types: types, PageSize: r.window + 1,
 	})
 	if err != nil {
 		return made, err
@@ -197,7 +211,7 @@ func (r replayer) replay(ctx context.Context, after event.ID, types []string) (m
 		if row.Sequence == last && last < r.to.AfterSequence {
 			made.Next = new(id.String())
 		}
-		if row.Sequence == after.Sequence || pending[row.Sequence] || !slices.Contains(types, row.Type) {
+		if row.Sequence == after || pending[row.Sequence] || !slices.Contains(types, row.Type) {
 			continue
 		}
 		deliveryID, err := webhook.NewDeliveryID()

@@ -71,6 +71,7 @@ func TestReplayWebhook(t *testing.T) {
 		after int
 		types []string
 	}{
+		{"without a cursor", object{}, 0, []string{"pet.created", "category.created"}},
 		{"from the beginning", object{"after": beginning}, 0, []string{"pet.created", "category.created"}},
 		{"one of its types", object{"after": beginning, "types": []string{"pet.created", "message.queued"}}, 0, []string{"pet.created"}},
 		{"another type", object{"after": beginning, "types": []string{"message.queued"}}, 0, nil},

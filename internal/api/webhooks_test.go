@@ -152,7 +152,7 @@ func TestWebhookBodies(t *testing.T) {
 		{"no types left", "PATCH", hook.path(), object{"types": []string{}}, []string{"/types too_few"}},
 		{"a null status", "PATCH", hook.path(), object{"status": nil}, []string{"/status null_not_allowed"}},
 		{"too much grace", "POST", hook.path() + "/rotate", object{"graceSeconds": 86401}, []string{"/graceSeconds out_of_range"}},
-		{"no cursor", "POST", hook.path() + "/replay", object{}, []string{"/after required"}},
+		{"a null cursor", "POST", hook.path() + "/replay", object{"after": nil}, []string{"/after null_not_allowed"}},
 		{"a malformed cursor", "POST", hook.path() + "/replay", object{"after": "evt_01_5f0c9a1e"}, []string{"/after invalid_format"}},
 		{"a test event as cursor", "POST", hook.path() + "/replay", object{"after": "evt_test_0198c5f27d3a7c419b0e5a1f3c2d4e71"}, []string{"/after invalid_format"}},
 		{"all types", "POST", hook.path() + "/replay", object{"after": "evt_0_00000000", "types": []string{"*"}}, []string{"/types/0 not_in_enum"}},
