@@ -124,6 +124,7 @@ func lockWebhook(ctx context.Context, c *gin.Context, queries *db.Queries) (db.W
 // createWebhook creates a webhook with a secret. It receives the events from then on.
 func (s *Server) createWebhook(c *gin.Context) error {
 	in := s.decode(c, secret, required("url", "types"), readOnly("id", "status", "disabledReason", "createdAt", "secret"))
+	description := in.Text("description", 0, maxWebhookDescriptionLength)
 	fields, err := s.readWebhookFields(in)
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 			return db.WebhookCreateRow{}, errTooManyWebhooks
 		}
 		row, err := queries.WebhookCreate(ctx, db.WebhookCreateParams{
-			AccountID: account, ID: id, URL: *fields.url, Types: fields.types, Description: fields.description,
+			AccountID: account, ID: id, URL: *fields.url, Types: fields.types, Description: description,
 			Secret: s.vault.Seal(webhook.Endpoint{AccountID: account, ID: id}, made),
 		})
 		return row, orNotFound(err, errInvalidAPIKey) // the account is gone
@@ -156,33 +157,44 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	return writeSecret(c, webhooksPath+"/"+id, webhookWithSecret{webhookFrom(db.WebhookListRow(row)), made.Reveal()})
 }
 
-// webhookFields are the fields of a webhook in a body.
+// webhookFields are fields of a webhook in a body.
 type webhookFields struct {
-	url         *string
-	types       []string
-	description *string
-	cleared     bool // whether the field is null
+	url   *string
+	types []string
 }
 
-// readWebhookFields reads the fields that a new webhook and a change have. The error is a
-// violation or [errURLNotAllowed].
+// readWebhookFields reads the fields that a new webhook and a change have alike, after the
+// others. The error is a violation or [errURLNotAllowed].
 func (s *Server) readWebhookFields(in *input) (fields webhookFields, err error) {
 	fields.url = in.Text("url", 1, egress.MaxURLLength)
 	fields.types = in.Enums("types", append([]string{anyType}, eventTypes...)...)
 	if len(fields.types) > 1 && slices.Contains(fields.types, anyType) {
 		in.Reject("types", "not_allowed", "must have `*` alone, or types without it.")
 	}
-	fields.description, fields.cleared = in.NullableText("description", maxWebhookDescriptionLength)
-	if err := in.Err(); err != nil {
-		return fields, err
-	}
 	if fields.url == nil {
-		return fields, nil
+		return fields, in.Err()
 	}
-	if refused, is := errors.AsType[*egress.RefusedError](s.egress.Check(*fields.url)); is {
-		return fields, errURLNotAllowed.WithMessage("`url` " + refused.Reason)
+	return fields, s.checkWebhookURL(in, *fields.url)
+}
+
+// checkWebhookURL returns what is wrong with a body whose other fields are read. It is
+// [errURLNotAllowed] if the only violation is a URL that is well-formed.
+func (s *Server) checkWebhookURL(in *input, url string) error {
+	others := in.Err()
+	refused, is := errors.AsType[*egress.RefusedError](s.egress.Check(url))
+	switch {
+	case !is:
+		return others
+	case refused.Malformed:
+		in.Reject("url", "invalid_format", refused.Reason)
+	default:
+		in.Reject("url", "not_allowed", refused.Reason)
 	}
-	return fields, nil
+	err := in.Err()
+	if found, is := errors.AsType[*httpjson.Error](err); is && others == nil && !refused.Malformed {
+		return errURLNotAllowed.WithMessage("`url` " + refused.Reason).WithViolations(found.Violations)
+	}
+	return err
 }
 
 // updateWebhook changes a webhook. One that is enabled again receives the events from then
@@ -190,6 +202,7 @@ func (s *Server) readWebhookFields(in *input) (fields webhookFields, err error) 
 func (s *Server) updateWebhook(c *gin.Context) error {
 	in := s.decode(c, readOnly("id", "disabledReason", "createdAt", "secret"))
 	status := in.Enum("status", webhookEnabled, webhookDisabled)
+	description, cleared := in.NullableText("description", maxWebhookDescriptionLength)
 	fields, err := s.readWebhookFields(in)
 	if err != nil {
 		return err
@@ -204,6 +217,9 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 			return apiWebhook{}, err
 		}
 		params := updateOfWebhook(caller(c).AccountID, current, fields, status)
+		if description != nil || cleared {
+			params.Description = description
+		}
 		row, err := queries.WebhookUpdate(ctx, params)
 		made := webhookFrom(db.WebhookListRow(row))
 		changed = made.URL != current.URL || made.Status != current.Status
@@ -224,7 +240,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	return nil
 }
 
-// updateOfWebhook returns all values of a webhook after a change.
+// updateOfWebhook returns all values of a webhook after a change, with its old description.
 func updateOfWebhook(account int64, current db.WebhookGetLockedRow, fields webhookFields, status *string) db.WebhookUpdateParams {
 	params := db.WebhookUpdateParams{
 		AccountID: account, ID: current.ID, URL: current.URL, Types: current.Types, Description: current.Description,
@@ -235,9 +251,6 @@ func updateOfWebhook(account int64, current db.WebhookGetLockedRow, fields webho
 	}
 	if fields.types != nil {
 		params.Types = fields.types
-	}
-	if fields.description != nil || fields.cleared {
-		params.Description = fields.description
 	}
 	switch {
 	case status == nil || *status == current.Status:

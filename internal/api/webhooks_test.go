@@ -175,13 +175,21 @@ func TestWebhookURLs(t *testing.T) {
 	before := p.rows()
 	for _, forbidden := range []string{
 		"http://93.184.216.34/", "https://127.0.0.1/", "https://[::1]/", "https://10.0.0.1/", "https://169.254.169.254/latest/meta-data/", "https://localhost/",
-		"https://93.184.216.34:5432/", "https://user@93.184.216.34/", "ftp://93.184.216.34/", "/hook", "x",
+		"https://93.184.216.34:5432/", "https://user@93.184.216.34/", "ftp://93.184.216.34/",
 	} {
 		for _, resp := range []*response{p.post(webhooksPath, object{"url": forbidden, "types": []string{"*"}}), p.patch(hook.path(), object{"url": forbidden})} {
 			if message := resp.wantError(422, "url_not_allowed").error().Message; !strings.HasPrefix(message, "`url` must") {
 				t.Errorf("%s: message %q", forbidden, message)
 			}
+			if diff := cmp.Diff([]string{"/url not_allowed"}, resp.violations()); diff != "" {
+				t.Errorf("%s: violations (-want +got):\n%s", forbidden, diff)
+			}
 		}
+		p.post(webhooksPath, object{"url": forbidden}).wantViolations("validation_failed", "/url not_allowed", "/types required")
+	}
+	for _, malformed := range []string{"/hook", "x", "example.com/hook", "https://", "https://exa mple.com/", "https://ex\u00e4mple.com/", "https://127.1/"} {
+		p.patch(hook.path(), object{"url": malformed}).wantViolations("validation_failed", "/url invalid_format")
+		p.post(webhooksPath, object{"url": malformed, "types": []string{}}).wantViolations("validation_failed", "/url invalid_format", "/types too_few")
 	}
 	p.wantRows(before)
 	p.patch(hook.path(), object{"url": "https://missing.example.com/"}).want(200) // no name is looked up

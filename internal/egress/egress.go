@@ -46,12 +46,16 @@ type RefusedError struct {
 	// Reason completes a sentence that begins with the URL. It never has an address that
 	// the server has looked up, because that could be the address of an internal host.
 	Reason string
+	// Malformed says that the text is no absolute URL with a valid host, whatever is allowed.
+	Malformed bool
 }
 
 // Error returns the whole sentence.
 func (e *RefusedError) Error() string { return "the URL " + e.Reason }
 
-func refuse(reason string) error { return &RefusedError{reason} }
+func refuse(reason string) error { return &RefusedError{Reason: reason} }
+
+func malformed(reason string) error { return &RefusedError{Reason: reason, Malformed: true} }
 
 // Options are the settings of a [Guard].
 type Options struct {

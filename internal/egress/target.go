@@ -34,9 +34,9 @@ func parse(text string) (target, error) {
 	u, err := url.Parse(text)
 	switch {
 	case len(text) > MaxURLLength:
-		return target{}, refuse(fmt.Sprintf("must have at most %d characters.", MaxURLLength))
-	case err != nil || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return target{}, refuse("must be an absolute URL in ASCII, such as https://example.com/webhooks.")
+		return target{}, malformed(fmt.Sprintf("must have at most %d characters.", MaxURLLength))
+	case err != nil || u.Scheme == "" || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return target{}, malformed("must be an absolute URL in ASCII, such as https://example.com/webhooks.")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return target{}, errPlain
 	case u.User != nil:
@@ -63,9 +63,9 @@ func parse(text string) (target, error) {
 		t.addr = t.addr.Unmap()
 		return t, nil
 	case len(t.host) > maxHostLength || !hostPattern.MatchString(t.host) || strings.HasSuffix(u.Host, ":"):
-		return target{}, refuse("must have a valid host. Write a name that is not ASCII in Punycode.")
+		return target{}, malformed("must have a valid host. Write a name that is not ASCII in Punycode.")
 	case numberPattern.MatchString(t.host):
-		return target{}, refuse("must have an IPv4 address of four decimal numbers, or a name.")
+		return target{}, malformed("must have an IPv4 address of four decimal numbers, or a name.")
 	default:
 		return t, nil
 	}
