@@ -311,7 +311,7 @@ func TestOrderOfChecksWithOptionalBody(t *testing.T) {
 			t.Errorf("%s: Allow %q", method, got)
 		}
 	}
-	for segment, code := range map[string]string{"0": "out_of_range", "9223372036854775808": "out_of_range", "x": "invalid_format", "01": "invalid_format", "1%00": "invalid_format", "%201": "invalid_format", "": ""} {
+	for segment, code := range map[string]string{"0": "out_of_range", "9223372036854775808": "out_of_range", "x": "invalid_format", "01": "invalid_format", "%201": "invalid_format", "": ""} {
 		if segment == "" {
 			p.do("DELETE", keysPath+"/", nil).wantError(404, "route_not_found")
 			continue

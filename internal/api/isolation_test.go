@@ -117,7 +117,7 @@ func number(ids map[string]string, parameter string) json.Number { return json.N
 // withIDs fills in the parameters of a path.
 func withIDs(t testing.TB, path string, ids map[string]string) string {
 	t.Helper()
-	return regexp.MustCompile(`{\w+}`).ReplaceAllStringFunc(path, func(parameter string) string {
+	return pathParameter.ReplaceAllStringFunc(path, func(parameter string) string {
 		id, known := ids[strings.Trim(parameter, "{}")]
 		if !known {
 			t.Fatalf("%s: this test has no ids for %s; add them to absentIDs and to tenant", path, parameter)

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
@@ -65,6 +66,9 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 		}
 		err := s.sunset(c, deprecated)
 		if err == nil {
+			err = checkPath(c)
+		}
+		if err == nil {
 			err = s.authorize(c, r)
 		}
 		if err == nil && r.scope != 0 { // operations without a key use no limited resource
@@ -96,6 +100,15 @@ func (s *Server) handler(r route) gin.HandlerFunc {
 			s.writeError(c, err)
 		}
 	}
+}
+
+// checkPath returns [errRouteNotFound] if the path is not text that Postgres can store. Such
+// a path has no resource, whatever the operation.
+func checkPath(c *gin.Context) error {
+	if path := c.Request.URL.Path; !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
+		return errRouteNotFound
+	}
+	return nil
 }
 
 // unreadBodyTime is the maximum time that net/http waits for the rest of an unread body

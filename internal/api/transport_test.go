@@ -35,10 +35,13 @@ func allow() map[string]string {
 	return all
 }
 
+// pathParameter matches a parameter of a path in the spec.
+var pathParameter = regexp.MustCompile(`{\w+}`)
+
 // filled replaces the parameters of a path.
 func filled(path, value string) string {
 	path = strings.ReplaceAll(path, "{sandboxId}", "sbx_"+value)
-	return regexp.MustCompile(`{\w+}`).ReplaceAllLiteralString(path, value)
+	return pathParameter.ReplaceAllLiteralString(path, value)
 }
 
 func TestOptions(t *testing.T) {
@@ -62,7 +65,7 @@ func TestMethodNotAllowed(t *testing.T) {
 			if slices.Contains(strings.Split(want, ", "), method) {
 				continue
 			}
-			for _, value := range []string{"1", "0", "x%2Fy", "%00", "summaryx"} {
+			for _, value := range []string{"1", "0", "x%2Fy", "summaryx"} {
 				resp := p.as("").do(method, filled(path, value), nil).wantError(405, "method_not_allowed")
 				if got := resp.header.Get("Allow"); got != want {
 					t.Errorf("%s %s: Allow %q, want %q", method, path, got, want)
