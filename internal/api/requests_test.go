@@ -356,7 +356,6 @@ func TestControlCharacters(t *testing.T) {
 		}
 		text := "a" + string(control) + "b"
 		p.post("/categories", object{"name": text}).wantViolations("validation_failed", "/name invalid_characters")
-		p.get("/categories"+query("name", text)).wantViolations("invalid_parameter", "name invalid_characters")
 	}
 	// messages may contain control characters
 	p.post("/messages", object{"message": "a\tb\r\nc\u001B[31m\u007F\u0085"}).want(202)

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -253,12 +252,8 @@ func (p *Params) Time(name string) *time.Time {
 // Prefix reads an optional prefix of a name, of at most most characters.
 func (p *Params) Prefix(name string, most int) string {
 	prefix, given := p.Value(name)
-	switch {
-	case !given:
-	case utf8.RuneCountInString(prefix) > most:
+	if given && utf8.RuneCountInString(prefix) > most {
 		p.Reject(name, "too_long", fmt.Sprintf("%#q must have at most %d characters.", name, most))
-	case strings.ContainsFunc(prefix, unicode.IsControl):
-		p.Reject(name, "invalid_characters", "`"+name+"` must not contain control characters.")
 	}
 	return prefix
 }

@@ -49,12 +49,12 @@ public final class Story {
 
     inventory.setInventory(pet.getId(), new InventoryUpdate().quantity(3), null);
     OffsetDateTime shipDate = OffsetDateTime.parse("2030-01-02T03:04:05.6Z");
-    NewOrder two = new NewOrder().petId(pet.getId()).quantity(2);
-    Order order = store.placeOrder(new NewOrder().petId(pet.getId()).quantity(2).shipDate(shipDate), null);
+    OrderInput two = new OrderInput().petId(pet.getId()).quantity(2);
+    Order order = store.placeOrder(new OrderInput().petId(pet.getId()).quantity(2).shipDate(shipDate), null);
     same(order.getQuantity(), 2);
     same(order.getShipDate(), shipDate);
     refused(409, "insufficient_stock", () -> store.placeOrder(two, null));
-    Order last = store.placeOrder(new NewOrder().petId(pet.getId()), null);
+    Order last = store.placeOrder(new OrderInput().petId(pet.getId()), null);
     same(inventory.getInventoryItem(pet.getId(), null, null).getStatus(), PetStatus.PENDING);
     petstore.model.Error soldOut = refused(409, "pet_not_available", () -> store.placeOrder(two, null));
     step("3 units ordered; one more: %d %s", soldOut.getStatus(), soldOut.getCode());
@@ -82,24 +82,24 @@ public final class Story {
     same(pages, 2);
     step("%d pets on %d pages", names.size(), pages);
 
-    NewApiKey past = new NewApiKey().name("old").scope(Scope.READ).expiresAt(OffsetDateTime.parse("2020-01-01T00:00:00Z"));
+    ApiKeyInput past = new ApiKeyInput().name("old").scope(Scope.READ).expiresAt(OffsetDateTime.parse("2020-01-01T00:00:00Z"));
     petstore.model.Error invalid = refused(400, "validation_failed", () -> accounts.createAPIKey(past));
     same(invalid.getErrors().get(0).getPointer() + " " + invalid.getErrors().get(0).getCode(), "/expiresAt out_of_range");
     PetsApi stranger = new PetsApi(client("nobody"));
     refused(401, "invalid_api_key", () -> stranger.listPets(null, null, null, null, null, null, null, null));
     step("an API key of the past, and a wrong key: both with a typed error");
 
-    Message message = messages.queueMessage(new NewMessage().message("Xochi sends her regards"), null);
+    Message message = messages.queueMessage(new MessageInput().message("Xochi sends her regards"), null);
     same(message.getStatus(), "queued");
     same(messages.getMessage(message.getId(), null, null), message);
     same(accounts.getAccount(null).getApiKey().getScope(), Scope.ADMIN);
     step("message %s %s", message.getId(), message.getStatus());
 
     SandboxesApi sandboxes = new SandboxesApi(client);
-    SandboxWithKey sandbox = sandboxes.createSandbox(new NewSandbox().name("story").expiresInSeconds(600));
+    SandboxWithKey sandbox = sandboxes.createSandbox(new SandboxInput().name("story").expiresInSeconds(600));
     ApiClient inside = client(sandbox.getSecret());
     InventoryApi rex = new InventoryApi(inside);
-    new StoreApi(inside).placeOrder(new NewOrder().petId(1L).quantity(2), null);
+    new StoreApi(inside).placeOrder(new OrderInput().petId(1L).quantity(2), null);
     same(rex.getInventoryItem(1L, null, null).getQuantity(), 98L);
     new SandboxesApi(inside).resetSandbox("current");
     same(rex.getInventoryItem(1L, null, null).getQuantity(), 100L);

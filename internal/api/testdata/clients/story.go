@@ -48,7 +48,7 @@ func main() {
 		return *expect(200, must(shop.GetInventoryItemWithResponse(ctx, pet.Id, nil))).JSON200
 	}
 	shipDate := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	two := petstore.NewOrder{PetId: pet.Id, Quantity: new(int32(2)), ShipDate: &shipDate}
+	two := petstore.OrderInput{PetId: pet.Id, Quantity: new(int32(2)), ShipDate: &shipDate}
 	placed := expect(201, must(shop.PlaceOrderWithResponse(ctx, nil, two)))
 	order := *placed.JSON201
 	same(order, petstore.Order{Id: order.Id, PetId: &pet.Id, Quantity: two.Quantity, ShipDate: &shipDate, Complete: new(false)})
@@ -79,7 +79,7 @@ func main() {
 	same(refused.Code, "order_complete")
 	step("order completed; it cannot be cancelled: %d %s", refused.Status, refused.Code)
 
-	second := expect(201, must(shop.PlaceOrderWithResponse(ctx, nil, petstore.NewOrder{PetId: pet.Id}))).JSON201 // quantity: 1
+	second := expect(201, must(shop.PlaceOrderWithResponse(ctx, nil, petstore.OrderInput{PetId: pet.Id}))).JSON201 // quantity: 1
 	same(stock(), petstore.InventoryItem{PetId: pet.Id, Quantity: 0, Status: petstore.Pending})
 	expect(204, must(shop.CancelOrderWithResponse(ctx, *second.Id, nil)))
 	same(stock(), petstore.InventoryItem{PetId: pet.Id, Quantity: 1, Status: petstore.Available})
@@ -121,11 +121,11 @@ func main() {
 	same(stranger.Headers401.WWWAuthenticate, `Bearer realm="petstore", error="invalid_token"`)
 	step("a wrong key: %d %s", stranger.JSON401.Status, stranger.JSON401.Code)
 
-	message := expect(202, must(shop.QueueMessageWithResponse(ctx, nil, petstore.NewMessage{Message: "Xochi sends her regards"}))).JSON202
+	message := expect(202, must(shop.QueueMessageWithResponse(ctx, nil, petstore.MessageInput{Message: "Xochi sends her regards"}))).JSON202
 	same(message.Status, "queued")
 	step("message %s %s", message.Id, message.Status)
 
-	sandbox := expect(201, must(shop.CreateSandboxWithResponse(ctx, petstore.NewSandbox{
+	sandbox := expect(201, must(shop.CreateSandboxWithResponse(ctx, petstore.SandboxInput{
 		Name:             new("story"),
 		ExpiresInSeconds: new(int32(600)),
 	}))).JSON201
@@ -133,7 +133,7 @@ func main() {
 	rex := func() int64 {
 		return expect(200, must(inside.GetInventoryItemWithResponse(ctx, 1, nil))).JSON200.Quantity
 	}
-	expect(201, must(inside.PlaceOrderWithResponse(ctx, nil, petstore.NewOrder{PetId: 1, Quantity: new(int32(2))})))
+	expect(201, must(inside.PlaceOrderWithResponse(ctx, nil, petstore.OrderInput{PetId: 1, Quantity: new(int32(2))})))
 	same(rex(), 98)
 	expect(204, must(inside.ResetSandboxWithResponse(ctx, "current")))
 	same(rex(), 100)
