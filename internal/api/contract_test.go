@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"runtime"
@@ -147,11 +148,35 @@ func TestErrorsOfNoOperation(t *testing.T) {
 }
 
 // TestLinks: each create operation links to every operation on the created
-// resource.
+// resource, and each link has all parameters that its operation requires.
 func TestLinks(t *testing.T) {
 	t.Parallel()
+	paths := theContract().document.Paths
+	required := map[string][]string{} // by operation
+	for _, item := range paths.Map() {
+		for _, operation := range item.Operations() {
+			for _, parameter := range slices.Concat(item.Parameters, operation.Parameters) {
+				if parameter.Value.Required {
+					required[operation.OperationID] = append(required[operation.OperationID], parameter.Value.Name)
+				}
+			}
+		}
+	}
+	for _, names := range required {
+		slices.Sort(names)
+	}
 	var linked, want []string
-	for path, item := range theContract().document.Paths.Map() {
+	for path, item := range paths.Map() {
+		for _, operation := range item.Operations() {
+			for _, response := range operation.Responses.Map() {
+				for _, link := range response.Value.Links {
+					to := link.Value.OperationID
+					if got := slices.Sorted(maps.Keys(link.Value.Parameters)); !slices.Equal(got, required[to]) {
+						t.Errorf("%s %s links to %s with %q, want %q", path, operation.OperationID, to, got, required[to])
+					}
+				}
+			}
+		}
 		if item.Post == nil || strings.Contains(path, "{") {
 			continue
 		}
@@ -160,8 +185,8 @@ func TestLinks(t *testing.T) {
 				linked = append(linked, path+" "+link.Value.OperationID)
 			}
 		}
-		for other, item := range theContract().document.Paths.Map() {
-			if rest, below := strings.CutPrefix(other, path+"/{"); below && !strings.HasPrefix(rest, "}") {
+		for other, item := range paths.Map() {
+			if rest, below := strings.CutPrefix(other, path+"/{"); below && strings.Count(rest, "{") == 0 {
 				for _, operation := range item.Operations() {
 					want = append(want, path+" "+operation.OperationID)
 				}
@@ -173,6 +198,47 @@ func TestLinks(t *testing.T) {
 	slices.Sort(want)
 	if diff := cmp.Diff(want, linked); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
+
+// TestExamplesOfParameters: a client that sends all examples of an operation gets its
+// response at once.
+func TestExamplesOfParameters(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	shop := p.as(p.newSandbox("examples", "shop").Secret)
+	for _, o := range operations() {
+		if o.method != "GET" || o.public {
+			continue
+		}
+		values, headers := url.Values{}, []string{}
+		for _, parameter := range o.described.Parameters {
+			example := parameter.Value.Example
+			switch {
+			case example == nil:
+			case parameter.Value.In == "header":
+				headers = append(headers, parameter.Value.Name, fmt.Sprint(example))
+			default:
+				all, list := example.([]any)
+				if !list {
+					all = []any{example}
+				}
+				for _, one := range all {
+					values.Add(parameter.Value.Name, fmt.Sprint(one))
+				}
+			}
+		}
+		target := o.target
+		if len(values) > 0 {
+			target += "?" + values.Encode()
+		}
+		resp := shop.do("GET", target, nil, headers...)
+		if resp.status != 200 && resp.status != 404 {
+			t.Errorf("%s %q: %d %s", target, headers, resp.status, resp.body)
+		}
+		if used := resp.header.Get("Preference-Applied"); strings.Contains(used, "wait") {
+			t.Errorf("%s waits: %s", target, used)
+		}
 	}
 }
 
