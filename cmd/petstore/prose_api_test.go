@@ -81,7 +81,7 @@ var (
 	htmlCode  = regexp.MustCompile(`(?s)<pre.*?</pre>|<svg.*?</svg>`)
 	htmlSpan  = regexp.MustCompile(`(?s)<code>.*?</code>`)
 	htmlMeta  = regexp.MustCompile(`<meta name="description" content="([^"]*)">`)
-	htmlBlock = regexp.MustCompile(`</?(p|li|ul|h\d|div|section|nav|main|title|button)\b[^>]*>`)
+	htmlBlock = regexp.MustCompile(`</?(p|li|ul|t[dhr]|h\d|div|section|nav|main|title|button)\b[^>]*>`)
 	htmlTag   = regexp.MustCompile(`(?s)<[^>]*>|\{\{.*?\}\}`)
 )
 

@@ -4,7 +4,7 @@ import (
 	"net/http"
 )
 
-// Headers that pages of other origins may send and read. The API reference lists them
+// Headers that pages of other origins may send and read. The guide to requests lists them
 // under "Browsers".
 const (
 	corsAllowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"

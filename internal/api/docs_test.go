@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var docsPages = []string{"/docs", "/docs/quickstart", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/errors"}
+var docsPages = []string{"/docs", "/docs/quickstart", "/docs/authentication", "/docs/requests", "/docs/lists", "/docs/retries", "/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/faults", "/docs/errors"}
 
 // TestDocs: the docs pages and their assets need no key and ignore Accept.
 func TestDocs(t *testing.T) {

@@ -116,7 +116,7 @@ var errorReference = describe(
 		{errPetInUse, "Keep the pet and set its status to `sold`. You can delete a pet only after all its orders are cancelled."},
 		{errPetNotAvailable, "Order another pet, or wait until this one is available. `PUT /store/inventory/{petId}` with more than 0 units makes it available."},
 		{errInsufficientStock, "Order fewer units, or raise the stock with `PUT /store/inventory/{petId}`."},
-		{errInvalidTransition, "Read the resource again and choose a change that its state allows. The reference has the rules under Stock and states."},
+		{errInvalidTransition, "Read the resource again and choose a change that its state allows. The guide Stock and states has the rules."},
 		{errOrderComplete, "Keep the order. Its units have left for good."},
 
 		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. The operator can revoke every key of an account with `petstore key revoke`."},

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The format of a secret (API reference, Authentication): petstore_, 30 random
+// The format of a secret (ApiKeyWithSecret in the spec): petstore_, 30 random
 // base-62 characters, and their CRC-32 (IEEE) in 6 base-62 characters, most
 // significant first. Secret scanners recognize keys by the checksum, and the server
 // rejects a mistyped key without a database query.

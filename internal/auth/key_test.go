@@ -20,7 +20,7 @@ import (
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// sealed completes a key with its checksum (API reference, Authentication), with an
+// sealed completes a key with its checksum (ApiKeyWithSecret in the spec), with an
 // independent implementation.
 func sealed(random string) string {
 	rest, digits := uint64(crc32.ChecksumIEEE([]byte(random))), ""

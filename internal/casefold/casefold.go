@@ -3,7 +3,7 @@
 //
 // The key is stored in its own column with COLLATE "C", so that Postgres compares
 // bytes. Category names are unique by key, and prefix filters and sort=name use it
-// (API reference, Lists).
+// (guide Lists).
 package casefold
 
 import (

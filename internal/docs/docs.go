@@ -1,5 +1,4 @@
-// Package docs renders the reference pages of the API with the quickstart, guides to
-// events, webhooks and sandboxes, and the list of errors. The program contains every file of
+// Package docs renders the reference page of the API, the guides and the list of errors. The program contains every file of
 // them, and the pages load nothing from other addresses.
 //
 // The reference page is Swagger UI, unchanged from its Go module, with our own
@@ -23,13 +22,28 @@ import (
 
 // Paths of the pages.
 const (
-	ReferencePath  = "/docs"
-	QuickstartPath = "/docs/quickstart"
-	EventsPath     = "/docs/events"
-	WebhooksPath   = "/docs/webhooks"
-	SandboxesPath  = "/docs/sandboxes"
-	ErrorsPath     = "/docs/errors"
+	ReferencePath = "/docs"
+	ErrorsPath    = "/docs/errors"
 )
+
+// guides are the other pages, in the order of the navigation.
+var guides = []Guide{
+	{"quickstart", "Quickstart"},
+	{"authentication", "Authentication"},
+	{"requests", "Requests and responses"},
+	{"lists", "Lists"},
+	{"retries", "Errors and retries"},
+	{"concurrency", "Concurrent changes"},
+	{"limits", "Limits"},
+	{"stock", "Stock and states"},
+	{"events", "Follow events"},
+	{"webhooks", "Receive webhooks"},
+	{"sandboxes", "Test your client in a sandbox"},
+	{"faults", "Faults on demand"},
+}
+
+// Guide is a page below [ReferencePath].
+type Guide struct{ Name, Title string }
 
 //go:embed assets
 var assetFiles embed.FS
@@ -60,18 +74,19 @@ func New(version string, problems []Problem) (map[string]*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
-	files := make(map[string]*File, len(assets.files)+6)
+	files := make(map[string]*File, len(assets.files)+len(guides)+2)
 	for name, file := range assets.files {
 		files[path.Join(ReferencePath, assets.dir, name)] = file
 	}
-	for _, p := range []page{
+	pages := []page{
 		{path: ReferencePath, template: "reference.html", Title: "Reference", Root: "./"},
-		{path: QuickstartPath, template: "quickstart.html", Title: "Quickstart", Root: "../"},
-		{path: EventsPath, template: "events.html", Title: "Follow events", Root: "../"},
-		{path: WebhooksPath, template: "webhooks.html", Title: "Receive webhooks", Root: "../"},
-		{path: SandboxesPath, template: "sandboxes.html", Title: "Test your client in a sandbox", Root: "../"},
 		{path: ErrorsPath, template: "errors.html", Title: "Errors", Root: "../"},
-	} {
+	}
+	for _, guide := range guides {
+		pages = append(pages, page{path: path.Join(ReferencePath, guide.Name), template: guide.Name + ".html", Title: guide.Title, Root: "../"})
+	}
+	for _, p := range pages {
+		p.Guides = guides
 		p.Version, p.Problems = version, identified(problems)
 		p.Assets = p.Root + "docs/" + assets.dir + "/"
 		p.Modules = assets.modules
@@ -89,6 +104,7 @@ type page struct {
 	path, template string
 
 	Title    string
+	Guides   []Guide
 	Version  string
 	Root     string // relative URL of the folder of openapi.json
 	Assets   string // relative URL of the assets

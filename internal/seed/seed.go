@@ -48,7 +48,7 @@ const (
 // account has categories or pets already, and [ErrClosed] if it is deleted.
 //
 // The same number of pets always gives the same data. The data follows the rules of
-// the API reference, Stock and states: an available pet has units in stock, a pending
+// the guide Stock and states: an available pet has units in stock, a pending
 // pet has no units except those held by open orders, and a sold pet has neither. The
 // code samples of the API reference rely on this:
 //

@@ -69,7 +69,7 @@ func TestLoadHasTheDataThatSamplesUse(t *testing.T) {
 }
 
 // TestLoadIsConsistent: the API can only produce these combinations of status and
-// stock (API reference, Stock and states).
+// stock (guide Stock and states).
 func TestLoadIsConsistent(t *testing.T) {
 	t.Parallel()
 	pool := loaded(t, 2000)

@@ -1,4 +1,4 @@
-// Package stock has the rules of stock and states (API reference, Stock and states) as
+// Package stock has the rules of stock and states (guide Stock and states) as
 // functions of the current state of a pet. They are pure: the caller locks the rows
 // that the state comes from, and writes the rows of the new state.
 package stock

@@ -1,4 +1,4 @@
-// The page: the sidebar, and next to it the chapters, operations and models.
+// The page: the sidebar, and next to it the introduction, operations and models.
 import { KeyDialog } from "./key.js";
 import { Operation } from "./operation.js";
 import { Schema, Stability } from "./schema.js";
@@ -6,14 +6,14 @@ import { Sidebar } from "./sidebar.js";
 import { Reference, Text, h, use, useEffect, useMemo, useState } from "./ui.js";
 
 /** Returns the plugin for Swagger UI that draws the spec. */
-export function reference(spec) {
+export function reference(spec, guides) {
   return (system) => {
     use(system.React);
-    return { components: { PetstoreLayout: ({ getComponent, fn }) => h(Layout, { getComponent, fn, spec }) } };
+    return { components: { PetstoreLayout: ({ getComponent, fn }) => h(Layout, { getComponent, fn, spec, guides }) } };
   };
 }
 
-function Layout({ getComponent, fn, spec }) {
+function Layout({ getComponent, fn, spec, guides }) {
   const [asking, setAsking] = useState(false);
   const current = useCurrent();
   const shared = useMemo(
@@ -25,7 +25,7 @@ function Layout({ getComponent, fn, spec }) {
   return h(
     Reference.Provider,
     { value: shared },
-    h(Sidebar, { current }),
+    h(Sidebar, { current, guides }),
     content,
     h(KeyDialog, { open: asking, onClose: () => setAsking(false) }),
   );
@@ -33,23 +33,14 @@ function Layout({ getComponent, fn, spec }) {
 
 function Content({ spec }) {
   const { info } = spec.document;
-  const [introduction, ...chapters] = spec.chapters;
   return h(
     "main",
     { id: "content", className: "content", tabIndex: -1 },
     h(
       "section",
-      { id: introduction.id, "data-nav": introduction.id, className: "chapter", "aria-labelledby": "title" },
+      { className: "introduction", "aria-labelledby": "title" },
       h("h1", { id: "title" }, info.title),
-      h(Text, { source: introduction.text }),
-    ),
-    ...chapters.map(({ id, title, text }) =>
-      h(
-        "section",
-        { key: id, id, "data-nav": id, className: "chapter", "aria-labelledby": `${id}-title` },
-        h("h2", { id: `${id}-title` }, title),
-        h(Text, { source: text }),
-      ),
+      h(Text, { source: info.description }),
     ),
     ...spec.tags.map((tag) => h(Tag, { key: tag.id, tag, level: 2 })),
     h(Models, { spec }),

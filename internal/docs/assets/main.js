@@ -3,6 +3,7 @@ import { Spec, parse } from "./spec.js";
 import { reference } from "./layout.js";
 
 const place = document.querySelector("#swagger-ui");
+const guides = [...place.querySelectorAll("#sidebar a")].map((link) => ({ href: link.href, text: link.textContent }));
 
 try {
   const response = await fetch(`${place.dataset.root}openapi.json`);
@@ -12,7 +13,7 @@ try {
     domNode: place,
     spec,
     layout: "PetstoreLayout",
-    plugins: [reference(new Spec(spec))],
+    plugins: [reference(new Spec(spec), guides)],
     validatorUrl: null,
     syntaxHighlight: false,
     supportedSubmitMethods: [], // only our own panel sends requests

@@ -4,7 +4,7 @@ import { Method } from "./operation.js";
 import { Stability } from "./schema.js";
 import { Reference, h, useContext, useEffect, useMemo, useRef, useState } from "./ui.js";
 
-export function Sidebar({ current }) {
+export function Sidebar({ current, guides }) {
   const { spec } = useContext(Reference);
   const [filter, setFilter] = useState("");
   const field = useRef(null);
@@ -49,14 +49,13 @@ export function Sidebar({ current }) {
       "nav",
       { "aria-label": "Operations" },
       h(Links, {
-        title: "About",
-        links: spec.chapters.filter(({ title }) => name(title)).map(({ id, title }) => ({ id, text: title })),
-        current,
+        title: "Guides",
+        links: guides.filter(({ text }) => name(text)),
       }),
       ...spec.tags.map((tag) => h(TagLinks, { key: tag.id, tag, shows, current })),
       h(Links, {
         title: "Models",
-        links: spec.schemas.filter((schema) => name(schema.name)).map((schema) => ({ id: schema.id, text: schema.name })),
+        links: spec.schemas.filter((schema) => name(schema.name)).map((schema) => ({ href: `#${schema.id}`, text: schema.name })),
         current,
       }),
     ),
@@ -129,8 +128,8 @@ function Links({ title, links, current }) {
     h(
       "ul",
       { className: "nav-list" },
-      ...links.map(({ id, text }) =>
-        h("li", { key: id }, h("a", { href: `#${id}`, "aria-current": current === id ? "location" : undefined }, text)),
+      ...links.map(({ href, text }) =>
+        h("li", { key: href }, h("a", { href, "aria-current": href === `#${current}` ? "location" : undefined }, text)),
       ),
     ),
   );

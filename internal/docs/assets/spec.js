@@ -32,7 +32,6 @@ export class Spec {
       name,
       schema,
     }));
-    this.chapters = chapters(document.info.description ?? "");
   }
 
   /** Follows a $ref, if the node is one. */
@@ -122,18 +121,6 @@ export class Spec {
     }
     return media.example === undefined ? [] : [{ name: "Example", value: media.example }];
   }
-}
-
-/** Splits the text at its second-level headings. */
-function chapters(text) {
-  const [preface, ...rest] = text.split(/^## /m);
-  return [
-    { id: "introduction", title: "Introduction", text: preface },
-    ...rest.map((chapter) => {
-      const [title] = chapter.split("\n", 1);
-      return { id: `about-${title.toLowerCase().replace(/\W+/g, "-")}`, title, text: chapter.slice(title.length) };
-    }),
-  ];
 }
 
 /** Formats "2027-12-31" as "31 December 2027". */

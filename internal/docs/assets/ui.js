@@ -22,14 +22,15 @@ export function useSettings() {
 export function Text({ source }) {
   const { Markdown, spec } = useContext(Reference);
   const place = useRef(null);
-  // Swagger UI opens every link in a new window and does not know our anchors.
+  // Swagger UI opens every link in a new window and does not know our anchors. Links to guides are relative to the
+  // spec, which is next to this page.
   useEffect(() => {
     if (!source) return;
     for (const link of place.current.querySelectorAll("a")) {
       const target = link.getAttribute("href");
-      if (!target.startsWith("#")) continue;
+      if (/^https?:/.test(target)) continue;
       link.removeAttribute("target");
-      link.href = `#${spec.idOf(target)}`;
+      if (target.startsWith("#")) link.href = `#${spec.idOf(target)}`;
     }
     for (const table of place.current.querySelectorAll("table")) {
       if (table.parentElement.className === "scrollable") continue;
