@@ -331,7 +331,7 @@ func (q *Queries) SandboxCountStored(ctx context.Context, parentID int64) (int64
 
 const sandboxCreate = `-- name: SandboxCreate :one
 INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES ($1::bigint, $2, $3::text, least(now() + make_interval(secs => $4::bigint), $5::timestamptz))
+VALUES ($1::bigint, $2, $3::text, least(coalesce($4::timestamptz, now() + make_interval(secs => $5::bigint)), $6::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
 `
 
@@ -339,6 +339,7 @@ type SandboxCreateParams struct {
 	ParentID         int64
 	Name             string
 	Sample           string
+	ExpiresAt        *time.Time
 	ExpiresInSeconds int64
 	NotAfter         *time.Time
 }
@@ -351,13 +352,14 @@ type SandboxCreateRow struct {
 	ExpiresAt *time.Time
 }
 
-// The sandbox expires no later than not_after, if that is set. Call [AccountStateEnsure]
-// in the same transaction.
+// The sandbox expires at expires_at, or else after a time, but no later than not_after, if
+// that is set. Call [AccountStateEnsure] in the same transaction.
 func (q *Queries) SandboxCreate(ctx context.Context, arg SandboxCreateParams) (SandboxCreateRow, error) {
 	row := q.db.QueryRow(ctx, sandboxCreate,
 		arg.ParentID,
 		arg.Name,
 		arg.Sample,
+		arg.ExpiresAt,
 		arg.ExpiresInSeconds,
 		arg.NotAfter,
 	)

@@ -42,10 +42,10 @@ FROM account_state
 WHERE account_id = @account_id;
 
 -- name: SandboxCreate :one
--- The sandbox expires no later than not_after, if that is set. Call [AccountStateEnsure]
--- in the same transaction.
+-- The sandbox expires at expires_at, or else after a time, but no later than not_after, if
+-- that is set. Call [AccountStateEnsure] in the same transaction.
 INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES (@parent_id::bigint, @name, @sample::text, least(now() + make_interval(secs => @expires_in_seconds::bigint), sqlc.narg(not_after)::timestamptz))
+VALUES (@parent_id::bigint, @name, @sample::text, least(coalesce(sqlc.narg(expires_at)::timestamptz, now() + make_interval(secs => @expires_in_seconds::bigint)), sqlc.narg(not_after)::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at;
 
 -- name: SandboxGet :one

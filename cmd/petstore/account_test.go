@@ -147,11 +147,11 @@ func TestSandboxes(t *testing.T) {
 		t.Fatalf("sandbox create prints %q, want only the key", secret)
 	}
 	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
-	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !strings.HasPrefix(made.ID, "sbx_") || until > 7*day || until < 6*day || !keyPattern.MatchString(made.Secret) {
+	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !strings.HasPrefix(made.ID, "sbx_") || until > 7*day || until < 6*day || !keyPattern.MatchString(made.APIKey.Secret) {
 		t.Errorf("sandbox create --json: %+v", made)
 	}
 	listed := fromJSON[[]sandboxObject](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))
-	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID || listed[1].Secret != "" {
+	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID || listed[1].APIKey != nil {
 		t.Errorf("sandbox list --json: %+v", listed)
 	}
 	if until := time.Until(*listed[0].ExpiresAt); until > day || until < day-time.Hour {
@@ -204,7 +204,7 @@ func TestSandboxLives(t *testing.T) {
 	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
 		t.Errorf("GET /pets/1 of a new sandbox: status %d", got)
 	}
-	post(t, base+"/categories", second.Secret, `{"name": "Reptiles"}`)
+	post(t, base+"/categories", second.APIKey.Secret, `{"name": "Reptiles"}`)
 	categories := func() int64 {
 		t.Helper()
 		var count int64
@@ -235,7 +235,7 @@ func TestSandboxLives(t *testing.T) {
 		}
 	}
 	must(t, environ, "sandbox", "delete", second.ID, "--yes")
-	stops(second.Secret)
+	stops(second.APIKey.Secret)
 	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
 		t.Errorf("the other sandbox: status %d", got)
 	}

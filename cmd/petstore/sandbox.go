@@ -12,7 +12,6 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
-	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
 
@@ -26,7 +25,18 @@ type sandboxObject struct {
 	Sample    string     `json:"sample"`
 	CreatedAt time.Time  `json:"createdAt"`
 	ExpiresAt *time.Time `json:"expiresAt"`
-	Secret    string     `json:"secret,omitempty"`
+	APIKey    *keyObject `json:"apiKey,omitempty"`
+}
+
+// keyObject is a new API key in the output of --json. It has the fields of the API.
+type keyObject struct {
+	ID        int64      `json:"id"`
+	Name      string     `json:"name"`
+	Scope     string     `json:"scope"`
+	Prefix    string     `json:"prefix"`
+	CreatedAt time.Time  `json:"createdAt"`
+	ExpiresAt *time.Time `json:"expiresAt"`
+	Secret    string     `json:"secret"`
 }
 
 func (p *program) sandboxCommand() *cobra.Command {
@@ -54,7 +64,7 @@ func (p *program) sandboxCreateCommand() *cobra.Command {
 		Long: `Create creates a sandbox of an account and prints only its admin key on stdout. The key
 is shown only once and expires with the sandbox. "petstore sandbox list" shows the id.
 With --json, it prints a JSON object with id, name, sample, createdAt, expiresAt and
-secret, which is the key.`,
+apiKey, whose secret is the key.`,
 		Example: "  petstore sandbox create --account demo --sample empty --expires-in 1h\n" +
 			"  petstore sandbox create --account demo --json",
 		Args: noArguments,
@@ -72,16 +82,18 @@ secret, which is the key.`,
 				return wrongUsage(cmd, "--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is %q", expiresIn)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				made, secret, err := createSandbox(ctx, database, owner, sandbox)
+				made, err := createSandbox(ctx, database, owner, sandbox)
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					object := sandboxFrom(db.SandboxListRow(made))
-					object.Secret = secret.Reveal()
+					object := sandboxFrom(db.SandboxListRow(made.Sandbox))
+					object.APIKey = &keyObject{
+						made.Key.ID, made.Key.Name, made.Key.Scope, made.Key.Prefix, made.Key.CreatedAt.UTC(), object.ExpiresAt, made.Secret.Reveal(),
+					}
 					return p.printJSON(object)
 				}
-				_, err = fmt.Fprintln(p.stdout, secret.Reveal())
+				_, err = fmt.Fprintln(p.stdout, made.Secret.Reveal())
 				return err
 			})
 		},
@@ -98,14 +110,14 @@ secret, which is the key.`,
 }
 
 // createSandbox creates a sandbox of the account with a name.
-func createSandbox(ctx context.Context, database *postgres.DB, name string, sandbox account.NewSandbox) (made db.SandboxCreateRow, secret auth.Secret, err error) {
+func createSandbox(ctx context.Context, database *postgres.DB, name string, sandbox account.NewSandbox) (made account.Created, err error) {
 	err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
 		owner, err := findAccount(ctx, queries, name)
 		if err != nil {
 			return err
 		}
 		sandbox.ParentID = owner.ID
-		made, secret, err = account.CreateSandbox(ctx, queries, sandbox)
+		made, err = account.CreateSandbox(ctx, queries, sandbox)
 		switch {
 		case errors.Is(err, account.ErrTooManySandboxes):
 			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
@@ -114,7 +126,7 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		}
 		return err
 	})
-	return made, secret, err
+	return made, err
 }
 
 func sandboxFrom(row db.SandboxListRow) sandboxObject {

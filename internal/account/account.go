@@ -85,47 +85,56 @@ func Ensure(ctx context.Context, queries *db.Queries, name string) (db.AccountEn
 
 // NewSandbox describes a sandbox to create.
 type NewSandbox struct {
-	ParentID int64
-	Name     string        // 1 to 100 code points
-	Sample   string        // SampleShop or SampleEmpty
-	Expiry   time.Duration // MinExpiry to MaxExpiry, in whole seconds
-	NotAfter *time.Time    // the latest time at which the sandbox expires; nil: none
+	ParentID  int64
+	Name      string        // 1 to 100 code points
+	Sample    string        // SampleShop or SampleEmpty
+	ExpiresAt *time.Time    // MinExpiry to MaxExpiry from now; nil: after Expiry
+	Expiry    time.Duration // MinExpiry to MaxExpiry, in whole seconds
+	NotAfter  *time.Time    // the latest time at which the sandbox expires; nil: none
+}
+
+// Created is a new sandbox with its admin key and the secret of the key.
+type Created struct {
+	Sandbox db.SandboxCreateRow
+	Key     db.APIKeyCreateRow
+	Secret  auth.Secret
 }
 
 // CreateSandbox creates a sandbox with its sample data, and an admin key that expires
 // with it. The queries must be those of a transaction, which must roll back after an
 // error. The error is [ErrTooManySandboxes], [ErrClosed] or a database error.
-func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (db.SandboxCreateRow, auth.Secret, error) {
-	var none auth.Secret
+func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (made Created, err error) {
 	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
-		return db.SandboxCreateRow{}, none, err
+		return made, err
 	}
-	row, err := queries.SandboxCreate(ctx, db.SandboxCreateParams{
-		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresInSeconds: int64(sandbox.Expiry / time.Second), NotAfter: sandbox.NotAfter,
+	made.Sandbox, err = queries.SandboxCreate(ctx, db.SandboxCreateParams{
+		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresAt: sandbox.ExpiresAt,
+		ExpiresInSeconds: int64(sandbox.Expiry / time.Second), NotAfter: sandbox.NotAfter,
 	})
 	if err != nil {
-		return row, none, fmt.Errorf("account: creating the sandbox: %w", err)
+		return made, fmt.Errorf("account: creating the sandbox: %w", err)
 	}
-	if err := queries.AccountStateEnsure(ctx, row.ID); err != nil {
-		return row, none, fmt.Errorf("account: creating the sandbox: %w", err)
+	if err := queries.AccountStateEnsure(ctx, made.Sandbox.ID); err != nil {
+		return made, fmt.Errorf("account: creating the sandbox: %w", err)
 	}
-	_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: row.ID, Name: DefaultName, Scope: auth.Admin, ExpiresAt: row.ExpiresAt})
+	row := made.Sandbox
+	made.Key, made.Secret, err = auth.Issue(ctx, queries, auth.NewKey{AccountID: row.ID, Name: DefaultName, Scope: auth.Admin, ExpiresAt: row.ExpiresAt})
 	if err != nil {
-		return row, none, err
+		return made, err
 	}
 	if err := fill(ctx, queries, row.ID, row.Sample); err != nil {
-		return row, none, err
+		return made, err
 	}
 	if row.Sample != SampleEmpty {
 		if err := event.Append(ctx, queries, row.ID, event.Reset()); err != nil {
-			return row, none, err
+			return made, err
 		}
 	}
 	// The lock comes last, so that several sandboxes of an account are filled at a time.
 	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
-		return row, none, fmt.Errorf("account: counting the sandboxes: %w", err)
+		return made, fmt.Errorf("account: counting the sandboxes: %w", err)
 	}
-	return row, secret, checkSandboxes(ctx, queries, sandbox.ParentID, 0)
+	return made, checkSandboxes(ctx, queries, sandbox.ParentID, 0)
 }
 
 // checkSandboxes returns [ErrClosed] if an account is deleted, or

@@ -94,8 +94,8 @@ func (f *fixture) try(action func(context.Context, *db.Queries) (int64, error)) 
 // sandbox creates a sandbox of an account.
 func (f *fixture) sandbox(parent int64, sample string) (int64, error) {
 	return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
-		row, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "test", Sample: sample, Expiry: account.DefaultExpiry})
-		return row.ID, err
+		made, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "test", Sample: sample, Expiry: account.DefaultExpiry})
+		return made.Sandbox.ID, err
 	})
 }
 
@@ -429,7 +429,7 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 				return 0, err
 			},
 			func(ctx context.Context, queries *db.Queries) (int64, error) {
-				_, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: f.id, Name: "x", Sample: account.SampleEmpty, Expiry: time.Hour})
+				_, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: f.id, Name: "x", Sample: account.SampleEmpty, Expiry: time.Hour})
 				return 0, err
 			},
 		} {
@@ -518,8 +518,8 @@ func BenchmarkSandbox(b *testing.B) {
 	b.Run("create", func(b *testing.B) {
 		for b.Loop() {
 			id = run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-				row, _, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: account.SampleShop, Expiry: time.Hour})
-				return row.ID, err
+				made, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: account.SampleShop, Expiry: time.Hour})
+				return made.Sandbox.ID, err
 			})
 			b.StopTimer()
 			if _, err := database.Pool.Exec(b.Context(), "UPDATE accounts SET expires_at = now() WHERE parent_id = $1 AND id <> $2", parent, id); err != nil {

@@ -43,6 +43,13 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 	}
 }
 
+// newAPIKeyFrom returns a key that was just created, with its secret.
+func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) apiKeyWithSecret {
+	return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
+	}), secret.Reveal()}
+}
+
 // getAccount returns the account and the API key of the request.
 func (s *Server) getAccount(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
@@ -99,9 +106,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 		if errors.Is(err, auth.ErrTooManyKeys) {
 			err = errTooManyAPIKeys
 		}
-		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
-			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
-		}), secret.Reveal()}, err
+		return newAPIKeyFrom(row, secret), err
 	})
 	if err != nil {
 		return err

@@ -207,7 +207,7 @@ func TestLinks(t *testing.T) {
 func TestExamplesOfParameters(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	shop := p.as(p.newSandbox("examples", "shop").Secret)
+	shop := p.as(p.newSandbox("examples", "shop").Key.Secret)
 	for _, o := range operations() {
 		if o.method != "GET" || o.public {
 			continue

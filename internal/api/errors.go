@@ -121,7 +121,7 @@ var errorReference = describe(
 
 		{errLastAdminKey, "Create another key of scope `admin` with `POST /account/api-keys`, and use it to revoke this one. The operator can revoke every key of an account with `petstore key revoke`."},
 
-		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send a shorter `expiresInSeconds`. If you delete many, wait a few minutes until their data is deleted, or reset a sandbox instead."},
+		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send an earlier `expiresAt`. If you delete many, wait a few minutes until their data is deleted, or reset a sandbox instead."},
 		{errNestedSandbox, "Use a key of the account that created the sandbox. A sandbox's own key can read, reset and delete its sandbox as `/sandboxes/current`."},
 		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
@@ -140,7 +140,7 @@ var errorReference = describe(
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
-		{errExpiryBeyondCreator, "A key creates or rotates no key, and creates no sandbox, that expires later than itself. `GET /account` shows its expiry. Without `expiresAt` or `expiresInSeconds`, a new key or sandbox expires no later than that. Rotate a key that expires later with one that lives as long."},
+		{errExpiryBeyondCreator, "A key creates or rotates no key, and creates no sandbox, that expires later than itself. `GET /account` shows its expiry. Without `expiresAt`, a new key or sandbox expires no later than that. Rotate a key that expires later with one that lives as long."},
 		{errURLNotAllowed, "Send an `https` URL whose host has only public addresses, with port 443 or 8443 and without a user name or fragment. The operator of the server can allow other networks."},
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},

@@ -192,7 +192,7 @@ func TestMissingPartitions(t *testing.T) {
 		func() { p.newCategory("Birds") },
 		func() { p.post("/sandboxes", object{}).want(201) },
 		func() { p.do("POST", "/sandboxes/"+made.ID+"/reset", nil).want(204) },
-		func() { p.as(made.Secret).newCategory("Dragons") },
+		func() { p.as(made.Key.Secret).newCategory("Dragons") },
 		func() { p.get("/readyz").want(200) },
 	} {
 		p.dropPartitions()

@@ -73,10 +73,10 @@ func (p *petstore) sandboxTenant(parent tenant, name, foreignSandbox string) ten
 func (p *petstore) sandbox(parent int64, sample string) (id int64, key string) {
 	p.t.Helper()
 	err := pgx.BeginFunc(p.t.Context(), p.db, func(tx pgx.Tx) error {
-		row, secret, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
+		made, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
 			ParentID: parent, Name: "test", Sample: sample, Expiry: stores.DefaultExpiry,
 		})
-		id, key = row.ID, secret.Reveal()
+		id, key = made.Sandbox.ID, made.Secret.Reveal()
 		return err
 	})
 	if err != nil {

@@ -752,7 +752,7 @@ func (p *petstore) sandboxKey() string {
 		p.t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(p.t.Context()) }()
-	_, secret, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
+	made, err := stores.CreateSandbox(p.t.Context(), db.New(tx), stores.NewSandbox{
 		ParentID: p.accountID(), Name: "test", Sample: stores.SampleEmpty, Expiry: stores.MaxExpiry,
 	})
 	if err == nil {
@@ -761,7 +761,7 @@ func (p *petstore) sandboxKey() string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return secret.Reveal()
+	return made.Secret.Reveal()
 }
 
 // TestArrivingBodies checks that requests with an incomplete body hold no place in

@@ -792,9 +792,9 @@ func TestNulls(t *testing.T) {
 	}
 }
 
-// TestPathsThatAreNoText: a path whose parameter is not UTF-8, or has U+0000, names nothing,
+// TestMalformedPaths: a path whose parameter is not UTF-8, or has U+0000, names nothing,
 // whatever the operation and before its API key is checked.
-func TestPathsThatAreNoText(t *testing.T) {
+func TestMalformedPaths(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	tried := 0

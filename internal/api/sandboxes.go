@@ -32,7 +32,7 @@ type sandbox struct {
 type sandboxWithKey struct {
 	sandbox
 
-	Secret string `json:"secret"`
+	APIKey apiKeyWithSecret `json:"apiKey"`
 }
 
 func sandboxFrom(row db.SandboxListRow) sandbox {
@@ -59,15 +59,9 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 	})
 }
 
-// issuedSandbox is a new sandbox with the secret of its key.
-type issuedSandbox struct {
-	row    db.SandboxCreateRow
-	secret auth.Secret
-}
-
 // createSandbox creates a sandbox and its key.
 func (s *Server) createSandbox(c *gin.Context) error {
-	in := s.decode(c, secret, readOnly("id", "createdAt", "expiresAt", "secret"))
+	in := s.decode(c, secret, readOnly("id", "createdAt", "apiKey"))
 	params, err := s.newSandboxParams(in, caller(c))
 	if err != nil {
 		return err
@@ -75,22 +69,22 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
-	made, err := transactIn(s, c, s.limits.loads, func(ctx context.Context, queries *db.Queries) (issuedSandbox, error) {
+	made, err := transactIn(s, c, s.limits.loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
 		if caller(c).IsSandbox() {
-			return issuedSandbox{}, errNestedSandbox
+			return account.Created{}, errNestedSandbox
 		}
-		row, secret, err := account.CreateSandbox(ctx, queries, params)
+		made, err := account.CreateSandbox(ctx, queries, params)
 		if errors.Is(err, account.ErrTooManySandboxes) {
 			err = errTooManySandboxes
 		}
-		return issuedSandbox{row, secret}, storeError(err)
+		return made, storeError(err)
 	})
 	if err != nil {
 		return err
 	}
-	recordSandboxEvent(c, eventSandboxCreated, made.row.ID)
-	sandbox := sandboxFrom(db.SandboxListRow(made.row))
-	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, made.secret.Reveal()})
+	recordSandboxEvent(c, eventSandboxCreated, made.Sandbox.ID)
+	sandbox := sandboxFrom(db.SandboxListRow(made.Sandbox))
+	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, newAPIKeyFrom(made.Key, made.Secret)})
 }
 
 // newSandboxParams reads the fields of a new sandbox. Its key expires no later than the
@@ -101,7 +95,10 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 	}
 	name := in.Name(maxSandboxNameLength)
 	sample := in.Enum("sample", account.SampleShop, account.SampleEmpty)
-	seconds := in.Integer("expiresInSeconds", int64(account.MinExpiry/time.Second), int64(account.MaxExpiry/time.Second))
+	params.ExpiresAt = in.Time("expiresAt")
+	if at, now := params.ExpiresAt, s.now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
+		in.Reject("expiresAt", "out_of_range", "must be a minute to seven days from now.")
+	}
 	if err := in.Err(); err != nil {
 		return params, err
 	}
@@ -111,10 +108,8 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 	if sample != nil {
 		params.Sample = *sample
 	}
-	if seconds != nil {
-		params.Expiry = time.Duration(*seconds) * time.Second
-		expiresAt := s.now().Add(params.Expiry)
-		return params, checkExpiry(&expiresAt, creator)
+	if params.ExpiresAt != nil {
+		return params, checkExpiry(params.ExpiresAt, creator)
 	}
 	return params, nil
 }

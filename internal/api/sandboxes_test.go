@@ -31,7 +31,8 @@ const sandboxesPath = "/sandboxes"
 type sandbox struct {
 	ID, Name, Sample     string
 	CreatedAt, ExpiresAt time.Time
-	Secret               string
+
+	Key apiKey `json:"apiKey"`
 }
 
 func (s sandbox) path() string { return sandboxesPath + "/" + s.ID }
@@ -56,22 +57,27 @@ func (p *petstore) exec(sql string, args ...any) {
 func TestCreateSandbox(t *testing.T) {
 	t.Parallel()
 	p := start(t)
+	now := time.Now()
 	for _, test := range []struct {
 		what         string
 		body         object
 		name, sample string
-		expiry       time.Duration
+		expiry       time.Duration // of the default; 0: exactly the time in the body
 		categories   int
 	}{
 		{"defaults", object{}, "sandbox", "shop", 24 * time.Hour, 12},
-		{"all fields", object{"name": "ci 🐶", "sample": "empty", "expiresInSeconds": 60}, "ci 🐶", "empty", time.Minute, 0},
-		{"the longest", object{"name": strings.Repeat("n", 100), "sample": "shop", "expiresInSeconds": 604800}, strings.Repeat("n", 100), "shop", 7 * 24 * time.Hour, 12},
+		{"all fields", object{"name": "ci 🐶", "sample": "empty", "expiresAt": now.Add(62 * time.Second)}, "ci 🐶", "empty", 0, 0},
+		{"the longest", object{"name": strings.Repeat("n", 100), "sample": "shop", "expiresAt": now.Add(7*24*time.Hour - time.Second)}, strings.Repeat("n", 100), "shop", 0, 12},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			p := p.in(t)
 			resp := p.post(sandboxesPath, test.body).want(201)
 			made := decode[sandbox](resp)
-			if made.Name != test.name || made.Sample != test.sample || made.ExpiresAt.Sub(made.CreatedAt) != test.expiry {
+			expiresAt, given := test.body["expiresAt"].(time.Time)
+			if expiresAt = expiresAt.Truncate(time.Microsecond); !given {
+				expiresAt = made.CreatedAt.Add(test.expiry)
+			}
+			if made.Name != test.name || made.Sample != test.sample || !made.ExpiresAt.Equal(expiresAt) {
 				t.Errorf("created %+v", made)
 			}
 			if location := resp.header.Get("Location"); location != made.path() {
@@ -80,7 +86,7 @@ func TestCreateSandbox(t *testing.T) {
 			if made.ExpiresAt.Location() != time.UTC || time.Since(made.CreatedAt) > time.Hour {
 				t.Errorf("created at %s, expires at %s", made.CreatedAt, made.ExpiresAt)
 			}
-			inside := p.as(made.Secret)
+			inside := p.as(made.Key.Secret)
 			if got := decode[[]category](inside.get("/categories").want(200)); len(got) != test.categories {
 				t.Errorf("%d categories, want %d", len(got), test.categories)
 			}
@@ -95,7 +101,10 @@ func TestCreateSandbox(t *testing.T) {
 			if key.Scope != "admin" || key.ExpiresAt == nil || !key.ExpiresAt.Equal(made.ExpiresAt) {
 				t.Errorf("the key of the sandbox is %+v", key)
 			}
-			made.Secret = ""
+			if made.Key.Name != "sandbox" || made.Key.Scope != "admin" || made.Key.Prefix != made.Key.Secret[:17] || made.Key.ID == 0 || !made.Key.ExpiresAt.Equal(made.ExpiresAt) {
+				t.Errorf("the new key is %+v", made.Key)
+			}
+			made.Key = apiKey{}
 			for what, client := range map[string]*petstore{"the parent": p, "the sandbox": inside} {
 				if diff := cmp.Diff(made, decode[sandbox](client.get(made.path()).want(200))); diff != "" {
 					t.Errorf("read by %s (-created +read):\n%s", what, diff)
@@ -108,13 +117,13 @@ func TestCreateSandbox(t *testing.T) {
 func TestSandboxBodies(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
+	in := func(d time.Duration) string { return time.Now().Add(d).Format(time.RFC3339) }
 	for body, want := range map[string][]string{
-		`{"name":"","sample":"","expiresInSeconds":59}`:                                {"/name too_short", "/sample not_in_enum", "/expiresInSeconds out_of_range"},
-		`{"name":null,"sample":null,"expiresInSeconds":null}`:                          {"/name null_not_allowed", "/sample null_not_allowed", "/expiresInSeconds null_not_allowed"},
-		`{"name":1,"sample":1,"expiresInSeconds":"60"}`:                                {"/name wrong_type", "/sample wrong_type", "/expiresInSeconds wrong_type"},
-		`{"name":" ","sample":"Shop","expiresInSeconds":604801}`:                       {"/name blank", "/sample not_in_enum", "/expiresInSeconds out_of_range"},
-		`{"name":"` + strings.Repeat("n", 101) + `","expiresInSeconds":60.0}`:          {"/name too_long", "/expiresInSeconds wrong_type"},
-		`{"id":"sbx_1","createdAt":"x","expiresAt":"x","secret":"x","Name":1,"ttl":1}`: {"/id read_only", "/createdAt read_only", "/expiresAt read_only", "/secret read_only", "/Name unknown_field", "/ttl unknown_field"},
+		`{"name":"","sample":"","expiresAt":"` + in(59*time.Second) + `"}`:                        {"/name too_short", "/sample not_in_enum", "/expiresAt out_of_range"},
+		`{"name":1,"sample":1,"expiresAt":60}`:                                                    {"/name wrong_type", "/sample wrong_type", "/expiresAt wrong_type"},
+		`{"name":" ","sample":"Shop","expiresAt":"` + in(7*24*time.Hour+time.Hour) + `"}`:         {"/name blank", "/sample not_in_enum", "/expiresAt out_of_range"},
+		`{"name":"` + strings.Repeat("n", 101) + `","expiresAt":"tomorrow"}`:                      {"/name too_long", "/expiresAt invalid_format"},
+		`{"id":"sbx_1","createdAt":"x","apiKey":{},"secret":"x","Name":1,"expiresInSeconds":600}`: {"/id read_only", "/createdAt read_only", "/apiKey read_only", "/secret unknown_field", "/Name unknown_field", "/expiresInSeconds unknown_field"},
 		"[]": {" wrong_type"},
 	} {
 		p.post(sandboxesPath, body).wantViolations("validation_failed", want...)
@@ -153,9 +162,9 @@ func TestSampleShop(t *testing.T) {
 	const golden = "testdata/sample_shop.txt"
 	p := start(t)
 	p.newPet("Igor", 1) // advances the sequences
-	first := p.as(p.newSandbox("first", "shop").Secret).dump()
+	first := p.as(p.newSandbox("first", "shop").Key.Secret).dump()
 	p.newPet("Ivan", 1)
-	second := p.as(p.newSandbox("second", "shop").Secret).dump()
+	second := p.as(p.newSandbox("second", "shop").Key.Secret).dump()
 	if !bytes.Equal(first, second) {
 		t.Error("two sandboxes differ")
 	}
@@ -171,7 +180,7 @@ func TestSampleShop(t *testing.T) {
 	if diff := cmp.Diff(string(want), string(first)); diff != "" {
 		t.Errorf("the sample shop differs from %s (-want +got):\n%.2000s", golden, diff)
 	}
-	if got := p.as(p.newSandbox("third", "empty").Secret).dump(); bytes.Contains(got, []byte("name")) {
+	if got := p.as(p.newSandbox("third", "empty").Key.Secret).dump(); bytes.Contains(got, []byte("name")) {
 		t.Errorf("an empty sandbox has %s", got)
 	}
 }
@@ -184,8 +193,8 @@ func TestSandboxIsIsolated(t *testing.T) {
 	p.newPet("of the parent", 5)
 	before := p.dump()
 	one, other := p.newSandbox("one", "shop"), p.newSandbox("other", "shop")
-	shop := p.as(one.Secret).dump()
-	inside := p.as(one.Secret)
+	shop := p.as(one.Key.Secret).dump()
+	inside := p.as(one.Key.Secret)
 	pet := inside.newPet("inside", 3)
 	inside.newOrder(pet, 1)
 	inside.newOrder(1, 1)
@@ -194,12 +203,12 @@ func TestSandboxIsIsolated(t *testing.T) {
 	if diff := cmp.Diff(string(before), string(p.dump())); diff != "" {
 		t.Errorf("the parent's store changed:\n%s", diff)
 	}
-	if diff := cmp.Diff(string(shop), string(p.as(other.Secret).dump())); diff != "" {
+	if diff := cmp.Diff(string(shop), string(p.as(other.Key.Secret).dump())); diff != "" {
 		t.Errorf("the sibling's store changed:\n%s", diff)
 	}
 	p.get(fmt.Sprintf("/store/inventory/%d", pet)).wantError(404, "inventory_not_found")
 	stranger := p.as(p.newKey("stranger", auth.Admin))
-	for _, client := range []*petstore{stranger, p.as(other.Secret)} {
+	for _, client := range []*petstore{stranger, p.as(other.Key.Secret)} {
 		client.get(one.path()).wantError(404, "sandbox_not_found")
 		client.del(one.path()).wantError(404, "sandbox_not_found")
 		client.post(one.path()+"/reset", nil).wantError(404, "sandbox_not_found")
@@ -231,7 +240,7 @@ func TestListSandboxes(t *testing.T) {
 		var got []string
 		for _, one := range walk[sandbox](p, fmt.Sprintf("%s?limit=%d", sandboxesPath, limit)) {
 			got = append(got, one.ID)
-			if one.Secret != "" {
+			if one.Key.Secret != "" {
 				t.Error("the list has a secret")
 			}
 		}
@@ -254,7 +263,7 @@ func TestSandboxOfTheKey(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	one := p.newSandbox("one", "shop")
-	inside := p.as(one.Secret)
+	inside := p.as(one.Key.Secret)
 	if got := decode[sandbox](inside.get("/sandboxes/current").want(200)).ID; got != one.ID {
 		t.Errorf("current is %s, want %s", got, one.ID)
 	}
@@ -313,7 +322,7 @@ func TestResetSandbox(t *testing.T) {
 	p := start(t)
 	for _, sample := range []string{"shop", "empty"} {
 		one := p.newSandbox(sample, sample)
-		inside := p.as(one.Secret)
+		inside := p.as(one.Key.Secret)
 		reader := inside.makeKey("reader", "read")
 		hook := inside.newWebhook("*")
 		inside.do("POST", hook.path()+"/test", nil).want(202)
@@ -355,15 +364,15 @@ func TestDeleteSandbox(t *testing.T) {
 	p.newOrder(p.newPet("of the parent", 5), 1)
 	p.under("key", "/messages", object{"message": "of the parent"}).want(202)
 	kept := p.newSandbox("kept", "shop")
-	keptBefore, parentBefore := p.as(kept.Secret).dump(), p.dump()
+	keptBefore, parentBefore := p.as(kept.Key.Secret).dump(), p.dump()
 	accounts := p.count("accounts")
 
 	one := p.newSandbox("one", "shop")
-	inside := p.as(one.Secret)
+	inside := p.as(one.Key.Secret)
 	inside.under("key", "/messages", object{"message": "inside"}).want(202)
 	second := inside.makeKey("second", "write")
 	inside.do("POST", inside.newWebhook("*").path()+"/test", nil).want(202)
-	for _, key := range []string{one.Secret, second.Secret} {
+	for _, key := range []string{one.Key.Secret, second.Secret} {
 		other.as(key).get("/pets").want(200)
 	}
 	if err := other.verifier.FlushUses(t.Context()); err != nil {
@@ -372,7 +381,7 @@ func TestDeleteSandbox(t *testing.T) {
 	p.del(one.path()).want(204)
 	deleted := time.Now()
 	inside.get("/pets").wantError(401, "invalid_api_key")
-	for _, key := range []string{one.Secret, second.Secret} {
+	for _, key := range []string{one.Key.Secret, second.Secret} {
 		if err := other.as(key).stops(deleted); err != nil {
 			t.Error(err)
 		}
@@ -398,7 +407,7 @@ func TestDeleteSandbox(t *testing.T) {
 	if got := p.count("accounts"); got != accounts {
 		t.Errorf("%d accounts, want %d", got, accounts)
 	}
-	if !bytes.Equal(keptBefore, p.as(kept.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
+	if !bytes.Equal(keptBefore, p.as(kept.Key.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
 		t.Error("the sweep changed another account")
 	}
 }
@@ -408,19 +417,19 @@ func TestSandboxExpires(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
-	p.as(one.Secret).get("/pets").want(200)
+	p.as(one.Key.Secret).get("/pets").want(200)
 	for _, table := range []string{"accounts WHERE id", "api_keys WHERE account_id"} {
 		name, where, _ := strings.Cut(table, " WHERE ")
 		p.exec("UPDATE "+name+" SET expires_at = now() - interval '2 minutes' WHERE "+where+" = $1", accountOf(one))
 	}
 	p.verifier.Forget()
-	p.as(one.Secret).get("/pets").wantError(401, "invalid_api_key")
+	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
 	p.server.SweepAccountsOnce(t.Context())
 	if got := p.count("accounts"); got != 1 {
 		t.Errorf("%d accounts, want 1", got)
 	}
-	p.as(one.Secret).get("/pets").wantError(401, "invalid_api_key")
+	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 }
 
 // TestManySandboxesAtOnce checks that an account can create 100 sandboxes at the same
@@ -465,7 +474,7 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 	const share = 2 // of the five connections that may wait for locks
 	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
-	inside, other := p.as(one.Secret), p.as(p.newKey("other", auth.Admin))
+	inside, other := p.as(one.Key.Secret), p.as(p.newKey("other", auth.Admin))
 	id, err := strconv.ParseInt(accountOf(one), 10, 64)
 	if err != nil {
 		t.Fatal(err)
@@ -542,7 +551,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	one := p.newSandbox("one", "shop")
-	inside := p.as(one.Secret)
+	inside := p.as(one.Key.Secret)
 	before := decode[[]object](inside.get("/messages").want(200))
 	if len(before) > 0 {
 		t.Fatalf("the sample has messages: %v", before)
@@ -622,7 +631,7 @@ func TestResetWhileOthersWrite(t *testing.T) {
 		t.Error("no message was sent after the reset, so this test proves nothing")
 	}
 	inside.post("/sandboxes/current/reset", nil).want(204)
-	if diff := cmp.Diff(string(p.as(p.newSandbox("fresh", "shop").Secret).dump()), string(inside.dump())); diff != "" {
+	if diff := cmp.Diff(string(p.as(p.newSandbox("fresh", "shop").Key.Secret).dump()), string(inside.dump())); diff != "" {
 		t.Errorf("after the last reset (-fresh +reset):\n%s", diff)
 	}
 }
@@ -635,7 +644,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 	p, other := startOn(t, database), startOn(t, database)
 	other.listen()
 	one := p.newSandbox("one", "shop")
-	other.as(one.Secret).get("/pets").want(200)
+	other.as(one.Key.Secret).get("/pets").want(200)
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients, sweep sync.WaitGroup
 	sweep.Go(func() {
@@ -653,7 +662,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 		for _, server := range []*petstore{p, other} {
 			clients.Go(func() {
 				for ended := false; !ended; {
-					resp, err := send(server.as(one.Secret))
+					resp, err := send(server.as(one.Key.Secret))
 					switch {
 					case err != nil:
 						t.Error(err)
@@ -685,7 +694,7 @@ func TestSandboxIsFull(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	one := p.newSandbox("one", "shop")
-	inside := p.as(one.Secret)
+	inside := p.as(one.Key.Secret)
 	const free, requests = 3, 12
 	id := accountOf(one)
 	for _, test := range []struct {
@@ -765,7 +774,7 @@ func TestBusySandboxLeavesConnections(t *testing.T) {
 	var group sync.WaitGroup
 	for range 20 {
 		group.Go(func() {
-			if resp, err := p.as(inside.Secret).try("POST", "/messages", object{"message": "hello"}); err != nil || resp.status != 202 && resp.status != 503 {
+			if resp, err := p.as(inside.Key.Secret).try("POST", "/messages", object{"message": "hello"}); err != nil || resp.status != 202 && resp.status != 503 {
 				t.Errorf("%v, %v", resp, err)
 			}
 		})

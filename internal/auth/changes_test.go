@@ -143,11 +143,11 @@ func TestDeletionAnnouncesAccounts(t *testing.T) {
 		_, secret := a.issue(nil)
 		secrets = append(secrets, secret)
 	}
-	sandbox, secret, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour})
+	made, err := stores.CreateSandbox(t.Context(), a.queries, stores.NewSandbox{ParentID: a.id, Name: "x", Sample: stores.SampleEmpty, Expiry: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	secrets = append(secrets, secret.Reveal())
+	secrets = append(secrets, made.Secret.Reveal())
 	_, other := a.another("another").issue(nil)
 	for _, secret := range append(secrets, other) {
 		lookupsOf(t, v, secret)
@@ -161,7 +161,7 @@ func TestDeletionAnnouncesAccounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	want := []string{"account " + strconv.FormatInt(a.id, 10), "account " + strconv.FormatInt(sandbox.ID, 10)}
+	want := []string{"account " + strconv.FormatInt(a.id, 10), "account " + strconv.FormatInt(made.Sandbox.ID, 10)}
 	if diff := cmp.Diff(want, payloads); diff != "" {
 		t.Errorf("notifications (-want +got):\n%s", diff)
 	}

@@ -299,7 +299,10 @@ func (c *client) create(ctx context.Context, path, body string) (secret string, 
 	if err != nil {
 		return "", err
 	}
-	var made struct{ Secret string }
+	var made struct {
+		Secret string
+		APIKey struct{ Secret string }
+	}
 	err = resp.decode(&made)
-	return made.Secret, err
+	return made.Secret + made.APIKey.Secret, err
 }

@@ -98,8 +98,8 @@ public final class Story {
     step("message %s %s", message.getId(), message.getStatus());
 
     SandboxesApi sandboxes = new SandboxesApi(client);
-    SandboxWithKey sandbox = sandboxes.createSandbox(new SandboxInput().name("story").expiresInSeconds(600));
-    ApiClient inside = client(sandbox.getSecret());
+    SandboxWithKey sandbox = sandboxes.createSandbox(new SandboxInput().name("story").expiresAt(OffsetDateTime.now().plusMinutes(10)));
+    ApiClient inside = client(sandbox.getApiKey().getSecret());
     InventoryApi rex = new InventoryApi(inside);
     WebhooksApi webhooks = new WebhooksApi(inside);
     WebhookInput all = new WebhookInput().url("https://example.com/").addTypesItem(WebhookType.ALL);

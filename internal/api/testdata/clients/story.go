@@ -127,10 +127,10 @@ func main() {
 	step("message %s %s", message.Id, message.Status)
 
 	sandbox := expect(201, must(shop.CreateSandboxWithResponse(ctx, petstore.SandboxInput{
-		Name:             new("story"),
-		ExpiresInSeconds: new(int32(600)),
+		Name:      new("story"),
+		ExpiresAt: new(time.Now().Add(10 * time.Minute)),
 	}))).JSON201
-	inside := must(petstore.NewClientWithResponses(os.Getenv("PETSTORE_URL"), petstore.WithRequestEditorFn(bearer(sandbox.Secret))))
+	inside := must(petstore.NewClientWithResponses(os.Getenv("PETSTORE_URL"), petstore.WithRequestEditorFn(bearer(sandbox.ApiKey.Secret))))
 	rex := func() int64 {
 		return expect(200, must(inside.GetInventoryItemWithResponse(ctx, 1, nil))).JSON200.Quantity
 	}

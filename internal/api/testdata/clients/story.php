@@ -89,8 +89,8 @@ refused(401, 'invalid_api_key', fn () => api(PetsApi::class, 'nobody')->listPets
 step("order {$order->getId()}; one more and a wrong key are refused");
 
 $sandboxes = api(SandboxesApi::class, $key);
-$sandbox = $sandboxes->createSandbox(new SandboxInput(['name' => 'story', 'expires_in_seconds' => 600]));
-$inside = $sandbox->getSecret();
+$sandbox = $sandboxes->createSandbox(new SandboxInput(['name' => 'story', 'expires_at' => new DateTime('+10 minutes')]));
+$inside = $sandbox->getApiKey()->getSecret();
 $webhooks = api(WebhooksApi::class, $inside);
 $webhook = $webhooks->createWebhook(new WebhookInput(['url' => 'https://example.com/', 'types' => [WebhookType::ALL]]));
 $order = api(StoreApi::class, $inside)->placeOrder(new OrderInput(['pet_id' => 1]));

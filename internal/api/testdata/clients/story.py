@@ -7,7 +7,7 @@ story.go and story.ts are longer versions of the story.
 import os
 import re
 import uuid
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import petstore_client as petstore
@@ -100,8 +100,8 @@ same(accounts.get_account().api_key.created_at.tzinfo, timezone.utc)
 step(f"message {message.id} {message.status}")
 
 sandboxes = petstore.SandboxesApi(client)
-sandbox = sandboxes.create_sandbox(petstore.SandboxInput(name="story", expiresInSeconds=600))
-inside = petstore.ApiClient(petstore.Configuration(host=url, access_token=sandbox.secret))
+sandbox = sandboxes.create_sandbox(petstore.SandboxInput(name="story", expiresAt=datetime.now(timezone.utc) + timedelta(minutes=10)))
+inside = petstore.ApiClient(petstore.Configuration(host=url, access_token=sandbox.api_key.secret))
 rex = petstore.InventoryApi(inside)
 webhooks = petstore.WebhooksApi(inside)
 webhook = webhooks.create_webhook(petstore.WebhookInput(url="https://example.com/", types=[petstore.WebhookType.ALL]))

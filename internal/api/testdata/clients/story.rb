@@ -57,8 +57,8 @@ refused(401, "invalid_api_key") { Petstore::PetsApi.new(client("nobody")).list_p
 step("order #{order.id}; one more and a wrong key are refused")
 
 sandboxes = Petstore::SandboxesApi.new(shop)
-sandbox = sandboxes.create_sandbox(Petstore::SandboxInput.new(name: "story", expires_in_seconds: 600))
-inside = client(sandbox.secret)
+sandbox = sandboxes.create_sandbox(Petstore::SandboxInput.new(name: "story", expires_at: (Time.now + 600).utc.iso8601))
+inside = client(sandbox.api_key.secret)
 webhooks = Petstore::WebhooksApi.new(inside)
 webhook = webhooks.create_webhook(Petstore::WebhookInput.new(url: "https://example.com/", types: [Petstore::WebhookType::ALL]))
 order = Petstore::StoreApi.new(inside).place_order(Petstore::OrderInput.new(pet_id: 1))

@@ -134,8 +134,9 @@ const message = must(queued);
 assert.deepEqual([queued.response.status, message.status], [202, "queued"]);
 step(`message ${message.id} ${message.status}`);
 
-const sandbox = must(await shop.POST("/sandboxes", { body: { name: "story", expiresInSeconds: 600 } }));
-const inside = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${sandbox.secret}` } });
+const expiresAt = new Date(Date.now() + 600_000).toISOString();
+const sandbox = must(await shop.POST("/sandboxes", { body: { name: "story", expiresAt } }));
+const inside = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${sandbox.apiKey.secret}` } });
 const rexPath = { params: { path: { petId: 1 } } };
 const hook = must(await inside.POST("/webhooks", { body: { url: "https://example.com/", types: ["*"] } }));
 const inSandbox = must(await inside.POST("/store/orders", { body: { petId: 1, quantity: 2 } }));

@@ -49,7 +49,7 @@ func main() {
 	step("order %d; one more and a wrong key are refused", order.GetId())
 
 	sandbox := must(shop.SandboxesAPI.CreateSandbox(ctx).SandboxInput(*petstore.NewSandboxInput()).Execute())
-	inside := client(sandbox.Secret)
+	inside := client(sandbox.ApiKey.Secret)
 	all := *petstore.NewWebhookInput("https://example.com/", []petstore.WebhookType{petstore.WEBHOOKTYPE_ALL})
 	webhook := must(inside.WebhooksAPI.CreateWebhook(ctx).WebhookInput(all).Execute())
 	order = must(inside.StoreAPI.PlaceOrder(ctx).OrderInput(*petstore.NewOrderInput(1)).Execute())
