@@ -77,7 +77,7 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	if unmodified {
 		header := c.Writer.Header()
 		header.Set("Cache-Control", "private, no-store")
-		header.Set("Vary", s.varyEncoding)
+		header.Set("Vary", varyOf(c))
 		c.Status(http.StatusNotModified)
 		return nil
 	}
@@ -97,7 +97,7 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	header := c.Writer.Header()
 	header.Add("Link", page.links)
 	header.Set("Cache-Control", "private, no-store")
-	header.Set("Vary", s.varyEncoding)
+	header.Set("Vary", varyOf(c))
 	if zip {
 		header.Set("Content-Encoding", "gzip")
 	}
@@ -107,6 +107,14 @@ func (s *Server) writeList(c *gin.Context, page encodedPage, counted bool) error
 	}
 	httpjson.Send(c.Writer, http.StatusOK, httpjson.ContentType, encoded)
 	return nil
+}
+
+// varyOf returns the Vary header of a page of a list.
+func varyOf(c *gin.Context) string {
+	if c.FullPath() == eventsPath {
+		return varyOfEvents
+	}
+	return varyOfCoded
 }
 
 // document is a static text, plain and compressed. Each variant has its own strong
@@ -124,12 +132,11 @@ type variant struct {
 	fields http.Header
 }
 
-// newDocument returns a document of at least [compressFrom] bytes. The Vary header
-// of its responses is vary.
-func newDocument(contentType string, text []byte, vary string) document {
+// newDocument returns a document of at least [compressFrom] bytes.
+func newDocument(contentType string, text []byte) document {
 	hash := strings.Trim(httpjson.ETag(text), `"`)
 	newVariant := func(text []byte, etag string) variant {
-		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {vary}}}
+		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {varyOfCoded}}}
 	}
 	zipped := sync.OnceValue(func() variant {
 		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level

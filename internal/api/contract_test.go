@@ -387,7 +387,7 @@ func undescribed(operation *openapi3.Operation, response *http.Response) []strin
 	}
 	var fields []string
 	for name, values := range response.Header {
-		// Vary: Origin is on every response if only some origins are allowed.
+		// Vary: Origin is on every response.
 		if !slices.Contains(names, name) && !slices.Contains(ofHTTP, name) && !(name == "Vary" && slices.Equal(values, []string{"Origin"})) {
 			fields = append(fields, name)
 		}

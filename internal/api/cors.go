@@ -12,22 +12,35 @@ const (
 	corsMaxAge         = "7200" // seconds, the maximum in Chromium
 )
 
-// corsHeaders returns the headers that let pages of other origins read responses
-// (https://fetch.spec.whatwg.org/#http-cors-protocol): those of every response, and
-// those of responses to each allowed origin. It never allows credentials: a page
-// sends the API key in a header that it sets itself.
-func corsHeaders(origins []string) (every http.Header, byOrigin map[string]http.Header) {
+// The values of Vary. Every response depends on Origin, because only a request with that
+// header gets the headers of CORS. A cache must not give the response to another request to
+// a page. Lists and documents have two content codings, and events two media types.
+const (
+	varyOfAll    = "Origin"
+	varyOfCoded  = varyOfAll + ", Accept-Encoding"
+	varyOfStream = varyOfAll + ", Accept"
+	varyOfEvents = varyOfStream + ", Accept-Encoding"
+)
+
+// corsHeaders returns a function for the headers that let a page of an origin read a response
+// (https://fetch.spec.whatwg.org/#http-cors-protocol). The function returns nil if the
+// request has no Origin, or one that is not allowed. The headers never allow credentials: a
+// page sends the API key in a header that it sets itself.
+func corsHeaders(origins []string) func(origin string) http.Header {
 	allow := func(origin string) http.Header {
 		return http.Header{"Access-Control-Allow-Origin": {origin}, "Access-Control-Expose-Headers": {corsExposedHeaders}}
 	}
-	if len(origins) == 0 {
-		return allow("*"), nil
-	}
-	byOrigin = map[string]http.Header{}
+	byOrigin := map[string]http.Header{}
 	for _, origin := range origins {
 		byOrigin[origin] = allow(origin)
 	}
-	return http.Header{"Vary": {"Origin"}}, byOrigin
+	all := allow("*")
+	return func(origin string) http.Header {
+		if len(origins) == 0 && origin != "" {
+			return all
+		}
+		return byOrigin[origin]
+	}
 }
 
 // preflightHeaders returns the headers of the response to a preflight, besides Allow.

@@ -20,6 +20,6 @@ func (s *Server) writeFile(c *gin.Context, file *docs.File) error {
 		form = file.Compressed
 	}
 	chosen := form()
-	c.Header("Vary", s.varyEncoding)
+	c.Header("Vary", varyOfCoded)
 	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, file.ContentType, zip)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,24 +32,19 @@ const (
 	streamPause = 5 * time.Second
 )
 
-// acceptsStream reports whether a request names a stream of events in Accept, with at least
-// the weight of a page.
+// acceptsStream reports whether a request prefers a stream of events to a page. If Accept
+// gives both the same weight, it must name the stream, at least by text/*, and no less
+// precisely than the page.
 func acceptsStream(c *gin.Context) bool {
 	if c.FullPath() != eventsPath {
 		return false
 	}
-	weights := map[string]float64{}
-	for field := range strings.SplitSeq(strings.Join(c.Request.Header.Values("Accept"), ","), ",") {
-		mediaType, parameters, err := mime.ParseMediaType(field)
-		if err != nil {
-			continue
-		}
-		weights[mediaType] = 1
-		if weight, err := strconv.ParseFloat(parameters["q"], 64); err == nil {
-			weights[mediaType] = weight
-		}
+	stream, page := httpjson.QualityOf(c.Request.Header, eventStream), httpjson.QualityOf(c.Request.Header, httpjson.ContentType)
+	if stream.Weight != page.Weight {
+		return stream.Weight > page.Weight
 	}
-	return weights[eventStream] > 0 && weights[eventStream] >= weights[httpjson.ContentType]
+	const textRange = 2
+	return stream.Weight > 0 && stream.Specificity >= max(page.Specificity, textRange)
 }
 
 // sight says what a request that waits for events has seen with the page.
@@ -110,7 +103,8 @@ func (s *Server) streamEvents(c *gin.Context, q *feedQuery) error {
 	s.leave(c)
 	header := c.Writer.Header()
 	header.Set("Content-Type", eventStream)
-	header.Set("Cache-Control", "no-store")
+	header.Set("Cache-Control", "private, no-store")
+	header.Set("Vary", varyOfStream)
 	header.Set("X-Accel-Buffering", "no") // nginx then does not buffer the stream
 	c.Status(http.StatusOK)
 	if c.Request.Method == http.MethodHead || injectionOf(c) != nil && injectionOf(c).Effect == effectClose {

@@ -464,7 +464,7 @@ func TestStream(t *testing.T) {
 	pet := p.newPet("Rex", 10)
 	first, _ := p.feed("/events")
 	all := p.stream("/events")
-	if all.status != 200 || all.header.Get("Content-Type") != "text/event-stream" || all.header.Get("Cache-Control") != "no-store" {
+	if all.status != 200 || all.header.Get("Content-Type") != "text/event-stream" || all.header.Get("Cache-Control") != "private, no-store" {
 		t.Fatalf("%d %v", all.status, all.header)
 	}
 	for _, e := range first {
@@ -539,15 +539,36 @@ func TestAcceptOfEvents(t *testing.T) {
 		"text/event-stream;q=0.5, */*;q=0.1":        stream,
 		"application/json, text/event-stream;q=0.1": page,
 		"application/json, text/event-stream;q=0":   page,
-		"*/*":    page,
-		"text/*": "",
+		"text/event-stream, */*":                    stream,
+		"text/*":                                    stream,
+		"TEXT/*;Q=0.2, */*;q=0.1":                   stream,
+		"text/*, application/*":                     stream,
+		"text/*, application/json":                  page,
+		"text/*;q=0.5, application/json":            page,
+		"text/*, text/event-stream;q=0, */*":        page,
+		"text/event-stream;q=0, */*;q=0.1":          page,
+		"application/json;q=0, */*":                 stream,
+		"text/html;a=\"x, y;q=0\", */*;q=0.8":       page,
+		"*/*":                                       page,
+		"text/event-stream;q=nonsense, */*":         page,
+		"text/event-stream;q=0":                     "",
+		"text/event-stream;q=0, text/*":             "",
+		"application/json;q=0":                      "",
+		"*/*;q=0":                                   "",
 	} {
 		got := p.stream("/events?after=latest", "Accept", accept)
-		if got.status != 200 && want == "" {
+		if want == "" {
+			if got.status != 406 {
+				t.Errorf("Accept: %s: %d, want 406", accept, got.status)
+			}
 			continue
 		}
 		if got.header.Get("Content-Type") != want {
 			t.Errorf("Accept: %s: %d %s, want %s", accept, got.status, got.header.Get("Content-Type"), want)
+		}
+		vary := map[string]string{page: "Origin, Accept, Accept-Encoding", stream: "Origin, Accept"}[want]
+		if got.header.Get("Vary") != vary || got.header.Get("Cache-Control") != "private, no-store" {
+			t.Errorf("Accept: %s: Vary %q and Cache-Control %q", accept, got.header.Get("Vary"), got.header.Get("Cache-Control"))
 		}
 		got.body.Close()
 	}

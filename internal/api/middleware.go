@@ -261,7 +261,7 @@ func (s *Server) logRequest(c *gin.Context) {
 	header := c.Writer.Header()
 	header.Set("X-Request-Id", id)
 	maps.Copy(header, s.commonHeader)
-	maps.Copy(header, s.originHeaders[c.GetHeader("Origin")])
+	maps.Copy(header, s.corsHeaders(c.GetHeader("Origin")))
 	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
 	if s.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
 		header.Set("Connection", "close")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -136,11 +135,10 @@ type Server struct {
 	allowed        map[string]string     // Allow headers by path
 	observedRoutes map[routeKey]observed
 
-	// Headers of every response, more headers of responses to an origin, and Vary of
-	// responses with two content codings. Requests share them: do not modify.
-	commonHeader  http.Header
-	originHeaders map[string]http.Header
-	varyEncoding  string
+	// Headers of every response, and more headers of responses to an origin. Requests share
+	// them: do not modify.
+	commonHeader http.Header
+	corsHeaders  func(origin string) http.Header
 }
 
 // setDefaults sets the options that are nil.
@@ -209,8 +207,8 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s.allowed = allowedByPath(s.routed, s.docs)
-	s.commonHeader, s.originHeaders = corsHeaders(options.CORSOrigins)
-	s.varyEncoding = strings.Join(append(s.commonHeader["Vary"], "Accept-Encoding"), ", ")
+	s.corsHeaders = corsHeaders(options.CORSOrigins)
+	s.commonHeader = http.Header{"Vary": {varyOfAll}}
 	s.commonHeader.Set("API-Version", Version)
 	s.commonHeader.Set("X-Content-Type-Options", "nosniff")
 
@@ -231,8 +229,8 @@ func (s *Server) useSpec(baseURL string) error {
 	if err != nil {
 		return err
 	}
-	s.openAPIJSON = newDocument(httpjson.ContentType, document.json, s.varyEncoding)
-	s.openAPIYAML = newDocument("application/yaml", document.yaml, s.varyEncoding) // RFC 9512
+	s.openAPIJSON = newDocument(httpjson.ContentType, document.json)
+	s.openAPIYAML = newDocument("application/yaml", document.yaml) // RFC 9512
 	if s.deprecated, err = deprecations(document.operations, baseURL); err != nil {
 		return err
 	}

@@ -7,24 +7,48 @@ import (
 	"strings"
 )
 
-// AcceptsJSON reports whether Accept (RFC 9110, section 12.5.1) allows
-// application/json. The most specific matching range decides. It ignores invalid ranges.
-func AcceptsJSON(header http.Header) bool {
-	specificity := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3}
-	best, accepted, readable := 0, false, false
-	for field := range strings.SplitSeq(strings.Join(header.Values("Accept"), ","), ",") {
+// Quality says how much a client wants a media type.
+type Quality struct {
+	Weight float64 // from 0, which means not acceptable, to 1
+	// Specificity is 3 if Accept names the type, 2 if it has a range such as text/*, 1 if it
+	// has */*, and 0 if no range matches.
+	Specificity int
+}
+
+// QualityOf returns how much Accept (RFC 9110, section 12.5.1) wants a media type. The most
+// specific matching range decides. It ignores invalid ranges. Without a valid one, the
+// client accepts everything.
+func QualityOf(header http.Header, mediaType string) Quality {
+	group, _, _ := strings.Cut(mediaType, "/")
+	specificity := map[string]int{"*/*": 1, group + "/*": 2, mediaType: 3}
+	var best Quality
+	readable := false
+	for rest := strings.Join(header.Values("Accept"), ","); rest != ""; {
+		var field string
+		field, rest = cutQuoted(rest, ',')
 		mediaRange, parameters, err := mime.ParseMediaType(field)
 		if err != nil {
 			continue
 		}
+		weight := 1.0
+		if text, weighted := parameters["q"]; weighted {
+			if weight, err = strconv.ParseFloat(text, 64); err != nil || !(weight >= 0 && weight <= 1) {
+				continue
+			}
+		}
 		readable = true
-		if specific := specificity[mediaRange]; specific > best {
-			weight, err := strconv.ParseFloat(parameters["q"], 64)
-			best, accepted = specific, err != nil || weight > 0
+		if specific := specificity[mediaRange]; specific > best.Specificity {
+			best = Quality{weight, specific}
 		}
 	}
-	return accepted || !readable
+	if !readable {
+		return Quality{Weight: 1}
+	}
+	return best
 }
+
+// AcceptsJSON reports whether Accept allows application/json.
+func AcceptsJSON(header http.Header) bool { return QualityOf(header, ContentType).Weight > 0 }
 
 // IsJSON reports whether the headers of the body are supported.
 func IsJSON(r *http.Request) bool {
