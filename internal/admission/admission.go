@@ -14,18 +14,38 @@ package admission
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 )
 
-// The errors of [Pool.Take].
+// The reasons of a [RefusedError].
 var (
 	// ErrShare means that the payer itself holds the part that one payer may have.
 	ErrShare = errors.New("admission: the payer has its share")
 	// ErrTotal means that all payers together hold everything.
 	ErrTotal = errors.New("admission: everything is taken")
 )
+
+// RefusedError means that a request did not get its part in time. It wraps [ErrShare] or
+// [ErrTotal].
+type RefusedError struct {
+	reason error
+	// RetryAfter is the time after which the part of the request is likely to be free. Requests
+	// that were refused before come first. It is at most [MaxRetryAfter].
+	RetryAfter time.Duration
+}
+
+// Error returns the reason.
+func (e *RefusedError) Error() string { return e.reason.Error() }
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.reason }
+
+// MaxRetryAfter is the maximum of RetryAfter. A client that
+// comes again too early puts off those behind it by no more than this.
+const MaxRetryAfter = 30 * time.Second
 
 // Pool is a resource of a process. A nil Pool is unlimited. It is safe for concurrent use.
 type Pool[Payer comparable] struct {
@@ -35,7 +55,41 @@ type Pool[Payer comparable] struct {
 	used   int64
 	payers map[Payer]account // those that hold or wait for something
 	turns  []Payer           // those that wait, the next one first
+	holds  holds
+
+	// The times at which refused requests should come again: the last one of each payer that
+	// had its share, and the last one of the others.
+	retries    map[Payer]time.Time
+	retryTotal time.Time
 }
+
+// holds measures how long requests hold their parts.
+type holds struct {
+	sum   float64   // seconds in which parts were held, each times its weight
+	given float64   // the weight of the parts that were given back
+	until time.Time // sum includes what was held until then
+}
+
+// memory is the number of parts over which holds averages.
+const memory = 64
+
+// add adds the time until now, in which parts of this weight were held.
+func (h *holds) add(used int64, now time.Time) {
+	if used > 0 {
+		h.sum += float64(used) * now.Sub(h.until).Seconds()
+	}
+	h.until = now
+}
+
+// give counts a part that is given back.
+func (h *holds) give(weight int64) {
+	h.sum -= h.sum / memory
+	h.given += float64(weight) - h.given/memory
+}
+
+// mean returns for how many seconds a request holds its part, by Little's law. Before any part
+// is given back, that is how long the present ones are held.
+func (h *holds) mean(used int64) float64 { return h.sum / max(h.given, float64(used), 1) }
 
 // account has the part that one payer holds, and its requests that wait, oldest first.
 type account struct {
@@ -55,12 +109,12 @@ func New[Payer comparable](resource Resource) *Pool[Payer] {
 	if resource.Total <= 0 {
 		return nil
 	}
-	return &Pool[Payer]{resource: resource, payers: map[Payer]account{}}
+	return &Pool[Payer]{resource: resource, payers: map[Payer]account{}, retries: map[Payer]time.Time{}}
 }
 
-// Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is
-// [ErrShare] or [ErrTotal] if the part is not free within the longest wait of the resource.
-// If ctx ends first, the error is its cause.
+// Take takes a part of the resource for a payer. Return it with [Pool.Give]. The error is a
+// [RefusedError] if the part is not free within the longest wait of the resource. If ctx ends
+// first, the error is its cause.
 //
 // A payer that holds nothing may take more than its share, and any payer more than the
 // total while nothing is taken. Otherwise a large part would never be granted.
@@ -69,6 +123,7 @@ func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error
 		return nil
 	}
 	p.mu.Lock()
+	p.holds.add(p.used, time.Now())
 	err := p.check(payer, weight)
 	if err == nil && len(p.turns) == 0 {
 		p.grant(payer, weight)
@@ -76,6 +131,7 @@ func (p *Pool[Payer]) Take(ctx context.Context, payer Payer, weight int64) error
 		return nil
 	}
 	if p.resource.Wait == 0 {
+		err = p.refuse(payer, weight, err)
 		p.mu.Unlock()
 		return err
 	}
@@ -121,10 +177,38 @@ func (p *Pool[Payer]) await(ctx context.Context, payer Payer, waiting *request) 
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err == nil:
-		return ErrTotal // others come first
-	default:
-		return err
+		err = ErrTotal // others come first
 	}
+	return p.refuse(payer, waiting.weight, err)
+}
+
+// manyRetries is the number of payers from which on refuse forgets those whose time is over.
+const manyRetries = 1000
+
+// refuse returns a [RefusedError]. Its time is that of the requests that were refused before,
+// and the time until parts of this weight are given back after them. p.mu must be locked.
+func (p *Pool[Payer]) refuse(payer Payer, weight int64, reason error) error {
+	now := time.Now()
+	p.holds.add(p.used, now)
+	at, parts := p.retryTotal, p.resource.Total
+	if errors.Is(reason, ErrShare) {
+		at, parts = p.retries[payer], p.resource.OfOnePayer()
+	}
+	if at.Before(now) {
+		at = now
+	}
+	seconds := p.holds.mean(p.used) * float64(weight) / float64(parts)
+	wait := min(at.Sub(now)+time.Duration(min(seconds, MaxRetryAfter.Seconds())*float64(time.Second)), MaxRetryAfter)
+	switch at = now.Add(wait); {
+	case !errors.Is(reason, ErrShare):
+		p.retryTotal = at
+	default:
+		if len(p.retries) > manyRetries {
+			maps.DeleteFunc(p.retries, func(_ Payer, at time.Time) bool { return at.Before(now) })
+		}
+		p.retries[payer] = at
+	}
+	return &RefusedError{reason, wait}
 }
 
 // Give returns a part that Take has granted.
@@ -139,6 +223,8 @@ func (p *Pool[Payer]) Give(payer Payer, weight int64) {
 
 // give returns a part and serves those that wait. p.mu must be locked.
 func (p *Pool[Payer]) give(payer Payer, weight int64) {
+	p.holds.add(p.used, time.Now())
+	p.holds.give(weight)
 	p.used -= weight
 	own := p.payers[payer]
 	own.used -= weight

@@ -231,3 +231,51 @@ func TestRace(t *testing.T) {
 		}
 	}
 }
+
+// TestRetryAfter lets 140 clients of one payer take the only place, each for 350 ms, as new
+// sandboxes of an account do. Clients that are refused come again when the error says, rounded
+// up to seconds as in Retry-After. All must succeed with eight retries, and so must a client of
+// another payer at its first attempt.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const clients, mostRetries, hold = 140, 8, 350 * time.Millisecond
+		pool := admission.New[string](admission.Resource{Total: 2, Share: 1, Wait: 3 * time.Second})
+		var mu sync.Mutex
+		tries := map[int]int{} // the number of clients, by that of their attempts
+		var running sync.WaitGroup
+		for range clients {
+			running.Go(func() {
+				for attempt := 1; ; attempt++ {
+					err := pool.Take(t.Context(), "a", 1)
+					if err == nil {
+						time.Sleep(hold) //nolint:forbidigo // the clock of the test
+						pool.Give("a", 1)
+						mu.Lock()
+						tries[attempt]++
+						mu.Unlock()
+						return
+					}
+					refused, is := errors.AsType[*admission.RefusedError](err)
+					if !is || !errors.Is(err, admission.ErrShare) || refused.RetryAfter > admission.MaxRetryAfter {
+						t.Errorf("the error is %#v", err)
+						return
+					}
+					time.Sleep(max(refused.RetryAfter, 1).Truncate(time.Second) + time.Second) //nolint:forbidigo // the clock of the test
+				}
+			})
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of the test
+		if err := pool.Take(t.Context(), "b", 1); err != nil {
+			t.Errorf("another payer: %v", err)
+		}
+		pool.Give("b", 1)
+		running.Wait()
+		for attempts, count := range tries {
+			if attempts > 1+mostRetries {
+				t.Errorf("%d clients needed %d attempts", count, attempts)
+			}
+		}
+		t.Logf("clients by attempts: %v", tries)
+	})
+}

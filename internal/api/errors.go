@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -146,9 +147,9 @@ var errorReference = describe(
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},
 
 		// errAccountRateLimited, errSandboxesRateLimited and errTooManyFailures have the same code.
-		{errRateLimited, "Wait as many seconds as `Retry-After` says, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
+		{errRateLimited, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{errTooManyConcurrent, "Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
+		{errTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
 
 		{errInjected429, injectedRemedy},
 		{errInjected500, injectedRemedy},
@@ -157,7 +158,7 @@ var errorReference = describe(
 		{errInjected504, injectedRemedy},
 
 		{errInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
-		{errUnavailable, "Wait as many seconds as `Retry-After` says, and retry. A POST with an `Idempotency-Key` is safe to retry."},
+		{errUnavailable, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and retry. A POST with an `Idempotency-Key` is safe to retry."},
 	},
 )
 
@@ -181,13 +182,14 @@ func describe(remedies []remedy) []docs.Problem {
 // not sent.
 func errorResponse(err error) *httpjson.Error {
 	response, ok := errors.AsType[*httpjson.Error](err)
+	refused, isRefused := errors.AsType[*admission.RefusedError](err)
 	switch {
 	case ok:
 		return response
-	case errors.Is(err, admission.ErrShare):
-		return errTooManyConcurrent
-	case errors.Is(err, admission.ErrTotal):
-		return errOverloaded
+	case isRefused && errors.Is(err, admission.ErrShare):
+		return errTooManyConcurrent.WithRetryAfter(max(refused.RetryAfter, time.Second))
+	case isRefused:
+		return errOverloaded.WithRetryAfter(max(refused.RetryAfter, time.Second))
 	case postgres.Unavailable(err), errors.Is(err, context.Canceled):
 		return errUnavailable
 	default:

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -144,14 +145,18 @@ func (l *limits) countRequest(header http.Header, identity auth.Identity, cost i
 	claims := l.claims(identity)
 	ratelimit.TakeAll(buckets[:], cost, claims[:]...)
 	l.writeRateHeaders(header, claims, buckets)
-	longest := 0
+	var refusal policy
+	var longest time.Duration
 	for i, bucket := range buckets {
-		if bucket.Wait > buckets[longest].Wait {
-			longest = i
+		if bucket.Wait == 0 {
+			continue
+		}
+		if wait := max(claims[i].Limiter.Queue(claims[i].Key, cost), bucket.Wait); wait > longest {
+			refusal, longest = policies[i], wait
 		}
 	}
-	if wait := buckets[longest].Wait; wait > 0 {
-		return policies[longest].metric, policies[longest].err.WithRetryAfter(wait)
+	if longest > 0 {
+		return refusal.metric, refusal.err.WithRetryAfter(longest)
 	}
 	return "", nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,7 @@ func (r *response) wantLimited(seconds string) *response {
 }
 
 // TestKeyLimit: a burst of three, then one request every ten seconds, with rate
-// limit headers on every response.
+// limit headers on every response. Refused requests get one Retry-After after the other.
 func TestKeyLimit(t *testing.T) {
 	t.Parallel()
 	const policy = `"key";q=3;w=30`
@@ -93,14 +94,48 @@ func TestKeyLimit(t *testing.T) {
 	p.do("HEAD", "/pets", nil).want(200).wantLimit(policy, `"key";r=0;t=30`)
 	p.get("/pets").wantLimited("10").wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(9800 * time.Millisecond)
-	p.get("/pets").wantLimited("1").wantLimit(policy, `"key";r=0;t=21`)
-	if head := p.do("HEAD", "/pets", nil).want(429); head.header.Get("Retry-After") != "1" || len(head.body) > 0 {
+	p.get("/pets").wantLimited("11").wantLimit(policy, `"key";r=0;t=21`)
+	if head := p.do("HEAD", "/pets", nil).want(429); head.header.Get("Retry-After") != "21" || len(head.body) > 0 {
 		t.Errorf("HEAD: Retry-After %q and the body %q", head.header.Get("Retry-After"), head.body)
 	}
 	clock.move(100 * time.Millisecond)
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=0;t=30`)
 	clock.move(time.Hour)
 	p.get("/pets").want(200).wantLimit(policy, `"key";r=2;t=10`)
+}
+
+// TestManyClientsRetry lets 140 clients with one key send a request that costs ten at once, and
+// again as often as Retry-After says. The key regains one such request a second, so they need
+// 130 s of the stopped clock. All must succeed with eight retries.
+func TestManyClientsRetry(t *testing.T) {
+	t.Parallel()
+	const clients, mostRetries = 140, 8
+	p, clock := start(t).limited(ratelimit.Limit{PerMinute: 600, Burst: 100}, ratelimit.Limit{})
+	type client struct{ at, retries int } // at is in seconds
+	waiting := make([]client, clients)
+	for second := 0; len(waiting) > 0; second++ {
+		var later []client
+		for _, one := range waiting {
+			if one.at > second {
+				later = append(later, one)
+				continue
+			}
+			resp := p.do("GET", "/pets", nil, "Prefer", "count=exact")
+			if resp.status == 200 {
+				continue
+			}
+			after, err := strconv.Atoi(resp.want(429).header.Get("Retry-After"))
+			if err != nil || after < 1 || after > 30 {
+				t.Fatalf("Retry-After %q", resp.header.Get("Retry-After"))
+			}
+			if one.retries++; one.retries > mostRetries {
+				t.Fatalf("after %d s, a client has no retries left", second)
+			}
+			later = append(later, client{second + after, one.retries})
+		}
+		waiting = later
+		clock.move(time.Second)
+	}
 }
 
 // TestAccountLimit checks the limit of an account beside those of its keys. Each step is
@@ -162,7 +197,7 @@ func TestAccountLimit(t *testing.T) {
 			{key: "a", wait: "1", by: "key", state: `"key";r=0;t=1, "account";r=1;t=5`},
 			{key: "b", state: `"key";r=0;t=1, "account";r=0;t=10`},
 			{key: "a", wait: "5", by: "account", state: `"key";r=0;t=1, "account";r=0;t=10`},
-			{after: time.Second, key: "a", wait: "4", by: "account", state: `"key";r=1;t=0, "account";r=0;t=9`},
+			{after: time.Second, key: "a", wait: "9", by: "account", state: `"key";r=1;t=0, "account";r=0;t=9`},
 		}},
 		"an expensive request counts in both": {limits{ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{PerMinute: 60, Burst: 21}}, `"key";q=12;w=12, "account";q=21;w=21`, []step{
 			{key: "a", counts: true, state: `"key";r=2;t=10, "account";r=11;t=10`},

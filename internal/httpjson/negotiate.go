@@ -10,8 +10,8 @@ import (
 // Quality says how much a client wants a media type.
 type Quality struct {
 	Weight float64 // from 0, which means not acceptable, to 1
-	// Specificity is 3 if Accept names the type, 2 if it has a range such as text/*, 1 if it
-	// has */*, and 0 if no range matches.
+	// Specificity is that of the range that matches: 3 for the type itself, 2 for a range such
+	// as text/*, 1 for */*, and 0 for none.
 	Specificity int
 }
 

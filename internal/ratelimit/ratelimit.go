@@ -33,6 +33,9 @@ type Limiter[K comparable] struct {
 	// the whole state of a bucket (generic cell rate algorithm). Missing buckets
 	// are full.
 	fullAt *simplelru.LRU[K, time.Duration]
+	// queues has the time, relative to began, for which the tokens of each key are promised
+	// to requests that were refused.
+	queues *simplelru.LRU[K, time.Duration]
 }
 
 // New returns a Limiter with full buckets that uses the given clock. It returns nil
@@ -41,9 +44,12 @@ func New[K comparable](limit Limit, now func() time.Time) *Limiter[K] {
 	if limit.PerMinute <= 0 {
 		return nil
 	}
-	fullAt, err := simplelru.NewLRU[K, time.Duration](maxBuckets, nil)
-	if err != nil {
-		panic(err) // the size is not positive
+	newStates := func() *simplelru.LRU[K, time.Duration] {
+		states, err := simplelru.NewLRU[K, time.Duration](maxBuckets, nil)
+		if err != nil {
+			panic(err) // the size is not positive
+		}
+		return states
 	}
 	interval := time.Minute / time.Duration(limit.PerMinute)
 	return &Limiter[K]{
@@ -51,7 +57,8 @@ func New[K comparable](limit Limit, now func() time.Time) *Limiter[K] {
 		capacity: interval * time.Duration(limit.Burst),
 		now:      now,
 		began:    now(),
-		fullAt:   fullAt,
+		fullAt:   newStates(),
+		queues:   newStates(),
 	}
 }
 
@@ -112,6 +119,27 @@ func TakeAll[K comparable](buckets []Bucket, cost int, claims ...Claim[K]) {
 		}
 		claim.Limiter.mu.Unlock()
 	}
+}
+
+// maxQueue is the maximum time that [Limiter.Queue] adds to the wait of a request. A client
+// that comes again too early puts off those behind it by no more than this.
+const maxQueue = 30 * time.Second
+
+// Queue returns after which time a request that was refused should come again. That is when
+// the bucket has tokens for it after those for all requests that were refused before. So
+// many clients that wait do not come at once. It takes no token.
+func (l *Limiter[K]) Queue(key K, cost int) time.Duration {
+	now := l.elapsed()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait := l.look(key, cost, now).Wait
+	queue, _ := l.queues.Get(key)
+	at := max(now+wait, queue)
+	if at > now+max(wait, maxQueue) {
+		return max(wait, maxQueue)
+	}
+	l.queues.Add(key, at+l.price(cost))
+	return at - now
 }
 
 // Charge takes tokens for work that is done, and returns how many of them the bucket had. If

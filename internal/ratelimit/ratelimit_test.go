@@ -344,3 +344,68 @@ func BenchmarkTakeOfStrangers(b *testing.B) {
 		limiter.Take(address(i), 1)
 	}
 }
+
+// TestQueue lets 140 clients come at once and again when Queue says, rounded up to seconds as
+// in Retry-After. Each must succeed soon, and Queue must not promise more than the bucket has.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	const clients, mostRetries = 140, 8
+	for name, test := range map[string]struct {
+		cost  int
+		tries int // of the client that tries most often
+	}{
+		"cheap requests":     {1, 2},
+		"expensive requests": {10, 6}, // which need 130 s altogether
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := startClock()
+			limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 600, Burst: 100}, clock.now)
+			waiting := make([]time.Duration, clients) // when each client comes
+			tries := make([]int, clients)
+			most := 0
+			for second := time.Duration(0); len(waiting) > 0; second += time.Second {
+				var later []time.Duration
+				var triesOfLater []int
+				for i, at := range waiting {
+					if at <= second {
+						tries[i]++
+						most = max(most, tries[i])
+						if limiter.Take("a", test.cost).Taken {
+							continue
+						}
+						at = second + (limiter.Queue("a", test.cost) + time.Second - 1).Truncate(time.Second)
+					}
+					later, triesOfLater = append(later, at), append(triesOfLater, tries[i])
+				}
+				waiting, tries = later, triesOfLater
+				clock.move(time.Second)
+			}
+			if most > test.tries || most > 1+mostRetries {
+				t.Errorf("a client tried %d times, want at most %d", most, test.tries)
+			}
+		})
+	}
+}
+
+// TestQueueIsBounded checks that clients that come again at once put off the others by at most
+// half a minute. The queue ends with the time.
+func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	clock := startClock()
+	limiter := ratelimit.New[string](ratelimit.Limit{PerMinute: 60, Burst: 1}, clock.now)
+	limiter.Take("a", 1)
+	for i := range 1000 {
+		want := time.Duration(min(i+1, 30)) * time.Second
+		if got := limiter.Queue("a", 1); got != want {
+			t.Fatalf("request %d should come after %s, want %s", i, got, want)
+		}
+	}
+	if got := limiter.Queue("b", 1); got != 0 {
+		t.Errorf("another key should come after %s", got)
+	}
+	clock.move(time.Minute)
+	if got := limiter.Queue("a", 1); got != 0 {
+		t.Errorf("a minute later, a request should come after %s", got)
+	}
+}
