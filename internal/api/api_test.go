@@ -29,10 +29,7 @@ import (
 	"petstore/internal/tools/secretscan"
 )
 
-const (
-	maxBodyBytes = 64 << 10
-	maxConns     = 12 // of a server, as many as it has at least by default
-)
+const maxBodyBytes = 64 << 10
 
 // petstore is a server with an account of its test, seen by one client. Every exchange of the
 // client is checked against openapi.yaml.
@@ -43,7 +40,7 @@ type petstore struct {
 	dbURL    string
 	direct   string        // like dbURL, without a connection pooler
 	db       *pgxpool.Pool // the same database, without the server in between
-	pool     *postgres.DB  // the pool of the server, shared like the database
+	pool     *postgres.DB  // the pool of the server
 	verifier *auth.Verifier
 	key      string // API key of the client; "" sends none
 	log      *logBuffer
@@ -63,11 +60,7 @@ type petstore struct {
 // schema, sweeps, cuts connections, or closes or counts connections of the server.
 func start(t testing.TB) *petstore {
 	t.Helper()
-	on, err := sharedConns()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return startWith(t, on, " "+rand.Text())
+	return startWith(t, sharedConns(t), " "+rand.Text())
 }
 
 // startAlone starts a server on a database of its own.
@@ -79,7 +72,7 @@ func startAlone(t testing.TB) *petstore {
 // startOn starts a server on a database of its test that may already have another server.
 func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	t.Helper()
-	pool, err := openPool(database, maxConns)
+	pool, err := openPool(database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,29 +95,53 @@ type conns struct {
 	replica  *replicaReads
 }
 
-// sharedConns opens the connections of the servers of [start], once in this process.
-var sharedConns = sync.OnceValues(func() (on conns, err error) {
-	if on.database, err = pgtest.Shared(); err == nil {
-		on.pool, err = openPool(on.database, maxConns*parallel)
-	}
-	if err == nil {
-		on.replica, err = openReplica(on.database, on.pool)
-	}
-	if err == nil {
-		closeShared = func() {
-			on.replica.close()
-			on.pool.Close()
+// idle are connections to the shared database that no test uses. A test has them alone,
+// because other tests could use up the places of a pool, and the next test finds them open.
+var idle struct {
+	sync.Mutex
+	conns []conns
+}
+
+// sharedConns returns connections to the shared database until the test ends.
+func sharedConns(t testing.TB) conns {
+	t.Helper()
+	idle.Lock()
+	defer idle.Unlock()
+	var on conns
+	if last := len(idle.conns) - 1; last >= 0 {
+		on, idle.conns = idle.conns[last], idle.conns[:last]
+	} else {
+		var err error
+		if on.database, err = pgtest.Shared(); err == nil {
+			on.pool, err = openPool(on.database)
+		}
+		if err == nil {
+			on.replica, err = openReplica(on.database, on.pool)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
-	return on, err
-})
+	t.Cleanup(func() {
+		idle.Lock()
+		defer idle.Unlock()
+		idle.conns = append(idle.conns, on)
+	})
+	return on
+}
 
-// closeShared closes the connections of sharedConns.
-var closeShared = func() {}
+// closeShared closes all connections to the shared database, after all tests.
+func closeShared() {
+	for _, on := range idle.conns {
+		on.replica.close()
+		on.pool.Close()
+	}
+}
 
 // openPool opens the pool of a server. Its context is not the one of a test, which ends
 // before the pool closes.
-func openPool(database *pgtest.Database, maxConns int) (*postgres.DB, error) {
+func openPool(database *pgtest.Database) (*postgres.DB, error) {
+	const maxConns = 12 // as a server has at least by default
 	return postgres.Open(context.Background(), database.URL, maxConns)
 }
 

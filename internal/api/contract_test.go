@@ -243,12 +243,9 @@ func TestExamplesOfParameters(t *testing.T) {
 	}
 }
 
-// parallel is the number of tests that run at the same time.
-var parallel = 2 * runtime.GOMAXPROCS(0)
-
 func TestMain(m *testing.M) {
 	// Many tests wait for time to pass. The flag of the command line comes first.
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err) // go test has this flag
 	}
 	code := m.Run()
