@@ -125,11 +125,6 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	if err := fill(ctx, queries, row.ID, row.Sample); err != nil {
 		return made, err
 	}
-	if row.Sample != SampleEmpty {
-		if err := event.Append(ctx, queries, row.ID, event.Reset()); err != nil {
-			return made, err
-		}
-	}
 	// The lock comes last, so that several sandboxes of an account are filled at a time.
 	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
 		return made, fmt.Errorf("account: counting the sandboxes: %w", err)

@@ -315,6 +315,20 @@ func TestResetWakes(t *testing.T) {
 	}
 }
 
+// TestFeedOfSandbox: the sample has no events, and the first reset has the event 1.
+func TestFeedOfSandbox(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	inside := p.as(p.newSandbox("new", "shop").Secret)
+	if events, _ := inside.feed("/events"); len(events) > 0 {
+		t.Errorf("a new sandbox has the events %+v", events)
+	}
+	inside.do("POST", "/sandboxes/current/reset", nil).want(204)
+	if events, _ := inside.feed("/events"); len(events) != 1 || events[0].Sequence != 1 || events[0].Type != "store.reset" {
+		t.Errorf("after a reset, it has the events %+v", events)
+	}
+}
+
 // TestResetSandbox checks that a reset restores the sample, removes messages, ends the
 // replay of stored responses and keeps the keys.
 func TestResetSandbox(t *testing.T) {
