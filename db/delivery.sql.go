@@ -229,7 +229,7 @@ func (q *Queries) DeliveriesRecord(ctx context.Context, arg DeliveriesRecordPara
 }
 
 const deliveryEvents = `-- name: DeliveryEvents :many
-SELECT sequence, nonce, created_at, type, subject, data
+SELECT sequence, created_at, nonce, type, subject, data
 FROM events
 WHERE account_id = $1
   AND sequence = ANY ($2::bigint[])
@@ -244,8 +244,8 @@ type DeliveryEventsParams struct {
 
 type DeliveryEventsRow struct {
 	Sequence  int64
-	Nonce     int64
 	CreatedAt time.Time
+	Nonce     int64
 	Type      string
 	Subject   string
 	Data      []byte
@@ -263,8 +263,8 @@ func (q *Queries) DeliveryEvents(ctx context.Context, arg DeliveryEventsParams) 
 		var i DeliveryEventsRow
 		if err := rows.Scan(
 			&i.Sequence,
-			&i.Nonce,
 			&i.CreatedAt,
+			&i.Nonce,
 			&i.Type,
 			&i.Subject,
 			&i.Data,

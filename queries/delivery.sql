@@ -150,7 +150,7 @@ LIMIT (SELECT @page_size::int);
 
 -- name: DeliveryEvents :many
 -- Returns events by their numbers.
-SELECT sequence, nonce, created_at, type, subject, data
+SELECT sequence, created_at, nonce, type, subject, data
 FROM events
 WHERE account_id = @account_id
   AND sequence = ANY (@sequences::bigint[])

@@ -39,7 +39,7 @@ import (
 )
 
 // eventPattern matches the id of an event.
-var eventPattern = regexp.MustCompile(`evt_\d+_[0-9a-f]{8}`)
+var eventPattern = regexp.MustCompile(`evt_[0-9a-f]{32}`)
 
 // serveAccount starts a server with an empty store, and returns its environment, its URL
 // and a key.
@@ -220,20 +220,23 @@ func TestListenForwards(t *testing.T) {
 	createCategories(t, base, key, 1, 3)
 	p := begin(t, t.TempDir(), environ, "listen", "--after", "start", "--json", "--forward-to", target)
 	p.expect(secret)
-	p.expect("evt_2_")
-	var sent []string
+	p.expect(`"sequence":2,`)
+	var sent []int64
 	for range 5 {
 		d := <-deliveries
 		if !d.valid {
 			t.Errorf("wrong webhook: %+v", d)
 		}
-		var event struct{ ID string }
+		var event struct {
+			ID       string
+			Sequence int64
+		}
 		if err := json.Unmarshal(d.body, &event); err != nil || event.ID != d.id {
 			t.Errorf("the webhook %s has the body %s", d.id, d.body)
 		}
-		sent = append(sent, strings.Split(d.id, "_")[1])
+		sent = append(sent, event.Sequence)
 	}
-	if diff := cmp.Diff([]string{"1", "2", "2", "2", "3"}, sent); diff != "" {
+	if diff := cmp.Diff([]int64{1, 2, 2, 2, 3}, sent); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	p.expect("category.created: 204")
@@ -383,7 +386,7 @@ func TestListenCommandSentences(t *testing.T) {
 		{"", "listen", false, "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
 		{key + "x", "listen", false, "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
 		{key, "listen now", true, `listen takes no arguments, but got "now"; see petstore listen --help`},
-		{key, "listen --after 7", true, `--after must be the id of an event, such as evt_1042_5f0c9a1e, or latest or start, but is "7"; see petstore listen --help`},
+		{key, "listen --after 7", true, `--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or latest or start, but is "7"; see petstore listen --help`},
 		{key, "listen --url localhost:8080", true, `--url must be the http or https URL of the API without a query, such as https://api.example, but is "localhost:8080"; see petstore listen --help`},
 		{key, "listen --forward-to localhost:3000", true, `--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is "localhost:3000"; see petstore listen --help`},
 		{key, "listen --types order.placed,", true, `--types must list types of events, such as order.placed, separated by commas; see petstore listen --help`},
@@ -396,7 +399,7 @@ func TestListenCommandSentences(t *testing.T) {
 		{key, "listen --after start --url " + plain.URL, false, "no events from " + plain.URL + `: the response is not a feed of Petstore: its content type is "text/plain; charset=utf-8"; set PETSTORE_URL or --url to the URL of Petstore`},
 		{unknown, "listen --url " + base, false, "no events from " + base + ": the server returned 401 invalid_api_key: The API key is malformed, unknown, revoked or expired. Send a working key"},
 		{key, "listen --types order.sold --url " + base, false, "no events from " + base + ": the server returned 400 invalid_parameter: Each `type` must be one of " + known},
-		{key, "listen --after evt_7_00000000 --url " + base, false, "no events from " + base + ": the server returned 410 cursor_expired: The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`"},
+		{key, "listen --after evt_00000000000300000000000700000000 --url " + base, false, "no events from " + base + ": the server returned 410 cursor_expired: The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`"},
 	} {
 		wantSentence(t, []string{"PETSTORE_API_KEY=" + test.key}, strings.Fields(test.line), test.isUsage, test.want)
 	}

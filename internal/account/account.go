@@ -70,6 +70,11 @@ var (
 	ErrClosed = errors.New("account: the account is deleted")
 )
 
+// Source returns an account as the source of events.
+func Source(id int64, isSandbox bool) event.Source {
+	return event.Source{AccountID: PublicID(id, isSandbox), Sandbox: isSandbox}
+}
+
 // Ensure returns the account with the name, and creates it if it does not exist. The
 // queries must be those of a transaction.
 func Ensure(ctx context.Context, queries *db.Queries, name string) (db.AccountEnsureRow, error) {

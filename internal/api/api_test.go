@@ -24,6 +24,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	eventids "petstore/internal/event" // another file declares event
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/secretscan"
@@ -253,6 +254,13 @@ func (p *petstore) accountID() (id int64) {
 		p.t.Fatal(err)
 	}
 	return account.ID
+}
+
+// eventID returns an id in the feed of the account "tester". The number 0 is the position
+// before the first event.
+func (p *petstore) eventID(sequence, nonce int) string {
+	p.t.Helper()
+	return eventids.IDOf(p.accountID(), int64(sequence), int64(nonce)).String()
 }
 
 // as returns the same server with a client that uses another key.

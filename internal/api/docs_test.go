@@ -246,7 +246,7 @@ func TestEventsPage(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v%s", err, output)
 		}
-		if !strings.Contains(output, "the feed ends with evt_0_00000000\n") || strings.Count(output, `"sequence":1,"type":"category.created"`) != 2 {
+		if !strings.Contains(output, "the feed ends with "+p.eventID(0, 0)+"\n") || strings.Count(output, `"sequence":1,"type":"category.created"`) != 2 {
 			t.Errorf("the output is:\n%s", output)
 		}
 	})

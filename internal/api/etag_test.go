@@ -313,7 +313,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"DELETE /webhooks/{webhookId}", deleted, nil, 204},
 		{"POST /webhooks/{webhookId}/rotate", hook + "/rotate", object{"graceSeconds": 0}, 201},
 		{"POST /webhooks/{webhookId}/test", hook + "/test", nil, 202},
-		{"POST /webhooks/{webhookId}/replay", hook + "/replay", object{"after": "evt_0_00000000"}, 202},
+		{"POST /webhooks/{webhookId}/replay", hook + "/replay", object{}, 202},
 		{"GET /webhooks/{webhookId}/deliveries", hook + "/deliveries", nil, 200},
 		{"POST /webhooks/{webhookId}/deliveries/{deliveryId}/retry", hook + "/deliveries/" + test.ID + "/retry", nil, 202},
 		{"GET /account", "/account", nil, 200},

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
@@ -37,14 +38,9 @@ const (
 // apiEvent is the Event schema of the spec.
 type apiEvent = event.Representation
 
-func eventFrom(row db.EventListRow) apiEvent {
-	return apiEvent{
-		ID: eventID(row).String(), Sequence: row.Sequence, Type: row.Type, Timestamp: row.CreatedAt.UTC(), Subject: row.Subject, Data: row.Data,
-	}
-}
-
-func eventID(row db.EventListRow) event.ID {
-	return event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
+// sourceOf returns the account of an identity as the source of events.
+func sourceOf(identity auth.Identity) event.Source {
+	return account.Source(identity.AccountID, identity.IsSandbox())
 }
 
 // eventTypes are the values of EventType.
@@ -53,6 +49,7 @@ var eventTypes = event.TypeNames()
 // feedQuery says which events a request wants.
 type feedQuery struct {
 	account int64
+	source  event.Source
 	after   *event.ID // nil: from the oldest that is kept
 	latest  bool      // whether to begin at the end
 	types   []string
@@ -124,7 +121,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 // Last-Event-ID, which is newer than after.
 func readFeedQuery(c *gin.Context) (*feedQuery, error) {
 	params := readParams(c)
-	q := &feedQuery{account: caller(c).AccountID, limit: defaultLimit, types: params.Enums("type", eventTypes...)}
+	q := &feedQuery{account: caller(c).AccountID, source: sourceOf(caller(c)), limit: defaultLimit, types: params.Enums("type", eventTypes...)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		q.limit = int(*limit)
 	}
@@ -226,11 +223,11 @@ func findEvents(ctx context.Context, queries *db.Queries, q *feedQuery) (feedPag
 	if err != nil {
 		return feedPage{}, orNotFound(err, errInvalidAPIKey) // the account is deleted
 	}
-	newest := event.ID{Sequence: end.LastSequence, Nonce: uint32(end.LastNonce)} //nolint:gosec // a nonce has 32 bits
+	newest := event.IDOf(q.account, end.LastSequence, end.LastNonce)
 	switch {
 	case q.latest, q.after != nil && *q.after == newest:
 		return feedPage{next: newest}, nil
-	case q.after != nil && q.after.Sequence >= newest.Sequence:
+	case q.after != nil && (q.after.Account != q.account || q.after.Sequence >= newest.Sequence):
 		return feedPage{}, cursorExpired(ctx, queries, q)
 	}
 	var first int64
@@ -253,7 +250,7 @@ func findEvents(ctx context.Context, queries *db.Queries, q *feedQuery) (feedPag
 	if err != nil {
 		return feedPage{}, err
 	}
-	if q.after != nil && first > 0 && (len(rows) == 0 || eventID(rows[0]) != *q.after) {
+	if q.after != nil && first > 0 && (len(rows) == 0 || rows[0].Sequence != first || rows[0].Nonce != int64(q.after.Nonce)) {
 		return feedPage{}, cursorExpired(ctx, queries, q)
 	}
 	return pageOf(rows, first, newest, q), nil
@@ -270,9 +267,9 @@ func pageOf(rows []db.EventListRow, first int64, newest event.ID, q *feedQuery) 
 		if row.Sequence == first || len(page.events) == q.limit {
 			continue
 		}
-		page.next = eventID(row)
+		page.next = event.IDOf(q.account, row.Sequence, row.Nonce)
 		if slices.Contains(q.types, row.Type) {
-			page.events = append(page.events, eventFrom(row))
+			page.events = append(page.events, event.Represent(q.account, q.source, row))
 		}
 	}
 	page.more = page.next != newest
@@ -289,6 +286,6 @@ func cursorExpired(ctx context.Context, queries *db.Queries, q *feedQuery) error
 	case err != nil:
 		return err
 	}
-	id := event.ID{Sequence: oldest.Sequence, Nonce: uint32(oldest.Nonce)} //nolint:gosec // events_nonce_check
+	id := event.IDOf(q.account, oldest.Sequence, oldest.Nonce)
 	return errCursorExpired.WithMessage(fmt.Sprintf("The feed of your account has no event %s. The oldest event in it is %s. List your resources again, and follow the feed from `after=latest`.", q.after, id))
 }

@@ -15,13 +15,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	eventids "petstore/internal/event" // another file declares event
 )
 
 // feedEvent is the Event schema.
 type feedEvent struct {
 	ID        string                     `json:"id"`
+	AccountID string                     `json:"accountId"`
+	Sandbox   bool                       `json:"sandbox"`
 	Sequence  int64                      `json:"sequence"`
 	Type      string                     `json:"type"`
 	Timestamp time.Time                  `json:"timestamp"`
@@ -57,7 +61,7 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
 	_, next := p.feed("/events")
-	if next != "/events?after=evt_0_00000000" {
+	if next != "/events?after="+p.eventID(0, 0) {
 		t.Errorf("an empty feed: %s", next)
 	}
 	for _, step := range []struct {
@@ -135,13 +139,23 @@ func TestEvents(t *testing.T) {
 func wantNumbered(t testing.TB, events []feedEvent) {
 	t.Helper()
 	for i, e := range events {
-		if e.Sequence != int64(i)+1 || !strings.HasPrefix(e.ID, fmt.Sprintf("evt_%d_", i+1)) {
+		if id, ok := eventids.ParseID(e.ID); !ok || e.Sequence != int64(i)+1 || id.Sequence != e.Sequence {
 			t.Fatalf("event %d is %+v", i+1, e)
 		}
 		if i > 0 && e.Timestamp.Before(events[i-1].Timestamp) {
 			t.Errorf("event %d is of %s, the one before of %s", i+1, e.Timestamp, events[i-1].Timestamp)
 		}
 	}
+}
+
+// nonceOf returns the random part of the id of an event.
+func nonceOf(t testing.TB, e feedEvent) int {
+	t.Helper()
+	id, ok := eventids.ParseID(e.ID)
+	if !ok {
+		t.Fatalf("the id %s", e.ID)
+	}
+	return int(id.Nonce)
 }
 
 // copyOfStore is the store of a client that applies all events of an account.
@@ -293,12 +307,12 @@ func TestEventFilter(t *testing.T) {
 		p.newOrder(pet, 1)
 	}
 	for target, want := range map[string][]string{
-		"/events?type=order.placed":                          {"order.placed", "order.placed", "order.placed"},
-		"/events?type=order.placed&limit=1":                  {"order.placed", "order.placed", "order.placed"},
-		"/events?type=order.placed&type=pet.created":         {"pet.created", "order.placed", "order.placed", "order.placed"},
-		"/events?type=store.reset":                           nil,
-		"/events?after=latest":                               nil,
-		"/events?after=evt_0_00000000&type=category.created": {"category.created"},
+		"/events?type=order.placed":                              {"order.placed", "order.placed", "order.placed"},
+		"/events?type=order.placed&limit=1":                      {"order.placed", "order.placed", "order.placed"},
+		"/events?type=order.placed&type=pet.created":             {"pet.created", "order.placed", "order.placed", "order.placed"},
+		"/events?type=store.reset":                               nil,
+		"/events?after=latest":                                   nil,
+		"/events?type=category.created&after=" + p.eventID(0, 0): {"category.created"},
 	} {
 		events, _ := p.feed(target)
 		var got []string
@@ -330,22 +344,24 @@ func TestExpiredCursor(t *testing.T) {
 	other.newPet("Tom", 10)
 	foreign, _ := other.feed("/events")
 	for after, want := range map[string]int{
-		events[0].ID:               200,
-		events[len(events)-1].ID:   200,
-		foreign[0].ID:              410,
-		foreign[len(foreign)-1].ID: 410,
-		"evt_99_00000000":          410,
-		"evt_0_00000001":           410,
-		strings.Replace(events[0].ID, "evt_1_", "evt_2_", 1): 410,
-		"evt_1":                            400,
-		"evt_01_00000000":                  400,
-		"EVT_1_00000000":                   400,
-		"evt_-1_00000000":                  400,
-		"1":                                400,
-		"evt_9223372036854775808_00000000": 400,
-		strings.ToUpper(events[0].ID):      400,
-		events[0].ID + "0":                 400,
-		"%00":                              400,
+		events[0].ID:                              200,
+		events[len(events)-1].ID:                  200,
+		foreign[0].ID:                             410,
+		foreign[len(foreign)-1].ID:                410,
+		p.eventID(99, 0):                          410,
+		p.eventID(0, 1):                           410,
+		p.eventID(2, nonceOf(t, events[0])):       410,
+		foreign[0].ID[:16] + events[0].ID[16:]:    410, // the number and the random part of an event of this account
+		foreign[0].ID[:16] + p.eventID(0, 0)[16:]: 410,
+		"evt_" + strings.Repeat("f", 32):          410,
+		"evt_1":                                   400,
+		"1":                                       400,
+		strings.ToUpper(events[0].ID):             400,
+		"evt_" + strings.ToUpper(strings.Repeat("f", 32)): 400,
+		"evt_" + strings.Repeat("g", 32):                  400,
+		events[0].ID + "00":                               400,
+		events[0].ID[:34]:                                 400,
+		"%00":                                             400,
 	} {
 		got := p.get("/events?after=" + after)
 		if got.status != want {
@@ -360,7 +376,7 @@ func TestExpiredCursor(t *testing.T) {
 	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence = 1 AND account_id = $1", p.accountID()); err != nil {
 		t.Fatal(err)
 	}
-	for after, want := range map[string]int{"evt_0_00000000": 410, events[0].ID: 410, events[1].ID: 200} {
+	for after, want := range map[string]int{p.eventID(0, 0): 410, events[0].ID: 410, events[1].ID: 200} {
 		p.get("/events?after=" + after).want(want)
 	}
 	if kept, _ := p.feed("/events"); len(kept) != len(events)-1 || kept[0].ID != events[1].ID {
@@ -490,7 +506,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("Last-Event-ID: %s: %d", bad, got.status)
 		}
 	}
-	if got := p.stream("/events", "Last-Event-ID", "evt_99_00000000"); got.status != 410 {
+	if got := p.stream("/events", "Last-Event-ID", p.eventID(99, 0)); got.status != 410 {
 		t.Errorf("an expired Last-Event-ID: %d", got.status)
 	}
 }
@@ -583,4 +599,49 @@ func TestStreamHoldsNoPlace(t *testing.T) {
 	}
 	p.until("the streams wait", func() bool { return p.server.WaitingForEvents() == 3 })
 	p.get("/pets").want(200)
+}
+
+// wantEvent fails the test unless text is a valid Event of the spec.
+func wantEvent(t testing.TB, text []byte) {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatal(err)
+	}
+	if err := theContract().document.Components.Schemas["Event"].Value.VisitJSON(value); err != nil {
+		t.Errorf("%s is not an Event: %v", text, err)
+	}
+}
+
+// TestSourceOfEvents: an event names its account as GET /account does, and says whether it
+// is a sandbox.
+func TestSourceOfEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id, key := p.sandbox(p.accountID(), stores.SampleShop)
+	inside := p.as(key)
+	seen := map[string]bool{}
+	for _, test := range []struct {
+		client  *petstore
+		account string
+		sandbox bool
+	}{{p, stores.PublicID(p.accountID(), false), false}, {inside, stores.PublicID(id, true), true}} {
+		stream := test.client.stream("/events?after=latest")
+		test.client.newPet("Rex", 1)
+		events, _ := test.client.feed("/events")
+		for _, e := range events {
+			if e.AccountID != test.account || e.Sandbox != test.sandbox || seen[e.ID] {
+				t.Errorf("event %+v, want the account %s, sandbox %t", e, test.account, test.sandbox)
+			}
+			seen[e.ID] = true
+			fields, ok := stream.next()
+			if !ok || fields["id"] != e.ID {
+				t.Errorf("the stream has %v, want %s", fields, e.ID)
+			}
+			wantEvent(t, []byte(fields["data"]))
+		}
+		if len(events) == 0 {
+			t.Error("no events")
+		}
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +18,7 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	eventids "petstore/internal/event" // another file declares event
 )
 
 // TestStreamFormat checks that an empty line ends an event only. Some clients, such as the
@@ -143,18 +143,18 @@ func TestSlowStream(t *testing.T) {
 	p.fillFeed(events)
 	_, key := p.issue(auth.Read, nil)
 	slow := dialSlowly(t, p.as(key), "/events")
-	other := p.stream(fmt.Sprintf("/events?after=evt_%d_00000007", events-1))
-	if fields, ok := other.next(); !ok || fields["id"] != fmt.Sprintf("evt_%d_00000007", events) {
+	other := p.stream("/events?after=" + p.eventID(events-1, 7))
+	if fields, ok := other.next(); !ok || fields["id"] != p.eventID(events, 7) {
 		t.Errorf("another stream has %v", fields)
 	}
 	p.until("the stream has ended", func() bool { return strings.Count(p.log.String(), `"route":"/events"`) == 1 })
-	last, received := readSlowly(t, slow)
+	last, received := readSlowly(p, slow)
 	if received == 0 || received == events {
 		t.Fatalf("the client has received %d events of %d before the end", received, events)
 	}
 	rest := p.as(key).stream("/events", "Last-Event-ID", last)
 	for n := received + 1; n <= events; n++ {
-		if fields, ok := rest.next(); !ok || fields["id"] != fmt.Sprintf("evt_%d_00000007", n) {
+		if fields, ok := rest.next(); !ok || fields["id"] != p.eventID(n, 7) {
 			t.Fatalf("event %d after a new connection is %v", n, fields["id"])
 		}
 	}
@@ -183,7 +183,8 @@ func dialSlowly(t *testing.T, p *petstore, target string) net.Conn {
 
 // readSlowly reads the rest of a stream that the server has ended. It returns the id of the
 // last complete event and the number of events.
-func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
+func readSlowly(p *petstore, conn net.Conn) (last string, received int) {
+	t := p.t
 	t.Helper()
 	if err := conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
 		t.Fatal(err)
@@ -195,6 +196,7 @@ func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
 	defer opened.Body.Close()
 	lines := bufio.NewScanner(opened.Body)
 	lines.Buffer(nil, 1<<20)
+	account := p.accountID()
 	s := &stream{t, opened.StatusCode, opened.Header, opened.Body, lines}
 	for {
 		fields, ok := s.next()
@@ -202,7 +204,7 @@ func readSlowly(t *testing.T, conn net.Conn) (last string, received int) {
 			return last, received
 		}
 		var e feedEvent
-		if received++; fields["id"] != fmt.Sprintf("evt_%d_00000007", received) || json.Unmarshal([]byte(fields["data"]), &e) != nil {
+		if received++; fields["id"] != eventids.IDOf(account, int64(received), 7).String() || json.Unmarshal([]byte(fields["data"]), &e) != nil {
 			t.Fatalf("event %d is %v", received, fields["id"])
 		}
 		last = fields["id"]
@@ -243,9 +245,8 @@ func TestHeartbeats(t *testing.T) {
 	heartbeat := <-lines
 	<-done
 	all, _ := p.feed("/events")
-	sequence, _, _ := strings.Cut(strings.TrimPrefix(heartbeat, "id: evt_"), "_")
-	number, err := strconv.Atoi(sequence)
-	if err != nil || number < len(before) || number >= len(all) || heartbeat != "id: "+all[number-1].ID {
+	id, ok := eventids.ParseID(strings.TrimPrefix(heartbeat, "id: "))
+	if number := int(id.Sequence); !ok || number < len(before) || number >= len(all) || heartbeat != "id: "+all[number-1].ID {
 		t.Fatalf("the stream has %q while the events %d to %d happen", heartbeat, len(before)+1, len(all))
 	}
 	wantLine(t, stream, "")

@@ -136,7 +136,7 @@ func readEventID(in *input) *event.ID {
 	}
 	id, ok := event.ParseID(*text)
 	if !ok {
-		in.Reject("after", "invalid_format", "must be the id of an event, such as `evt_1042_5f0c9a1e`.")
+		in.Reject("after", "invalid_format", "must be the id of an event, such as `evt_0000000000030000000004125f0c9a1e`.")
 	}
 	return &id
 }
@@ -187,9 +187,9 @@ func (r replayer) start(ctx context.Context, after *event.ID) (int64, error) {
 	return oldest.Sequence - 1, err
 }
 
-// replay makes deliveries of the events after one. It leaves out the events whose delivery
-// is pending, and those that the worker has not dispatched yet, because the webhook gets
-// them anyway. The error is [errTooManyDeliveries] or comes from the database.
+// replay makes deliveries of the events after a number. It leaves out the events whose
+// delivery is pending, and those that the worker has not dispatched yet, because the webhook
+// gets them anyway. The error is [errTooManyDeliveries] or comes from the database.
 func (r replayer) replay(ctx context.Context, after int64, types []string) (made replay, err error) {
 	last := min(r.to.AfterSequence, after+int64(r.window))
 	if last <= after {
@@ -207,7 +207,7 @@ func (r replayer) replay(ctx context.Context, after int64, types []string) (made
 	}
 	insert := db.ReplayInsertParams{AccountID: r.account, WebhookID: r.to.ID}
 	for _, row := range rows {
-		id := event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
+		id := event.IDOf(r.account, row.Sequence, row.Nonce)
 		if row.Sequence == last && last < r.to.AfterSequence {
 			made.Next = new(id.String())
 		}
@@ -255,6 +255,9 @@ func (r replayer) pending(ctx context.Context, after, last int64) (map[int64]boo
 // checkCursor returns [errCursorExpired] unless the feed has the event, or begins after it.
 func (r replayer) checkCursor(ctx context.Context, after event.ID) error {
 	expired := &feedQuery{account: r.account, after: &after}
+	if after.Account != r.account {
+		return cursorExpired(ctx, r.queries, expired)
+	}
 	if after.Sequence == 0 {
 		oldest, err := r.queries.EventOldest(ctx, r.account)
 		switch {

@@ -31,7 +31,7 @@ func TestPlansOfDeliveries(t *testing.T) {
 	const size = 50_000
 	if _, err := database.Pool.Exec(t.Context(), `
 		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status)
-		SELECT account_id, 'dlv_' || lpad(to_hex(n), 30, '0') || right(id, 2), id, 'evt_1_00000000', n, 'pet.created', CASE WHEN n <= 500 THEN 'failed' ELSE 'delivered' END
+		SELECT account_id, 'dlv_' || lpad(to_hex(n), 30, '0') || right(id, 2), id, 'evt_00000000000000000000000000000000', n, 'pet.created', CASE WHEN n <= 500 THEN 'failed' ELSE 'delivered' END
 		FROM webhooks, generate_series(1, $1::int) AS n
 		WHERE account_id = $2`, size, p.accountID()); err != nil {
 		t.Fatal(err)

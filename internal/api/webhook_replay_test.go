@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	stores "petstore/internal/account"
+	"petstore/internal/auth"
 )
 
 // replayed is the result of a replay, as a client sees it.
@@ -64,7 +65,7 @@ func TestReplayWebhook(t *testing.T) {
 		}
 		return want
 	}
-	const beginning = "evt_0_00000000"
+	beginning := p.eventID(0, 0)
 	for _, test := range []struct {
 		what  string
 		body  object
@@ -96,7 +97,10 @@ func TestReplayWebhook(t *testing.T) {
 	if len(wanted(0, "pet.created")) != 2 {
 		t.Errorf("events %v", events)
 	}
-	for _, cursor := range []string{"evt_0_00000001", "evt_1_00000000", "evt_4711_5f0c9a1e"} {
+	other := p.as(p.newKey("other", auth.Admin))
+	other.newPet("Tom", 1)
+	foreign := decode[[]feedEvent](other.get("/events?limit=1").want(200))[0]
+	for _, cursor := range []string{p.eventID(0, 1), p.eventID(1, 0), p.eventID(4711, 1), foreign.ID, foreign.ID[:16] + events[0].ID[16:], foreign.ID[:16] + beginning[16:], "evt_0198c5f27d3a7c419b0e5a1f3c2d4e71"} {
 		p.post(hook.path()+"/replay", object{"after": cursor}).wantError(410, "cursor_expired")
 	}
 	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence <= 2"); err != nil {
@@ -104,6 +108,10 @@ func TestReplayWebhook(t *testing.T) {
 	}
 	p.post(hook.path()+"/replay", object{"after": beginning}).wantError(410, "cursor_expired")
 	p.post(hook.path()+"/replay", object{"after": events[1].ID}).wantError(410, "cursor_expired")
+	want := len(wanted(2, "pet.created", "category.created"))
+	if got := decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != want || want == 0 {
+		t.Errorf("a replay of all events that are kept makes %d deliveries, want %d", got.Deliveries, want)
+	}
 }
 
 // TestReplayOfPendingEvents: a replay leaves out the events whose delivery to this webhook is
@@ -116,10 +124,9 @@ func TestReplayOfPendingEvents(t *testing.T) {
 		p.post("/categories", object{"name": fmt.Sprint("category ", i)}).want(201)
 	}
 	p.dispatchAll()
-	const beginning = "evt_0_00000000"
 	replay := func(to apiWebhook, want int) {
 		t.Helper()
-		if got := decode[replayed](p.post(to.path()+"/replay", object{"after": beginning}).want(202)); got.Deliveries != want {
+		if got := decode[replayed](p.post(to.path()+"/replay", object{}).want(202)); got.Deliveries != want {
 			t.Errorf("%d deliveries, want %d", got.Deliveries, want)
 		}
 	}
@@ -153,17 +160,17 @@ func TestReplayToABacklog(t *testing.T) {
 			p.dispatchAll()
 			if _, err := p.db.Exec(t.Context(), `
 				INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
-				SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_2_00000000', 2, 'pet.created', now()
+				SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_00000000000000000000000000000000', 2, 'pet.created', now()
 				FROM generate_series(1, $1::int) AS n`, test.most+1, test.account, hook.ID); err != nil {
 				t.Fatal(err)
 			}
 			for _, one := range []apiWebhook{hook, other} {
-				p.post(one.path()+"/replay", object{"after": "evt_0_00000000"}).wantError(409, "too_many_deliveries")
+				p.post(one.path()+"/replay", object{}).wantError(409, "too_many_deliveries")
 			}
 			if _, err := p.db.Exec(t.Context(), "DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account); err != nil {
 				t.Fatal(err)
 			}
-			if got := decode[replayed](p.post(hook.path()+"/replay", object{"after": "evt_0_00000000"}).want(202)); got.Deliveries != 1 {
+			if got := decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != 1 {
 				t.Errorf("%d deliveries", got.Deliveries)
 			}
 		})
@@ -188,7 +195,7 @@ func TestReplayOfALongFeed(t *testing.T) {
 	}
 	p.dispatchAll()
 	total, requests := 0, 0
-	for after := "evt_0_00000000"; after != ""; requests++ {
+	for after := p.eventID(0, 0); after != ""; requests++ {
 		got := decode[replayed](p.post(hook.path()+"/replay", object{"after": after}).want(202))
 		total += got.Deliveries
 		after = got.Next
@@ -201,7 +208,7 @@ func TestReplayOfALongFeed(t *testing.T) {
 		t.Errorf("%d requests made %d deliveries of %d events, want 3 requests and %d events", requests, total, distinct, want)
 	}
 	var wrong int
-	err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM webhook_deliveries WHERE event_id <> 'evt_' || sequence || '_' || lpad(to_hex(sequence * 7), 8, '0')").Scan(&wrong)
+	err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM webhook_deliveries WHERE event_id <> 'evt_' || lpad(to_hex(account_id), 12, '0') || lpad(to_hex(sequence), 12, '0') || lpad(to_hex(sequence * 7), 8, '0')").Scan(&wrong)
 	if err != nil || wrong > 0 {
 		t.Errorf("%d deliveries with a wrong event id: %v", wrong, err)
 	}

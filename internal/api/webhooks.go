@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/db"
 	"petstore/internal/admission"
@@ -326,8 +327,10 @@ func (s *Server) testWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	path := webhooksPath + "/" + c.Param("webhookId")
-	body, err := httpjson.Encode(testEvent{ID: eventID, Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond), Subject: path, Data: struct{}{}})
+	body, err := httpjson.Encode(apiEvent{
+		ID: eventID, Source: sourceOf(caller(c)), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
+		Subject: webhooksPath + "/" + c.Param("webhookId"), Data: jsontext.Value("{}"),
+	})
 	if err != nil {
 		return err
 	}
@@ -340,15 +343,6 @@ func (s *Server) testWebhook(c *gin.Context) error {
 		})
 		return deliveryFrom(db.WebhookDeliveryListRow(row)), err
 	})
-}
-
-// testEvent is the body of a webhook.test event. It has no sequence.
-type testEvent struct {
-	ID        string    `json:"id"`
-	Type      string    `json:"type"`
-	Timestamp time.Time `json:"timestamp"`
-	Subject   string    `json:"subject"`
-	Data      struct{}  `json:"data"`
 }
 
 // accept runs a change that makes deliveries to the webhook in the path due, and sends its

@@ -42,7 +42,7 @@ func TestDeliverAtOnce(t *testing.T) {
 // test creates the delivery of a webhook.test event, as the API does.
 func (f *feed) test(webhookID string, i int) {
 	f.t.Helper()
-	event := fmt.Sprintf("evt_test_%032x", i)
+	event := fmt.Sprintf("evt_%032x", i)
 	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		queries := db.New(tx)
 		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {

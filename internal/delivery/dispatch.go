@@ -224,7 +224,7 @@ func addDeliveries(made *db.DeliveriesInsertParams, to db.DispatchLockRow, event
 		if e.Sequence <= to.AfterSequence || e.Sequence > *to.UntilSequence || !wants(to.Types, e.Type) {
 			continue
 		}
-		if err := addDelivery(made, to.ID, e.Type, event.ID{Sequence: e.Sequence, Nonce: uint32(e.Nonce)}); err != nil { //nolint:gosec // events_nonce_check
+		if err := addDelivery(made, to.ID, e.Type, event.IDOf(made.AccountID, e.Sequence, e.Nonce)); err != nil {
 			return err
 		}
 	}

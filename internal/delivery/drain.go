@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/standardwebhooks"
@@ -236,19 +237,19 @@ func (d *drain) addBodies(ctx context.Context, due []delivery, sequences []int64
 	if err != nil {
 		return fmt.Errorf("delivery: reading events: %w", err)
 	}
-	events := map[string]db.DeliveryEventsRow{}
+	source := account.Source(d.AccountID, d.AccountID != d.payer)
+	events := map[string]event.Representation{}
 	for _, row := range found {
-		events[event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)}.String()] = row //nolint:gosec // events_nonce_check
+		one := event.Represent(d.AccountID, source, db.EventListRow(row))
+		events[one.ID] = one
 	}
 	for i := range due {
-		row, ok := events[due[i].eventID]
+		one, ok := events[due[i].eventID]
 		if !ok {
 			continue
 		}
-		due[i].subject, due[i].unsent = row.Subject, ""
-		if due[i].body, err = httpjson.Encode(event.Representation{
-			ID: due[i].eventID, Sequence: row.Sequence, Type: row.Type, Timestamp: row.CreatedAt.UTC(), Subject: row.Subject, Data: row.Data,
-		}); err != nil {
+		due[i].subject, due[i].unsent = one.Subject, ""
+		if due[i].body, err = httpjson.Encode(one); err != nil {
 			return fmt.Errorf("delivery: encoding event %s: %w", due[i].eventID, err)
 		}
 	}

@@ -241,7 +241,7 @@ func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []s
 	}
 	rows, err := queries.MessageEvents(ctx, db.MessageEventsParams{AccountID: accountID, Subjects: subjects, PageSize: page})
 	for _, row := range rows {
-		events[strings.TrimPrefix(row.Subject, messagesPath)] = event.ID{Sequence: row.Sequence, Nonce: uint32(row.Nonce)} //nolint:gosec // events_nonce_check
+		events[strings.TrimPrefix(row.Subject, messagesPath)] = event.IDOf(accountID, row.Sequence, row.Nonce)
 	}
 	return events, err
 }

@@ -37,7 +37,7 @@ func (f *feed) deliver(webhook, status string, first, last int64) {
 	f.t.Helper()
 	f.exec(`
 		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
-		SELECT e.account_id, 'dlv_' || md5($2 || e.sequence || $3), $2, 'evt_' || e.sequence || '_' || lpad(to_hex(e.nonce), 8, '0'), e.sequence, e.type,
+		SELECT e.account_id, 'dlv_' || md5($2 || e.sequence || $3), $2, 'evt_' || lpad(to_hex(e.account_id), 12, '0') || lpad(to_hex(e.sequence), 12, '0') || lpad(to_hex(e.nonce), 8, '0'), e.sequence, e.type,
 		       $3, CASE WHEN $3 = 'pending' THEN now() END
 		FROM events AS e
 		WHERE e.account_id = $1 AND e.sequence BETWEEN $4 AND $5`, f.account, webhook, status, first, last)
@@ -263,7 +263,7 @@ func TestMessageWaitsForTheOtherWebhook(t *testing.T) {
 		"enabled after it failed": `
 			WITH made AS (
 			    INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status)
-			    SELECT account_id, 'dlv_' || md5('x'), $1, 'evt_1_00000000', 1, 'message.queued', 'failed' FROM account_state)
+			    SELECT account_id, 'dlv_' || md5('x'), $1, 'evt_00000000000000000000000000000000', 1, 'message.queued', 'failed' FROM account_state)
 			UPDATE webhooks SET unsettled_after = '' WHERE id = $1`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package delivery_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,12 +14,56 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
+
 	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/delivery"
 	"petstore/internal/egress"
 	"petstore/internal/event"
 	"petstore/internal/standardwebhooks"
 )
+
+// TestBodiesAreEvents: the body of a delivery is an Event of the spec, with its account and
+// whether that is a sandbox.
+func TestBodiesAreEvents(t *testing.T) {
+	t.Parallel()
+	spec, _, err := api.Spec("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := openapi3.NewLoader().LoadFromData(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFeed(t)
+	inside := &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: f.account + 1000}
+	f.exec("INSERT INTO accounts (id, parent_id, name, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, $2, 'sandbox', 'empty', now() + interval '1 day')", inside.account, f.account)
+	f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
+	worker := f.work()
+	for _, test := range []struct {
+		*feed
+
+		isSandbox bool
+	}{{f, false}, {inside, true}} {
+		to := receive(t, nil)
+		test.webhook(to.url)
+		test.emit(event.Reset())
+		worker.Wake(test.account)
+		body := to.await(1)[0].body
+		var value map[string]any
+		if err := json.Unmarshal([]byte(body), &value); err != nil {
+			t.Fatal(err)
+		}
+		if err := document.Components.Schemas["Event"].Value.VisitJSON(value); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+		if value["accountId"] != account.PublicID(test.account, test.isSandbox) || value["sandbox"] != test.isSandbox {
+			t.Errorf("the account %d, sandbox %t, has the event %s", test.account, test.isSandbox, body)
+		}
+	}
+}
 
 // TestEveryEventIsDelivered: two workers deliver each event once to each webhook that wants
 // it, signed, with at most 4 requests at a time.

@@ -8,9 +8,10 @@ package event
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 
 	"petstore/db"
@@ -99,8 +100,9 @@ func statement(accountID int64, events []Event) []db.EventsAppendParams {
 	return []db.EventsAppendParams{made}
 }
 
-// ID identifies an event in the feed of an account.
+// ID identifies an event among the events of all accounts.
 type ID struct {
+	Account int64
 	// Sequence is the number of the event in the feed; 0: the position before the first.
 	Sequence int64
 	// Nonce tells apart two events with the same number. A failover to a server that had
@@ -108,15 +110,32 @@ type ID struct {
 	Nonce uint32
 }
 
-// String returns the id in the form that clients see.
-func (id ID) String() string { return fmt.Sprintf("evt_%d_%08x", id.Sequence, id.Nonce) }
+// IDOf returns the id of an event, of values that the database has.
+func IDOf(account, sequence, nonce int64) ID {
+	return ID{account, sequence, uint32(nonce)} //nolint:gosec // events_nonce_check
+}
+
+// IDPrefix begins the ids of events. 32 hexadecimal digits follow, as in the ids of webhooks,
+// deliveries and messages.
+const IDPrefix = "evt_"
+
+// String returns the id in the form that clients see. The account, the number and the nonce
+// have a fixed width, so the ids of a feed sort by number.
+func (id ID) String() string {
+	return fmt.Sprintf(IDPrefix+"%012x%012x%08x", id.Account, id.Sequence, id.Nonce)
+}
 
 // ParseID reads an id. It accepts only the form that [ID.String] returns.
 func ParseID(text string) (ID, bool) {
-	rest, found := strings.CutPrefix(text, "evt_")
-	sequence, nonce, both := strings.Cut(rest, "_")
-	number, err := strconv.ParseInt(sequence, 10, 64)
-	random, err2 := strconv.ParseUint(nonce, 16, 32)
-	id := ID{number, uint32(random)}
-	return id, found && both && err == nil && err2 == nil && id.String() == text && number >= 0
+	digits, found := strings.CutPrefix(text, IDPrefix)
+	raw, err := hex.DecodeString(digits)
+	if !found || err != nil || len(raw) != 16 {
+		return ID{}, false
+	}
+	id := ID{
+		Account:  int64(binary.BigEndian.Uint64(raw[:8]) >> 16),
+		Sequence: int64(binary.BigEndian.Uint64(raw[4:12]) & (1<<48 - 1)),
+		Nonce:    binary.BigEndian.Uint32(raw[12:]),
+	}
+	return id, id.String() == text // which has lower-case digits
 }

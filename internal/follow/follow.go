@@ -85,6 +85,7 @@ type Feed struct {
 	// Client sends the requests. It must not follow redirects, and has no timeout.
 	Client *http.Client
 
+	last    int64         // the number of the event After; 0: unknown
 	silence time.Duration // after which a stream is lost
 	pause   time.Duration // before the next attempt to connect
 	hint    time.Duration // the first pause
@@ -195,7 +196,7 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 			}
 			data, id = nil, ""
 		case lines.Text() == "" && id != "": // there are no events of these types up to it
-			f.After, id = id, ""
+			f.After, f.last, id = id, 0, ""
 		case field == "id":
 			id = value
 		case field == "data":
@@ -216,22 +217,14 @@ func (f *Feed) receive(data []byte, handle func(Event) error) error {
 	if err := json.Unmarshal(data, &event); err != nil || event.ID == "" {
 		return fmt.Errorf("%w: it has data that is not an event", ErrNotFeed)
 	}
-	if last, ok := sequenceOf(f.After); ok && len(f.Types) == 0 && event.Sequence != last+1 {
+	if f.last > 0 && len(f.Types) == 0 && event.Sequence != f.last+1 {
 		return fmt.Errorf("%w: the stream has %s after %s", ErrGap, event.ID, f.After)
 	}
 	if err := handle(event); err != nil {
 		return &handleError{err}
 	}
-	f.After = event.ID
+	f.After, f.last = event.ID, event.Sequence
 	return nil
-}
-
-// sequenceOf returns the number of the event with an id such as evt_1042_5f0c9a1e.
-func sequenceOf(id string) (int64, bool) {
-	rest, found := strings.CutPrefix(id, "evt_")
-	digits, _, _ := strings.Cut(rest, "_")
-	number, err := strconv.ParseInt(digits, 10, 64)
-	return number, found && err == nil
 }
 
 // get requests events. The error is a [StatusError] unless the status is 200.

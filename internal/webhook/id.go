@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"petstore/internal/event"
 )
 
 // TestType is the type of an event that tests a webhook.
@@ -15,7 +17,6 @@ const TestType = "webhook.test"
 const (
 	idPrefix         = "wh_"
 	deliveryIDPrefix = "dlv_"
-	testIDPrefix     = "evt_test_"
 )
 
 var (
@@ -29,8 +30,9 @@ func NewID() (string, error) { return newID(idPrefix) }
 // NewDeliveryID returns the id of a new delivery.
 func NewDeliveryID() (string, error) { return newID(deliveryIDPrefix) }
 
-// NewTestID returns the id of a new webhook.test event, which is in no feed.
-func NewTestID() (string, error) { return newID(testIDPrefix) }
+// NewTestID returns the id of a new webhook.test event, which is in no feed. It is not the id
+// of another event: a UUIDv7 begins with a time that is above the number of any account.
+func NewTestID() (string, error) { return newID(event.IDPrefix) }
 
 func newID(prefix string) (string, error) {
 	id, err := uuid.NewV7()

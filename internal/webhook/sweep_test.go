@@ -70,7 +70,7 @@ func TestSweep(t *testing.T) {
 	for prefix, at := range map[string]time.Time{"old": now.Add(-webhook.Retention - time.Minute), "new": now.Add(-webhook.Retention + time.Minute)} {
 		if _, err := database.Pool.Exec(t.Context(), `
 			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
-			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || $2 || n), 20), webhooks.id, 'evt_1_00000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
+			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || $2 || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
 			FROM webhooks, generate_series(1, $3::int) AS n, LATERAL (SELECT (ARRAY['pending', 'delivered', 'failed'])[1 + n % 3] AS status) AS made`,
 			webhook.FirstDeliveryID(at), prefix, deliveries/2); err != nil {
 			t.Fatal(err)

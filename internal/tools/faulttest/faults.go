@@ -93,7 +93,7 @@ var faults = []fault{
 	{36, "a shared read may be older than a client allows", "internal/api/consistency.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
 	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx)\n\tevent.Queue(ctx, queries,"},
 	{37, "an event has no stock", "internal/api/emit.go", "a.Inventory = &item", "_ = item"},
-	{37, "a page begins after the newest event", "internal/api/events.go", "\t\tpage.next = eventID(row)\n", "\t\tpage.next = newest\n"},
+	{37, "a page begins after the newest event", "internal/api/events.go", "\t\tpage.next = event.IDOf(q.account, row.Sequence, row.Nonce)\n", "\t\tpage.next = newest\n"},
 	{38, "a stream begins at the end", "internal/api/events.go", "q.after, q.latest = &id, false", "q.latest = id.Sequence > 0"},
 	{38, "a process looks for the events of others every 5 s", "internal/feed/feed.go", "interval = 100 * time.Millisecond", "interval = 5 * time.Second"},
 	{39, "a process delivers to 20 webhooks at a time", "internal/admission/resources.go", `"webhooks that receive deliveries", Total: 400`, `"webhooks that receive deliveries", Total: 20`},

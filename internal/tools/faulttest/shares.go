@@ -242,7 +242,7 @@ func (h *heavyPayer) work(ctx context.Context) (stop func()) {
 		path := ""
 		repeat(pause, func() (response, error) {
 			if path != "" {
-				return c.do(ctx, "POST", path, `{"after": "evt_0_00000000"}`)
+				return c.do(ctx, "POST", path, "{}")
 			}
 			resp, err := c.do(ctx, "GET", "/webhooks", "")
 			var all []struct{ ID string }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/event"
 )
 
 // feedEvent is an Event.
@@ -161,9 +163,11 @@ func (c *client) newest(ctx context.Context) (newest feedEvent, err error) {
 	}
 	_, newest.ID, _ = strings.Cut(resp.header.Get("Link"), "after=")
 	newest.ID, _, _ = strings.Cut(newest.ID, ">") // <…>; rel="next"
-	if _, err := fmt.Sscanf(newest.ID, "evt_%d_", &newest.Sequence); err != nil {
-		return newest, fmt.Errorf("the cursor %q: %w", newest.ID, err)
+	id, ok := event.ParseID(newest.ID)
+	if !ok {
+		return newest, fmt.Errorf("the cursor %q is no id", newest.ID)
 	}
+	newest.Sequence = id.Sequence
 	return newest, nil
 }
 

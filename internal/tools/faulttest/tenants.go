@@ -51,7 +51,7 @@ func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) 
 func (d *database) addDeliveries(ctx context.Context, tenants ...tenant) error {
 	return d.exec(ctx, fmt.Sprintf(`
 		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
-		SELECT w.account_id, 'dlv_' || lpad(to_hex((extract(epoch FROM statement_timestamp()) * 1000)::bigint), 12, '0') || left(md5(w.id || e.sequence), 20), w.id, 'evt_' || e.sequence || '_00000001', e.sequence, e.type,
+		SELECT w.account_id, 'dlv_' || lpad(to_hex((extract(epoch FROM statement_timestamp()) * 1000)::bigint), 12, '0') || left(md5(w.id || e.sequence), 20), w.id, 'evt_' || lpad(to_hex(e.account_id), 12, '0') || lpad(to_hex(e.sequence), 12, '0') || '00000001', e.sequence, e.type,
 		       statement_timestamp() - interval '1 hour' + e.sequence * interval '1 millisecond'
 		FROM accounts AS a
 		JOIN webhooks AS w ON w.account_id = a.id

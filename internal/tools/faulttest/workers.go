@@ -175,7 +175,7 @@ func (s *deployment) checkDeliveries(ctx context.Context, b badReceivers) error 
 	for _, r := range b.all {
 		var wanted []string
 		if err := s.db.read(ctx, `
-			SELECT array_agg('evt_' || sequence || '_' || lpad(to_hex(nonce), 8, '0'))
+			SELECT array_agg('evt_' || lpad(to_hex(account_id), 12, '0') || lpad(to_hex(sequence), 12, '0') || lpad(to_hex(nonce), 8, '0'))
 			FROM events
 			JOIN webhooks USING (account_id)
 			WHERE id = $1 AND events.created_at > webhooks.created_at AND ('*' = ANY (types) OR type = ANY (types))`,
