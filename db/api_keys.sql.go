@@ -162,6 +162,49 @@ func (q *Queries) APIKeyGetOwn(ctx context.Context, arg APIKeyGetOwnParams) (API
 	return i, err
 }
 
+const aPIKeyGetRecent = `-- name: APIKeyGetRecent :one
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
+FROM api_keys
+LEFT JOIN api_key_uses ON api_key_uses.account_id = $1 AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = $1
+  AND api_keys.id = $2
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days')
+`
+
+type APIKeyGetRecentParams struct {
+	AccountID int64
+	ID        int64
+}
+
+type APIKeyGetRecentRow struct {
+	ID         int64
+	Name       string
+	Scope      string
+	Prefix     string
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time
+	LastUsedAt *time.Time
+	RevokedAt  *time.Time
+}
+
+// Returns a key that the API shows.
+func (q *Queries) APIKeyGetRecent(ctx context.Context, arg APIKeyGetRecentParams) (APIKeyGetRecentRow, error) {
+	row := q.db.QueryRow(ctx, aPIKeyGetRecent, arg.AccountID, arg.ID)
+	var i APIKeyGetRecentRow
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Scope,
+		&i.Prefix,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.RevokedAt,
+	)
+	return i, err
+}
+
 const aPIKeyGetWithAccount = `-- name: APIKeyGetWithAccount :one
 SELECT accounts.id, accounts.name, accounts.created_at,
        api_keys.id         AS key_id,

@@ -363,6 +363,45 @@ func (q *Queries) WebhookDeliveryCreateTest(ctx context.Context, arg WebhookDeli
 	return i, err
 }
 
+const webhookDeliveryGet = `-- name: WebhookDeliveryGet :one
+SELECT id, event_id, type, status, attempts, next_attempt_at, created_at
+FROM webhook_deliveries
+WHERE account_id = $1
+  AND id = $2
+  AND webhook_id = $3
+`
+
+type WebhookDeliveryGetParams struct {
+	AccountID int64
+	ID        string
+	WebhookID string
+}
+
+type WebhookDeliveryGetRow struct {
+	ID            string
+	EventID       string
+	Type          string
+	Status        string
+	Attempts      []byte
+	NextAttemptAt *time.Time
+	CreatedAt     time.Time
+}
+
+func (q *Queries) WebhookDeliveryGet(ctx context.Context, arg WebhookDeliveryGetParams) (WebhookDeliveryGetRow, error) {
+	row := q.db.QueryRow(ctx, webhookDeliveryGet, arg.AccountID, arg.ID, arg.WebhookID)
+	var i WebhookDeliveryGetRow
+	err := row.Scan(
+		&i.ID,
+		&i.EventID,
+		&i.Type,
+		&i.Status,
+		&i.Attempts,
+		&i.NextAttemptAt,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
 const webhookDeliveryList = `-- name: WebhookDeliveryList :many
 SELECT id, event_id, type, status, attempts, next_attempt_at, created_at
 FROM (

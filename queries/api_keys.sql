@@ -69,6 +69,16 @@ WHERE api_keys.account_id = @account_id
 ORDER BY api_keys.id
 LIMIT @page_size;
 
+-- name: APIKeyGetRecent :one
+-- Returns a key that the API shows.
+SELECT api_keys.id, api_keys.name, api_keys.scope, api_keys.prefix, api_keys.created_at, api_keys.expires_at,
+       api_key_uses.last_used_at, api_keys.revoked_at
+FROM api_keys
+LEFT JOIN api_key_uses ON api_key_uses.account_id = @account_id AND api_key_uses.api_key_id = api_keys.id
+WHERE api_keys.account_id = @account_id
+  AND api_keys.id = @id
+  AND (api_keys.revoked_at IS NULL OR api_keys.revoked_at > now() - interval '30 days');
+
 -- name: APIKeyCountRecent :one
 -- For Prefer: count=exact.
 SELECT count(*)

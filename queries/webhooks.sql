@@ -134,6 +134,13 @@ WHERE account_id = @account_id
   AND webhook_id = @webhook_id
   AND status = ANY (@statuses::text[]);
 
+-- name: WebhookDeliveryGet :one
+SELECT id, event_id, type, status, attempts, next_attempt_at, created_at
+FROM webhook_deliveries
+WHERE account_id = @account_id
+  AND id = @id
+  AND webhook_id = @webhook_id;
+
 -- name: WebhookDeliveryCreateTest :one
 -- Creates the delivery of a webhook.test event, which is due now. The body is a text, because
 -- pgx sends bytes as bytea through a connection pooler.

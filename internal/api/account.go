@@ -95,6 +95,21 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 	})
 }
 
+// getAPIKey sends a key of the caller's account.
+func (s *Server) getAPIKey(c *gin.Context) error {
+	params := readParams(c)
+	id := params.PathID("apiKeyId")
+	if err := params.Err(); err != nil {
+		return err
+	}
+	row, err := s.reads.APIKeyGetRecent(c.Request.Context(), db.APIKeyGetRecentParams{AccountID: caller(c).AccountID, ID: id})
+	if err != nil {
+		return orNotFound(err, errAPIKeyNotFound)
+	}
+	c.Header("Cache-Control", "private, no-store")
+	return httpjson.WriteUntagged(c.Writer, c.Request, apiKeyFrom(db.APIKeyListRecentRow(row)))
+}
+
 func (s *Server) createAPIKey(c *gin.Context) error {
 	in := s.decode(c, secret, required("name", "scope"), readOnly("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret"))
 	key, err := s.apiKeyParams(in, caller(c))

@@ -358,6 +358,8 @@ func TestListAPIKeys(t *testing.T) {
 		want = append(want, one)
 	}
 	walkAll(p, keysPath, nil, want)
+	p.get(keyPath(all[5])).want(200)
+	p.get(keyPath(all[7])).wantError(404, "api_key_not_found")
 	if got := len(other.keys()); got != 12 {
 		t.Errorf("the other account has %d keys", got)
 	}

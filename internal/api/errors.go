@@ -34,6 +34,7 @@ var (
 	errAPIKeyNotFound    = &httpjson.Error{Status: 404, Code: "api_key_not_found", Message: "Your account has no API key with this id, or the key is revoked. Check the id."}
 	errSandboxNotFound   = &httpjson.Error{Status: 404, Code: "sandbox_not_found", Message: "Your account has no sandbox with this id, or it is deleted or expired. Check the id."}
 	errWebhookNotFound   = &httpjson.Error{Status: 404, Code: "webhook_not_found", Message: "Your account has no webhook with this id. Check the id and the account of your key."}
+	errEventNotFound     = &httpjson.Error{Status: 404, Code: "event_not_found", Message: "The feed of your account has no event with this id. Check the id and the account of your key."}
 	errDeliveryNotFound  = &httpjson.Error{Status: 404, Code: "delivery_not_found", Message: "The webhook has no delivery with this id. Check the id."}
 	errMethodNotAllowed  = &httpjson.Error{Status: 405, Code: "method_not_allowed", Message: "This path does not support this method. Use a method that the header Allow lists."}
 
@@ -108,6 +109,7 @@ var errorReference = describe(
 		{errAPIKeyNotFound, "Find the id with `GET /account/api-keys`, with a key of the same account. You cannot rotate a revoked key. Create a new one."},
 		{errSandboxNotFound, "Find the id with `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`. Create another one in that case."},
 		{errWebhookNotFound, "Find the id with `GET /webhooks`, with a key of the same account. A deleted webhook no longer exists."},
+		{errEventNotFound, "Use the id of an event from `GET /events`, with a key of the same account. Events are kept for 30 days. A `webhook.test` event is in no feed."},
 		{errDeliveryNotFound, "Find the id with `GET /webhooks/{webhookId}/deliveries`. Deliveries are kept for 30 days."},
 		{errMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
 		{httpjson.ErrNotAcceptable, "Send `Accept: application/json`, or no `Accept` at all."},

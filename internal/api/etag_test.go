@@ -282,6 +282,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 	p.deleteWebhooks()
 	hook, deleted := p.newWebhook("*").path(), p.newWebhook("*").path()
 	test := decode[delivery](p.do("POST", hook+"/test", nil).want(202))
+	events := decode[[]feedEvent](p.get("/events?limit=1").want(200))
 	return []conditionalRequest{
 		{"GET /pets", "/pets", nil, 200},
 		{"POST /pets", "/pets", object{"name": "Rex", "categoryId": s.category()}, 201},
@@ -306,6 +307,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"POST /messages", "/messages", object{"message": "hello"}, 202},
 		{"GET /messages/{messageId}", p.post("/messages", object{"message": "hello"}).want(202).header.Get("Location"), nil, 200},
 		{"GET /events", "/events", nil, 200},
+		{"GET /events/{eventId}", "/events/" + events[0].ID, nil, 200},
 		{"GET /webhooks", webhooksPath, nil, 200},
 		{"POST /webhooks", webhooksPath, object{"url": hookURL, "types": []string{"*"}}, 201},
 		{"GET /webhooks/{webhookId}", hook, nil, 200},
@@ -315,10 +317,12 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"POST /webhooks/{webhookId}/test", hook + "/test", nil, 202},
 		{"POST /webhooks/{webhookId}/replay", hook + "/replay", object{}, 202},
 		{"GET /webhooks/{webhookId}/deliveries", hook + "/deliveries", nil, 200},
+		{"GET /webhooks/{webhookId}/deliveries/{deliveryId}", hook + "/deliveries/" + test.ID, nil, 200},
 		{"POST /webhooks/{webhookId}/deliveries/{deliveryId}/retry", hook + "/deliveries/" + test.ID + "/retry", nil, 202},
 		{"GET /account", "/account", nil, 200},
 		{"GET /account/api-keys", keysPath, nil, 200},
 		{"POST /account/api-keys", keysPath, object{"name": "x", "scope": "read"}, 201},
+		{"GET /account/api-keys/{apiKeyId}", newKey(), nil, 200},
 		{"DELETE /account/api-keys/{apiKeyId}", newKey(), nil, 204},
 		{"POST /account/api-keys/{apiKeyId}/rotate", newKey() + "/rotate", object{"graceSeconds": 0}, 201},
 		{"GET /sandboxes", "/sandboxes", nil, 200},

@@ -22,6 +22,7 @@ import (
 
 const (
 	eventsPath = "/events"
+	eventPath  = eventsPath + "/{eventId}"
 
 	// eventWindow is the maximum number of events that one page looks through for those
 	// of some types. A page may have none, and its next page goes on after them.
@@ -115,6 +116,26 @@ func (s *Server) listEvents(c *gin.Context) error {
 	parameters.Set("after", page.next.String())
 	next.RawQuery = parameters.Encode()
 	return s.writeList(c, encodedPage{items: items, links: fmt.Sprintf(`<%s%s>; rel="next"`, s.base, next.RequestURI())}, false)
+}
+
+// getEvent sends an event of the feed of the account.
+func (s *Server) getEvent(c *gin.Context) error {
+	if err := readParams(c).Err(); err != nil {
+		return err
+	}
+	id, ok := event.ParseID(c.Param("eventId"))
+	if !ok || id.Account != caller(c).AccountID {
+		return errEventNotFound
+	}
+	rows, err := s.reads.EventList(c.Request.Context(), db.EventListParams{AccountID: id.Account, First: id.Sequence, Last: id.Sequence, PageSize: 1})
+	switch {
+	case err != nil:
+		return err
+	case len(rows) == 0, rows[0].Nonce != int64(id.Nonce):
+		return errEventNotFound
+	default:
+		return httpjson.WriteResource(c.Writer, c.Request, event.Represent(id.Account, sourceOf(caller(c)), rows[0]))
+	}
 }
 
 // readFeedQuery reads after, type and limit. A client that connects to a stream again sends

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	eventids "petstore/internal/event" // another file declares event
@@ -610,38 +609,5 @@ func wantEvent(t testing.TB, text []byte) {
 	}
 	if err := theContract().document.Components.Schemas["Event"].Value.VisitJSON(value); err != nil {
 		t.Errorf("%s is not an Event: %v", text, err)
-	}
-}
-
-// TestSourceOfEvents: an event names its account as GET /account does, and says whether it
-// is a sandbox.
-func TestSourceOfEvents(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	id, key := p.sandbox(p.accountID(), stores.SampleShop)
-	inside := p.as(key)
-	seen := map[string]bool{}
-	for _, test := range []struct {
-		client  *petstore
-		account string
-		sandbox bool
-	}{{p, stores.PublicID(p.accountID(), false), false}, {inside, stores.PublicID(id, true), true}} {
-		stream := test.client.stream("/events?after=latest")
-		test.client.newPet("Rex", 1)
-		events, _ := test.client.feed("/events")
-		for _, e := range events {
-			if e.AccountID != test.account || e.Sandbox != test.sandbox || seen[e.ID] {
-				t.Errorf("event %+v, want the account %s, sandbox %t", e, test.account, test.sandbox)
-			}
-			seen[e.ID] = true
-			fields, ok := stream.next()
-			if !ok || fields["id"] != e.ID {
-				t.Errorf("the stream has %v, want %s", fields, e.ID)
-			}
-			wantEvent(t, []byte(fields["data"]))
-		}
-		if len(events) == 0 {
-			t.Error("no events")
-		}
 	}
 }

@@ -35,7 +35,7 @@ func operations() []operation {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
 			// the key with id 1 is the test's own
-			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
+			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{eventId}", absentIDs["eventId"], "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
 			one.target = filled(ids.Replace(path), "1")
 			one.public = described.Security != nil && len(*described.Security) == 0
 			if described.RequestBody != nil {

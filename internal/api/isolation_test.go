@@ -29,6 +29,7 @@ var absentIDs = map[string]string{
 	"messageId":  "msg_00000000000000000000000000000000",
 	"apiKeyId":   "9007199254740991",
 	"sandboxId":  "sbx_9007199254740991",
+	"eventId":    "evt_00000000000000000000000000000000",
 	"webhookId":  "wh_00000000000000000000000000000000",
 	"deliveryId": "dlv_00000000000000000000000000000000",
 }
@@ -104,7 +105,7 @@ func (p *petstore) twoOfEach(account int64, name string) (ids map[string]string,
 		ids = map[string]string{
 			"petId": strconv.FormatInt(petID, 10), "categoryId": strconv.FormatInt(decode[pet](own).CategoryID, 10),
 			"orderId": strconv.FormatInt(placed.ID, 10), "messageId": sent.ID, "apiKeyId": strconv.FormatInt(key.ID, 10),
-			"webhookId": hook.ID, "deliveryId": test.ID,
+			"webhookId": hook.ID, "deliveryId": test.ID, "eventId": decode[[]feedEvent](p.get("/events?limit=1").want(200))[0].ID,
 		}
 		tag = own.etag()
 	}

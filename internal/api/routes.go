@@ -22,12 +22,14 @@ type route struct {
 }
 
 const (
-	rotatePath = "/account/api-keys/{apiKeyId}/rotate"
+	apiKeyPath = "/account/api-keys/{apiKeyId}"
+	rotatePath = apiKeyPath + "/rotate"
 	resetPath  = "/sandboxes/{sandboxId}/reset"
 
 	rotateWebhookPath = webhooksPath + "/{webhookId}/rotate"
 	testWebhookPath   = webhooksPath + "/{webhookId}/test"
-	retryDeliveryPath = deliveriesPath + "/{deliveryId}/retry"
+	deliveryPath      = deliveriesPath + "/{deliveryId}"
+	retryDeliveryPath = deliveryPath + "/retry"
 )
 
 // withoutBody lists the paths whose POST reads no body.
@@ -77,6 +79,7 @@ func (s *Server) storeRoutes() []route {
 		{"GET", messagePath, auth.Read, s.getMessage},
 
 		{"GET", eventsPath, auth.Read, s.listEvents},
+		{"GET", eventPath, auth.Read, s.getEvent},
 	}
 }
 
@@ -92,6 +95,7 @@ func (s *Server) webhookRoutes() []route {
 		{"POST", testWebhookPath, auth.Admin, s.testWebhook},
 		{"POST", webhooksPath + "/{webhookId}/replay", auth.Admin, s.replayWebhook},
 		{"GET", deliveriesPath, auth.Admin, s.listWebhookDeliveries},
+		{"GET", deliveryPath, auth.Admin, s.getWebhookDelivery},
 		{"POST", retryDeliveryPath, auth.Admin, s.retryWebhookDelivery},
 	}
 }
@@ -102,7 +106,8 @@ func (s *Server) accountRoutes() []route {
 		{"GET", "/account", auth.Read, s.getAccount},
 		{"GET", "/account/api-keys", auth.Admin, s.listAPIKeys},
 		{"POST", "/account/api-keys", auth.Admin, s.createAPIKey},
-		{"DELETE", "/account/api-keys/{apiKeyId}", auth.Admin, s.revokeAPIKey},
+		{"GET", apiKeyPath, auth.Admin, s.getAPIKey},
+		{"DELETE", apiKeyPath, auth.Admin, s.revokeAPIKey},
 		{"POST", rotatePath, auth.Admin, s.rotateAPIKey},
 
 		{"GET", "/sandboxes", auth.Admin, s.listSandboxes},

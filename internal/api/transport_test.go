@@ -222,6 +222,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		{p.get("/account/api-keys"), 200, []string{isJSON, list, varies, first("/account/api-keys")}},
 		{p.post("/account/api-keys", object{"name": "x", "scope": "read"}), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
 		{p.post("/account/api-keys/1003/rotate", nil), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
+		{p.get("/account/api-keys/1003"), 200, []string{isJSON, list}},
 		{p.del("/account/api-keys/1003"), 204, nil},
 		{p.get("/openapi.json"), 200, []string{isJSON, publicText, "ETag", varies}},
 		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},

@@ -80,6 +80,26 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 	})
 }
 
+// getWebhookDelivery sends a delivery of the webhook in the path.
+func (s *Server) getWebhookDelivery(c *gin.Context) error {
+	if err := readParams(c).Err(); err != nil {
+		return err
+	}
+	at, err := s.readWebhook(c)
+	if err != nil {
+		return err
+	}
+	id := c.Param("deliveryId")
+	if !webhook.IsDeliveryID(id) {
+		return errDeliveryNotFound
+	}
+	row, err := s.reads.WebhookDeliveryGet(c.Request.Context(), db.WebhookDeliveryGetParams{AccountID: caller(c).AccountID, WebhookID: at.ID, ID: id})
+	if err != nil {
+		return orNotFound(err, errDeliveryNotFound)
+	}
+	return httpjson.WriteResource(c.Writer, c.Request, deliveryFrom(db.WebhookDeliveryListRow(row)))
+}
+
 // retryWebhookDelivery makes a delivery due now, whatever its status.
 func (s *Server) retryWebhookDelivery(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {

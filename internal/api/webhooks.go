@@ -346,8 +346,8 @@ func (s *Server) testWebhook(c *gin.Context) error {
 }
 
 // accept runs a change that makes deliveries to the webhook in the path due, and sends its
-// result with 202. The change counts in a pool. The webhook must be enabled. The worker
-// starts at once.
+// result with 202. Location leads to the delivery, or to all deliveries of the webhook. The
+// change counts in a pool. The webhook must be enabled. The worker starts at once.
 func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func(context.Context, *db.Queries, db.WebhookGetLockedRow) (any, error)) error {
 	if err := checkUntagged(c.Request); err != nil {
 		return err
@@ -365,11 +365,17 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 	if err != nil {
 		return err
 	}
-	s.deliver(caller(c).AccountID, c.Param("webhookId"))
+	id := c.Param("webhookId")
+	s.deliver(caller(c).AccountID, id)
 	body, err := httpjson.Encode(result)
 	if err != nil {
 		return err
 	}
+	location := webhooksPath + "/" + id + "/deliveries"
+	if one, ok := result.(delivery); ok {
+		location += "/" + one.ID
+	}
+	c.Header("Location", location)
 	c.Header("Cache-Control", "private, no-cache")
 	httpjson.Send(c.Writer, http.StatusAccepted, httpjson.ContentType, body)
 	return nil

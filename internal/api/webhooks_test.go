@@ -355,6 +355,7 @@ func TestTestWebhook(t *testing.T) {
 		t.Errorf("event (-want +got):\n%s", diff)
 	}
 	wantEvent(t, text)
+	p.get("/events/"+made.EventID).wantError(404, "event_not_found")
 	p.patch(hook.path(), object{"status": "disabled"}).want(200)
 	p.do("POST", hook.path()+"/test", nil).wantError(409, "webhook_disabled")
 	p.do("POST", hook.path()+"/deliveries/"+made.ID+"/retry", nil).wantError(409, "webhook_disabled")
