@@ -56,9 +56,9 @@ type petstore struct {
 // start starts a server on the database that the tests of this process share. Its client has
 // an admin key of an account of its own.
 //
-// A test needs [startAlone] if it could notice other tests or disturb them: if it locks tables,
-// waits for statements that wait, reads rows of all accounts, knows ids in advance, changes the
-// schema, sweeps, cuts connections, or closes or counts connections of the server.
+// A test needs [startAlone] if it could notice other tests or disturb them. It locks tables,
+// changes the schema, or sweeps. It reads rows of all accounts, or knows ids in advance. It
+// waits for statements that wait, or cuts, closes or counts connections of the server.
 func start(t testing.TB) *petstore {
 	t.Helper()
 	return startWith(t, sharedConns(t), " "+rand.Text())

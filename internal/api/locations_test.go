@@ -58,7 +58,7 @@ func TestGetOne(t *testing.T) {
 	hook, another := p.newWebhook("*"), p.newWebhook("*")
 	p.do("POST", hook.path()+"/test", nil).want(202)
 	sandbox := p.newSandbox("other", "empty")
-	other := p.as(sandbox.Secret)
+	other := p.as(sandbox.Key.Secret)
 	other.newPet("Tom", 1)
 	for _, test := range []struct{ list, code string }{
 		{"/events", "event_not_found"},

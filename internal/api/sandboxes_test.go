@@ -319,7 +319,7 @@ func TestResetWakes(t *testing.T) {
 func TestFeedOfSandbox(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	inside := p.as(p.newSandbox("new", "shop").Secret)
+	inside := p.as(p.newSandbox("new", "shop").Key.Secret)
 	if events, _ := inside.feed("/events"); len(events) > 0 {
 		t.Errorf("a new sandbox has the events %+v", events)
 	}
