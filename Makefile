@@ -16,7 +16,7 @@ TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5
 GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-codegen/nullable@v1.1.0 \
                      github.com/google/uuid@v1.6.0 go.yaml.in/yaml/v3@v3.0.6
-# Generators of Python and Java clients. 7.17.0 is the oldest that must work.
+# Generators of Python, Go, PHP, Ruby and Java clients. 7.17.0 is the oldest that must work, with Python.
 OPENAPI_GENERATORS := 7.17.0 7.25.0
 PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0 \
                       httpx==0.28.1 httpx-sse==0.4.3
@@ -133,7 +133,7 @@ clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
 clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
 clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
 clients: export WEBHOOK_LIBRARIES := $(WEBHOOK_LIBRARIES)
-clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java and Maven)
+clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java, Maven, and PHP and Ruby with Guzzle and Typhoeus)
 	.ci/clients
 
 .PHONY: licences

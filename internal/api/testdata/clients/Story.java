@@ -10,11 +10,13 @@ import petstore.ApiException;
 import petstore.ApiResponse;
 import petstore.api.AccountsApi;
 import petstore.api.CategoriesApi;
+import petstore.api.EventsApi;
 import petstore.api.InventoryApi;
 import petstore.api.MessagesApi;
 import petstore.api.PetsApi;
 import petstore.api.SandboxesApi;
 import petstore.api.StoreApi;
+import petstore.api.WebhooksApi;
 import petstore.model.*;
 
 /**
@@ -99,7 +101,17 @@ public final class Story {
     SandboxWithKey sandbox = sandboxes.createSandbox(new SandboxInput().name("story").expiresAt(OffsetDateTime.now().plusMinutes(10)));
     ApiClient inside = client(sandbox.getApiKey().getSecret());
     InventoryApi rex = new InventoryApi(inside);
-    new StoreApi(inside).placeOrder(new OrderInput().petId(1L).quantity(2), null);
+    WebhooksApi webhooks = new WebhooksApi(inside);
+    WebhookInput all = new WebhookInput().url("https://example.com/").addTypesItem(WebhookType.ALL);
+    WebhookWithSecret webhook = webhooks.createWebhook(all);
+    Order placed = new StoreApi(inside).placeOrder(new OrderInput().petId(1L).quantity(2), null);
+    List<Event> events = new EventsApi(inside).listEvents(null, List.of(EventType.ORDER_PLACED), null, null, null);
+    same(events.stream().map(event -> event.getData().getOrder()).toList(), List.of(placed));
+    WebhookDelivery delivery = webhooks.testWebhook(webhook.getId());
+    same(delivery.getType(), "webhook.test");
+    List<WebhookDelivery> deliveries = webhooks.listWebhookDeliveries(webhook.getId(), null, null, null, null);
+    same(deliveries.stream().anyMatch(one -> one.getId().equals(delivery.getId())), true);
+    step("webhook %s: a test among its deliveries", webhook.getId());
     same(rex.getInventoryItem(1L, null, null).getQuantity(), 98L);
     new SandboxesApi(inside).resetSandbox("current");
     same(rex.getInventoryItem(1L, null, null).getQuantity(), 100L);

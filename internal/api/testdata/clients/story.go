@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,7 +94,7 @@ func main() {
 	pages := 0
 	byName := &petstore.ListPetsParams{
 		CategoryId: &category.Id,
-		Sort:       new(petstore.ListPetsParamsSortName),
+		Sort:       new(petstore.ListPetsParamsSortNAME),
 		Limit:      new(int32(2)),
 	}
 	for link, more := "", true; more; pages++ {
@@ -133,7 +134,18 @@ func main() {
 	rex := func() int64 {
 		return expect(200, must(inside.GetInventoryItemWithResponse(ctx, 1, nil))).JSON200.Quantity
 	}
-	expect(201, must(inside.PlaceOrderWithResponse(ctx, nil, petstore.OrderInput{PetId: 1, Quantity: new(int32(2))})))
+	all := petstore.WebhookInput{Url: "https://example.com/", Types: []petstore.WebhookType{petstore.ALL}}
+	webhook := expect(201, must(inside.CreateWebhookWithResponse(ctx, all))).JSON201
+	inSandbox := expect(201, must(inside.PlaceOrderWithResponse(ctx, nil, petstore.OrderInput{PetId: 1, Quantity: new(int32(2))}))).JSON201
+	orders := &petstore.ListEventsParams{Type: &[]petstore.EventType{petstore.EventTypeOrderPlaced}}
+	events := *expect(200, must(inside.ListEventsWithResponse(ctx, orders))).JSON200
+	same(len(events), 1)
+	same(events[0].Data.Order, inSandbox)
+	delivery := expect(202, must(inside.TestWebhookWithResponse(ctx, webhook.Id))).JSON202
+	same(delivery.Type, "webhook.test")
+	deliveries := *expect(200, must(inside.ListWebhookDeliveriesWithResponse(ctx, webhook.Id, nil))).JSON200
+	same(slices.ContainsFunc(deliveries, func(one petstore.WebhookDelivery) bool { return one.Id == delivery.Id }), true)
+	step("webhook %s: a test among its deliveries", webhook.Id)
 	same(rex(), 98)
 	expect(204, must(inside.ResetSandboxWithResponse(ctx, "current")))
 	same(rex(), 100)

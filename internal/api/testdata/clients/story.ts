@@ -138,7 +138,17 @@ const expiresAt = new Date(Date.now() + 600_000).toISOString();
 const sandbox = must(await shop.POST("/sandboxes", { body: { name: "story", expiresAt } }));
 const inside = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${sandbox.apiKey.secret}` } });
 const rexPath = { params: { path: { petId: 1 } } };
-must(await inside.POST("/store/orders", { body: { petId: 1, quantity: 2 } }));
+const hook = must(await inside.POST("/webhooks", { body: { url: "https://example.com/", types: ["*"] } }));
+const inSandbox = must(await inside.POST("/store/orders", { body: { petId: 1, quantity: 2 } }));
+const events = must(await inside.GET("/events", { params: { query: { type: ["order.placed"] } } }));
+assert(typeof events !== "string"); // as a stream would be
+assert.deepEqual(events.map(({ data }) => data.order), [inSandbox]);
+const hookPath = { params: { path: { webhookId: hook.id } } };
+const delivery = must(await inside.POST("/webhooks/{webhookId}/test", hookPath));
+assert.equal(delivery.type, "webhook.test");
+const deliveries = must(await inside.GET("/webhooks/{webhookId}/deliveries", hookPath));
+assert(deliveries.some(({ id }) => id === delivery.id));
+step(`webhook ${hook.id}: a test among its deliveries`);
 assert.equal(must(await inside.GET("/store/inventory/{petId}", rexPath)).quantity, 98);
 const reset = await inside.POST("/sandboxes/{sandboxId}/reset", { params: { path: { sandboxId: "current" } } });
 assert.equal(reset.response.status, 204);
