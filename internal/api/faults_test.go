@@ -34,8 +34,8 @@ func operations() []operation {
 	for path, item := range theContract().document.Paths.Map() {
 		for method, described := range item.Operations() {
 			one := operation{method: method, path: path, described: described}
-			// the key with id 1 is the test's own
-			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{eventId}", absentIDs["eventId"], "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
+			// the key with id 1 is the test's own, and 1001 is the first account of a database
+			ids := strings.NewReplacer("{messageId}", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "{apiKeyId}", "4711", "{eventId}", "evt_0000000003e900000000000100000000", "{webhookId}", absentIDs["webhookId"], "{deliveryId}", absentIDs["deliveryId"], "{sandboxId}", "sbx_4711")
 			one.target = filled(ids.Replace(path), "1")
 			one.public = described.Security != nil && len(*described.Security) == 0
 			if described.RequestBody != nil {
@@ -163,7 +163,7 @@ func TestDatabaseSlow(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).readingPrimary()
 	p.oneOfEach()
-	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "webhooks", "webhook_deliveries"}
+	tables := []string{"categories", "pets", "inventory", "orders", "messages", "accounts", "account_state", "api_keys", "events", "webhooks", "webhook_deliveries"}
 	before := p.contents(tables)
 	lock, err := p.db.Begin(t.Context())
 	if err != nil {

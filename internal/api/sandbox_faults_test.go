@@ -538,7 +538,7 @@ func TestDelaysHaveAShare(t *testing.T) {
 	p, _ := parent.faultSandbox()
 	sibling, _ := parent.faultSandbox()
 	bob := parent.as(parent.newKey("bob", auth.Admin))
-	other := parent.as(decode[struct{ Secret string }](bob.post("/sandboxes", object{}).want(201)).Secret)
+	other := parent.as(bob.newSandbox("other", "shop").Key.Secret)
 	const share = 128
 	slow := object{"operation": "listPets", "effect": "delay", "delayMs": 10_000}
 	p.setFaults(slow)
