@@ -380,7 +380,8 @@ func TestSettingsOnWorkers(t *testing.T) {
 }
 
 // TestLostWorkerOnCitus checks the errors of a transaction that loses its workers. Those of
-// COMMIT can be XX000, and a worker may have committed nevertheless.
+// COMMIT can be XX000, and a worker may have committed nevertheless. With 57P01, a worker has
+// ended before PREPARE TRANSACTION, so nobody has committed.
 func TestLostWorkerOnCitus(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -405,16 +406,29 @@ func TestLostWorkerOnCitus(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			before := contentsOf(t, database)
 			loseWorkers(t, database)
 			_, err = conn.Exec(t.Context(), test.next)
 			if got := stateOf(err); got != test.state && test.state != anyState {
 				t.Errorf("%q, want %s: %v", got, test.state, err)
 			}
-			if !postgres.Unavailable(err) || !postgres.ConnectionLost(err) || postgres.RolledBack(err) {
+			if postgres.RolledBack(err) && contentsOf(t, database) != before {
+				t.Errorf("%v: a worker has committed", err)
+			}
+			if !postgres.Unavailable(err) || !postgres.ConnectionLost(err) || postgres.RolledBack(err) != (stateOf(err) == "57P01") {
 				t.Errorf("%v: Unavailable %t, ConnectionLost %t, RolledBack %t", err, postgres.Unavailable(err), postgres.ConnectionLost(err), postgres.RolledBack(err))
 			}
 		})
 	}
+}
+
+// contentsOf returns what the transactions of TestLostWorkerOnCitus change.
+func contentsOf(t *testing.T, database *pgtest.Database) (contents string) {
+	t.Helper()
+	if err := database.Pool.QueryRow(t.Context(), "SELECT (SELECT sum(quantity) FROM inventory) || (SELECT string_agg(name, ' ' ORDER BY id) FROM accounts)").Scan(&contents); err != nil {
+		t.Fatal(err)
+	}
+	return contents
 }
 
 // loseWorkers ends the sessions of a coordinator on its workers.

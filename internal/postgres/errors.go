@@ -110,14 +110,10 @@ func ConnectionLost(err error) bool {
 		state == idleInTransactionTimeout || (state == "" && isBroken(err)) || lostWorker(err)
 }
 
-// lostWorker reports whether a coordinator of Citus lost its connection to a worker. It
-// reports that as an internal error, or passes the last words of the worker on. They end the
-// session of a worker, but only the statement on the coordinator.
+// lostWorker reports whether a coordinator of Citus lost its connection to a worker, and
+// reports that as an internal error.
 func lostWorker(err error) bool {
 	failed, ok := errors.AsType[*pgconn.PgError](err)
-	if ok && hasClass(failed.Code, classOperatorIntervention) {
-		return failed.SeverityUnlocalized == "ERROR"
-	}
 	return ok && failed.Code == internalError && slices.ContainsFunc(lostWorkerMessages, func(part string) bool {
 		return strings.Contains(failed.Message, part)
 	})

@@ -197,8 +197,7 @@ func TestUnavailableStates(t *testing.T) {
 		if got := postgres.Unavailable(err); got != unavailable {
 			t.Errorf("%s: Unavailable = %t", state, got)
 		}
-		// A server ends with FATAL. Class 57P with ERROR comes from a worker of Citus.
-		if got, want := postgres.RolledBack(err), !strings.HasPrefix(state, "08") && !strings.HasPrefix(state, "57P"); got != want {
+		if got, want := postgres.RolledBack(err), !strings.HasPrefix(state, "08"); got != want {
 			t.Errorf("%s: RolledBack = %t", state, got)
 		}
 		// class 08 is that of a pooler without its server
@@ -229,13 +228,6 @@ func TestLostWorker(t *testing.T) {
 	}
 	if postgres.Unavailable(&pgconn.PgError{Code: "P0001", Message: "could not commit transaction for shard 1"}) {
 		t.Error("an error with another SQLSTATE is Unavailable")
-	}
-	// The coordinator itself ends with FATAL.
-	for severity, isOwn := range map[string]bool{"ERROR": false, "FATAL": true} {
-		err := &pgconn.PgError{Code: "57P01", SeverityUnlocalized: severity, Message: "terminating connection due to administrator command"}
-		if !postgres.ConnectionLost(err) || postgres.RolledBack(err) != isOwn {
-			t.Errorf("%s: ConnectionLost %t, RolledBack %t", severity, postgres.ConnectionLost(err), postgres.RolledBack(err))
-		}
 	}
 }
 
