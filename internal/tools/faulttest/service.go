@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -76,12 +77,21 @@ func (f *fixture) run(ctx context.Context, s *service) (_ *service, err error) {
 	return s, nil
 }
 
-// freeAddr returns a free port below the ephemeral range.
+// The ports of freeAddr are below the ephemeral range.
+const lowestPort, beyondPorts = 30000, 32768
+
+// nextPort counts the ports that freeAddr has tried.
+var nextPort atomic.Int64
+
+// firstPort is the first one, different in each run.
+var firstPort = rand.Int64N(beyondPorts - lowestPort)
+
+// freeAddr returns a port that is free, each time another one: a service listens on the port
+// some time later.
 func freeAddr(ctx context.Context) (string, error) {
-	const lowest, beyond = 30000, 32768
 	var config net.ListenConfig
 	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.N(beyond-lowest))
+		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+(firstPort+nextPort.Add(1))%(beyondPorts-lowestPort))
 		if listener, err := config.Listen(ctx, "tcp", addr); err == nil {
 			return addr, listener.Close()
 		}
