@@ -14,6 +14,7 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 )
@@ -115,7 +116,10 @@ func TestOneResetAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := reset(one[2])
-	eventually(t, 8*time.Second, func() bool { return p.waiting() == 1 })
+	eventually(t, 8*time.Second, func() bool {
+		waiters, err := pgtest.LockWaiters(t.Context(), p.db)
+		return err == nil && waiters == 1
+	})
 	second := reset(one[3])
 	for range 3 { // enough for a reset that does not wait
 		if status := <-reset(other[2]); status != 204 {
