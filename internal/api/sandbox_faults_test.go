@@ -59,10 +59,11 @@ func (r *response) rules() []faultRule {
 	return decode[struct{ Rules []faultRule }](r.want(200)).Rules
 }
 
-// matched returns the counts of the rules of the client's sandbox.
+// matched returns the counts of the rules of the client's sandbox. Counting is no write of the
+// client, so a standby may not have it yet.
 func (p *petstore) matched() (counts []int64) {
 	p.t.Helper()
-	for _, rule := range p.get(ownFaults).rules() {
+	for _, rule := range p.readingPrimary().get(ownFaults).rules() {
 		counts = append(counts, rule.Matched)
 	}
 	return counts
