@@ -917,6 +917,7 @@ func (s *shop) scrolling(t *testing.T) {
 
 func (s *shop) keyboard(t *testing.T) {
 	p := s.visit(t, "/docs", look{})
+	p.wait(`document.readyState === "complete"`) // while a page loads, Chromium may focus the target of a fragment again
 	p.press(kb.Tab)
 	if got := get[string](p, "document.activeElement.textContent"); got != "Skip to content" {
 		t.Fatalf("the first focus stop is %q", got)
