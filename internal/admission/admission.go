@@ -43,8 +43,8 @@ func (e *RefusedError) Error() string { return e.reason.Error() }
 // Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.reason }
 
-// MaxRetryAfter is the maximum of RetryAfter. A client that
-// comes again too early puts off those behind it by no more than this.
+// MaxRetryAfter is the maximum of RetryAfter. A client that comes again too early puts off the
+// clients behind it by no more than this.
 const MaxRetryAfter = 30 * time.Second
 
 // Pool is a resource of a process. A nil Pool is unlimited. It is safe for concurrent use.
@@ -185,8 +185,8 @@ func (p *Pool[Payer]) await(ctx context.Context, payer Payer, waiting *request) 
 // manyRetries is the number of payers from which on refuse forgets those whose time is over.
 const manyRetries = 1000
 
-// refuse returns a [RefusedError]. Its time is that of the requests that were refused before,
-// and the time until parts of this weight are given back after them. p.mu must be locked.
+// refuse returns a [RefusedError]. The request should come again after the requests that were
+// refused before it, when parts of its weight are given back too. p.mu must be locked.
 func (p *Pool[Payer]) refuse(payer Payer, weight int64, reason error) error {
 	now := time.Now()
 	p.holds.add(p.used, now)

@@ -242,7 +242,7 @@ func TestRetryAfter(t *testing.T) {
 		const clients, mostRetries, hold = 140, 8, 350 * time.Millisecond
 		pool := admission.New[string](admission.Resource{Total: 2, Share: 1, Wait: 3 * time.Second})
 		var mu sync.Mutex
-		tries := map[int]int{} // the number of clients, by that of their attempts
+		tries := map[int]int{} // the number of clients by their attempts
 		var running sync.WaitGroup
 		for range clients {
 			running.Go(func() {

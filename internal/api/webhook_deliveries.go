@@ -193,8 +193,8 @@ func (r replayer) both(wanted []string) []string {
 	return slices.DeleteFunc(slices.Clone(has), func(name string) bool { return !slices.Contains(wanted, name) })
 }
 
-// start returns the number after which a replay begins: that of an event, or of the one
-// before the oldest that is kept if after is nil. The error is [errCursorExpired] or comes
+// start returns the number of the event after which a replay begins. If after is nil, the
+// replay begins with the oldest event that is kept. The error is [errCursorExpired] or comes
 // from the database.
 func (r replayer) start(ctx context.Context, after *event.ID) (int64, error) {
 	if after != nil {
