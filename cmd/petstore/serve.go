@@ -19,9 +19,11 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
+	"petstore/internal/upkeep"
 )
 
 // Timeouts of a connection. Those of a request start when its header has been read.
@@ -130,19 +132,19 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	metrics.WatchKeys(verifier.Lookups)
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
-	options.Log, options.Metrics, options.Tracer = log, metrics, tracer
-	options.Known = keepConnection
+	options.Log, options.Metrics, options.Tracer, options.Known = log, metrics, tracer, keepConnection
 	handler, deliver, err := newHandler(ctx, c, options)
 	if err != nil {
 		return err
 	}
-	_ = database.MaintainEvents(ctx) // before the server is ready; handler.MaintainEvents logs the error
+	_ = database.MaintainEvents(ctx) // before the server is ready; upkeep logs the error
 	defer deliver(ctx)()
-	stop := startBackground(ctx, c.closingTime(), append(maintenance(handler),
+	stop := startBackground(ctx, c.closingTime(),
+		func(ctx context.Context) { upkeep.Run(ctx, database, log, upkeep.Tasks(database, c.vault)) },
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
 		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
-	)...)
+	)
 	defer stop()
 
 	limited := limitConnections(public, c.MaxConnections)
@@ -187,11 +189,6 @@ func newHandler(ctx context.Context, c config, options api.Options) (handler *ap
 	return handler, worker.start, err
 }
 
-// maintenance returns the tasks that keep the tables of the API small.
-func maintenance(handler *api.Server) []func(context.Context) {
-	return []func(context.Context){handler.SweepIdempotencyKeys, handler.SweepAccounts, handler.SweepWebhooks, handler.MaintainEvents}
-}
-
 // tuneRuntime sets the defaults of the Go runtime for serve.
 func tuneRuntime(c config) {
 	if c.GOGC == "" {
@@ -204,7 +201,7 @@ func tuneRuntime(c config) {
 
 // apiOptions returns the options of the API that the configuration sets.
 func apiOptions(c config) api.Options {
-	return api.Options{
+	return api.Options{Options: gate.Options{
 		BaseURL:        c.BaseURL,
 		MaxBodyBytes:   c.MaxBodyBytes,
 		RequestTimeout: c.RequestTimeout,
@@ -215,9 +212,7 @@ func apiOptions(c config) api.Options {
 		FailureLimit:   ratelimit.Limit{PerMinute: c.AuthFailureLimit, Burst: c.AuthFailureLimit},
 		TrustedProxies: c.TrustedProxies,
 		MaxInFlight:    int(admission.Requests.Total),
-		Egress:         c.guard(),
-		Vault:          c.vault,
-	}
+	}, Egress: c.guard(), Vault: c.vault}
 }
 
 // revocations returns the listener that makes the verifier forget keys that change, and

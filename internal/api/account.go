@@ -13,6 +13,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -56,13 +57,13 @@ func (s *Server) getAccount(c *gin.Context) error {
 		return err
 	}
 	ctx := c.Request.Context()
-	row, err := s.reads.APIKeyGetWithAccount(ctx, db.APIKeyGetWithAccountParams{AccountID: caller(c).AccountID, APIKeyID: caller(c).KeyID})
+	row, err := s.reads.APIKeyGetWithAccount(ctx, db.APIKeyGetWithAccountParams{AccountID: gate.Caller(c).AccountID, APIKeyID: gate.Caller(c).KeyID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		// The key works, so a replica without it is behind.
 		err = cmp.Or(postgres.ReaderOf(ctx).Require(postgres.Position{}), err)
 	}
 	if err != nil {
-		return orNotFound(err, errInvalidAPIKey)
+		return orNotFound(err, gate.ErrInvalidAPIKey)
 	}
 	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, struct {
@@ -70,7 +71,7 @@ func (s *Server) getAccount(c *gin.Context) error {
 		Name      string    `json:"name"`
 		CreatedAt time.Time `json:"createdAt"`
 		APIKey    apiKey    `json:"apiKey"`
-	}{account.PublicID(row.ID, caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
+	}{account.PublicID(row.ID, gate.Caller(c).IsSandbox()), row.Name, row.CreatedAt.UTC(), apiKeyFrom(db.APIKeyListRecentRow{
 		ID: row.KeyID, Name: row.KeyName, Scope: row.KeyScope, Prefix: row.KeyPrefix, CreatedAt: row.KeyCreatedAt,
 		ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 	})})
@@ -102,7 +103,7 @@ func (s *Server) getAPIKey(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.reads.APIKeyGetRecent(c.Request.Context(), db.APIKeyGetRecentParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.APIKeyGetRecent(c.Request.Context(), db.APIKeyGetRecentParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
@@ -112,7 +113,7 @@ func (s *Server) getAPIKey(c *gin.Context) error {
 
 func (s *Server) createAPIKey(c *gin.Context) error {
 	in := s.decode(c, secret, required("name", "scope"), readOnly("id", "prefix", "createdAt", "lastUsedAt", "revokedAt", "secret"))
-	key, err := s.apiKeyParams(in, caller(c))
+	key, err := s.apiKeyParams(in, gate.Caller(c))
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	recordKeyEvent(c, eventKeyCreated, made.ID)
+	gate.Record(c, keyEvent(eventKeyCreated, made.ID))
 	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
 
@@ -171,9 +172,9 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 		grace = time.Duration(*seconds) * time.Second
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
-		row, secret, err := auth.Rotate(ctx, queries, caller(c).AccountID, in.pathID, grace)
+		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, in.pathID, grace)
 		if err == nil {
-			err = checkExpiry(row.ExpiresAt, caller(c)) // which rolls the rotation back
+			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
 		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
@@ -187,7 +188,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 		return err
 	}
 	s.verifier.ForgetKey(in.pathID)
-	recordKeyEvent(c, eventKeyRotated, in.pathID)
+	gate.Record(c, keyEvent(eventKeyRotated, in.pathID))
 	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
 
@@ -200,7 +201,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 		return err
 	}
 	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
-		return auth.Revoke(ctx, queries, caller(c).AccountID, id)
+		return auth.Revoke(ctx, queries, gate.Caller(c).AccountID, id)
 	})
 	switch {
 	case errors.Is(err, auth.ErrNoKey):
@@ -212,7 +213,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	}
 	if revoked {
 		s.verifier.ForgetKey(id)
-		recordKeyEvent(c, eventKeyRevoked, id)
+		gate.Record(c, keyEvent(eventKeyRevoked, id))
 	}
 	c.Status(http.StatusNoContent)
 	return nil

@@ -25,6 +25,7 @@ import (
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	eventids "petstore/internal/event" // another file declares event
+	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/tools/secretscan"
@@ -162,13 +163,13 @@ func startWith(t testing.TB, on conns, suffix string) *petstore {
 // with starts another server with changed options.
 func (p *petstore) with(change func(*api.Options)) *petstore {
 	p.t.Helper()
-	options := api.Options{
+	options := api.Options{Options: gate.Options{
 		DB:             p.pool,
 		Verifier:       p.verifier,
 		Log:            slog.New(slog.NewJSONHandler(p.log, nil)),
 		MaxBodyBytes:   maxBodyBytes,
 		RequestTimeout: 6 * time.Second,
-	}
+	}}
 	if p.replica != nil {
 		options.Replicas = p.replica.replicas
 	}

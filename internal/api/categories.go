@@ -10,6 +10,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/event"
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -58,7 +59,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.reads.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 )
@@ -17,14 +18,14 @@ func (s *Server) post(c *gin.Context, in *input, w groupcommit.Write) error {
 		return err
 	}
 	if in.idempotencyKey != "" {
-		w.Key = &groupcommit.Key{APIKeyID: caller(c).KeyID, Key: in.idempotencyKey, Fingerprint: fingerprint(c.Request, in.body)}
+		w.Key = &groupcommit.Key{APIKeyID: gate.Caller(c).KeyID, Key: in.idempotencyKey, Fingerprint: fingerprint(c.Request, in.body)}
 	}
 	return s.commit(c, w)
 }
 
 // commit runs a write and sends its response.
 func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
-	store := groupcommit.Store{AccountID: caller(c).AccountID, Sandbox: caller(c).IsSandbox(), Payer: caller(c).Payer()}
+	store := groupcommit.Store{AccountID: gate.Caller(c).AccountID, Sandbox: gate.Caller(c).IsSandbox(), Payer: gate.Caller(c).Payer()}
 	made, err := s.committer.Do(c.Request.Context(), store, &w)
 	switch {
 	case errors.Is(err, groupcommit.ErrKeyInUse):
@@ -40,17 +41,15 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 	} else {
 		s.announceEvents(store.AccountID)
 	}
-	s.reportPosition(c, made.Position)
+	s.gate.ReportPosition(c, made.Position)
 	writeCommitted(c, made.Response)
 	return nil
 }
 
 // announceEvents wakes everybody who waits for the events of a commit of this process.
 func (s *Server) announceEvents(accountID int64) {
-	s.Announce(accountID)
-	if s.announce != nil {
-		s.announce(accountID)
-	}
+	s.feed.Announce(accountID)
+	s.announce(accountID)
 }
 
 // writeCommitted sends the response to a write. A 202 has no entity tag, because it does

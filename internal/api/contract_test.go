@@ -26,6 +26,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
+	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 )
 
@@ -272,28 +274,56 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestRoutes compares the routes of the server with the paths of the spec.
-func TestRoutes(t *testing.T) {
+// TestRoutesAsDescribed compares the routes of the server, with their attributes, with the
+// operations of the spec.
+func TestRoutesAsDescribed(t *testing.T) {
 	t.Parallel()
-	var documented, routed []string
+	described := map[string]gate.Route{}
 	for path, item := range theContract().document.Paths.Map() {
-		for method := range item.Operations() {
-			documented = append(documented, method+" "+path)
+		for method, operation := range item.Operations() {
+			described[method+" "+path] = routeOf(method, path, operation)
 		}
 	}
+	routed := map[string]gate.Route{}
 	for _, route := range start(t).server.Routes() {
-		routed = append(routed, route.Method+" "+route.Path)
+		route.Handle = nil
+		routed[route.Method+" "+route.Path] = route
 	}
-	for _, route := range routed {
-		if !slices.Contains(documented, route) {
-			t.Errorf("%s is not in openapi.yaml", route)
+	if diff := cmp.Diff(described, routed); diff != "" {
+		t.Errorf("routes (-openapi.yaml +server):\n%s", diff)
+	}
+}
+
+var (
+	scopeInText = regexp.MustCompile("(?i)needs\\s+the\\s+scope\\s+`([a-z]+)`")
+	costInText  = regexp.MustCompile(`ten\s+requests\s+of\s+the\s+rate\s+limits`)
+)
+
+// routeOf returns the route of an operation, without a handler.
+func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
+	route := gate.Route{Method: method, Path: path, Operation: operation.OperationID}
+	if operation.Security == nil { // otherwise it needs no key
+		route.Scope, _ = auth.ParseScope(scopeInText.FindStringSubmatch(operation.Description)[1])
+	}
+	prefer := ""
+	if parameter := operation.Parameters.GetByInAndName("header", "Prefer"); parameter != nil {
+		prefer = parameter.Description
+	}
+	body := operation.RequestBody
+	for attribute, has := range map[gate.Attributes]bool{
+		gate.Body:         body != nil,
+		gate.OptionalBody: body != nil && !body.Value.Required,
+		gate.Counted:      strings.Contains(prefer, "count=exact"),
+		gate.Expensive:    costInText.MatchString(operation.Description),
+		gate.Waits:        strings.Contains(prefer, "`wait`"),
+		gate.Streams:      operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/event-stream") != nil,
+		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath), // as FaultRuleInput says
+	} {
+		if has {
+			route.Attributes |= attribute
 		}
 	}
-	for _, operation := range documented {
-		if !slices.Contains(routed, operation) {
-			t.Errorf("%s is in openapi.yaml, but not in routes.go", operation)
-		}
-	}
+	return route
 }
 
 // unseen lists the operations and statuses that no exchange had.

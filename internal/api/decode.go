@@ -1,12 +1,11 @@
 package api
 
 import (
-	"context"
 	"net/http"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
@@ -69,7 +68,7 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 		in.Object = httpjson.Failed(err)
 		return in
 	}
-	if len(in.body) == 0 && c.GetBool(optionalBodyKey) {
+	if len(in.body) == 0 && gate.BodyIsOptional(c) {
 		in.Object = &httpjson.Object{}
 		return in
 	}
@@ -97,59 +96,11 @@ func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 			return err
 		}
 	}
-	if in.body, err = s.receiveBody(c); err != nil {
-		return err
-	}
-	// The body may have taken seconds. Somebody may have revoked the key meanwhile.
-	if _, err := s.authenticate(c); err != nil {
-		return err
-	}
-	return s.reservePlace(c)
-}
-
-// receiveBody returns the whole body of a request, which it reads once. An error closes
-// the connection, or net/http would wait for the rest of the body before it sends the
-// response.
-func (s *Server) receiveBody(c *gin.Context) (_ []byte, err error) {
-	if body, read := c.Value(bodyKey).([]byte); read {
-		return body, nil
-	}
-	defer func() {
-		if err != nil {
-			c.Header("Connection", "close")
-		}
-	}()
-	size := c.Request.ContentLength
-	if size > s.maxBodyBytes {
-		return nil, httpjson.TooLarge(s.maxBodyBytes)
-	}
-	if size < 0 { // unknown
-		size = s.maxBodyBytes
-	}
-	arrived, err := s.limits.reserveBody(c.Request.Context(), reservationOf(c), size)
-	if err != nil {
-		return nil, err
-	}
-	defer arrived()
-	began := time.Now()
-	body, err := httpjson.ReadBody(c.Writer, c.Request, s.maxBodyBytes)
-	if err != nil {
-		return nil, err
-	}
-	c.Set(bodyKey, body)
-	extendDeadline(context.WithoutCancel(c.Request.Context()), c, time.Since(began))
-	return body, nil
+	in.body, err = s.gate.ReadBody(c)
+	return err
 }
 
 // readParams begins to read the parameters of a request.
 func readParams(c *gin.Context) *httpjson.Params {
 	return httpjson.ParseParams(c.Request.URL.RawQuery, c.Param)
 }
-
-// methodHasBody reports whether requests with this method have a body.
-func methodHasBody(method string) bool {
-	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
-}
-
-// isWrite reports whether requests with this method change something.
-func isWrite(method string) bool { return methodHasBody(method) || method == http.MethodDelete }

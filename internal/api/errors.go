@@ -1,31 +1,16 @@
 package api
 
 import (
-	"context"
-	"errors"
-	"net/http"
-	"time"
-
-	"github.com/gin-gonic/gin"
-
-	"petstore/internal/admission"
 	"petstore/internal/docs"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
-	"petstore/internal/telemetry"
 )
 
-// The errors of the API besides those of [httpjson], by status.
+// The errors of the operations on resources, by status.
 var (
 	errInvalidIdempotencyKey = &httpjson.Error{Status: 400, Code: "invalid_idempotency_key", Message: "The Idempotency-Key is invalid. Correct the header as `errors` says."}
 	errInvalidLastEventID    = httpjson.ErrInvalidParameter.WithViolations([]httpjson.Violation{{Header: "Last-Event-ID", Code: "invalid_format", Message: "`Last-Event-ID` must be the id of an event from the stream."}})
-	errInvalidConsistency    = &httpjson.Error{Status: 400, Code: "invalid_consistency", Message: "The preference consistency in the header Prefer is invalid. Correct the header as `errors` says."}
 
-	errMissingAPIKey     = &httpjson.Error{Status: 401, Code: "missing_api_key", Message: "The API key is missing. Send it as Authorization: Bearer <API_KEY>.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
-	errInvalidAPIKey     = &httpjson.Error{Status: 401, Code: "invalid_api_key", Message: "The API key is malformed, unknown, revoked or expired. Send a working key.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`}}
-	errInsufficientScope = &httpjson.Error{Status: 403, Code: "insufficient_scope", Message: "The API key's scope does not include this operation. Use a key of a larger scope.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="insufficient_scope"`}}
-
-	errRouteNotFound     = &httpjson.Error{Status: 404, Code: "route_not_found", Message: "This path does not exist. Check its spelling."}
 	errPetNotFound       = &httpjson.Error{Status: 404, Code: "pet_not_found", Message: "The pet does not exist. Check its id."}
 	errCategoryNotFound  = &httpjson.Error{Status: 404, Code: "category_not_found", Message: "The category does not exist. Check its id."}
 	errOrderNotFound     = &httpjson.Error{Status: 404, Code: "order_not_found", Message: "The order does not exist. Check its id."}
@@ -36,7 +21,6 @@ var (
 	errWebhookNotFound   = &httpjson.Error{Status: 404, Code: "webhook_not_found", Message: "Your account has no webhook with this id. Check the id and the account of your key."}
 	errEventNotFound     = &httpjson.Error{Status: 404, Code: "event_not_found", Message: "The feed of your account has no event with this id. Check the id and the account of your key."}
 	errDeliveryNotFound  = &httpjson.Error{Status: 404, Code: "delivery_not_found", Message: "The webhook has no delivery with this id. Check the id."}
-	errMethodNotAllowed  = &httpjson.Error{Status: 405, Code: "method_not_allowed", Message: "This path does not support this method. Use a method that the header Allow lists."}
 
 	errCategoryExists    = &httpjson.Error{Status: 409, Code: "category_exists", Message: "Another category has this name, ignoring case. Choose another name."}
 	errCategoryInUse     = &httpjson.Error{Status: 409, Code: "category_in_use", Message: "The category has pets, so it cannot be deleted. Move or delete them first."}
@@ -61,25 +45,13 @@ var (
 
 	errIdempotencyInProgress = &httpjson.Error{Status: 409, Code: "idempotency_in_progress", Message: "Another request with this Idempotency-Key is still running. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
 
-	errCursorExpired   = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
-	errOperationSunset = &httpjson.Error{Status: 410, Code: "operation_sunset", Message: "This operation no longer exists. Use the successor that the header Link names."}
+	errCursorExpired = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
 
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
 	errIdempotencyKeyReused = &httpjson.Error{Status: 422, Code: "idempotency_key_reused", Message: "This Idempotency-Key was used for another path or body. Use a new key for each new request."}
 	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "The new secret would work longer than your own API key. Send an earlier expiry, or use a key that expires later."}
 	errURLNotAllowed        = &httpjson.Error{Status: 422, Code: "url_not_allowed", Message: "`url` is not allowed. Send an https URL with a public host."}
 	errUnknownPet           = &httpjson.Error{Status: 422, Code: "unknown_pet", Message: "The pet in petId does not exist. Create it first or send the id of another one."}
-
-	errRateLimited          = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
-	errAccountRateLimited   = errRateLimited.WithMessage("The API keys of your account have sent too many requests together. Wait as long as Retry-After says.")
-	errSandboxesRateLimited = errRateLimited.WithMessage("The sandboxes of your account have sent too many requests together. Wait as long as Retry-After says.")
-	errTooManyFailures      = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
-
-	errTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests in progress. Wait for their responses before you send more.", Header: [2]string{"Retry-After", "1"}}
-
-	errInternal    = &httpjson.Error{Status: 500, Code: "internal_error", Message: "The server failed. Quote the request id when you report it."}
-	errUnavailable = &httpjson.Error{Status: 503, Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
-	errOverloaded  = errUnavailable.WithMessage("The service has too many requests at the moment. Retry after the time in Retry-After.")
 )
 
 const injectedRemedy = "The header `Petstore-Fault` has the index of the rule. Retry as after a real error of this status. `GET /sandboxes/current/faults` lists the rules, and `DELETE` removes them."
@@ -93,14 +65,14 @@ var errorReference = describe(
 		{httpjson.ErrUnsupportedContentType, "Send the header `Content-Type: application/json`, and do not compress the body. PATCH also accepts `application/merge-patch+json`."},
 		{httpjson.ErrInvalidParameter, "Correct every parameter that `errors` lists. Remove unknown and empty parameters. In a query, write the `+` of a time's offset as `%2B`."},
 		{errInvalidIdempotencyKey, "Send the header once, with 1 to 255 visible ASCII characters, best a random UUID. Do not send it to an operation that returns a secret."},
-		{errInvalidConsistency, "Send `Prefer: consistency=` with the latest `Petstore-Consistency` of a response from this API, or with `eventual`. Without the preference, the server reads the current state."},
+		{gate.ErrInvalidConsistency, "Send `Prefer: consistency=` with the latest `Petstore-Consistency` of a response from this API, or with `eventual`. Without the preference, the server reads the current state."},
 		{httpjson.ErrInvalidCursor, "Follow the URLs in the `Link` header instead of building them. Start again without `cursor` when you change the filters or the sort."},
 
-		{errMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},
-		{errInvalidAPIKey, "Check the form of the key: `petstore_` and 36 letters and digits, without quotes or line breaks. If the form is right, the key is unknown, revoked or expired. Get a new one."},
-		{errInsufficientScope, "Use a key of a larger scope. GET needs `read`, changes need `write`, and API keys need `admin`."},
+		{gate.ErrMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},
+		{gate.ErrInvalidAPIKey, "Check the form of the key: `petstore_` and 36 letters and digits, without quotes or line breaks. If the form is right, the key is unknown, revoked or expired. Get a new one."},
+		{gate.ErrInsufficientScope, "Use a key of a larger scope. GET needs `read`, changes need `write`, and API keys need `admin`."},
 
-		{errRouteNotFound, "Check the path for misspelled words, capitals, and a trailing or double slash."},
+		{gate.ErrRouteNotFound, "Check the path for misspelled words, capitals, and a trailing or double slash."},
 		{errPetNotFound, "Find the id with `GET /pets`. Another client may have deleted the pet."},
 		{errCategoryNotFound, "Find the id with `GET /categories`. Another client may have deleted the category."},
 		{errOrderNotFound, "Find the id with `GET /store/orders`. A cancelled order no longer exists."},
@@ -111,7 +83,7 @@ var errorReference = describe(
 		{errWebhookNotFound, "Find the id with `GET /webhooks`, with a key of the same account. A deleted webhook no longer exists."},
 		{errEventNotFound, "Use the id of an event from `GET /events`, with a key of the same account. Events are kept for 30 days. A `webhook.test` event is in no feed."},
 		{errDeliveryNotFound, "Find the id with `GET /webhooks/{webhookId}/deliveries`. Deliveries are kept for 30 days."},
-		{errMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
+		{gate.ErrMethodNotAllowed, "Use one of the methods that the header `Allow` lists."},
 		{httpjson.ErrNotAcceptable, "Send `Accept: application/json`, or no `Accept` at all."},
 
 		{errCategoryExists, "Use the existing category (`GET /categories?name=`), or choose another name."},
@@ -139,7 +111,7 @@ var errorReference = describe(
 		{httpjson.ErrRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection. Open a new one and retry."},
 
 		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover. List your resources again, and follow the feed from `after=latest`."},
-		{errOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
+		{gate.ErrOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
@@ -148,19 +120,19 @@ var errorReference = describe(
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
 		{errIdempotencyKeyReused, "Use a new `Idempotency-Key` for every new request. Send a key again only with exactly the same request."},
 
-		// errAccountRateLimited, errSandboxesRateLimited and errTooManyFailures have the same code.
-		{errRateLimited, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
+		// All rate limits have the same code.
+		{gate.ErrRateLimited, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{errTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
+		{gate.ErrTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
 
-		{errInjected429, injectedRemedy},
-		{errInjected500, injectedRemedy},
-		{errInjected502, injectedRemedy},
-		{errInjected503, injectedRemedy},
-		{errInjected504, injectedRemedy},
+		{gate.InjectedErrors[429], injectedRemedy},
+		{gate.InjectedErrors[500], injectedRemedy},
+		{gate.InjectedErrors[502], injectedRemedy},
+		{gate.InjectedErrors[503], injectedRemedy},
+		{gate.InjectedErrors[504], injectedRemedy},
 
-		{errInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
-		{errUnavailable, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and retry. A POST with an `Idempotency-Key` is safe to retry."},
+		{gate.ErrInternal, "Retry later. If the error persists, report it with the `requestId`, which is also in the server's log."},
+		{gate.ErrUnavailable, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and retry. A POST with an `Idempotency-Key` is safe to retry."},
 	},
 )
 
@@ -177,46 +149,4 @@ func describe(remedies []remedy) []docs.Problem {
 		list[i] = docs.Problem{Status: r.Status, Code: r.Code, Meaning: r.Message, Remedy: r.text}
 	}
 	return list
-}
-
-// errorResponse returns the error response for any error of a handler. Any error
-// except an [httpjson.Error] comes from the database or is a bug, and its text is
-// not sent.
-func errorResponse(err error) *httpjson.Error {
-	response, ok := errors.AsType[*httpjson.Error](err)
-	refused, isRefused := errors.AsType[*admission.RefusedError](err)
-	switch {
-	case ok:
-		return response
-	case isRefused && errors.Is(err, admission.ErrShare):
-		return errTooManyConcurrent.WithRetryAfter(max(refused.RetryAfter, time.Second))
-	case isRefused:
-		return errOverloaded.WithRetryAfter(max(refused.RetryAfter, time.Second))
-	case postgres.Unavailable(err), errors.Is(err, context.Canceled):
-		return errUnavailable
-	default:
-		return errInternal
-	}
-}
-
-// writeError sends the error response for err. Nothing else writes an error. It keeps
-// the cause of a 5xx for the log line of the request.
-func (s *Server) writeError(c *gin.Context, err error) {
-	response := errorResponse(err)
-	if response == errInternal && postgres.FromServer(err) {
-		// A statement that the schema has not learned yet may succeed after the migration.
-		if schema, checkErr := s.schema.check(c.Request.Context()); checkErr == nil && !schema.current {
-			response = errUnavailable
-		}
-	}
-	if response.Status >= http.StatusInternalServerError && !errors.Is(err, response) {
-		c.Set(causeKey, err)
-	}
-	if response.Code == errTooManyConcurrent.Code {
-		c.Set(limitKey, telemetry.ConcurrencyLimit)
-	}
-	if _, known := c.Get(identityKey); !known {
-		limitDrain(c, 0)
-	}
-	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
 }

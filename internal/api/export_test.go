@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 	"net/url"
-	"time"
+
+	"petstore/internal/postgres"
 
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 // List is a list of an account with a filter and a sort.
@@ -25,7 +25,7 @@ func SealCursor(secret []byte, list List, at httpjson.Position) string {
 
 // PositionOf returns the position of a consistency token.
 func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Position, error) {
-	position, err := s.wantedPosition(ctx, token)
+	position, err := s.gate.WantedPosition(ctx, token)
 	if err != nil {
 		return postgres.Position{}, err
 	}
@@ -34,13 +34,3 @@ func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Positio
 
 // WaitingForEvents returns the number of requests that wait for events.
 func (s *Server) WaitingForEvents() int { return s.feed.Waiting() }
-
-// PauseStreams sets the time in which the client of a stream must read what the server has
-// sent. Call it before the server has streams.
-func (s *Server) PauseStreams(pause time.Duration) { s.streamPause = pause }
-
-// SweepAccountsOnce deletes the data of ended accounts.
-func (s *Server) SweepAccountsOnce(ctx context.Context) { s.sweepAccounts(ctx) }
-
-// Sweep deletes the stored responses that have expired.
-func (s *Server) Sweep(ctx context.Context) { s.sweep(ctx) }

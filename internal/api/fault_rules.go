@@ -6,35 +6,23 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strings"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/faults"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
-// Limits of the fault rules of a sandbox. openapi.yaml has the same.
+// Limits of the fields of a fault rule. openapi.yaml has the same.
 const (
-	maxFaultRules = 20
 	maxFaultDelay = 10_000 // milliseconds
 	maxFaultFirst = 1_000_000
 	maxFaultSeed  = 1<<53 - 1 // JavaScript reads it exactly
-)
-
-// anyOperation in a rule means all operations but those on sandboxes.
-const anyOperation = "*"
-
-// The effects of a rule, and when a rule closes the connection.
-const (
-	effectStatus = "status"
-	effectDelay  = "delay"
-	effectClose  = "close"
-
-	closeBefore = "before"
-	closeAfter  = "after"
 )
 
 // faultRule is the FaultRule schema of the spec.
@@ -50,7 +38,7 @@ type faultRule struct {
 	Matched     int64    `json:"matched"`
 }
 
-func faultRuleFrom(row db.FaultListRow) faultRule {
+func faultRuleFrom(row faults.Rule) faultRule {
 	return faultRule{
 		Operation: row.Operation, Effect: row.Effect, Status: row.Status, DelayMs: row.DelayMs, When: row.CloseWhen,
 		First: row.First, Probability: row.Probability, Seed: row.Seed, Matched: row.Matched,
@@ -62,7 +50,7 @@ type faultRules struct {
 	Rules []faultRule `json:"rules"`
 }
 
-func faultRulesFrom(rows []db.FaultListRow) faultRules {
+func faultRulesFrom(rows []faults.Rule) faultRules {
 	return faultRules{transform(rows, faultRuleFrom)}
 }
 
@@ -116,7 +104,7 @@ func (s *Server) deleteSandboxFaults(c *gin.Context) error {
 
 // replaceFaultRules replaces the rules of the sandbox that an id in the path names, and
 // returns the new ones.
-func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCreateParams) ([]db.FaultListRow, error) {
+func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCreateParams) ([]faults.Rule, error) {
 	if err := checkUntagged(c.Request); err != nil {
 		return nil, err
 	}
@@ -124,37 +112,24 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	if err != nil {
 		return nil, err
 	}
-	payer := caller(c).Payer()
-	if err := s.limits.locks.Take(c.Request.Context(), payer, 1); err != nil {
+	payer := gate.Caller(c).Payer()
+	if err := s.gate.Limits.Locks.Take(c.Request.Context(), payer, 1); err != nil {
 		return nil, err
 	}
-	defer s.limits.locks.Give(payer, 1)
-	rows, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) ([]db.FaultListRow, error) {
-		queries := db.New(tx)
-		if err := account.Enter(ctx, queries, sandbox.ID, true); err != nil {
-			return nil, err
-		}
-		if _, err := queries.StoreDeleteFaults(ctx, sandbox.ID); err != nil {
-			return nil, err
-		}
-		for _, rule := range rules {
-			rule.AccountID = sandbox.ID
-			if err := queries.FaultCreate(ctx, rule); err != nil {
-				return nil, err
-			}
-		}
-		return queries.FaultList(ctx, sandbox.ID)
+	defer s.gate.Limits.Locks.Give(payer, 1)
+	rows, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) ([]faults.Rule, error) {
+		return faults.Replace(ctx, db.New(tx), sandbox.ID, rules)
 	})
 	if errors.Is(err, account.ErrClosed) {
 		return nil, errSandboxNotFound
 	}
-	s.faults.forget(sandbox.ID) // also after an error, because the transaction may have committed
+	s.faults.Forget(sandbox.ID) // also after an error, because the transaction may have committed
 	return rows, err
 }
 
 // readFaultRules reads the rules in a body.
 func (s *Server) readFaultRules(in *input) ([]db.FaultCreateParams, error) {
-	objects := in.Objects("rules", maxFaultRules)
+	objects := in.Objects("rules", faults.MaxRules)
 	rules := make([]db.FaultCreateParams, len(objects))
 	for i, object := range objects {
 		rules[i] = s.readFaultRule(object)
@@ -168,10 +143,10 @@ func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
 	in.ReadOnly("matched")
 	in.Require("operation", "effect")
 	rule := db.FaultCreateParams{First: in.Integer("first", 1, maxFaultFirst), Probability: in.Share("probability")}
-	if operation := in.Enum("operation", s.faults.names...); operation != nil {
+	if operation := in.Enum("operation", s.faultNames()...); operation != nil {
 		rule.Operation = *operation
 	}
-	effect := in.Enum("effect", effectStatus, effectDelay, effectClose)
+	effect := in.Enum("effect", faults.EffectStatus, faults.EffectDelay, faults.EffectClose)
 	if effect != nil {
 		rule.Effect = *effect
 	}
@@ -179,9 +154,9 @@ func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
 		name, effect string
 		read         func(name string)
 	}{
-		{"status", effectStatus, func(name string) { rule.Status = narrow(in.IntegerEnum(name, 429, 500, 502, 503, 504)) }},
-		{"delayMs", effectDelay, func(name string) { rule.DelayMs = narrow(in.Integer(name, 1, maxFaultDelay)) }},
-		{"when", effectClose, func(name string) { rule.CloseWhen = in.Enum(name, closeBefore, closeAfter) }},
+		{"status", faults.EffectStatus, func(name string) { rule.Status = narrow(in.IntegerEnum(name, 429, 500, 502, 503, 504)) }},
+		{"delayMs", faults.EffectDelay, func(name string) { rule.DelayMs = narrow(in.Integer(name, 1, maxFaultDelay)) }},
+		{"when", faults.EffectClose, func(name string) { rule.CloseWhen = in.Enum(name, faults.CloseBefore, faults.CloseAfter) }},
 	} {
 		if effect != nil && *effect != field.effect {
 			in.Exclude(fmt.Sprintf("belongs to the effect %#q. Remove it, or change `effect`.", field.effect), field.name)
@@ -218,15 +193,14 @@ func transform[In, Out any](items []In, convert func(In) Out) []Out {
 	return results
 }
 
-// faultOperations returns the operationId of each route that a rule may name, by method
-// and path: those with an API key, except those on sandboxes. Otherwise a rule could
-// stop the requests that remove it.
-func faultOperations(routes []route, described map[string]specOperation) map[string]string {
-	operations := map[string]string{}
-	for _, r := range routes {
-		if key := r.method + " " + r.path; r.scope != 0 && !strings.HasPrefix(r.path, sandboxesPath) {
-			operations[key] = described[key].ID
+// faultNames returns the operations that a rule may name.
+func (s *Server) faultNames() []string {
+	names := []string{faults.AnyOperation}
+	for _, r := range s.routes() {
+		if r.HasFaults() {
+			names = append(names, r.Operation)
 		}
 	}
-	return operations
+	slices.Sort(names)
+	return names
 }

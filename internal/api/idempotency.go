@@ -1,18 +1,11 @@
 package api
 
 import (
-	"context"
 	"crypto/sha256"
-	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"petstore/db"
 	"petstore/internal/httpjson"
-	"petstore/internal/postgres"
 )
 
 const maxIdempotencyKey = 255 // bytes
@@ -46,48 +39,4 @@ func fingerprint(r *http.Request, body []byte) []byte {
 	hash.Write([]byte(r.URL.EscapedPath() + "\n"))
 	hash.Write(body)
 	return hash.Sum(nil)
-}
-
-const (
-	sweepInterval = 10 * time.Minute
-	sweepBatch    = 1000
-)
-
-// SweepIdempotencyKeys deletes expired responses, in batches, until the context ends.
-func (s *Server) SweepIdempotencyKeys(ctx context.Context) {
-	for ticker := time.NewTicker(sweepInterval); ; {
-		s.sweep(ctx)
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// sweep deletes the responses that have expired by now. It logs errors, unless the
-// schema is behind, because serve already warns about that.
-func (s *Server) sweep(ctx context.Context) {
-	for {
-		swept, err := postgres.Transact(ctx, s.db, func(ctx context.Context, tx pgx.Tx) (int64, error) {
-			queries := db.New(tx)
-			locked, err := queries.IdempotencyKeysTryLockSweep(ctx)
-			if err != nil || !locked { // another process sweeps
-				return 0, err
-			}
-			return queries.IdempotencyKeySweep(ctx, sweepBatch)
-		})
-		if err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
-			s.log.LogAttrs(ctx, slog.LevelWarn, "could not sweep expired idempotency keys", slog.Any("error", err))
-		}
-		if err != nil || swept < sweepBatch {
-			return
-		}
-	}
-}
-
-func (s *Server) schemaIsBehind(ctx context.Context) bool {
-	current, err := s.db.SchemaIsCurrent(ctx)
-	return err == nil && !current
 }

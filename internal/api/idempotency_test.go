@@ -18,6 +18,7 @@ import (
 	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/upkeep"
 )
 
 // under sends a POST with an Idempotency-Key.
@@ -440,6 +441,14 @@ func (p *petstore) expire(responses int) {
 	}
 }
 
+// sweepKeys deletes the stored responses that have expired.
+func (p *petstore) sweepKeys() {
+	p.t.Helper()
+	if err := upkeep.SweepIdempotencyKeys(p.t.Context(), p.pool); err != nil {
+		p.t.Error(err)
+	}
+}
+
 func TestSweepOfExpiredKeys(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
@@ -463,75 +472,22 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 		if locked, err := db.New(tx).IdempotencyKeysTryLockSweep(t.Context()); err != nil || !locked {
 			t.Errorf("locked the sweep: %t, %v", locked, err)
 		}
-		p.server.Sweep(t.Context())
+		p.sweepKeys()
 		if left := p.count("idempotency_keys"); left != 26 {
 			t.Errorf("%d stored responses are left while another process sweeps, want 26", left)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p.server.Sweep(t.Context())
+		p.sweepKeys()
 		if left := p.count("idempotency_keys"); left != 1 {
 			t.Errorf("%d stored responses are left, want 1", left)
 		}
-	})
-	t.Run("periodically, until shutdown", func(t *testing.T) {
-		p.expire(2500)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			p.server.SweepIdempotencyKeys(ctx)
-		}()
-		for deadline := time.Now().Add(10 * time.Second); p.count("idempotency_keys") > 1; {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d stored responses are left", p.count("idempotency_keys"))
-			}
-		}
-		cancel()
-		<-ended
 	})
 	if kept := p.count("idempotency_keys"); kept != 1 {
 		t.Errorf("%d stored responses are left, want 1", kept)
 	}
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
-}
-
-// TestSweepWithoutADatabase: a failing sweep logs a warning and retries later.
-func TestSweepWithoutADatabase(t *testing.T) {
-	t.Parallel()
-	p := startAlone(t)
-	p.pool.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.server.SweepIdempotencyKeys(ctx)
-	}()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(p.log.String(), "could not sweep"); {
-		if time.Now().After(deadline) {
-			t.Fatalf("log: %s", p.log)
-		}
-	}
-	cancel()
-	<-ended
-}
-
-// TestSweepBeforeTheSchema: on an empty database the sweep logs nothing, because
-// serve has already logged that the schema is behind.
-func TestSweepBeforeTheSchema(t *testing.T) {
-	t.Parallel()
-	p := startAlone(t)
-	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(empty.Close)
-	p = p.with(func(o *api.Options) { o.DB = empty })
-	p.server.Sweep(t.Context())
-	if strings.Contains(p.log.String(), "sweep") {
-		t.Errorf("log: %s", p.log)
-	}
 }
 
 // withoutWriters returns the same server with a pool whose only connection for
@@ -557,7 +513,9 @@ func (p *petstore) withoutWriters() *petstore {
 func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).withoutWriters()
-	p.server.Sweep(t.Context())
+	if err := upkeep.SweepIdempotencyKeys(t.Context(), p.pool); err == nil {
+		t.Error("the sweep had a connection")
+	}
 	if got := p.pool.CanceledWrites(); got != 1 {
 		t.Errorf("%d writes did not get a connection, want 1, the sweep", got)
 	}

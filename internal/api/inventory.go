@@ -7,6 +7,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/event"
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/stock"
@@ -30,7 +31,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.reads.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: caller(c).AccountID, PetID: id})
+	row, err := s.reads.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: gate.Caller(c).AccountID, PetID: id})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
@@ -68,12 +69,12 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 		return err
 	}
 	ctx := c.Request.Context()
-	payer := caller(c).Payer()
-	if err := s.limits.counts.Take(ctx, payer, 1); err != nil {
+	payer := gate.Caller(c).Payer()
+	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {
 		return err
 	}
-	defer s.limits.counts.Give(payer, 1)
-	rows, err := s.reads.InventorySummary(ctx, caller(c).AccountID)
+	defer s.gate.Limits.Counts.Give(payer, 1)
+	rows, err := s.reads.InventorySummary(ctx, gate.Caller(c).AccountID)
 	if err != nil {
 		return err
 	}

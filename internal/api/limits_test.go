@@ -26,6 +26,7 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/telemetry"
@@ -477,7 +478,7 @@ func TestAddressOfAClient(t *testing.T) {
 			}
 		})
 	}
-	if _, err := api.New(api.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}); err == nil {
+	if _, err := api.New(api.Options{Options: gate.Options{DB: p.pool, TrustedProxies: []string{"proxy"}}}); err == nil {
 		t.Error("a trusted proxy without an address was accepted")
 	}
 }

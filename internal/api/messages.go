@@ -13,13 +13,12 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/event"
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 )
 
 const (
-	messagePath = "/messages/{messageId}"
-
 	// maxMessagesPerRead is the maximum number of messages whose reads share a statement.
 	maxMessagesPerRead = 100
 	// messageQueued is the status of a message that waits for its delivery.
@@ -71,17 +70,17 @@ func (s *Server) getMessage(c *gin.Context) error {
 	if !messageIDPattern.MatchString(id) {
 		return errMessageNotFound
 	}
-	row, err := s.reads.MessageGet(c.Request.Context(), db.MessageGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.MessageGet(c.Request.Context(), db.MessageGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errMessageNotFound)
 	}
-	wait := preferredWait(c)
+	wait := gate.PreferredWait(c)
 	if wait > 0 && row.Status == messageQueued {
 		if row, err = s.awaitMessage(c, row, wait); err != nil {
 			return err
 		}
 	}
-	applyWait(c.Writer.Header(), wait)
+	gate.ApplyWait(c.Writer.Header(), wait)
 	if err := httpjson.WriteResource(c.Writer, c.Request, messageFrom(row)); err != nil {
 		c.Writer.Header().Del("Preference-Applied")
 		return err
@@ -92,16 +91,16 @@ func (s *Server) getMessage(c *gin.Context) error {
 // awaitMessage waits until a queued message has another status, and returns it. It returns
 // the queued message after the time or when the server shuts down.
 func (s *Server) awaitMessage(c *gin.Context, row db.Message, wait time.Duration) (db.Message, error) {
-	err := s.await(c, wait, sight{more: true}, func(ctx context.Context) (sight, error) {
+	err := s.gate.Await(c, wait, gate.Seen{More: true}, func(ctx context.Context) (gate.Seen, error) {
 		found, err := s.messages.Do(ctx, row.AccountID, row.ID)
 		if err != nil {
-			return sight{}, err
+			return gate.Seen{}, err
 		}
 		if found == nil {
-			return sight{}, errMessageNotFound
+			return gate.Seen{}, errMessageNotFound
 		}
 		row = found.Message
-		return sight{newest: found.LastSequence, found: row.Status != messageQueued}, nil
+		return gate.Seen{Newest: found.LastSequence, Found: row.Status != messageQueued}, nil
 	})
 	return row, err
 }

@@ -11,6 +11,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/event"
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -90,7 +91,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.reads.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
@@ -152,7 +153,7 @@ func (s *Server) cancelOrder(c *gin.Context) error {
 // changes its pet.
 func (s *Server) changeOrder(c *gin.Context, id int64, decide func(*groupcommit.State, db.Order, groupcommit.Pet) (groupcommit.Response, error)) error {
 	request := c.Request
-	before, err := s.queries.OrderGet(request.Context(), db.OrderGetParams{AccountID: caller(c).AccountID, ID: id})
+	before, err := s.queries.OrderGet(request.Context(), db.OrderGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
@@ -202,7 +203,7 @@ func (f orderFilter) shipDates() (from, to time.Time) {
 func (s *Server) listOrders(c *gin.Context) error {
 	params := readParams(c)
 	filter := orderFilter{
-		account:  caller(c).AccountID,
+		account:  gate.Caller(c).AccountID,
 		petID:    params.ID("petId"),
 		complete: params.Bool("complete"),
 		shipFrom: params.Time("shipDateFrom"),

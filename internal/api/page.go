@@ -7,12 +7,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/casefold"
-	"petstore/internal/coalesce"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
@@ -45,7 +44,7 @@ type page struct {
 
 // newPage reads limit, cursor, sort and Prefer.
 func newPage(c *gin.Context, params *httpjson.Params, defaultLimit int, s sorts) *page {
-	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: caller(c).AccountID, payer: caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header)}
+	p := &page{url: c.Request.URL, path: c.FullPath(), limit: defaultLimit, account: gate.Caller(c).AccountID, payer: gate.Caller(c).Payer(), counted: httpjson.PrefersCount(c.Request.Header)}
 	if limit := params.Integer("limit", 1, maxLimit); limit != nil {
 		p.limit = int(*limit)
 	}
@@ -88,7 +87,7 @@ func (s *Server) applyCursor(ctx context.Context, p *page) error {
 	if p.cursor == "" {
 		return nil
 	}
-	key, err := s.cursorKey.get(ctx)
+	key, err := s.gate.SigningKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,7 +96,7 @@ func (s *Server) applyCursor(ctx context.Context, p *page) error {
 		return httpjson.ErrInvalidCursor
 	}
 	p.after = after
-	return s.continueWalk(ctx, after.Token)
+	return s.gate.ContinueWalk(ctx, after.Token)
 }
 
 // list has the parts in which lists differ.
@@ -117,22 +116,23 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 	if err := s.applyCursor(ctx, p); err != nil {
 		return err
 	}
-	var total int64
+	var total *int64
 	if p.counted { // first, because a count may have to wait
-		var err error
-		if total, err = s.countOf(ctx, p, l.count); err != nil {
+		count, err := s.countOf(ctx, p, l.count)
+		if err != nil {
 			return err
 		}
+		total = &count
 	}
 	key := fmt.Sprintf("%d %s", p.account, p.url.RequestURI())
-	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (encodedPage, error) {
+	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
 		return readPage(ctx, s, p, l)
 	})
 	if err != nil {
 		return err
 	}
-	made.total = total
-	return s.writeList(c, made, p.counted)
+	made.Total = total
+	return s.gate.WritePage(c, made)
 }
 
 // countOf returns the number of items of all pages of a list. Concurrent requests of an
@@ -143,42 +143,35 @@ func (s *Server) countOf(ctx context.Context, p *page, count func(context.Contex
 	query.Del("sort")
 	key := fmt.Sprintf("%d %s", p.account, p.itemsID(p.url.Path, query))
 	return s.counts.Do(ctx, key, func(ctx context.Context) (int64, error) {
-		if err := s.limits.counts.Take(ctx, p.payer, 1); err != nil {
+		if err := s.gate.Limits.Counts.Take(ctx, p.payer, 1); err != nil {
 			return 0, err
 		}
-		defer s.limits.counts.Give(p.payer, 1)
+		defer s.gate.Limits.Counts.Give(p.payer, 1)
 		return count(ctx)
 	})
 }
 
-// encodedPage is a page in the form in which the server sends it.
-type encodedPage struct {
-	items []byte
-	links string
-	total int64 // set by writePage, for requests that prefer a count
-}
-
 // readPage reads and encodes a page, with a link to the next one if there is one.
-func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row, Item]) (made encodedPage, err error) {
+func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row, Item]) (made gate.Page, err error) {
 	rows, err := l.find(ctx)
 	if err != nil {
 		return made, err
 	}
-	made.links = s.link(p.url, "first", "")
+	made.Links = s.link(p.url, "first", "")
 	items, count, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
 	if err != nil {
 		return made, err
 	}
-	made.items = items
+	made.Items = items
 	if count < len(rows) {
-		key, err := s.cursorKey.get(ctx)
+		key, err := s.gate.SigningKey(ctx)
 		if err != nil {
 			return made, err
 		}
 		at := l.cursorOf(rows[count-1])
-		at.Token = s.endOfPage(ctx)
+		at.Token = s.gate.EndOfPage(ctx)
 		cursor := httpjson.SealCursor(key, p.listID(), at)
-		made.links = s.link(p.url, "next", cursor) + ", " + made.links
+		made.Links = s.link(p.url, "next", cursor) + ", " + made.Links
 	}
 	return made, nil
 }
@@ -243,50 +236,4 @@ func (p *page) itemsID(path string, query url.Values) string {
 		query[name] = slices.Compact(slices.Sorted(slices.Values(values)))
 	}
 	return fmt.Sprintf("%d %s?%s", p.account, path, query.Encode())
-}
-
-// readOnce is a value that is the same in all processes. It is read from the database
-// once.
-type readOnce[T any] struct {
-	read  func(context.Context) (T, error)
-	known atomic.Pointer[T]
-}
-
-func (k *readOnce[T]) get(ctx context.Context) (T, error) {
-	if value := k.known.Load(); value != nil {
-		return *value, nil
-	}
-	value, err := k.read(ctx)
-	if err == nil {
-		k.known.Store(&value)
-	}
-	return value, err
-}
-
-// sharedReads are the limits of coalesced reads of single pets, and of the same page.
-// docs/performance.md has the effect of coalescing.
-//
-// One is under way at a time. With a second one fewer reads share each, and the
-// reads of 16 connections were a tenth slower. A statement that hangs, for example
-// because its backend is frozen, does not stop the reads after it: up to two more
-// may run beside it, for all pages together. A pool has 12 connections by default, so
-// a locked table leaves most of them to other requests.
-var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
-
-// newPageReader shares the reading of a page among requests for the same page of the
-// same list. The key must name everything on which the page depends.
-func newPageReader() *sharedRead[string, func(context.Context) (encodedPage, error), encodedPage] {
-	return shareReads(sharedReads, withEnd, firstForAll[encodedPage])
-}
-
-// newCounter shares exact counts of the same items. A count may take longer than
-// 250 ms because it reads many rows, so no second one starts meanwhile.
-func newCounter() *sharedRead[string, func(context.Context) (int64, error), int64] {
-	return shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
-}
-
-// firstForAll calls the first of some functions that all do the same.
-func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {
-	out, err := functions[0](ctx)
-	return slices.Repeat([]Out{out}, len(functions)), err
 }

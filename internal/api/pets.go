@@ -15,6 +15,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/casefold"
 	"petstore/internal/event"
+	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
 	"petstore/internal/stock"
@@ -70,7 +71,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), struct{}{}, ownPet{caller(c).AccountID, id})
+	row, err := s.pets.Do(c.Request.Context(), struct{}{}, ownPet{gate.Caller(c).AccountID, id})
 	switch {
 	case err != nil:
 		return err
@@ -161,7 +162,7 @@ func (s *Server) listPets(c *gin.Context) error {
 	params := readParams(c)
 	prefix := params.Prefix("name", maxNameLength)
 	filter := petFilter{
-		account:    caller(c).AccountID,
+		account:    gate.Caller(c).AccountID,
 		ids:        params.IDs("id"),
 		categoryID: params.ID("categoryId"),
 		statuses:   params.Enums("status", petStatuses...),

@@ -5,16 +5,12 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
-const (
-	sandboxesPath = "/sandboxes"
-	faultsPath    = sandboxesPath + "/{sandboxId}/faults"
-
-	// currentSandbox is the id that names the sandbox of the API key.
-	currentSandbox = "current"
-)
+// currentSandbox is the id that names the sandbox of the API key.
+const currentSandbox = "current"
 
 // readSandboxID reads the parameter sandboxId of the path.
 func readSandboxID(c *gin.Context, params *httpjson.Params) string {
@@ -30,7 +26,7 @@ func readSandboxID(c *gin.Context, params *httpjson.Params) string {
 // error is [errSandboxNotFound], or [errNotASandbox] if the id is current and the key
 // is not one of a sandbox.
 func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) {
-	caller := caller(c)
+	caller := gate.Caller(c)
 	wanted := db.SandboxGetParams{ParentID: caller.Payer()}
 	switch {
 	case id != currentSandbox:

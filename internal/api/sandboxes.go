@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/admission"
 	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
@@ -62,15 +62,15 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 // createSandbox creates a sandbox and its key.
 func (s *Server) createSandbox(c *gin.Context) error {
 	in := s.decode(c, secret, readOnly("id", "createdAt", "apiKey"))
-	params, err := s.newSandboxParams(in, caller(c))
+	params, err := s.newSandboxParams(in, gate.Caller(c))
 	if err != nil {
 		return err
 	}
 	if err := checkUntagged(c.Request); err != nil {
 		return err
 	}
-	made, err := transactIn(s, c, s.limits.loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
-		if caller(c).IsSandbox() {
+	made, err := transactIn(s, c, s.gate.Limits.Loads, func(ctx context.Context, queries *db.Queries) (account.Created, error) {
+		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
 		}
 		made, err := account.CreateSandbox(ctx, queries, params)
@@ -82,7 +82,7 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	recordSandboxEvent(c, eventSandboxCreated, made.Sandbox.ID)
+	gate.Record(c, sandboxEvent(eventSandboxCreated, made.Sandbox.ID))
 	sandbox := sandboxFrom(db.SandboxListRow(made.Sandbox))
 	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, newAPIKeyFrom(made.Key, made.Secret)})
 }
@@ -131,14 +131,14 @@ func (s *Server) getSandbox(c *gin.Context) error {
 // resetSandbox returns a sandbox to its sample data. It reads no body, and is safe to
 // repeat without an Idempotency-Key.
 func (s *Server) resetSandbox(c *gin.Context) error {
-	return s.changeSandbox(c, s.limits.loads, eventSandboxReset, account.Reset)
+	return s.changeSandbox(c, s.gate.Limits.Loads, eventSandboxReset, account.Reset)
 }
 
 // deleteSandbox deletes a sandbox. This process forgets its keys before it responds, and
 // the others within a second.
 func (s *Server) deleteSandbox(c *gin.Context) error {
 	var accountID int64
-	err := s.changeSandbox(c, s.limits.locks, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
+	err := s.changeSandbox(c, s.gate.Limits.Locks, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
 		accountID = id
 		deleted, err := account.Delete(ctx, queries, id)
 		if err == nil && !deleted {
@@ -168,7 +168,7 @@ func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], even
 	if err != nil {
 		return err
 	}
-	payer := caller(c).Payer()
+	payer := gate.Caller(c).Payer()
 	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], even
 	_, err = transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		return struct{}{}, change(ctx, db.New(tx), row.ID)
 	})
-	s.faults.forget(row.ID) // a reset starts their counts again
+	s.faults.Forget(row.ID) // a reset starts their counts again
 	switch {
 	case errors.Is(err, account.ErrClosed):
 		return errSandboxNotFound // deleted concurrently
@@ -184,30 +184,7 @@ func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], even
 		return err
 	}
 	s.announceEvents(row.ID)
-	recordSandboxEvent(c, event, row.ID)
+	gate.Record(c, sandboxEvent(event, row.ID))
 	c.Status(http.StatusNoContent)
 	return nil
-}
-
-const sweepAccountsInterval = time.Minute
-
-// SweepAccounts deletes the data of deleted accounts and of expired sandboxes, every
-// minute, until the context ends.
-func (s *Server) SweepAccounts(ctx context.Context) {
-	for ticker := time.NewTicker(sweepAccountsInterval); ; {
-		s.sweepAccounts(ctx)
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// sweepAccounts logs errors as sweep does.
-func (s *Server) sweepAccounts(ctx context.Context) {
-	if err := account.Sweep(ctx, s.db); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "could not delete the data of deleted accounts and expired sandboxes", slog.Any("error", err))
-	}
 }

@@ -409,12 +409,12 @@ func TestDeleteSandbox(t *testing.T) {
 		return all
 	}
 	before := rows()
-	p.server.SweepAccountsOnce(t.Context())
+	p.sweepAccounts()
 	if after := rows(); after != before {
 		t.Errorf("%d of %d rows are left within the minute in which requests may be in progress", after, before)
 	}
 	p.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1", accountOf(one))
-	p.server.SweepAccountsOnce(t.Context())
+	p.sweepAccounts()
 	if left := rows(); left > 0 {
 		t.Errorf("%d of %d rows are left after the sweep", left, before)
 	}
@@ -423,6 +423,14 @@ func TestDeleteSandbox(t *testing.T) {
 	}
 	if !bytes.Equal(keptBefore, p.as(kept.Key.Secret).dump()) || !bytes.Equal(parentBefore, p.dump()) {
 		t.Error("the sweep changed another account")
+	}
+}
+
+// sweepAccounts deletes the data of ended accounts.
+func (p *petstore) sweepAccounts() {
+	p.t.Helper()
+	if err := stores.Sweep(p.t.Context(), p.pool); err != nil {
+		p.t.Error(err)
 	}
 }
 
@@ -439,7 +447,7 @@ func TestSandboxExpires(t *testing.T) {
 	p.verifier.Forget()
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
-	p.server.SweepAccountsOnce(t.Context())
+	p.sweepAccounts()
 	if got := p.count("accounts"); got != 1 {
 		t.Errorf("%d accounts, want 1", got)
 	}
@@ -663,7 +671,7 @@ func TestDeletionWhileRequestsRun(t *testing.T) {
 	var clients, sweep sync.WaitGroup
 	sweep.Go(func() {
 		for ctx.Err() == nil {
-			p.server.SweepAccountsOnce(t.Context())
+			p.sweepAccounts()
 		}
 	})
 	var succeeded atomic.Int64

@@ -6,40 +6,34 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/gin-gonic/gin"
 	"github.com/goccy/go-yaml"
 
+	"petstore/internal/docs"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
 
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// spec is openapi.yaml in both formats that the server returns, and its operations by method
-// and path.
-type spec struct {
-	yaml, json []byte
-	operations map[string]specOperation
-}
-
 // Spec returns openapi.yaml, as YAML and as JSON. If baseURL is not empty, it
 // replaces the URL of the server in the spec.
 func Spec(baseURL string) (yaml, json []byte, err error) {
 	d, err := specFor(baseURL)
-	return d.yaml, d.json, err
+	return d.YAML, d.JSON, err
 }
 
 // parsedSpec returns openapi.yaml, once for all servers of a process. Converting it takes 0.1 s.
-var parsedSpec = sync.OnceValues(func() (spec, error) {
+var parsedSpec = sync.OnceValues(func() (gate.Spec, error) {
 	json, err := yaml.YAMLToJSON(openapiYAML)
 	if err != nil {
-		return spec{}, fmt.Errorf("api: openapi.yaml: %w", err)
+		return gate.Spec{}, fmt.Errorf("api: openapi.yaml: %w", err)
 	}
-	operations, err := specOperations(json)
-	return spec{openapiYAML, json, operations}, err
+	operations, err := gate.Operations(json)
+	return gate.Spec{YAML: openapiYAML, JSON: json, Operations: operations}, err
 })
 
-func specFor(baseURL string) (spec, error) {
+func specFor(baseURL string) (gate.Spec, error) {
 	d, err := parsedSpec()
 	if err != nil || baseURL == "" {
 		return d, err
@@ -52,8 +46,8 @@ func specFor(baseURL string) (spec, error) {
 		text           *[]byte
 		server, become string
 	}{
-		{&d.yaml, "\n  - url: /\n", "\n  - url: " + string(url) + "\n"},
-		{&d.json, `"servers": [{"url": "/"`, `"servers": [{"url": ` + string(url)},
+		{&d.YAML, "\n  - url: /\n", "\n  - url: " + string(url) + "\n"},
+		{&d.JSON, `"servers": [{"url": "/"`, `"servers": [{"url": ` + string(url)},
 	} {
 		if bytes.Count(*form.text, []byte(form.server)) != 1 {
 			return d, fmt.Errorf("api: openapi.yaml must have exactly one %q", form.server)
@@ -63,10 +57,6 @@ func specFor(baseURL string) (spec, error) {
 	return d, nil
 }
 
-func (s *Server) getOpenAPIJSON(c *gin.Context) error {
-	return s.openAPIJSON.write(c)
-}
-
-func (s *Server) getOpenAPIYAML(c *gin.Context) error {
-	return s.openAPIYAML.write(c)
-}
+// docsFiles returns the reference page and its files by path. All servers of a
+// process share them.
+var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, errorReference) })

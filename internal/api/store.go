@@ -10,6 +10,7 @@ import (
 	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/admission"
+	"petstore/internal/gate"
 	"petstore/internal/postgres"
 )
 
@@ -27,12 +28,12 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 // transactTagged is transact for a resource with an entity tag. The action checks the
 // precondition.
 func transactTagged[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (Result, error) {
-	return transactIn(s, c, s.limits.locks, action)
+	return transactIn(s, c, s.gate.Limits.Locks, action)
 }
 
 // transactIn runs a change in a transaction that counts in a pool.
 func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64], action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
-	ctx, identity := c.Request.Context(), caller(c)
+	ctx, identity := c.Request.Context(), gate.Caller(c)
 	if err := pool.Take(ctx, identity.Payer(), 1); err != nil {
 		return result, err
 	}
@@ -53,7 +54,7 @@ func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int6
 func transactAt[Result any](s *Server, c *gin.Context, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
 	result, position, err := postgres.TransactAt(c.Request.Context(), s.db, action)
 	if err == nil {
-		s.reportPosition(c, position)
+		s.gate.ReportPosition(c, position)
 	}
 	return result, err
 }
@@ -62,7 +63,7 @@ func transactAt[Result any](s *Server, c *gin.Context, action func(context.Conte
 func storeError(err error) error {
 	switch {
 	case errors.Is(err, account.ErrClosed): // its keys are revoked or expired
-		return errInvalidAPIKey
+		return gate.ErrInvalidAPIKey
 	case errors.Is(err, account.ErrFull):
 		return errSandboxFull
 	default:

@@ -315,8 +315,7 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 func TestCleanEndOfStream(t *testing.T) {
 	t.Parallel()
 	const pause = 200 * time.Millisecond
-	p := start(t)
-	p.server.PauseStreams(pause)
+	p := start(t).with(func(o *api.Options) { o.StreamPause = pause })
 	_, next := p.feed("/events")
 	stream := p.stream(next)
 	wantLine(t, stream, "retry: 1000")

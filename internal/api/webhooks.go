@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -15,28 +14,12 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
+	"petstore/internal/gate"
 	"petstore/internal/httpjson"
-	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
 
-const (
-	webhooksPath   = "/webhooks"
-	deliveriesPath = webhooksPath + "/{webhookId}/deliveries"
-
-	maxWebhooks                 = 20  // of an account
-	maxWebhookDescriptionLength = 500 // openapi.yaml has the same
-)
-
-// anyType in the types of a webhook means all types.
-const anyType = "*"
-
-// The statuses of a webhook, and why one that a request has disabled is disabled.
-const (
-	webhookEnabled  = "enabled"
-	webhookDisabled = "disabled"
-	disabledByHand  = "manual"
-)
+const maxWebhookDescriptionLength = 500 // openapi.yaml has the same
 
 // apiWebhook is the Webhook schema of the spec.
 type apiWebhook struct {
@@ -108,18 +91,35 @@ func (s *Server) readWebhook(c *gin.Context) (db.WebhookGetRow, error) {
 	if !webhook.IsID(id) {
 		return db.WebhookGetRow{}, errWebhookNotFound
 	}
-	row, err := s.reads.WebhookGet(c.Request.Context(), db.WebhookGetParams{AccountID: caller(c).AccountID, ID: id})
+	row, err := s.reads.WebhookGet(c.Request.Context(), db.WebhookGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	return row, orNotFound(err, errWebhookNotFound)
 }
 
 // lockWebhook returns the webhook in the path, and locks it until the transaction ends.
 func lockWebhook(ctx context.Context, c *gin.Context, queries *db.Queries) (db.WebhookGetLockedRow, error) {
-	id := c.Param("webhookId")
-	if !webhook.IsID(id) {
-		return db.WebhookGetLockedRow{}, errWebhookNotFound
+	row, err := webhook.Lock(ctx, queries, endpointOf(c))
+	return row, webhookError(err)
+}
+
+// endpointOf returns the webhook in the path.
+func endpointOf(c *gin.Context) webhook.Endpoint {
+	return webhook.Endpoint{AccountID: gate.Caller(c).AccountID, ID: c.Param("webhookId")}
+}
+
+// webhookError returns the error of the API for an error of [webhook].
+func webhookError(err error) error {
+	switch {
+	case errors.Is(err, webhook.ErrNotFound):
+		return errWebhookNotFound
+	case errors.Is(err, webhook.ErrTooMany):
+		return errTooManyWebhooks
+	case errors.Is(err, webhook.ErrTooManyDeliveries):
+		return errTooManyDeliveries
+	case errors.Is(err, webhook.ErrNoAccount):
+		return gate.ErrInvalidAPIKey
+	default:
+		return feedError(err)
 	}
-	row, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: caller(c).AccountID, ID: id})
-	return row, orNotFound(err, errWebhookNotFound)
 }
 
 // createWebhook creates a webhook with a secret. It receives the events from then on.
@@ -130,52 +130,30 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	account, made := caller(c).AccountID, standardwebhooks.NewSecret()
-	id, err := webhook.NewID()
-	if err != nil {
-		return err
-	}
-	row, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (db.WebhookCreateRow, error) {
-		if err := queries.WebhooksLock(ctx, account); err != nil {
-			return db.WebhookCreateRow{}, err
-		}
-		switch count, err := queries.WebhookCount(ctx, account); {
-		case err != nil:
-			return db.WebhookCreateRow{}, err
-		case count >= maxWebhooks:
-			return db.WebhookCreateRow{}, errTooManyWebhooks
-		}
-		row, err := queries.WebhookCreate(ctx, db.WebhookCreateParams{
-			AccountID: account, ID: id, URL: *fields.url, Types: fields.types, Description: description,
-			Secret: s.vault.Seal(webhook.Endpoint{AccountID: account, ID: id}, made),
-		})
-		return row, orNotFound(err, errInvalidAPIKey) // the account is gone
+	fields.Description = description
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
+		row, secret, err := s.vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
 	})
 	if err != nil {
 		return err
 	}
-	recordWebhookEvent(c, eventWebhookCreated, id)
-	return writeSecret(c, webhooksPath+"/"+id, webhookWithSecret{webhookFrom(db.WebhookListRow(row)), made.Reveal()})
-}
-
-// webhookFields are fields of a webhook in a body.
-type webhookFields struct {
-	url   *string
-	types []string
+	gate.Record(c, webhookEvent(eventWebhookCreated, made.ID))
+	return writeSecret(c, webhooksPath+"/"+made.ID, made)
 }
 
 // readWebhookFields reads the fields that a new webhook and a change have alike, after the
 // others. The error is a violation or [errURLNotAllowed].
-func (s *Server) readWebhookFields(in *input) (fields webhookFields, err error) {
-	fields.url = in.Text("url", 1, egress.MaxURLLength)
-	fields.types = in.Enums("types", append([]string{anyType}, eventTypes...)...)
-	if len(fields.types) > 1 && slices.Contains(fields.types, anyType) {
+func (s *Server) readWebhookFields(in *input) (fields webhook.Fields, err error) {
+	fields.URL = in.Text("url", 1, egress.MaxURLLength)
+	fields.Types = in.Enums("types", append([]string{webhook.AnyType}, eventTypes...)...)
+	if len(fields.Types) > 1 && slices.Contains(fields.Types, webhook.AnyType) {
 		in.Reject("types", "not_allowed", "must have `*` alone, or types without it.")
 	}
-	if fields.url == nil {
+	if fields.URL == nil {
 		return fields, in.Err()
 	}
-	return fields, s.checkWebhookURL(in, *fields.url)
+	return fields, s.checkWebhookURL(in, *fields.URL)
 }
 
 // checkWebhookURL returns what is wrong with a body whose other fields are read. It is
@@ -202,12 +180,13 @@ func (s *Server) checkWebhookURL(in *input, url string) error {
 // on.
 func (s *Server) updateWebhook(c *gin.Context) error {
 	in := s.decode(c, readOnly("id", "disabledReason", "createdAt", "secret"))
-	status := in.Enum("status", webhookEnabled, webhookDisabled)
+	status := in.Enum("status", webhook.Enabled, webhook.Disabled)
 	description, cleared := in.NullableText("description", maxWebhookDescriptionLength)
 	fields, err := s.readWebhookFields(in)
 	if err != nil {
 		return err
 	}
+	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
 	made, err := transactTagged(s, c, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
 		current, err := lockWebhook(ctx, c, queries)
@@ -217,11 +196,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 		if err := checkTag(c.Request, ofLocked(current)); err != nil {
 			return apiWebhook{}, err
 		}
-		params := updateOfWebhook(caller(c).AccountID, current, fields, status)
-		if description != nil || cleared {
-			params.Description = description
-		}
-		row, err := queries.WebhookUpdate(ctx, params)
+		row, err := webhook.Update(ctx, queries, gate.Caller(c).AccountID, current, fields)
 		made := webhookFrom(db.WebhookListRow(row))
 		changed = made.URL != current.URL || made.Status != current.Status
 		return made, err
@@ -230,37 +205,15 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 		return err
 	}
 	if changed {
-		recordWebhookEvent(c, eventWebhookUpdated, made.ID)
+		gate.Record(c, webhookEvent(eventWebhookUpdated, made.ID))
 	}
-	s.deliver(caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
+	s.deliver(gate.Caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
 	body, err := httpjson.Encode(made)
 	if err != nil {
 		return err
 	}
 	httpjson.SendTagged(c.Writer, http.StatusOK, body)
 	return nil
-}
-
-// updateOfWebhook returns all values of a webhook after a change, with its old description.
-func updateOfWebhook(account int64, current db.WebhookGetLockedRow, fields webhookFields, status *string) db.WebhookUpdateParams {
-	params := db.WebhookUpdateParams{
-		AccountID: account, ID: current.ID, URL: current.URL, Types: current.Types, Description: current.Description,
-		Status: current.Status, DisabledReason: current.DisabledReason,
-	}
-	if fields.url != nil {
-		params.URL = *fields.url
-	}
-	if fields.types != nil {
-		params.Types = fields.types
-	}
-	switch {
-	case status == nil || *status == current.Status:
-	case *status == webhookEnabled:
-		params.Status, params.DisabledReason = webhookEnabled, nil
-	default:
-		params.Status, params.DisabledReason = webhookDisabled, new(disabledByHand)
-	}
-	return params
 }
 
 // deleteWebhook deletes a webhook. The sweep deletes its deliveries later.
@@ -276,12 +229,12 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 		if err := checkTag(c.Request, ofLocked(current)); err != nil {
 			return "", err
 		}
-		return current.ID, queries.WebhookDelete(ctx, db.WebhookDeleteParams{AccountID: caller(c).AccountID, ID: current.ID})
+		return current.ID, queries.WebhookDelete(ctx, db.WebhookDeleteParams{AccountID: gate.Caller(c).AccountID, ID: current.ID})
 	})
 	if err != nil {
 		return err
 	}
-	recordWebhookEvent(c, eventWebhookDeleted, id)
+	gate.Record(c, webhookEvent(eventWebhookDeleted, id))
 	c.Status(http.StatusNoContent)
 	return nil
 }
@@ -293,25 +246,19 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	grace := int64(0)
+	var grace time.Duration
 	if seconds != nil {
-		grace = *seconds
+		grace = time.Duration(*seconds) * time.Second
 	}
-	account, id, made := caller(c).AccountID, c.Param("webhookId"), standardwebhooks.NewSecret()
-	row, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (db.WebhookRotateRow, error) {
-		if !webhook.IsID(id) {
-			return db.WebhookRotateRow{}, errWebhookNotFound
-		}
-		row, err := queries.WebhookRotate(ctx, db.WebhookRotateParams{
-			AccountID: account, ID: id, GraceSeconds: grace, Secret: s.vault.Seal(webhook.Endpoint{AccountID: account, ID: id}, made),
-		})
-		return row, orNotFound(err, errWebhookNotFound)
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
+		row, secret, err := s.vault.Rotate(ctx, queries, endpointOf(c), grace)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
 	})
 	if err != nil {
 		return err
 	}
-	recordWebhookEvent(c, eventWebhookRotated, id)
-	return writeSecret(c, webhooksPath+"/"+id, webhookWithSecret{webhookFrom(db.WebhookListRow(row)), made.Reveal()})
+	gate.Record(c, webhookEvent(eventWebhookRotated, made.ID))
+	return writeSecret(c, webhooksPath+"/"+made.ID, made)
 }
 
 // testWebhook sends a webhook.test event to one webhook. The event is in no feed.
@@ -328,18 +275,18 @@ func (s *Server) testWebhook(c *gin.Context) error {
 		return err
 	}
 	body, err := httpjson.Encode(apiEvent{
-		ID: eventID, Source: sourceOf(caller(c)), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
+		ID: eventID, Source: sourceOf(gate.Caller(c)), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
 		Subject: webhooksPath + "/" + c.Param("webhookId"), Data: jsontext.Value("{}"),
 	})
 	if err != nil {
 		return err
 	}
-	return s.accept(c, s.limits.locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
-		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: caller(c).AccountID, ID: at.ID}); err != nil {
+	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
 		}
 		row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: string(body),
+			AccountID: gate.Caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: string(body),
 		})
 		return deliveryFrom(db.WebhookDeliveryListRow(row)), err
 	})
@@ -357,7 +304,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		switch {
 		case err != nil:
 			return nil, err
-		case at.Status != webhookEnabled:
+		case at.Status != webhook.Enabled:
 			return nil, errWebhookDisabled
 		}
 		return change(ctx, queries, at)
@@ -366,7 +313,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		return err
 	}
 	id := c.Param("webhookId")
-	s.deliver(caller(c).AccountID, id)
+	s.deliver(gate.Caller(c).AccountID, id)
 	body, err := httpjson.Encode(result)
 	if err != nil {
 		return err
@@ -379,22 +326,4 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 	c.Header("Cache-Control", "private, no-cache")
 	httpjson.Send(c.Writer, http.StatusAccepted, httpjson.ContentType, body)
 	return nil
-}
-
-const sweepWebhooksInterval = 10 * time.Minute
-
-// SweepWebhooks deletes old deliveries and deleted webhooks, and seals secrets with a new key,
-// every ten minutes, until the context ends.
-func (s *Server) SweepWebhooks(ctx context.Context) {
-	for ticker := time.NewTicker(sweepWebhooksInterval); ; {
-		if err := webhook.Sweep(ctx, s.db, s.vault); err != nil && ctx.Err() == nil && !s.schemaIsBehind(ctx) {
-			s.log.LogAttrs(ctx, slog.LevelWarn, "could not look after all webhooks", slog.Any("error", err))
-		}
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return
-		case <-ticker.C:
-		}
-	}
 }

@@ -38,6 +38,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -74,10 +75,10 @@ func open(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := api.New(api.Options{
+	server, err := api.New(api.Options{Options: gate.Options{
 		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.DiscardHandler),
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,9 @@ type maintenance struct {
 	began   time.Time
 	err     error
 }
+
+// ErrNoPartition means that MaintainEvents created no partition that [DB.EventsFit] asks for.
+var ErrNoPartition = errors.New("maintain_events() created no partition of events; the log of PostgreSQL says why")
 
 // MaintainEvents creates the partitions of events for this week and the next four, and drops
 // those of events older than 30 days. The error comes from the database or the context. The

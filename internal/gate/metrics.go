@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"log/slog"
@@ -44,11 +44,11 @@ func logOf(log *slog.Logger, method, path string) *slog.Logger {
 }
 
 // observed returns where to record a request.
-func (s *Server) observed(c *gin.Context) observed {
-	if known, ok := s.observedRoutes[routeKey{c.Request.Method, c.FullPath()}]; ok {
+func (g *Gate) observed(c *gin.Context) observed {
+	if known, ok := g.observedRoutes[routeKey{c.Request.Method, c.FullPath()}]; ok {
 		return known
 	}
-	other := s.observedRoutes[routeKey{}]
+	other := g.observedRoutes[routeKey{}]
 	other.log = logOf(other.log, c.Request.Method, c.FullPath())
 	return other
 }
@@ -56,18 +56,18 @@ func (s *Server) observed(c *gin.Context) observed {
 // recordMetrics counts the response to a request. It counts neither injected errors nor
 // the time of injected delays, so that alerts ignore them. It does not count the time that
 // a request waits for events either.
-func (s *Server) recordMetrics(c *gin.Context, op observed, took time.Duration) {
-	if injected := injectionOf(c); injected != nil {
+func (g *Gate) recordMetrics(c *gin.Context, op observed, took time.Duration) {
+	state := requestOf(c)
+	if injected := state.injected; injected != nil {
 		if injected.replacesResponse() {
 			op.Leave()
 			return
 		}
 		took -= injected.delayed
 	}
-	waited, _ := c.Value(waitedKey).(time.Duration)
-	op.End(c.Writer.Status(), took-waited)
-	if limit, limited := c.Value(limitKey).(telemetry.Limit); limited {
-		s.metrics.RateLimited(limit)
+	op.End(c.Writer.Status(), took-state.waited)
+	if state.limitReached != "" {
+		g.metrics.RateLimited(state.limitReached)
 	}
 }
 

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package api
+package faults
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"petstore/db"
 	"petstore/internal/coalesce"
+	"petstore/internal/postgres"
 )
 
 // TestForgetFaults: a change of the rules of one sandbox does not make the process read
@@ -20,15 +20,15 @@ func TestForgetFaults(t *testing.T) {
 
 func testForgetFaults(t *testing.T) {
 	t.Helper()
-	f := newFaults(nil, nil, nil, nil)
+	f := New(&postgres.DB{})
 	reads := map[int64]int{}
 	var during func()
-	f.reads = coalesce.New(sharedReads, func(_ context.Context, account int64, calls []struct{}) ([][]db.FaultListRow, error) {
+	f.reads = coalesce.New(sharedReads, func(_ context.Context, account int64, calls []struct{}) ([][]Rule, error) {
 		reads[account]++
 		if during != nil {
 			during()
 		}
-		return make([][]db.FaultListRow, len(calls)), nil
+		return make([][]Rule, len(calls)), nil
 	})
 	const changed, other = 1, 2
 	wantReads := func(what string, want map[int64]int) {
@@ -43,8 +43,8 @@ func testForgetFaults(t *testing.T) {
 		}
 	}
 	wantReads("first", map[int64]int{changed: 1, other: 1})
-	f.forget(changed)
-	during = func() { f.forget(changed) }
+	f.Forget(changed)
+	during = func() { f.Forget(changed) }
 	wantReads("after a change", map[int64]int{changed: 2, other: 1})
 	during = nil
 	wantReads("after a change during the read", map[int64]int{changed: 3, other: 1})

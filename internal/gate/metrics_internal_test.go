@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"log/slog"
@@ -17,30 +17,31 @@ import (
 func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
 	metrics := telemetry.NewMetrics()
 	engine := gin.New()
-	s := &Server{metrics: metrics}
+	g := &Gate{metrics: metrics}
 	const runs = 100
 	engine.Use(func(c *gin.Context) {
+		c.Set(requestKey, &request{})
 		c.Status(http.StatusNotFound)
 		request := c.Request
 		if allocated := testing.AllocsPerRun(runs, func() {
-			op := s.observed(c)
+			op := g.observed(c)
 			op.Start()
 			var span *telemetry.Span
-			c.Request, span = s.tracer.Request(c.Request, op.Operation)
-			s.recordMetrics(c, op, time.Millisecond)
+			c.Request, span = g.tracer.Request(c.Request, op.Operation)
+			g.recordMetrics(c, op, time.Millisecond)
 			span.End(c.Writer.Status())
 		}); allocated != 0 {
 			t.Errorf("%s %s: counting a request allocates %v times", request.Method, request.URL, allocated)
 		}
 	})
 	engine.GET("/pets/:petId", func(*gin.Context) {})
-	s.observedRoutes = observe(engine, metrics, slog.New(slog.DiscardHandler))
+	g.observedRoutes = observe(engine, metrics, slog.New(slog.DiscardHandler))
 	for _, test := range []struct{ target, path, want string }{
 		{"/pets/1", "/pets/:petId", "/pets/{petId}"},
 		{"/nowhere", "", telemetry.UnmatchedRoute},
 	} {
 		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, test.target, nil))
-		if got := s.observedRoutes[routeKey{http.MethodGet, test.path}].Route; got != test.want {
+		if got := g.observedRoutes[routeKey{http.MethodGet, test.path}].Route; got != test.want {
 			t.Errorf("%s is counted as %s, want %s", test.target, got, test.want)
 		}
 	}

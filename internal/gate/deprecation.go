@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"errors"
@@ -25,8 +25,8 @@ type deprecation struct {
 	links, target, parameter, anyID string
 }
 
-// specOperation has the fields of an operation in the spec that the server uses.
-type specOperation struct {
+// SpecOperation has the fields of an operation in the spec that the server uses.
+type SpecOperation struct {
 	ID         string   `json:"operationId"`
 	Tags       []string `json:"tags"`
 	Deprecated bool     `json:"deprecated"`
@@ -35,21 +35,21 @@ type specOperation struct {
 	Successor  string   `json:"x-deprecated-successor"`
 }
 
-// specOperations returns the operations of the spec, a JSON document, by method and path.
-func specOperations(document []byte) (map[string]specOperation, error) {
+// Operations returns the operations of the spec, a JSON document, by method and path.
+func Operations(document []byte) (map[string]SpecOperation, error) {
 	var described struct {
 		Paths map[string]map[string]jsontext.Value `json:"paths"`
 	}
 	if err := json.Unmarshal(document, &described); err != nil {
 		return nil, fmt.Errorf("api: openapi.yaml: %w", err)
 	}
-	all := map[string]specOperation{}
+	all := map[string]SpecOperation{}
 	for path, item := range described.Paths {
 		for method, value := range item {
 			if value.Kind() != '{' {
 				continue // not an operation, but parameters or a summary
 			}
-			var operation specOperation
+			var operation SpecOperation
 			if err := json.Unmarshal(value, &operation); err != nil {
 				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
 			}
@@ -61,7 +61,7 @@ func specOperations(document []byte) (map[string]specOperation, error) {
 
 // deprecations returns the deprecated ones of the operations of the spec. Their links begin
 // with base.
-func deprecations(operations map[string]specOperation, base string) (map[string]*deprecation, error) {
+func deprecations(operations map[string]SpecOperation, base string) (map[string]*deprecation, error) {
 	all := map[string]*deprecation{}
 	for name, operation := range operations {
 		if !operation.Deprecated {
@@ -76,7 +76,7 @@ func deprecations(operations map[string]specOperation, base string) (map[string]
 	return all, nil
 }
 
-func newDeprecation(path string, operation specOperation, base string) (*deprecation, error) {
+func newDeprecation(path string, operation SpecOperation, base string) (*deprecation, error) {
 	since, err := time.Parse(time.DateOnly, operation.Since)
 	if err != nil {
 		return nil, fmt.Errorf("x-deprecated-since: %w", err)

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"fmt"
@@ -47,7 +47,7 @@ func TestRateLimitHeader(t *testing.T) {
 }
 
 // takeToken takes a token of a key and returns the headers of the response.
-func takeToken(l *limits) (http.Header, ratelimit.Bucket) {
+func takeToken(l *Limits) (http.Header, ratelimit.Bucket) {
 	identity, header := auth.Identity{KeyID: 1}, http.Header{}
 	bucket := l.keys.Take(1, 1)
 	l.writeRateHeaders(header, l.claims(identity), [len(policies)]ratelimit.Bucket{bucket})
@@ -64,7 +64,7 @@ func steady() func() time.Time {
 }
 
 // pass reserves, counts and releases one request.
-func pass(t testing.TB, l *limits, header http.Header) {
+func pass(t testing.TB, l *Limits, header http.Header) {
 	t.Helper()
 	if err := l.requests.Take(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 const (
@@ -27,7 +28,7 @@ type health struct {
 }
 
 // getLiveness responds with 200 while the process runs.
-func (s *Server) getLiveness(c *gin.Context) error {
+func (g *Gate) getLiveness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
 	return httpjson.Write(c.Writer, health{Status: "ok"})
 }
@@ -35,32 +36,32 @@ func (s *Server) getLiveness(c *gin.Context) error {
 // getReadiness responds with 200 if the database responds, the schema is current, events
 // has a partition for new rows and no shutdown has begun. /readyz needs no key, so all
 // probes share one check of the database a second.
-func (s *Server) getReadiness(c *gin.Context) error {
+func (g *Gate) getReadiness(c *gin.Context) error {
 	c.Header("Cache-Control", "no-store")
 	checks := map[string]string{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}
 	unready := func(check, state, message string) error {
 		checks[check] = state
-		p := errUnavailable.WithMessage(message)
+		p := ErrUnavailable.WithMessage(message)
 		p.Checks = checks
 		return p
 	}
 	var schema schemaState
 	var err error
-	if !s.shuttingDown.Load() {
-		schema, err = s.schema.check(c.Request.Context())
+	if !g.shuttingDown.Load() {
+		schema, err = g.schema.check(c.Request.Context())
 	}
 	switch {
-	case s.shuttingDown.Load():
+	case g.shuttingDown.Load():
 		return unready("shutdown", "in progress", "The server is shutting down. Use another one.")
 	case err != nil:
-		c.Set(causeKey, err)
+		requestOf(c).cause = err
 		checks["schema"], checks["partitions"] = "unknown", "unknown"
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
 	case !schema.current:
 		checks["partitions"] = "unknown"
 		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
 	case schema.missing != nil:
-		c.Set(causeKey, schema.missing)
+		requestOf(c).cause = schema.missing
 		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")
 	default:
 		return httpjson.Write(c.Writer, health{Status: "ok", Checks: checks})
@@ -75,20 +76,20 @@ type schemaState struct {
 
 // readSchema reads the state of the schema. It creates the partitions of events that are
 // missing.
-func (s *Server) readSchema(ctx context.Context) (state schemaState, err error) {
-	if state.current, err = s.db.SchemaIsCurrent(ctx); err != nil || !state.current {
+func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
+	if state.current, err = g.db.SchemaIsCurrent(ctx); err != nil || !state.current {
 		return state, err
 	}
-	fit, err := s.db.EventsFit(ctx, 0)
+	fit, err := g.db.EventsFit(ctx, 0)
 	if err != nil || fit {
 		return state, err
 	}
-	failed := s.db.MaintainEvents(ctx)
-	fit, err = s.db.EventsFit(ctx, 0)
+	failed := g.db.MaintainEvents(ctx)
+	fit, err = g.db.EventsFit(ctx, 0)
 	if fit || err != nil && failed == nil {
 		return state, err
 	}
-	state.missing = cmp.Or(failed, errNoPartition)
+	state.missing = cmp.Or(failed, postgres.ErrNoPartition)
 	return state, nil
 }
 

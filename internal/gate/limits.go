@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"context"
@@ -18,9 +18,13 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// limits stop a few clients from using all resources. The payer of a pool is an account
-// with its sandboxes.
-type limits struct {
+// Limits stop a few clients from using all resources. The payer of a pool is an account
+// with its sandboxes. Handlers take places of the exported pools.
+type Limits struct {
+	Counts *admission.Pool[int64] // exact counts and summaries
+	Locks  *admission.Pool[int64] // transactions that may wait for a lock
+	Loads  *admission.Pool[int64] // new sandboxes, resets and replays
+
 	requests  *admission.Pool[int64]
 	bodies    *admission.Pool[int64]
 	bodyBytes *admission.Pool[int64]
@@ -28,9 +32,6 @@ type limits struct {
 	delays    *admission.Pool[int64]
 	longPolls *admission.Pool[int64]
 	streams   *admission.Pool[int64]
-	counts    *admission.Pool[int64]
-	locks     *admission.Pool[int64]
-	loads     *admission.Pool[int64]
 
 	keys      *ratelimit.Limiter[int64]
 	accounts  *ratelimit.Limiter[int64] // by payer
@@ -43,9 +44,9 @@ type limits struct {
 
 // newLimits returns the limits of a server with this number of connections that may wait
 // for locks.
-func newLimits(options Options, lockWaits int) *limits {
+func newLimits(options Options, lockWaits int) *Limits {
 	ofSandboxes := ratelimit.Limit{PerMinute: halfOf(options.AccountLimit.PerMinute), Burst: halfOf(options.AccountLimit.Burst)}
-	l := &limits{
+	l := &Limits{
 		requests:  admission.New[int64](admission.Requests.Of(options.MaxInFlight)),
 		bodies:    admission.New[int64](admission.Bodies),
 		bodyBytes: admission.New[int64](admission.BodyBytes),
@@ -53,9 +54,9 @@ func newLimits(options Options, lockWaits int) *limits {
 		delays:    admission.New[int64](admission.Delays),
 		longPolls: admission.New[int64](admission.LongPolls),
 		streams:   admission.New[int64](admission.Streams),
-		counts:    admission.New[int64](admission.Counts),
-		locks:     admission.New[int64](admission.Locks.Of(lockWaits)),
-		loads:     admission.New[int64](admission.Loads),
+		Counts:    admission.New[int64](admission.Counts),
+		Locks:     admission.New[int64](admission.Locks.Of(lockWaits)),
+		Loads:     admission.New[int64](admission.Loads),
 		keys:      ratelimit.New[int64](options.KeyLimit, options.Now),
 		accounts:  ratelimit.New[int64](options.AccountLimit, options.Now),
 		sandboxes: ratelimit.New[int64](ofSandboxes, options.Now),
@@ -77,15 +78,10 @@ type reservation struct {
 	bodyBytes int64
 }
 
-// reservationOf returns the reservation of a request with an API key.
-func reservationOf(c *gin.Context) *reservation {
-	return c.MustGet(reservationKey).(*reservation) //nolint:forcetypeassert // only authorize sets it
-}
-
 // reservePlace counts a request among those in progress.
-func (s *Server) reservePlace(c *gin.Context) error {
-	r := reservationOf(c)
-	if err := s.limits.requests.Take(c.Request.Context(), r.payer, 1); err != nil {
+func (g *Gate) reservePlace(c *gin.Context) error {
+	r := &requestOf(c).reserved
+	if err := g.Limits.requests.Take(c.Request.Context(), r.payer, 1); err != nil {
 		return err
 	}
 	r.places++
@@ -94,7 +90,7 @@ func (s *Server) reservePlace(c *gin.Context) error {
 
 // reserveBody reserves memory for a body of up to size bytes. Call arrived after
 // reading the body.
-func (l *limits) reserveBody(ctx context.Context, r *reservation, size int64) (arrived func(), err error) {
+func (l *Limits) reserveBody(ctx context.Context, r *reservation, size int64) (arrived func(), err error) {
 	if err := l.bodies.Take(ctx, r.payer, 1); err != nil {
 		return nil, err
 	}
@@ -107,7 +103,7 @@ func (l *limits) reserveBody(ctx context.Context, r *reservation, size int64) (a
 }
 
 // release returns everything that a request has reserved. It may reserve again.
-func (l *limits) release(r *reservation) {
+func (l *Limits) release(r *reservation) {
 	l.requests.Give(r.payer, r.places)
 	l.bodyBytes.Give(r.payer, r.bodyBytes)
 	r.places, r.bodyBytes = 0, 0
@@ -120,15 +116,15 @@ type policy struct {
 	err    *httpjson.Error
 }
 
-// policies are the rate limits, in the order of [limits.claims].
+// policies are the rate limits, in the order of [Limits.claims].
 var policies = [...]policy{
-	{"key", telemetry.KeyLimit, errRateLimited},
+	{"key", telemetry.KeyLimit, ErrRateLimited},
 	{"account", telemetry.AccountLimit, errAccountRateLimited},
 	{"sandboxes", telemetry.SandboxesLimit, errSandboxesRateLimited},
 }
 
 // claims returns the buckets against which requests of a caller count.
-func (l *limits) claims(identity auth.Identity) (claims [len(policies)]ratelimit.Claim[int64]) {
+func (l *Limits) claims(identity auth.Identity) (claims [len(policies)]ratelimit.Claim[int64]) {
 	claims[0] = ratelimit.Claim[int64]{Limiter: l.keys, Key: identity.KeyID}
 	claims[1] = ratelimit.Claim[int64]{Limiter: l.accounts, Key: identity.Payer()}
 	if identity.IsSandbox() {
@@ -140,7 +136,7 @@ func (l *limits) claims(identity auth.Identity) (claims [len(policies)]ratelimit
 // countRequest counts a request against all limits of its caller, or against none, and sets
 // the rate limit headers. The error is of the limit that the request must wait longest
 // for, which countRequest returns too.
-func (l *limits) countRequest(header http.Header, identity auth.Identity, cost int) (telemetry.Limit, error) {
+func (l *Limits) countRequest(header http.Header, identity auth.Identity, cost int) (telemetry.Limit, error) {
 	var buckets [len(policies)]ratelimit.Bucket
 	claims := l.claims(identity)
 	ratelimit.TakeAll(buckets[:], cost, claims[:]...)
@@ -161,19 +157,19 @@ func (l *limits) countRequest(header http.Header, identity auth.Identity, cost i
 	return "", nil
 }
 
-// pay counts work that a request of a caller is about to cause, against all limits of its
+// Pay counts work that a request of a caller is about to cause, against all limits of its
 // caller or against none. It reports false if the caller must wait.
-func (l *limits) pay(identity auth.Identity, cost int) bool {
+func (l *Limits) Pay(identity auth.Identity, cost int) bool {
 	var buckets [len(policies)]ratelimit.Bucket
 	claims := l.claims(identity)
 	ratelimit.TakeAll(buckets[:], cost, claims[:]...)
 	return buckets[0].Taken && buckets[1].Taken && buckets[2].Taken
 }
 
-// charge counts work that a request of a caller has caused, beyond its cost. A bucket that
+// Charge counts work that a request of a caller has caused, beyond its cost. A bucket that
 // has too few tokens owes them. A sandbox makes its account owe nothing, and costs it no more
 // than the sandboxes had, so that a test key does not stop production.
-func (l *limits) charge(identity auth.Identity, cost int) {
+func (l *Limits) Charge(identity auth.Identity, cost int) {
 	l.keys.Charge(identity.KeyID, cost, true)
 	if identity.IsSandbox() {
 		cost = l.sandboxes.Charge(identity.Payer(), cost, true)
@@ -183,19 +179,19 @@ func (l *limits) charge(identity auth.Identity, cost int) {
 
 // countFailure counts a failed authentication. It returns the failure, or
 // [errTooManyFailures] if the address has exceeded its limit.
-func (l *limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
+func (l *Limits) countFailure(c *gin.Context, failure *httpjson.Error) error {
 	if l.failures == nil {
 		return failure
 	}
 	if bucket := l.failures.Take(clientNetwork(c), 1); !bucket.Taken {
-		c.Set(limitKey, telemetry.AddressLimit)
+		requestOf(c).limitReached = telemetry.AddressLimit
 		return errTooManyFailures.WithRetryAfter(bucket.Wait)
 	}
 	return failure
 }
 
 // overFailureLimit is an [auth.OverLimit].
-func (l *limits) overFailureLimit(c *gin.Context) (network netip.Addr, over bool) {
+func (l *Limits) overFailureLimit(c *gin.Context) (network netip.Addr, over bool) {
 	if l.failures == nil {
 		return netip.Addr{}, false
 	}
@@ -213,7 +209,7 @@ func clientNetwork(c *gin.Context) netip.Addr {
 // policyHeader returns the value of the header RateLimit-Policy
 // (draft-ietf-httpapi-ratelimit-headers-11) for the first policies, or "" if none of them
 // limits anything.
-func (l *limits) policyHeader(limits ...ratelimit.Limit) string {
+func (l *Limits) policyHeader(limits ...ratelimit.Limit) string {
 	var items []string
 	for i, limiter := range []*ratelimit.Limiter[int64]{l.keys, l.accounts, l.sandboxes}[:len(limits)] {
 		if limiter != nil {
@@ -225,7 +221,7 @@ func (l *limits) policyHeader(limits ...ratelimit.Limit) string {
 
 // writeRateHeaders sets the headers RateLimit-Policy and RateLimit, with the limits that
 // count the request.
-func (l *limits) writeRateHeaders(header http.Header, claims [len(policies)]ratelimit.Claim[int64], buckets [len(policies)]ratelimit.Bucket) {
+func (l *Limits) writeRateHeaders(header http.Header, claims [len(policies)]ratelimit.Claim[int64], buckets [len(policies)]ratelimit.Bucket) {
 	policy := l.policy
 	if claims[len(claims)-1].Limiter != nil {
 		policy = l.sandboxPolicy

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"petstore/internal/coalesce"
+	"petstore/internal/gate"
+	"petstore/internal/postgres"
+)
+
+// The choice whether a shared read must know the position after it.
+const (
+	withEnd    = true
+	withoutEnd = false
+)
+
+// sharedRead is a [coalesce.Coalescer] of reads. Only requests that read from the same
+// server share a run, and each checks what the run saw against its own position.
+type sharedRead[Key comparable, In, Out any] struct {
+	runs *coalesce.Coalescer[readKey[Key], In, sighted[Out]]
+}
+
+// readKey is the key of runs on one server.
+type readKey[Key comparable] struct {
+	target any // of a [postgres.Reader]
+	key    Key
+}
+
+// sighted is the output of a run, and what the run saw.
+type sighted[Out any] struct {
+	out  Out
+	seen postgres.Seen
+}
+
+// shareReads returns a sharedRead of a function, which [coalesce.New] describes.
+func shareReads[Key comparable, In, Out any](limits coalesce.Limits, ends bool, run func(context.Context, Key, []In) ([]Out, error)) *sharedRead[Key, In, Out] {
+	return &sharedRead[Key, In, Out]{coalesce.New(limits, func(ctx context.Context, key readKey[Key], ins []In) ([]sighted[Out], error) {
+		ctx, reader := postgres.ReaderOf(ctx).Shared(ctx, ends)
+		outs, err := run(ctx, key.key, ins)
+		all, seen := make([]sighted[Out], len(outs)), reader.Seen()
+		for i, out := range outs {
+			all[i] = sighted[Out]{out, seen}
+		}
+		return all, err
+	})}
+}
+
+// Do returns the output for in, as [coalesce.Coalescer.Do] does.
+func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out Out, err error) {
+	reader := postgres.ReaderOf(ctx)
+	shared, err := s.runs.Do(ctx, readKey[Key]{reader.Target(), key}, in)
+	if err == nil {
+		err = reader.Saw(shared.seen)
+	}
+	if err != nil {
+		return out, err
+	}
+	return shared.out, nil
+}
+
+// sharedReads are the limits of coalesced reads of single pets, and of the same page.
+// docs/performance.md has the effect of coalescing.
+//
+// One is under way at a time. With a second one fewer reads share each, and the
+// reads of 16 connections were a tenth slower. A statement that hangs, for example
+// because its backend is frozen, does not stop the reads after it: up to two more
+// may run beside it, for all pages together. A pool has 12 connections by default, so
+// a locked table leaves most of them to other requests.
+var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
+
+// newPageReader shares the reading of a page among requests for the same page of the
+// same list. The key must name everything on which the page depends.
+func newPageReader() *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page] {
+	return shareReads(sharedReads, withEnd, firstForAll[gate.Page])
+}
+
+// newCounter shares exact counts of the same items. A count may take longer than
+// 250 ms because it reads many rows, so no second one starts meanwhile.
+func newCounter() *sharedRead[string, func(context.Context) (int64, error), int64] {
+	return shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
+}
+
+// firstForAll calls the first of some functions that all do the same.
+func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {
+	out, err := functions[0](ctx)
+	return slices.Repeat([]Out{out}, len(functions)), err
+}

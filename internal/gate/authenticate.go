@@ -1,0 +1,74 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/auth"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+// authorize runs the checks that come before parameters, in the order of the API
+// reference ("Errors"): API key, rate limit, scope, Accept and Content-Type.
+func (g *Gate) authorize(c *gin.Context, r Route) error {
+	if r.Scope == 0 {
+		return nil
+	}
+	identity, err := g.authenticate(c)
+	if failure, ok := errors.AsType[*httpjson.Error](err); ok {
+		return g.Limits.countFailure(c, failure)
+	}
+	if err != nil {
+		return err
+	}
+	state := requestOf(c)
+	state.identity, state.reserved.payer = identity, identity.Payer()
+	if limit, err := g.Limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
+		state.limitReached = limit
+		return err
+	}
+	g.known(c.Request.Context()) // after the limit, so that a key without tokens protects no connections
+	switch {
+	case !identity.Scope.Includes(r.Scope):
+		return ErrInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.Scope))
+	case !httpjson.AcceptsJSON(c.Request.Header) && !(r.has(Streams) && PrefersStream(c.Request.Header)):
+		return httpjson.ErrNotAcceptable
+	case r.has(Body) && !httpjson.IsJSON(c.Request) && !(r.has(OptionalBody) && httpjson.HasNoBody(c.Request)):
+		return httpjson.ErrUnsupportedContentType
+	default:
+		return nil
+	}
+}
+
+// authenticate verifies the API key of the request (RFC 6750, section 2.1).
+func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
+	r := c.Request
+	fields := r.Header.Values("Authorization")
+	credentials, found := "", false
+	for _, field := range fields {
+		if scheme, rest, _ := strings.Cut(field, " "); strings.EqualFold(scheme, "Bearer") {
+			credentials, found = rest, true
+		}
+	}
+	switch {
+	case !found:
+		return auth.Identity{}, ErrMissingAPIKey
+	case len(fields) > 1: // ambiguous
+		return auth.Identity{}, ErrInvalidAPIKey
+	}
+	credentials = strings.Trim(credentials, " ")
+	var identity auth.Identity
+	err := postgres.RetryRead(r.Context(), func() (err error) {
+		identity, err = g.verifier.Verify(r.Context(), credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
+		return err
+	})
+	if errors.Is(err, auth.ErrInvalidKey) {
+		return auth.Identity{}, ErrInvalidAPIKey
+	}
+	return identity, err
+}

@@ -1,0 +1,62 @@
+package gate
+
+import (
+	"context"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+)
+
+// ReadBody returns the whole body of a request, and then counts the request among those in
+// progress. Call it after all other checks of the request.
+func (g *Gate) ReadBody(c *gin.Context) ([]byte, error) {
+	body, err := g.receiveBody(c)
+	if err != nil {
+		return nil, err
+	}
+	// The body may have taken seconds. Somebody may have revoked the key meanwhile.
+	if _, err := g.authenticate(c); err != nil {
+		return nil, err
+	}
+	return body, g.reservePlace(c)
+}
+
+// BodyIsOptional reports whether the request may omit its body.
+func BodyIsOptional(c *gin.Context) bool { return requestOf(c).route.has(OptionalBody) }
+
+// receiveBody returns the whole body of a request, which it reads once. An error closes
+// the connection, or net/http would wait for the rest of the body before it sends the
+// response.
+func (g *Gate) receiveBody(c *gin.Context) (_ []byte, err error) {
+	state := requestOf(c)
+	if state.bodyRead {
+		return state.body, nil
+	}
+	defer func() {
+		if err != nil {
+			c.Header("Connection", "close")
+		}
+	}()
+	size := c.Request.ContentLength
+	if size > g.maxBodyBytes {
+		return nil, httpjson.TooLarge(g.maxBodyBytes)
+	}
+	if size < 0 { // unknown
+		size = g.maxBodyBytes
+	}
+	arrived, err := g.Limits.reserveBody(c.Request.Context(), &state.reserved, size)
+	if err != nil {
+		return nil, err
+	}
+	defer arrived()
+	began := time.Now()
+	body, err := httpjson.ReadBody(c.Writer, c.Request, g.maxBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	state.body, state.bodyRead = body, true
+	extendDeadline(context.WithoutCancel(c.Request.Context()), c, time.Since(began))
+	return body, nil
+}

@@ -1,0 +1,38 @@
+package gate
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"sync"
+)
+
+// compressFrom is the minimum size in bytes of a compressed list or document.
+const compressFrom = 1 << 10
+
+// compressor compresses lists at the fastest level (decision 9). Writers are reused,
+// because a new one allocates 1.2 MB. There are few, because none is held while a client
+// reads.
+type compressor struct{ writers sync.Pool }
+
+func newCompressor() *compressor {
+	return &compressor{sync.Pool{New: func() any {
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // fails only for an unknown level
+		return writer
+	}}}
+}
+
+func (z *compressor) compress(text []byte) []byte {
+	writer := z.writers.Get().(*gzip.Writer) //nolint:forcetypeassert // the pool holds nothing else
+	defer z.writers.Put(writer)
+	return compressWith(writer, text)
+}
+
+// compressWith compresses in memory, where writing cannot fail.
+func compressWith(writer *gzip.Writer, text []byte) []byte {
+	var compressed bytes.Buffer
+	writer.Reset(&compressed)
+	_, _ = writer.Write(text)
+	_ = writer.Close()
+	return compressed.Bytes()
+}

@@ -1,0 +1,183 @@
+package gate
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const (
+	// consistencyHeader has the position of a write, for later reads.
+	consistencyHeader = "Petstore-Consistency"
+	// consistencyPreference is the preference that allows a replica. Its value is
+	// eventualConsistency or a token.
+	consistencyPreference = "consistency"
+	eventualConsistency   = "eventual"
+)
+
+// read runs the handler of a GET. It is the only place that chooses where a request reads.
+// By default, the statements of [postgres.Reads] run on the primary. With the preference they run on
+// a replica, if one includes the position of the client. The handler may run several times.
+func (g *Gate) read(c *gin.Context, r Route) error {
+	ctx := c.Request.Context()
+	value, preferred := "", false
+	if g.replicas != nil && r.Scope != 0 {
+		if value, preferred = httpjson.Preference(c.Request.Header, consistencyPreference); !preferred {
+			g.replicas.ServedByDefault()
+		}
+	}
+	if !preferred {
+		return postgres.RetryRead(ctx, func() error { return r.Handle(c) })
+	}
+	after, err := g.WantedPosition(ctx, value)
+	if err != nil {
+		return err
+	}
+	ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
+	err = g.replicas.Read(ctx, after, func(ctx context.Context) error {
+		c.Request = c.Request.WithContext(ctx)
+		return r.Handle(c)
+	})
+	if err != nil { // the handler has sent nothing
+		c.Writer.Header().Del("Preference-Applied")
+	}
+	return err
+}
+
+// ApplyPreference adds a preference to the header of a response (RFC 7240, section 3).
+func ApplyPreference(header http.Header, preference string) {
+	if applied := header.Get("Preference-Applied"); applied != "" {
+		preference = applied + ", " + preference
+	}
+	header.Set("Preference-Applied", preference)
+}
+
+// WantedPosition returns the position in the value of the preference; nil: any. The error
+// is [ErrInvalidConsistency] or comes from the database. The server does not ignore an
+// invalid token, because the client relies on it.
+func (g *Gate) WantedPosition(ctx context.Context, value string) (*postgres.Position, error) {
+	if value == eventualConsistency {
+		return nil, nil //nolint:nilnil // documented
+	}
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(value)
+	if err == nil && !strings.ContainsAny(value, "\r\n") { // the decoder skips them
+		position, ok, err := g.openPosition(ctx, string(sealed))
+		if ok || err != nil {
+			return &position, err
+		}
+	}
+	return nil, ErrInvalidConsistency.WithViolations([]httpjson.Violation{{
+		Header: "Prefer", Code: "invalid_format", Message: "`consistency` must be `eventual` or the value of `Petstore-Consistency` in a response from this API.",
+	}})
+}
+
+// write runs the handler of a write. If the response needs a token, it first gets the key,
+// so that a write that has committed does not fail.
+func (g *Gate) write(c *gin.Context, r Route) error {
+	if g.replicas != nil && r.Scope != 0 {
+		if _, err := g.positions.get(c.Request.Context()); err != nil {
+			return err
+		}
+	}
+	return r.Handle(c)
+}
+
+// ReportPosition sends the position after a write as a token. The token of an unknown
+// position makes later reads use the primary.
+func (g *Gate) ReportPosition(c *gin.Context, position postgres.Position) {
+	if sealed := g.sealPosition(c.Request.Context(), position); sealed != "" {
+		c.Header(consistencyHeader, base64.RawURLEncoding.EncodeToString([]byte(sealed)))
+	}
+}
+
+// EndOfPage returns the sealed position of a page, so that the next page is not read from
+// an earlier state. It is "" if the position is unknown.
+func (g *Gate) EndOfPage(ctx context.Context) string {
+	position := postgres.ReaderOf(ctx).End(ctx)
+	if position == (postgres.Position{}) {
+		return ""
+	}
+	return g.sealPosition(ctx, position)
+}
+
+// ContinueWalk makes a request read a state that includes the position of the page before.
+// If that is unknown, only the primary has such a state for sure.
+func (g *Gate) ContinueWalk(ctx context.Context, sealed string) error {
+	reader := postgres.ReaderOf(ctx)
+	if reader == nil {
+		return nil
+	}
+	position, _, err := g.openPosition(ctx, sealed)
+	if err != nil {
+		return err
+	}
+	return reader.Require(position)
+}
+
+// SigningKey returns the key that signs cursors and seals positions in all processes. The
+// error comes from the database.
+func (g *Gate) SigningKey(ctx context.Context) ([]byte, error) { return g.signingKey.get(ctx) }
+
+// positionLength is the number of bytes of a position: the timeline and the LSN.
+const positionLength = 4 + 8
+
+// readSealer returns what seals positions. It derives its key from that of cursors.
+func (g *Gate) readSealer(ctx context.Context) (*httpjson.Sealer, error) {
+	key, err := g.SigningKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return httpjson.NewSealer(key, "petstore consistency token")
+}
+
+// sealPosition seals a position. It returns "" if there are no replicas.
+func (g *Gate) sealPosition(ctx context.Context, position postgres.Position) string {
+	if g.replicas == nil {
+		return ""
+	}
+	sealer, err := g.positions.get(ctx)
+	if err != nil {
+		return ""
+	}
+	text := binary.BigEndian.AppendUint32(make([]byte, 0, positionLength), position.Timeline)
+	return string(sealer.Seal(binary.BigEndian.AppendUint64(text, position.LSN)))
+}
+
+// openPosition returns a sealed position. The error comes from the database.
+func (g *Gate) openPosition(ctx context.Context, sealed string) (position postgres.Position, ok bool, err error) {
+	sealer, err := g.positions.get(ctx)
+	if err != nil {
+		return position, false, err
+	}
+	text, ok := sealer.Open([]byte(sealed))
+	if !ok || len(text) != positionLength {
+		return position, false, nil
+	}
+	return postgres.Position{Timeline: binary.BigEndian.Uint32(text), LSN: binary.BigEndian.Uint64(text[4:])}, true, nil
+}
+
+// readOnce is a value that is the same in all processes. It is read from the database
+// once.
+type readOnce[T any] struct {
+	read  func(context.Context) (T, error)
+	known atomic.Pointer[T]
+}
+
+func (k *readOnce[T]) get(ctx context.Context) (T, error) {
+	if value := k.known.Load(); value != nil {
+		return *value, nil
+	}
+	value, err := k.read(ctx)
+	if err == nil {
+		k.known.Store(&value)
+	}
+	return value, err
+}

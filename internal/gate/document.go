@@ -1,0 +1,85 @@
+package gate
+
+import (
+	"compress/gzip"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/docs"
+	"petstore/internal/httpjson"
+)
+
+// document is a static text, plain and compressed. Each variant has its own strong
+// entity tag, because the bytes differ (RFC 9110, section 8.8.3).
+type document struct {
+	contentType string
+	plain       variant
+	zipped      func() variant // compresses at the first call, which takes 0.1 s for the spec
+}
+
+// variant is a text in one content coding, with its entity tag and headers.
+type variant struct {
+	text   []byte
+	etag   string
+	fields http.Header
+}
+
+// newDocument returns a document of at least [compressFrom] bytes.
+func newDocument(contentType string, text []byte) document {
+	hash := strings.Trim(httpjson.ETag(text), `"`)
+	newVariant := func(text []byte, etag string) variant {
+		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {varyOfCoded}}}
+	}
+	zipped := sync.OnceValue(func() variant {
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
+		return newVariant(compressWith(writer, text), `"`+hash+`-gzip"`)
+	})
+	return document{contentType, newVariant(text, `"`+hash+`"`), zipped}
+}
+
+// write sends the document, or 304 if the client already has it.
+func (d document) write(c *gin.Context) error {
+	chosen, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
+	if zip {
+		chosen = d.zipped()
+	}
+	return chosen.write(c, d.contentType, zip)
+}
+
+// write sends the text, or 304 if the client already has it. The error is
+// [httpjson.ErrPreconditionFailed].
+func (v variant) write(c *gin.Context, contentType string, zip bool) error {
+	unmodified, err := httpjson.CheckPreconditions(c.Request, v.etag)
+	if err != nil {
+		return err
+	}
+	header := c.Writer.Header()
+	maps.Copy(header, v.fields)
+	header.Set("ETag", v.etag)
+	if unmodified {
+		c.Status(http.StatusNotModified)
+		return nil
+	}
+	if zip {
+		header.Set("Content-Encoding", "gzip")
+	}
+	limitDrain(c, len(v.text))
+	httpjson.Send(c.Writer, http.StatusOK, contentType, v.text)
+	return nil
+}
+
+// writeFile sends a file of the docs, or 304 if the client already has it.
+func writeFile(c *gin.Context, file *docs.File) error {
+	form, zip := file.Plain, httpjson.PrefersGzip(c.Request.Header)
+	if zip {
+		form = file.Compressed
+	}
+	chosen := form()
+	c.Header("Vary", varyOfCoded)
+	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, file.ContentType, zip)
+}

@@ -1,0 +1,82 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/admission"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+)
+
+// The errors of the gate besides those of [httpjson] and [faults], by status.
+var (
+	ErrInvalidConsistency = &httpjson.Error{Status: 400, Code: "invalid_consistency", Message: "The preference consistency in the header Prefer is invalid. Correct the header as `errors` says."}
+
+	ErrMissingAPIKey     = &httpjson.Error{Status: 401, Code: "missing_api_key", Message: "The API key is missing. Send it as Authorization: Bearer <API_KEY>.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore"`}}
+	ErrInvalidAPIKey     = &httpjson.Error{Status: 401, Code: "invalid_api_key", Message: "The API key is malformed, unknown, revoked or expired. Send a working key.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`}}
+	ErrInsufficientScope = &httpjson.Error{Status: 403, Code: "insufficient_scope", Message: "The API key's scope does not include this operation. Use a key of a larger scope.", Header: [2]string{"WWW-Authenticate", `Bearer realm="petstore", error="insufficient_scope"`}}
+
+	ErrRouteNotFound    = &httpjson.Error{Status: 404, Code: "route_not_found", Message: "This path does not exist. Check its spelling."}
+	ErrMethodNotAllowed = &httpjson.Error{Status: 405, Code: "method_not_allowed", Message: "This path does not support this method. Use a method that the header Allow lists."}
+
+	ErrOperationSunset = &httpjson.Error{Status: 410, Code: "operation_sunset", Message: "This operation no longer exists. Use the successor that the header Link names."}
+
+	ErrRateLimited          = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "This API key has sent too many requests. Wait as long as Retry-After says."}
+	errAccountRateLimited   = ErrRateLimited.WithMessage("The API keys of your account have sent too many requests together. Wait as long as Retry-After says.")
+	errSandboxesRateLimited = ErrRateLimited.WithMessage("The sandboxes of your account have sent too many requests together. Wait as long as Retry-After says.")
+	errTooManyFailures      = &httpjson.Error{Status: 429, Code: "rate_limited", Message: "Too many requests from this address had no valid API key. Send a valid key, or wait as long as Retry-After says."}
+
+	ErrTooManyConcurrent = &httpjson.Error{Status: 429, Code: "too_many_concurrent_requests", Message: "Your account has too many requests in progress. Wait for their responses before you send more.", Header: [2]string{"Retry-After", "1"}}
+
+	ErrInternal    = &httpjson.Error{Status: 500, Code: "internal_error", Message: "The server failed. Quote the request id when you report it."}
+	ErrUnavailable = &httpjson.Error{Status: 503, Code: "unavailable", Message: "The service is unavailable at the moment. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}
+	errOverloaded  = ErrUnavailable.WithMessage("The service has too many requests at the moment. Retry after the time in Retry-After.")
+)
+
+// errorResponse returns the error response for any error of a handler. Any error
+// except an [httpjson.Error] comes from the database or is a bug, and its text is
+// not sent.
+func errorResponse(err error) *httpjson.Error {
+	response, ok := errors.AsType[*httpjson.Error](err)
+	refused, isRefused := errors.AsType[*admission.RefusedError](err)
+	switch {
+	case ok:
+		return response
+	case isRefused && errors.Is(err, admission.ErrShare):
+		return ErrTooManyConcurrent.WithRetryAfter(max(refused.RetryAfter, time.Second))
+	case isRefused:
+		return errOverloaded.WithRetryAfter(max(refused.RetryAfter, time.Second))
+	case postgres.Unavailable(err), errors.Is(err, context.Canceled):
+		return ErrUnavailable
+	default:
+		return ErrInternal
+	}
+}
+
+// writeError sends the error response for err. Nothing else writes an error. It keeps
+// the cause of a 5xx for the log line of the request.
+func (g *Gate) writeError(c *gin.Context, err error) {
+	response, state := errorResponse(err), requestOf(c)
+	if response == ErrInternal && postgres.FromServer(err) {
+		// A statement that the schema has not learned yet may succeed after the migration.
+		if schema, checkErr := g.schema.check(c.Request.Context()); checkErr == nil && !schema.current {
+			response = ErrUnavailable
+		}
+	}
+	if response.Status >= http.StatusInternalServerError && !errors.Is(err, response) {
+		state.cause = err
+	}
+	if response.Code == ErrTooManyConcurrent.Code {
+		state.limitReached = telemetry.ConcurrencyLimit
+	}
+	if !state.isKnown() {
+		limitDrain(c, 0)
+	}
+	response.Write(c.Writer, c.Writer.Header().Get("X-Request-Id"))
+}

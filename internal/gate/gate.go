@@ -1,0 +1,217 @@
+// Package gate is everything that happens before and after the handler of an operation:
+// authentication, limits, deadlines, faults, CORS, compression, the log line, metrics, and the
+// operations on the server itself (health and spec). It knows operations by their attributes
+// (see [Route]), and no resource.
+package gate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/db"
+	"petstore/internal/auth"
+	"petstore/internal/docs"
+	"petstore/internal/faults"
+	"petstore/internal/feed"
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+	"petstore/internal/ratelimit"
+	"petstore/internal/telemetry"
+)
+
+// Options are the dependencies and settings of a Gate.
+type Options struct {
+	DB       *postgres.DB
+	Verifier *auth.Verifier
+	Log      *slog.Logger
+	// Replicas serve the reads of clients that allow it; nil: none.
+	Replicas *postgres.Replicas
+	// Metrics count the requests; nil: new metrics that nobody reads.
+	Metrics *telemetry.Metrics
+	// Tracer creates a span for each request; nil: no spans.
+	Tracer *telemetry.Tracer
+
+	// BaseURL is the scheme and host at the start of absolute links. If it is empty,
+	// links are relative: behind a proxy, the server does not know the scheme that the
+	// client used.
+	BaseURL string
+	// MaxBodyBytes is the maximum size of the body of a request.
+	MaxBodyBytes int64
+	// RequestTimeout is the maximum time to handle a request, excluding the upload of
+	// its body.
+	RequestTimeout time.Duration
+	// StreamPause is the maximum time in which a client of a stream must read what the
+	// server has sent; zero: 5 seconds.
+	StreamPause time.Duration
+
+	// CORSOrigins are the origins whose pages may call the API, in the form of the
+	// Origin header; empty: all.
+	CORSOrigins []string
+	// EnforceSunset ends deprecated operations after the day of their sunset.
+	EnforceSunset bool
+
+	// KeyLimit limits the requests of each API key, AccountLimit those of each account
+	// together with its sandboxes, and FailureLimit the failed authentications from each
+	// address. Zero: no limit.
+	KeyLimit, AccountLimit, FailureLimit ratelimit.Limit
+	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
+	// header the server trusts.
+	TrustedProxies []string
+	// Known is called with the context of a request when its API key is verified; nil:
+	// nobody needs it.
+	Known func(context.Context)
+	// MaxInFlight is the maximum number of requests with an API key in progress. The
+	// server rejects more of them immediately. Zero: no limit.
+	MaxInFlight int
+
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// setDefaults sets the options that are nil.
+func (o *Options) setDefaults() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Known == nil {
+		o.Known = func(context.Context) {}
+	}
+	if o.StreamPause == 0 {
+		o.StreamPause = defaultStreamPause
+	}
+	if o.Metrics == nil {
+		o.Metrics = telemetry.NewMetrics()
+	}
+}
+
+// API is what is behind a Gate.
+type API struct {
+	Version string // info.version of the spec
+	Routes  []Route
+	Spec    Spec
+	Pages   map[string]*docs.File // of the reference, by path
+	Feed    *feed.Hub
+	Faults  *faults.Injector
+}
+
+// Spec is openapi.yaml in both formats that the server returns, and its operations by method
+// and path.
+type Spec struct {
+	YAML, JSON []byte
+	Operations map[string]SpecOperation
+}
+
+// Gate is the HTTP handler in front of an API. It is safe for concurrent use.
+type Gate struct {
+	db       *postgres.DB
+	queries  *db.Queries
+	replicas *postgres.Replicas // nil: none
+	verifier *auth.Verifier
+	log      *slog.Logger
+	feed     *feed.Hub
+	faults   *faults.Injector
+	known    func(context.Context) // see [Options.Known]
+	metrics  *telemetry.Metrics
+	tracer   *telemetry.Tracer
+	now      func() time.Time
+
+	// Limits are the shares and rates of clients.
+	Limits *Limits
+
+	openAPIJSON, openAPIYAML document
+
+	deprecated     map[string]*deprecation // by method and path
+	enforceSunset  bool
+	compressor     *compressor
+	signingKey     readOnce[[]byte]
+	positions      readOnce[*httpjson.Sealer] // seals the positions of writes and pages
+	base           string
+	maxBodyBytes   int64
+	requestTimeout time.Duration
+	streamPause    time.Duration
+	shuttingDown   atomic.Bool
+	shutDown       chan struct{} // closed when the server shuts down
+	schema         schemaChecks
+	engine         *gin.Engine
+	routes         []Route
+	pages          map[string]*docs.File
+	allowed        map[string]string // Allow headers by path
+	observedRoutes map[routeKey]observed
+
+	// Headers of every response, and more headers of responses to an origin. Requests share
+	// them: do not modify.
+	commonHeader http.Header
+	corsHeaders  func(origin string) http.Header
+}
+
+// New returns the Gate of an API. The error is an invalid address in TrustedProxies, or a
+// mistake in the spec.
+func New(options Options, api API) (*Gate, error) {
+	options.setDefaults()
+	g := &Gate{
+		db:             options.DB,
+		queries:        db.New(options.DB),
+		replicas:       options.Replicas,
+		verifier:       options.Verifier,
+		log:            options.Log,
+		feed:           api.Feed,
+		faults:         api.Faults,
+		known:          options.Known,
+		metrics:        options.Metrics,
+		tracer:         options.Tracer,
+		now:            options.Now,
+		Limits:         newLimits(options, options.DB.LockWaits()),
+		openAPIJSON:    newDocument(httpjson.ContentType, api.Spec.JSON),
+		openAPIYAML:    newDocument("application/yaml", api.Spec.YAML), // RFC 9512
+		enforceSunset:  options.EnforceSunset,
+		compressor:     newCompressor(),
+		base:           options.BaseURL,
+		maxBodyBytes:   options.MaxBodyBytes,
+		requestTimeout: options.RequestTimeout,
+		streamPause:    options.StreamPause,
+		shutDown:       make(chan struct{}),
+		pages:          api.Pages,
+		corsHeaders:    corsHeaders(options.CORSOrigins),
+		commonHeader:   http.Header{"Vary": {varyOfAll}},
+	}
+	g.commonHeader.Set("API-Version", api.Version)
+	g.commonHeader.Set("X-Content-Type-Options", "nosniff")
+	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
+	g.positions.read = g.readSealer
+	g.schema.query, g.schema.now = g.readSchema, g.now
+	g.routes = slices.Concat(api.Routes, g.ownRoutes())
+	g.allowed = allowedByPath(g.routes, g.pages)
+	var err error
+	if g.deprecated, err = deprecations(api.Spec.Operations, g.base); err != nil {
+		return nil, err
+	}
+	g.engine = g.newEngine()
+	if err := g.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
+		return nil, fmt.Errorf("gate: trusted proxies: %w", err)
+	}
+	g.observedRoutes = observe(g.engine, g.metrics, g.log)
+	return g, nil
+}
+
+// ServeHTTP handles one request.
+func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.engine.ServeHTTP(w, r) }
+
+// ShutDown makes /readyz fail from now on, so that load balancers send no new requests.
+// The server still handles requests, and closes the connection after each. Injected
+// delays and waits for events end.
+func (g *Gate) ShutDown() {
+	if g.shuttingDown.CompareAndSwap(false, true) {
+		close(g.shutDown)
+		g.feed.Close()
+	}
+}
+
+// Routes lists every operation, in the order of the spec.
+func (g *Gate) Routes() []Route { return g.routes }

@@ -1,0 +1,199 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/auth"
+	"petstore/internal/telemetry"
+)
+
+// request is what the gate knows about a request.
+type request struct {
+	identity auth.Identity // zero before the API key is verified
+	reserved reservation
+	// connection ends when the client disconnects. It has no deadline and reads from the
+	// primary.
+	connection   context.Context    //nolint:containedctx // of the request that it is about
+	cancel       context.CancelFunc // of the extended deadline; nil: not extended
+	route        Route
+	body         []byte // after it was read
+	bodyRead     bool
+	injected     *injection      // nil: no fault
+	waited       time.Duration   // for a change or for events
+	cause        error           // of a 5xx
+	change       Change          // for the log; zero: none
+	limitReached telemetry.Limit // that refused the request; "": none
+}
+
+const requestKey = "request"
+
+// requestOf returns what the gate knows about a request.
+func requestOf(c *gin.Context) *request {
+	return c.MustGet(requestKey).(*request) //nolint:forcetypeassert // only logRequest sets it
+}
+
+// isKnown reports whether the API key is verified.
+func (r *request) isKnown() bool { return r.identity.KeyID != 0 }
+
+// Caller returns the identity of the API key. The operation must require a key.
+func Caller(c *gin.Context) auth.Identity { return requestOf(c).identity }
+
+// Statuses in the log of a request without a response. nginx uses the same numbers.
+const (
+	// statusClosed means that a fault closed the connection before the operation.
+	statusClosed = 444
+	// statusClientGone means that the client disconnected before the response.
+	statusClientGone = 499
+)
+
+// Errors that end a request without a response.
+var (
+	errConnectionClosed = errors.New("gate: a fault closes the connection")
+	errClientGone       = errors.New("gate: the client has disconnected")
+)
+
+// handler runs the checks that all operations share, then the handler of the
+// operation, and writes the error of either.
+func (g *Gate) handler(r Route) gin.HandlerFunc {
+	deprecated := g.deprecated[r.Method+" "+r.Path]
+	return func(c *gin.Context) {
+		state, ctx := requestOf(c), c.Request.Context()
+		state.route, state.connection = r, ctx
+		if isWrite(c.Request.Method) {
+			ctx = context.WithoutCancel(ctx) // a write continues when its client disconnects
+		}
+		ctx, cancel := context.WithTimeout(ctx, g.requestTimeout)
+		defer cancel()
+		defer state.cancelExtended()
+		c.Request = c.Request.WithContext(ctx)
+
+		if !r.has(Body) {
+			limitUnreadBody(c)
+		}
+		err := g.sunset(c, deprecated)
+		if err == nil {
+			err = checkPath(c)
+		}
+		if err == nil {
+			err = g.authorize(c, r)
+		}
+		if err == nil && r.Scope != 0 { // operations without a key use no limited resource
+			defer g.Limits.release(&state.reserved)
+			err = g.injectFault(c)
+			ctx = c.Request.Context()       // with the deadline after a delay
+			if err == nil && !r.has(Body) { // otherwise after the body has arrived
+				err = g.reservePlace(c)
+			}
+		}
+		if err == nil {
+			err = g.run(c, r)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errConnectionClosed):
+			c.Status(statusClosed) // for the log
+		case errors.Is(err, errClientGone), errors.Is(ctx.Err(), context.Canceled):
+			c.Status(statusClientGone) // for the log
+		default:
+			limitUnreadBody(c)
+			g.writeError(c, err)
+		}
+	}
+}
+
+// run runs the handler of an operation.
+func (g *Gate) run(c *gin.Context, r Route) error {
+	if isWrite(c.Request.Method) {
+		return g.write(c, r)
+	}
+	return g.read(c, r) // it writes no response before it succeeds
+}
+
+// methodHasBody reports whether requests with this method have a body.
+func methodHasBody(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+}
+
+// isWrite reports whether requests with this method change something.
+func isWrite(method string) bool { return methodHasBody(method) || method == http.MethodDelete }
+
+// checkPath returns [ErrRouteNotFound] if the path is not text that Postgres can store. Such
+// a path has no resource, whatever the operation.
+func checkPath(c *gin.Context) error {
+	if path := c.Request.URL.Path; !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
+		return ErrRouteNotFound
+	}
+	return nil
+}
+
+// unreadBodyTime is the maximum time that net/http waits for the rest of an unread body
+// before it sends the response and can reuse the connection.
+const unreadBodyTime = time.Second
+
+// limitUnreadBody limits the time that net/http waits for the rest of a body before it
+// sends the response. Otherwise it would wait for its ReadTimeout, so that clients
+// without a key could occupy all connections. The next request sets another deadline.
+func limitUnreadBody(c *gin.Context) {
+	if c.Request.ContentLength != 0 && !requestOf(c).bodyRead {
+		// If this fails, so does the response.
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(unreadBodyTime))
+	}
+}
+
+// extendDeadline extends the deadline of a request by the time spent on reading the body, on
+// an injected delay or on a wait. The first depends on the client and has its own limit. It
+// restarts the write timeout of the HTTP server for the same reason. The context of the
+// request becomes a child of the parent.
+func extendDeadline(parent context.Context, c *gin.Context, took time.Duration) {
+	deadline, _ := c.Request.Context().Deadline()
+	ctx, cancel := context.WithDeadline(parent, deadline.Add(took))
+	state := requestOf(c)
+	state.cancelExtended()
+	state.cancel = cancel
+	c.Request = c.Request.WithContext(ctx)
+	if limit := writeTimeout(ctx); limit > 0 {
+		setWriteDeadline(c, limit)
+	}
+}
+
+// cancelExtended cancels the context of extendDeadline, if there is one.
+func (r *request) cancelExtended() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+}
+
+// writeTimeout returns the write timeout of the HTTP server, or 0 if it has none.
+func writeTimeout(ctx context.Context) time.Duration {
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
+		return server.WriteTimeout
+	}
+	return 0
+}
+
+// setWriteDeadline limits the time from now to send the response. The HTTP server
+// must have a WriteTimeout, so that it resets the deadline for the next request.
+func setWriteDeadline(c *gin.Context, limit time.Duration) {
+	// If this fails, so does the response.
+	_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(limit))
+}
+
+// sunset sets the headers of a deprecated operation. The error is
+// [ErrOperationSunset] after the sunset, if the server enforces it.
+func (g *Gate) sunset(c *gin.Context, d *deprecation) error {
+	if d == nil {
+		return nil
+	}
+	d.announce(c)
+	if g.enforceSunset && !g.now().Before(d.end) {
+		return ErrOperationSunset
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package gate
+
+import (
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/account"
+	"petstore/internal/telemetry"
+)
+
+// requestIDPattern matches the request ids that the server accepts from a client.
+var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// logRequest sets the request id and the headers of every response, and turns a panic
+// into a 500. It records the request in the metrics, the trace and one log line.
+func (g *Gate) logRequest(c *gin.Context) {
+	began, state := time.Now(), &request{}
+	c.Set(requestKey, state)
+	op := g.observed(c)
+	op.Start()
+	var span *telemetry.Span
+	c.Request, span = g.tracer.Request(c.Request, op.Operation)
+	id := c.GetHeader("X-Request-Id")
+	if !requestIDPattern.MatchString(id) {
+		id = rand.Text()
+	}
+	header := c.Writer.Header()
+	header.Set("X-Request-Id", id)
+	maps.Copy(header, g.commonHeader)
+	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
+	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
+	if g.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
+		header.Set("Connection", "close")
+	}
+
+	defer func() {
+		panicked := recover()
+		if panicked != nil && !c.Writer.Written() {
+			g.writeError(c, fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
+		}
+		took := time.Since(began)
+		g.recordMetrics(c, op, took)
+		injected := state.injected
+		if injected != nil {
+			span.Inject(injected.String(), injected.replacesResponse())
+		}
+		span.End(c.Writer.Status())
+		writeLogLine(c, op.log, requestLine{id, span.TraceID(), took})
+		switch {
+		case injected.closes():
+			panic(http.ErrAbortHandler) // close the connection without a response
+		case panicked != nil && c.Writer.Status() < http.StatusInternalServerError:
+			panic(http.ErrAbortHandler) // part of the response is sent: close the connection
+		}
+	}()
+	c.Next()
+}
+
+// requestLine has the attributes of a log line that the gin.Context does not have.
+type requestLine struct {
+	id, trace string // trace is that of our span, or empty
+	took      time.Duration
+}
+
+// writeLogLine writes the log line of a request. The log adds method and route.
+func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
+	level := slog.LevelInfo
+	const usual = 5 // slog allocates nothing for so many
+	attributes := make([]slog.Attr, 0, usual)
+	attributes = append(attributes,
+		slog.Int("status", c.Writer.Status()),
+		slog.Float64("duration_ms", float64(line.took.Microseconds())/1000),
+		slog.String("request_id", line.id))
+	if line.trace == "" {
+		line.trace = telemetry.TraceID(c.Request)
+	}
+	if line.trace != "" {
+		attributes = append(attributes, slog.String("trace_id", line.trace))
+	}
+	state := requestOf(c)
+	if state.isKnown() {
+		attributes = append(attributes, slog.String("key", state.identity.Prefix))
+	}
+	if state.injected != nil {
+		attributes = append(attributes, slog.String("fault", state.injected.String()))
+	}
+	attributes = append(attributes, securityAttributes(c)...)
+	if state.cause != nil {
+		level = slog.LevelError
+		attributes = append(attributes, slog.Any("error", state.cause))
+	}
+	log.LogAttrs(c.Request.Context(), level, "request", attributes...)
+}
+
+// Security events in the log. docs/security.md lists them, with those of [Record].
+const (
+	eventAuthenticationFailed = "authentication_failed"
+	eventAccessDenied         = "access_denied"
+	eventRateLimited          = "rate_limited"
+)
+
+// Change is a security event: a change of an API key, a sandbox or a webhook.
+type Change struct {
+	Event  string
+	Target slog.Attr
+}
+
+// Record adds a change to the log line of the request.
+func Record(c *gin.Context, change Change) { requestOf(c).change = change }
+
+// securityAttributes returns the attributes of the security event of a request, or nil
+// if there is none. They are part of its log line, so that a flood of rejected requests
+// writes no additional lines.
+func securityAttributes(c *gin.Context) []slog.Attr {
+	state := requestOf(c)
+	event := state.change.Event
+	if state.injected != nil && state.injected.replacesResponse() {
+		return nil
+	}
+	switch c.Writer.Status() {
+	case http.StatusUnauthorized:
+		event = eventAuthenticationFailed
+	case http.StatusForbidden:
+		event = eventAccessDenied
+	case http.StatusTooManyRequests:
+		event = eventRateLimited
+	}
+	if event == "" {
+		return nil
+	}
+	attributes := []slog.Attr{slog.String("event", event), slog.String("client", c.ClientIP())}
+	if state.isKnown() {
+		identity := state.identity
+		attributes = append(attributes, slog.String("account_id", account.PublicID(identity.AccountID, identity.IsSandbox())), slog.Int64("key_id", identity.KeyID))
+	}
+	if state.change.Event != "" {
+		attributes = append(attributes, state.change.Target)
+	}
+	return attributes
+}

@@ -1,0 +1,84 @@
+package gate
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+)
+
+// A client must read a page of more than drainFrom bytes within drainPause plus a second
+// for each minDrainBytesSec of it. Smaller pages fit into the buffers of the kernel.
+const (
+	drainFrom        = 64 << 10
+	drainPause       = 2 * time.Second
+	minDrainBytesSec = 64 << 10
+)
+
+// drainTime returns the time within which a client must read a page of this size in bytes.
+func drainTime(size int64) time.Duration {
+	return drainPause + time.Duration(size)*time.Second/minDrainBytesSec
+}
+
+// limitDrain limits the time in which a client without a key must read a response of this
+// size in bytes.
+func limitDrain(c *gin.Context, size int) {
+	if limit := writeTimeout(c.Request.Context()); limit > 0 {
+		setWriteDeadline(c, min(limit, drainTime(int64(size))))
+	}
+}
+
+// Page is a page of a list in the form in which the server sends it.
+type Page struct {
+	Items []byte
+	Links string // the header Link
+	Total *int64 // the number of items of all pages; nil: the client does not want it
+}
+
+// WritePage sends a page of a list. It sets headers only after the last possible
+// error, so that an error response has none of them.
+func (g *Gate) WritePage(c *gin.Context, page Page) error {
+	unmodified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
+	if err != nil {
+		return err
+	}
+	header, state := c.Writer.Header(), requestOf(c)
+	vary := varyOfCoded
+	if state.route.has(Streams) {
+		vary = varyOfEvents
+	}
+	if unmodified {
+		header.Set("Cache-Control", "private, no-store")
+		header.Set("Vary", vary)
+		c.Status(http.StatusNotModified)
+		return nil
+	}
+	encoded := page.Items
+	zip := len(encoded) >= compressFrom && httpjson.PrefersGzip(c.Request.Header)
+	if zip {
+		encoded = g.compressor.compress(encoded)
+	}
+	payer, size := state.identity.Payer(), int64(len(encoded))
+	if err := g.Limits.pageBytes.Take(c.Request.Context(), payer, size); err != nil {
+		return err
+	}
+	defer g.Limits.pageBytes.Give(payer, size)
+	if size > drainFrom && writeTimeout(c.Request.Context()) > 0 {
+		setWriteDeadline(c, drainTime(size))
+	}
+	header.Add("Link", page.Links)
+	header.Set("Cache-Control", "private, no-store")
+	header.Set("Vary", vary)
+	if zip {
+		header.Set("Content-Encoding", "gzip")
+	}
+	if page.Total != nil {
+		header.Set("X-Total-Count", strconv.FormatInt(*page.Total, 10))
+		ApplyPreference(header, "count=exact")
+	}
+	httpjson.Send(c.Writer, http.StatusOK, httpjson.ContentType, encoded)
+	return nil
+}

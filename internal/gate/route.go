@@ -1,0 +1,207 @@
+package gate
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/auth"
+	"petstore/internal/docs"
+	"petstore/internal/httpjson"
+)
+
+// Route is one operation of openapi.yaml.
+type Route struct {
+	Method string
+	// Path is the path pattern. A {name} in it matches one segment.
+	Path string
+	// Operation is the operationId.
+	Operation string
+	// Scope is the scope that the API key needs; 0: the operation needs no key.
+	Scope      auth.Scope
+	Attributes Attributes
+	// Handle sends the response, or returns an error before it sends anything.
+	Handle func(*gin.Context) error
+}
+
+// Attributes are the facts about an operation that decide what happens before and after its
+// handler. TestRoutesAsDescribed compares them with openapi.yaml.
+type Attributes uint8
+
+// The attributes of an operation.
+const (
+	// Body means that a request has a JSON body, which the handler reads.
+	Body Attributes = 1 << iota
+	optional
+	// Counted means that the operation is a list with Prefer: count=exact, which makes a
+	// request expensive.
+	Counted
+	// Expensive means that each request is expensive.
+	Expensive
+	// Waits means that a request may wait for a change with Prefer: wait.
+	Waits
+	// Streams means that a request may get a stream of events.
+	Streams
+	// NoFaults means that no fault rule of a sandbox applies. Otherwise a rule could stop the
+	// requests that remove it.
+	NoFaults
+
+	// OptionalBody is a Body that a request may omit. It then counts as {}.
+	OptionalBody = Body | optional
+)
+
+// has reports whether an operation has all of these attributes.
+func (r Route) has(attributes Attributes) bool { return r.Attributes&attributes == attributes }
+
+// HasFaults reports whether fault rules of a sandbox may name the operation.
+func (r Route) HasFaults() bool { return r.Scope != 0 && !r.has(NoFaults) }
+
+// expensiveCost is the number of requests that an expensive one counts as. Exact counts
+// and the inventory summary read an index entry for every matching row. For 400,000 rows
+// that takes 0.33 s of CPU time. A new sandbox and a reset load a sample.
+const expensiveCost = 10
+
+// cost returns the number of requests that a request counts as in the limits of its key
+// and its account. [Limits.Charge] adds what a handler finds out later.
+func (r Route) cost(request *http.Request) int {
+	if r.has(Expensive) || r.has(Counted) && httpjson.PrefersCount(request.Header) {
+		return expensiveCost
+	}
+	return 1
+}
+
+// ownRoutes lists the operations on the server itself.
+func (g *Gate) ownRoutes() []Route {
+	return []Route{
+		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, g.openAPIJSON.write},
+		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, g.openAPIYAML.write},
+		{"GET", "/livez", "getLiveness", 0, 0, g.getLiveness},
+		{"GET", "/readyz", "getReadiness", 0, 0, g.getReadiness},
+	}
+}
+
+// methods are registered for every literal path, so that no pattern matches it instead.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+// redirects has the status of each path that redirects to the reference page.
+var redirects = map[string]int{"/": http.StatusFound, docs.ReferencePath + "/": http.StatusPermanentRedirect}
+
+// newEngine registers the routes, with HEAD for every GET and OPTIONS for every path.
+// Other requests get 404 or 405.
+func (g *Gate) newEngine() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	engine := gin.New()
+	// Match segments before decoding them.
+	engine.UseEscapedPath, engine.UnescapePathValues = true, true
+	engine.RedirectTrailingSlash = false
+	// gin's own search for other methods panics on some paths (v1.12.0 walks several
+	// trees with the stack of one), so notFound distinguishes 405 from 404.
+	engine.HandleMethodNotAllowed = false
+	engine.RemoteIPHeaders = []string{"X-Forwarded-For"} // from trusted proxies only; anyone can send X-Real-IP
+	engine.Use(g.logRequest)
+	engine.NoRoute(g.handler(Route{Handle: g.notFound}))
+
+	for _, r := range g.routes {
+		engine.Handle(r.Method, ginPath(r.Path), g.handler(r))
+		if r.Method == http.MethodGet {
+			engine.Handle(http.MethodHead, ginPath(r.Path), g.handler(r))
+		}
+	}
+	for path, allow := range g.allowed {
+		preflight := preflightHeaders(allow)
+		engine.Handle(http.MethodOptions, ginPath(path), g.handler(Route{Handle: func(c *gin.Context) error {
+			c.Header("Allow", allow)
+			if header := c.Writer.Header(); isPreflight(c.Request, header) {
+				maps.Copy(header, preflight)
+			}
+			c.Status(http.StatusNoContent)
+			return nil
+		}}))
+		if strings.Contains(path, "{") {
+			continue
+		}
+		for _, method := range methods {
+			if !slices.Contains(strings.Split(allow, ", "), method) {
+				engine.Handle(method, path, g.handler(Route{Handle: g.notFound}))
+			}
+		}
+	}
+	for path, file := range g.pages {
+		page := g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }})
+		engine.GET(path, page)
+		engine.HEAD(path, page)
+	}
+	for path, status := range redirects {
+		redirect := g.handler(Route{Handle: func(c *gin.Context) error {
+			c.Redirect(status, g.base+docs.ReferencePath)
+			return nil
+		}})
+		engine.GET(path, redirect)
+		engine.HEAD(path, redirect)
+	}
+	return engine
+}
+
+// notFound handles requests that match no route. The error is [ErrRouteNotFound] or
+// [ErrMethodNotAllowed].
+func (g *Gate) notFound(c *gin.Context) error {
+	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // the server as a whole (RFC 9110, section 9.3.7)
+		c.Header("Allow", strings.Join(slices.Sorted(slices.Values(methods)), ", "))
+		c.Status(http.StatusNoContent)
+		return nil
+	}
+	allow := ""
+	for path, methods := range g.allowed {
+		if matches(path, c.Request.URL.EscapedPath()) {
+			allow = methods
+			if !strings.Contains(path, "{") {
+				break // the literal path wins
+			}
+		}
+	}
+	if allow == "" {
+		return ErrRouteNotFound
+	}
+	c.Header("Allow", allow)
+	return ErrMethodNotAllowed
+}
+
+// allowedByPath returns the Allow header (RFC 9110, section 10.2.1) of each path.
+func allowedByPath(routes []Route, pages map[string]*docs.File) map[string]string {
+	byPath := map[string][]string{}
+	for path := range redirects { // not in the spec
+		byPath[path] = []string{http.MethodGet}
+	}
+	for path := range pages {
+		byPath[path] = []string{http.MethodGet}
+	}
+	for _, r := range routes {
+		byPath[r.Path] = append(byPath[r.Path], r.Method)
+	}
+	allowed := make(map[string]string, len(byPath))
+	for path, methods := range byPath {
+		if slices.Contains(methods, http.MethodGet) {
+			methods = append(methods, http.MethodHead)
+		}
+		methods = append(methods, http.MethodOptions)
+		slices.Sort(methods)
+		allowed[path] = strings.Join(methods, ", ")
+	}
+	return allowed
+}
+
+// matches reports whether a path matches a pattern.
+func matches(pattern, path string) bool {
+	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
+	return slices.EqualFunc(want, have, func(want, have string) bool {
+		return want == have || (strings.HasPrefix(want, "{") && have != "")
+	})
+}
+
+// ginPath converts a path pattern of OpenAPI to the syntax of gin.
+func ginPath(path string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}

@@ -1,0 +1,126 @@
+package gate
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
+)
+
+const (
+	// maxWait is the maximum of Prefer: wait.
+	maxWait = 30 * time.Second
+	// readPace is the minimum time between two reads of a request that waits. Otherwise
+	// each commit of a busy account would cause a read.
+	readPace = 10 * time.Millisecond
+)
+
+// PreferredWait returns the time that a request prefers to wait (RFC 7240, section 4.3); 0:
+// it does not wait, or its operation has not the attribute [Waits].
+func PreferredWait(c *gin.Context) time.Duration {
+	value, _ := httpjson.Preference(c.Request.Header, "wait")
+	seconds, err := strconv.Atoi(value)
+	if err != nil || seconds < 0 || !requestOf(c).route.has(Waits) {
+		return 0
+	}
+	return min(time.Duration(min(seconds, math.MaxInt32))*time.Second, maxWait)
+}
+
+// ApplyWait says in the header of a response how long its request preferred to wait.
+func ApplyWait(header http.Header, wait time.Duration) {
+	if wait > 0 {
+		ApplyPreference(header, "wait="+strconv.Itoa(int(wait/time.Second)))
+	}
+}
+
+// Seen is the state of an account that a request has seen while it waits.
+type Seen struct {
+	Newest int64 // the number of the newest event that the request knows
+	More   bool  // whether it must look again at once
+	Found  bool  // whether it has what it waits for
+}
+
+// Await lets a request wait after what it has seen. It calls look when the account may have
+// newer events, until look has found something, the time is over or the server shuts down.
+// While the request waits, it has no place among those in progress.
+func (g *Gate) Await(c *gin.Context, wait time.Duration, seen Seen, look func(context.Context) (Seen, error)) error {
+	if seen.Found {
+		return nil
+	}
+	state := requestOf(c)
+	payer := state.identity.Payer()
+	if err := g.Limits.longPolls.Take(c.Request.Context(), payer, 1); err != nil {
+		return err
+	}
+	defer g.Limits.longPolls.Give(payer, 1)
+	g.leave(c)
+	ctx, cancel := context.WithTimeout(state.connection, wait)
+	defer cancel()
+	defer state.countWait(time.Now())
+	extended := time.Now()
+	for !seen.Found && ctx.Err() == nil {
+		if !seen.More && !(g.feed.Wait(ctx, state.identity.AccountID, seen.Newest) && pause(ctx, readPace)) {
+			break
+		}
+		extendDeadline(state.connection, c, time.Since(extended))
+		extended = time.Now()
+		if _, err := g.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
+			return err
+		}
+		if err := g.look(c, func(ctx context.Context) (err error) {
+			seen, err = look(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if state.connection.Err() != nil {
+		return errClientGone
+	}
+	extendDeadline(state.connection, c, time.Since(extended))
+	return nil
+}
+
+// countWait records how long a request has waited.
+func (r *request) countWait(began time.Time) { r.waited = time.Since(began) }
+
+// leave returns the place of a request that waits. The ReadTimeout of the HTTP server does
+// not end the wait: net/http lifts it when it has read a request.
+func (g *Gate) leave(c *gin.Context) { g.Limits.release(&requestOf(c).reserved) }
+
+// look reads for a request that waits, within the time limit of a request. The request has
+// a place meanwhile. It waits for that, because a commit may wake more requests than its
+// account has places.
+func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.requestTimeout)
+	defer cancel()
+	for {
+		err := g.reservePlace(c)
+		if err == nil {
+			break
+		}
+		if !pause(ctx, readPace) {
+			return err
+		}
+	}
+	defer g.leave(c)
+	return postgres.RetryRead(ctx, func() error { return read(ctx) })
+}
+
+// pause waits. It reports false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

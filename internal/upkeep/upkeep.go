@@ -1,0 +1,130 @@
+// Package upkeep runs the periodic work on the tables: it deletes what has expired and
+// creates partitions. Every process with the API does it, and the tasks agree among
+// themselves who does what.
+package upkeep
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/postgres"
+	"petstore/internal/webhook"
+)
+
+// Task is work that is due regularly.
+type Task struct {
+	Name string // in the log
+	// Every is the time between the ends of two runs, and Again the time after a run that has
+	// failed; zero: Every.
+	Every, Again time.Duration
+	Run          func(context.Context) error
+}
+
+// Tasks returns all tasks on a database.
+func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
+	return []Task{
+		{
+			Name: "sweep idempotency keys", Every: 10 * time.Minute,
+			Run: func(ctx context.Context) error { return SweepIdempotencyKeys(ctx, database) },
+		},
+		{
+			Name: "sweep accounts", Every: time.Minute,
+			Run: func(ctx context.Context) error { return account.Sweep(ctx, database) },
+		},
+		{
+			Name: "sweep webhooks", Every: 10 * time.Minute,
+			Run: func(ctx context.Context) error { return webhook.Sweep(ctx, database, vault) },
+		},
+		{
+			Name: "maintain partitions of events", Every: time.Hour, Again: time.Minute,
+			Run: func(ctx context.Context) error { return maintainEvents(ctx, database) },
+		},
+	}
+}
+
+// Run runs each task now and whenever it is due, until the context ends.
+func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []Task) {
+	var running sync.WaitGroup
+	for _, t := range tasks {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				rest(ctx, t.once(ctx, database, log))
+			}
+		})
+	}
+	running.Wait()
+}
+
+// once runs a task, and returns the time after which it is due again. It logs errors, unless
+// the schema is behind, because serve already warns about that.
+func (t Task) once(ctx context.Context, database *postgres.DB, log *slog.Logger) time.Duration {
+	err := t.Run(ctx)
+	if err == nil {
+		return t.Every
+	}
+	if ctx.Err() == nil && !isBehind(ctx, database) {
+		log.LogAttrs(ctx, slog.LevelWarn, "a periodic task failed", slog.String("task", t.Name), slog.Any("error", err))
+	}
+	return cmp.Or(t.Again, t.Every)
+}
+
+// rest waits until the time is over or the context ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// isBehind reports whether the schema of the database is older than this program.
+func isBehind(ctx context.Context, database *postgres.DB) bool {
+	current, err := database.SchemaIsCurrent(ctx)
+	return err == nil && !current
+}
+
+// keysPerBatch is the maximum number of stored responses that one transaction deletes.
+const keysPerBatch = 1000
+
+// SweepIdempotencyKeys deletes the stored responses that have expired, in batches, unless
+// another process does. The error comes from the database.
+func SweepIdempotencyKeys(ctx context.Context, database *postgres.DB) error {
+	for {
+		swept, err := postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+			queries := db.New(tx)
+			locked, err := queries.IdempotencyKeysTryLockSweep(ctx)
+			if err != nil || !locked { // another process sweeps
+				return 0, err
+			}
+			return queries.IdempotencyKeySweep(ctx, keysPerBatch)
+		})
+		if err != nil || swept < keysPerBatch {
+			return err
+		}
+	}
+}
+
+// eventsAhead is the time from now for which a run must leave a partition of events.
+const eventsAhead = 7 * 24 * time.Hour
+
+// maintainEvents creates the partitions of the next weeks for events, and drops the
+// partitions of events older than 30 days. The error says why events will have no partition
+// in a week.
+func maintainEvents(ctx context.Context, database *postgres.DB) error {
+	if err := database.MaintainEvents(ctx); err != nil {
+		return err
+	}
+	fit, err := database.EventsFit(ctx, eventsAhead)
+	if err == nil && !fit {
+		err = postgres.ErrNoPartition
+	}
+	return err
+}

@@ -1,0 +1,108 @@
+package upkeep
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/webhook"
+)
+
+// open opens a pool on a database.
+func open(t *testing.T, database *pgtest.Database) *postgres.DB {
+	t.Helper()
+	const conns = 4
+	pool, err := postgres.Open(t.Context(), database.URL, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestRun: tasks run at once and again until the context ends, also after an error, which is
+// logged.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.New(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var log bytes.Buffer
+	runs := 0
+	Run(ctx, pool, slog.New(slog.NewTextHandler(&log, nil)), []Task{{
+		Name: "tidy up", Every: time.Nanosecond,
+		Run: func(context.Context) error {
+			switch runs++; runs {
+			case 1:
+				return nil
+			case 2:
+				return errors.New("out of brooms")
+			default:
+				cancel()
+				return errors.New("after the end")
+			}
+		},
+	}})
+	if text := log.String(); runs != 3 || strings.Count(text, `"tidy up"`) != 1 || !strings.Contains(text, "out of brooms") {
+		t.Errorf("%d runs, log: %s", runs, text)
+	}
+}
+
+// TestNextRun: a task is due again after its interval, or sooner after an error.
+func TestNextRun(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.New(t))
+	var failure error
+	task := Task{Name: "tidy up", Every: time.Hour, Again: time.Minute, Run: func(context.Context) error { return failure }}
+	wantNext := func(want time.Duration) {
+		t.Helper()
+		if got := task.once(t.Context(), pool, slog.New(slog.DiscardHandler)); got != want {
+			t.Errorf("the task is due again after %s, want %s", got, want)
+		}
+	}
+	wantNext(time.Hour)
+	failure = errors.New("out of brooms")
+	wantNext(time.Minute)
+	task.Again = 0
+	wantNext(time.Hour)
+}
+
+// TestTasks: all tasks succeed on a current database. On an empty one they fail, and log
+// nothing, because serve has already logged that the schema is behind. Without a database,
+// they log a warning.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	current, empty, closed := open(t, pgtest.New(t)), open(t, pgtest.NewEmpty(t)), open(t, pgtest.NewEmpty(t))
+	closed.Close()
+	for _, test := range []struct {
+		name     string
+		database *postgres.DB
+		warnings int
+		fails    bool
+	}{
+		{"current", current, 0, false},
+		{"empty", empty, 0, true},
+		{"closed", closed, 1, true},
+	} {
+		for _, task := range Tasks(test.database, &webhook.Vault{}) {
+			var log bytes.Buffer
+			failed := false
+			run := task.Run
+			task.Run = func(ctx context.Context) error {
+				err := run(ctx)
+				failed = err != nil
+				return err
+			}
+			task.once(t.Context(), test.database, slog.New(slog.NewTextHandler(&log, nil)))
+			if got := strings.Count(log.String(), task.Name); got != test.warnings || failed != test.fails {
+				t.Errorf("%s database, %q: failed %t, %d warnings, want %t and %d", test.name, task.Name, failed, got, test.fails, test.warnings)
+			}
+		}
+	}
+}
