@@ -7,7 +7,7 @@ import (
 	"petstore/internal/gate"
 )
 
-// Security events in the log about changes. docs/security.md lists them.
+// Security events in the log about changes. docs/observability.md lists them.
 const (
 	eventKeyCreated     = "api_key_created"
 	eventKeyRotated     = "api_key_rotated"

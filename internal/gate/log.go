@@ -100,7 +100,7 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 	log.LogAttrs(c.Request.Context(), level, "request", attributes...)
 }
 
-// Security events in the log. docs/security.md lists them, with those of [Record].
+// Security events in the log. docs/observability.md lists them, and the changes of [Record].
 const (
 	eventAuthenticationFailed = "authentication_failed"
 	eventAccessDenied         = "access_denied"
