@@ -10,9 +10,9 @@ import (
 // compressFrom is the minimum size in bytes of a compressed list or document.
 const compressFrom = 1 << 10
 
-// compressor compresses lists at the fastest level (decision 9). Writers are reused,
-// because a new one allocates 1.2 MB. There are few, because none is held while a client
-// reads.
+// compressor compresses lists at the fastest level: level 6 saves 13 % more in 2.6 times the
+// time. Writers are reused, because a new one allocates 1.2 MB. There are few, because none
+// is held while a client reads.
 type compressor struct{ writers sync.Pool }
 
 func newCompressor() *compressor {

@@ -15,7 +15,8 @@ import (
 
 // passedOn are the parameters that a connection pooler applies for each of its clients
 // (https://www.pgbouncer.org/config.html#ignore_startup_parameters). It refuses others
-// at startup, and a later SET would affect the next client of the server connection.
+// at startup, and a later SET would affect the next client of the server connection. An
+// operator can make it ignore them, so that no error shows that they are missing.
 var passedOn = []string{"application_name", "timezone"}
 
 // settings are the session parameters that a pooler does not pass on, by name.
