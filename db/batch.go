@@ -219,7 +219,7 @@ type CategoriesWithPetsParams struct {
 	Ids       []int64
 }
 
-// Returns those of the categories that have pets.
+// Returns the categories, of the given ones, that have pets.
 func (q *Queries) CategoriesWithPets(ctx context.Context, arg []CategoriesWithPetsParams) *CategoriesWithPetsBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -768,7 +768,7 @@ type IdempotencyKeysInsertParams struct {
 }
 
 // Stores responses. Fails with unique_violation if one is stored under the key. The time
-// is not that of the transaction, which may have begun before a reset that it waited for.
+// is not the start of the transaction, which may have begun before a reset that it waited for.
 func (q *Queries) IdempotencyKeysInsert(ctx context.Context, arg []IdempotencyKeysInsertParams) *IdempotencyKeysInsertBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -1652,7 +1652,7 @@ type PetsWithOrdersParams struct {
 	PetIds    []int64
 }
 
-// Returns those of the pets that have orders.
+// Returns the pets, of the given ones, that have orders.
 func (q *Queries) PetsWithOrders(ctx context.Context, arg []PetsWithOrdersParams) *PetsWithOrdersBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {

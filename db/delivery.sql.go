@@ -174,7 +174,7 @@ type DeliveriesInsertParams struct {
 	AccountID  int64
 }
 
-// The account is that of account_state, so that Citus inserts on the shard.
+// The account comes from account_state, so that Citus inserts on the shard.
 func (q *Queries) DeliveriesInsert(ctx context.Context, arg DeliveriesInsertParams) error {
 	_, err := q.db.Exec(ctx, deliveriesInsert,
 		arg.Ids,

@@ -62,7 +62,7 @@ CREATE FUNCTION event_partitions() RETURNS TABLE (partition_name text, bounds ts
 AS $$
 -- Returns the partitions of events and the times of their rows. The default partition, which
 -- an operator may have added, has the bounds NULL. PostgreSQL reads the bounds in the target
--- list, so it never reads those of other tables, which may be no times.
+-- list, so it never reads bounds of other tables, which may be no times.
 SELECT child.relname::text,
     CASE WHEN pg_get_expr(child.relpartbound, child.oid) <> 'DEFAULT' THEN tstzrange(
         substring(pg_get_expr(child.relpartbound, child.oid) FROM 'FROM \(''([^'']+)''\)')::timestamptz,
@@ -85,7 +85,7 @@ AS $$
 -- Creates the partitions that are missing for this week and the next four, and drops those
 -- whose last event is older than 30 days. Returns how many it has created and dropped. Another
 -- process that does the same makes it return 0. Partitions of an operator stay as they are,
--- and those of this function fill the times between them.
+-- and this function fills the times between them.
 DECLARE
     this_week date := date_trunc('week', now())::date;
     week      date;
@@ -126,7 +126,7 @@ BEGIN
     FOR part IN
         SELECT partition_name
         FROM event_partitions()
-        WHERE partition_name ~ '^events_[0-9]{8}_*$' -- not those of an operator
+        WHERE partition_name ~ '^events_[0-9]{8}_*$' -- leaves an operator's partitions alone
           AND upper(bounds) <= current_date - 30
         ORDER BY partition_name
     LOOP
@@ -135,7 +135,7 @@ BEGIN
             changed := changed + 1;
         EXCEPTION
             WHEN lock_not_available THEN
-                EXIT; -- A transaction, such as that of a dump, uses the table. A later call drops it.
+                EXIT; -- A transaction, such as a dump, uses the table. A later call drops it.
             WHEN insufficient_privilege OR dependent_objects_still_exist THEN -- an operator has created it, or a view
                 RAISE WARNING 'the old partition % of events stays: %', part, SQLERRM;
         END;

@@ -70,7 +70,7 @@ ORDER BY sequence
 LIMIT (SELECT @page_size::int);
 
 -- name: DeliveriesInsert :exec
--- The account is that of account_state, so that Citus inserts on the shard.
+-- The account comes from account_state, so that Citus inserts on the shard.
 INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
 SELECT account_state.account_id, made.id, made.webhook_id, made.event_id, made.sequence, made.type, statement_timestamp()
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@webhook_ids::text[]) AS webhook_id, unnest(@event_ids::text[]) AS event_id,

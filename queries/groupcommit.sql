@@ -110,7 +110,7 @@ WHERE account_id = @account_id
 FOR KEY SHARE SKIP LOCKED;
 
 -- name: CategoriesWithPets :batchmany
--- Returns those of the categories that have pets.
+-- Returns the categories, of the given ones, that have pets.
 SELECT id
 FROM categories
 WHERE categories.account_id = @account_id
@@ -138,7 +138,7 @@ WHERE inventory.account_id = @account_id
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: PetsWithOrders :batchmany
--- Returns those of the pets that have orders.
+-- Returns the pets, of the given ones, that have orders.
 SELECT pet_id
 FROM inventory
 WHERE inventory.account_id = @account_id
@@ -269,7 +269,7 @@ WHERE account_id = @account_id
 
 -- name: IdempotencyKeysInsert :batchexec
 -- Stores responses. Fails with unique_violation if one is stored under the key. The time
--- is not that of the transaction, which may have begun before a reset that it waited for.
+-- is not the start of the transaction, which may have begun before a reset that it waited for.
 INSERT INTO idempotency_keys (account_id, api_key_id, key, fingerprint, status, location, body, created_at)
 SELECT account_state.account_id, done.api_key_id, done.key, done.fingerprint, done.status, done.location, done.body, statement_timestamp()
 FROM (

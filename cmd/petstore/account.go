@@ -132,7 +132,7 @@ func (p *program) accountDeleteCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete an account with its store, its keys and its sandboxes",
-		Long: `Delete deletes an account. Its API keys and those of its sandboxes stop within a second
+		Long: `Delete deletes an account. Its API keys and its sandboxes' keys stop within a second
 on every server, and its name is free at once. A running server then deletes the data
 in the background. If none runs, the next one deletes it after its start. This cannot
 be undone. It asks for confirmation. Scripts without a terminal need --yes.`,

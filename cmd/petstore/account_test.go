@@ -191,7 +191,7 @@ func TestTooManySandboxes(t *testing.T) {
 }
 
 // TestSandboxLives checks a sandbox from the outside: its key works on a server, a reset
-// returns it to its sample data, and its deletion and that of its account stop the keys.
+// returns it to its sample data, and deleting it or its account stops the keys.
 func TestSandboxLives(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)

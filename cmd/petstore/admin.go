@@ -81,8 +81,8 @@ func onlyHosts(names []string, next http.Handler) http.Handler {
 	})
 }
 
-// adminHosts returns the allowed host names of the admin address: those of
-// PETSTORE_ADMIN_HOSTS and that of PETSTORE_ADMIN_ADDR.
+// adminHosts returns the allowed host names of the admin address, from
+// PETSTORE_ADMIN_HOSTS and PETSTORE_ADMIN_ADDR.
 func (c config) adminHosts() []string {
 	hosts := slices.Clone(c.AdminHosts)
 	if host, _, err := net.SplitHostPort(c.AdminAddr); err == nil && host != "" {

@@ -68,7 +68,7 @@ type config struct {
 	GOGC string `env:"GOGC"`
 	// GOMEMLIMIT is read by the Go runtime. Serve changes its default.
 	GOMEMLIMIT string `env:"GOMEMLIMIT"`
-	// URL and APIKey are those of the API for listen, as in the code samples.
+	// URL and APIKey are the address of the API and the key for listen, as in the code samples.
 	URL    string `env:"PETSTORE_URL" envDefault:"http://localhost:8080"`
 	APIKey string `env:"PETSTORE_API_KEY"`
 	// PGBin is the directory of the PostgreSQL server binaries that dev starts.
@@ -188,7 +188,7 @@ func (c config) keyLimit() ratelimit.Limit {
 }
 
 // accountLimit returns the limit of each account. Its burst takes as long to regain as
-// that of a key.
+// the burst of a key.
 func (c config) accountLimit() ratelimit.Limit {
 	limit := ratelimit.Limit{PerMinute: *c.AccountRateLimit, Burst: *c.AccountRateLimit / burstShare}
 	if c.RateLimit > 0 {

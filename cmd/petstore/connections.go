@@ -15,8 +15,7 @@ import (
 )
 
 // ownDescriptors is the number of file descriptors that the process needs besides
-// those of its client and database connections: listeners, admin connections and
-// those of the Go runtime.
+// client and database connections: for listeners, admin connections and the Go runtime.
 const ownDescriptors = 64
 
 // spareShare is the part of all places, one in so many, that is protected when a new

@@ -196,7 +196,7 @@ func decodeFile[F ~func([]byte, any) error](t *testing.T, decode F, name string,
 	}
 }
 
-// scrapeInterval is that of prometheus.yml, in the time of this test.
+// scrapeInterval is the interval of prometheus.yml, in the time of this test.
 const scrapeInterval = 5 * time.Second
 
 // series holds the data that Prometheus would store after some scrapes, one

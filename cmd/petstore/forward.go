@@ -52,7 +52,7 @@ func isForwardURL(text string) bool {
 
 // forward sends an event until the receiver accepts it with 2xx. It skips the event after
 // [forwardAttempts] other responses, and waits while there is no response at all. The error
-// is that of ctx.
+// comes from ctx.
 func (f *forwarder) forward(ctx context.Context, e follow.Event) error {
 	pause := f.pause
 	for rejected := 0; ; pause = min(2*pause, longestForwardPause) {

@@ -31,8 +31,8 @@ func TestTrustedProxies(t *testing.T) {
 	}
 }
 
-// TestServeLimitsKeys: responses have the configured limits, and by default those
-// of the API reference.
+// TestServeLimitsKeys: responses have the configured limits, and by default the
+// limits of the API reference.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -47,7 +47,7 @@ const (
 
 	// The heap of this server is a few megabytes, which Go by default collects
 	// about 100 times a second under load. GOGC 400 saves 20% of the CPU time of a
-	// list and 10% of that of a read.
+	// list and 10% for a read.
 	gcPercent = 400
 	// memoryLimit is the memory in bytes from which Go collects garbage more often.
 	memoryLimit = 192 << 20

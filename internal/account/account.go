@@ -76,7 +76,7 @@ func Source(id int64, isSandbox bool) event.Source {
 }
 
 // Ensure returns the account with the name, and creates it if it does not exist. The
-// queries must be those of a transaction.
+// queries must run in a transaction.
 func Ensure(ctx context.Context, queries *db.Queries, name string) (db.AccountEnsureRow, error) {
 	row, err := queries.AccountEnsure(ctx, name)
 	if err != nil {
@@ -106,7 +106,7 @@ type Created struct {
 }
 
 // CreateSandbox creates a sandbox with its sample data, and an admin key that expires
-// with it. The queries must be those of a transaction, which must roll back after an
+// with it. The queries must run in a transaction, which must roll back after an
 // error. The error is [ErrTooManySandboxes], [ErrClosed] or a database error.
 func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (made Created, err error) {
 	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
@@ -205,7 +205,7 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 
 // Reset returns a sandbox to its sample data. Its API keys and its faults stay, and
 // the faults count from the start. The stored responses are not replayed any more. The
-// queries must be those of a transaction. The error is [ErrClosed] or a database error.
+// queries must run in a transaction. The error is [ErrClosed] or a database error.
 func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 	if err := Enter(ctx, queries, id, true); err != nil {
 		return resetError(err)
@@ -236,7 +236,7 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 func resetError(err error) error { return fmt.Errorf("account: resetting the sandbox: %w", err) }
 
 // Delete closes an account and its sandboxes: their API keys stop within a second on
-// every server, and [Sweep] deletes their data. The queries must be those of a
+// every server, and [Sweep] deletes their data. The queries must run in a
 // transaction. It reports false if the account was deleted before.
 func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, err error) {
 	// A concurrent CreateSandbox either commits before, or finds the account deleted.

@@ -101,7 +101,7 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 }
 
 // sweptTables returns the deletions of a store, its stored responses, its webhooks and the
-// keys of its account, in an order as that of storeTables.
+// keys of its account, in an order like storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
@@ -126,8 +126,8 @@ func sweptTables(queries *db.Queries) []deletion {
 }
 
 // sweepStep runs a step of the sweep of an account in a transaction, and returns the
-// number of rows that it deleted. The error is [errBusy], that of the step, or a database
-// error.
+// number of rows that it deleted. The error is [errBusy], the error of the step, or a
+// database error.
 func sweepStep(ctx context.Context, database *postgres.DB, id int64, step func(context.Context, *db.Queries) (int64, error)) (int64, error) {
 	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		queries := db.New(tx)

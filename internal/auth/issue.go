@@ -37,7 +37,7 @@ type NewKey struct {
 }
 
 // Issue stores a new key and returns it with its secret. The secret is not stored. The
-// queries must be those of a transaction, because Issue locks the account while it
+// queries must run in a transaction, because Issue locks the account while it
 // counts the keys. The error is [ErrTooManyKeys] or a database error.
 func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreateRow, Secret, error) {
 	if err := queries.KeysLock(ctx, key.AccountID); err != nil {
@@ -68,8 +68,8 @@ func Issue(ctx context.Context, queries *db.Queries, key NewKey) (db.APIKeyCreat
 
 // Rotate gives a key of the account a new secret and returns both. The current
 // secret keeps working for the grace, which is rounded down to seconds. The secret
-// before the current one stops. An expired key stays expired. The queries must be those
-// of a transaction, because Rotate waits for concurrent rotations of the account. The
+// before the current one stops. An expired key stays expired. The queries must run in
+// a transaction, because Rotate waits for concurrent rotations of the account. The
 // error is [ErrNoKey] or a database error.
 func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, grace time.Duration) (db.APIKeyRotateRow, Secret, error) {
 	if err := queries.KeysLock(ctx, accountID); err != nil {
@@ -94,7 +94,7 @@ func Rotate(ctx context.Context, queries *db.Queries, accountID, keyID int64, gr
 }
 
 // Revoke revokes a key of the account. It reports false if the key was revoked
-// before. The queries must be those of a transaction, because Revoke locks the
+// before. The queries must run in a transaction, because Revoke locks the
 // admin keys of the account: if two admins revoke each other's key concurrently,
 // the second gets [ErrLastAdminKey]. Other errors are [ErrNoKey] and database
 // errors.

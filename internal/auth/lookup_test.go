@@ -205,7 +205,7 @@ func TestKnownKeysDoNotWaitForGuesses(t *testing.T) {
 	v.Forget()
 	verify()
 	if lookups, _ := tracer.seen(); len(lookups) != 2+auth.ParallelLookups {
-		t.Errorf("%d lookups, want those of %d guesses and two of the known key", len(lookups), auth.ParallelLookups)
+		t.Errorf("%d lookups, want one for each of %d guesses and two for the known key", len(lookups), auth.ParallelLookups)
 	}
 	close(hold.opened)
 	group.Wait()

@@ -108,7 +108,7 @@ func (v *Verifier) Lookups() (hits, misses uint64) { return v.hits.Load(), v.mis
 type OverLimit func() (network netip.Addr, over bool)
 
 // Verify returns the identity of a secret. The error is [ErrInvalidKey], a database
-// error, or that of ctx. A secret that is not cached waits for its lookup, longer
+// error, or the error of ctx. A secret that is not cached waits for its lookup, longer
 // if it comes from an address over its limit.
 func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Identity, error) {
 	secret, err := ParseSecret(text)

@@ -73,11 +73,11 @@ type group[In, Out any] struct {
 type call[In any] struct {
 	in   In
 	left bool
-	at   int // the index of its input among those of the run
+	at   int // the index of its input among the inputs of the run
 }
 
 // Do returns the output for in of a run that starts after the call of Do. The error
-// is that of the run, or that of ctx if ctx ends first. If ctx ends before the run
+// comes from the run, or from ctx if ctx ends first. If ctx ends before the run
 // starts, the run does not get the input. A call that runs alone returns when its
 // run does.
 //

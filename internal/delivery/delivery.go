@@ -18,8 +18,8 @@
 //     The lease is valid for 15 seconds.
 //   - Renew. The process renews its leases about every 5 seconds. A lease of a process that
 //     has died runs out, and another process claims the webhook.
-//   - Record. A transaction locks the row and records results only if the number is still
-//     that of its lease. So a process that was frozen records nothing after another one has
+//   - Record. A transaction locks the row and records results only if the number has not
+//     changed. So a process that was frozen records nothing after another one has
 //     taken over. It also sends nothing after 15 seconds of its own clock without a renewal.
 //   - Release. A transaction first ends the lease, then looks for deliveries that are due. If
 //     there are any, it claims the webhook again.
@@ -95,7 +95,7 @@ const (
 // Options are the dependencies of a worker.
 type Options struct {
 	// DB has [Connections] connections of its own, so that requests to the API do not wait
-	// for those of the worker.
+	// for the worker.
 	DB *postgres.DB
 	// Client sends the requests. It must check their addresses.
 	Client *http.Client

@@ -201,7 +201,7 @@ func settlePageOf(ctx context.Context, queries *db.Queries, to endpoint, webhook
 }
 
 // catchUp adds deliveries of the messages that a webhook has neither accepted nor is still
-// to get. The dispatcher adds those of events after its position. A delivery that has
+// to get. The dispatcher adds deliveries of events after its position. A delivery that has
 // failed does not count, because the webhook was disabled since.
 func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int64, messages map[string]event.ID) error {
 	missing := map[int64]event.ID{}
@@ -257,7 +257,7 @@ func (w *Worker) expireMessages(ctx context.Context) {
 }
 
 // expireBefore ends the messages from before a time to which no webhook subscribes. An
-// account whose messages cannot be ended does not keep those of others.
+// account whose messages cannot be ended does not keep the messages of others.
 func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 	next := db.MessagesExpiredParams{BeforeID: messageIDAt(before), PageSize: page}
 	lost := messageIDAt(before.Add(MessageExpiry - lostAfter))
@@ -285,7 +285,7 @@ func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 	}
 }
 
-// expire ends those of the messages of an account that no webhook is to get.
+// expire ends the messages of an account that no webhook is to get.
 func (w *Worker) expire(ctx context.Context, payer, accountID int64, ids []string) error {
 	return w.change(ctx, payer, accountID, func(ctx context.Context, queries *db.Queries) ([]event.Event, error) {
 		queued, err := eventsOf(ctx, queries, accountID, ids)

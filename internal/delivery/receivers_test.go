@@ -176,8 +176,8 @@ func (p program) start(t *testing.T, dir, secret string) <-chan string {
 	return lines
 }
 
-// test sends requests to the program: those of a worker, and others that it must reject. It
-// must handle each accepted event once.
+// test sends requests to the program: first a worker does, then the test itself, with some
+// that the program must reject. It must handle each accepted event once.
 func (p program) test(t *testing.T) {
 	t.Helper()
 	f := newFeed(t)

@@ -66,7 +66,7 @@ type Options struct {
 	Proxy *url.URL
 	// Resolver looks up names; nil: [net.DefaultResolver].
 	Resolver *net.Resolver
-	// RootCAs verify the certificates; nil: those of the system.
+	// RootCAs verify the certificates; nil: the certificates of the system.
 	RootCAs *x509.CertPool
 }
 
@@ -264,8 +264,8 @@ func (g *Guard) dial(dialer *net.Dialer) func(ctx context.Context, network, addr
 }
 
 // internalDomains are top-level domains of internal networks that the public DNS does not
-// have: those of RFC 2606, 6761, 6762 (with appendix G), 7686, 8375 and 9476, those that
-// ICANN has reserved, and those of clusters, containers and routers.
+// have. They come from RFC 2606, 6761, 6762 (with appendix G), 7686, 8375 and 9476, from
+// ICANN's reserved names, and from clusters, containers and routers.
 var internalDomains = []string{
 	"alt", "arpa", "corp", "example", "home", "internal", "intranet", "invalid", "lan", "local", "localhost", "mail", "onion", "private", "test",
 	"cluster", "consul", "docker", "intra", "k8s", "kube", "kubernetes", "localdomain", "lxd", "mesos", "nomad", "podman", "rancher", "svc", "swarm",

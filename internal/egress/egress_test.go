@@ -365,7 +365,7 @@ func TestParseNetwork(t *testing.T) {
 	}
 }
 
-// wantRefused fails the test unless the error is that of a URL that is not allowed.
+// wantRefused fails the test unless the error says that the URL is not allowed.
 func wantRefused(t *testing.T, err error) {
 	t.Helper()
 	if _, refused := errors.AsType[*egress.RefusedError](err); !refused {

@@ -2,7 +2,7 @@
 // without gaps.
 //
 // The transaction of a change numbers its events. So the feed has an event if and only if
-// the change has committed, and its order is that of the commits
+// the change has committed, and its order is the order of the commits
 // (docs/decisions/0021-events.md).
 package event
 
@@ -69,7 +69,7 @@ type Event struct {
 func Reset() Event { return Event{Type: StoreReset, Subject: "/account", Data: []byte("{}")} }
 
 // Queue queues the statement that numbers and inserts events at the end of a transaction.
-// The queries must be those of a pipeline. Nothing may come after it but COMMIT, because
+// The queries must belong to a pipeline. Nothing may come after it but COMMIT, because
 // all writers of the account wait until the transaction ends.
 func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event) {
 	if len(events) > 0 {

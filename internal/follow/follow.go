@@ -119,7 +119,7 @@ func (f *Feed) SeekEnd(ctx context.Context) error {
 
 // Follow calls handle for each event until ctx ends, and returns its error then. It connects
 // again when it has lost a connection, and continues after the last handled event. It returns
-// an error of handle, and that of the first attempt to connect. It also returns [ErrGap],
+// an error of handle, and the error of the first attempt to connect. It also returns [ErrGap],
 // [ErrNotFeed] and each [StatusError] after which another attempt would fail as well.
 func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) error) error {
 	f.hint, f.silence = firstPause, cmp.Or(f.silence, defaultSilence)

@@ -210,7 +210,7 @@ func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
 }
 
 // Do runs a write, in a group with others of its store. It retries a serialization
-// failure. The error is that of Decide, [ErrKeyInUse], [ErrKeyReused],
+// failure. The error comes from Decide, or is [ErrKeyInUse], [ErrKeyReused],
 // [account.ErrClosed], [account.ErrFull] or a database error. Pass a ctx that does not
 // end with the client.
 func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {

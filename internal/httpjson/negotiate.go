@@ -10,7 +10,7 @@ import (
 // Quality says how much a client wants a media type.
 type Quality struct {
 	Weight float64 // from 0, which means not acceptable, to 1
-	// Specificity is that of the range that matches: 3 for the type itself, 2 for a range such
+	// Specificity is the specificity of the range that matches: 3 for the type itself, 2 for a range such
 	// as text/*, 1 for */*, and 0 for none.
 	Specificity int
 }
@@ -67,7 +67,7 @@ func HasNoBody(r *http.Request) bool {
 }
 
 // PrefersGzip reads Accept-Encoding (RFC 9110, section 12.5.3). It reports whether
-// gzip, named or covered by "*", has a weight above 0 and at least that of identity.
+// gzip, named or covered by "*", has a weight above 0, and identity has no greater one.
 // It ignores invalid elements.
 func PrefersGzip(header http.Header) bool {
 	const unnamed = -1

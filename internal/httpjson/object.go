@@ -73,8 +73,8 @@ func ParseObject(body []byte) *Object {
 	return objectAt("", value, "The body")
 }
 
-// objectAt returns the Object of the value at a pointer. The name is that of the value
-// in a message.
+// objectAt returns the Object of the value at a pointer. Messages call the
+// value by the name.
 func objectAt(pointer jsontext.Pointer, value jsontext.Value, name string) *Object {
 	if value.Kind() != '{' {
 		return &Object{violations: []Violation{at(pointer, "wrong_type", name+" must be a JSON object.")}}

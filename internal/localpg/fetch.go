@@ -68,7 +68,7 @@ func (f finder) fetch(ctx context.Context) (_ Binaries, err error) {
 }
 
 // CacheDir creates and returns a directory for files that later runs use. It is in the
-// user's cache, or for root in that of the machine. Root's own is closed to the user
+// user's cache, or for root in the machine's cache. Root's own is closed to the user
 // that the server runs as. If that directory cannot be used, it is in the directory for
 // temporary files.
 func CacheDir() (string, error) {

@@ -46,7 +46,7 @@ type Options struct {
 	// Settings are additional server settings.
 	Settings map[string]string
 	// StandbyOf makes a new cluster a streaming standby of a running one, as a copy of
-	// its data. Its max_connections must not be below those of the primary.
+	// its data. Its max_connections must be at least as high as on the primary.
 	StandbyOf *Cluster
 }
 

@@ -246,7 +246,7 @@ func TestDataOfRoot(t *testing.T) {
 	}
 }
 
-// options are those of a disposable cluster with this machine's server.
+// options returns the options of a disposable cluster with this machine's server.
 func options(t *testing.T, dir string) localpg.Options {
 	t.Helper()
 	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), os.Stderr)

@@ -36,7 +36,7 @@ type node struct {
 func (s *server) findCluster(ctx context.Context) (*cluster, error) {
 	rows, err := s.lease.Query(ctx, "SELECT nodename, nodeport, groupid = 0 FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid, nodeid")
 	if err != nil {
-		return nil, fmt.Errorf("the database is not that of a Citus coordinator: %w", err)
+		return nil, fmt.Errorf("the database is not on a Citus coordinator: %w", err)
 	}
 	c := &cluster{}
 	var found node

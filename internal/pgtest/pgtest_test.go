@@ -156,7 +156,7 @@ func TestServerDoesNotOwn(t *testing.T) {
 	const who = "SELECT unnest(ARRAY[current_database(), session_user])::text"
 	serving, owner := names(t, server, who), names(t, database.Pool, who)
 	if serving[0] != owner[0] || serving[1] == owner[1] || !strings.HasSuffix(serving[1], "_serving") {
-		t.Errorf("the database and role of the server are %v, those of the test are %v", serving, owner)
+		t.Errorf("the server has the database and role %v, the test has %v", serving, owner)
 	}
 	if _, err := server.Exec(t.Context(), "CREATE TABLE mine (id int)"); err == nil {
 		t.Error("the server can make a table")

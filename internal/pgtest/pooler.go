@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// poolerPID is the process id that a Pooler makes up, above those of any system.
+	// poolerPID is the process id that a Pooler makes up, above the process ids of any system.
 	poolerPID = 1 << 30
 	// poolerTimeout limits a connection to the server.
 	poolerTimeout = 10 * time.Second

@@ -221,7 +221,7 @@ func startServer(ctx context.Context, dir string, engine Engine) (address, descr
 	return cluster.URL("postgres"), binaries.String() + " (private cluster)", nil
 }
 
-// open opens the lease. The address is that of startServer.
+// open opens the lease. startServer has returned the address.
 func open(ctx context.Context, address string) (_ *server, err error) {
 	address, standby, hasStandby := strings.Cut(address, "\n")
 	s := &server{prefix: "petstore_test_" + digest(address)[:8] + "_"}

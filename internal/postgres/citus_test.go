@@ -41,7 +41,7 @@ const (
 // shards are the background work of a process: no request runs them.
 var planExceptions = map[string]struct{ kind, why string }{
 	"AwaitStandby":                {onlyHere, "a message in the WAL of the coordinator, whose commit waits for its standby"},
-	"Clock":                       {onlyHere, "the time of the coordinator, which is that of all statements"},
+	"Clock":                       {onlyHere, "the time of the coordinator, which all statements use"},
 	"EventsAppend":                {onlyHere, "a function of the coordinator, whose statements run on the shard of the account"},
 	"EventsFit":                   {onlyHere, "the catalog of the coordinator, which has the partitions of the shards"},
 	"EventsMaintain":              {onlyHere, "a function of the coordinator, which changes partitions on all nodes once an hour"},

@@ -139,8 +139,8 @@ func (d *distribution) run(ctx context.Context) error {
 	return nil
 }
 
-// propagateLimits gives the workers the time limits of this session. Otherwise those of the
-// role apply there, which may be the limits of serve.
+// propagateLimits gives the workers the time limits of this session. Otherwise the
+// limits of the role apply there, which may be the limits of serve.
 func (d *distribution) propagateLimits(ctx context.Context) error {
 	limits, err := d.strings(ctx, `
 		SELECT format('SET LOCAL %I = %L', name, setting)

@@ -200,7 +200,7 @@ func TestUnavailableStates(t *testing.T) {
 		if got, want := postgres.RolledBack(err), !strings.HasPrefix(state, "08"); got != want {
 			t.Errorf("%s: RolledBack = %t", state, got)
 		}
-		// class 08 is that of a pooler without its server
+		// a pooler without its server reports class 08
 		if got, want := postgres.StartingUp(err), state == "57P03" || strings.HasPrefix(state, "08"); got != want {
 			t.Errorf("%s: StartingUp = %t", state, got)
 		}

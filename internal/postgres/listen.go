@@ -34,7 +34,7 @@ const (
 
 var (
 	// errOtherServer means that notifications of the pool's database would not arrive.
-	errOtherServer = errors.New("the connection leads to another server or database than those of the pool; if it stays so, correct PETSTORE_DIRECT_URL")
+	errOtherServer = errors.New("the connection leads to another server or database than the pool; if it stays so, correct PETSTORE_DIRECT_URL")
 	// errPooled means that notifications may not arrive: LISTEN takes effect on the
 	// server connection that a pooler lends for one transaction.
 	errPooled = errors.New("the connection leads through a connection pooler; set PETSTORE_DIRECT_URL to a URL without one")
@@ -46,7 +46,7 @@ var (
 type Listener struct {
 	DB *DB // its server sends the notifications
 	// URL is the libpq URL of the connection, which must be valid for [Open]. Empty
-	// means that of DB.
+	// means the URL of DB.
 	URL     string
 	Channel string
 	// Connected is called after each (re)connect. Earlier notifications may be

@@ -154,7 +154,7 @@ func TestListenerOfAnotherDatabase(t *testing.T) {
 	e := listenAt(t, pool, pgtest.NewEmpty(t).URL)
 	eventually(t, "it tries to listen", func() bool { return e.log.String() != "" || len(e.alive) > 0 })
 	if len(e.connected)+len(e.alive) > 0 {
-		t.Error("it listens in another database than that of the pool")
+		t.Error("it listens in another database than the pool")
 	}
 	if logged := e.log.String(); !strings.Contains(logged, "database") || !strings.Contains(logged, "PETSTORE_DIRECT_URL") {
 		t.Errorf("logged: %s", logged)

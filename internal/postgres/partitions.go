@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maintainEvents creates the partitions of the next weeks and drops those of more than 30
-// days ago. It must run in a transaction, so that its limit of lock waits holds on all nodes
-// of Citus.
+// maintainEvents creates the partitions of the next weeks and drops partitions that ended
+// more than 30 days ago. It must run in a transaction, so that its limit of lock
+// waits holds on all nodes of Citus.
 const maintainEvents = `-- name: EventsMaintain :one
 SELECT maintain_events()`
 
@@ -37,8 +37,9 @@ type maintenance struct {
 var ErrNoPartition = errors.New("maintain_events() created no partition of events; the log of PostgreSQL says why")
 
 // MaintainEvents creates the partitions of events for this week and the next four, and drops
-// those of events older than 30 days. The error comes from the database or the context. The
-// call continues after the context has ended, because others may wait for it.
+// partitions whose events are all older than 30 days. The error comes from the database
+// or the context. The call continues after the context has ended, because others may wait
+// for it.
 func (d *DB) MaintainEvents(ctx context.Context) error {
 	m, asked := &d.maintenance, time.Now()
 	select {

@@ -21,8 +21,8 @@ import (
 	"petstore/internal/postgres"
 )
 
-// wantedPartitions names the partitions that events must have after maintain_events: those
-// of the weeks from $1 before this one to four after it. A week is dropped when its last
+// wantedPartitions names the partitions that events must have after maintain_events: one
+// for each of the weeks from $1 before this one to four after it. A week is dropped when its last
 // moment is 30 days ago.
 const wantedPartitions = `
 	SELECT 'events_' || to_char(week, 'YYYYMMDD')
@@ -211,7 +211,7 @@ func TestEventPartitionsAtOnce(t *testing.T) {
 }
 
 // TestEventPartitionsBesideTransactions: an open transaction that has read and written
-// events, such as that of a dump, does not keep the next partitions from being created. The
+// events, such as a dump, does not keep the next partitions from being created. The
 // old ones are dropped when it has ended. A statement that waits meanwhile succeeds.
 func TestEventPartitionsBesideTransactions(t *testing.T) {
 	t.Parallel()

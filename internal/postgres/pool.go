@@ -48,7 +48,7 @@ var sessionParameters = map[string]string{
 	"idle_in_transaction_session_timeout": "10s",
 	"timezone":                            "UTC",
 	// PostgreSQL decides to compile a statement by its estimated cost. A wrong estimate,
-	// such as that of pet 1 if many accounts have one, adds half a second to each run.
+	// such as for pet 1 if many accounts have one, adds half a second to each run.
 	"jit": "off",
 	// Every statement of a request names its account, whose rows an index finds. A plan
 	// made while a table is empty would scan the table, also after it has grown.

@@ -84,7 +84,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestSessionLimits: every connection has the default limits, or those of the URL.
+// TestSessionLimits: every connection has the default limits, or the limits of the URL.
 func TestSessionLimits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)

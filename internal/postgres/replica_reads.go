@@ -13,7 +13,7 @@ import (
 // standby (any more). A query after it in the same batch sees all of that position. At
 // REPEATABLE READ its snapshot would be older.
 //
-// The timeline is that of the WAL that the standby receives. The standby has replayed no
+// The timeline belongs to the WAL that the standby receives. The standby has replayed no
 // later one, and cannot receive a timeline that began before its position. It is NULL while
 // the standby receives nothing. The role needs pg_read_all_stats to see it. The control file
 // has a timeline too, but it may still have the former one when the standby is ahead of it.
@@ -339,7 +339,7 @@ type replicaResults struct {
 	release func()
 }
 
-// begin reads the results before those of the statements.
+// begin reads the results that come before the results of the statements.
 func (b *replicaResults) begin(byValues bool) (err error) {
 	if b.from, err = scanReplica(b.BatchResults.QueryRow()); err != nil {
 		return failed(err)

@@ -274,7 +274,7 @@ func TestOtherServerBehindAddress(t *testing.T) {
 }
 
 // TestPromotedReplica: a promoted standby serves no reads, and neither does one that
-// follows it, because their timeline is another one than that of the primary.
+// follows it, because the primary has another timeline.
 func TestPromotedReplica(t *testing.T) {
 	t.Parallel()
 	pair := pgtest.NewPair(t)

@@ -93,7 +93,7 @@ func ThroughPooler(conn *pgx.Conn) bool { return originOf(conn).pooled }
 // CheckSession returns an error that tells the operator what to change if statements
 // would not run as they must:
 //
-//   - The settings of the session differ from those of the pool, because a pooler does
+//   - The settings of the session differ from the settings of the pool, because a pooler does
 //     not pass them on. On Citus the defaults of the role must be the same, because
 //     workers see no others.
 //   - The pool prepares statements, and a pooler does not keep them.

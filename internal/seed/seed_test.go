@@ -172,8 +172,8 @@ func TestLoadIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestNewIDsFollowTheSample: ids up to 1000 are for sample data, so new rows have ids beyond, and beyond those of
-// a larger sample.
+// TestNewIDsFollowTheSample: ids up to 1000 are for sample data, so new rows have ids
+// beyond them, and beyond the ids of a larger sample.
 func TestNewIDsFollowTheSample(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ pets, want int }{{100, 1001}, {1000, 1001}, {1500, 1501}} {

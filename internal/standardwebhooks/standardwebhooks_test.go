@@ -12,7 +12,7 @@ import (
 	"petstore/internal/standardwebhooks"
 )
 
-// TestSign compares the signature with that of the example of the specification.
+// TestSign compares the signature with the example of the specification.
 func TestSign(t *testing.T) {
 	t.Parallel()
 	secret, err := standardwebhooks.ParseSecret("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")

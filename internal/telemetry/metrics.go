@@ -49,7 +49,7 @@ type Metrics struct {
 	webhooks  webhookMetrics
 }
 
-// NewMetrics returns new metrics, including those of the Go runtime and of the
+// NewMetrics returns new metrics, including metrics of the Go runtime and of the
 // process.
 func NewMetrics() *Metrics {
 	limited := prometheus.NewCounterVec(prometheus.CounterOpts{

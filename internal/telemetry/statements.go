@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Statements logs slow statements and creates spans for those of traced requests. A
+// Statements logs slow statements and creates spans for the statements of traced requests. A
 // batch counts as one statement. It identifies statements by their name in queries/,
 // never by their text or arguments. It is a pgx.QueryTracer and a pgx.BatchTracer.
 type Statements struct {
@@ -35,7 +35,7 @@ type statement struct {
 	ended bool
 }
 
-// name returns the name of the statement, or those of a batch, without repetitions.
+// name returns the name of the statement, or the names of a batch, without repetitions.
 func (s *statement) name() string {
 	if s.batch == nil {
 		return statementName(s.sql)

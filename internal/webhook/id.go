@@ -46,7 +46,7 @@ func IsID(text string) bool { return idPattern.MatchString(text) }
 func IsDeliveryID(text string) bool { return deliveryIDPattern.MatchString(text) }
 
 // FirstDeliveryID returns an id that divides deliveries by a time in milliseconds. The ids
-// of those made from then on are not less, and those of earlier ones are less.
+// of earlier deliveries are less, and the ids of all others are not.
 func FirstDeliveryID(at time.Time) string {
 	var id [16]byte
 	milliseconds := uint64(max(at.UnixMilli(), 0))

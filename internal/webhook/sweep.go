@@ -23,7 +23,7 @@ const (
 	afterAllDeliveries = deliveryIDPrefix + "g"
 )
 
-// statuses are those of deliveries. An index has the deliveries of each.
+// statuses are the statuses of deliveries. An index has the deliveries of each.
 var statuses = []string{"pending", "delivered", "failed"}
 
 // Sweep deletes the deliveries that are older than [Retention], and the deleted webhooks of

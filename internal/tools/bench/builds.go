@@ -50,7 +50,7 @@ type build struct {
 	pages    string // a file with a path of GET /pets in each line
 }
 
-// compareBuilds compares the program of the working directory with that of another commit,
+// compareBuilds compares the programs of the working directory and of another commit,
 // and prints the ratios.
 func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	base, err := runProgram(ctx, "git", "rev-parse", "--verify", "--quiet", o.base+"^{commit}")
@@ -94,7 +94,7 @@ func compareBuilds(ctx context.Context, o options, out io.Writer) (err error) {
 	return printCPU(out, r.results, o.most)
 }
 
-// compileBoth builds the program of the commit and that of the working directory, in this
+// compileBoth builds the programs of the commit and of the working directory, in this
 // order.
 func compileBoth(ctx context.Context, dir, commit string) (builds [2]*build, err error) {
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
@@ -451,8 +451,8 @@ func cpuMicroseconds(m measurement) float64 {
 	return float64(m.cpu[0]+m.cpu[1]) / float64(time.Microsecond)
 }
 
-// cpuVerdict says whether the present build uses more CPU time than most times that of the
-// base. A question mark means that the rounds disagree.
+// cpuVerdict says whether the present build uses more CPU time than the base, multiplied
+// by most. A question mark means that the rounds disagree.
 func cpuVerdict(p pair, most float64) string {
 	median, least, greatest := p.ratios(cpuMicroseconds)
 	switch {

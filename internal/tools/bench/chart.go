@@ -26,7 +26,7 @@ type chart struct {
 	Groups                     []chartGroup
 }
 
-// chartGroup is the bars of one workload: that of Petstore and that of the plain handler.
+// chartGroup is the bars of one workload: Petstore and the plain handler.
 type chartGroup struct {
 	Name, Times string
 	Y           int // of the name

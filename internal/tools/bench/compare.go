@@ -76,7 +76,7 @@ type result struct {
 // that is compared with it.
 type pair [2][]measurement
 
-// ratios returns the ratio of a quantity to that of the reference: the median, minimum and
+// ratios returns the ratio of a quantity to the reference: the median, minimum and
 // maximum of the rounds.
 func (p pair) ratios(quantity func(measurement) float64) (median, least, greatest float64) {
 	all := make([]float64, len(p[0]))

@@ -23,7 +23,7 @@ import (
 // for rows or indexes of another.
 const (
 	petstoreDatabase = "petstore"
-	pgbenchDatabase  = "pgbench" // a copy of that of Petstore
+	pgbenchDatabase  = "pgbench" // a copy of the database of Petstore
 	plainDatabase    = "plain"   // with the tables of plainSchema
 )
 
@@ -135,7 +135,7 @@ func vacuum(ctx context.Context, databaseURL string) error {
 	return nil
 }
 
-// addOtherDatabases creates the databases of the other sides from that of Petstore.
+// addOtherDatabases creates the databases of the other sides from the database of Petstore.
 func addOtherDatabases(ctx context.Context, cluster *localpg.Cluster) error {
 	for _, name := range []string{pgbenchDatabase, plainDatabase} {
 		if err := execute(ctx, cluster.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+petstoreDatabase+" STRATEGY file_copy"); err != nil {
@@ -148,7 +148,7 @@ func addOtherDatabases(ctx context.Context, cluster *localpg.Cluster) error {
 	return vacuum(ctx, cluster.URL(plainDatabase))
 }
 
-// replaceSchema replaces the tables of Petstore by those of plainSchema, with the store of
+// replaceSchema replaces the tables of Petstore by the tables of plainSchema, with the store of
 // the large account, which is the first one.
 var replaceSchema = `
 	ALTER SCHEMA public RENAME TO petstore;

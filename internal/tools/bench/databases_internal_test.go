@@ -39,8 +39,8 @@ func scan(t *testing.T, pool *pgxpool.Pool, query string, into ...any) {
 	}
 }
 
-// TestPlainTables checks that the plain handler gets the same pets without other indexes
-// than those of its keys.
+// TestPlainTables checks that the plain handler gets the same pets, with indexes for
+// its keys only.
 func TestPlainTables(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "the benchmark compares with a single server")

@@ -32,7 +32,7 @@ func resetUpdateCounts(ctx context.Context, databaseURL string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// hotCount counts the updates of inventory, and those of them that were HOT.
+// hotCount counts the updates of inventory, and how many of them were HOT.
 type hotCount struct{ updates, hot int64 }
 
 // hotUpdates counts the updates since [resetUpdateCounts].

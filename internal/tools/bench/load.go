@@ -30,7 +30,7 @@ type load struct {
 	// accounts draws an account for each request from the small ones. Otherwise all
 	// requests are of one account, with its keys.
 	accounts bool
-	// mostPets is the highest id of a pet, if it is not that of the generator.
+	// mostPets is the highest id of a pet, if it is not the default of the generator.
 	mostPets int
 	// mayFail accepts responses that are not a success. Otherwise one is an error.
 	mayFail bool
@@ -135,7 +135,7 @@ func runProgram(ctx context.Context, program string, args ...string) ([]byte, er
 	return runProgramEnv(ctx, nil, program, args...)
 }
 
-// runProgramEnv is runProgram with an environment. nil means that of this process.
+// runProgramEnv is runProgram with an environment. nil means the environment of this process.
 func runProgramEnv(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = env

@@ -6,7 +6,7 @@
 //	go run ./internal/tools/bench -replica [-pets 200000] [-rounds 3] [-seconds 3]
 //	go run ./internal/tools/bench -webhooks [-pets 200000] [-rounds 3] [-seconds 3]
 //
-// With -base it compares the program of the working directory with that of another
+// With -base it compares the program of the working directory with the program of another
 // commit instead. It then fails if a request or a delivery needs more CPU time. With
 // -replica it measures the CPU time of reads on a replica, and with -webhooks the rate and
 // the delay of webhooks. Run it from the root of the repository. It needs wrk, and pgbench

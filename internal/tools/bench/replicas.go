@@ -85,7 +85,7 @@ func (r *replicaPair) fill(ctx context.Context, primary *localpg.Cluster, o opti
 }
 
 // standbySettings returns the settings of the primary, without checkpoints during a
-// measurement, and those of a replica.
+// measurement, and the settings of a replica.
 func standbySettings() map[string]string {
 	settings := maps.Clone(postgresSettings)
 	settings["hot_standby_feedback"] = "on"

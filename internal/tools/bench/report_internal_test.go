@@ -156,7 +156,7 @@ func TestChart(t *testing.T) {
 		}
 		texts[strings.TrimSpace(e.text)] = true
 	}
-	// The longest bar is that of 20,000 requests per second.
+	// The longest bar shows 20,000 requests per second.
 	for i, perSecond := range []float64{10_000, 4000, 20_000, 16_000, 12_346, 900} {
 		if want := int(barLength * perSecond / 20_000); i >= len(lengths) || lengths[i] != want {
 			t.Errorf("the bars are %v long, want %d for %.0f per second", lengths, want, perSecond)

@@ -11,7 +11,7 @@ type side struct {
 	measure func(context.Context, *generator) (measurement, error)
 }
 
-// workload is a comparison of Petstore with another side. The targets are those of the ratio
+// workload is a comparison of Petstore with another side. The targets are limits of the ratio
 // Petstore/other; 0 means no target.
 type workload struct {
 	name        string

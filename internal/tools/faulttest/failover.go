@@ -61,7 +61,7 @@ func failover(ctx context.Context, f *fixture) (string, error) {
 // synchronous standby has it, even in the replay of a retry. While the standby is away,
 // clients that retry with their keys get no acknowledgement. A failover loses nothing that
 // was acknowledged. The replay of an order locks its pet, so its commit waits for the
-// standby anyway. The replay of a message locks no row. The messages are those of another
+// standby anyway. The replay of a message locks no row. The messages belong to another
 // account, because the writes of an account may share a commit.
 func standbyAway(ctx context.Context, f *fixture) (string, error) {
 	const clients, away = 4, 7500 * time.Millisecond // longer than the deadline of a request

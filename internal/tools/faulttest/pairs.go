@@ -262,7 +262,7 @@ func (c *pairClient) readAfter(ctx context.Context, written response, status int
 	return resp, err
 }
 
-// read reads at another instance than that of the write, three times of four. It repeats
+// read reads at another instance than the write, three times of four. It repeats
 // the read while the service is unavailable.
 func (c *pairClient) read(ctx context.Context, target, prefer string) (response, error) {
 	if prefer == "consistency=" {

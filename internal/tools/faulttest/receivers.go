@@ -143,7 +143,7 @@ func verifyWebhook(key []byte, header http.Header, body []byte) error {
 	return nil
 }
 
-// received returns the number of requests, and that of different events.
+// received returns the number of requests and the number of different events.
 func (r *receiver) received() (requests, events int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -218,7 +218,7 @@ func (r *replicated) awaitStandbys(ctx context.Context) error {
 // Pets that no pair uses: on the first and on the last page of a walk.
 const firstMarked, lastMarked = 1, pets
 
-// mark renames the pet of the last page, then that of the first page. So a walk that
+// mark renames the pet of the last page, then the pet of the first page. So a walk that
 // shows a mark on the first page must show it, or a later one, on the last page.
 func (r *replicated) mark(ctx context.Context, number int) error {
 	for _, pet := range []int{lastMarked, firstMarked} {

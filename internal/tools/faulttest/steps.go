@@ -110,7 +110,7 @@ func (c *client) send(ctx context.Context, did petStep) (response, error) {
 	}
 }
 
-// petModel models a pet with that many units in stock at first. Its rules are those of
+// petModel models a pet with that many units in stock at first. Its rules come from
 // [stock.State], which the server uses too. So the checker does not test the rules: the
 // table tests of package stock do. It tests that the server applies them to the pet one
 // step at a time and forgets no step. The clients could observe the order of the steps.

@@ -229,7 +229,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // eventually repeats a check until it succeeds, and returns how long that took. The error
-// wraps that of the last check.
+// wraps the error of the last check.
 func eventually(ctx context.Context, within time.Duration, check func() error) (time.Duration, error) {
 	const interval = 5 * time.Millisecond
 	began := time.Now()

@@ -154,7 +154,7 @@ func (r *twinRace) place(ctx context.Context, key int) error {
 	return context.Cause(ctx)
 }
 
-// compare returns an error unless a response is that of its key.
+// compare returns an error unless a response belongs to its key.
 func (r *twinRace) compare(key int, resp response) error {
 	var o struct{ PetID, Quantity int }
 	if err := resp.decode(&o); err != nil {
