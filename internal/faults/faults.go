@@ -1,6 +1,6 @@
 // Package faults has the fault rules of sandboxes: their storage, a cache of them, and the
 // choice of the rule that applies to a request. It counts requests only for sandboxes with
-// rules. What a rule does to a request is up to the caller.
+// rules. The caller does to the request what the rule says.
 package faults
 
 import (

@@ -91,7 +91,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// API is what is behind a Gate.
+// API has the operations and documents behind a Gate.
 type API struct {
 	Version string // info.version of the spec
 	Routes  []Route

@@ -14,7 +14,7 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// request is what the gate knows about a request.
+// request has the state of a request from its header to its log line.
 type request struct {
 	identity auth.Identity // zero before the API key is verified
 	reserved reservation
@@ -34,7 +34,7 @@ type request struct {
 
 const requestKey = "request"
 
-// requestOf returns what the gate knows about a request.
+// requestOf returns the state of a request.
 func requestOf(c *gin.Context) *request {
 	return c.MustGet(requestKey).(*request) //nolint:forcetypeassert // only logRequest sets it
 }
