@@ -42,7 +42,7 @@ var faults = []fault{
 	{12, "a header may take a minute", "cmd/petstore/serve.go", "readHeaderTimeout = 5 * time.Second", "readHeaderTimeout = 60 * time.Second"},
 	{12, "a body may take a minute", "cmd/petstore/serve.go", "readTimeout       = 10 * time.Second", "readTimeout       = 60 * time.Second"},
 	{12, "a client may read a response for a minute", "cmd/petstore/serve.go", "writeTimeout      = 12 * time.Second", "writeTimeout      = 60 * time.Second"},
-	{13, "overload is an internal error", "internal/gate/errors.go", "errOverloaded  = ErrUnavailable.WithMessage(", "errOverloaded  = ErrInternal.WithMessage("},
+	{13, "overload is an internal error", "internal/gate/errors.go", "return ErrTooManyConcurrent.WithRetryAfter(", "return ErrInternal.WithRetryAfter("},
 	{13, "a request keeps its place after its end", "internal/gate/limits.go", "l.requests.Give(r.payer, r.places)", "_ = r.places"},
 	{14, "U+0000 reaches the database", "internal/httpjson/object.go", "case strings.ContainsRune(text, 0):", "case strings.ContainsRune(text, 0) && length > most:"},
 	{15, "text is stored without surrounding spaces", "internal/httpjson/object.go", "\tdefault:\n\t\treturn &text", "\tdefault:\n\t\ttext = strings.TrimSpace(text)\n\t\treturn &text"},

@@ -49,7 +49,7 @@ var rows = []row{
 	{10, "the service is killed during writes", serviceKilled},
 	{11, "SIGTERM during slow orders and under load", terminated},
 	{12, "650 slow clients", slowClients},
-	{13, "16 writers, then 320", overload},
+	{13, "16 writers, then 960", overload},
 	{14, "every body of JSONTestSuite", jsonBodies},
 	{15, "every naughty string", naughtyStrings},
 	{16, "malformed, huge and endless requests", malformedRequests},

@@ -40,7 +40,8 @@ func silentConnections(ctx context.Context, f *fixture) (string, error) {
 	if err := s.fillPool(ctx, conns); err != nil {
 		return "", err
 	}
-	all, allFailed, err := s.underSilence(ctx, conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
+	// Orders share connections, and lists do not. So there are enough lists for all connections.
+	all, allFailed, err := s.underSilence(ctx, 3*conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
 	if err != nil {
 		return "", fmt.Errorf("all silent: %w", err)
 	}
@@ -84,7 +85,7 @@ func (s *deployment) underSilence(ctx context.Context, clients int, grace time.D
 	l := startLoad(ctx, clients, func(number int) (resp response, err error) {
 		began := time.Now().UnixNano()
 		if number%2 == 0 {
-			resp, err = s.order(ctx, 1+number)
+			resp, err = s.order(ctx, 1+number%pets)
 		} else {
 			resp, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")
 		}
