@@ -192,7 +192,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
 }
 
-// revokeAPIKey revokes all secrets of a key. The key may be that of the request, unless
+// revokeAPIKey revokes all secrets of a key. The request may revoke its own key, unless
 // it is the last live admin key of the account.
 func (s *Server) revokeAPIKey(c *gin.Context) error {
 	params := readParams(c)

@@ -399,7 +399,7 @@ func (c *contract) recordCodes(t testing.TB, text []byte) {
 }
 
 // ofHTTP lists response header fields that the spec does not declare per operation:
-// those of HTTP and CORS, and those that its text describes.
+// the headers of HTTP and CORS, and the headers that its text describes.
 var ofHTTP = []string{"Date", "Content-Length", "Content-Type", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers", "X-Content-Type-Options"}
 
 // undescribed lists the header fields of a response that the spec does not declare.

@@ -31,7 +31,7 @@ func TestEncodePets(t *testing.T) {
 	}
 }
 
-// TestEncode compares the functions without reflection with those of package httpjson.
+// TestEncode compares the functions without reflection with package httpjson.
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	date := time.Date(2026, 12, 24, 1, 2, 3, 4_500, time.UTC)

@@ -60,7 +60,7 @@ func (p *petstore) tenant(name string) tenant {
 }
 
 // sandboxTenant creates a sandbox of an account with two rows of each kind. A sandbox
-// has no sandboxes, so its own id is that of another account.
+// has no sandboxes, so its own id is the id of another account.
 func (p *petstore) sandboxTenant(parent tenant, name, foreignSandbox string) tenant {
 	p.t.Helper()
 	id, secret := p.sandbox(parent.account, stores.SampleEmpty)

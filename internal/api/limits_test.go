@@ -140,7 +140,7 @@ func TestManyClientsRetry(t *testing.T) {
 	}
 }
 
-// TestAccountLimit checks the limit of an account beside those of its keys. Each step is
+// TestAccountLimit checks the limit of an account beside the limits of its keys. Each step is
 // a request with one of the keys.
 func TestAccountLimit(t *testing.T) {
 	t.Parallel()
@@ -240,7 +240,7 @@ func TestAccountLimit(t *testing.T) {
 				if resp.what = fmt.Sprintf("request %d", i+1); step.wait == "" {
 					resp.want(200)
 				} else if got := decode[struct{ Message string }](resp.wantLimited(step.wait)).Message; got != messages[step.by] {
-					t.Errorf("%s: message %q, want that of the limit %s", resp.what, got, step.by)
+					t.Errorf("%s: message %q, want the message of the limit %s", resp.what, got, step.by)
 				}
 				policy := test.policy
 				if strings.Contains(step.state, "sandboxes") {

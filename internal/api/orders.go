@@ -188,7 +188,7 @@ var (
 // shipping reports whether the filter has a range of ship dates.
 func (f orderFilter) shipping() bool { return f.shipFrom != nil || f.shipTo != nil }
 
-// shipDates returns the range of ship dates. An open end is that of all dates.
+// shipDates returns the range of ship dates. An open end is the end of all dates.
 func (f orderFilter) shipDates() (from, to time.Time) {
 	from, to = earliestShipDate, beyondShipDates
 	if f.shipFrom != nil {

@@ -90,7 +90,7 @@ func TestSharesOfStreamsAndLongPolls(t *testing.T) {
 }
 
 // TestOneResetAtATime checks that the resets of a payer run one after the other, and that
-// those of another payer do not wait for them.
+// requests of another payer do not wait for them.
 func TestOneResetAtATime(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t).withSession("lock_timeout", "30s")
@@ -159,7 +159,7 @@ func (p *petstore) addEvents(account, count int64, kind string) {
 }
 
 // TestWorkIsCharged checks that requests cost tokens for the rows that they read or write
-// beyond those of a usual request.
+// beyond the tokens of a usual request.
 func TestWorkIsCharged(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)

@@ -20,7 +20,7 @@ import (
 const (
 	// A list merges at most three index ranges, each as long as a page.
 	mostSorted = 3 * 201
-	// Index entries and rows: the ranges, the rows of the page and those of a joined
+	// Index entries and rows: the ranges, the rows of the page and of a joined
 	// table. A filter on rows of an index reads some more.
 	mostTouched = 2000
 	// Pages of 8 KiB. A deep page may read mostTimes as many as the first page, and

@@ -30,7 +30,7 @@ var scale = flag.Int("scale", 100_000, "pets, orders and messages of TestListPla
 // a generic plan, Postgres estimates the rows of an account from the average of all.
 const (
 	smallAccounts, smallRows = 1000, 20
-	// A page of a small account reads at most all its rows of two tables, and those of a
+	// A page of a small account reads at most all its rows of two tables, and a page of a
 	// join.
 	mostOfSmall = 3 * smallRows
 )
@@ -181,7 +181,7 @@ func seed(t *testing.T, pool *pgxpool.Pool, size int) {
 		exec(drop)
 	}
 	exec(`INSERT INTO accounts (name) SELECT 'small ' || i FROM generate_series(1, $1::int) AS i`, smallAccounts)
-	// As ids come from one sequence, those of the other accounts differ.
+	// As ids come from one sequence, the ids of the other accounts differ.
 	exec(`CREATE TABLE seeded AS
 		SELECT id AS account_id, CASE WHEN name = 'tester' THEN $1::int ELSE $2::int END AS size, CASE WHEN name = 'tester' THEN 0 ELSE id * 1000000 END AS start
 		FROM accounts`, size, smallRows)

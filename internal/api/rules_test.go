@@ -112,7 +112,7 @@ func (s scene) seen() shelf {
 }
 
 // stored returns the shelf as the database has it, in one snapshot. The held units
-// must equal those of the open orders.
+// must equal the units of the open orders.
 func (s scene) stored() shelf {
 	s.t.Helper()
 	var have shelf

@@ -440,7 +440,7 @@ func TestCloseAfter(t *testing.T) {
 	}
 	orders := walk[order](p, "/store/orders")
 	if len(orders) != 1 || orders[0].ID != decode[order](replayed).ID || orders[0].Quantity != 3 {
-		t.Errorf("the orders are %+v, want that of %s", orders, replayed.body)
+		t.Errorf("the orders are %+v, want the order of %s", orders, replayed.body)
 	}
 	if got := p.inventory(petID).Quantity; got != 100 {
 		t.Errorf("the stock is %d, want 100", got)
@@ -532,7 +532,7 @@ func TestDelayHoldsNothing(t *testing.T) {
 }
 
 // TestDelaysHaveAShare: the sandboxes of an account share 128 delayed requests, which
-// stop neither other requests nor those of other accounts.
+// stop neither other requests nor requests of other accounts.
 func TestDelaysHaveAShare(t *testing.T) {
 	t.Parallel()
 	parent := start(t)

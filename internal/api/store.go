@@ -16,7 +16,7 @@ import (
 
 // transact runs a change of the keys or sandboxes of the caller's account in a
 // transaction, and retries it. Such changes may wait for each other, so each counts among
-// the transactions that wait for locks. The error is that of the action or of a
+// the transactions that wait for locks. The error comes from the action or a
 // precondition.
 func transact[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	if err := checkUntagged(c.Request); err != nil {

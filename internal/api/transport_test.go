@@ -202,7 +202,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 	for _, test := range []struct {
 		resp   *response
 		status int
-		want   []string // in addition to those of every response; a field without a value may have any
+		want   []string // in addition to the headers of every response; a field without a value may have any
 	}{
 		{p.get("/categories/1001"), 200, []string{isJSON, private, "ETag"}},
 		{p.do("GET", "/categories/1001", nil, "Accept-Encoding", "gzip"), 200, []string{isJSON, private, "ETag"}},

@@ -12,7 +12,7 @@ import (
 )
 
 // TestForgetFaults: a change of the rules of one sandbox does not make the process read
-// those of another. A read that began before the change is not cached.
+// the rules of another. A read that began before the change is not cached.
 func TestForgetFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testForgetFaults) // no rules expire

@@ -129,7 +129,7 @@ func (g *Gate) SigningKey(ctx context.Context) ([]byte, error) { return g.signin
 // positionLength is the number of bytes of a position: the timeline and the LSN.
 const positionLength = 4 + 8
 
-// readSealer returns what seals positions. It derives its key from that of cursors.
+// readSealer returns the sealer of positions. It derives its key from the key of cursors.
 func (g *Gate) readSealer(ctx context.Context) (*httpjson.Sealer, error) {
 	key, err := g.SigningKey(ctx)
 	if err != nil {

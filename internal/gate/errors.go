@@ -14,7 +14,7 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// The errors of the gate besides those of [httpjson] and [faults], by status.
+// The errors of the gate besides the errors of [httpjson], by status.
 var (
 	ErrInvalidConsistency = &httpjson.Error{Status: 400, Code: "invalid_consistency", Message: "The preference consistency in the header Prefer is invalid. Correct the header as `errors` says."}
 

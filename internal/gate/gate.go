@@ -57,8 +57,8 @@ type Options struct {
 	// EnforceSunset ends deprecated operations after the day of their sunset.
 	EnforceSunset bool
 
-	// KeyLimit limits the requests of each API key, AccountLimit those of each account
-	// together with its sandboxes, and FailureLimit the failed authentications from each
+	// KeyLimit limits the requests of each API key, AccountLimit the requests of each
+	// account together with its sandboxes, and FailureLimit the failed authentications from each
 	// address. Zero: no limit.
 	KeyLimit, AccountLimit, FailureLimit ratelimit.Limit
 	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For

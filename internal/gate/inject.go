@@ -34,8 +34,8 @@ func (i *injection) replacesResponse() bool {
 func (i *injection) closes() bool { return i != nil && i.Effect == faults.EffectClose }
 
 // injectFault injects a fault into a request of a sandbox, if a rule applies to it. The
-// error is the injected one, [errConnectionClosed], one of delay, a database error, or that
-// of too many delayed requests.
+// error is the injected one, [errConnectionClosed], one of delay, a database error, or says
+// that the account has too many delayed requests.
 func (g *Gate) injectFault(c *gin.Context) error {
 	state := requestOf(c)
 	if !state.identity.IsSandbox() || !state.route.HasFaults() {

@@ -66,7 +66,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 
 // requestLine has the attributes of a log line that the gin.Context does not have.
 type requestLine struct {
-	id, trace string // trace is that of our span, or empty
+	id, trace string // trace is the id of our span, or empty
 	took      time.Duration
 }
 

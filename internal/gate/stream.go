@@ -48,8 +48,8 @@ type Stream struct {
 	err   error     // that sending has failed
 }
 
-// Stream sends the header of a stream, and lets run send the events. The error is that of too
-// many streams. The request has no place among those in progress.
+// Stream sends the header of a stream, and lets run send the events. The error says that the
+// account has too many. The request has no place among those in progress.
 func (g *Gate) Stream(c *gin.Context, run func(*Stream)) error {
 	state := requestOf(c)
 	payer := state.identity.Payer()
