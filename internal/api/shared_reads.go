@@ -18,7 +18,7 @@ const (
 // sharedRead is a [coalesce.Coalescer] of reads. Only requests that read from the same
 // server share a run, and each checks what the run saw against its own position.
 type sharedRead[Key comparable, In, Out any] struct {
-	runs *coalesce.Coalescer[readKey[Key], In, answer[Out]]
+	runs *coalesce.Coalescer[readKey[Key], In, outcome[Out]]
 }
 
 // readKey is the key of runs on one server.
@@ -27,20 +27,20 @@ type readKey[Key comparable] struct {
 	key    Key
 }
 
-// answer has the output of a run, and what the run saw.
-type answer[Out any] struct {
+// outcome has the output of a run, and what the run saw.
+type outcome[Out any] struct {
 	out  Out
 	seen postgres.Seen
 }
 
 // shareReads returns a sharedRead of a function, which [coalesce.New] describes.
 func shareReads[Key comparable, In, Out any](limits coalesce.Limits, ends bool, run func(context.Context, Key, []In) ([]Out, error)) *sharedRead[Key, In, Out] {
-	return &sharedRead[Key, In, Out]{coalesce.New(limits, func(ctx context.Context, key readKey[Key], ins []In) ([]answer[Out], error) {
+	return &sharedRead[Key, In, Out]{coalesce.New(limits, func(ctx context.Context, key readKey[Key], ins []In) ([]outcome[Out], error) {
 		ctx, reader := postgres.ReaderOf(ctx).Shared(ctx, ends)
 		outs, err := run(ctx, key.key, ins)
-		all, seen := make([]answer[Out], len(outs)), reader.Seen()
+		all, seen := make([]outcome[Out], len(outs)), reader.Seen()
 		for i, out := range outs {
-			all[i] = answer[Out]{out, seen}
+			all[i] = outcome[Out]{out, seen}
 		}
 		return all, err
 	})}

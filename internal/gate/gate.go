@@ -57,9 +57,9 @@ type Options struct {
 	// EnforceSunset ends deprecated operations after the day of their sunset.
 	EnforceSunset bool
 
-	// KeyLimit limits the requests of each API key, AccountLimit the requests of each
-	// account together with its sandboxes, and FailureLimit the failed authentications from each
-	// address. Zero: no limit.
+	// KeyLimit limits the requests of each API key, and AccountLimit the requests of each
+	// account together with its sandboxes. FailureLimit limits the failed authentications
+	// from each address. Zero: no limit.
 	KeyLimit, AccountLimit, FailureLimit ratelimit.Limit
 	// TrustedProxies are the addresses and networks (CIDR) whose X-Forwarded-For
 	// header the server trusts.
