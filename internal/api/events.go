@@ -137,15 +137,15 @@ func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feed.Q
 		page, err = feed.Find(ctx, s.queries, q)
 	}
 	s.gate.Limits.Charge(identity, int(page.Looked/eventsPerToken)-paid)
-	return page, feedError(err)
+	return page, orNotFound(cursorError(err), gate.ErrInvalidAPIKey) // without rows, the account is deleted
 }
 
-// feedError returns the error of the API for an error of [feed].
-func feedError(err error) error {
+// cursorError returns the error of the API for a cursor that is not in the feed.
+func cursorError(err error) error {
 	expired, is := errors.AsType[*feed.ExpiredError](err)
 	switch {
 	case !is:
-		return orNotFound(err, gate.ErrInvalidAPIKey) // the account is deleted
+		return err
 	case expired.Oldest == nil:
 		return errCursorExpired
 	default:

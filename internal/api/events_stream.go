@@ -64,14 +64,15 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 		// Python library httpx-sse returns one even if it has no data. So there is none here, and
 		// none after a comment.
 		stream.Send("retry: 1000\n")
-		for stream.Continues() {
+		for {
 			stream.sendEvents(page)
 			stream.keepAlive(page.Next)
 			if !s.awaitMore(c, stream, page) || !stream.KeyWorks() {
 				return
 			}
+			after, paid := q.From(page.Next), costAfter(page)
 			if stream.Read(func(ctx context.Context) (err error) {
-				page, err = s.readFeed(ctx, gate.Caller(c), q.From(page.Next), costAfter(page))
+				page, err = s.readFeed(ctx, gate.Caller(c), after, paid)
 				return err
 			}) != nil {
 				return // the client connects again and gets the error

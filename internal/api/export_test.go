@@ -4,9 +4,8 @@ import (
 	"context"
 	"net/url"
 
-	"petstore/internal/postgres"
-
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 // List is a list of an account with a filter and a sort.

@@ -143,7 +143,7 @@ func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
 	in.ReadOnly("matched")
 	in.Require("operation", "effect")
 	rule := db.FaultCreateParams{First: in.Integer("first", 1, maxFaultFirst), Probability: in.Share("probability")}
-	if operation := in.Enum("operation", s.faultNames()...); operation != nil {
+	if operation := in.Enum("operation", s.faultNames...); operation != nil {
 		rule.Operation = *operation
 	}
 	effect := in.Enum("effect", faults.EffectStatus, faults.EffectDelay, faults.EffectClose)
@@ -194,9 +194,9 @@ func transform[In, Out any](items []In, convert func(In) Out) []Out {
 }
 
 // faultNames returns the operations that a rule may name.
-func (s *Server) faultNames() []string {
+func faultNames(routes []gate.Route) []string {
 	names := []string{faults.AnyOperation}
-	for _, r := range s.routes() {
+	for _, r := range routes {
 		if r.HasFaults() {
 			names = append(names, r.Operation)
 		}

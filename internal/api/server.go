@@ -39,7 +39,7 @@ type Options struct {
 	Deliver func(accountID int64, webhookID string)
 }
 
-// setDefaults sets the options that are nil.
+// setDefaults sets the options that are nil. The gate must have the same clock and metrics.
 func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -80,7 +80,9 @@ type Server struct {
 	committer *groupcommit.Committer // runs the writes of stores
 	feed      *feed.Hub
 	faults    *faults.Injector
-	pets      *sharedRead[struct{}, ownPet, *db.Pet]
+	// faultNames are the operations that a fault rule may name.
+	faultNames []string
+	pets       *sharedRead[struct{}, ownPet, *db.Pet]
 	// pagesOfPets are different pages, by sort.
 	pagesOfPets *sharedRead[string, db.PetListParams, []db.Pet]
 	pages       *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
@@ -124,8 +126,10 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	routes := s.routes()
+	s.faultNames = faultNames(routes)
 	s.gate, err = gate.New(options.Options, gate.API{
-		Version: Version, Routes: s.routes(), Spec: spec, Pages: pages, Feed: s.feed, Faults: s.faults,
+		Version: Version, Routes: routes, Spec: spec, Pages: pages, Feed: s.feed, Faults: s.faults,
 	})
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ var parsedSpec = sync.OnceValues(func() (gate.Spec, error) {
 	if err != nil {
 		return gate.Spec{}, fmt.Errorf("api: openapi.yaml: %w", err)
 	}
-	operations, err := gate.Operations(json)
+	operations, err := gate.ParseOperations(json)
 	return gate.Spec{YAML: openapiYAML, JSON: json, Operations: operations}, err
 })
 

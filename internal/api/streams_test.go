@@ -310,6 +310,34 @@ func TestRevokedWhileCatchingUp(t *testing.T) {
 	}
 }
 
+// TestStreamAfterALostConnection: a stream whose read loses its connection reads again, and
+// goes on.
+func TestStreamAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	p := startAlone(t)
+	pet := p.newPet("Rex", 10)
+	_, next := p.feed("/events?after=latest")
+	stream := p.stream(next)
+	wantLine(t, stream, "retry: 1000")
+	release := p.lockTable("account_state", 0, func() {})
+	account := p.accountID()
+	p.until("the stream reads", func() bool {
+		p.server.Announce(account)
+		return p.terminate("query LIKE '%FeedEnd :one%' AND wait_event_type = 'Lock'") > 0
+	})
+	release()
+	p.newOrder(pet, 1)
+	if fields, ok := stream.next(); !ok || fields["event"] != "order.placed" {
+		t.Errorf("the stream has %v, want an order (%t)", fields, ok)
+	}
+}
+
+// terminate ends the connections of servers that fulfil a condition, and returns their number.
+func (p *petstore) terminate(condition string) int {
+	p.mustBeAlone()
+	return p.count("(SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'petstore' AND " + condition + ") AS ended")
+}
+
 // TestCleanEndOfStream: the response of a stream that has been silent for longer than a
 // client may take to read is complete at the shutdown.
 func TestCleanEndOfStream(t *testing.T) {

@@ -131,10 +131,10 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 		}
 		cost = int(r.Looked(start) / eventsPerToken)
 		made, next, err := r.Run(ctx, start, types)
+		cost = max(cost, int(made/replayedPerToken))
 		if err != nil {
 			return nil, webhookError(err)
 		}
-		cost = max(cost, int(made/replayedPerToken))
 		answer := replay{Deliveries: made}
 		if next != nil {
 			answer.Next = new(next.String())

@@ -118,7 +118,7 @@ func webhookError(err error) error {
 	case errors.Is(err, webhook.ErrNoAccount):
 		return gate.ErrInvalidAPIKey
 	default:
-		return feedError(err)
+		return cursorError(err)
 	}
 }
 

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// faultCacheSize is the maximum number of sandboxes whose rules are cached, of at most
+	// cacheSize is the maximum number of sandboxes whose rules are cached, of at most
 	// 4 KiB each.
-	faultCacheSize = 1000
-	// faultCacheTime is how long rules are cached. It is below the one second within which
+	cacheSize = 1000
+	// cacheTime is how long rules are cached. It is below the one second within which
 	// new rules take effect.
-	faultCacheTime = 500 * time.Millisecond
-	// faultAttempts is the maximum number of times that a request reads rules that
+	cacheTime = 500 * time.Millisecond
+	// attempts is the maximum number of times that a request reads rules that
 	// somebody else is replacing.
-	faultAttempts = 3
+	attempts = 3
 )
 
 // MaxRules is the maximum number of rules of a sandbox.
@@ -48,23 +48,24 @@ const (
 // Rule is a fault rule of a sandbox.
 type Rule = db.FaultListRow
 
-// sharedReads are the limits of the coalesced reads of rules.
+// sharedReads are the limits of the coalesced reads of rules: one at a time, and up to two
+// more beside a read that hangs.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
 
 // Injector chooses the rules that apply to requests of sandboxes. It is safe for concurrent
 // use.
 type Injector struct {
 	mu    sync.Mutex // guards changes of cache that depend on an entry
-	cache *lru.Cache[int64, *cachedFaults]
+	cache *lru.Cache[int64, *cachedRules]
 	reads *coalesce.Coalescer[int64, struct{}, []Rule] // by account
 	// counts returns for each rule the number of a request among all that it counted, from 1,
 	// or 0 if the rules have changed.
 	counts *coalesce.Coalescer[countedRules, struct{}, ruleNumbers]
 }
 
-// cachedFaults are the rules of a sandbox. The time is from just before they were read. It
+// cachedRules are the rules of a sandbox. The time is from just before they were read. It
 // is zero while they are read for the first time.
-type cachedFaults struct {
+type cachedRules struct {
 	rules []Rule
 	at    time.Time
 }
@@ -84,7 +85,7 @@ type ruleNumbers [MaxRules]int64
 func New(database *postgres.DB) *Injector {
 	f := &Injector{}
 	var err error
-	if f.cache, err = lru.New[int64, *cachedFaults](faultCacheSize); err != nil {
+	if f.cache, err = lru.New[int64, *cachedRules](cacheSize); err != nil {
 		panic(err) // the size is not positive
 	}
 	f.reads = coalesce.New(sharedReads, func(ctx context.Context, account int64, calls []struct{}) (results [][]Rule, err error) {
@@ -120,12 +121,12 @@ func (f *Injector) Forget(account int64) {
 }
 
 // cached returns the entry of a sandbox, and adds one without rules if there is none.
-func (f *Injector) cached(account int64) *cachedFaults {
+func (f *Injector) cached(account int64) *cachedRules {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entry, ok := f.cache.Get(account)
 	if !ok {
-		entry = &cachedFaults{}
+		entry = &cachedRules{}
 		f.cache.Add(account, entry)
 	}
 	return entry
@@ -133,7 +134,7 @@ func (f *Injector) cached(account int64) *cachedFaults {
 
 // replace replaces the entry of a sandbox, unless Forget has removed it or somebody else
 // has replaced it.
-func (f *Injector) replace(account int64, entry, with *cachedFaults) {
+func (f *Injector) replace(account int64, entry, with *cachedRules) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if current, ok := f.cache.Get(account); ok && current == entry {
@@ -141,15 +142,15 @@ func (f *Injector) replace(account int64, entry, with *cachedFaults) {
 	}
 }
 
-// rules returns the rules of a sandbox, which were current at most [faultCacheTime] ago.
+// rules returns the rules of a sandbox, which were current at most [cacheTime] ago.
 func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
 	now, entry := time.Now(), f.cached(account)
-	if now.Sub(entry.at) <= faultCacheTime {
+	if now.Sub(entry.at) <= cacheTime {
 		return entry.rules, nil
 	}
 	rules, err := f.reads.Do(ctx, account, struct{}{})
 	if err == nil {
-		f.replace(account, entry, &cachedFaults{rules, now})
+		f.replace(account, entry, &cachedRules{rules, now})
 	}
 	return rules, err
 }
@@ -158,7 +159,7 @@ func (f *Injector) rules(ctx context.Context, account int64) ([]Rule, error) {
 // rules for the operation in order. Each counts the request, and the first that selects
 // it applies.
 func (f *Injector) Choose(ctx context.Context, account int64, operation string) (*Rule, error) {
-	for range faultAttempts {
+	for range attempts {
 		rule, replaced, err := f.tryRules(ctx, account, operation)
 		if err != nil || !replaced {
 			return rule, err

@@ -1,5 +1,6 @@
-// Package feed lets requests wait for new events of their account. A waiting request
-// holds no database connection: one statement for all of them looks for new events.
+// Package feed reads the events of an account: pages of them, and requests that wait for new
+// ones. A waiting request holds no database connection: one statement for all of them looks for
+// new events.
 package feed
 
 import (

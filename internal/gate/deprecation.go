@@ -35,13 +35,13 @@ type SpecOperation struct {
 	Successor  string   `json:"x-deprecated-successor"`
 }
 
-// Operations returns the operations of the spec, a JSON document, by method and path.
-func Operations(document []byte) (map[string]SpecOperation, error) {
+// ParseOperations returns the operations of the spec, a JSON document, by method and path.
+func ParseOperations(document []byte) (map[string]SpecOperation, error) {
 	var described struct {
 		Paths map[string]map[string]jsontext.Value `json:"paths"`
 	}
 	if err := json.Unmarshal(document, &described); err != nil {
-		return nil, fmt.Errorf("api: openapi.yaml: %w", err)
+		return nil, fmt.Errorf("gate: openapi.yaml: %w", err)
 	}
 	all := map[string]SpecOperation{}
 	for path, item := range described.Paths {
@@ -51,7 +51,7 @@ func Operations(document []byte) (map[string]SpecOperation, error) {
 			}
 			var operation SpecOperation
 			if err := json.Unmarshal(value, &operation); err != nil {
-				return nil, fmt.Errorf("api: openapi.yaml: %s %s: %w", method, path, err)
+				return nil, fmt.Errorf("gate: openapi.yaml: %s %s: %w", method, path, err)
 			}
 			all[strings.ToUpper(method)+" "+path] = operation
 		}
@@ -70,7 +70,7 @@ func deprecations(operations map[string]SpecOperation, base string) (map[string]
 		_, path, _ := strings.Cut(name, " ")
 		var err error
 		if all[name], err = newDeprecation(path, operation, base); err != nil {
-			return nil, fmt.Errorf("api: openapi.yaml: %s: %w", name, err)
+			return nil, fmt.Errorf("gate: openapi.yaml: %s: %w", name, err)
 		}
 	}
 	return all, nil

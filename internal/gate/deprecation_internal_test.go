@@ -12,7 +12,7 @@ func TestDeprecationsAreChecked(t *testing.T) {
 	t.Parallel()
 	const right = `"tags":["pets"],"operationId":"getPet","deprecated":true,"x-deprecated-since":"2026-07-01","x-deprecated-sunset":"2027-12-31","x-deprecated-successor":"/pets?id={petId}"`
 	read := func(operation string) (map[string]*deprecation, error) {
-		operations, err := Operations(fmt.Appendf(nil, `{"paths":{"/pets/{petId}":{"summary":"A pet","parameters":[{"name":"petId"}],"get":{%s},"patch":{}}}}`, operation))
+		operations, err := ParseOperations(fmt.Appendf(nil, `{"paths":{"/pets/{petId}":{"summary":"A pet","parameters":[{"name":"petId"}],"get":{%s},"patch":{}}}}`, operation))
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +44,7 @@ func TestDeprecationsAreChecked(t *testing.T) {
 			t.Errorf("%s instead of %s: the error is %v, want one that names the operation", replacement, old, err)
 		}
 	}
-	if _, err := Operations([]byte("{")); err == nil {
+	if _, err := ParseOperations([]byte("{")); err == nil {
 		t.Error("text that is not JSON was accepted")
 	}
 }

@@ -21,8 +21,8 @@ import (
 // Task is work that is due regularly.
 type Task struct {
 	Name string // in the log
-	// Every is the time between the ends of two runs, and Again the time after a run that has
-	// failed; zero: Every.
+	// Every is the time from the end of a run to the next one, and Again the time after a run
+	// that has failed; zero: Every.
 	Every, Again time.Duration
 	Run          func(context.Context) error
 }

@@ -1,5 +1,5 @@
-// Package webhook holds what the API and the worker share about webhooks: ids, and how the
-// secrets that sign are stored.
+// Package webhook is about the webhooks of accounts: their ids, changes and secrets, replays of
+// the feed to them, and the deletion of old deliveries. Package delivery sends.
 package webhook
 
 import (
