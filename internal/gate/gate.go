@@ -1,7 +1,7 @@
-// Package gate is everything that happens before and after the handler of an operation:
-// authentication, limits, deadlines, faults, CORS, compression, long polls and streams, the log
-// line, metrics, and the operations on the server itself (health, spec and the pages of the
-// docs). It knows operations by their attributes (see [Route]), and no resource.
+// Package gate is everything that happens before and after the handler of an operation. It
+// authenticates, limits, injects faults, compresses, logs and counts, lets requests wait, and
+// sends streams. It has the operations on the server itself: health, spec and the pages of the
+// docs. It knows operations by their attributes (see [Route]), and no resource.
 package gate
 
 import (
