@@ -33,10 +33,10 @@ var (
 // stock to held. A pet without stock becomes pending. The error is [ErrNotAvailable] or
 // [ErrInsufficient].
 func (s State) Place(units int64) (State, error) {
-	switch {
-	case s.Status != Available:
+	if s.Status != Available {
 		return s, ErrNotAvailable
-	case s.Quantity < units:
+	}
+	if s.Quantity < units {
 		return s, ErrInsufficient
 	}
 	s.Quantity -= units
@@ -72,10 +72,9 @@ func (s State) Cancel(units int64) State {
 // More than 0 turns a sold or pending pet available. 0 turns an available pet pending
 // if units are held.
 func (s State) Restock(quantity int64) State {
-	switch {
-	case quantity > 0:
+	if quantity > 0 {
 		s.Status = Available
-	case s.Status == Available && s.Held > 0:
+	} else if s.Status == Available && s.Held > 0 {
 		s.Status = Pending
 	}
 	s.Quantity = quantity

@@ -49,23 +49,3 @@ func TestOtherChanges(t *testing.T) {
 		}
 	}
 }
-
-func TestSetStatus(t *testing.T) {
-	t.Parallel()
-	all := []stock.Status{stock.Available, stock.Pending, stock.Sold}
-	for _, from := range all {
-		for _, to := range all {
-			before := stock.State{3, 1, from}
-			got, err := before.SetStatus(to)
-			if from == stock.Sold && to == stock.Pending {
-				if got != before || !errors.Is(err, stock.ErrInvalidTransition) {
-					t.Errorf("%s to %s: %+v, %v", from, to, got, err)
-				}
-				continue
-			}
-			if want := (stock.State{3, 1, to}); got != want || err != nil {
-				t.Errorf("%s to %s: %+v, %v; want %+v", from, to, got, err, want)
-			}
-		}
-	}
-}
