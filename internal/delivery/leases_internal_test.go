@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -583,58 +584,68 @@ func (s *state) forgotten() string {
 type search struct {
 	model
 
-	numbers  map[state]int32
-	states   []state
-	from     []int32 // the state before
-	by       []step
-	finished map[state]bool // states from which each process alone finishes
-	steps    int
+	numbers map[state]int32
+	states  []state
+	from    []int32 // the state before
+	by      []step
+	steps   int
+	found   string // a mistake, with the steps that lead to it
 }
 
-// run looks at all states. It returns the first mistake with the steps that lead to it.
-func (m model) run() (done search, mistake string) {
-	done = search{model: m, numbers: map[state]int32{}, finished: map[state]bool{}}
-	all := m.steps()
-	done.add(state{stored: stored{enabled: true, until: noUntil}}, 0, step{})
-	for at := int32(0); int(at) < len(done.states); at++ {
-		for _, t := range all {
-			before := done.states[at]
+// search looks at all states, until it finds a mistake.
+func (m model) search() search {
+	all := search{model: m, numbers: map[state]int32{}}
+	all.add(state{stored: stored{enabled: true, until: noUntil}}, 0, step{})
+	steps := m.steps()
+	for at := int32(0); int(at) < len(all.states); at++ {
+		for _, t := range steps {
+			before := all.states[at]
 			after := before
 			isPossible, wrong := m.take(&after, t)
 			if after.forget(); !isPossible || after == before && wrong == "" {
 				continue
 			}
-			if done.steps++; wrong == "" {
+			if all.steps++; wrong == "" {
 				wrong = after.wrong()
 			}
 			if wrong != "" {
-				return done, done.trace(at, t) + wrong
+				all.found = all.trace(at, t) + wrong
+				return all
 			}
-			done.add(after, at, t)
+			all.add(after, at, t)
 		}
 	}
-	for at := range done.states {
+	for at := range all.states {
 		for p := range m.processes {
-			if wrong := done.finish(done.states[at], p); wrong != "" {
-				return done, done.trace(int32(at), step{what: "only one process goes on", process: p}) + wrong
+			if wrong := m.finish(all.states[at], p); wrong != "" {
+				all.found = all.trace(int32(at), step{what: "all others freeze, and the rest is done", process: p}) + wrong
+				return all
 			}
 		}
 	}
-	return done, ""
+	return all
 }
 
-func (found *search) add(s state, from int32, by step) {
-	if _, has := found.numbers[s]; !has {
-		found.numbers[s] = int32(len(found.states))
-		found.states, found.from, found.by = append(found.states, s), append(found.from, from), append(found.by, by)
+// searched returns the searches of the models.
+var searched = sync.OnceValue(func() (all []search) {
+	for _, m := range models {
+		all = append(all, m.search())
+	}
+	return all
+})
+
+func (all *search) add(s state, from int32, by step) {
+	if _, has := all.numbers[s]; !has {
+		all.numbers[s] = int32(len(all.states))
+		all.states, all.from, all.by = append(all.states, s), append(all.from, from), append(all.by, by)
 	}
 }
 
 // trace returns the steps to a state and one more.
-func (found *search) trace(at int32, last step) string {
+func (all *search) trace(at int32, last step) string {
 	steps := []string{last.String() + ": "}
-	for ; at > 0; at = found.from[at] {
-		steps = append(steps, found.by[at].String())
+	for ; at > 0; at = all.from[at] {
+		steps = append(steps, all.by[at].String())
 	}
 	slices.Reverse(steps)
 	return strings.Join(steps, "; ")
@@ -642,9 +653,9 @@ func (found *search) trace(at int32, last step) string {
 
 // finish lets only one process go on, without failures. All others are frozen. It returns
 // what is not delivered then.
-func (found *search) finish(s state, alone int) string {
+func (m model) finish(s state, alone int) string {
 	usual := []step{{what: stepRecord}}
-	for e := range found.events {
+	for e := range m.events {
 		usual = append(usual, step{what: stepResult, event: e, result: slotSucceeded}, step{what: stepSend, event: e}, step{what: stepDrop, event: e})
 	}
 	for _, what := range []string{stepTarget, stepRead, stepListen, stepRelease, stepForget, stepClaim, stepDispatch, stepSweep, stepLease} {
@@ -655,7 +666,7 @@ func (found *search) finish(s state, alone int) string {
 		for _, t := range usual {
 			t.process = alone
 			after := s
-			if isPossible, _ := found.take(&after, t); isPossible && after != s {
+			if isPossible, _ := m.take(&after, t); isPossible && after != s {
 				s, goesOn = after, true
 				break
 			}
@@ -682,18 +693,17 @@ var modelMistakes = []string{
 // can die or freeze at any time, and any COMMIT can be lost. It finds every planted mistake.
 func TestLeases(t *testing.T) {
 	t.Parallel()
-	for _, m := range models {
-		found, mistake := m.run()
-		t.Logf("%d processes, %d events: %d states, %d steps", m.processes, m.events, len(found.states), found.steps)
-		if mistake != "" {
-			t.Error(mistake)
+	for _, found := range searched() {
+		t.Logf("%d processes, %d events: %d states, %d steps", found.processes, found.events, len(found.states), found.steps)
+		if found.found != "" {
+			t.Error(found.found)
 		}
 	}
 	for _, mistake := range modelMistakes {
 		how := ""
 		for _, m := range models {
 			if m.mistake = mistake; how == "" {
-				_, how = m.run()
+				how = m.search().found
 			}
 		}
 		t.Logf("%s: %s", mistake, how)
