@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"petstore/db"
+	"petstore/internal/webhook"
 )
 
 // broken makes a webhook pause after failures until a time, in SQL.
@@ -81,13 +82,15 @@ func TestPauseCountsNoAttempt(t *testing.T) {
 	f := newFeed(t)
 	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	id := f.webhook(to.url, "message.queued")
-	first := f.queue(3, time.Hour)
-	f.deliver(id, "pending", first, first+2)
-	f.exec("UPDATE webhook_deliveries SET id = 'dlv_' || lpad(to_hex(sequence), 32, '0')") // of 1970
+	first := f.queue(4, time.Hour)
+	f.deliver(id, "pending", first, first+3)
+	for sequence, age := range []time.Duration{85 * time.Hour, 85 * time.Hour, 85 * time.Hour, 83 * time.Hour} {
+		f.exec("UPDATE webhook_deliveries SET id = left($1, -2) || lpad(to_hex(sequence), 2, '0') WHERE sequence = $2", webhook.FirstDeliveryID(time.Now().Add(-age)), first+int64(sequence))
+	}
 	f.settled()
 	f.broken(id, "now()")
 	f.work()
-	await(f, "failed 2, queued 1", "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
+	await(f, "failed 2, queued 2", "SELECT string_agg(status || ' ' || count, ', ' ORDER BY status) FROM (SELECT status, count(*) FROM messages GROUP BY status) AS s")
 	if got := read[string](f, "SELECT string_agg(status || ': ' || coalesce(attempts->0->>'error', attempts->0->>'httpStatus'), ' ' ORDER BY status, id) FROM webhook_deliveries"); got != "failed: The endpoint has failed for 84 hours. failed: The endpoint has failed for 84 hours. pending: 502" {
 		t.Error(got)
 	}

@@ -1,0 +1,372 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/db"
+	"petstore/internal/admission"
+	"petstore/internal/egress"
+	"petstore/internal/event"
+)
+
+// at is the time of the tests, and ago a time before it.
+var at = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) *time.Time { return new(at.Add(-d)) }
+
+// in returns a time after [at].
+func in(d time.Duration) *time.Time { return ago(-d) }
+
+// isAbout reports whether a wait deviates by at most a tenth from another one.
+func isAbout(got, want time.Duration) bool { return got >= want*9/10 && got <= want*11/10 }
+
+const day = 24 * time.Hour
+
+// TestWaits: a delivery has ten attempts, and the waits between them vary by a tenth.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	for attempts, want := range []time.Duration{
+		5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 14 * time.Hour, 20 * time.Hour, day,
+	} {
+		r := result{delivery: delivery{attempts: attempts}, httpStatus: http.StatusBadGateway}
+		if got := r.next(at).Sub(at); r.status() != "pending" || !isAbout(got, want) {
+			t.Errorf("after attempt %d, the delivery is %s and waits %s, want %s", attempts+1, r.status(), got, want)
+		}
+		r.retryAfter = 2 * want
+		if got := r.next(at).Sub(at); got != 2*want {
+			t.Errorf("after attempt %d with Retry-After, the delivery waits %s, want %s", attempts+1, got, 2*want)
+		}
+	}
+	shortest, longest := day, time.Duration(0)
+	for range 1000 {
+		wait := vary(100 * time.Second)
+		shortest, longest = min(shortest, wait), max(longest, wait)
+	}
+	if shortest < 90*time.Second || shortest > 92*time.Second || longest < 108*time.Second || longest > 110*time.Second {
+		t.Errorf("100 s varies from %s to %s, want 90 s to 110 s", shortest, longest)
+	}
+}
+
+func TestResults(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		attempts, httpStatus int
+		unsent               string
+		status, outcome      string
+	}{
+		{0, 200, "", "delivered", "delivered"},
+		{9, 299, "", "delivered", "delivered"},
+		{0, 199, "", "pending", "rejected"},
+		{0, 300, "", "pending", "rejected"},
+		{8, 500, "", "pending", "rejected"},
+		{9, 500, "", "failed", "rejected"},
+		{20, 500, "", "failed", "rejected"}, // a retry by request
+		{0, 410, "", "failed", "rejected"},
+		{0, 0, "", "pending", "unreachable"},
+		{0, 0, "The feed no longer has the event.", "failed", "unreachable"},
+	} {
+		r := result{delivery: delivery{attempts: test.attempts, unsent: test.unsent}, httpStatus: test.httpStatus}
+		if r.status() != test.status || r.outcome() != test.outcome || (r.next(at) == never) != (test.status != "pending") {
+			t.Errorf("%+v: %s, %s, next attempt at %s", test, r.status(), r.outcome(), r.next(at))
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]time.Duration{
+		"":                         0,
+		"0":                        0,
+		"7":                        7 * time.Second,
+		"86399":                    day - time.Second,
+		"86401":                    day,
+		"99999999999999999999":     day,
+		"-1":                       0,
+		"1.5":                      0,
+		"soon":                     0,
+		at.Format(http.TimeFormat): 0,
+		in(90 * time.Second).Format(http.TimeFormat): 90 * time.Second,
+		in(25 * time.Hour).Format(http.TimeFormat):   day,
+		ago(time.Hour).Format(http.TimeFormat):       0,
+	} {
+		if got := retryAfter(value, at); got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+}
+
+// TestHealth: what follows from attempts for a webhook.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	const accepted, rejected = http.StatusOK, http.StatusBadGateway
+	ok, bad := result{httpStatus: accepted}, result{httpStatus: rejected}
+	slow := func(took time.Duration) result { return result{httpStatus: accepted, took: took} }
+	failing := func(failures int32, retryAt *time.Time) db.WebhookLockRow {
+		return db.WebhookLockRow{Failures: failures, FailingSince: ago(day), RetryAt: retryAt}
+	}
+	for name, test := range map[string]struct {
+		webhook   db.WebhookLockRow
+		results   []result
+		probedAt  *time.Time // nil: no probe
+		failures  int32
+		since     *time.Time
+		retryAt   *time.Time // before the pause
+		pause     time.Duration
+		slowUntil *time.Time
+		isChanged bool
+	}{
+		"a success":                      {results: []result{ok}},
+		"the first failure":              {results: []result{bad}, failures: 1, since: &at, retryAt: &at, isChanged: true},
+		"the second failure":             {webhook: failing(1, ago(time.Hour)), results: []result{bad}, failures: 2, since: ago(day), retryAt: &at, isChanged: true},
+		"a success after a failure":      {webhook: failing(1, ago(time.Hour)), results: []result{ok}, isChanged: true},
+		"a success after an old failure": {webhook: failing(0, nil), results: []result{ok}, isChanged: true},
+		"a failure before a success":     {webhook: failing(3, ago(time.Hour)), results: []result{bad, ok}, isChanged: true},
+		"a failure after a success":      {webhook: failing(3, ago(time.Hour)), results: []result{ok, bad}, failures: 1, retryAt: &at, isChanged: true},
+		"nothing was sent":               {webhook: failing(3, ago(time.Hour)), results: []result{{delivery: delivery{unsent: "no event"}}}, failures: 3, since: ago(day), retryAt: ago(time.Hour)},
+		"nine failures":                  {webhook: failing(8, &at), results: []result{bad}, failures: 9, since: ago(day), retryAt: &at, isChanged: true},
+		"ten failures":                   {webhook: failing(8, &at), results: []result{bad, bad}, failures: 10, since: ago(day), retryAt: &at, pause: time.Second, isChanged: true},
+		"eleven failures":                {webhook: failing(10, &at), results: []result{bad}, failures: 11, since: ago(day), retryAt: &at, pause: 2 * time.Second, isChanged: true},
+		"15 failures":                    {webhook: failing(14, &at), results: []result{bad}, failures: 15, since: ago(day), retryAt: &at, pause: 32 * time.Second, isChanged: true},
+		"16 failures":                    {webhook: failing(15, &at), results: []result{bad}, failures: 16, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
+		"a thousand failures":            {webhook: failing(999, &at), results: []result{bad}, failures: 1000, since: ago(day), retryAt: &at, pause: time.Minute, isChanged: true},
+		"a failure within two days":      {webhook: failing(3, ago(2*day-time.Second)), results: []result{bad}, failures: 4, since: ago(day), retryAt: &at, isChanged: true},
+		"a failure after two days":       {webhook: failing(3, ago(2*day)), results: []result{bad}, failures: 4, since: &at, retryAt: &at, isChanged: true},
+		"a failed probe":                 {webhook: failing(12, ago(time.Hour)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: &at, pause: 8 * time.Second, isChanged: true},
+		"a request during a probe":       {webhook: failing(12, ago(time.Minute)), results: []result{bad}, probedAt: ago(time.Hour), failures: 13, since: ago(day), retryAt: ago(time.Minute), isChanged: true},
+		"500 ms":                         {results: []result{slow(500 * time.Millisecond)}},
+		"more than 500 ms":               {results: []result{slow(501 * time.Millisecond)}, slowUntil: in(10 * time.Minute), isChanged: true},
+		"slow for some time":             {webhook: db.WebhookLockRow{SlowUntil: in(5*time.Minute - time.Second)}, results: []result{slow(time.Second)}, slowUntil: in(10 * time.Minute), isChanged: true},
+		"slow for a short time":          {webhook: db.WebhookLockRow{SlowUntil: in(5 * time.Minute)}, results: []result{slow(time.Second)}, slowUntil: in(10 * time.Minute)},
+		"slow before":                    {webhook: db.WebhookLockRow{SlowUntil: ago(time.Hour)}, results: []result{ok}, slowUntil: ago(time.Hour)},
+	} {
+		d := &drain{}
+		if test.probedAt != nil {
+			d.isProbe, d.probedAt = true, *test.probedAt
+		}
+		test.webhook.Now = at
+		got, isChanged := d.health(test.webhook, test.results)
+		if pause := test.pause; pause > 0 && got.RetryAt != nil && isAbout(got.RetryAt.Sub(at), pause) {
+			got.RetryAt = &at
+		}
+		want := db.WebhookHealthParams{Failures: test.failures, FailingSince: test.since, RetryAt: test.retryAt, SlowUntil: test.slowUntil}
+		if diff := cmp.Diff(want, got); diff != "" || isChanged != test.isChanged {
+			t.Errorf("%s: changed: %t; (-want +got)\n%s", name, isChanged, diff)
+		}
+	}
+}
+
+// TestNote: a drain stops after ten failures in a row, and when it has the wrong place.
+func TestNote(t *testing.T) {
+	t.Parallel()
+	bad, slow := result{httpStatus: http.StatusBadGateway}, result{httpStatus: http.StatusOK, took: 501 * time.Millisecond}
+	for name, test := range map[string]struct {
+		failures int
+		isSlow   bool
+		result   result
+		want     int
+		stopped  bool
+	}{
+		"nine failures":       {failures: 8, result: bad, want: 9},
+		"ten failures":        {failures: 9, result: bad, want: 10, stopped: true},
+		"a success":           {failures: 9, result: result{httpStatus: http.StatusOK}},
+		"nothing was sent":    {failures: 9, result: result{delivery: delivery{unsent: "no event"}}, want: 9},
+		"500 ms":              {result: result{httpStatus: http.StatusOK, took: 500 * time.Millisecond}},
+		"slow among the fast": {result: slow, stopped: true},
+		"slow among the slow": {isSlow: true, result: slow},
+	} {
+		d := &drain{failures: test.failures, isSlow: test.isSlow}
+		if d.note(&test.result); d.failures != test.want || d.stopped != test.stopped {
+			t.Errorf("%s: %d failures, stopped: %t", name, d.failures, d.stopped)
+		}
+	}
+}
+
+// TestIsOver: a drain ends with its worker, 15 seconds after its last renewal, and when its
+// time is over and another webhook waits for its place.
+func TestIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		one := admission.Resource{Name: "places", Total: 1, Wait: admission.Forever}
+		contended := admission.New[int64](one)
+		if err := contended.Take(t.Context(), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = contended.Take(ctx, 2, 1) }()
+		synctest.Wait()
+		ended := make(chan struct{})
+		close(ended)
+		for name, test := range map[string]struct {
+			ending  chan struct{}
+			pool    *admission.Pool[int64]
+			renewed time.Duration // ago
+			until   time.Duration // from now
+			want    bool
+		}{
+			"a drain":                       {make(chan struct{}), contended, 15 * time.Second, time.Second, false},
+			"the worker stops":              {ended, contended, 0, time.Second, true},
+			"the lease is over":             {make(chan struct{}), contended, 15*time.Second + 1, time.Second, true},
+			"others wait for its place":     {make(chan struct{}), contended, 0, -1, true},
+			"nobody waits for its place":    {make(chan struct{}), admission.New[int64](one), 0, -time.Hour, false},
+			"others wait, its time remains": {make(chan struct{}), contended, 0, 0, false},
+		} {
+			d := &drain{ending: test.ending, pool: test.pool, renewed: time.Now().Add(-test.renewed), until: time.Now().Add(test.until)}
+			if got := d.isOver(); got != test.want || d.stopped != test.want {
+				t.Errorf("%s: over: %t, stopped: %t", name, got, d.stopped)
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// TestBatch: drains share the memory for the bodies that they have read.
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	for drains, want := range map[int]int32{1: 128, 75: 128, 96: 100, 300: 32, 400: 24, 600: 24} {
+		d := &drain{Worker: &Worker{leases: map[*drain]bool{}}}
+		for range drains {
+			d.leases[&drain{}] = true
+		}
+		if got := d.batch(); got != want {
+			t.Errorf("%d drains read %d deliveries at a time, want %d", drains, got, want)
+		}
+	}
+	if want := uint64(10 + 4*(400+200) + egress.MaxIdle); Descriptors != want {
+		t.Errorf("%d descriptors, want %d", Descriptors, want)
+	}
+}
+
+// TestCollect: one transaction records at most 128 results.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	const most, rest = 128, 2
+	more := make(chan result, most+rest)
+	for range most + rest - 1 {
+		more <- result{}
+	}
+	close(more)
+	if first, second := len(collect(result{}, more)), len(collect(<-more, more)); first != most || second != rest {
+		t.Errorf("%d and %d results, want %d and %d", first, second, most, rest)
+	}
+}
+
+// TestTooManyTasks: only a payer without tasks starts one beyond the limit.
+func TestTooManyTasks(t *testing.T) {
+	t.Parallel()
+	all := newTasks[int](slog.New(slog.DiscardHandler))
+	release := make(chan struct{})
+	const limit, busy, other = 20_000, 1, 2
+	for key := range limit - 1 {
+		all.again[key] = false
+	}
+	started := make(chan int, limit)
+	for key, payer := range []int64{busy, busy, other, other} { // the last place, and three more
+		all.start(limit+key, payer, func() { started <- limit + key; <-release })
+	}
+	close(release)
+	all.wait()
+	close(started)
+	var got []int
+	for key := range started {
+		got = append(got, key-limit)
+	}
+	if slices.Sort(got); !slices.Equal(got, []int{0, 2}) || len(all.payers) > 0 {
+		t.Errorf("tasks %v have started, want 0 and 2; %v", got, all.payers)
+	}
+}
+
+// TestSweepRests: after an action that takes long, a sweep rests five times as long, up to 5
+// seconds.
+func TestSweepRests(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{0: time.Second, 100 * time.Millisecond: 1100 * time.Millisecond, 600 * time.Millisecond: 3600 * time.Millisecond, 10 * time.Second: 15 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var began []time.Time
+			sweep(ctx, time.Second, func(context.Context) {
+				if began = append(began, time.Now()); len(began) == 2 {
+					cancel()
+				}
+				<-time.After(took) // takes no real time in a bubble
+			})
+			if got := began[1].Sub(began[0]); got != want {
+				t.Errorf("a sweep that takes %s runs every %s, want %s", took, got, want)
+			}
+		})
+	}
+}
+
+// TestAddDeliveries: a webhook gets the events of its types that it has not got, up to the
+// one at which it was disabled.
+func TestAddDeliveries(t *testing.T) {
+	t.Parallel()
+	var events []db.DispatchEventsRow
+	for sequence, kind := range []event.Type{event.PetCreated, event.PetCreated, event.PetCreated, event.MessageQueued, event.PetCreated, event.PetCreated} {
+		events = append(events, db.DispatchEventsRow{Sequence: int64(sequence + 1), Type: string(kind)})
+	}
+	for name, test := range map[string]struct {
+		to   db.DispatchLockRow
+		want []int64
+	}{
+		"all types":       {db.DispatchLockRow{Types: []string{"*"}, IsEnabled: true}, []int64{1, 2, 3, 4, 5}},
+		"some types":      {db.DispatchLockRow{Types: []string{"store.reset", "pet.created"}, IsEnabled: true}, []int64{1, 2, 3, 5}},
+		"the last ones":   {db.DispatchLockRow{Types: []string{"*"}, IsEnabled: true, AfterSequence: 3}, []int64{4, 5}},
+		"disabled":        {db.DispatchLockRow{Types: []string{"*"}, UntilSequence: new(int64(3)), AfterSequence: 1}, []int64{2, 3}},
+		"disabled before": {db.DispatchLockRow{Types: []string{"*"}, UntilSequence: new(int64(9))}, []int64{1, 2, 3, 4, 5}},
+		"enabled again":   {db.DispatchLockRow{Types: []string{"*"}, UntilSequence: new(int64(3)), IsEnabled: true}, []int64{1, 2, 3, 4, 5}},
+	} {
+		test.to.UntilSequence = new(endOf(test.to, 5))
+		var made db.DeliveriesInsertParams
+		if err := addDeliveries(&made, test.to, events); err != nil || !slices.Equal(made.Sequences, test.want) {
+			t.Errorf("%s: %v, %v; want %v", name, made.Sequences, err, test.want)
+		}
+	}
+}
+
+// TestDecide: how the deliveries of a message decide about it.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	for want, all := range map[string][]struct {
+		votes   db.MessageVotesRow
+		expired bool
+	}{
+		"failed": {
+			{db.MessageVotesRow{Failed: 1}, false},
+			{db.MessageVotesRow{Failed: 1, Pending: 1, Accepted: 1, IsAhead: true}, false},
+			{db.MessageVotesRow{}, true},
+		},
+		"delivered": {
+			{db.MessageVotesRow{Accepted: 1}, false},
+			{db.MessageVotesRow{Accepted: 2}, true},
+		},
+		"": {
+			{db.MessageVotesRow{}, false},
+			{db.MessageVotesRow{Pending: 1, Accepted: 1}, false},
+			{db.MessageVotesRow{Pending: 1}, true},
+			{db.MessageVotesRow{IsAhead: true, Accepted: 1}, true},
+		},
+	} {
+		for _, test := range all {
+			if _, got := decide(test.votes, test.expired); got != want {
+				t.Errorf("%+v: %q, want %q", test, got, want)
+			}
+		}
+	}
+}
+
+func TestMessageIDAt(t *testing.T) {
+	t.Parallel()
+	if got, want := messageIDAt(at), fmt.Sprintf("msg_%012x%020d", at.UnixMilli(), 0); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
