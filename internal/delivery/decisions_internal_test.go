@@ -364,6 +364,13 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func TestSeconds(t *testing.T) {
+	t.Parallel()
+	if got := seconds(1.5); got != 1500*time.Millisecond {
+		t.Errorf("1.5 seconds are %s", got)
+	}
+}
+
 func TestMessageIDAt(t *testing.T) {
 	t.Parallel()
 	if got, want := messageIDAt(at), fmt.Sprintf("msg_%012x%020d", at.UnixMilli(), 0); got != want {

@@ -355,66 +355,6 @@ func TestLeaseModelOnDatabase(t *testing.T) {
 	}
 }
 
-// TestRenewLeases: a process renews its leases that are 5 seconds old, and stops if it has
-// lost one.
-func TestRenewLeases(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	held := stored{enabled: true, until: noUntil, lease: leaseValid}
-	l.store([]trial{{stored: held}, {stored: held}, {stored: held}})
-	var drains []*drain
-	for i, age := range []time.Duration{renewAfter - time.Second, renewAfter, renewAfter} {
-		d := l.drain(endpointOf(i), process{current: i < 2})
-		d.renewed = time.Now().Add(-age)
-		l.worker.leases[d] = true
-		drains = append(drains, d)
-	}
-	l.worker.renewLeases(t.Context())
-	for i, got := range l.read(len(drains)) {
-		isRenewed := time.Since(drains[i].renewed) < renewAfter-time.Second
-		if want := i == 1; got.IsRenewed != want || isRenewed != want || drains[i].stopped != (i == 2) {
-			t.Errorf("lease %d is renewed: %t, the process knows: %t, and stops: %t", i+1, got.IsRenewed, isRenewed, drains[i].stopped)
-		}
-	}
-}
-
-// TestTargetAge: a drain reads the URL again after a second, and stops if it has lost its
-// lease.
-func TestTargetAge(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	l.store([]trial{{stored: stored{enabled: true, until: noUntil, lease: leaseValid}}})
-	d := l.drain(endpointOf(0), process{})
-	d.to = &target{readAt: time.Now()}
-	if to, err := d.where(t.Context()); to == nil || err != nil || d.stopped {
-		t.Errorf("a target that was just read: %v, %v, stopped: %t", to, err, d.stopped)
-	}
-	d.to.readAt = time.Now().Add(-targetAge)
-	if to, err := d.where(t.Context()); to != nil || err != nil || !d.stopped {
-		t.Errorf("a target that was read a second ago: %v, %v, stopped: %t", to, err, d.stopped)
-	}
-}
-
-// TestPersist: an action is repeated until it succeeds, or until its context ends.
-func TestPersist(t *testing.T) {
-	t.Parallel()
-	d := newLab(t).drain(endpoint{}, process{})
-	ctx, cancel := context.WithCancel(t.Context())
-	tries, failure := 0, errors.New("no")
-	if err := d.persist(ctx, "it fails", func() error {
-		if tries++; tries < 3 {
-			return failure
-		}
-		return nil
-	}); err != nil || tries != 3 {
-		t.Errorf("%v after %d tries, want 3", err, tries)
-	}
-	cancel()
-	if err := d.persist(ctx, "it fails", func() error { tries++; return failure }); !errors.Is(err, failure) || tries != 4 {
-		t.Errorf("%v after %d tries, want 1", err, tries-3)
-	}
-}
-
 // overlap is a transaction that begins while another process has not committed one.
 type overlap struct {
 	stored

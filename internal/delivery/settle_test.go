@@ -392,6 +392,19 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 	}
 }
 
+// TestSettleWithoutEvents: a webhook does not get a message whose event the feed no longer has.
+func TestSettleWithoutEvents(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	f.queue(2, time.Hour)
+	f.exec("DELETE FROM events WHERE sequence = 1")
+	id := f.webhook("http://127.0.0.1:1/", "message.queued")
+	f.settle(f.idleWorker(), id)
+	if got := read[string](f, "SELECT string_agg(sequence::text, ' ') FROM webhook_deliveries"); got != "2" {
+		t.Errorf("deliveries of the events %s, want 2", got)
+	}
+}
+
 // TestExpiryThatFails: an account whose messages cannot be ended keeps no other account.
 func TestExpiryThatFails(t *testing.T) {
 	t.Parallel()

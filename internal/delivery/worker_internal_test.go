@@ -1,0 +1,244 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/event"
+)
+
+// TestRenewLeases: a process renews its leases that are 5 seconds old, and stops if it has
+// lost one.
+func TestRenewLeases(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	held := stored{enabled: true, until: noUntil, lease: leaseValid}
+	l.store([]trial{{stored: held}, {stored: held}, {stored: held}})
+	var drains []*drain
+	for i, age := range []time.Duration{renewAfter - time.Second, renewAfter, renewAfter} {
+		d := l.drain(endpointOf(i), process{current: i < 2})
+		d.renewed = time.Now().Add(-age)
+		l.worker.leases[d] = true
+		drains = append(drains, d)
+	}
+	l.worker.renewLeases(t.Context())
+	for i, got := range l.read(len(drains)) {
+		isRenewed := time.Since(drains[i].renewed) < renewAfter-time.Second
+		if want := i == 1; got.IsRenewed != want || isRenewed != want || drains[i].stopped != (i == 2) {
+			t.Errorf("lease %d is renewed: %t, the process knows: %t, and stops: %t", i+1, got.IsRenewed, isRenewed, drains[i].stopped)
+		}
+	}
+}
+
+// TestTargetAge: a drain reads the URL again after a second, and stops if it has lost its
+// lease.
+func TestTargetAge(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: stored{enabled: true, until: noUntil, lease: leaseValid}}})
+	d := l.drain(endpointOf(0), process{})
+	d.to = &target{readAt: time.Now()}
+	if to, err := d.where(t.Context()); to == nil || err != nil || d.stopped {
+		t.Errorf("a target that was just read: %v, %v, stopped: %t", to, err, d.stopped)
+	}
+	d.to.readAt = time.Now().Add(-targetAge)
+	if to, err := d.where(t.Context()); to != nil || err != nil || !d.stopped {
+		t.Errorf("a target that was read a second ago: %v, %v, stopped: %t", to, err, d.stopped)
+	}
+}
+
+// TestPersist: an action is repeated until it succeeds, or until its context ends.
+func TestPersist(t *testing.T) {
+	t.Parallel()
+	d := newLab(t).drain(endpoint{}, process{})
+	ctx, cancel := context.WithCancel(t.Context())
+	tries, failure := 0, errors.New("no")
+	if err := d.persist(ctx, "it fails", func() error {
+		if tries++; tries < 3 {
+			return failure
+		}
+		return nil
+	}); err != nil || tries != 3 {
+		t.Errorf("%v after %d tries, want 3", err, tries)
+	}
+	cancel()
+	if err := d.persist(ctx, "it fails", func() error { tries++; return failure }); !errors.Is(err, failure) || tries != 4 {
+		t.Errorf("%v after %d tries, want 1", err, tries-3)
+	}
+}
+
+// sound is a webhook with a delivery that is due and an event to dispatch.
+var sound = stored{last: 2, after: 1, until: noUntil, enabled: true, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}
+
+// TestSweepsSeeAllPages: the sweeps find the work of more accounts than a page has.
+func TestSweepsSeeAllPages(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	trials := make([]trial, page+1)
+	for i := range trials {
+		trials[i].stored = sound
+		l.worker.accounts.again[endpointOf(i).AccountID] = false
+	}
+	l.store(trials)
+	l.exec("UPDATE webhooks SET unsettled_after = ''")
+	if err := errors.Join(l.worker.drainAll(t.Context()), l.worker.lookAtAll(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for i := range trials {
+		if to := endpointOf(i); !l.isStarted(to) || !l.worker.accounts.again[to.AccountID] {
+			t.Fatalf("the sweeps do not see account %d", i+1)
+		}
+	}
+	l.worker.settleWebhooks(t.Context())
+	var unsettled int
+	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil || unsettled > 0 {
+		t.Errorf("%d webhooks are not settled, %v", unsettled, err)
+	}
+}
+
+// TestLookAt: a worker that is woken dispatches what there is, and remembers the accounts
+// without a webhook.
+func TestLookAt(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	done := sound
+	done.after = done.last
+	l.store([]trial{{stored: sound}, {stored: done}, {stored: done}})
+	const none = firstAccount + 2
+	l.exec("DELETE FROM webhook_deliveries WHERE account_id = $1", none)
+	l.exec("DELETE FROM webhooks WHERE account_id = $1", none)
+	for i := range 3 {
+		l.worker.accounts.again[endpointOf(i).AccountID] = false
+	}
+	if err := l.worker.lookAt(t.Context(), []int64{firstAccount, firstAccount + 1, none}); err != nil {
+		t.Fatal(err)
+	}
+	if again := l.worker.accounts.again; !again[firstAccount] || again[firstAccount+1] || again[none] {
+		t.Errorf("started: %v, want only the first one", again)
+	}
+	if len(l.worker.idle) != 1 || !l.worker.idle[none] {
+		t.Errorf("without a webhook: %v, want the third one", l.worker.idle)
+	}
+	for i := range 3 {
+		l.worker.Wake(endpointOf(i).AccountID)
+	}
+	if len(l.worker.woken.keys) != 2 || l.worker.woken.keys[none] {
+		t.Errorf("woken: %v, want the first two", l.worker.woken.keys)
+	}
+}
+
+// TestProbe: after ten failures in a row, a drain reads one delivery. Before, it reads all.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	leased := sound
+	leased.lease, leased.rows[1] = leaseValid, row{rows: 1, due: true, attempts: firstAttempts}
+	l.store([]trial{{stored: leased}, {stored: leased}})
+	for i, want := range []int{2, 1} {
+		l.exec("UPDATE webhooks SET failures = $1, retry_at = now() WHERE account_id = $2", maxFailures-1+i, endpointOf(i).AccountID)
+		d := l.drain(endpointOf(i), process{current: true})
+		d.renewed = time.Now()
+		d.until = d.renewed.Add(slice)
+		l.worker.leases[d] = true
+		queue := make(chan delivery, maxEvents)
+		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isProbe != (want == 1) {
+			t.Errorf("after %d failures, a drain reads %d deliveries, %v; want %d", maxFailures-1+i, len(queue), err, want)
+		}
+	}
+}
+
+// TestGivenUp: a webhook that has failed for five days is disabled by its next failure.
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	tests := []struct {
+		failing, retried string // ago
+		status           int
+		unsent           string
+		want             string
+	}{
+		{"5 days", "1 day", http.StatusBadGateway, "", "disabled"},
+		{"5 days", "2 days", http.StatusBadGateway, "", "enabled"}, // it had no events since
+		{"5 days", "1 day", http.StatusOK, "", "enabled"},
+		{"5 days", "1 day", 0, "The feed no longer has the event.", "enabled"},
+		{"119 hours", "1 day", http.StatusBadGateway, "", "enabled"},
+		{"1 hour", "1 hour", http.StatusGone, "", "disabled"},
+	}
+	trials := make([]trial, len(tests))
+	for i := range trials {
+		trials[i].stored = sound
+	}
+	l.store(trials)
+	for i, test := range tests {
+		to := endpointOf(i)
+		l.exec("UPDATE webhooks SET failures = 3, failing_since = now() - $1::interval, retry_at = now() - $2::interval WHERE account_id = $3", test.failing, test.retried, to.AccountID)
+		d := l.drain(to, process{current: true})
+		if err := d.record(t.Context(), []result{{delivery: delivery{unsent: test.unsent}, httpStatus: test.status}}); err != nil {
+			t.Fatal(err)
+		}
+		var status string
+		if err := l.owner.Pool.QueryRow(t.Context(), "SELECT status FROM webhooks WHERE account_id = $1", to.AccountID).Scan(&status); err != nil || status != test.want || d.stopped != (status == "disabled") {
+			t.Errorf("case %d: %s, stopped: %t, %v; want %s", i, status, d.stopped, err, test.want)
+		}
+	}
+}
+
+// TestAnnounce: those that wait for events are woken after a commit with events.
+func TestAnnounce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: sound}})
+	var announced []int64
+	l.worker.options.Announce = func(accountID int64) { announced = append(announced, accountID) }
+	failure := errors.New("no")
+	for _, test := range []struct {
+		events []event.Event
+		err    error
+		want   int
+	}{{nil, nil, 0}, {[]event.Event{event.Reset()}, failure, 0}, {[]event.Event{event.Reset(), event.Reset()}, nil, 1}} {
+		announced = nil
+		err := l.worker.change(t.Context(), firstAccount, firstAccount, func(context.Context, *db.Queries) ([]event.Event, error) { return test.events, test.err })
+		if !errors.Is(err, test.err) || len(announced) != test.want || len(l.worker.woken.keys) != test.want {
+			t.Errorf("%d events, %v: announced to %v, %v", len(test.events), test.err, announced, err)
+		}
+	}
+	if got := l.read(1)[0].Stored.last; got != sound.last+2 {
+		t.Errorf("the last event is %d, want %d", got, sound.last+2)
+	}
+}
+
+// TestWarn: errors are logged, except those of the end of the worker and of a schema that is
+// behind, which is logged once.
+func TestWarn(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	var log bytes.Buffer
+	l.worker.log = slog.New(slog.NewTextHandler(&log, nil))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	failure := errors.New("no")
+	l.worker.warn(t.Context(), "nothing", nil)
+	l.worker.warn(ended, "the end", failure)
+	if log.Len() > 0 {
+		t.Errorf("%s", &log)
+	}
+	l.worker.warn(t.Context(), "a failure", failure)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `msg="a failure" error=no`) {
+		t.Errorf("%s", got)
+	}
+	l.exec("DELETE FROM goose_db_version WHERE version_id > 1")
+	log.Reset()
+	for range 2 {
+		l.worker.warn(t.Context(), "a failure", failure)
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "run petstore migrate up") {
+		t.Errorf("%s", got)
+	}
+}
