@@ -246,7 +246,7 @@ func (l *lab) try(ctx context.Context, to endpoint, what string, of process) (af
 		left, err = l.worker.dispatchTurn(ctx, to.AccountID, to.AccountID)
 		after.rest = left != restNone
 	case stepClaim:
-		isClaimed := false
+		var isClaimed bool
 		if isClaimed, err = d.claim(ctx); isClaimed {
 			after.phase = phaseDraining
 		} else {

@@ -9,10 +9,12 @@ import (
 	"testing"
 )
 
-// The model has the leases of one webhook (see the comment of the package). A step is a
-// transaction, or what a process does between two. [TestLeaseModelOnDatabase] compares each
-// transaction with the real one. [TestTransactionsWait] shows that transactions do not
-// overlap.
+// This file has a model of the leases of a webhook, which the comment of the package explains.
+// A step is a transaction, or what a process does between two transactions.
+//
+//   - [TestLeases] searches all interleavings of the steps.
+//   - [TestLeaseModelOnDatabase] compares the transactions of the model with the real ones.
+//   - [TestTransactionsDoNotOverlap] shows that a transaction is one step.
 
 // The numbers of processes and events of the largest searches.
 const maxProcesses, maxEvents = 3, 2
@@ -101,7 +103,7 @@ type process struct {
 // isOver is [drain.isOver].
 func (p *process) isOver() bool { return p.stopped || !p.fresh }
 
-// isBusy reports whether it has deliveries in the states.
+// isBusy reports whether it has a delivery in a state, or in a later one.
 func (p *process) isBusy(from slotState) bool {
 	return slices.ContainsFunc(p.slots[:], func(s slot) bool { return s.state >= from })
 }
@@ -115,10 +117,9 @@ func (p *process) start() {
 	}
 }
 
-// end is [tasks.end], unless rest.
+// end ends a turn, and the task if nothing is left to do, as [Worker.drain] and [tasks.end] do.
 func (p *process) end(rest bool) {
-	again := p.again
-	switch {
+	switch again := p.again; {
 	case rest:
 		*p = process{phase: phaseWoken, again: again}
 	case again:
@@ -134,8 +135,9 @@ type state struct {
 
 	processes [maxProcesses]process
 
-	owed, accepted [maxEvents]bool // events from while the webhook was enabled, and those that it has accepted
-	isOrphan       bool            // nobody has the lease: its process has died
+	owed           [maxEvents]bool // events that were emitted while the webhook was enabled
+	accepted       [maxEvents]bool // events that the receiver has accepted
+	isOrphan       bool            // the process that had the lease has died
 	isLongDisabled bool            // for more than a second
 	needsSweep     bool            // something has happened after which only a sweep finds deliveries
 }
@@ -265,7 +267,7 @@ func (m model) steps() (steps []step) {
 	return steps
 }
 
-// take takes a step, if it is possible. It returns what the step must not do.
+// take takes a step, if it is possible. It returns what is wrong with the step.
 func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 	p := &s.processes[t.process]
 	switch t.what {
@@ -298,7 +300,7 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 	case stepDispatch:
 		return m.dispatch(s, p, t.isLost)
 	case stepSweep:
-		if p.phase != phaseIdle || !s.hasDue() || !m.free(&s.stored) {
+		if p.phase != phaseIdle || !s.hasDue() || !m.free(&s.stored) { // a task that runs would only run once more
 			return false, ""
 		}
 		p.start()
@@ -317,11 +319,9 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 		if p.phase != phaseDraining || p.target || p.stopped {
 			return false, ""
 		}
-		if p.fresh = p.fresh || m.mistake == measuresFromResponse && !p.read; p.current && (s.enabled || m.mistake == readsAnyTarget) {
-			p.target = true
-		} else {
-			p.stopped = true
-		}
+		p.fresh = p.fresh || m.mistake == measuresFromResponse && !p.read
+		p.target = p.current && (s.enabled || m.mistake == readsAnyTarget)
+		p.stopped = !p.target
 	case stepRead:
 		if p.phase != phaseDraining || p.isOver() || !p.target {
 			return false, ""
@@ -423,10 +423,8 @@ func (m model) claim(s *state, p *process, isLost bool) (isPossible bool, wrong 
 		return false, ""
 	}
 	if !m.free(&s.stored) {
-		if p.end(false); isLost {
-			return false, ""
-		}
-		return true, ""
+		p.end(false)
+		return !isLost, ""
 	}
 	if !s.enabled {
 		wrong = "a process claims a disabled webhook"
@@ -509,11 +507,17 @@ func (m model) release(s *state, p *process, isLost bool) (isPossible bool, wron
 	if p.phase != phaseReleasing {
 		return false, ""
 	}
-	if isRest := m.mistake == looksBeforeRelease && p.rest; p.current || m.mistake == releasesAnyNumber {
+	hadRest := p.rest
+	p.rest = false
+	if p.current || m.mistake == releasesAnyNumber {
 		s.lease = leaseNone
-		p.rest = isRest || m.mistake != looksBeforeRelease && m.mistake != looksNot && s.enabled && s.hasDue()
-	} else {
-		p.rest = false
+		switch m.mistake {
+		case looksNot:
+		case looksBeforeRelease:
+			p.rest = hadRest
+		default:
+			p.rest = s.enabled && s.hasDue()
+		}
 	}
 	if !isLost {
 		p.phase = phaseReleased
@@ -553,6 +557,8 @@ func (s *state) wrong() string {
 		switch {
 		case r.rows > 1:
 			return "an event has two deliveries"
+		case r.attempts > maxAttempts:
+			return "a delivery has too many attempts"
 		case r.rows > 0 && r.status == rowDelivered && !s.accepted[e]:
 			return "a delivery counts as delivered that nobody has accepted"
 		case r.rows == 0 && s.owed[e] && int8(e) < s.after:
@@ -570,7 +576,7 @@ func (s *state) wrong() string {
 	return ""
 }
 
-// forgotten returns what is not delivered when nothing more happens.
+// forgotten returns which event is not delivered when nothing more happens.
 func (s *state) forgotten() string {
 	for e, isOwed := range s.owed {
 		if r := s.rows[e]; isOwed && (r.rows == 0 || s.enabled && r.status == rowPending) {
@@ -653,8 +659,8 @@ func (all *search) trace(at int32, last step) string {
 	return strings.Join(steps, "; ")
 }
 
-// finish lets only one process go on, without failures. All others are frozen. It returns
-// what is not delivered then.
+// finish lets one process go on without failures, while all others are frozen. It returns which
+// event is not delivered then.
 func (m model) finish(s state, alone int) string {
 	usual := []step{{what: stepRecord}}
 	for e := range m.events {

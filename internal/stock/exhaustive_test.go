@@ -95,11 +95,12 @@ func check(before pet, s step, after pet, err error) string {
 	status, units := before.Status, before.Quantity+before.Held // in stock and held
 	switch s.what {
 	case "place":
-		if before.Status != stock.Available {
+		switch {
+		case before.Status != stock.Available:
 			refused = stock.ErrNotAvailable
-		} else if before.Quantity < s.quantity {
+		case before.Quantity < s.quantity:
 			refused = stock.ErrInsufficient
-		} else if after.Quantity == 0 {
+		case after.Quantity == 0:
 			status = stock.Pending
 		}
 	case "complete":
