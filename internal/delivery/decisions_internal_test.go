@@ -104,7 +104,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestHealth: what follows from attempts for a webhook.
+// TestHealth: attempts decide when a webhook pauses, fails and is slow.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	const accepted, rejected = http.StatusOK, http.StatusBadGateway
@@ -333,7 +333,7 @@ func TestAddDeliveries(t *testing.T) {
 	}
 }
 
-// TestDecide: how the deliveries of a message decide about it.
+// TestDecide: the deliveries of a message decide about it.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for want, all := range map[string][]struct {

@@ -24,6 +24,8 @@
 //   - Release. A transaction first ends the lease, then looks for deliveries that are due. If
 //     there are any, it claims the webhook again.
 //
+// The tests search all interleavings of a model of these rules, and compare it with the database.
+//
 // No delivery is added unseen. A transaction that adds deliveries or makes them due locks the
 // row of the webhook, and wakes the drain after its commit. If the lock comes before the
 // release, the release waits for it and sees the deliveries. If it comes after, the webhook

@@ -28,7 +28,7 @@ type trial struct {
 	process process
 }
 
-// seen is what a trial has done.
+// seen is the effect of a trial.
 type seen struct {
 	Stored      stored
 	IsNewNumber bool // the lease has another number

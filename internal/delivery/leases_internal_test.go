@@ -50,7 +50,7 @@ const (
 	rowFailed
 )
 
-// stored is what the database has.
+// stored is the part of a state that the database has.
 type stored struct {
 	last, after, until int8
 	enabled            bool

@@ -41,9 +41,6 @@ type program struct {
 // of the part "Verify by hand". TestReferenceLibraries runs those with libraries.
 func TestReceivers(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it builds programs")
-	}
 	for _, p := range []program{
 		{
 			name: "JavaScript", files: []string{"receiver.mjs", "webhook.mjs"},
