@@ -441,6 +441,26 @@ func TestSpareRuns(t *testing.T) {
 	})
 }
 
+// TestNoSpareRunIsLeftOver: the end of a run that is not spare leaves no place for another
+// spare run.
+func TestNoSpareRunIsLeftOver(t *testing.T) {
+	t.Parallel()
+	inBubble(t, coalesce.Limits{Parallel: 1, Spare: 1}, func(b *bubble) {
+		b.calls(1)
+		b.release(1)
+		b.calls(2, 3)
+		b.pass(250 * time.Millisecond)
+		b.want("[1]", "[2]", "[3]")
+		b.calls(4)
+		b.pass(time.Hour)
+		b.want("[1]", "[2]", "[3]")
+		b.release(2)
+		b.want("[1]", "[2]", "[3]", "[4]")
+		b.release(3, 4)
+		b.wantDone(4)
+	})
+}
+
 // TestSpareRunsTakeTurns: each spare run needs a slow run of its own.
 func TestSpareRunsTakeTurns(t *testing.T) {
 	t.Parallel()
