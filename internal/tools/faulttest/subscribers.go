@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -40,21 +40,18 @@ type subscriber struct {
 	err         error // an event that is missing or twice
 }
 
-// subscribe starts subscribers from an event on. They end with the context.
-func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (wait func() error) {
-	var group sync.WaitGroup
-	for number, f := range subscribers {
-		f.last = last
-		group.Go(func() { f.run(ctx, number) })
-	}
-	return func() error {
-		group.Wait()
-		var failures []error
-		for _, f := range subscribers {
-			failures = append(failures, f.err)
-		}
-		return errors.Join(failures...)
-	}
+// subscribe starts subscribers from an event on. end stops them, and fails the row if an event
+// was wrong.
+func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
+	wait := background(func() {
+		parallel(len(subscribers), func(number int) {
+			subscribers[number].last = last
+			subscribers[number].run(ctx, number)
+			check(subscribers[number].err)
+		})
+	})
+	return func() { stop(); wait() }
 }
 
 // run follows the feed until the context ends or an event is wrong.
@@ -97,22 +94,14 @@ func (f *subscriber) readPage(ctx context.Context, c *client) error {
 		target = f.next
 	}
 	resp, err := c.do(ctx, "GET", target, "", "Prefer", "wait=2")
-	if err == nil {
-		err = resp.check(http.StatusOK)
-	}
-	var events []feedEvent
-	if next := nextLink.FindStringSubmatch(resp.header.Get("Link")); err == nil && next != nil {
-		f.next = next[1]
-	}
-	if err == nil {
-		err = resp.decode(&events)
-	}
-	for _, e := range events {
-		if err == nil {
-			err = f.received(e)
+	return attempt(func() {
+		check(err)
+		events := decode[[]feedEvent](resp.check(http.StatusOK))
+		f.next = cmp.Or(resp.next(), f.next)
+		for _, e := range events {
+			check(f.received(e))
 		}
-	}
-	return err
+	})
 }
 
 // readStream reads a stream until it ends.
@@ -156,34 +145,22 @@ func (f *subscriber) readStream(ctx context.Context, c *client) error {
 }
 
 // newest returns the newest event of the feed, as far as the next link names it.
-func (c *client) newest(ctx context.Context) (newest feedEvent, err error) {
-	resp, err := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
-	if err != nil {
-		return newest, err
-	}
-	_, newest.ID, _ = strings.Cut(resp.header.Get("Link"), "after=")
-	newest.ID, _, _ = strings.Cut(newest.ID, ">") // <…>; rel="next"
+func (c *client) newest(ctx context.Context) (newest feedEvent) {
+	resp := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
+	_, newest.ID, _ = strings.Cut(resp.next(), "after=")
 	id, ok := event.ParseID(newest.ID)
-	if !ok {
-		return newest, fmt.Errorf("the cursor %q is no id", newest.ID)
-	}
+	require(ok, "the cursor %q is no id", newest.ID)
 	newest.Sequence = id.Sequence
-	return newest, nil
+	return newest
 }
 
 // awaitSubscribers waits until subscribers have the newest event.
-func (c *client) awaitSubscribers(ctx context.Context, within time.Duration, subscribers ...*subscriber) error {
-	newest, err := c.newest(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = eventually(ctx, within, func() error {
+func (c *client) awaitSubscribers(ctx context.Context, limit time.Duration, subscribers ...*subscriber) {
+	newest := c.newest(ctx)
+	eventually(ctx, limit, func() {
 		for i, f := range subscribers {
-			if at := f.position(); at < newest.Sequence {
-				return fmt.Errorf("subscriber %d has the events to %d of %d", i, at, newest.Sequence)
-			}
+			at := f.position()
+			require(at >= newest.Sequence, "subscriber %d has the events to %d of %d", i, at, newest.Sequence)
 		}
-		return nil
 	})
-	return err
 }
