@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // requestTimeout is longer than any response may take.
@@ -68,13 +70,13 @@ func (c *client) do(ctx context.Context, method, target, body string, header ...
 
 // want sends a request, and fails the row unless the response has this status.
 func (c *client) want(ctx context.Context, status int, method, target, body string) (resp response) {
-	within(method+" "+target, func() { resp = must(c.do(ctx, method, target, body)).check(status) })
+	must.Explain(method+" "+target, func() { resp = must.Get(c.do(ctx, method, target, body)).check(status) })
 	return resp
 }
 
 // check fails the row unless the response has this status.
 func (resp response) check(status int) response {
-	require(resp.status == status, "%s, want %d", resp, status)
+	must.Hold(resp.status == status, "%s, want %d", resp, status)
 	return resp
 }
 
@@ -126,7 +128,7 @@ func (c *client) setStock(ctx context.Context, pet, quantity int) {
 // decode returns the body of a response, and fails the row if that is of another type.
 func decode[T any](resp response) (value T) {
 	if err := json.Unmarshal(resp.body, &value); err != nil {
-		check(fmt.Errorf("%s: %w", resp, err))
+		must.OK(fmt.Errorf("%s: %w", resp, err))
 	}
 	return value
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // wrongClocks is row 41: the clock of one worker is an hour ahead, the clock of another one
@@ -42,7 +44,7 @@ func wrongClocks(ctx context.Context, f *fixture) string {
 	w.finish().wantOnly(http.StatusOK, http.StatusCreated)
 	s.awaitDelivered(ctx, 15*time.Second)
 	for _, worker := range workers {
-		require(strings.Contains(worker.metrics(ctx), `petstore_webhook_attempt_duration_seconds_count{outcome="delivered"}`), "a worker has delivered nothing")
+		must.Hold(strings.Contains(worker.metrics(ctx), `petstore_webhook_attempt_duration_seconds_count{outcome="delivered"}`), "a worker has delivered nothing")
 	}
 	return checkClocks(receivers, failing, first)
 }
@@ -56,14 +58,14 @@ func checkClocks(receivers []*receiver, failing *receiver, first *firstAttempts)
 		if r == failing {
 			events += len(first.waits)
 		}
-		check(r.err)
-		require(requests == events && r.most <= inFlight, "%d requests, want %d; %d at a time, want at most %d", requests, events, r.most, inFlight)
+		must.OK(r.err)
+		must.Hold(requests == events && r.most <= inFlight, "%d requests, want %d; %d at a time, want at most %d", requests, events, r.most, inFlight)
 		total += requests
 	}
 	least, most := slices.Min(first.waits), slices.Max(first.waits)
 	figures := fmt.Sprintf("%d requests to %d webhooks, at most %d at a time, no duplicates; the second of two attempts came after %s to %s",
 		total, len(receivers)+1, inFlight, round(least), round(most))
-	require(least >= 4*time.Second && most <= 10*time.Second, "%s, want 4 to 10 s", figures)
+	must.Hold(least >= 4*time.Second && most <= 10*time.Second, "%s, want 4 to 10 s", figures)
 	return figures
 }
 
@@ -109,14 +111,14 @@ func Now() Time {
 	sec, nsec, mono := runtimeNow()
 	sec += int64(clockShift)
 `
-	root := must(exec.CommandContext(ctx, "go", "env", "GOROOT").Output())
+	root := must.Get(exec.CommandContext(ctx, "go", "env", "GOROOT").Output())
 	file := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	text := strings.Replace(string(must(os.ReadFile(file))), before, after, 1)
+	text := strings.Replace(string(must.Get(os.ReadFile(file))), before, after, 1)
 	text = strings.Replace(text, "\nimport (\n", "\nimport (\n\t\"syscall\"\n", 1)
-	require(strings.Contains(text, after), "%s does not contain %q; adapt row 41 to this version of Go", file, before)
+	must.Hold(strings.Contains(text, after), "%s does not contain %q; adapt row 41 to this version of Go", file, before)
 	replaced := map[string]string{file: text}
 	maps.Copy(replaced, f.program.replaced)
 	binary = filepath.Join(f.dir, "petstore-clock")
-	check(build(ctx, program{binary, replaced}))
+	must.OK(build(ctx, program{binary, replaced}))
 	return binary
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"petstore/internal/tools/must"
+
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
@@ -34,9 +36,9 @@ func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[st
 	if dir == "" {
 		dir = filepath.Join(f.dir, "pg")
 	}
-	check(os.MkdirAll(dir, 0o711))
+	must.OK(os.MkdirAll(dir, 0o711))
 	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
-		check(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")))
+		must.OK(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")))
 	}
 	merged := maps.Clone(durable)
 	maps.Copy(merged, settings)
@@ -54,21 +56,21 @@ func (f *fixture) startCluster(ctx context.Context, options localpg.Options) *da
 // start starts the cluster, or restarts it: it stops without a checkpoint.
 func (d *database) start(ctx context.Context) {
 	if d.Cluster != nil {
-		check(d.Stop(ctx))
+		must.OK(d.Stop(ctx))
 	}
-	d.Cluster = must(localpg.Start(ctx, d.options))
+	d.Cluster = must.Get(localpg.Start(ctx, d.options))
 }
 
 func (d *database) url() string { return d.URL(databaseName) }
 
 // processes returns the process ids of the server: the postmaster first, then its children.
 func (d *database) processes() []int {
-	content := must(os.ReadFile(filepath.Join(d.options.Dir, "data", "postmaster.pid")))
+	content := must.Get(os.ReadFile(filepath.Join(d.options.Dir, "data", "postmaster.pid")))
 	line, _, _ := strings.Cut(string(content), "\n")
-	all := []int{must(strconv.Atoi(line))}
-	children := must(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", all[0])))
+	all := []int{must.Get(strconv.Atoi(line))}
+	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", all[0])))
 	for field := range strings.FieldsSeq(string(children)) {
-		all = append(all, must(strconv.Atoi(field)))
+		all = append(all, must.Get(strconv.Atoi(field)))
 	}
 	return all
 }
@@ -78,7 +80,7 @@ func (d *database) processes() []int {
 func (d *database) signal(signal syscall.Signal) {
 	for _, pid := range d.processes() {
 		if err := syscall.Kill(pid, signal); !errors.Is(err, syscall.ESRCH) {
-			check(err)
+			must.OK(err)
 		}
 	}
 }
@@ -88,9 +90,9 @@ func (d *database) exec(ctx context.Context, sql string) { d.execIn(ctx, databas
 
 // execIn runs a statement in another database of the cluster.
 func (d *database) execIn(ctx context.Context, name, sql string) {
-	conn := must(pgx.Connect(ctx, d.URL(name)))
+	conn := must.Get(pgx.Connect(ctx, d.URL(name)))
 	defer conn.Close(ctx)
-	must(conn.Exec(ctx, sql))
+	must.Get(conn.Exec(ctx, sql))
 }
 
 // allowConnections lets clients connect to the database, or prevents it.
@@ -105,9 +107,9 @@ func (d *database) terminateBackends(ctx context.Context, program string) {
 
 // read reads one row on its own connection.
 func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) {
-	conn := must(pgx.Connect(ctx, d.url()))
+	conn := must.Get(pgx.Connect(ctx, d.url()))
 	defer conn.Close(ctx)
-	check(conn.QueryRow(ctx, sql, arguments...).Scan(into...))
+	must.OK(conn.QueryRow(ctx, sql, arguments...).Scan(into...))
 }
 
 // count reads a number on its own connection.
@@ -118,19 +120,19 @@ func (d *database) count(ctx context.Context, sql string, arguments ...any) (cou
 
 // holdLock runs a statement that takes a lock, and holds the lock until release.
 func (d *database) holdLock(ctx context.Context, sql string) (release func()) {
-	conn := must(pgx.Connect(ctx, d.url()))
+	conn := must.Get(pgx.Connect(ctx, d.url()))
 	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
 	if _, err := conn.Exec(ctx, "BEGIN; "+sql); err != nil {
 		release()
-		check(err)
+		must.OK(err)
 	}
 	return release
 }
 
 // awaitLockWaits waits until that many statements of the service wait for a lock.
 func (d *database) awaitLockWaits(ctx context.Context, connections int) {
-	eventually(ctx, time.Second, func() {
+	must.Await(ctx, time.Second, func() {
 		waiting := d.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'")
-		require(waiting >= connections, "%d statements wait for a lock, want %d", waiting, connections)
+		must.Hold(waiting >= connections, "%d statements wait for a lock, want %d", waiting, connections)
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // diskFails is row 9: no acknowledged order is lost when the disk is full or fsync fails.
@@ -19,15 +21,15 @@ import (
 // root and strace.
 func diskFails(ctx context.Context, f *fixture) string {
 	if os.Geteuid() != 0 {
-		check(skipError("mounting a small disk needs root"))
+		must.OK(skipError("mounting a small disk needs root"))
 	}
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		check(skipError("strace is not installed"))
+		must.OK(skipError("strace is not installed"))
 	}
 	disk := filepath.Join(f.dir, "disk")
-	check(os.Mkdir(disk, 0o711))
-	check(command(ctx, "mount", "-t", "tmpfs", "-o", "size=192m,mode=0711", "petstore", disk))
+	must.OK(os.Mkdir(disk, 0o711))
+	must.OK(command(ctx, "mount", "-t", "tmpfs", "-o", "size=192m,mode=0711", "petstore", disk))
 	f.cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		_ = command(ctx, "cp", filepath.Join(disk, "pg", "postgres.log"), f.dir) // fails if the server has not started
@@ -46,13 +48,13 @@ func (s *deployment) diskFull(ctx context.Context, disk string) string {
 	w := s.startWriters(ctx, 16)
 	sleep(ctx, 500*time.Millisecond)
 	file := filepath.Join(disk, "ballast")
-	ballast := must(os.Create(file))
+	ballast := must.Get(os.Create(file))
 	defer ballast.Close()
-	_, err := io.Copy(ballast, must(os.Open("/dev/zero")))
-	require(errors.Is(err, syscall.ENOSPC), "filling the disk: %v", err)
-	eventually(ctx, 15*time.Second, func() { must(s.order(ctx, pets)).check(http.StatusServiceUnavailable) })
+	_, err := io.Copy(ballast, must.Get(os.Open("/dev/zero")))
+	must.Hold(errors.Is(err, syscall.ENOSPC), "filling the disk: %v", err)
+	must.Await(ctx, 15*time.Second, func() { must.Get(s.order(ctx, pets)).check(http.StatusServiceUnavailable) })
 	sleep(ctx, time.Second)
-	check(errors.Join(ballast.Close(), os.Remove(file)))
+	must.OK(errors.Join(ballast.Close(), os.Remove(file)))
 	return s.awaitRecovery(ctx, w, "disk full")
 }
 
@@ -65,7 +67,7 @@ func (s *deployment) fsyncFails(ctx context.Context, strace string) string {
 		args = append(args, "-p", strconv.Itoa(pid))
 	}
 	faults := exec.CommandContext(ctx, strace, args...)
-	check(faults.Start())
+	must.OK(faults.Start())
 	sleep(ctx, 1500*time.Millisecond)
 	_ = faults.Process.Signal(syscall.SIGINT) // fails if the server and strace have ended
 	_ = faults.Wait()
@@ -76,7 +78,7 @@ func (s *deployment) fsyncFails(ctx context.Context, strace string) string {
 // the responses to the writers.
 func (s *deployment) awaitRecovery(ctx context.Context, w *load, what string) string {
 	restarted := ""
-	back := eventually(ctx, recoveryLimit, func() {
+	back := must.Await(ctx, recoveryLimit, func() {
 		select {
 		case <-s.db.Done():
 			restarted = ", PostgreSQL restarted"
@@ -87,7 +89,7 @@ func (s *deployment) awaitRecovery(ctx context.Context, w *load, what string) st
 	})
 	sleep(ctx, 300*time.Millisecond)
 	l := w.finish()
-	within(what, func() { s.checkWriters(ctx, l) })
-	require(l.count(http.StatusServiceUnavailable) > 0, "%s: %s: no order failed, so the row proves nothing", what, l.summary())
+	must.Explain(what, func() { s.checkWriters(ctx, l) })
+	must.Hold(l.count(http.StatusServiceUnavailable) > 0, "%s: %s: no order failed, so the row proves nothing", what, l.summary())
 	return fmt.Sprintf("%s: %s, slowest %s, 0 lost, orders again after %s%s", what, l.summary(), round(l.slowest), round(back), restarted)
 }

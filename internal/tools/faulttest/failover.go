@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // failover is row 22: with two hosts in DATABASE_URL the service finds the new primary.
@@ -35,7 +37,7 @@ func failover(ctx context.Context, f *fixture) string {
 	sleep(ctx, time.Second)
 	s.db = standby
 	l := w.finish()
-	require(s.api.cmd.ProcessState == nil, "the service has ended")
+	must.Hold(s.api.cmd.ProcessState == nil, "the service has ended")
 	s.checkWriters(ctx, l)
 	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; orders again %s after the kill (promotion %s)",
 		l.summary(), round(l.slowest), len(l.placed), round(back), round(promotion))
@@ -55,14 +57,14 @@ func standbyAway(ctx context.Context, f *fixture) string {
 	k := keyedWrites{orderer: s.client, sender: s.withKey(f.newKey(ctx, s.db, "messages", "write"))}
 	writeDuring := func(name string, meanwhile func()) {
 		s.detachStandby(ctx, standby)
-		wait := background(func() { k.send(ctx, name, clients) })
+		wait := must.Background(func() { k.send(ctx, name, clients) })
 		sleep(ctx, away)
 		meanwhile()
 		wait()
 	}
 	// The first time the standby returns, the second time it is promoted.
 	writeDuring("returns-", func() { standby.follow(ctx, leader) })
-	require(k.replayed > 0, "nothing was replayed, so the row proves nothing")
+	must.Hold(k.replayed > 0, "nothing was replayed, so the row proves nothing")
 	writeDuring("promoted-", func() {
 		s.db.signal(syscall.SIGKILL)
 		standby.promote(ctx)
@@ -87,7 +89,7 @@ type keyedWrites struct {
 // send sends an order and a message of each client, with keys that begin with name, and
 // retries them until they are acknowledged.
 func (k *keyedWrites) send(ctx context.Context, name string, clients int) {
-	parallel(2*clients, func(number int) {
+	must.Parallel(2*clients, func(number int) {
 		key := fmt.Sprint(name, number)
 		if number < clients {
 			result := k.orderer.orderUntilPlaced(ctx, 1+number, key)
@@ -116,9 +118,9 @@ func (k *keyedWrites) count(attempts int, replayed bool, add func()) {
 func (s *deployment) auditKeyed(ctx context.Context, k *keyedWrites) {
 	s.audit(ctx, &k.orders)
 	lost := s.db.count(ctx, "SELECT count(*) FROM unnest($1::text[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM messages)", k.messages)
-	require(lost == 0, "%d of %d acknowledged messages are lost", lost, len(k.messages))
+	must.Hold(lost == 0, "%d of %d acknowledged messages are lost", lost, len(k.messages))
 	placed, sent := s.db.count(ctx, "SELECT count(*) FROM orders"), s.db.count(ctx, "SELECT count(*) FROM messages")
-	require(placed == len(k.orders.placed) && sent == len(k.messages),
+	must.Hold(placed == len(k.orders.placed) && sent == len(k.messages),
 		"%d orders with %d keys, %d messages with %d keys", placed, len(k.orders.placed), sent, len(k.messages))
 }
 
@@ -139,9 +141,9 @@ func listenElsewhere(ctx context.Context, f *fixture) string {
 	})
 	// When the first server accepts connections again, the listener returns to it.
 	primary.allowConnections(ctx, true)
-	back := eventually(ctx, 5*time.Second, func() {
+	back := must.Await(ctx, 5*time.Second, func() {
 		listening := primary.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore listen'")
-		require(listening >= 2, "%d of 2 services listen on the server of their pool", listening)
+		must.Hold(listening >= 2, "%d of 2 services listen on the server of their pool", listening)
 	})
 	return fmt.Sprintf("401 after %s; LISTEN on the server of the pool again after %s", round(worked), round(back))
 }
@@ -172,8 +174,8 @@ func (d *database) follow(ctx context.Context, primary string) {
 // detachStandby stops replication to the standby and waits until the primary has noticed.
 func (s *deployment) detachStandby(ctx context.Context, standby *database) {
 	standby.follow(ctx, "")
-	eventually(ctx, 5*time.Second, func() {
-		require(s.db.count(ctx, "SELECT count(*) FROM pg_stat_replication") == 0, "the standby still receives WAL")
+	must.Await(ctx, 5*time.Second, func() {
+		must.Hold(s.db.count(ctx, "SELECT count(*) FROM pg_stat_replication") == 0, "the standby still receives WAL")
 	})
 }
 
@@ -181,8 +183,8 @@ func (s *deployment) detachStandby(ctx context.Context, standby *database) {
 // for the end of a statement that waits for the end of replay.
 func (d *database) promote(ctx context.Context) {
 	d.exec(ctx, "SELECT pg_promote(false)")
-	eventually(ctx, 10*time.Second, func() {
-		require(d.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server is still a standby")
+	must.Await(ctx, 10*time.Second, func() {
+		must.Hold(d.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server is still a standby")
 	})
 }
 
@@ -191,15 +193,15 @@ func (d *database) promote(ctx context.Context) {
 func (f *fixture) startStandby(ctx context.Context, primary *database, name, state string) *database {
 	options := primary.options
 	options.Dir, options.StandbyOf = filepath.Join(f.dir, name), primary.Cluster
-	check(os.Mkdir(options.Dir, 0o711))
+	must.OK(os.Mkdir(options.Dir, 0o711))
 	// Without synchronous_standby_names, because it has no standby after its promotion.
 	options.Settings = maps.Clone(durable)
 	maps.Copy(options.Settings, followSoon)
 	options.Settings["cluster_name"] = name
 	standby := f.startCluster(ctx, options)
-	eventually(ctx, 10*time.Second, func() {
+	must.Await(ctx, 10*time.Second, func() {
 		following := primary.count(ctx, "SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND sync_state = $2 AND state = 'streaming'", name, state)
-		require(following > 0, "the standby does not stream yet")
+		must.Hold(following > 0, "the standby does not stream yet")
 	})
 	return standby
 }
@@ -209,7 +211,7 @@ func anyURL(servers ...*database) string {
 	var address *url.URL
 	var hosts, ports []string
 	for _, server := range servers {
-		address = must(url.Parse(server.url()))
+		address = must.Get(url.Parse(server.url()))
 		hosts, ports = append(hosts, address.Query().Get("host")), append(ports, address.Query().Get("port"))
 	}
 	query := address.Query()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // firstAttemptLimit is how long an event may take to its first attempt, whatever other
@@ -52,7 +54,7 @@ func webhookFairness(ctx context.Context, f *fixture) string {
 			s.db.addEvents(ctx, each, sandboxed...)
 		}},
 	} {
-		within(phase.what, func() {
+		must.Explain(phase.what, func() {
 			figures = append(figures, phase.what+": "+s.timeEvents(ctx, r, 20*time.Millisecond, during, phase.disturb))
 		})
 	}
@@ -61,12 +63,12 @@ func webhookFairness(ctx context.Context, f *fixture) string {
 
 // awaitPending waits until accounts have a number of pending deliveries.
 func (d *database) awaitPending(ctx context.Context, least, most int, tenants ...tenant) {
-	eventually(ctx, 20*time.Second, func() {
+	must.Await(ctx, 20*time.Second, func() {
 		pending := d.count(ctx, fmt.Sprintf(`
 			SELECT count(*)
 			FROM webhook_deliveries
 			WHERE status = 'pending' AND account_id IN (SELECT id FROM accounts WHERE name IN ('%s'))`, names(tenants)))
-		require(pending >= least && pending <= most, "%d deliveries are pending", pending)
+		must.Hold(pending >= least && pending <= most, "%d deliveries are pending", pending)
 	})
 }
 
@@ -87,14 +89,14 @@ func (s *deployment) timeEvents(ctx context.Context, r *receiver, interval, duri
 	l := w.finish()
 	l.wantOnly(http.StatusCreated)
 	placed := len(l.placed)
-	eventually(ctx, 2*firstAttemptLimit, func() {
+	must.Await(ctx, 2*firstAttemptLimit, func() {
 		_, events := r.received()
-		require(events >= before+placed, "%d of %d events have arrived", events-before, placed)
+		must.Hold(events >= before+placed, "%d of %d events have arrived", events-before, placed)
 	})
 	p99, longest := r.slowest()
 	figures := fmt.Sprintf("%d events, p99 %s, slowest %s", placed, round(p99), round(longest))
-	require(p99 <= firstAttemptLimit, "%s, want p99 below %s", figures, firstAttemptLimit)
-	check(r.err)
+	must.Hold(p99 <= firstAttemptLimit, "%s, want p99 below %s", figures, firstAttemptLimit)
+	must.OK(r.err)
 	return figures
 }
 
@@ -120,14 +122,14 @@ func webhookBacklog(ctx context.Context, f *fixture) string {
 	s := f.openWith(ctx, db, db.url(), allowLoopback)
 	r := s.receive(ctx, nil)
 	others := s.timeEvents(ctx, r, 200*time.Millisecond, 0, func() {
-		eventually(ctx, all/leastRate*time.Second, func() {
+		must.Await(ctx, all/leastRate*time.Second, func() {
 			now := arrived.Load()
-			require(now >= all, "%d of %d deliveries have arrived", now, all)
+			must.Hold(now >= all, "%d of %d deliveries have arrived", now, all)
 		})
 	})
 	took := time.Since(began)
 	figures := fmt.Sprintf("%d deliveries in %s, %.0f a second, beside an old snapshot; another account: %s", all, round(took), all/took.Seconds(), others)
-	require(all/took.Seconds() >= leastRate, "%s", figures)
+	must.Hold(all/took.Seconds() >= leastRate, "%s", figures)
 	db.awaitPending(ctx, 0, 0, tenants...)
 	return figures
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // feedReplay is row 37: clients change a store in every way at two instances. One instance
@@ -192,11 +194,11 @@ func (c *client) compareStore(ctx context.Context, before storeCopy, acknowledge
 			}
 		}
 		for list, items := range now {
-			require(maps.Equal(items, after[list]), "%s has %d items, the copy made of %d events %d, or they differ:\n%s",
+			must.Hold(maps.Equal(items, after[list]), "%s has %d items, the copy made of %d events %d, or they differ:\n%s",
 				list, len(items), len(f.events), len(after[list]), firstDifference(items, after[list]))
 		}
 		for _, path := range acknowledged {
-			require(placed[path] == 1, "the acknowledged order %s has %d events", path, placed[path])
+			must.Hold(placed[path] == 1, "the acknowledged order %s has %d events", path, placed[path])
 		}
 	}
 }

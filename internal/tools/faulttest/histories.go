@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"petstore/internal/tools/must"
+
 	"github.com/anishathalye/porcupine"
 )
 
@@ -20,11 +22,11 @@ func oversell(ctx context.Context, f *fixture) string {
 	s.setStock(ctx, pet, stock)
 	instances := s.startSecond(ctx)
 	var l ledger
-	parallel(buyers, func(buyer int) { l.record(instances[buyer%2].order(ctx, pet)) })
+	must.Parallel(buyers, func(buyer int) { l.record(instances[buyer%2].order(ctx, pet)) })
 	left := s.stock(ctx, pet)
 	figures := fmt.Sprintf("%s, stock %d, slowest %s", l.summary(), left.Quantity, round(l.slowest))
 	l.wantOnly(http.StatusCreated, http.StatusConflict)
-	require(l.count(http.StatusCreated) == stock && left.Quantity == 0, "%s; want %d × 201, stock 0", figures, stock)
+	must.Hold(l.count(http.StatusCreated) == stock && left.Quantity == 0, "%s; want %d × 201, stock 0", figures, stock)
 	return figures
 }
 
@@ -36,13 +38,13 @@ func linearizable(ctx context.Context, f *fixture) string {
 	s.setStock(ctx, pet, stock)
 	instances := s.startSecond(ctx)
 	h := &history{began: time.Now()}
-	parallel(clients, func(id int) {
+	must.Parallel(clients, func(id int) {
 		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
 		for range steps {
 			did := v.randomStep(pet)
 			called := time.Now()
 			saw, sent := v.step(ctx, id%len(instances), did)
-			require(sent && !saw.unknown, "%s: unknown outcome without a fault", did.kind)
+			must.Hold(sent && !saw.unknown, "%s: unknown outcome without a fault", did.kind)
 			h.record(id, did, called, saw)
 		}
 	})
@@ -63,8 +65,8 @@ func crashHistories(ctx context.Context, f *fixture) string {
 	h := &history{began: time.Now()}
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
-	wait := background(func() {
-		parallel(clients, func(id int) {
+	wait := must.Background(func() {
+		must.Parallel(clients, func(id int) {
 			v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
 			for stopping.Err() == nil {
 				h.hotStep(ctx, v, hotPets)
@@ -122,7 +124,7 @@ func (h *history) hotStep(ctx context.Context, v *visitor, hotPets int) {
 func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (known bool) {
 	const pause = 10 * time.Millisecond
 	for ; ; sleep(ctx, pause) {
-		check(context.Cause(ctx))
+		must.OK(context.Cause(ctx))
 		called := time.Now()
 		saw, sent := v.step(ctx, rand.N(len(v.instances)), did)
 		if !sent {
@@ -173,7 +175,7 @@ func (h *history) check(stock int) string {
 		figures += fmt.Sprintf(", unknown outcomes: %d", h.unknown)
 	}
 	verdict := porcupine.CheckOperationsTimeout(petModel(stock), h.operations, checking)
-	require(verdict != porcupine.Illegal, "%s, not linearizable", figures)
-	require(verdict == porcupine.Ok, "%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
+	must.Hold(verdict != porcupine.Illegal, "%s, not linearizable", figures)
+	must.Hold(verdict == porcupine.Ok, "%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
 	return figures + ", linearizable"
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // hostileAccount is row 28: a hostile account with six keys attacks under the default
@@ -28,7 +30,7 @@ func hostileAccount(ctx context.Context, f *fixture) string {
 	during := normal.measure(ctx, attacked)
 	l := attack.finish()
 	memory := s.api.peakMemory()
-	require(memory <= memoryLimit, "the server used %d MB", memory>>20)
+	must.Hold(memory <= memoryLimit, "the server used %d MB", memory>>20)
 	wantFair(before, during)
 	return fmt.Sprintf("another account: no error, p99 %s (%s before); memory at most %d MB; the hostile account: %s",
 		round(during), round(before), memory>>20, l.summary())
@@ -61,7 +63,7 @@ func (n normalAccount) measure(ctx context.Context, during time.Duration) time.D
 	var mu sync.Mutex
 	var times durations
 	began := time.Now()
-	parallel(len(n), func(number int) {
+	must.Parallel(len(n), func(number int) {
 		for i := number; time.Since(began) < during; i++ {
 			pet := 1 + i%pets
 			for _, send := range []func() (response, error){
@@ -71,8 +73,8 @@ func (n normalAccount) measure(ctx context.Context, during time.Duration) time.D
 				},
 				func() (response, error) { return n[number].order(ctx, pet) },
 			} {
-				resp := must(send())
-				require(resp.status < http.StatusMultipleChoices, "another account, after %s: %s", time.Since(began), resp)
+				resp := must.Get(send())
+				must.Hold(resp.status < http.StatusMultipleChoices, "another account, after %s: %s", time.Since(began), resp)
 				mu.Lock()
 				times = append(times, resp.took)
 				mu.Unlock()
@@ -86,7 +88,7 @@ func (n normalAccount) measure(ctx context.Context, during time.Duration) time.D
 // wantFair fails the row if the p99 of a normal account is too large during an attack.
 func wantFair(before, during time.Duration) {
 	const slower, floor = 5, 50 * time.Millisecond
-	require(during <= max(slower*before, floor), "another account: p99 %s, %s before", round(during), round(before))
+	must.Hold(during <= max(slower*before, floor), "another account: p99 %s, %s before", round(during), round(before))
 }
 
 // attacker is the hostile account.
@@ -167,13 +169,13 @@ func largeBody(size int) string {
 // again. It reads only the status of the response.
 func (a *attacker) keepOpen(ctx context.Context, text string) {
 	for ; ctx.Err() == nil; sleep(ctx, time.Second) {
-		_ = attempt(func() { // the next one may succeed
+		_ = must.Attempt(func() { // the next one may succeed
 			conn := dialSlow(ctx, a.api.addr)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			must(io.WriteString(conn, text))
+			must.Get(io.WriteString(conn, text))
 			status := make([]byte, len("HTTP/1.1 200"))
-			must(io.ReadFull(conn, status))
+			must.Get(io.ReadFull(conn, status))
 			if strings.HasSuffix(string(status), "200") {
 				sleep(ctx, 12*time.Second)
 			}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // keylessClients is row 45. 4,500 clients without a key request documents and never read
@@ -37,7 +39,7 @@ func keylessClients(ctx context.Context, f *fixture) string {
 		{"headers of 16 KB", document + "X-Long: " + strings.Repeat("x", 16<<10-100), 5 * time.Second},
 		{"headers of 58 KB", document + "X-Long: " + strings.Repeat("x", 58_000), 5 * time.Second},
 	} {
-		within("during "+attack.what, func() {
+		must.Explain("during "+attack.what, func() {
 			attacked, stop := context.WithCancel(ctx)
 			defer s.holdConnections(attacked, clients, attack.text).Wait()
 			defer stop()
@@ -45,7 +47,7 @@ func keylessClients(ctx context.Context, f *fixture) string {
 			open, memory := s.api.descriptors(), s.api.peakMemory()
 			figure := fmt.Sprintf("%s of %d clients: %d requests, p99 %s, %d health checks, p99 %s, %d descriptors, memory %d MB",
 				attack.what, clients, len(known), round(known.p99()), len(checks), round(checks.p99()), open, memory>>20)
-			require(known.p99() <= p99Limit && memory <= memoryLimit && open <= before+connections+2*poolSize, "%s", figure)
+			must.Hold(known.p99() <= p99Limit && memory <= memoryLimit && open <= before+connections+2*poolSize, "%s", figure)
 			figures = append(figures, figure)
 		})
 	}
@@ -56,9 +58,9 @@ func keylessClients(ctx context.Context, f *fixture) string {
 // server inherits the limit.
 func needDescriptors(number uint64) {
 	var limit syscall.Rlimit
-	check(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	must.OK(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	if limit.Cur < number {
-		check(skipError(fmt.Sprintf("needs %d descriptors (ulimit -n), and the limit is %d", number, limit.Cur)))
+		must.OK(skipError(fmt.Sprintf("needs %d descriptors (ulimit -n), and the limit is %d", number, limit.Cur)))
 	}
 }
 
@@ -71,7 +73,7 @@ func (s *deployment) holdConnections(ctx context.Context, clients int, text stri
 	for range clients {
 		group.Go(func() {
 			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
-				_ = attempt(func() { holdConnection(ctx, s.api.addr, bytes) }) // the next one may succeed
+				_ = must.Attempt(func() { holdConnection(ctx, s.api.addr, bytes) }) // the next one may succeed
 			}
 		})
 	}
@@ -84,9 +86,9 @@ func holdConnection(ctx context.Context, addr string, text []byte) {
 	conn := dialSlow(ctx, addr)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	must(conn.Write(text))
+	must.Get(conn.Write(text))
 	for closed := false; !closed && ctx.Err() == nil; sleep(ctx, time.Second) {
-		onSocket(conn, func(fd int) { closed = must(isClosed(fd)) })
+		onSocket(conn, func(fd int) { closed = must.Get(isClosed(fd)) })
 	}
 }
 
@@ -96,15 +98,15 @@ func (s *deployment) measureOthers(ctx context.Context, during time.Duration) (k
 	unkept := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	fresh, anonymous := &client{base: s.base, key: s.key, transport: unkept}, &client{base: s.base, transport: unkept}
 	began := time.Now()
-	wait := background(func() {
+	wait := must.Background(func() {
 		for ; time.Since(began) < during; sleep(ctx, 50*time.Millisecond) {
 			checks = append(checks, anonymous.want(ctx, http.StatusOK, "GET", "/livez", "").took)
 		}
 	})
 	for ; time.Since(began) < during; sleep(ctx, 10*time.Millisecond) {
 		pet := 1 + len(known)%pets
-		read := must(s.getPet(ctx, pet)).check(http.StatusOK)
-		ordered := must(fresh.order(ctx, pet, "Idempotency-Key", fmt.Sprintf("known-%d-%d", began.UnixNano(), len(known)))).check(http.StatusCreated)
+		read := must.Get(s.getPet(ctx, pet)).check(http.StatusOK)
+		ordered := must.Get(fresh.order(ctx, pet, "Idempotency-Key", fmt.Sprintf("known-%d-%d", began.UnixNano(), len(known)))).check(http.StatusCreated)
 		known = append(known, read.took, ordered.took)
 	}
 	wait()

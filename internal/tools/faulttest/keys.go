@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // revokedKey is row 21: a key that one process revokes stops working within a second on
@@ -37,10 +39,10 @@ func (s *deployment) revoke(ctx context.Context, other *service, before func()) 
 	defer stop()
 	var last time.Time // when the last request that succeeded was sent
 	rejected := false
-	wait := background(func() {
+	wait := must.Background(func() {
 		for c := s.withKey(created.Secret); using.Err() == nil; sleep(using, 5*time.Millisecond) {
 			sent := time.Now()
-			resp := must(c.do(ctx, "GET", "/store/inventory/1", ""))
+			resp := must.Get(c.do(ctx, "GET", "/store/inventory/1", ""))
 			if resp.status == http.StatusOK {
 				last = sent
 				continue
@@ -57,6 +59,6 @@ func (s *deployment) revoke(ctx context.Context, other *service, before func()) 
 	stop()
 	wait()
 	worked := max(0, last.Sub(revoked))
-	require(rejected && worked <= limit, "the key still worked %s after its revocation (any 401: %t)", round(worked), rejected)
+	must.Hold(rejected && worked <= limit, "the key still worked %s after its revocation (any 401: %t)", round(worked), rejected)
 	return worked
 }

@@ -25,9 +25,11 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
-// row is one experiment. run returns its figures. It fails, see check, if the promise in its
+// row is one experiment. run returns its figures. It fails, as package must says, if the promise in its
 // doc comment does not hold.
 type row struct {
 	number int
@@ -190,7 +192,7 @@ func (s *suite) runRow(ctx context.Context, p program, r row) (figures, logs str
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %s", rowTimeout))
 	defer cancel()
-	err = attempt(func() { figures = r.run(ctx, f) })
+	err = must.Attempt(func() { figures = r.run(ctx, f) })
 	f.close(err == nil)
 	return figures, f.dir, err
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // responseLimit is the maximum response time while the database is unavailable.
@@ -47,9 +49,9 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 	}
 	l, reads := w.finish(), r.finish()
 	succeeded := float64(l.statuses[http.StatusCreated]) / float64(l.total())
-	require(succeeded >= 0.9, "%s: only %.1f%% succeed", l.summary(), 100*succeeded)
+	must.Hold(succeeded >= 0.9, "%s: only %.1f%% succeed", l.summary(), 100*succeeded)
 	failed := reads.total() - reads.statuses[http.StatusOK]
-	require(1000*failed <= reads.total(), "reads: %s, want at most 0.1%% errors, because the server repeats reads", reads.summary())
+	must.Hold(1000*failed <= reads.total(), "reads: %s, want at most 0.1%% errors, because the server repeats reads", reads.summary())
 	s.idleTerminated(ctx)
 
 	s.db.allowConnections(ctx, false)
@@ -57,7 +59,7 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 	w = s.startWriters(ctx, 16)
 	sleep(ctx, time.Second)
 	refused := w.finish()
-	within("when connections are refused", func() {
+	must.Explain("when connections are refused", func() {
 		refused.wantOnly(http.StatusServiceUnavailable)
 		refused.wantWithin(responseLimit)
 	})
@@ -73,13 +75,13 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 func (s *deployment) idleTerminated(ctx context.Context) {
 	s.fillPool(ctx, poolSize)
 	s.db.terminateBackends(ctx, "petstore%")
-	eventually(ctx, time.Second, func() {
+	must.Await(ctx, time.Second, func() {
 		left := s.db.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'")
-		require(left == 0, "%d backends still run", left)
+		must.Hold(left == 0, "%d backends still run", left)
 	})
 	var l ledger
-	parallel(poolSize, func(number int) { l.record(s.order(ctx, 1+number)) })
-	within("after idle connections were terminated", func() { l.wantOnly(http.StatusCreated) })
+	must.Parallel(poolSize, func(number int) { l.record(s.order(ctx, 1+number)) })
+	must.Explain("after idle connections were terminated", func() { l.wantOnly(http.StatusCreated) })
 }
 
 // fillPool makes the service open that many connections: lists with different filters that
@@ -88,7 +90,7 @@ func (s *deployment) fillPool(ctx context.Context, conns int) {
 	release := s.db.holdLock(ctx, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
 	defer release()
 	var l ledger
-	wait := background(func() { parallel(conns, func(number int) { l.record(s.listOrders(ctx, 1+number)) }) })
+	wait := must.Background(func() { must.Parallel(conns, func(number int) { l.record(s.listOrders(ctx, 1+number)) }) })
 	s.db.awaitLockWaits(ctx, conns)
 	release()
 	wait()
@@ -111,7 +113,7 @@ func databaseFrozen(ctx context.Context, f *fixture) string {
 	s.db.signal(syscall.SIGSTOP)
 	defer s.db.signal(syscall.SIGCONT) // it may run already
 	var frozen ledger
-	parallel(48, func(number int) {
+	must.Parallel(48, func(number int) {
 		if number%2 == 0 {
 			frozen.record(s.order(ctx, 1+number))
 		} else {
@@ -137,8 +139,8 @@ func tablesLocked(ctx context.Context, f *fixture) string {
 	release := s.db.holdLock(ctx, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
 	defer release()
 	var stuck ledger
-	wait := background(func() {
-		parallel(requests, func(number int) {
+	wait := must.Background(func() {
+		must.Parallel(requests, func(number int) {
 			request := s.listOrders
 			if number%2 == 0 {
 				request = func(ctx context.Context, pet int) (response, error) { return s.order(ctx, pet) }
@@ -183,7 +185,7 @@ func (s *deployment) rejectedAtOnce(ctx context.Context) (slowest time.Duration)
 		{200, "GET", "/livez", "", ""},
 	} {
 		resp := s.withKey(request.key).want(ctx, request.status, request.method, request.target, request.body)
-		require(resp.took <= limit, "%s %s took %s: %s", request.method, request.target, round(resp.took), resp)
+		must.Hold(resp.took <= limit, "%s %s took %s: %s", request.method, request.target, round(resp.took), resp)
 		slowest = max(slowest, resp.took)
 	}
 	return slowest

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // slowClients is row 12: clients that send slowly or never read are disconnected, and
@@ -18,23 +20,23 @@ func slowClients(ctx context.Context, f *fixture) string {
 	before := s.api.descriptors()
 	began := time.Now()
 	clients := s.startSlowClients(ctx)
-	eventually(ctx, 3*time.Second, func() {
+	must.Await(ctx, 3*time.Second, func() {
 		opened := s.api.descriptors()
-		require(opened >= before+clients, "%d descriptors are open, so not all slow clients are connected", opened)
+		must.Hold(opened >= before+clients, "%d descriptors are open, so not all slow clients are connected", opened)
 	})
 	var times durations
-	within("a normal client", func() {
+	must.Explain("a normal client", func() {
 		for ; time.Since(began) < during; sleep(ctx, 10*time.Millisecond) {
-			times = append(times, must(s.order(ctx, 1+len(times)%pets)).check(http.StatusCreated).took)
+			times = append(times, must.Get(s.order(ctx, 1+len(times)%pets)).check(http.StatusCreated).took)
 		}
 	})
-	eventually(ctx, closedWithin-time.Since(began), func() {
+	must.Await(ctx, closedWithin-time.Since(began), func() {
 		const own = poolSize + 4 // that the process may need itself
 		now := s.api.descriptors()
-		require(now <= before+own, "slow clients are still connected: %d descriptors are open, %d before", now, before)
+		must.Hold(now <= before+own, "slow clients are still connected: %d descriptors are open, %d before", now, before)
 	})
 	closed := time.Since(began)
-	require(times.p99() <= p99Limit, "p99 of a normal client is %s", round(times.p99()))
+	must.Hold(times.p99() <= p99Limit, "p99 of a normal client is %s", round(times.p99()))
 	return fmt.Sprintf("%d normal requests, p99 %s, no error; all %d slow clients disconnected after %s",
 		len(times), round(times.p99()), clients, round(closed))
 }
@@ -65,7 +67,7 @@ func dialSlow(ctx context.Context, addr string) net.Conn {
 	const buffer = 4096
 	conn := dial(ctx, "tcp", addr)
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		check(tcp.SetReadBuffer(buffer))
+		must.OK(tcp.SetReadBuffer(buffer))
 	}
 	return conn
 }
@@ -88,7 +90,7 @@ func overload(ctx context.Context, f *fixture) string {
 	healthy := s.awaitWorking(ctx, time.Second)
 	figures := fmt.Sprintf("%d writers %.0f/s, %d writers %.0f/s (%.0f%%): %s, slowest %s; working again after %s",
 		few, goodput, many, overloaded, 100*overloaded/goodput, heavy.summary(), round(heavy.slowest), round(healthy))
-	require(overloaded >= least*goodput, "%s", figures)
+	must.Hold(overloaded >= least*goodput, "%s", figures)
 	normal.wantOnly(http.StatusCreated)
 	heavy.wantOnly(http.StatusCreated, http.StatusServiceUnavailable, http.StatusTooManyRequests)
 	heavy.wantWithin(responseLimit)

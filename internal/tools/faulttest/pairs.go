@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"petstore/internal/tools/must"
 )
 
 // pairs are clients that write to one instance, and then read at the other one with the
@@ -50,14 +52,14 @@ func (p *pairs) run(ctx context.Context, count int) {
 	for _, c := range p.clients {
 		group.Go(func() {
 			for p.done.Load() < until && ctx.Err() == nil {
-				if err := attempt(func() { c.pair(ctx) }); err != nil {
+				if err := must.Attempt(func() { c.pair(ctx) }); err != nil {
 					cancel(err) // the first one counts
 				}
 			}
 		})
 	}
 	group.Wait()
-	check(context.Cause(ctx))
+	must.OK(context.Cause(ctx))
 }
 
 // errUnacknowledged ends a pair whose write was not acknowledged.
@@ -76,12 +78,12 @@ func (c *pairClient) pair(ctx context.Context) {
 	if c.number%10 == 0 && c.token != "" {
 		c.readPet(ctx, c.token, c.shown)
 	}
-	err := attempt(func() { pairKinds[c.number%len(pairKinds)](c, ctx) })
+	err := must.Attempt(func() { pairKinds[c.number%len(pairKinds)](c, ctx) })
 	if errors.Is(err, errUnacknowledged) {
 		sleep(ctx, loadPause)
 		return
 	}
-	check(err)
+	must.OK(err)
 	c.done.Add(1)
 }
 
@@ -106,7 +108,7 @@ func (c *pairClient) renameInList(ctx context.Context) {
 		}
 		target = resp.next()
 	}
-	require(false, "the list does not have pet %d", c.pet)
+	must.Hold(false, "the list does not have pet %d", c.pet)
 }
 
 // restock sets the quantity of the pet and reads it.
@@ -174,7 +176,7 @@ func (c *pairClient) write(ctx context.Context, status int, method, target, body
 	resp, err := c.instances[c.number%2].do(ctx, method, target, body)
 	c.record(resp, err)
 	if err != nil || resp.status != status {
-		check(errUnacknowledged)
+		must.OK(errUnacknowledged)
 	}
 	return resp
 }
@@ -189,14 +191,14 @@ func (c *pairClient) readAfter(ctx context.Context, written response, status int
 // read reads at another instance than the write, three times of four. It repeats
 // the read while the service is unavailable.
 func (c *pairClient) read(ctx context.Context, target, prefer string) response {
-	require(prefer != "consistency=", "a successful write has no Petstore-Consistency header")
+	must.Hold(prefer != "consistency=", "a successful write has no Petstore-Consistency header")
 	instance := c.number + 1
 	if c.number%4 == 0 {
 		instance = c.number
 	}
 	for ; ; sleep(ctx, loadPause) {
 		resp, err := c.instances[instance%2].do(ctx, "GET", target, "", "Prefer", prefer)
-		check(context.Cause(ctx))
+		must.OK(context.Cause(ctx))
 		c.record(resp, err)
 		if err == nil && resp.status != http.StatusServiceUnavailable {
 			c.pages.Add(1)
@@ -213,5 +215,5 @@ func (resp response) token() string { return resp.header.Get("Petstore-Consisten
 
 // wantFresh fails the row unless a read with a token shows what it must.
 func wantFresh(ok bool, resp response, wanted string) {
-	require(ok, "stale read: %s, want %s", resp, wanted)
+	must.Hold(ok, "stale read: %s, want %s", resp, wanted)
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // dropPartitions drops all partitions of events, as if nobody had created any for weeks.
@@ -43,7 +45,7 @@ func missingPartitions(ctx context.Context, f *fixture) string {
 
 // awaitOrder waits until an order has this status, and returns how long that took.
 func (s *deployment) awaitOrder(ctx context.Context, status int, limit time.Duration) time.Duration {
-	return eventually(ctx, limit, func() { must(s.order(ctx, 1)).check(status) })
+	return must.Await(ctx, limit, func() { must.Get(s.order(ctx, 1)).check(status) })
 }
 
 // startWithoutPartitions restarts the service while partitions are missing, and a lock keeps
@@ -56,7 +58,7 @@ func (s *deployment) startWithoutPartitions(ctx context.Context, patience time.D
 	s.api.start()
 	s.awaitOrder(ctx, http.StatusServiceUnavailable, patience)
 	ready := s.want(ctx, http.StatusServiceUnavailable, "GET", "/readyz", "")
-	require(strings.Contains(string(ready.body), `"partitions":"missing"`), "GET /readyz: %s", ready)
+	must.Hold(strings.Contains(string(ready.body), `"partitions":"missing"`), "GET /readyz: %s", ready)
 	release()
 	took := s.awaitOrder(ctx, http.StatusCreated, patience)
 	s.api.awaitReady(ctx, patience)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // poisoned makes PostgreSQL fail the messages that name an action and an SQLSTATE, such as
@@ -39,12 +41,12 @@ func poisonedGroups(ctx context.Context, f *fixture) string {
 	}
 	var neighbors ledger
 	for _, text := range texts {
-		within(text, func() { s.sendGroup(ctx, text, &neighbors) })
+		must.Explain(text, func() { s.sendGroup(ctx, text, &neighbors) })
 	}
 	neighbors.wantOnly(http.StatusCreated, http.StatusAccepted)
 	neighbors.wantWithin(limit)
 	transactions := s.db.count(ctx, "SELECT count(DISTINCT xmin::text) FROM orders")
-	require(transactions >= len(neighbors.placed)/2, "%d orders in %d transactions, so few shared a group with the poisoned write", len(neighbors.placed), transactions)
+	must.Hold(transactions >= len(neighbors.placed)/2, "%d orders in %d transactions, so few shared a group with the poisoned write", len(neighbors.placed), transactions)
 	paths := make([]string, len(neighbors.placed))
 	for i, id := range neighbors.placed {
 		paths[i] = fmt.Sprintf("/store/orders/%d", id)
@@ -59,14 +61,14 @@ func (s *deployment) sendGroup(ctx context.Context, text string, others *ledger)
 	const neighbors = 60
 	release := s.db.holdLock(ctx, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
 	defer release()
-	waitFirst := background(func() { others.record(s.order(ctx, pets)) })
+	waitFirst := must.Background(func() { others.record(s.order(ctx, pets)) })
 	s.db.awaitLockWaits(ctx, 1)
-	wait := background(func() {
-		parallel(neighbors+1, func(number int) {
+	wait := must.Background(func() {
+		must.Parallel(neighbors+1, func(number int) {
 			switch {
 			case number == neighbors:
-				resp := must(s.do(ctx, "POST", "/messages", fmt.Sprintf(`{"message": %q}`, text)))
-				require(resp.status >= http.StatusInternalServerError, "the poisoned write: %s", resp)
+				resp := must.Get(s.do(ctx, "POST", "/messages", fmt.Sprintf(`{"message": %q}`, text)))
+				must.Hold(resp.status >= http.StatusInternalServerError, "the poisoned write: %s", resp)
 			case number%2 == 0:
 				others.record(s.order(ctx, 1+number))
 			default:

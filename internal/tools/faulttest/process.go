@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // serviceKilled is row 10: the service may be killed at any moment. No acknowledged order
@@ -48,14 +50,14 @@ func (s *deployment) terminatedSlow(ctx context.Context) string {
 	release := s.db.holdLock(ctx, "LOCK TABLE inventory IN ACCESS EXCLUSIVE MODE")
 	defer release()
 	var l ledger
-	wait := background(func() { parallel(orders, func(number int) { l.record(s.order(ctx, 1+number)) }) })
+	wait := must.Background(func() { must.Parallel(orders, func(number int) { l.record(s.order(ctx, 1+number)) }) })
 	s.db.awaitLockWaits(ctx, groups)
 	s.api.signal(syscall.SIGTERM)
 	sleep(ctx, time.Second) // long after the server has stopped accepting connections
 	release()
 	wait()
 	code := s.api.exitCode(ctx)
-	require(code == 0 && l.count(http.StatusCreated) == orders, "%d slow orders: %s, exit code %d", orders, l.summary(), code)
+	must.Hold(code == 0 && l.count(http.StatusCreated) == orders, "%d slow orders: %s, exit code %d", orders, l.summary(), code)
 	s.audit(ctx, &l)
 	return fmt.Sprintf("slow orders %s, exit code 0", l.summary())
 }
@@ -64,8 +66,8 @@ func (s *deployment) terminatedSlow(ctx context.Context) string {
 func (s *deployment) terminatedUnderLoad(ctx context.Context) string {
 	const clients, tolerated = 16, 0.005
 	var l ledger
-	wait := background(func() {
-		parallel(clients, func(id int) {
+	wait := must.Background(func() {
+		must.Parallel(clients, func(id int) {
 			for ctx.Err() == nil {
 				resp, err := s.order(ctx, 1+id)
 				if errors.Is(err, syscall.ECONNREFUSED) {
@@ -79,7 +81,7 @@ func (s *deployment) terminatedUnderLoad(ctx context.Context) string {
 	code := s.api.terminate(ctx)
 	wait()
 	cut := l.count(noResponse)
-	require(float64(cut) <= tolerated*float64(l.total()) && code == 0, "%d of %d requests cut off under load, exit code %d", cut, l.total(), code)
+	must.Hold(float64(cut) <= tolerated*float64(l.total()) && code == 0, "%d of %d requests cut off under load, exit code %d", cut, l.total(), code)
 	l.wantOnly(http.StatusCreated, http.StatusServiceUnavailable, noResponse)
 	s.audit(ctx, &l)
 	return fmt.Sprintf("under load %s: %d cut, 0 lost", l.summary(), cut)
@@ -120,7 +122,7 @@ func restartEach(ctx context.Context, instances [2]*service, rounds int) {
 		for _, instance := range instances {
 			sleep(ctx, pause)
 			code := instance.terminate(ctx)
-			require(code == 0, "SIGTERM: exit code %d", code)
+			must.Hold(code == 0, "SIGTERM: exit code %d", code)
 			instance.start()
 			instance.awaitReady(ctx, readyWithin)
 		}
@@ -141,10 +143,10 @@ func newBalancer(ctx context.Context, instances [2]*service) (b *balancer, stop 
 	const interval = 50 * time.Millisecond
 	b = &balancer{instances: instances}
 	ctx, cancel := context.WithCancel(ctx)
-	wait := background(func() {
-		parallel(len(instances), func(i int) {
+	wait := must.Background(func() {
+		must.Parallel(len(instances), func(i int) {
 			for ; ctx.Err() == nil; sleep(ctx, interval) {
-				b.healthy[i].Store(attempt(func() { instances[i].want(ctx, http.StatusOK, "GET", "/readyz", "") }) == nil)
+				b.healthy[i].Store(must.Attempt(func() { instances[i].want(ctx, http.StatusOK, "GET", "/readyz", "") }) == nil)
 			}
 		})
 	})

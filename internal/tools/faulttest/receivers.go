@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // allowLoopback lets webhooks have http URLs on this machine.
@@ -40,11 +42,11 @@ func (s *deployment) receive(ctx context.Context, respond http.HandlerFunc, type
 	if len(types) == 0 {
 		types = []string{"*"}
 	}
-	body := must(json.Marshal(map[string]any{"url": r.url, "types": types}))
+	body := must.Get(json.Marshal(map[string]any{"url": r.url, "types": types}))
 	webhook := decode[struct{ ID, Secret string }](s.want(ctx, http.StatusCreated, "POST", "/webhooks", string(body)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.id, r.key = webhook.ID, must(base64.StdEncoding.DecodeString(strings.TrimPrefix(webhook.Secret, "whsec_")))
+	r.id, r.key = webhook.ID, must.Get(base64.StdEncoding.DecodeString(strings.TrimPrefix(webhook.Secret, "whsec_")))
 	return r
 }
 
@@ -142,6 +144,6 @@ func (r *receiver) has(events []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	missing := slices.DeleteFunc(slices.Clone(events), func(id string) bool { return r.requests[id] > 0 })
-	require(len(missing) == 0, "%d of %d events have not reached the receiver of %s, for example %s", len(missing), len(events), r.id, strings.Join(missing[:min(1, len(missing))], ""))
-	check(r.err)
+	must.Hold(len(missing) == 0, "%d of %d events have not reached the receiver of %s, for example %s", len(missing), len(events), r.id, strings.Join(missing[:min(1, len(missing))], ""))
+	must.OK(r.err)
 }

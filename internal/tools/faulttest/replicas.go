@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // replicaReads is row 36: a read with a consistency token shows the write of the token,
@@ -26,14 +28,14 @@ func replicaReads(ctx context.Context, f *fixture) string {
 	r := f.openReplicas(ctx)
 	p := newPairs(r.instances, clients)
 	var without, with, after float64
-	within("without lag", func() { without = r.share(ctx, func() { p.run(ctx, fresh) }) })
+	must.Explain("without lag", func() { without = r.share(ctx, func() { p.run(ctx, fresh) }) })
 	walks := 0
-	within("with lag", func() { with = r.share(ctx, func() { walks = r.lag(ctx, p, lagging) }) })
+	must.Explain("with lag", func() { with = r.share(ctx, func() { walks = r.lag(ctx, p, lagging) }) })
 	var back time.Duration
-	within("failover", func() { back = r.failOver(ctx, p) })
-	within("after the failover", func() { after = r.share(ctx, func() { p.run(ctx, fresh) }) })
-	within("a replica on the former timeline", func() { f.formerTimeline(ctx) })
-	require(without >= leastShare && after >= leastAfter,
+	must.Explain("failover", func() { back = r.failOver(ctx, p) })
+	must.Explain("after the failover", func() { after = r.share(ctx, func() { p.run(ctx, fresh) }) })
+	must.Explain("a replica on the former timeline", func() { f.formerTimeline(ctx) })
+	must.Hold(without >= leastShare && after >= leastAfter,
 		"replicas served %.0f%% of the reads without lag and %.0f%% after the failover, want at least %.0f%% and %.0f%%",
 		100*without, 100*after, 100*leastShare, 100*leastAfter)
 	p.wantOnly(http.StatusOK, http.StatusCreated, http.StatusNoContent, http.StatusNotFound, http.StatusServiceUnavailable)
@@ -90,7 +92,7 @@ func (r *replicated) countReads(ctx context.Context) (replicas, all float64) {
 				continue
 			}
 			_, value, _ := strings.Cut(labels, "} ")
-			count := must(strconv.ParseFloat(strings.TrimSpace(value), 64))
+			count := must.Get(strconv.ParseFloat(strings.TrimSpace(value), 64))
 			all += count
 			if strings.Contains(labels, `"fresh"`) {
 				replicas += count
@@ -111,7 +113,7 @@ func (r *replicated) lag(ctx context.Context, p *pairs, count int) (walks int) {
 	meanwhile := func(run func(context.Context)) {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				if err := attempt(func() { run(ctx) }); err != nil {
+				if err := must.Attempt(func() { run(ctx) }); err != nil {
 					cancel(err)
 				}
 			}
@@ -121,10 +123,10 @@ func (r *replicated) lag(ctx context.Context, p *pairs, count int) (walks int) {
 	meanwhile(func(ctx context.Context) { marks++; r.mark(ctx, marks) })
 	meanwhile(func(ctx context.Context) { walks++; r.walkMarks(ctx) })
 	meanwhile(r.disturb)
-	cancel(cmp.Or(attempt(func() { p.run(ctx, count) }), errLagEnded)) // unless something else has failed
+	cancel(cmp.Or(must.Attempt(func() { p.run(ctx, count) }), errLagEnded)) // unless something else has failed
 	group.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, errLagEnded) {
-		check(cause)
+		must.OK(cause)
 	}
 	return walks
 }
@@ -150,9 +152,9 @@ func (r *replicated) disturb(ctx context.Context) {
 
 // awaitStandbys waits until both standbys receive WAL.
 func (r *replicated) awaitStandbys(ctx context.Context) {
-	eventually(ctx, responseLimit, func() {
+	must.Await(ctx, responseLimit, func() {
 		following := r.db.count(ctx, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
-		require(following >= len(r.standbys), "%d of %d standbys receive WAL", following, len(r.standbys))
+		must.Hold(following >= len(r.standbys), "%d of %d standbys receive WAL", following, len(r.standbys))
 	})
 }
 
@@ -187,7 +189,7 @@ func (r *replicated) walkMarks(ctx context.Context) {
 		}
 		target = resp.next()
 	}
-	require(marks[firstMarked] <= marks[lastMarked],
+	must.Hold(marks[firstMarked] <= marks[lastMarked],
 		"a walk went back in time: the first of %d pages has mark %s, the last has mark %s", pages, marks[firstMarked], marks[lastMarked])
 }
 
@@ -197,7 +199,7 @@ func (r *replicated) failOver(ctx context.Context, p *pairs) time.Duration {
 	const during, limit = 2000, 3 * time.Second
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wait := background(func() { p.run(running, during) })
+	wait := must.Background(func() { p.run(running, during) })
 	sleep(ctx, 200*time.Millisecond)
 	killed := time.Now()
 	r.db.signal(syscall.SIGKILL)
@@ -215,11 +217,11 @@ func (r *replicated) failOver(ctx context.Context, p *pairs) time.Duration {
 
 // awaitReplay waits until a standby has replayed all WAL of the primary.
 func (r *replicated) awaitReplay(ctx context.Context, standby *database) {
-	eventually(ctx, responseLimit, func() {
+	must.Await(ctx, responseLimit, func() {
 		var position string
 		r.db.read(ctx, "SELECT pg_current_wal_flush_lsn()::text", nil, &position)
 		replayed := standby.count(ctx, "SELECT (pg_last_wal_replay_lsn() >= $1::text::pg_lsn)::int", position)
-		require(replayed == 1, "the standby has not replayed the WAL")
+		must.Hold(replayed == 1, "the standby has not replayed the WAL")
 	})
 }
 
@@ -248,7 +250,7 @@ func (f *fixture) formerTimeline(ctx context.Context) {
 	ahead, behind := f.startStandby(ctx, primary, "ahead", "async"), f.startStandby(ctx, primary, "behind", "async")
 	r := f.openReplicated(ctx, primary, [2]*database{ahead, behind})
 	served := r.share(ctx, func() { newPairs(r.instances, clients).run(ctx, before) })
-	require(served > 0, "the replicas served nothing before the failover")
+	must.Hold(served > 0, "the replicas served nothing before the failover")
 	behind.follow(ctx, "")
 	r.db.exec(ctx, "SELECT pg_logical_emit_message(false, 'ahead', repeat('x', 1000000)) FROM generate_series(1, 32)") // 32 MB of WAL
 	r.awaitReplay(ctx, ahead)

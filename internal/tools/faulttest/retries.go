@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // concurrentRetries is row 3: requests with one Idempotency-Key take effect once, even when
@@ -17,15 +19,15 @@ func concurrentRetries(ctx context.Context, f *fixture) string {
 	const keys, each = 20, 30
 	s := f.open(ctx)
 	results := make([]orderResult, keys*each)
-	parallel(len(results), func(i int) { results[i] = s.orderUntilPlaced(ctx, i/each+1, fmt.Sprint("key-", i/each)) })
+	must.Parallel(len(results), func(i int) { results[i] = s.orderUntilPlaced(ctx, i/each+1, fmt.Sprint("key-", i/each)) })
 	requests := 0
 	for i, result := range results {
 		requests += result.attempts
 		first := results[i/each*each].id
-		require(result.id == first, "key %d returned orders %d and %d", i/each, first, result.id)
+		must.Hold(result.id == first, "key %d returned orders %d and %d", i/each, first, result.id)
 	}
 	placed := s.db.count(ctx, "SELECT count(*) FROM orders")
-	require(placed == keys, "%d orders with %d keys", placed, keys)
+	must.Hold(placed == keys, "%d orders with %d keys", placed, keys)
 	return fmt.Sprintf("%d orders in %d responses (%d requests)", placed, len(results), requests)
 }
 
@@ -40,7 +42,7 @@ func cutResponses(ctx context.Context, f *fixture) string {
 	// on a kept one.
 	through := &client{base: "http://" + proxy, key: s.key, transport: &http.Transport{DisableKeepAlives: true}}
 	results := make([]orderResult, clients*each)
-	parallel(clients, func(id int) {
+	must.Parallel(clients, func(id int) {
 		for n := id * each; n < (id+1)*each; n++ {
 			results[n] = through.orderUntilPlaced(ctx, id+1, fmt.Sprint("order-", n))
 		}
@@ -56,7 +58,7 @@ func cutResponses(ctx context.Context, f *fixture) string {
 		}
 	}
 	placed := s.db.count(ctx, "SELECT count(*) FROM orders")
-	require(placed == len(results) && len(distinct) == len(results), "%d orders placed, %d confirmed, want %d", placed, len(distinct), len(results))
+	must.Hold(placed == len(results) && len(distinct) == len(results), "%d orders placed, %d confirmed, want %d", placed, len(distinct), len(results))
 	s.audit(ctx, &confirmed)
 	return fmt.Sprintf("%d confirmed = %d placed; %d responses cut, %d replayed", len(distinct), placed, cut.Load(), replayed)
 }
@@ -66,7 +68,7 @@ func cutResponses(ctx context.Context, f *fixture) string {
 func forwardHalf(conn, upstream net.Conn, cut *atomic.Int64) {
 	go func() { _, _ = io.Copy(upstream, conn) }() // ends when upstream is closed
 	// Read the whole response first: then the service has handled the request.
-	text := must(io.ReadAll(upstream))
+	text := must.Get(io.ReadAll(upstream))
 	if rand.N(2) == 0 {
 		cut.Add(1)
 		text = text[:rand.N(len(text))/2] // anywhere in the first half
@@ -94,10 +96,10 @@ func (c *client) postUntilDone(ctx context.Context, path, body, key string) (_ r
 		attempts++
 		resp, err := c.do(ctx, "POST", path, body, "Idempotency-Key", key)
 		if err == nil && resp.status != http.StatusServiceUnavailable && resp.status != http.StatusTooManyRequests && resp.code() != "idempotency_in_progress" {
-			require(resp.status == http.StatusCreated || resp.status == http.StatusAccepted, "POST %s with %s: %s", path, key, resp)
+			must.Hold(resp.status == http.StatusCreated || resp.status == http.StatusAccepted, "POST %s with %s: %s", path, key, resp)
 			return resp, attempts
 		}
-		require(ctx.Err() == nil, "POST %s with %s: no result after %d attempts: %v", path, key, attempts, context.Cause(ctx))
+		must.Hold(ctx.Err() == nil, "POST %s with %s: no result after %d attempts: %v", path, key, attempts, context.Cause(ctx))
 		sleep(ctx, time.Duration(rand.N(100))*time.Millisecond)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // service is a process of the program under test, and a client of it.
@@ -49,7 +51,7 @@ func (f *fixture) runCommand(ctx context.Context, db *database, args ...string) 
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("petstore %s: %w: %s", strings.Join(args, " "), err, failed.Stderr)
 	}
-	return strings.TrimSpace(string(must(output, err)))
+	return strings.TrimSpace(string(must.Get(output, err)))
 }
 
 // newKey creates an API key.
@@ -90,22 +92,23 @@ func freeAddr(ctx context.Context) string {
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+(firstPort+nextPort.Add(1))%(beyondPorts-lowestPort))
 		if listener, err := config.Listen(ctx, "tcp", addr); err == nil {
-			check(listener.Close())
+			must.OK(listener.Close())
 			return addr
 		}
 	}
-	panic(failure{errors.New("no port between 30000 and 32767 is free")})
+	must.OK(errors.New("no port between 30000 and 32767 is free"))
+	return ""
 }
 
 // start starts the process, or restarts it after it has ended.
 func (s *service) start() {
 	_, port, _ := strings.Cut(s.addr, ":")
-	log := must(os.OpenFile(filepath.Join(s.fixture.dir, "petstore-"+port+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
+	log := must.Get(os.OpenFile(filepath.Join(s.fixture.dir, "petstore-"+port+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
 	defer log.Close()
 	s.cmd = exec.Command(s.binary, s.command) //nolint:noctx // it ends with the row
 	s.cmd.Env = append(environment(s.dbURL, s.addr, s.admin), s.extra...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	check(s.cmd.Start())
+	must.OK(s.cmd.Start())
 	ended := make(chan struct{})
 	s.ended = ended
 	go func(cmd *exec.Cmd) {
@@ -122,8 +125,8 @@ func (s *service) restart(ctx context.Context) {
 
 // awaitReady waits until GET /readyz returns 200.
 func (s *service) awaitReady(ctx context.Context, limit time.Duration) {
-	within("the service is not ready", func() {
-		eventually(ctx, limit, func() { s.want(ctx, http.StatusOK, "GET", "/readyz", "") })
+	must.Explain("the service is not ready", func() {
+		must.Await(ctx, limit, func() { s.want(ctx, http.StatusOK, "GET", "/readyz", "") })
 	})
 }
 
@@ -137,7 +140,7 @@ func (s *service) kill() {
 }
 
 // signal sends a signal to the process.
-func (s *service) signal(signal syscall.Signal) { check(s.cmd.Process.Signal(signal)) }
+func (s *service) signal(signal syscall.Signal) { must.OK(s.cmd.Process.Signal(signal)) }
 
 // terminate sends SIGTERM, waits for the process and returns its exit code.
 func (s *service) terminate(ctx context.Context) int {
@@ -150,7 +153,7 @@ func (s *service) exitCode(ctx context.Context) int {
 	select {
 	case <-s.ended:
 	case <-ctx.Done():
-		check(fmt.Errorf("the service has not exited: %w", context.Cause(ctx)))
+		must.OK(fmt.Errorf("the service has not exited: %w", context.Cause(ctx)))
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
@@ -162,16 +165,12 @@ func (s *service) metrics(ctx context.Context) string {
 
 // descriptors counts the open files and sockets of the process.
 func (s *service) descriptors() int {
-	return len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))))
+	return len(must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))))
 }
 
 // peakMemory returns the largest resident size of the process so far, in bytes.
 func (s *service) peakMemory() int64 {
-	status := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid)))
-	for line := range strings.Lines(string(status)) {
-		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
-			return must(strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)) << 10
-		}
-	}
-	panic(failure{errors.New("/proc has no VmHWM")})
+	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid)))
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	return must.Get(strconv.ParseInt(strings.Fields(peak)[0], 10, 64)) << 10
 }

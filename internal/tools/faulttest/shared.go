@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // backendFrozen is row 24: one of seven backends is frozen while clients read single pets
@@ -28,7 +30,7 @@ func backendFrozen(ctx context.Context, f *fixture) string {
 		return s.do(ctx, "GET", "/pets?limit=10", "")
 	}
 	for i := range 20 { // so that the key is cached and a backend has run both reads
-		must(read(i)).check(http.StatusOK)
+		must.Get(read(i)).check(http.StatusOK)
 	}
 	// The pool uses the backend next that it has used last.
 	pid := s.db.count(ctx, `
@@ -37,7 +39,7 @@ func backendFrozen(ctx context.Context, f *fixture) string {
 		WHERE application_name = 'petstore' AND backend_type = 'client backend' AND state = 'idle' AND query LIKE '-- name: Pet%'
 		ORDER BY state_change DESC
 		LIMIT 1`)
-	check(syscall.Kill(pid, syscall.SIGSTOP))
+	must.OK(syscall.Kill(pid, syscall.SIGSTOP))
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }() // it may have ended
 	var l ledger
 	var group sync.WaitGroup
@@ -53,8 +55,8 @@ func backendFrozen(ctx context.Context, f *fixture) string {
 	group.Wait()
 	failed := l.count(http.StatusServiceUnavailable)
 	figures := fmt.Sprintf("%s, p99 %s, slowest %s", l.summary(), round(times.p99()), round(l.slowest))
-	require(failed > 0, "%s: no request used the frozen backend", figures)
-	require(times.p99() <= limit && failed <= mostUnavailable, "%s", figures)
+	must.Hold(failed > 0, "%s: no request used the frozen backend", figures)
+	must.Hold(times.p99() <= limit && failed <= mostUnavailable, "%s", figures)
 	l.wantOnly(http.StatusOK, http.StatusServiceUnavailable)
 	l.wantWithin(responseLimit)
 	return figures

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // payerStreams is row 43: 100 keys and 100 sandboxes of one account open 600 streams and
@@ -30,7 +32,7 @@ func payerStreams(ctx context.Context, f *fixture) string {
 			polls.open(ctx, key, 30)
 		}
 	}
-	took := eventually(ctx, 20*time.Second, func() {
+	took := must.Await(ctx, 20*time.Second, func() {
 		streams.want(share, refused)
 		polls.want(0, refused)
 	})
@@ -38,8 +40,8 @@ func payerStreams(ctx context.Context, f *fixture) string {
 		streams.open(ctx, normal, 30)
 		polls.open(ctx, normal, 1)
 	}
-	within("another account", func() {
-		eventually(ctx, 5*time.Second, func() {
+	must.Explain("another account", func() {
+		must.Await(ctx, 5*time.Second, func() {
 			streams.want(share+others, refused)
 			polls.want(others, refused)
 		})
@@ -58,7 +60,7 @@ type eventClients struct {
 
 // open opens a stream, or sends a request that waits for this number of seconds.
 func (c *eventClients) open(ctx context.Context, key string, seconds int) {
-	request := must(http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/events?after=latest", http.NoBody))
+	request := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/events?after=latest", http.NoBody))
 	request.Header.Set("Authorization", "Bearer "+key)
 	request.Header.Set("Accept", c.accept)
 	request.Header.Set("Prefer", fmt.Sprintf("wait=%d", seconds))
@@ -81,7 +83,7 @@ func (c *eventClients) open(ctx context.Context, key string, seconds int) {
 // want fails the row unless this many responses are 200 and 429, and no others.
 func (c *eventClients) want(opened, refused int) {
 	c.wantOnly(http.StatusOK, http.StatusTooManyRequests)
-	require(c.count(http.StatusOK) == opened && c.count(http.StatusTooManyRequests) == refused, "%s: %d × 200 and %d × 429, want %d and %d",
+	must.Hold(c.count(http.StatusOK) == opened && c.count(http.StatusTooManyRequests) == refused, "%s: %d × 200 and %d × 429, want %d and %d",
 		c.accept, c.count(http.StatusOK), c.count(http.StatusTooManyRequests), opened, refused)
 }
 

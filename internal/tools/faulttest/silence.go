@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"petstore/internal/tools/must"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -31,9 +33,9 @@ func silentConnections(ctx context.Context, f *fixture) string {
 	s.fillPool(ctx, conns)
 	// Orders share connections, and lists do not. So there are enough lists for all connections.
 	all, allFailed := s.underSilence(ctx, 3*conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
-	require(allFailed == 0, "all silent: %d requests failed after more than %s: %s", allFailed, silenceLimit, all.summary())
+	must.Hold(allFailed == 0, "all silent: %d requests failed after more than %s: %s", allFailed, silenceLimit, all.summary())
 	one, oneFailed := s.underSilence(ctx, conns, 0, func() { proxy.drop(1) })
-	require(oneFailed <= tolerated, "one silent: %d requests failed: %s", oneFailed, one.summary())
+	must.Hold(oneFailed <= tolerated, "one silent: %d requests failed: %s", oneFailed, one.summary())
 	return fmt.Sprintf("all silent: %s, slowest %s, all succeed %s later; one silent: %d failed of %d, slowest %s",
 		all.summary(), round(all.slowest), silenceLimit, oneFailed, one.total(), round(one.slowest))
 }
@@ -89,21 +91,21 @@ func (f *fixture) shutDownSilently(ctx context.Context, grace time.Duration, slo
 	if slowBody { // the header of an order without its body
 		conn := dial(ctx, "tcp", s.api.addr)
 		defer conn.Close()
-		must(fmt.Fprintf(conn, "POST /store/orders HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{",
+		must.Get(fmt.Fprintf(conn, "POST /store/orders HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{",
 			s.api.addr, s.key))
 	}
 	sleep(ctx, 300*time.Millisecond)
 	began := time.Now()
 	code := s.api.terminate(ctx)
 	took := time.Since(began)
-	require(took <= grace && code == wantCode, "slow body %t: exit code %d after %s; want %d within %s", slowBody, code, round(took), wantCode, grace)
+	must.Hold(took <= grace && code == wantCode, "slow body %t: exit code %d after %s; want %d within %s", slowBody, code, round(took), wantCode, grace)
 	return took
 }
 
 // dial opens a connection.
 func dial(ctx context.Context, network, address string) net.Conn {
 	var dialer net.Dialer
-	return must(dialer.DialContext(ctx, network, address))
+	return must.Get(dialer.DialContext(ctx, network, address))
 }
 
 // proxyTo starts a proxy to an address, which ends with the row. It returns the address of the
@@ -119,7 +121,7 @@ func (f *fixture) proxyTo(ctx context.Context, network, address string, forward 
 			}
 			go func() {
 				defer conn.Close()
-				_ = attempt(func() { // without the server, there is nothing to forward
+				_ = must.Attempt(func() { // without the server, there is nothing to forward
 					upstream := dial(ctx, network, address)
 					defer upstream.Close()
 					forward(conn, upstream)
@@ -133,7 +135,7 @@ func (f *fixture) proxyTo(ctx context.Context, network, address string, forward 
 // listenTCP listens on a free port.
 func listenTCP(ctx context.Context) net.Listener {
 	var config net.ListenConfig
-	return must(config.Listen(ctx, "tcp", "127.0.0.1:0"))
+	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 }
 
 // blackhole is a proxy to a database. Its connections can go silent: they stay open, but
@@ -151,7 +153,7 @@ type pipe struct{ silent atomic.Bool }
 
 // startBlackhole starts a proxy to a database.
 func startBlackhole(ctx context.Context, f *fixture, db *database) *blackhole {
-	to := must(pgx.ParseConfig(db.url()))
+	to := must.Get(pgx.ParseConfig(db.url()))
 	network, address := pgconn.NetworkAddress(to.Host, to.Port)
 	b := &blackhole{}
 	through := url.URL{Scheme: "postgres", Path: "/" + databaseName, User: url.User(to.User), RawQuery: "sslmode=disable"}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"syscall"
 
+	"petstore/internal/tools/must"
+
 	"github.com/anishathalye/porcupine"
 
 	"petstore/internal/stock"
@@ -83,7 +85,7 @@ func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petV
 		saw.item = decode[stockItem](resp)
 	case resp.status == http.StatusOK && did.kind != "cancel", resp.status == http.StatusNoContent && did.kind == "cancel":
 	default:
-		require(false, "%s of pet %d: %s", did.kind, did.pet, resp)
+		must.Hold(false, "%s of pet %d: %s", did.kind, did.pet, resp)
 	}
 	return saw, true
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // streamRestart is row 38: streams at two instances lose, repeat and reorder nothing, while
@@ -21,7 +23,7 @@ func streamRestart(ctx context.Context, f *fixture) string {
 	const streams, rounds, p99Limit = 8, 2, 250 * time.Millisecond
 	s := f.open(ctx)
 	instances := s.startSecond(ctx)
-	must(s.order(ctx, 1)).check(http.StatusCreated)
+	must.Get(s.order(ctx, 1)).check(http.StatusCreated)
 	subscribers := make([]*subscriber, streams)
 	for i := range subscribers {
 		subscribers[i] = &subscriber{instances: []*client{instances[0].client, instances[1].client}, streams: true}
@@ -44,7 +46,7 @@ func streamRestart(ctx context.Context, f *fixture) string {
 	}
 	figures := fmt.Sprintf("%d streams: %d events beside an open transaction, p99 %s after the commit; %d restarts: %s, %d events in %d connections; 0 lost, 0 out of order",
 		streams, calm, round(p99), 2*rounds, l.summary(), len(subscribers[0].events), connections)
-	require(p99 <= p99Limit, "%s", figures)
+	must.Hold(p99 <= p99Limit, "%s", figures)
 	return figures
 }
 
@@ -56,12 +58,12 @@ func (s *deployment) followCalmly(ctx context.Context, subscribers []*subscriber
 	// A transaction with an id keeps readers of a feed by transaction ids from going on.
 	release := s.db.holdLock(ctx, "SELECT pg_current_xact_id(), count(*) FROM events")
 	defer release()
-	eventually(ctx, 5*time.Second, func() {
+	must.Await(ctx, 5*time.Second, func() {
 		for i, f := range subscribers {
 			f.mu.Lock()
 			connections := f.connections
 			f.mu.Unlock()
-			require(connections > 0, "subscriber %d has no stream", i)
+			must.Hold(connections > 0, "subscriber %d has no stream", i)
 		}
 	})
 	w := startLoad(ctx, clients, func(number int) (response, error) {
@@ -70,7 +72,7 @@ func (s *deployment) followCalmly(ctx context.Context, subscribers []*subscriber
 	})
 	sleep(ctx, open)
 	l := w.finish()
-	within("beside an open transaction", func() {
+	must.Explain("beside an open transaction", func() {
 		l.wantOnly(http.StatusCreated)
 		s.awaitSubscribers(ctx, time.Second, subscribers...)
 	})
@@ -90,13 +92,13 @@ func vanishedStreams(ctx context.Context, f *fixture) string {
 	const vanished, freedWithin = 9, 30 * time.Second
 	s := f.open(ctx)
 	_, stays := s.openStream(ctx)
-	heartbeat := background(func() { must(stays.ReadString('\n')) })
+	heartbeat := must.Background(func() { must.Get(stays.ReadString('\n')) })
 	for range vanished {
 		conn, _ := s.openStream(ctx)
-		onSocket(conn, func(fd int) { check(discardPackets(fd)) })
+		onSocket(conn, func(fd int) { must.OK(discardPackets(fd)) })
 	}
 	s.wantStreams(ctx, 1+vanished)
-	took := eventually(ctx, freedWithin, func() { s.wantStreams(ctx, 1) })
+	took := must.Await(ctx, freedWithin, func() { s.wantStreams(ctx, 1) })
 	heartbeat()
 	return fmt.Sprintf("the places of %d streams are free after %s; another one is open", vanished, round(took))
 }
@@ -104,30 +106,30 @@ func vanishedStreams(ctx context.Context, f *fixture) string {
 // wantStreams fails the row unless the metrics count this many streams.
 func (s *deployment) wantStreams(ctx context.Context, count int) {
 	line := fmt.Sprintf("\npetstore_event_streams %d\n", count)
-	require(strings.Contains(s.api.metrics(ctx), line), "the metrics do not contain %q", strings.TrimSpace(line))
+	must.Hold(strings.Contains(s.api.metrics(ctx), line), "the metrics do not contain %q", strings.TrimSpace(line))
 }
 
 // openStream opens a stream of events, and reads until its first event. Its client sends no
 // keepalive probes.
 func (s *deployment) openStream(ctx context.Context) (net.Conn, *bufio.Reader) {
 	dialer := net.Dialer{KeepAlive: -1}
-	conn := must(dialer.DialContext(ctx, "tcp", s.api.addr))
+	conn := must.Get(dialer.DialContext(ctx, "tcp", s.api.addr))
 	s.cleanup(func() { conn.Close() })
-	check(conn.SetDeadline(time.Now().Add(rowTimeout)))
-	must(io.WriteString(conn, "GET /events HTTP/1.1\r\nHost: petstore\r\nAccept: text/event-stream\r\nAuthorization: Bearer "+s.key+"\r\n\r\n"))
+	must.OK(conn.SetDeadline(time.Now().Add(rowTimeout)))
+	must.Get(io.WriteString(conn, "GET /events HTTP/1.1\r\nHost: petstore\r\nAccept: text/event-stream\r\nAuthorization: Bearer "+s.key+"\r\n\r\n"))
 	stream := bufio.NewReader(conn)
 	for line := ""; !strings.HasPrefix(line, "retry:"); {
-		line = must(stream.ReadString('\n'))
+		line = must.Get(stream.ReadString('\n'))
 	}
-	must(stream.ReadString('\n')) // the end of the chunk
+	must.Get(stream.ReadString('\n')) // the end of the chunk
 	return conn, stream
 }
 
 // onSocket calls a function with the descriptor of a connection.
 func onSocket(conn net.Conn, do func(fd int)) {
 	socket, ok := conn.(syscall.Conn)
-	require(ok, "not a socket")
+	must.Hold(ok, "not a socket")
 	var failed error
-	err := must(socket.SyscallConn()).Control(func(fd uintptr) { failed = attempt(func() { do(int(fd)) }) })
-	check(errors.Join(err, failed))
+	err := must.Get(socket.SyscallConn()).Control(func(fd uintptr) { failed = must.Attempt(func() { do(int(fd)) }) })
+	must.OK(errors.Join(err, failed))
 }

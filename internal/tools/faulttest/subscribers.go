@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"petstore/internal/tools/must"
+
 	"petstore/internal/event"
 )
 
@@ -44,11 +46,11 @@ type subscriber struct {
 // was wrong.
 func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
-	wait := background(func() {
-		parallel(len(subscribers), func(number int) {
+	wait := must.Background(func() {
+		must.Parallel(len(subscribers), func(number int) {
 			subscribers[number].last = last
 			subscribers[number].run(ctx, number)
-			check(subscribers[number].err)
+			must.OK(subscribers[number].err)
 		})
 	})
 	return func() { stop(); wait() }
@@ -94,12 +96,12 @@ func (f *subscriber) readPage(ctx context.Context, c *client) error {
 		target = f.next
 	}
 	resp, err := c.do(ctx, "GET", target, "", "Prefer", "wait=2")
-	return attempt(func() {
-		check(err)
+	return must.Attempt(func() {
+		must.OK(err)
 		events := decode[[]feedEvent](resp.check(http.StatusOK))
 		f.next = cmp.Or(resp.next(), f.next)
 		for _, e := range events {
-			check(f.received(e))
+			must.OK(f.received(e))
 		}
 	})
 }
@@ -149,7 +151,7 @@ func (c *client) newest(ctx context.Context) (newest feedEvent) {
 	resp := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
 	_, newest.ID, _ = strings.Cut(resp.next(), "after=")
 	id, ok := event.ParseID(newest.ID)
-	require(ok, "the cursor %q is no id", newest.ID)
+	must.Hold(ok, "the cursor %q is no id", newest.ID)
 	newest.Sequence = id.Sequence
 	return newest
 }
@@ -157,10 +159,10 @@ func (c *client) newest(ctx context.Context) (newest feedEvent) {
 // awaitSubscribers waits until subscribers have the newest event.
 func (c *client) awaitSubscribers(ctx context.Context, limit time.Duration, subscribers ...*subscriber) {
 	newest := c.newest(ctx)
-	eventually(ctx, limit, func() {
+	must.Await(ctx, limit, func() {
 		for i, f := range subscribers {
 			at := f.position()
-			require(at >= newest.Sequence, "subscriber %d has the events to %d of %d", i, at, newest.Sequence)
+			must.Hold(at >= newest.Sequence, "subscriber %d has the events to %d of %d", i, at, newest.Sequence)
 		}
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 
+	"petstore/internal/tools/must"
+
 	"petstore/internal/localpg"
 )
 
@@ -40,10 +42,10 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 		return nil, err
 	}
 	s := &suite{stdout: stdout, dir: dir, program: program{binary: filepath.Join(dir, "petstore")}}
-	return s, attempt(func() {
-		check(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
-		s.postgres = must(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil))
-		check(build(ctx, s.program))
+	return s, must.Attempt(func() {
+		must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
+		s.postgres = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil))
+		must.OK(build(ctx, s.program))
 		s.makeTemplate(ctx)
 	})
 }
@@ -101,7 +103,7 @@ func (s *suite) makeTemplate(ctx context.Context) {
 	f := &fixture{suite: s, program: s.program, dir: s.templateDir()}
 	defer f.close(false)
 	db := f.startDatabase(ctx, "", nil)
-	check(db.EnsureDatabase(ctx, databaseName))
+	must.OK(db.EnsureDatabase(ctx, databaseName))
 	f.runCommand(ctx, db, "migrate", "up")
 	s.key = f.newKey(ctx, db, accountName, "admin")
 	db.fillStore(ctx, accountName)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 const (
@@ -24,13 +26,13 @@ const (
 func killedTwins(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
 	r := &twinRace{instances: s.startSecond(ctx), placed: make(chan int), first: map[int]response{}}
-	wait := background(func() {
+	wait := must.Background(func() {
 		defer close(r.placed)
 		r.run(ctx)
 	})
 	kills := r.killDuring(ctx)
 	wait()
-	require(kills > 0, "the race ended before the instance was killed")
+	must.Hold(kills > 0, "the race ended before the instance was killed")
 	s.checkTwins(ctx, r)
 	return fmt.Sprintf("%d orders in %d equal responses (%d requests, %d replayed, %d without a response from an instance that was killed %d times), stock exact",
 		twinKeys, r.responses.Load(), r.requests.Load(), r.replayed.Load(), r.lost.Load(), kills)
@@ -57,7 +59,7 @@ func (s *deployment) checkTwins(ctx context.Context, r *twinRace) {
 		l.placed = append(l.placed, decode[order](first).ID)
 	}
 	placed := s.db.count(ctx, "SELECT count(*) FROM orders")
-	require(placed == twinKeys, "%d orders with %d keys", placed, twinKeys)
+	must.Hold(placed == twinKeys, "%d orders with %d keys", placed, twinKeys)
 	s.audit(ctx, &l)
 }
 
@@ -78,7 +80,7 @@ type twinRace struct {
 func (r *twinRace) run(ctx context.Context) {
 	const inUse = 5
 	for from := 0; from < twinKeys; from += inUse {
-		parallel(twinsOfKey, func(twin int) {
+		must.Parallel(twinsOfKey, func(twin int) {
 			for i := range inUse {
 				r.place(ctx, from+(twin+i)%inUse)
 			}
@@ -93,7 +95,7 @@ func (r *twinRace) place(ctx context.Context, key int) {
 	pet, units := 1+key%twinPets, 1+key
 	body := fmt.Sprintf(`{"petId": %d, "quantity": %d}`, pet, units)
 	for ; ; sleep(ctx, rand.N(pause)) {
-		check(context.Cause(ctx))
+		must.OK(context.Cause(ctx))
 		instance := rand.N(len(r.instances))
 		resp, err := r.instances[instance].do(ctx, "POST", "/store/orders", body, "Idempotency-Key", fmt.Sprint("twin-", key))
 		r.requests.Add(1)
@@ -111,8 +113,8 @@ func (r *twinRace) place(ctx context.Context, key int) {
 		case instance == 0 && (err != nil || resp.status == http.StatusServiceUnavailable):
 			r.lost.Add(1)
 		default:
-			check(err)
-			require(false, "key %d: %s", key, resp)
+			must.OK(err)
+			must.Hold(false, "key %d: %s", key, resp)
 		}
 	}
 }
@@ -120,7 +122,7 @@ func (r *twinRace) place(ctx context.Context, key int) {
 // compare fails the row unless a response belongs to its key.
 func (r *twinRace) compare(key int, resp response) {
 	o := decode[struct{ PetID, Quantity int }](resp)
-	require(o.PetID == 1+key%twinPets && o.Quantity == 1+key, "key %d got the response to another key: %s", key, resp)
+	must.Hold(o.PetID == 1+key%twinPets && o.Quantity == 1+key, "key %d got the response to another key: %s", key, resp)
 	r.responses.Add(1)
 	if resp.isReplay() {
 		r.replayed.Add(1)
@@ -132,6 +134,6 @@ func (r *twinRace) compare(key int, resp response) {
 		r.first[key] = resp
 		return
 	}
-	require(bytes.Equal(first.body, resp.body) && first.location() == resp.location(),
+	must.Hold(bytes.Equal(first.body, resp.body) && first.location() == resp.location(),
 		"key %d got two responses: %s and %s", key, first, resp)
 }

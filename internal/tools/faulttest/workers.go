@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // workersKilled is row 40: a service and a worker deliver webhooks. Either of them and
@@ -109,7 +111,7 @@ func (s *deployment) makeEvent(ctx context.Context, number int) (response, error
 // Failures do not matter, because PostgreSQL is killed meanwhile.
 func (s *deployment) repeatSoon(ctx context.Context) {
 	for ; ctx.Err() == nil; sleep(ctx, 300*time.Millisecond) {
-		_ = attempt(func() {
+		_ = must.Attempt(func() {
 			s.db.exec(ctx, "UPDATE webhook_deliveries SET next_attempt_at = statement_timestamp() WHERE status = 'pending' AND next_attempt_at > statement_timestamp() + interval '1 second'")
 		})
 	}
@@ -135,10 +137,10 @@ func (s *deployment) killWorkers(ctx context.Context, worker *service, kills int
 // awaitDelivered waits until no delivery is pending, except those to some webhooks, and all
 // events are dispatched. It returns how long that took.
 func (s *deployment) awaitDelivered(ctx context.Context, limit time.Duration, except ...string) time.Duration {
-	return eventually(ctx, limit, func() {
+	return must.Await(ctx, limit, func() {
 		pending := s.db.count(ctx, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND webhook_id <> ALL (coalesce($1::text[], '{}'))", except)
 		behind := s.db.count(ctx, "SELECT count(*) FROM webhooks JOIN account_state USING (account_id) WHERE after_sequence < last_sequence")
-		require(pending+behind == 0, "%d deliveries are pending, and %d webhooks do not have the newest events", pending, behind)
+		must.Hold(pending+behind == 0, "%d deliveries are pending, and %d webhooks do not have the newest events", pending, behind)
 	})
 }
 
@@ -161,7 +163,7 @@ func (s *deployment) checkDeliveries(ctx context.Context, b badReceivers) {
 		} else {
 			r.has(wanted)
 		}
-		require(delivered == len(wanted) && others == 0, "webhook %d: of %d events %d have the right status, and %d do not", i, len(wanted), delivered, others)
+		must.Hold(delivered == len(wanted) && others == 0, "webhook %d: of %d events %d have the right status, and %d do not", i, len(wanted), delivered, others)
 	}
 }
 
@@ -177,9 +179,9 @@ func (s *deployment) checkAttempts(ctx context.Context, b badReceivers) {
 		for _, text := range texts {
 			var id string
 			var recorded, different int
-			must(fmt.Sscan(text, &id, &recorded, &different))
+			must.Get(fmt.Sscan(text, &id, &recorded, &different))
 			seen := r.requests[id]
-			require(recorded <= seen && recorded <= different && recorded >= 1,
+			must.Hold(recorded <= seen && recorded <= different && recorded >= 1,
 				"webhook %d has %d attempts of event %s at %d times, but its receiver has seen %d", i, recorded, id, different, seen)
 		}
 	}
@@ -191,5 +193,5 @@ func (s *deployment) checkMessages(ctx context.Context) {
 	s.db.read(ctx, `
 		SELECT array_agg(DISTINCT status || ', ' || (SELECT count(*) FROM events WHERE subject = '/messages/' || id AND type <> 'message.queued') || ' events')
 		FROM messages`, nil, &statuses)
-	require(slices.Equal(statuses, []string{"delivered, 1 events"}), "messages are %s, want all delivered with 1 event", strings.Join(statuses, "; "))
+	must.Hold(slices.Equal(statuses, []string{"delivered, 1 events"}), "messages are %s, want all delivered with 1 event", strings.Join(statuses, "; "))
 }

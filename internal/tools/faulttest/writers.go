@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // noResponse is the status of a request whose connection ended without a response.
@@ -54,13 +56,13 @@ func (l *ledger) wantOnly(allowed ...int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for status, sample := range l.samples {
-		require(slices.Contains(allowed, status), "%s; for example %d: %s", l.summary(), status, sample)
+		must.Hold(slices.Contains(allowed, status), "%s; for example %d: %s", l.summary(), status, sample)
 	}
 }
 
 // wantWithin fails the row if a response took longer.
 func (l *ledger) wantWithin(limit time.Duration) {
-	require(l.slowest <= limit, "the slowest response took %s, more than %s", round(l.slowest), limit)
+	must.Hold(l.slowest <= limit, "the slowest response took %s, more than %s", round(l.slowest), limit)
 }
 
 // count returns the number of responses with this status.
@@ -96,13 +98,13 @@ func (l *ledger) summary() string {
 // up.
 func (s *deployment) audit(ctx context.Context, l *ledger) {
 	lost := s.db.count(ctx, "SELECT count(*) FROM unnest($1::bigint[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM orders)", l.placed)
-	require(lost == 0, "%d of %d acknowledged orders are lost", lost, len(l.placed))
+	must.Hold(lost == 0, "%d of %d acknowledged orders are lost", lost, len(l.placed))
 	wrong := s.db.count(ctx, `
 		SELECT count(*)
 		FROM inventory
 		LEFT JOIN (SELECT account_id, pet_id, sum(quantity) AS units FROM orders WHERE NOT complete GROUP BY account_id, pet_id) AS ordered USING (account_id, pet_id)
 		WHERE held <> coalesce(units, 0) OR quantity + held <> $1`, stockOfPet)
-	require(wrong == 0, "the units of %d pets do not add up", wrong)
+	must.Hold(wrong == 0, "the units of %d pets do not add up", wrong)
 }
 
 // load is a group of clients that run until they are stopped.
@@ -183,12 +185,20 @@ func (s *deployment) startReaders(ctx context.Context, clients int) *load {
 // checkWorks fails the row unless the service is ready and an order succeeds.
 func (s *deployment) checkWorks(ctx context.Context) {
 	s.want(ctx, http.StatusOK, "GET", "/readyz", "")
-	must(s.order(ctx, 1)).check(http.StatusCreated)
+	must.Get(s.order(ctx, 1)).check(http.StatusCreated)
 }
 
 // awaitWorking waits until the service works, and returns how long that took.
 func (s *deployment) awaitWorking(ctx context.Context, limit time.Duration) time.Duration {
-	return eventually(ctx, limit, func() { s.checkWorks(ctx) })
+	return must.Await(ctx, limit, func() { s.checkWorks(ctx) })
+}
+
+// sleep waits for d or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // durations are response times.
