@@ -12,11 +12,10 @@ import (
 	"syscall"
 	"time"
 
-	"petstore/internal/tools/must"
-
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
 )
 
 // durable are the settings that crash safety depends on. localpg turns them off by default

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"petstore/internal/tools/must"
-
 	"github.com/anishathalye/porcupine"
+
+	"petstore/internal/tools/must"
 )
 
 // oversell is row 1: exactly the units in stock are sold, with any number of buyers and

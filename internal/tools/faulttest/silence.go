@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"petstore/internal/tools/must"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/tools/must"
 )
 
 // silenceLimit is the maximum response time, and the maximum time that requests may fail,

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"syscall"
 
-	"petstore/internal/tools/must"
-
 	"github.com/anishathalye/porcupine"
 
 	"petstore/internal/stock"
+	"petstore/internal/tools/must"
 )
 
 // petStep is an operation on a pet, and petView what the client sees of it.

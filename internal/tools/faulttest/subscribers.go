@@ -11,9 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"petstore/internal/tools/must"
-
 	"petstore/internal/event"
+	"petstore/internal/tools/must"
 )
 
 // feedEvent is an Event.

@@ -12,9 +12,8 @@ import (
 	"slices"
 	"strconv"
 
-	"petstore/internal/tools/must"
-
 	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
 )
 
 const (
