@@ -114,7 +114,8 @@ func send(ctx context.Context, method, target, key, body string) (http.Header, [
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	response := must.Get(http.DefaultClient.Do(request))
+	response, err := http.DefaultClient.Do(request)
+	must.OK(err)
 	defer response.Body.Close()
 	text := must.Get(io.ReadAll(response.Body))
 	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", method, target, response.Status, text)

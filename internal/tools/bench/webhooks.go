@@ -197,7 +197,8 @@ func (s *sink) postBare(ctx context.Context, connections int, during time.Durati
 			request := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body)))
 			request.Header.Set("Content-Type", "application/json")
 			standardwebhooks.Sign(request.Header, "evt_1_00000001", time.Now(), body, secret)
-			response := must.Get(client.Do(request))
+			response, err := client.Do(request)
+			must.OK(err)
 			must.Get(io.Copy(io.Discard, response.Body))
 			must.OK(response.Body.Close())
 		}

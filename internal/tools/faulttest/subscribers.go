@@ -45,9 +45,11 @@ type subscriber struct {
 // was wrong.
 func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
+	for _, f := range subscribers {
+		f.last = last
+	}
 	wait := must.Background(func() {
 		must.Parallel(len(subscribers), func(number int) {
-			subscribers[number].last = last
 			subscribers[number].run(ctx, number)
 			must.OK(subscribers[number].err)
 		})
