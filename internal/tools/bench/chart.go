@@ -4,6 +4,8 @@ import (
 	"bytes"
 	_ "embed"
 	"text/template"
+
+	"petstore/internal/tools/must"
 )
 
 const chartTitle = "Requests per second at 64 connections, Petstore and a plain handler"
@@ -39,7 +41,7 @@ type chartBar struct {
 }
 
 // chart returns an SVG with the requests per second of the workloads with chart set.
-func (r *report) chart() ([]byte, error) {
+func (r *report) chart() []byte {
 	c := chart{Title: chartTitle, Width: chartWidth, Left: chartLeft, Thick: barThick}
 	most := 0.0
 	for _, l := range r.results {
@@ -65,6 +67,6 @@ func (r *report) chart() ([]byte, error) {
 	}
 	c.Height = y - groupSpace/4
 	var out bytes.Buffer
-	err := chartTemplate.Execute(&out, c)
-	return out.Bytes(), err
+	must.OK(chartTemplate.Execute(&out, c))
+	return out.Bytes()
 }

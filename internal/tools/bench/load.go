@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 var (
@@ -44,105 +46,76 @@ func (l load) ofManyAccounts() load {
 
 // measurement is the result of one run of wrk or pgbench.
 type measurement struct {
-	requests  int64
+	requests  int
 	perSecond float64
 	p50, p99  time.Duration
-	failed    float64          // the share of responses that are not a success
-	cpu       [2]time.Duration // of each request, on the server and on PostgreSQL, if it was measured
+	failed    float64         // the share of responses that are not a success
+	cpu       []time.Duration // of each request, for each process, if it was measured
 }
 
-// generator runs wrk and pgbench, each for the same duration.
+// generator runs wrk and pgbench.
 type generator struct {
-	script   string // load.lua
-	keys     []string
-	pets     int    // ids from 1 to pets
-	ids      string // a file with an id in each line, instead of pets
-	small    string // a file with a key of each small account
-	hotPet   int64
-	category int64 // of new pets
-	duration time.Duration
+	dir   string // of the files for wrk and pgbench
+	keys  []string
+	pets  int    // ids from 1 to pets
+	small string // a file with a key of each small account
 }
 
-func newGenerator(dir string, keys []string, pets int, hotPet int64, duration time.Duration) (*generator, error) {
-	script := filepath.Join(dir, "load.lua")
-	return &generator{script: script, keys: keys, pets: pets, hotPet: hotPet, category: 1, duration: duration}, os.WriteFile(script, wrkScript, 0o600)
-}
-
-// petsAndKeys returns the arguments of load.lua for the ids of pets and the API keys.
-func (g *generator) petsAndKeys(l load) (pets string, keys []string) {
-	switch {
-	case l.accounts:
-		return strconv.Itoa(smallPets), []string{"@" + g.small}
-	case l.mostPets > 0:
-		return strconv.Itoa(l.mostPets), g.keys
-	case g.ids != "":
-		return "@" + g.ids, g.keys
-	default:
-		return strconv.Itoa(g.pets), g.keys
-	}
+// writeFile writes a file for wrk or pgbench, and returns its path.
+func (g *generator) writeFile(name string, lines ...string) string {
+	path := filepath.Join(g.dir, name)
+	must.OK(os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
+	return path
 }
 
 // wrk loads a server.
-func (g *generator) wrk(ctx context.Context, baseURL string, l load) (measurement, error) {
-	threads := min(2, l.connections)
-	pets, keys := g.petsAndKeys(l)
+func (g *generator) wrk(ctx context.Context, baseURL string, l load, during time.Duration) measurement {
+	pets, keys := g.pets, g.keys
+	if l.accounts {
+		pets, keys = smallPets, []string{"@" + g.small}
+	} else if l.mostPets > 0 {
+		pets = l.mostPets
+	}
 	args := []string{
-		"--threads", strconv.Itoa(threads), "--connections", strconv.Itoa(l.connections),
-		"--duration", fmt.Sprintf("%ds", int(g.duration.Seconds())), "--timeout", "10s", "--script", g.script, baseURL,
-		"--", l.kind, pets, strconv.FormatInt(g.hotPet, 10), strconv.FormatInt(g.category, 10), l.path,
+		"--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
+		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", g.writeFile("load.lua", string(wrkScript)), baseURL,
+		"--", l.kind, strconv.Itoa(pets), l.path,
 	}
-	out, err := runProgram(ctx, "wrk", append(args, keys...)...)
-	if err != nil {
-		return measurement{}, err
+	out := runProgram(ctx, nil, "wrk", append(args, keys...)...)
+	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int }
+	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &summary); err != nil {
+		must.OK(fmt.Errorf("wrk: %w: %s", err, out))
 	}
-	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int64 }
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &summary); err != nil {
-		return measurement{}, fmt.Errorf("wrk: %w: %s", err, out)
-	}
-	if summary.Failed > 0 && !l.mayFail || summary.Requests == 0 {
-		return measurement{}, fmt.Errorf("%s %s: %d of %d requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
-	}
+	must.Hold((summary.Failed == 0 || l.mayFail) && summary.Requests > 0, "%s %s: %d of %d requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
 	return measurement{
 		requests:  summary.Requests,
 		perSecond: float64(summary.Requests) / (time.Duration(summary.Microseconds) * time.Microsecond).Seconds(),
 		p50:       time.Duration(summary.P50Microseconds) * time.Microsecond,
 		p99:       time.Duration(summary.P99Microseconds) * time.Microsecond,
 		failed:    float64(summary.Failed) / float64(summary.Requests),
-	}, nil
+	}
 }
 
 var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
 
-// pgbench runs a script with that many connections.
-func (g *generator) pgbench(ctx context.Context, program, databaseURL, script string, connections int) (measurement, error) {
-	out, err := runProgram(ctx, program, "--no-vacuum", "--protocol=prepared", "--file="+script,
-		"--client="+strconv.Itoa(connections), "--jobs=2", "--time="+strconv.Itoa(int(g.duration.Seconds())),
-		"--define=pets="+strconv.Itoa(g.pets), databaseURL)
-	if err != nil {
-		return measurement{}, err
-	}
-	found := pgbenchRate.FindSubmatch(out)
-	if found == nil {
-		return measurement{}, fmt.Errorf("pgbench: %s", out)
-	}
-	rate, err := strconv.ParseFloat(string(found[1]), 64)
-	return measurement{perSecond: rate}, err
+// pgbench places orders with that many connections.
+func (g *generator) pgbench(ctx context.Context, program, databaseURL string, connections int, during time.Duration) measurement {
+	out := runProgram(ctx, nil, program, "--no-vacuum", "--protocol=prepared", "--file="+g.writeFile("order.pgbench", string(orderScript)),
+		"--client="+strconv.Itoa(connections), "--jobs=2", fmt.Sprintf("--time=%.0f", during.Seconds()), "--define=pets="+strconv.Itoa(g.pets), databaseURL)
+	found := pgbenchRate.FindStringSubmatch(out)
+	must.Hold(found != nil, "pgbench: %s", out)
+	return measurement{perSecond: must.Get(strconv.ParseFloat(found[1], 64))}
 }
 
-// runProgram runs a program and returns its standard output. The error contains all output.
-func runProgram(ctx context.Context, program string, args ...string) ([]byte, error) {
-	return runProgramEnv(ctx, nil, program, args...)
-}
-
-// runProgramEnv is runProgram with an environment. nil means the environment of this process.
-func runProgramEnv(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
+// runProgram runs a program, with more environment variables, and returns its standard output
+// without the space around it.
+func runProgram(ctx context.Context, env []string, program string, args ...string) string {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = env
+	cmd.Env = append(os.Environ(), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(program), err, stdout.Bytes(), stderr.Bytes())
+		must.OK(fmt.Errorf("%s: %w: %s%s", filepath.Base(program), err, stdout.Bytes(), stderr.Bytes()))
 	}
-	return stdout.Bytes(), nil
+	return strings.TrimSpace(stdout.String())
 }

@@ -1,8 +1,7 @@
--- The requests of wrk: load.lua KIND PETS HOT_PET CATEGORY PATH KEY... or @FILE with one key per line
--- PETS is the highest id of a pet, or @FILE with one id per line. PATH is a path, or @FILE with one path per line. For the kind
--- "preferring" it is a Prefer header.
+-- The requests of wrk: load.lua KIND PETS PATH KEY... or @FILE with one key per line
+-- PETS is the highest id of a pet. PATH is a path, or @FILE with one path per line. For the kind "preferring" it is a Prefer header.
 -- Ids, paths and keys are random. Each thread has its own random seed.
-local kind, pets, hot, category, path, keys, threads = nil, nil, 0, 0, nil, {}, 0
+local kind, pets, path, keys, threads = nil, nil, nil, {}, 0
 local began, sent = os.time(), 0
 
 function setup(thread)
@@ -23,8 +22,8 @@ local function choice(text)
 end
 
 function init(args)
-  kind, pets, hot, category, path = args[1], choice(args[2]), args[3], args[4], choice(args[5])
-  for i = 6, #args do
+  kind, pets, path = args[1], choice(args[2]), choice(args[3])
+  for i = 4, #args do
     if args[i]:sub(1, 1) == "@" then
       for key in io.lines(args[i]:sub(2)) do keys[#keys + 1] = key end
     else
@@ -53,12 +52,12 @@ local requests = {
     sent = sent + 1
     return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}', { ["Idempotency-Key"] = began .. "-" .. number .. "-" .. sent })
   end,
-  sale = function() return send("POST", "/store/orders", '{"petId":' .. hot .. ',"quantity":1}') end,
+  sale = function() return send("POST", "/store/orders", '{"petId":1,"quantity":1}') end,
   swaggerPet = function() return send("GET", base() .. "/pet/" .. pets(), nil, { Accept = "application/json" }) end,
   swaggerOrder = function()
     return send("POST", base() .. "/store/order", '{"id":' .. math.random(1000) .. ',"petId":' .. pets() .. ',"quantity":1,"status":"placed","complete":false}', { Accept = "application/json" })
   end,
-  create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":' .. category .. '}') end,
+  create = function() return send("POST", "/pets", '{"name":"Bench ' .. math.random(1e9) .. '","categoryId":1}') end,
 }
 
 function request() return requests[kind]() end

@@ -18,12 +18,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // options are the values of the flags.
@@ -69,19 +72,21 @@ func parseOptions(args []string) (o options, err error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.base != "" && (o.swagger != "" || o.report != "") {
-		return o, errors.New("-swagger and -report do not work with -base; leave out one of them")
+	o.duration, o.swagger = time.Duration(*seconds)*time.Second, strings.TrimSuffix(o.swagger, "/")
+	modes := 0
+	for _, chosen := range []bool{o.base != "", o.replica, o.webhooks, o.swagger != "" || o.report != ""} {
+		if chosen {
+			modes++
+		}
 	}
-	if o.webhooks && o.replica {
-		return o, errors.New("-webhooks does not work with -replica; leave out one of them")
+	switch {
+	case modes > 1:
+		return o, errors.New("-base, -replica, -webhooks, and -swagger with -report, exclude each other; leave out all but one")
+	case o.only != "" && (o.report != "" || o.replica || o.webhooks):
+		return o, errors.New("-report, -replica and -webhooks measure everything; leave out -only")
+	case o.pets < 1 || o.rounds < 0 || o.duration < time.Second:
+		return o, errors.New("-pets, -rounds and -seconds must be at least 1")
 	}
-	if (o.replica || o.webhooks) && (o.base != "" || o.swagger != "" || o.report != "" || o.only != "") {
-		return o, errors.New("-replica and -webhooks work only with -pets, -rounds and -seconds; leave out the other flags")
-	}
-	if o.only != "" && o.report != "" {
-		return o, errors.New("-report needs all requests; leave out -only")
-	}
-	o.duration = time.Duration(*seconds) * time.Second
 	if o.rounds == 0 {
 		o.rounds = 3
 		if o.base != "" {
@@ -95,7 +100,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	o, err := parseOptions(os.Args[1:])
 	if err == nil {
-		err = run(ctx, o)
+		err = must.Attempt(func() { run(ctx, o, os.Stdout) })
 	}
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -104,45 +109,25 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options, out io.Writer) {
 	began := time.Now()
-	if o.pets < 1 || o.rounds < 1 || o.duration < time.Second {
-		return errors.New("-pets, -rounds and -seconds must be at least 1")
-	}
 	if _, err := exec.LookPath("wrk"); err != nil {
-		return errors.New("wrk is missing; install it with `apt-get install wrk` (Debian, Ubuntu) or `brew install wrk` (macOS)")
+		must.OK(errors.New("wrk is missing; install it with `apt-get install wrk` (Debian, Ubuntu) or `brew install wrk` (macOS)"))
 	}
-	if o.swagger != "" && !isOK(ctx, strings.TrimSuffix(o.swagger, "/")+"/pet/1") {
-		return fmt.Errorf("GET %s/pet/1 does not return 200; start swagger-petstore, or correct the URL of -swagger", strings.TrimSuffix(o.swagger, "/"))
-	}
-	compare := compareWithOthers
+	must.Hold(o.swagger == "" || isOK(ctx, o.swagger+"/pet/1"), "GET %s/pet/1 does not return 200; start swagger-petstore, or correct the URL of -swagger", o.swagger)
+	dir := must.Get(os.MkdirTemp("", "petstore-bench-"))
+	defer os.RemoveAll(dir)
+	must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
 	switch {
 	case o.base != "":
-		compare = compareBuilds
+		compareBuilds(ctx, o, dir, out)
+		return // the verdict is the last line
 	case o.replica:
-		compare = measureReplicas
+		measureReplicas(ctx, o, dir, out)
 	case o.webhooks:
-		compare = measureWebhooks
+		measureWebhooks(ctx, o, dir, out)
+	default:
+		compareWithOthers(ctx, o, dir, out)
 	}
-	if err := compare(ctx, o, os.Stdout); err != nil {
-		return err
-	}
-	if o.base == "" { // otherwise the verdict is the last line
-		fmt.Printf("%.0f s in total\n", time.Since(began).Seconds())
-	}
-	return nil
-}
-
-// makeDir creates a temporary directory that PostgreSQL can enter, which runs as another
-// user if this process is root.
-func makeDir() (dir string, remove func() error, err error) {
-	dir, err = os.MkdirTemp("", "petstore-bench-")
-	if err != nil {
-		return "", nil, err
-	}
-	remove = func() error { return os.RemoveAll(dir) }
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return "", nil, errors.Join(err, remove())
-	}
-	return dir, remove, nil
+	fmt.Fprintf(out, "%.0f s in total\n", time.Since(began).Seconds())
 }

@@ -2,16 +2,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // report is the result of a comparison with others.
@@ -36,23 +39,29 @@ func (l line) cells() []string {
 	return []string{l.name, l.ours, l.other, l.theirs, l.ratio, l.rounds, l.target, l.verdict}
 }
 
-func newReport(ctx context.Context, o options) (*report, error) {
-	version, err := runProgram(ctx, "git", "describe", "--always", "--dirty")
-	if err != nil {
-		return nil, err
-	}
+func newReport(ctx context.Context, o options) *report {
 	r := &report{machine: machine()}
 	pets := thousands(float64(o.pets))
 	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, %d keys of one account, 64 connections, %d rounds of %s",
-		time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(version)), pets, pets, apiKeys, o.rounds, o.duration)
-	warning, err := loadWarning()
-	if warning != "" {
-		r.warnings = append(r.warnings, warning)
-	}
-	return r, err
+		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, apiKeys, o.rounds, o.duration)
+	r.warn(loadWarning())
+	return r
 }
 
 func (r *report) add(l line) { r.others = append(r.others, l) }
+
+// warn adds a warning unless it is "".
+func (r *report) warn(warning string) {
+	if warning != "" {
+		r.warnings = append(r.warnings, warning)
+	}
+}
+
+func (r *report) printWarnings(out io.Writer) {
+	for _, warning := range r.warnings {
+		fmt.Fprintln(out, "WARNING:", warning)
+	}
+}
 
 // lines returns the table without its head.
 func (r *report) lines() (all []line) {
@@ -82,9 +91,9 @@ func (l *result) rateLine() line {
 
 // p99Line compares the latency.
 func (l *result) p99Line() line {
-	median, least, greatest := l.measured.ratios(p99Milliseconds)
+	median, least, greatest := l.measured.ratios(p99)
 	return line{
-		name: l.name + ": p99", ours: milliseconds(l.measured[1]), other: l.other.name, theirs: milliseconds(l.measured[0]),
+		name: l.name + ": p99", ours: p99Figure(l.measured[1]), other: l.other.name, theirs: p99Figure(l.measured[0]),
 		ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest),
 		target: "at most " + ratio(l.p99AtMost), verdict: verdict(median <= l.p99AtMost),
 	}
@@ -93,8 +102,8 @@ func (l *result) p99Line() line {
 // figures returns the medians of the rate and of the latency, and the share of failures.
 func figures(m []measurement) string {
 	text := thousands(medianOf(m, rate)) + "/s"
-	if medianOf(m, p99Milliseconds) > 0 {
-		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, p50Milliseconds), milliseconds(m))
+	if medianOf(m, p99) > 0 {
+		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, p50), p99Figure(m))
 	}
 	if failed := medianOf(m, func(m measurement) float64 { return m.failed }); failed > 0 {
 		text += fmt.Sprintf(", %.0f %% errors", 100*failed)
@@ -102,8 +111,8 @@ func figures(m []measurement) string {
 	return text
 }
 
-func milliseconds(m []measurement) string {
-	return fmt.Sprintf("%.1f ms", medianOf(m, p99Milliseconds))
+func p99Figure(m []measurement) string {
+	return fmt.Sprintf("%.1f ms", medianOf(m, p99))
 }
 
 func verdict(reached bool) string {
@@ -137,7 +146,7 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintln(table, strings.Join(l.cells(), "\t")+"\t")
 	}
 	_ = table.Flush() // writes to standard output
-	printWarnings(out, r.warnings)
+	r.printWarnings(out)
 }
 
 // markdown returns the part of docs/performance.md that the report replaces.
@@ -167,41 +176,25 @@ const (
 )
 
 // write writes the report to the documents in a folder.
-func (r *report) write(root string) error {
-	page, readme := filepath.Join(root, "docs", "performance.md"), filepath.Join(root, "README.md")
-	chart, err := r.chart()
-	if err != nil {
-		return err
-	}
-	if err := editFile(page, r.replacePart); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(root, "docs", "performance.svg"), chart, 0o644); err != nil {
-		return err
-	}
-	return editFile(readme, r.replaceFigures)
+func (r *report) write(root string) {
+	editFile(filepath.Join(root, "docs", "performance.md"), r.replacePart)
+	must.OK(os.WriteFile(filepath.Join(root, "docs", "performance.svg"), r.chart(), 0o644))
+	editFile(filepath.Join(root, "README.md"), r.replaceFigures)
 }
 
-func editFile(path string, edit func(string) (string, error)) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	edited, err := edit(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return os.WriteFile(path, []byte(edited), 0o644)
+func editFile(path string, edit func(string) string) {
+	must.Explain(path, func() {
+		text := edit(string(must.Get(os.ReadFile(path))))
+		must.OK(os.WriteFile(path, []byte(text), 0o644))
+	})
 }
 
 // replacePart replaces the result in the text of docs/performance.md.
-func (r *report) replacePart(text string) (string, error) {
+func (r *report) replacePart(text string) string {
 	before, rest, begins := strings.Cut(text, reportBegins)
 	_, after, ends := strings.Cut(rest, reportEnds)
-	if !begins || !ends {
-		return "", fmt.Errorf("the lines %q and %q are missing; restore them", strings.TrimSpace(reportBegins), strings.TrimSpace(reportEnds))
-	}
-	return before + reportBegins + "\n" + r.markdown() + "\n" + reportEnds + after, nil
+	must.Hold(begins && ends, "the lines %q and %q are missing; restore them", strings.TrimSpace(reportBegins), strings.TrimSpace(reportEnds))
+	return before + reportBegins + "\n" + r.markdown() + "\n" + reportEnds + after
 }
 
 // readmeFigure is a phrase of README.md with the figures of a workload.
@@ -236,30 +229,32 @@ func (f readmeFigure) with(r *result) string {
 }
 
 // replaceFigures replaces the figures in the text of README.md.
-func (r *report) replaceFigures(text string) (string, error) {
+func (r *report) replaceFigures(text string) string {
 	for _, f := range readmeFigures {
-		found := r.find(f.workload, f.other)
-		if found == nil && f.other == swaggerName {
+		i := slices.IndexFunc(r.results, func(r *result) bool { return r.name == f.workload && r.other.name == f.other })
+		if i < 0 && f.other == swaggerName {
 			continue
 		}
-		if found == nil {
-			return "", errors.New("nothing measured " + f.workload)
-		}
+		must.Hold(i >= 0, "nothing measured %s", f.workload)
 		pattern := f.pattern()
-		if !pattern.MatchString(text) {
-			return "", fmt.Errorf("the phrase %q is missing; restore it or change readmeFigures", f.phrase)
-		}
-		text = pattern.ReplaceAllLiteralString(text, f.with(found))
+		must.Hold(pattern.MatchString(text), "the phrase %q is missing; restore it or change readmeFigures", f.phrase)
+		text = pattern.ReplaceAllLiteralString(text, f.with(r.results[i]))
 	}
-	return text, nil
+	return text
 }
 
-// find returns the result of a workload and another side, or nil.
-func (r *report) find(name, other string) *result {
-	for _, result := range r.results {
-		if result.name == name && result.other.name == other {
-			return result
+// machine names the CPUs, the kernel and the version of Go.
+func machine() string {
+	model, kernel := runtime.GOARCH, runtime.GOOS
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if found := cpuModel.FindSubmatch(text); found != nil {
+			model = string(found[1])
 		}
 	}
-	return nil
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		kernel = "Linux " + strings.TrimSpace(string(release))
+	}
+	return fmt.Sprintf("%d CPUs (%s), %s, %s", runtime.NumCPU(), model, kernel, runtime.Version())
 }
+
+var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)

@@ -3,90 +3,68 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
-const (
-	apiKeys = 16
-	// The accounts beside the large one. Each has a key and pets with ids from 1.
-	smallAccounts, smallPets = 1000, 20
-	unitsInStock             = 1_000_000_000 // so many that every order succeeds
-	readyWithin              = 30 * time.Second
-)
-
-// petstoreEnv turns everything on, with limits that are never reached.
+// petstoreEnv turns everything on, with limits that are never reached. Webhooks may have URLs
+// on this machine.
 var petstoreEnv = []string{
 	"PETSTORE_RATE_LIMIT=1000000", "PETSTORE_RATE_BURST=1000000", "PETSTORE_AUTH_FAILURE_LIMIT=1000000",
-	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json",
+	"PETSTORE_LOG_LEVEL=info", "PETSTORE_LOG_FORMAT=json", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
 }
 
-// process is a running server.
+// process is a running program.
 type process struct {
 	cmd *exec.Cmd
 	url string
 }
 
-// buildPrograms compiles Petstore and the plain server.
-func buildPrograms(ctx context.Context, dir string) error {
-	_, err := runProgram(ctx, "go", "build", "-o", dir+string(filepath.Separator), "./cmd/petstore", "./internal/tools/bench/plain")
-	return err
-}
-
-// startPetstore starts the program with a log file and more environment variables. It
-// returns when GET /readyz returns 200, with the time that this took.
-func startPetstore(ctx context.Context, program, logFile, databaseURL string, environ ...string) (*process, time.Duration, error) {
-	addr, err := freeAddress(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, 0, err
-	}
+// start starts a program with more environment variables and a log file.
+func start(ctx context.Context, logFile string, env []string, program string, args ...string) *process {
+	log := must.Get(os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, program, "serve")
-	cmd.Env = append(append(os.Environ(), petstoreEnv...), "DATABASE_URL="+databaseURL, "PETSTORE_ADDR="+addr, "PETSTORE_ADMIN_ADDR=127.0.0.1:0")
-	cmd.Env = append(cmd.Env, environ...)
-	cmd.Stdout, cmd.Stderr = log, log
-	return start(ctx, cmd, "http://"+addr, "/readyz")
+	p := &process{cmd: exec.CommandContext(ctx, program, args...)}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	must.OK(p.cmd.Start())
+	return p
 }
 
-func startPlain(ctx context.Context, dir, databaseURL string, maxConns int) (*process, error) {
-	addr, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
+// awaitReady waits until GET path returns 200, and returns how long that took.
+func (p *process) awaitReady(ctx context.Context, addr, path string) time.Duration {
+	const limit = 30 * time.Second
+	p.url = "http://" + addr
+	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+		if isOK(ctx, p.url+path) {
+			return time.Since(began)
+		}
+		must.Hold(time.Since(began) < limit, "%s is not ready after %s", p.cmd.Path, limit)
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "plain"), addr, databaseURL, strconv.Itoa(maxConns))
-	cmd.Stderr = os.Stderr
-	p, _, err := start(ctx, cmd, "http://"+addr, "/pets/1")
-	return p, err
 }
 
-// start starts a server and waits until GET path returns 200.
-func start(ctx context.Context, cmd *exec.Cmd, url, path string) (*process, time.Duration, error) {
-	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		return nil, 0, err
+// stop sends SIGTERM and waits for the process.
+func (p *process) stop() {
+	if p != nil {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = p.cmd.Wait()
 	}
-	p := &process{cmd, url}
-	for {
-		if isOK(ctx, url+path) {
-			return p, time.Since(began), nil
-		}
-		if time.Since(began) > readyWithin {
-			p.stop()
-			return nil, 0, fmt.Errorf("%s is not ready after %s", cmd.Path, readyWithin)
-		}
-		time.Sleep(time.Millisecond)
-	}
+}
+
+// memory returns the resident memory of the process in bytes: VmRSS on Linux.
+func (p *process) memory() int64 {
+	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	return must.Get(strconv.ParseInt(strings.Fields(rest)[0], 10, 64)) << 10
 }
 
 func isOK(ctx context.Context, url string) bool {
@@ -102,48 +80,89 @@ func isOK(ctx context.Context, url string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// stop sends SIGTERM and waits for the process.
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	_ = p.cmd.Wait()
-}
-
-// memory returns the resident memory of the process in bytes: VmRSS on Linux.
-func (p *process) memory() (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kilobytes, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	return kilobytes << 10, err
-}
-
-// startConstant starts a net/http server that returns constant bytes.
-func startConstant(ctx context.Context) (url string, stop func(), err error) {
-	body := []byte(`{"id":123456,"name":"Bella the Brave","categoryId":3,"status":"available"}`)
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	server := &http.Server{
-		ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(body) // the client may be gone
-		}),
-	}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
-}
-
 // freeAddress returns a free address on loopback.
-func freeAddress(ctx context.Context) (string, error) {
+func freeAddress(ctx context.Context) string {
+	listener := listen(ctx)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func listen(ctx context.Context) net.Listener {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
+}
+
+// serve starts an HTTP server in this process.
+func serve(ctx context.Context, handler http.Handler) (url string, stop func()) {
+	listener := listen(ctx)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
+	go func() { _ = server.Serve(listener) }() // ends with Close
+	return "http://" + listener.Addr().String(), func() { _ = server.Close() }
+}
+
+// constant is a handler that returns constant bytes.
+func constant(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"id":123456,"name":"Bella the Brave","categoryId":3,"status":"available"}`) // the client may be gone
+}
+
+// send sends a request, and returns its header and body. It fails unless the response is a
+// success.
+func send(ctx context.Context, method, target, key, body string) (http.Header, []byte) {
+	request := must.Get(http.NewRequestWithContext(ctx, method, target, strings.NewReader(body)))
+	request.Header.Set("Authorization", "Bearer "+key)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
 	}
-	return listener.Addr().String(), listener.Close()
+	response, err := http.DefaultClient.Do(request)
+	must.OK(err)
+	defer response.Body.Close()
+	text := must.Get(io.ReadAll(response.Body))
+	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", method, target, response.Status, text)
+	return response.Header, text
+}
+
+// withCPU adds the CPU times of processes, each with its children, to a measurement.
+func withCPU(pids []int, measure func() measurement) measurement {
+	before := make([]time.Duration, len(pids))
+	for i, pid := range pids {
+		before[i] = cpuOfTree(pid)
+	}
+	m := measure()
+	for i, pid := range pids {
+		m.cpu = append(m.cpu, (cpuOfTree(pid)-before[i])/time.Duration(m.requests))
+	}
+	return m
+}
+
+// cpuOfTree returns the user and system time of a process and its children, including
+// those that have ended.
+func cpuOfTree(root int) time.Duration {
+	total := parseCPU(must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", root))), true)
+	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", root)))
+	for child := range strings.FieldsSeq(string(children)) {
+		if stat, err := os.ReadFile("/proc/" + child + "/stat"); err == nil { // it may have ended
+			total += parseCPU(stat, false)
+		}
+	}
+	return total
+}
+
+// parseCPU reads /proc/PID/stat (proc_pid_stat(5)): utime and stime, and with ended also
+// cutime and cstime, the times of children that have ended.
+func parseCPU(text []byte, ended bool) time.Duration {
+	const utime, stime, cstime = 11, 12, 14 // after the name, which may contain spaces
+	const tick = 10 * time.Millisecond      // USER_HZ is 100 on all current platforms
+	stat := string(text)
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	must.Hold(len(fields) > cstime, "/proc/PID/stat is %q", stat)
+	last := stime
+	if ended {
+		last = cstime
+	}
+	var ticks int64
+	for _, field := range fields[utime : last+1] {
+		ticks += must.Get(strconv.ParseInt(field, 10, 64))
+	}
+	return time.Duration(ticks) * tick
 }

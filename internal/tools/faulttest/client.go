@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // requestTimeout is longer than any response may take.
@@ -16,8 +19,7 @@ const requestTimeout = 10 * time.Second
 // client sends requests to one service with one key. It is safe for concurrent use.
 type client struct {
 	base, key string
-	validator *validator // nil: exchanges are not validated
-	transport http.RoundTripper
+	transport http.RoundTripper // nil: the shared one
 }
 
 // transport keeps enough idle connections for the largest row.
@@ -32,8 +34,7 @@ type response struct {
 }
 
 // do sends a request. An empty body means no body. The header is a list of names and
-// values; an empty value removes the header. The error says that there was no response, or
-// that the response does not match the spec.
+// values; an empty value removes the header. The error says that there was no response.
 func (c *client) do(ctx context.Context, method, target, body string, header ...string) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -64,31 +65,19 @@ func (c *client) do(ctx context.Context, method, target, body string, header ...
 	}
 	defer received.Body.Close()
 	text, err := io.ReadAll(received.Body)
-	resp := response{received.StatusCode, received.Header, text, time.Since(began)}
-	if err == nil && c.validator != nil {
-		err = c.validator.validate(request, body, resp)
-	}
-	return resp, err
+	return response{received.StatusCode, received.Header, text, time.Since(began)}, err
 }
 
-// want sends a request whose response must have this status.
-func (c *client) want(ctx context.Context, status int, method, target, body string) (response, error) {
-	resp, err := c.do(ctx, method, target, body)
-	if err == nil {
-		err = resp.check(status)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s %s: %w", method, target, err)
-	}
-	return resp, err
+// want sends a request, and fails the row unless the response has this status.
+func (c *client) want(ctx context.Context, status int, method, target, body string) (resp response) {
+	must.Explain(method+" "+target, func() { resp = must.Get(c.do(ctx, method, target, body)).check(status) })
+	return resp
 }
 
-// check returns an error unless the response has this status.
-func (resp response) check(status int) error {
-	if resp.status != status {
-		return fmt.Errorf("%s, want %d", resp, status)
-	}
-	return nil
+// check fails the row unless the response has this status.
+func (resp response) check(status int) response {
+	must.Hold(resp.status == status, "%s, want %d", resp, status)
+	return resp
 }
 
 // withKey returns the same client with another key.
@@ -103,6 +92,11 @@ func (c *client) order(ctx context.Context, pet int, header ...string) (response
 	return c.do(ctx, "POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, pet), header...)
 }
 
+// getPet reads a pet.
+func (c *client) getPet(ctx context.Context, pet int) (response, error) {
+	return c.do(ctx, "GET", fmt.Sprintf("/pets/%d", pet), "")
+}
+
 // order is an Order in a response.
 type order struct {
 	ID    int64 `json:"id"`
@@ -115,26 +109,39 @@ type stockItem struct {
 	Status   string `json:"status"`
 }
 
+// listedPet is a Pet in a list.
+type listedPet struct {
+	ID   int64  `json:"id"`
+	Name string `json:"name"`
+}
+
 // stock reads the inventory entry of a pet.
-func (c *client) stock(ctx context.Context, pet int) (item stockItem, err error) {
-	resp, err := c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), "")
-	if err != nil {
-		return item, err
-	}
-	return item, resp.decode(&item)
+func (c *client) stock(ctx context.Context, pet int) stockItem {
+	return decode[stockItem](c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), ""))
 }
 
 // setStock sets the quantity of a pet in stock.
-func (c *client) setStock(ctx context.Context, pet, quantity int) error {
-	_, err := c.want(ctx, http.StatusOK, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, quantity))
-	return err
+func (c *client) setStock(ctx context.Context, pet, quantity int) {
+	c.want(ctx, http.StatusOK, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, quantity))
 }
 
-func (resp response) decode(into any) error {
-	if err := json.Unmarshal(resp.body, into); err != nil {
-		return fmt.Errorf("%s: %w", resp, err)
+// decode returns the body of a response, and fails the row if that is of another type.
+func decode[T any](resp response) (value T) {
+	if err := json.Unmarshal(resp.body, &value); err != nil {
+		must.OK(fmt.Errorf("%s: %w", resp, err))
 	}
-	return nil
+	return value
+}
+
+// nextLink matches the URL of the next page in a Link header (RFC 8288).
+var nextLink = regexp.MustCompile(`<([^>]*)>; rel="next"`)
+
+// next returns the target of the next page, or "" after the last page.
+func (resp response) next() string {
+	if match := nextLink.FindStringSubmatch(resp.header.Get("Link")); match != nil {
+		return match[1]
+	}
+	return ""
 }
 
 // code returns the error code of an Error, or "" for another body.

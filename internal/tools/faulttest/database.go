@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
 )
 
 // durable are the settings that crash safety depends on. localpg turns them off by default
@@ -31,161 +31,107 @@ type database struct {
 
 // startDatabase starts a copy of the template in dir, or in the folder of the row if dir is
 // "".
-func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[string]string) (*database, error) {
+func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[string]string) *database {
 	if dir == "" {
 		dir = filepath.Join(f.dir, "pg")
 	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return nil, err
-	}
+	must.OK(os.MkdirAll(dir, 0o711))
 	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
-		if err := command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")); err != nil {
-			return nil, err
-		}
+		must.OK(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")))
 	}
 	merged := maps.Clone(durable)
 	maps.Copy(merged, settings)
-	d := &database{options: localpg.Options{Binaries: f.postgres, Dir: dir, Disposable: true, Settings: merged}}
-	if err := d.start(ctx); err != nil {
-		return nil, err
-	}
-	f.cleanup(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
-	return d, nil
+	return f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: dir, Disposable: true, Settings: merged})
 }
 
-// start starts the cluster, or restarts it.
-func (d *database) start(ctx context.Context) error {
+// startCluster starts a cluster, which ends with the row.
+func (f *fixture) startCluster(ctx context.Context, options localpg.Options) *database {
+	d := &database{options: options}
+	d.start(ctx)
+	f.cleanup(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
+	return d
+}
+
+// start starts the cluster, or restarts it: it stops without a checkpoint.
+func (d *database) start(ctx context.Context) {
 	if d.Cluster != nil {
-		if err := d.Stop(ctx); err != nil {
-			return err
-		}
+		must.OK(d.Stop(ctx))
 	}
-	cluster, err := localpg.Start(ctx, d.options)
-	if err != nil {
-		return err
-	}
-	d.Cluster = cluster
-	return nil
+	d.Cluster = must.Get(localpg.Start(ctx, d.options))
 }
 
 func (d *database) url() string { return d.URL(databaseName) }
 
 // processes returns the process ids of the server: the postmaster first, then its children.
-func (d *database) processes() ([]int, error) {
-	file := filepath.Join(d.options.Dir, "data", "postmaster.pid")
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
+func (d *database) processes() []int {
+	content := must.Get(os.ReadFile(filepath.Join(d.options.Dir, "data", "postmaster.pid")))
 	line, _, _ := strings.Cut(string(content), "\n")
-	postmaster, err := strconv.Atoi(line)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", postmaster))
-	if err != nil {
-		return nil, err
-	}
-	all := []int{postmaster}
+	all := []int{must.Get(strconv.Atoi(line))}
+	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", all[0])))
 	for field := range strings.FieldsSeq(string(children)) {
-		pid, err := strconv.Atoi(field)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, pid)
+		all = append(all, must.Get(strconv.Atoi(field)))
 	}
-	return all, nil
+	return all
 }
 
 // signal sends a signal to every process of the server. The postmaster is first, so that it
 // starts no new ones.
-func (d *database) signal(signal syscall.Signal) error {
-	processes, err := d.processes()
-	if err != nil {
-		return err
-	}
-	for _, pid := range processes {
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
+func (d *database) signal(signal syscall.Signal) {
+	for _, pid := range d.processes() {
+		if err := syscall.Kill(pid, signal); !errors.Is(err, syscall.ESRCH) {
+			must.OK(err)
 		}
 	}
-	return nil
 }
 
 // exec runs a statement on its own connection.
-func (d *database) exec(ctx context.Context, sql string) error {
-	return d.execIn(ctx, databaseName, sql)
-}
+func (d *database) exec(ctx context.Context, sql string) { d.execIn(ctx, databaseName, sql) }
 
 // execIn runs a statement in another database of the cluster.
-func (d *database) execIn(ctx context.Context, name, sql string) error {
-	conn, err := pgx.Connect(ctx, d.URL(name))
-	if err != nil {
-		return err
-	}
+func (d *database) execIn(ctx context.Context, name, sql string) {
+	conn := must.Get(pgx.Connect(ctx, d.URL(name)))
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, sql)
-	return err
+	must.Get(conn.Exec(ctx, sql))
+}
+
+// allowConnections lets clients connect to the database, or prevents it.
+func (d *database) allowConnections(ctx context.Context, allow bool) {
+	d.execIn(ctx, "postgres", fmt.Sprintf("ALTER DATABASE petstore ALLOW_CONNECTIONS %t", allow))
+}
+
+// terminateBackends terminates the backends of the programs whose names are LIKE this.
+func (d *database) terminateBackends(ctx context.Context, program string) {
+	d.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '"+program+"'")
 }
 
 // read reads one row on its own connection.
-func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) error {
-	conn, err := pgx.Connect(ctx, d.url())
-	if err != nil {
-		return err
-	}
+func (d *database) read(ctx context.Context, sql string, arguments []any, into ...any) {
+	conn := must.Get(pgx.Connect(ctx, d.url()))
 	defer conn.Close(ctx)
-	return conn.QueryRow(ctx, sql, arguments...).Scan(into...)
+	must.OK(conn.QueryRow(ctx, sql, arguments...).Scan(into...))
 }
 
-// holdLock runs a statement that takes a lock in a database, and holds the lock until
-// release.
-func (d *database) holdLock(ctx context.Context, name, sql string) (release func(), err error) {
-	conn, err := pgx.Connect(ctx, d.URL(name))
-	if err != nil {
-		return nil, err
-	}
+// count reads a number on its own connection.
+func (d *database) count(ctx context.Context, sql string, arguments ...any) (count int) {
+	d.read(ctx, sql, arguments, &count)
+	return count
+}
+
+// holdLock runs a statement that takes a lock, and holds the lock until release.
+func (d *database) holdLock(ctx context.Context, sql string) (release func()) {
+	conn := must.Get(pgx.Connect(ctx, d.url()))
+	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
 	if _, err := conn.Exec(ctx, "BEGIN; "+sql); err != nil {
-		return nil, errors.Join(err, conn.Close(ctx))
+		release()
+		must.OK(err)
 	}
-	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
+	return release
 }
 
-// lockWaits counts the statements of the service that wait for a lock.
-func (d *database) lockWaits(ctx context.Context) (count int, err error) {
-	err = d.read(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'", nil, &count)
-	return count, err
-}
-
-// awaitLockWaits waits until that many statements of the service wait for a lock. The error
-// says that this took too long.
-func (d *database) awaitLockWaits(ctx context.Context, connections int) error {
-	_, err := eventually(ctx, time.Second, func() error {
-		waiting, err := d.lockWaits(ctx)
-		if err == nil && waiting < connections {
-			err = fmt.Errorf("%d statements wait for a lock, want %d", waiting, connections)
-		}
-		return err
+// awaitLockWaits waits until that many statements of the service wait for a lock.
+func (d *database) awaitLockWaits(ctx context.Context, connections int) {
+	must.Await(ctx, time.Second, func() {
+		waiting := d.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore' AND wait_event_type = 'Lock'")
+		must.Hold(waiting >= connections, "%d statements wait for a lock, want %d", waiting, connections)
 	})
-	return err
-}
-
-// awaitNoLockWaits waits until no statement of the service waits for a lock, and returns
-// how long that took.
-func (d *database) awaitNoLockWaits(ctx context.Context, limit time.Duration) (time.Duration, error) {
-	return eventually(ctx, limit, func() error {
-		waiting, err := d.lockWaits(ctx)
-		if err == nil && waiting > 0 {
-			err = fmt.Errorf("%d backends still wait after their clients have disconnected", waiting)
-		}
-		return err
-	})
-}
-
-// command runs a system program.
-func command(ctx context.Context, name string, args ...string) error {
-	if output, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, output)
-	}
-	return nil
 }

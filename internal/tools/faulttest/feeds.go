@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,78 +11,73 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // feedReplay is row 37: clients change a store in every way at two instances. One instance
 // and PostgreSQL are killed meanwhile. The events have no gaps, and each acknowledged order
 // has one event. A copy of the store to which a client applies all events equals the lists.
-func feedReplay(ctx context.Context, f *fixture) (string, error) {
+func feedReplay(ctx context.Context, f *fixture) string {
 	const clients, kills, pause = 12, 3, 500 * time.Millisecond
-	s, err := f.open(ctx)
-	if err != nil {
-		return "", err
-	}
-	other, err := s.startSecond(ctx)
-	if err != nil {
-		return "", err
-	}
-	instances := []*client{s.client, other}
-	last, err := other.newest(ctx)
-	if err != nil {
-		return "", err
-	}
-	store, err := other.readStore(ctx)
-	if err != nil {
-		return "", err
-	}
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	subscribers := []*subscriber{{instances: instances}, {instances: instances, streams: true}}
-	wait := subscribe(following, last, subscribers...)
+	s := f.open(ctx)
+	instances := s.startSecond(ctx)
+	stays := instances[1]
+	feed := stays.follow(ctx, instances[0].client, stays.client)
 	changes := &storeChanges{instances: instances}
-	l := startLoad(ctx, clients, func(number int) (response, error) { return changes.make(ctx, number) })
-	err = s.killBoth(ctx, kills, pause)
-	ledger := l.finish()
-	if err == nil {
-		err = other.awaitSubscribers(ctx, 10*time.Second, subscribers...)
-	}
-	stop()
-	err = errors.Join(err, wait())
-	if err == nil {
-		err = other.compareStore(ctx, store, changes.placed, subscribers)
-	}
-	return fmt.Sprintf("%d events without a gap, the copy equals the store: %s", len(subscribers[0].events), ledger.summary()),
-		errors.Join(err, ledger.only(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent,
-			http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable))
+	w := startLoad(ctx, clients, func(number int) (response, error) { return changes.make(ctx, number) })
+	s.killBoth(ctx, kills, pause)
+	l := w.finish()
+	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent,
+		http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable)
+	return fmt.Sprintf("%d events without a gap, the copy equals the store: %s", feed.check(ctx, changes.placed), l.summary())
+}
+
+// followedFeed is the feed of a store that a client of pages and a client of a stream follow.
+type followedFeed struct {
+	reader      *client
+	before      storeCopy
+	subscribers []*subscriber
+	end         func()
+}
+
+// follow starts to follow the feed of a store at some instances.
+func (c *client) follow(ctx context.Context, instances ...*client) *followedFeed {
+	f := &followedFeed{reader: c}
+	last := c.newest(ctx)
+	f.before = c.readStore(ctx)
+	f.subscribers = []*subscriber{{instances: instances}, {instances: instances, streams: true}}
+	f.end = subscribe(ctx, last, f.subscribers...)
+	return f
+}
+
+// check fails the row unless the subscribers have all events without a gap, their copies of
+// the store equal the lists, and the acknowledged orders have one event each. It returns the
+// number of events.
+func (f *followedFeed) check(ctx context.Context, acknowledged []string) int {
+	f.reader.awaitSubscribers(ctx, 10*time.Second, f.subscribers...)
+	f.end()
+	f.reader.compareStore(ctx, f.before, acknowledged, f.subscribers)
+	return len(f.subscribers[0].events)
 }
 
 // killBoth kills the first instance several times, and PostgreSQL once, and restarts them.
-func (s *deployment) killBoth(ctx context.Context, kills int, pause time.Duration) error {
+func (s *deployment) killBoth(ctx context.Context, kills int, pause time.Duration) {
 	for kill := range kills {
 		sleep(ctx, pause)
 		s.api.kill()
 		if kill == kills/2 {
-			if err := s.db.signal(syscall.SIGKILL); err != nil {
-				return err
-			}
-			if err := s.db.start(ctx); err != nil {
-				return err
-			}
+			s.db.signal(syscall.SIGKILL)
+			s.db.start(ctx)
 		}
-		if err := s.api.start(); err != nil {
-			return err
-		}
-		if _, err := s.api.awaitReady(ctx, 5*time.Second); err != nil {
-			return err
-		}
+		s.api.restart(ctx)
 	}
 	sleep(ctx, pause)
-	return nil
 }
 
 // storeChanges are random changes to the store of a template.
 type storeChanges struct {
-	instances []*client
+	instances [2]*service
 
 	mu     sync.Mutex
 	placed []string // the paths of acknowledged orders
@@ -93,14 +87,14 @@ type storeChanges struct {
 // request.
 func (s *storeChanges) make(ctx context.Context, number int) (response, error) {
 	const fewPets, fewUnits = 8, 5
-	c, pet, name := s.instances[number%len(s.instances)], 1+rand.N(fewPets), fmt.Sprintf("%016x", rand.Uint64())
+	c, pet, name := s.instances[number%len(s.instances)].client, 1+rand.N(fewPets), fmt.Sprintf("%016x", rand.Uint64())
 	switch rand.N(9) {
 	case 0:
 		return c.do(ctx, "POST", "/categories", fmt.Sprintf(`{"name": %q}`, name))
 	case 1:
 		made, err := c.do(ctx, "POST", "/pets", fmt.Sprintf(`{"name": %q, "categoryId": 1}`, name))
 		if err == nil && made.status == http.StatusCreated {
-			_, _ = c.do(ctx, "DELETE", made.header.Get("Location"), "") // the instance may be killed meanwhile
+			_, _ = c.do(ctx, "DELETE", made.location(), "") // the instance may be killed meanwhile
 		}
 		return made, err
 	case 2:
@@ -124,7 +118,7 @@ func (s *storeChanges) order(ctx context.Context, c *client, pet int) (response,
 	if err != nil || placed.status != http.StatusCreated {
 		return placed, err
 	}
-	path := placed.header.Get("Location")
+	path := placed.location()
 	s.mu.Lock()
 	s.placed = append(s.placed, path)
 	s.mu.Unlock()
@@ -146,29 +140,19 @@ var storeLists = map[string]string{
 }
 
 // readStore reads all lists.
-func (c *client) readStore(ctx context.Context) (storeCopy, error) {
+func (c *client) readStore(ctx context.Context) storeCopy {
 	all := storeCopy{}
 	for field, list := range storeLists {
 		all[list] = map[string]string{}
 		for target := list + "?limit=200"; target != ""; {
-			resp, err := c.want(ctx, http.StatusOK, "GET", target, "")
-			if err != nil {
-				return nil, err
-			}
-			var items []json.RawMessage
-			if err := resp.decode(&items); err != nil {
-				return nil, err
-			}
-			for _, item := range items {
+			resp := c.want(ctx, http.StatusOK, "GET", target, "")
+			for _, item := range decode[[]json.RawMessage](resp) {
 				all[list][itemID(field, item)] = string(item)
 			}
-			target = ""
-			if next := nextLink.FindStringSubmatch(resp.header.Get("Link")); next != nil {
-				target = next[1]
-			}
+			target = resp.next()
 		}
 	}
-	return all, nil
+	return all
 }
 
 // itemID returns the id of an item.
@@ -195,13 +179,10 @@ func (s storeCopy) apply(e feedEvent) {
 	}
 }
 
-// compareStore applies the events of each subscriber to a copy of the store. It returns an
-// error unless that equals the lists, and each acknowledged order has one event.
-func (c *client) compareStore(ctx context.Context, before storeCopy, acknowledged []string, subscribers []*subscriber) error {
-	now, err := c.readStore(ctx)
-	if err != nil {
-		return err
-	}
+// compareStore applies the events of each subscriber to a copy of the store. It fails the row
+// unless that equals the lists, and each acknowledged order has one event.
+func (c *client) compareStore(ctx context.Context, before storeCopy, acknowledged []string, subscribers []*subscriber) {
+	now := c.readStore(ctx)
 	for _, f := range subscribers {
 		after, placed := storeCopy{}, map[string]int{}
 		for list, items := range before {
@@ -213,17 +194,13 @@ func (c *client) compareStore(ctx context.Context, before storeCopy, acknowledge
 			}
 		}
 		for list, items := range now {
-			if !maps.Equal(items, after[list]) {
-				return fmt.Errorf("%s has %d items, the copy made of %d events %d, or they differ:\n%s", list, len(items), len(f.events), len(after[list]), firstDifference(items, after[list]))
-			}
+			must.Hold(maps.Equal(items, after[list]), "%s has %d items, the copy made of %d events %d, or they differ:\n%s",
+				list, len(items), len(f.events), len(after[list]), firstDifference(items, after[list]))
 		}
 		for _, path := range acknowledged {
-			if count := placed[path]; count != 1 {
-				return fmt.Errorf("the acknowledged order %s has %d events", path, count)
-			}
+			must.Hold(placed[path] == 1, "the acknowledged order %s has %d events", path, placed[path])
 		}
 	}
-	return nil
 }
 
 // firstDifference describes an item that differs.

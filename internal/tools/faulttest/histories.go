@@ -2,131 +2,140 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"petstore/internal/tools/must"
 )
+
+// oversell is row 1: exactly the units in stock are sold, with any number of buyers and
+// instances.
+func oversell(ctx context.Context, f *fixture) string {
+	const buyers, stock, pet = 200, 100, 1
+	s := f.open(ctx)
+	s.setStock(ctx, pet, stock)
+	instances := s.startSecond(ctx)
+	var l ledger
+	must.Parallel(buyers, func(buyer int) { l.record(instances[buyer%2].order(ctx, pet)) })
+	left := s.stock(ctx, pet)
+	figures := fmt.Sprintf("%s, stock %d, slowest %s", l.summary(), left.Quantity, round(l.slowest))
+	l.wantOnly(http.StatusCreated, http.StatusConflict)
+	must.Hold(l.count(http.StatusCreated) == stock && left.Quantity == 0, "%s; want %d × 201, stock 0", figures, stock)
+	return figures
+}
+
+// linearizable is row 2: the history of one pet, as the clients of two instances see it, is
+// linearizable. The checker is porcupine.
+func linearizable(ctx context.Context, f *fixture) string {
+	const clients, steps, pet, stock = 8, 60, 1, 5
+	s := f.open(ctx)
+	s.setStock(ctx, pet, stock)
+	instances := s.startSecond(ctx)
+	h := &history{began: time.Now()}
+	must.Parallel(clients, func(id int) {
+		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
+		for range steps {
+			did := v.randomStep(pet)
+			called := time.Now()
+			saw, sent := v.step(ctx, id%len(instances), did)
+			must.Hold(sent && !saw.unknown, "%s: unknown outcome without a fault", did.kind)
+			h.record(id, did, called, saw)
+		}
+	})
+	return h.check(stock)
+}
 
 // crashHistories is row 30: the histories of hot pets at two instances stay linearizable
 // when an instance is killed. The same holds when PostgreSQL is stopped without a
 // checkpoint (pg_ctl stop -m immediate) and restarted. A step without a response, or with
 // a 503, may take effect at any later moment, or never.
-func crashHistories(ctx context.Context, f *fixture) (string, error) {
+func crashHistories(ctx context.Context, f *fixture) string {
 	const clients, hotPets, stock, rounds = 16, 8, 5, 2
-	s, err := f.open(ctx)
-	if err != nil {
-		return "", err
-	}
-	other, err := s.serve(ctx, s.db.url())
-	if err != nil {
-		return "", err
-	}
+	s := f.open(ctx)
+	instances := s.startSecond(ctx)
 	for pet := range hotPets {
-		if err := s.setStock(ctx, 1+pet, stock); err != nil {
-			return "", err
-		}
+		s.setStock(ctx, 1+pet, stock)
 	}
-	services := [2]*service{s.api, other}
-	instances := [2]*client{s.client, {base: other.url(), key: s.key}}
-	h := newHistory()
+	h := &history{began: time.Now()}
 	stopping, stop := context.WithCancel(ctx)
-	failures := make([]error, clients)
-	var group sync.WaitGroup
-	for id := range clients {
-		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
-		group.Go(func() {
-			for stopping.Err() == nil && failures[id] == nil {
-				failures[id] = h.hotStep(ctx, v, hotPets)
+	defer stop()
+	wait := must.Background(func() {
+		must.Parallel(clients, func(id int) {
+			v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
+			for stopping.Err() == nil {
+				h.hotStep(ctx, v, hotPets)
 			}
 		})
-	}
-	err = s.crash(ctx, services, rounds)
+	})
+	s.crash(ctx, instances, rounds)
 	stop()
-	group.Wait()
-	if err := errors.Join(err, errors.Join(failures...)); err != nil {
-		return "", err
-	}
+	wait()
 	return h.check(stock)
 }
 
 // crash restarts PostgreSQL and then kills and restarts an instance, in each round a
 // different one.
-func (s *deployment) crash(ctx context.Context, services [2]*service, rounds int) error {
+func (s *deployment) crash(ctx context.Context, instances [2]*service, rounds int) {
 	const pause, readyWithin = 300 * time.Millisecond, 5 * time.Second
-	ready := func() error {
-		for _, service := range services {
-			if _, err := service.awaitReady(ctx, readyWithin); err != nil {
-				return err
-			}
+	ready := func() {
+		for _, instance := range instances {
+			instance.awaitReady(ctx, readyWithin)
 		}
 		sleep(ctx, pause)
-		return nil
 	}
 	sleep(ctx, pause)
 	for round := range rounds {
-		if err := s.db.start(ctx); err != nil { // stops PostgreSQL in immediate mode first
-			return err
-		}
-		if err := ready(); err != nil {
-			return err
-		}
-		killed := services[round%len(services)]
+		s.db.start(ctx) // stops PostgreSQL in immediate mode first
+		ready()
+		killed := instances[round%len(instances)]
 		killed.kill()
 		sleep(ctx, pause)
-		if err := killed.start(); err != nil {
-			return err
-		}
-		if err := ready(); err != nil {
-			return err
-		}
+		killed.start()
+		ready()
 	}
-	return nil
 }
 
 // hotStep does a random step at a random instance. It retries a step that was not sent.
 // After an unknown outcome it reads all hot pets. So a crash leaves at most one unknown
 // outcome for each client, and its effect is read before others change it.
-func (h *history) hotStep(ctx context.Context, v *visitor, hotPets int) error {
+func (h *history) hotStep(ctx context.Context, v *visitor, hotPets int) {
 	const plenty = 100
 	did := v.randomStep(1 + rand.N(hotPets))
 	if did.pet%2 == 0 {
 		did.quantity = rand.N(plenty) // so that most orders change the stock
 	}
-	unknown, err := h.stepUntilSent(ctx, v, did)
-	for pet := 0; pet < hotPets && unknown && err == nil; pet++ {
-		for again := true; again && err == nil; {
-			again, err = h.stepUntilSent(ctx, v, petStep{kind: "read", pet: 1 + pet})
+	if h.stepUntilSent(ctx, v, did) {
+		return
+	}
+	for pet := range hotPets {
+		for !h.stepUntilSent(ctx, v, petStep{kind: "read", pet: 1 + pet}) {
 		}
 	}
-	return err
 }
 
 // stepUntilSent does a step, retries it while connections are refused, and reports whether
-// its outcome is unknown.
-func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (unknown bool, err error) {
+// its outcome is known.
+func (h *history) stepUntilSent(ctx context.Context, v *visitor, did petStep) (known bool) {
 	const pause = 10 * time.Millisecond
-	for ctx.Err() == nil {
+	for ; ; sleep(ctx, pause) {
+		must.OK(context.Cause(ctx))
 		called := time.Now()
-		saw, err := v.step(ctx, rand.N(len(v.instances)), did)
-		if err == nil {
-			h.record(v.id, did, called, saw)
-			if saw.unknown {
-				sleep(ctx, pause)
-			}
-			return saw.unknown, nil
+		saw, sent := v.step(ctx, rand.N(len(v.instances)), did)
+		if !sent {
+			continue
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return false, err
+		h.record(v.id, did, called, saw)
+		if saw.unknown {
+			sleep(ctx, pause)
 		}
-		sleep(ctx, pause)
+		return !saw.unknown
 	}
-	return false, context.Cause(ctx)
 }
 
 // history records what clients did to pets and what they saw. It is safe for concurrent
@@ -135,13 +144,7 @@ type history struct {
 	began      time.Time
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	clients    map[int]bool
-	pets       map[int]bool
 	unknown    int
-}
-
-func newHistory() *history {
-	return &history{began: time.Now(), clients: map[int]bool{}, pets: map[int]bool{}}
 }
 
 // record records a step that began at called and has ended now. A step of unknown outcome
@@ -158,26 +161,21 @@ func (h *history) record(client int, did petStep, called time.Time, saw petView)
 		returned = math.MaxInt64
 		h.unknown++
 	}
-	h.clients[client], h.pets[did.pet] = true, true
 	h.operations = append(h.operations, porcupine.Operation{
 		ClientId: client, Input: did, Call: called.Sub(h.began).Nanoseconds(), Output: saw, Return: returned,
 	})
 }
 
-// check returns an error unless the history of each pet is linearizable, with that many
-// units in stock at first.
-func (h *history) check(stock int) (string, error) {
+// check fails the row unless the history of each pet is linearizable, with that many units in
+// stock at first.
+func (h *history) check(stock int) string {
 	const checking = 20 * time.Second
-	figures := fmt.Sprintf("%d operations of %d clients, pets: %d", len(h.operations), len(h.clients), len(h.pets))
+	figures := fmt.Sprintf("%d operations", len(h.operations))
 	if h.unknown > 0 {
 		figures += fmt.Sprintf(", unknown outcomes: %d", h.unknown)
 	}
-	switch verdict := porcupine.CheckOperationsTimeout(petModel(stock), h.operations, checking); verdict {
-	case porcupine.Ok:
-		return figures + ", linearizable", nil
-	case porcupine.Illegal:
-		return "", fmt.Errorf("%s, not linearizable", figures)
-	default:
-		return "", fmt.Errorf("%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
-	}
+	verdict := porcupine.CheckOperationsTimeout(petModel(stock), h.operations, checking)
+	must.Hold(verdict != porcupine.Illegal, "%s, not linearizable", figures)
+	must.Hold(verdict == porcupine.Ok, "%s: porcupine did not decide within %s whether they are linearizable", figures, checking)
+	return figures + ", linearizable"
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"petstore/internal/tools/must"
 )
 
 // pairs are clients that write to one instance, and then read at the other one with the
@@ -14,7 +16,7 @@ import (
 type pairs struct {
 	ledger // of all requests
 
-	instances [2]*client
+	instances [2]*service
 	clients   []*pairClient
 
 	done, pages atomic.Int64 // pairs, and responses that were read in them
@@ -32,7 +34,7 @@ type pairClient struct {
 }
 
 // newPairs returns clients for the pets from 2 on.
-func newPairs(instances [2]*client, clients int) *pairs {
+func newPairs(instances [2]*service, clients int) *pairs {
 	p := &pairs{instances: instances}
 	for number := range clients {
 		p.clients = append(p.clients, &pairClient{pairs: p, pet: 2 + number, ordered: 2 + clients + number, number: number})
@@ -40,9 +42,9 @@ func newPairs(instances [2]*client, clients int) *pairs {
 	return p
 }
 
-// run has the clients make pairs until they have made that many in total. It returns the
-// first error, such as a stale read.
-func (p *pairs) run(ctx context.Context, count int) error {
+// run has the clients make pairs until they have made that many in total. It fails the row
+// if one of them fails, for example because of a stale read.
+func (p *pairs) run(ctx context.Context, count int) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	until := p.done.Load() + int64(count)
@@ -50,255 +52,168 @@ func (p *pairs) run(ctx context.Context, count int) error {
 	for _, c := range p.clients {
 		group.Go(func() {
 			for p.done.Load() < until && ctx.Err() == nil {
-				if err := c.pair(ctx); err != nil {
+				if err := must.Attempt(func() { c.pair(ctx) }); err != nil {
 					cancel(err) // the first one counts
 				}
 			}
 		})
 	}
 	group.Wait()
-	return context.Cause(ctx)
+	must.OK(context.Cause(ctx))
 }
 
+// errUnacknowledged ends a pair whose write was not acknowledged.
+var errUnacknowledged = errors.New("the write was not acknowledged")
+
 // pairKinds are the kinds of pairs. Each client makes them in turn.
-var pairKinds = []func(*pairClient, context.Context) error{
+var pairKinds = []func(*pairClient, context.Context){
 	(*pairClient).rename, (*pairClient).renameInList, (*pairClient).restock,
 	(*pairClient).place, (*pairClient).placeInList, (*pairClient).cancel, (*pairClient).category,
 }
 
 // pair writes and reads once. First, every tenth time, it reads with the token of the last
 // rename, which may be from before a failover.
-func (c *pairClient) pair(ctx context.Context) error {
+func (c *pairClient) pair(ctx context.Context) {
 	c.number++
 	if c.number%10 == 0 && c.token != "" {
-		if err := c.readPet(ctx, c.token, c.shown); err != nil {
-			return err
-		}
+		c.readPet(ctx, c.token, c.shown)
 	}
-	return pairKinds[c.number%len(pairKinds)](c, ctx)
+	err := must.Attempt(func() { pairKinds[c.number%len(pairKinds)](c, ctx) })
+	if errors.Is(err, errUnacknowledged) {
+		sleep(ctx, loadPause)
+		return
+	}
+	must.OK(err)
+	c.done.Add(1)
 }
 
 // rename changes the name of the pet and reads the pet.
-func (c *pairClient) rename(ctx context.Context) error {
-	token := c.newName(ctx)
-	if token == "" {
-		return nil
-	}
-	return c.finish(c.readPet(ctx, token, c.version))
+func (c *pairClient) rename(ctx context.Context) {
+	c.newName(ctx)
+	c.readPet(ctx, c.token, c.version)
 }
 
 // renameInList changes the name of the pet and finds it in a list of several pages. Only
 // the request for the first page has the token: the cursors must keep the promise.
-func (c *pairClient) renameInList(ctx context.Context) error {
-	token := c.newName(ctx)
-	if token == "" {
-		return nil
-	}
-	prefer := "consistency=" + token
+func (c *pairClient) renameInList(ctx context.Context) {
+	c.newName(ctx)
+	prefer := "consistency=" + c.token
 	for target := "/pets?sort=id&limit=10"; target != ""; prefer = "consistency=eventual" {
-		resp, err := c.read(ctx, target, prefer)
-		if err != nil {
-			return err
-		}
-		var page []listedPet
-		if err := errors.Join(resp.check(http.StatusOK), resp.decode(&page)); err != nil {
-			return err
-		}
-		for _, pet := range page {
+		resp := c.read(ctx, target, prefer).check(http.StatusOK)
+		for _, pet := range decode[[]listedPet](resp) {
 			if pet.ID == int64(c.pet) {
-				return c.finish(c.checkName(resp, pet.Name, c.version))
+				c.checkName(resp, pet.Name, c.version)
+				return
 			}
 		}
 		target = resp.next()
 	}
-	return fmt.Errorf("the list does not have pet %d", c.pet)
+	must.Hold(false, "the list does not have pet %d", c.pet)
 }
 
 // restock sets the quantity of the pet and reads it.
-func (c *pairClient) restock(ctx context.Context) error {
+func (c *pairClient) restock(ctx context.Context) {
 	c.version++
 	target := fmt.Sprint("/store/inventory/", c.pet)
 	written := c.write(ctx, http.StatusOK, "PUT", target, fmt.Sprintf(`{"quantity": %d}`, c.version))
-	if written == nil {
-		return nil
-	}
-	resp, err := c.readAfter(ctx, *written, http.StatusOK, target)
-	if err != nil {
-		return err
-	}
-	var item stockItem
-	if err := resp.decode(&item); err != nil {
-		return err
-	}
-	if item.Quantity < c.version {
-		return staleError(resp, fmt.Sprintf("quantity %d", c.version))
-	}
-	return c.finish(nil)
+	resp := c.readAfter(ctx, written, http.StatusOK, target)
+	wantFresh(decode[stockItem](resp).Quantity >= c.version, resp, fmt.Sprintf("quantity %d", c.version))
 }
 
 // place places an order and reads it.
-func (c *pairClient) place(ctx context.Context) error {
-	written, id, err := c.create(ctx, "/store/orders", fmt.Sprintf(`{"petId": %d}`, c.ordered))
-	if written == nil || err != nil {
-		return err
-	}
-	_, err = c.readAfter(ctx, *written, http.StatusOK, fmt.Sprint("/store/orders/", id))
-	return c.finish(err)
+func (c *pairClient) place(ctx context.Context) {
+	placed := c.newOrder(ctx)
+	c.readAfter(ctx, placed, http.StatusOK, placed.location())
 }
 
 // placeInList places an order and finds it in a list.
-func (c *pairClient) placeInList(ctx context.Context) error {
-	written, id, err := c.create(ctx, "/store/orders", fmt.Sprintf(`{"petId": %d}`, c.ordered))
-	if written == nil || err != nil {
-		return err
-	}
-	resp, err := c.readAfter(ctx, *written, http.StatusOK, fmt.Sprintf("/store/orders?petId=%d&sort=-id&limit=1", c.ordered))
-	if err != nil {
-		return err
-	}
-	var latest []order
-	if err := resp.decode(&latest); err != nil {
-		return err
-	}
-	if len(latest) == 0 || latest[0].ID < id {
-		return staleError(resp, fmt.Sprintf("order %d", id))
-	}
-	return c.finish(nil)
+func (c *pairClient) placeInList(ctx context.Context) {
+	placed := c.newOrder(ctx)
+	resp := c.readAfter(ctx, placed, http.StatusOK, fmt.Sprintf("/store/orders?petId=%d&sort=-id&limit=1", c.ordered))
+	latest := decode[[]order](resp)
+	wantFresh(len(latest) > 0 && latest[0].ID >= decode[order](placed).ID, resp, placed.location())
 }
 
 // cancel places an order, cancels it, and reads that it is gone.
-func (c *pairClient) cancel(ctx context.Context) error {
-	written, id, err := c.create(ctx, "/store/orders", fmt.Sprintf(`{"petId": %d}`, c.ordered))
-	if written == nil || err != nil {
-		return err
-	}
-	target := fmt.Sprint("/store/orders/", id)
-	if written = c.write(ctx, http.StatusNoContent, "DELETE", target, ""); written == nil {
-		return nil
-	}
-	_, err = c.readAfter(ctx, *written, http.StatusNotFound, target)
-	return c.finish(err)
+func (c *pairClient) cancel(ctx context.Context) {
+	path := c.newOrder(ctx).location()
+	cancelled := c.write(ctx, http.StatusNoContent, "DELETE", path, "")
+	c.readAfter(ctx, cancelled, http.StatusNotFound, path)
 }
 
 // category creates a category and reads it.
-func (c *pairClient) category(ctx context.Context) error {
-	written, id, err := c.create(ctx, "/categories", fmt.Sprintf(`{"name": "category %d of client %d"}`, c.number, c.pet))
-	if written == nil || err != nil {
-		return err
-	}
-	_, err = c.readAfter(ctx, *written, http.StatusOK, fmt.Sprint("/categories/", id))
-	return c.finish(err)
+func (c *pairClient) category(ctx context.Context) {
+	created := c.write(ctx, http.StatusCreated, "POST", "/categories", fmt.Sprintf(`{"name": "category %d of client %d"}`, c.number, c.pet))
+	c.readAfter(ctx, created, http.StatusOK, created.location())
 }
 
-// finish counts a pair unless it failed.
-func (c *pairClient) finish(err error) error {
-	if err == nil {
-		c.done.Add(1)
-	}
-	return err
-}
-
-// newName renames the pet to the next version and returns the token, or "" if the write
-// was not acknowledged.
-func (c *pairClient) newName(ctx context.Context) (token string) {
+// newName renames the pet to the next version, and remembers the token.
+func (c *pairClient) newName(ctx context.Context) {
 	c.version++
 	written := c.write(ctx, http.StatusOK, "PATCH", fmt.Sprint("/pets/", c.pet), fmt.Sprintf(`{"name": "version %d"}`, c.version))
-	if written == nil {
-		return ""
-	}
 	c.token, c.shown = written.token(), c.version
-	return c.token
+}
+
+// newOrder places an order.
+func (c *pairClient) newOrder(ctx context.Context) response {
+	return c.write(ctx, http.StatusCreated, "POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, c.ordered))
 }
 
 // readPet reads the pet, which must show a version or a later one.
-func (c *pairClient) readPet(ctx context.Context, token string, version int) error {
-	resp, err := c.read(ctx, fmt.Sprint("/pets/", c.pet), "consistency="+token)
-	if err != nil {
-		return err
-	}
-	var pet listedPet
-	if err := errors.Join(resp.check(http.StatusOK), resp.decode(&pet)); err != nil {
-		return err
-	}
-	return c.checkName(resp, pet.Name, version)
+func (c *pairClient) readPet(ctx context.Context, token string, version int) {
+	resp := c.read(ctx, fmt.Sprint("/pets/", c.pet), "consistency="+token).check(http.StatusOK)
+	c.checkName(resp, decode[listedPet](resp).Name, version)
 }
 
-func (c *pairClient) checkName(resp response, name string, version int) error {
+func (c *pairClient) checkName(resp response, name string, version int) {
 	var got int
-	if _, err := fmt.Sscanf(name, "version %d", &got); err != nil || got < version {
-		return staleError(resp, fmt.Sprintf("version %d of pet %d", version, c.pet))
-	}
-	return nil
+	_, err := fmt.Sscanf(name, "version %d", &got)
+	wantFresh(err == nil && got >= version, resp, fmt.Sprintf("version %d of pet %d", version, c.pet))
 }
 
-// create creates something and returns its id. The response is nil if the write was not
-// acknowledged.
-func (c *pairClient) create(ctx context.Context, target, body string) (written *response, id int64, err error) {
-	if written = c.write(ctx, http.StatusCreated, "POST", target, body); written == nil {
-		return nil, 0, nil
-	}
-	var created order
-	err = written.decode(&created)
-	return written, created.ID, err
-}
-
-// write sends a write to an instance. It returns nil if the write was not acknowledged.
-func (c *pairClient) write(ctx context.Context, status int, method, target, body string) *response {
+// write sends a write to an instance. It fails with errUnacknowledged.
+func (c *pairClient) write(ctx context.Context, status int, method, target, body string) response {
 	resp, err := c.instances[c.number%2].do(ctx, method, target, body)
 	c.record(resp, err)
 	if err != nil || resp.status != status {
-		sleep(ctx, loadPause)
-		return nil
+		must.OK(errUnacknowledged)
 	}
-	return &resp
+	return resp
 }
 
 // readAfter reads with the token of a write. Another status than that wanted is stale.
-func (c *pairClient) readAfter(ctx context.Context, written response, status int, target string) (response, error) {
-	resp, err := c.read(ctx, target, "consistency="+written.token())
-	if err == nil && resp.status != status {
-		err = staleError(resp, fmt.Sprint("status ", status))
-	}
-	return resp, err
+func (c *pairClient) readAfter(ctx context.Context, written response, status int, target string) response {
+	resp := c.read(ctx, target, "consistency="+written.token())
+	wantFresh(resp.status == status, resp, fmt.Sprint("status ", status))
+	return resp
 }
 
 // read reads at another instance than the write, three times of four. It repeats
 // the read while the service is unavailable.
-func (c *pairClient) read(ctx context.Context, target, prefer string) (response, error) {
-	if prefer == "consistency=" {
-		return response{}, errors.New("a successful write has no Petstore-Consistency header")
-	}
+func (c *pairClient) read(ctx context.Context, target, prefer string) response {
+	must.Hold(prefer != "consistency=", "a successful write has no Petstore-Consistency header")
 	instance := c.number + 1
 	if c.number%4 == 0 {
 		instance = c.number
 	}
-	for {
+	for ; ; sleep(ctx, loadPause) {
 		resp, err := c.instances[instance%2].do(ctx, "GET", target, "", "Prefer", prefer)
-		if ctx.Err() != nil {
-			return resp, context.Cause(ctx)
-		}
+		must.OK(context.Cause(ctx))
 		c.record(resp, err)
-		if err != nil || resp.status == http.StatusServiceUnavailable {
-			sleep(ctx, loadPause)
-			continue
+		if err == nil && resp.status != http.StatusServiceUnavailable {
+			c.pages.Add(1)
+			return resp
 		}
-		c.pages.Add(1)
-		return resp, nil
 	}
 }
+
+// location returns the path of a new resource.
+func (resp response) location() string { return resp.header.Get("Location") }
 
 // token returns the consistency token of a write.
 func (resp response) token() string { return resp.header.Get("Petstore-Consistency") }
 
-// next returns the target of the next page, or "" after the last page.
-func (resp response) next() string {
-	if match := nextLink.FindStringSubmatch(resp.header.Get("Link")); match != nil {
-		return match[1]
-	}
-	return ""
-}
-
-// staleError says what a read with a token does not show.
-func staleError(resp response, wanted string) error {
-	return fmt.Errorf("stale read: %s, want %s", resp, wanted)
+// wantFresh fails the row unless a read with a token shows what it must.
+func wantFresh(ok bool, resp response, wanted string) {
+	must.Hold(ok, "stale read: %s, want %s", resp, wanted)
 }

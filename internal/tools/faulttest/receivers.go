@@ -9,12 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // allowLoopback lets webhooks have http URLs on this machine.
@@ -35,58 +36,35 @@ type receiver struct {
 }
 
 // receive starts a receiver, and creates a webhook for it. Without types it gets all events.
-func (s *deployment) receive(ctx context.Context, c *client, respond http.HandlerFunc, types ...string) (*receiver, error) {
+func (s *deployment) receive(ctx context.Context, respond http.HandlerFunc, types ...string) *receiver {
 	r := &receiver{respond: respond, requests: map[string]int{}}
-	var err error
-	if r.url, err = s.listen(ctx, r); err != nil {
-		return nil, err
-	}
+	r.url = s.listen(ctx, r)
 	if len(types) == 0 {
 		types = []string{"*"}
 	}
-	body, err := json.Marshal(map[string]any{"url": r.url, "types": types})
-	if err != nil {
-		return nil, err
-	}
-	created, err := c.want(ctx, http.StatusCreated, "POST", "/webhooks", string(body))
-	if err != nil {
-		return nil, err
-	}
-	var webhook struct{ ID, Secret string }
-	if err := created.decode(&webhook); err != nil {
-		return nil, err
-	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(webhook.Secret, "whsec_"))
+	body := must.Get(json.Marshal(map[string]any{"url": r.url, "types": types}))
+	webhook := decode[struct{ ID, Secret string }](s.want(ctx, http.StatusCreated, "POST", "/webhooks", string(body)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.id, r.key = webhook.ID, key
-	return r, err
+	r.id, r.key = webhook.ID, must.Get(base64.StdEncoding.DecodeString(strings.TrimPrefix(webhook.Secret, "whsec_")))
+	return r
 }
 
-// listen starts an HTTP server on a free port, which ends with the row.
-func (f *fixture) listen(ctx context.Context, handler http.Handler) (url string, err error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
+// listen starts an HTTP server on a free port, which ends with the row. It returns its URL.
+func (f *fixture) listen(ctx context.Context, handler http.Handler) string {
+	listener := listenTCP(ctx)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: requestTimeout}
 	go func() { _ = server.Serve(listener) }() // ends with Close
 	f.cleanup(func() { _ = server.Close() })
-	return "http://" + listener.Addr().String(), nil
+	return "http://" + listener.Addr().String()
 }
 
 // listenSlow starts an HTTP server that responds after a time.
-func (f *fixture) listenSlow(ctx context.Context, wait time.Duration) (url string, err error) {
+func (f *fixture) listenSlow(ctx context.Context, wait time.Duration) string {
 	return f.listen(ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // then the server notices that the client disconnects
 		sleep(r.Context(), wait)
 	}))
-}
-
-// listenMute starts an HTTP server that accepts connections and never responds.
-func (f *fixture) listenMute(ctx context.Context) (url string, err error) {
-	return f.listenSlow(ctx, time.Hour)
 }
 
 // ServeHTTP implements [http.Handler].
@@ -96,7 +74,11 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return // the sender was killed
 	}
 	r.arrived(request.Header, body)
-	defer r.left()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.open--
+	}()
 	if r.respond == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
@@ -123,12 +105,6 @@ func (r *receiver) arrived(header http.Header, body []byte) {
 	if r.requests[id]++; r.requests[id] == 1 {
 		r.delays = append(r.delays, now.Sub(e.Timestamp))
 	}
-}
-
-func (r *receiver) left() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open--
 }
 
 // verifyWebhook checks the signature of a request as the Standard Webhooks specification
@@ -163,13 +139,11 @@ func (r *receiver) slowest() (p99, longest time.Duration) {
 	return r.delays.p99(), slices.Max(r.delays)
 }
 
-// has returns an error unless the receiver has got all these events.
-func (r *receiver) has(events []string) error {
+// has fails the row unless the receiver has got all these events, in valid requests.
+func (r *receiver) has(events []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	missing := slices.DeleteFunc(slices.Clone(events), func(id string) bool { return r.requests[id] > 0 })
-	if len(missing) > 0 {
-		return fmt.Errorf("%d of %d events have not reached the receiver of %s, for example %s", len(missing), len(events), r.id, missing[0])
-	}
-	return r.err
+	must.Hold(len(missing) == 0, "%d of %d events have not reached the receiver of %s, for example %s", len(missing), len(events), r.id, strings.Join(missing[:min(1, len(missing))], ""))
+	must.OK(r.err)
 }

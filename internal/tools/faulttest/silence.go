@@ -2,18 +2,20 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/tools/must"
 )
 
 // silenceLimit is the maximum response time, and the maximum time that requests may fail,
@@ -23,71 +25,31 @@ const silenceLimit = 7 * time.Second
 // silentConnections is row 23: a network drops the packets of all pooled connections, while
 // new connections work. Every request gets its response in time, and soon all succeed
 // again. If only one connection goes silent, at most two requests fail.
-func silentConnections(ctx context.Context, f *fixture) (string, error) {
+func silentConnections(ctx context.Context, f *fixture) string {
 	const conns, tolerated = 24, 2
-	db, err := f.startDatabase(ctx, "", nil)
-	if err != nil {
-		return "", err
-	}
-	proxy, err := startBlackhole(ctx, f, db)
-	if err != nil {
-		return "", err
-	}
-	s, err := f.openWith(ctx, db, proxy.url, fmt.Sprint("PETSTORE_DB_MAX_CONNS=", conns))
-	if err != nil {
-		return "", err
-	}
-	if err := s.fillPool(ctx, conns); err != nil {
-		return "", err
-	}
+	db := f.startDatabase(ctx, "", nil)
+	proxy := startBlackhole(ctx, f, db)
+	s := f.openWith(ctx, db, proxy.url, fmt.Sprint("PETSTORE_DB_MAX_CONNS=", conns))
+	s.fillPool(ctx, conns)
 	// Orders share connections, and lists do not. So there are enough lists for all connections.
-	all, allFailed, err := s.underSilence(ctx, 3*conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
-	if err != nil {
-		return "", fmt.Errorf("all silent: %w", err)
-	}
-	if allFailed > 0 {
-		return "", fmt.Errorf("all silent: %d requests failed after more than %s: %s", allFailed, silenceLimit, all.summary())
-	}
-	one, oneFailed, err := s.underSilence(ctx, conns, 0, func() { proxy.drop(1) })
-	if err != nil {
-		return "", fmt.Errorf("one silent: %w", err)
-	}
-	if oneFailed > tolerated {
-		return "", fmt.Errorf("one silent: %d requests failed: %s", oneFailed, one.summary())
-	}
+	all, allFailed := s.underSilence(ctx, 3*conns, silenceLimit, func() { proxy.drop(proxy.connections()) })
+	must.Hold(allFailed == 0, "all silent: %d requests failed after more than %s: %s", allFailed, silenceLimit, all.summary())
+	one, oneFailed := s.underSilence(ctx, conns, 0, func() { proxy.drop(1) })
+	must.Hold(oneFailed <= tolerated, "one silent: %d requests failed: %s", oneFailed, one.summary())
 	return fmt.Sprintf("all silent: %s, slowest %s, all succeed %s later; one silent: %d failed of %d, slowest %s",
-		all.summary(), round(all.slowest), silenceLimit, oneFailed, one.total(), round(one.slowest)), nil
-}
-
-// fillPool makes the service open that many connections: lists that wait for a lock at the
-// same time take one each.
-func (s *deployment) fillPool(ctx context.Context, conns int) error {
-	release, err := s.db.holdLock(ctx, databaseName, "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
-	if err != nil {
-		return err
-	}
-	defer release()
-	var l ledger
-	var group sync.WaitGroup
-	for i := range conns {
-		group.Go(func() { l.record(s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+i), "")) })
-	}
-	err = s.db.awaitLockWaits(ctx, conns)
-	release()
-	group.Wait()
-	return errors.Join(err, l.only(http.StatusOK))
+		all.summary(), round(all.slowest), silenceLimit, oneFailed, one.total(), round(one.slowest))
 }
 
 // underSilence calls silence under clients that list and order. It returns how many
 // requests failed that began more than grace after that.
-func (s *deployment) underSilence(ctx context.Context, clients int, grace time.Duration, silence func()) (*ledger, int64, error) {
+func (s *deployment) underSilence(ctx context.Context, clients int, grace time.Duration, silence func()) (*ledger, int64) {
 	var failed, silentAt atomic.Int64
-	l := startLoad(ctx, clients, func(number int) (resp response, err error) {
+	w := startLoad(ctx, clients, func(number int) (resp response, err error) {
 		began := time.Now().UnixNano()
 		if number%2 == 0 {
 			resp, err = s.order(ctx, 1+number%pets)
 		} else {
-			resp, err = s.do(ctx, "GET", fmt.Sprintf("/store/orders?petId=%d", 1+number), "")
+			resp, err = s.listOrders(ctx, 1+number)
 		}
 		at := silentAt.Load()
 		if late := at > 0 && began > at+int64(grace); late && (err != nil || resp.status >= http.StatusBadRequest) {
@@ -99,75 +61,81 @@ func (s *deployment) underSilence(ctx context.Context, clients int, grace time.D
 	silence()
 	silentAt.Store(time.Now().UnixNano())
 	sleep(ctx, silenceLimit+2*time.Second)
-	remembered := l.finish()
-	return remembered, failed.Load(), errors.Join(
-		remembered.only(http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable),
-		remembered.within(silenceLimit), s.audit(ctx, remembered))
+	l := w.finish()
+	l.wantOnly(http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable)
+	l.wantWithin(silenceLimit)
+	s.audit(ctx, l)
+	return l, failed.Load()
 }
 
 // silentShutdown is row 27: on SIGTERM the service ends within its grace period even if the
 // database is silent. The exit code is 0 if every request got its response, and 1 if a
 // request took longer than the grace period.
-func silentShutdown(ctx context.Context, f *fixture) (string, error) {
+func silentShutdown(ctx context.Context, f *fixture) string {
 	const grace = 8 * time.Second
-	var figures [2]string
-	for i, slowBody := range []bool{false, true} {
-		took, code, err := f.shutDownSilently(ctx, grace, slowBody)
-		if err != nil {
-			return "", err
-		}
-		want := 0
-		if slowBody {
-			want = 1
-		}
-		if took > grace || code != want {
-			return "", fmt.Errorf("slow body %t: exit code %[3]d after %[2]s; want %[4]d within %[5]s", slowBody, round(took), code, want, grace)
-		}
-		figures[i] = fmt.Sprintf("%s, exit code %d", round(took), code)
-	}
-	return fmt.Sprintf("ended after %s; with a slow body after %s; grace period %s", figures[0], figures[1], grace), nil
+	fast := f.shutDownSilently(ctx, grace, false, 0)
+	slow := f.shutDownSilently(ctx, grace, true, 1)
+	return fmt.Sprintf("ended after %s, exit code 0; with a slow body after %s, exit code 1; grace period %s", round(fast), round(slow), grace)
 }
 
-// shutDownSilently sends SIGTERM to a service under load whose database is silent.
-func (f *fixture) shutDownSilently(ctx context.Context, grace time.Duration, slowBody bool) (took time.Duration, code int, err error) {
-	db, err := f.startDatabase(ctx, fmt.Sprintf("%s/pg-%t", f.dir, slowBody), nil)
-	if err != nil {
-		return 0, 0, err
-	}
-	proxy, err := startBlackhole(ctx, f, db)
-	if err != nil {
-		return 0, 0, err
-	}
-	s, err := f.openWith(ctx, db, proxy.url, "PETSTORE_SHUTDOWN_GRACE="+grace.String(), "PETSTORE_REQUEST_TIMEOUT=3s")
-	if err != nil {
-		return 0, 0, err
-	}
+// shutDownSilently sends SIGTERM to a service under load whose database is silent. It returns
+// how long the service took to end.
+func (f *fixture) shutDownSilently(ctx context.Context, grace time.Duration, slowBody bool, wantCode int) time.Duration {
+	db := f.startDatabase(ctx, fmt.Sprintf("%s/pg-%t", f.dir, slowBody), nil)
+	proxy := startBlackhole(ctx, f, db)
+	s := f.openWith(ctx, db, proxy.url, "PETSTORE_SHUTDOWN_GRACE="+grace.String(), "PETSTORE_REQUEST_TIMEOUT=3s")
 	w := s.startWriters(ctx, 16)
 	defer w.finish()
 	sleep(ctx, 500*time.Millisecond)
 	proxy.dropAll()
-	if slowBody {
-		conn, err := s.slowOrder(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
+	if slowBody { // the header of an order without its body
+		conn := dial(ctx, "tcp", s.api.addr)
 		defer conn.Close()
+		must.Get(fmt.Fprintf(conn, "POST /store/orders HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{",
+			s.api.addr, s.key))
 	}
 	sleep(ctx, 300*time.Millisecond)
 	began := time.Now()
-	code, err = s.api.terminate(ctx)
-	return time.Since(began), code, err
+	code := s.api.terminate(ctx)
+	took := time.Since(began)
+	must.Hold(took <= grace && code == wantCode, "slow body %t: exit code %d after %s; want %d within %s", slowBody, code, round(took), wantCode, grace)
+	return took
 }
 
-// slowOrder sends the header of an order without its body.
-func (s *deployment) slowOrder(ctx context.Context) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.api.addr)
-	if err != nil {
-		return nil, err
-	}
-	_, err = fmt.Fprintf(conn, "POST /store/orders HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{",
-		s.api.addr, s.key)
-	return conn, err
+// dial opens a connection.
+func dial(ctx context.Context, network, address string) net.Conn {
+	var dialer net.Dialer
+	return must.Get(dialer.DialContext(ctx, network, address))
+}
+
+// proxyTo starts a proxy to an address, which ends with the row. It returns the address of the
+// proxy. forward handles each pair of connections.
+func (f *fixture) proxyTo(ctx context.Context, network, address string, forward func(conn, upstream net.Conn)) string {
+	listener := listenTCP(ctx)
+	f.cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_ = must.Attempt(func() { // without the server, there is nothing to forward
+					upstream := dial(ctx, network, address)
+					defer upstream.Close()
+					forward(conn, upstream)
+				})
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// listenTCP listens on a free port.
+func listenTCP(ctx context.Context) net.Listener {
+	var config net.ListenConfig
+	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
 }
 
 // blackhole is a proxy to a database. Its connections can go silent: they stay open, but
@@ -183,74 +151,52 @@ type blackhole struct {
 // pipe is one connection through the proxy.
 type pipe struct{ silent atomic.Bool }
 
-// startBlackhole starts a proxy to a database. It ends with the row.
-func startBlackhole(ctx context.Context, f *fixture, db *database) (*blackhole, error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	f.cleanup(func() { listener.Close() })
-	to, err := pgx.ParseConfig(db.url())
-	if err != nil {
-		return nil, err
-	}
+// startBlackhole starts a proxy to a database.
+func startBlackhole(ctx context.Context, f *fixture, db *database) *blackhole {
+	to := must.Get(pgx.ParseConfig(db.url()))
 	network, address := pgconn.NetworkAddress(to.Host, to.Port)
-	through := url.URL{Scheme: "postgres", Host: listener.Addr().String(), Path: "/" + databaseName, User: url.User(to.User), RawQuery: "sslmode=disable"}
-	s := &blackhole{url: through.String()}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go s.forward(ctx, conn, network, address)
-		}
-	}()
-	return s, nil
+	b := &blackhole{}
+	through := url.URL{Scheme: "postgres", Path: "/" + databaseName, User: url.User(to.User), RawQuery: "sslmode=disable"}
+	through.Host = f.proxyTo(ctx, network, address, b.forward)
+	b.url = through.String()
+	return b
 }
 
 // connections returns the number of connections that are open and not silent.
-func (s *blackhole) connections() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.pipes)
+func (b *blackhole) connections() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.pipes)
 }
 
 // drop makes the newest connections silent.
-func (s *blackhole) drop(connections int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	older := max(0, len(s.pipes)-connections)
-	for _, p := range s.pipes[older:] {
+func (b *blackhole) drop(connections int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	older := max(0, len(b.pipes)-connections)
+	for _, p := range b.pipes[older:] {
 		p.silent.Store(true)
 	}
-	s.pipes = s.pipes[:older]
+	b.pipes = b.pipes[:older]
 }
 
 // dropAll makes all connections silent, including new ones.
-func (s *blackhole) dropAll() {
-	s.mu.Lock()
-	s.dropNew = true
-	s.mu.Unlock()
-	s.drop(s.connections())
+func (b *blackhole) dropAll() {
+	b.mu.Lock()
+	b.dropNew = true
+	b.mu.Unlock()
+	b.drop(b.connections())
 }
 
 // forward forwards one connection.
-func (s *blackhole) forward(ctx context.Context, conn net.Conn, network, address string) {
-	defer conn.Close()
-	upstream, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	if err != nil {
-		return
-	}
-	defer upstream.Close()
+func (b *blackhole) forward(conn, upstream net.Conn) {
 	p := &pipe{}
-	s.mu.Lock()
-	p.silent.Store(s.dropNew)
-	if !s.dropNew {
-		s.pipes = append(s.pipes, p)
+	b.mu.Lock()
+	p.silent.Store(b.dropNew)
+	if !b.dropNew {
+		b.pipes = append(b.pipes, p)
 	}
-	s.mu.Unlock()
+	b.mu.Unlock()
 	go func() {
 		_, _ = io.Copy(pipeWriter{p, conn}, upstream)
 		if !p.silent.Load() { // closing the connection would reveal that the other side is gone
@@ -258,14 +204,9 @@ func (s *blackhole) forward(ctx context.Context, conn net.Conn, network, address
 		}
 	}()
 	_, _ = io.Copy(pipeWriter{p, upstream}, conn)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, open := range s.pipes {
-		if open == p {
-			s.pipes = append(s.pipes[:i:i], s.pipes[i+1:]...)
-			break
-		}
-	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pipes = slices.DeleteFunc(b.pipes, func(open *pipe) bool { return open == p })
 }
 
 // pipeWriter writes to one side of a connection until the pipe is silent.

@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"petstore/internal/stock"
+	"petstore/internal/tools/must"
 )
 
 // petStep is an operation on a pet, and petView what the client sees of it.
@@ -44,7 +45,7 @@ var stepStatuses = []stock.Status{stock.Available, stock.Pending, stock.Sold}
 // that placed an order completes or cancels it, and at most once.
 type visitor struct {
 	id        int
-	instances [2]*client
+	instances [2]*service
 	open      map[int][]int64 // orders by pet
 }
 
@@ -66,29 +67,26 @@ func (v *visitor) randomStep(pet int) petStep {
 	return did
 }
 
-// step does one step at an instance. The error is ECONNREFUSED if nothing was sent, or
-// describes an unexpected response.
-func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, err error) {
+// step does one step at an instance. sent is false if the connection was refused.
+func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, sent bool) {
 	resp, err := v.instances[instance].send(ctx, did)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return saw, err
+		return saw, false
 	case err != nil || resp.status == http.StatusServiceUnavailable:
-		return petView{unknown: true}, nil //nolint:nilerr // petView reports the error
+		saw.unknown = true
 	case resp.status == http.StatusConflict:
-		return petView{refusal: resp.code()}, nil
+		saw.refusal = resp.code()
 	case resp.status == http.StatusCreated && did.kind == "buy":
-		var o order
-		err := resp.decode(&o)
-		v.open[did.pet] = append(v.open[did.pet], o.ID)
-		return petView{placed: o.ID}, err
+		saw.placed = decode[order](resp).ID
+		v.open[did.pet] = append(v.open[did.pet], saw.placed)
 	case resp.status == http.StatusOK && (did.kind == "read" || did.kind == "restock"):
-		return saw, resp.decode(&saw.item)
+		saw.item = decode[stockItem](resp)
 	case resp.status == http.StatusOK && did.kind != "cancel", resp.status == http.StatusNoContent && did.kind == "cancel":
-		return saw, nil
 	default:
-		return saw, fmt.Errorf("%s of pet %d: %s", did.kind, did.pet, resp)
+		must.Hold(false, "%s of pet %d: %s", did.kind, did.pet, resp)
 	}
+	return saw, true
 }
 
 // send sends the request of a step.

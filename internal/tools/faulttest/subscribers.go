@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"petstore/internal/event"
+	"petstore/internal/tools/must"
 )
 
 // feedEvent is an Event.
@@ -40,21 +41,20 @@ type subscriber struct {
 	err         error // an event that is missing or twice
 }
 
-// subscribe starts subscribers from an event on. They end with the context.
-func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (wait func() error) {
-	var group sync.WaitGroup
-	for number, f := range subscribers {
+// subscribe starts subscribers from an event on. end stops them, and fails the row if an event
+// was wrong.
+func subscribe(ctx context.Context, last feedEvent, subscribers ...*subscriber) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
+	for _, f := range subscribers {
 		f.last = last
-		group.Go(func() { f.run(ctx, number) })
 	}
-	return func() error {
-		group.Wait()
-		var failures []error
-		for _, f := range subscribers {
-			failures = append(failures, f.err)
-		}
-		return errors.Join(failures...)
-	}
+	wait := must.Background(func() {
+		must.Parallel(len(subscribers), func(number int) {
+			subscribers[number].run(ctx, number)
+			must.OK(subscribers[number].err)
+		})
+	})
+	return func() { stop(); wait() }
 }
 
 // run follows the feed until the context ends or an event is wrong.
@@ -97,22 +97,14 @@ func (f *subscriber) readPage(ctx context.Context, c *client) error {
 		target = f.next
 	}
 	resp, err := c.do(ctx, "GET", target, "", "Prefer", "wait=2")
-	if err == nil {
-		err = resp.check(http.StatusOK)
-	}
-	var events []feedEvent
-	if next := nextLink.FindStringSubmatch(resp.header.Get("Link")); err == nil && next != nil {
-		f.next = next[1]
-	}
-	if err == nil {
-		err = resp.decode(&events)
-	}
-	for _, e := range events {
-		if err == nil {
-			err = f.received(e)
+	return must.Attempt(func() {
+		must.OK(err)
+		events := decode[[]feedEvent](resp.check(http.StatusOK))
+		f.next = cmp.Or(resp.next(), f.next)
+		for _, e := range events {
+			must.OK(f.received(e))
 		}
-	}
-	return err
+	})
 }
 
 // readStream reads a stream until it ends.
@@ -156,34 +148,22 @@ func (f *subscriber) readStream(ctx context.Context, c *client) error {
 }
 
 // newest returns the newest event of the feed, as far as the next link names it.
-func (c *client) newest(ctx context.Context) (newest feedEvent, err error) {
-	resp, err := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
-	if err != nil {
-		return newest, err
-	}
-	_, newest.ID, _ = strings.Cut(resp.header.Get("Link"), "after=")
-	newest.ID, _, _ = strings.Cut(newest.ID, ">") // <…>; rel="next"
+func (c *client) newest(ctx context.Context) (newest feedEvent) {
+	resp := c.want(ctx, http.StatusOK, "GET", "/events?after=latest", "")
+	_, newest.ID, _ = strings.Cut(resp.next(), "after=")
 	id, ok := event.ParseID(newest.ID)
-	if !ok {
-		return newest, fmt.Errorf("the cursor %q is no id", newest.ID)
-	}
+	must.Hold(ok, "the cursor %q is no id", newest.ID)
 	newest.Sequence = id.Sequence
-	return newest, nil
+	return newest
 }
 
 // awaitSubscribers waits until subscribers have the newest event.
-func (c *client) awaitSubscribers(ctx context.Context, within time.Duration, subscribers ...*subscriber) error {
-	newest, err := c.newest(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = eventually(ctx, within, func() error {
+func (c *client) awaitSubscribers(ctx context.Context, limit time.Duration, subscribers ...*subscriber) {
+	newest := c.newest(ctx)
+	must.Await(ctx, limit, func() {
 		for i, f := range subscribers {
-			if at := f.position(); at < newest.Sequence {
-				return fmt.Errorf("subscriber %d has the events to %d of %d", i, at, newest.Sequence)
-			}
+			at := f.position()
+			must.Hold(at >= newest.Sequence, "subscriber %d has the events to %d of %d", i, at, newest.Sequence)
 		}
-		return nil
 	})
-	return err
 }

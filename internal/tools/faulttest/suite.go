@@ -11,10 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
 )
 
 const (
@@ -41,24 +40,18 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{stdout: stdout, dir: dir}
-	// PostgreSQL runs as another user if this process is root.
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return nil, err
-	}
-	if s.postgres, err = localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil); err != nil {
-		return nil, err
-	}
-	s.program.binary = filepath.Join(dir, "petstore")
-	if err := build(ctx, s.program); err != nil {
-		return nil, err
-	}
-	return s, s.makeTemplate(ctx)
+	s := &suite{stdout: stdout, dir: dir, program: program{binary: filepath.Join(dir, "petstore")}}
+	return s, must.Attempt(func() {
+		must.OK(os.Chmod(dir, 0o711)) // PostgreSQL runs as another user if this process is root
+		s.postgres = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), nil))
+		must.OK(build(ctx, s.program))
+		s.makeTemplate(ctx)
+	})
 }
 
 // close removes everything except the logs of failed rows.
 func (s *suite) close() error {
-	err := errors.Join(os.RemoveAll(s.templateDir()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(filepath.Join(s.dir, "petstore")))
+	err := errors.Join(os.RemoveAll(s.templateDir()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(s.program.binary))
 	_ = os.Remove(s.dir) // not empty if a row failed
 	return err
 }
@@ -70,8 +63,13 @@ type program struct {
 	replaced map[string]string
 }
 
-// build compiles a program. It does not change the source files.
+// build compiles a program.
 func build(ctx context.Context, p program) error {
+	return p.goCommand(ctx, "build", "-o", p.binary)
+}
+
+// goCommand runs a command of go on a program. It does not change the source files.
+func (p program) goCommand(ctx context.Context, args ...string) error {
 	dir, err := os.MkdirTemp(filepath.Dir(p.binary), "overlay-")
 	if err != nil {
 		return err
@@ -93,36 +91,21 @@ func build(ctx context.Context, p program) error {
 	if err := os.WriteFile(list, encoded, 0o600); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", p.binary, "-overlay", list, "./cmd/petstore")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, output)
-	}
-	return nil
+	return command(ctx, "go", append(args, "-overlay", list, "./cmd/petstore")...)
 }
 
 // templateDir is the folder of the cluster that rows copy.
 func (s *suite) templateDir() string { return filepath.Join(s.dir, "shop") }
 
 // makeTemplate creates a migrated database with an API key, a category and pets in stock.
-func (s *suite) makeTemplate(ctx context.Context) (err error) {
+func (s *suite) makeTemplate(ctx context.Context) {
 	f := &fixture{suite: s, program: s.program, dir: s.templateDir()}
-	defer func() { f.close(false) }()
-	db, err := f.startDatabase(ctx, "", nil)
-	if err != nil {
-		return err
-	}
-	if err := db.EnsureDatabase(ctx, databaseName); err != nil {
-		return err
-	}
-	if _, err := f.runCommand(ctx, db.url(), "migrate", "up"); err != nil {
-		return err
-	}
-	key, err := f.runCommand(ctx, db.url(), "key", "create", "--account", accountName, "--scope", "admin")
-	if err != nil {
-		return err
-	}
-	s.key = strings.TrimSpace(key)
-	return db.fillStore(ctx, accountName)
+	defer f.close(false)
+	db := f.startDatabase(ctx, "", nil)
+	must.OK(db.EnsureDatabase(ctx, databaseName))
+	f.runCommand(ctx, db, "migrate", "up")
+	s.key = f.newKey(ctx, db, accountName, "admin")
+	db.fillStore(ctx, accountName)
 }
 
 // accountName is the account whose key the rows use.
@@ -130,8 +113,8 @@ const accountName = "faulttest"
 
 // fillStore creates a category and pets in stock in the store of an account, with ids
 // from 1.
-func (d *database) fillStore(ctx context.Context, name string) error {
-	return d.exec(ctx, fmt.Sprintf(`
+func (d *database) fillStore(ctx context.Context, name string) {
+	d.exec(ctx, fmt.Sprintf(`
 		INSERT INTO categories (account_id, id, name, name_key)
 		SELECT id, 1, 'Hedgehogs', 'hedgehogs'
 		FROM accounts
@@ -152,7 +135,6 @@ func (d *database) fillStore(ctx context.Context, name string) error {
 type fixture struct {
 	*suite
 	program  program // under test
-	shifted  string  // the path of a build whose clock can be off, see shiftable
 	dir      string  // with the clusters and logs of the row
 	cleanups []func()
 }
@@ -186,33 +168,23 @@ type deployment struct {
 	api *service
 }
 
-// open starts a database and a service.
-func (f *fixture) open(ctx context.Context) (*deployment, error) {
-	db, err := f.startDatabase(ctx, "", nil)
-	if err != nil {
-		return nil, err
-	}
-	return f.openWith(ctx, db, db.url())
+// open starts a database and a service, with more environment variables.
+func (f *fixture) open(ctx context.Context, extra ...string) *deployment {
+	db := f.startDatabase(ctx, "", nil)
+	return f.openWith(ctx, db, db.url(), extra...)
 }
 
 // openWith starts a service on a database, with more environment variables. It connects
 // to dbURL, which may name a proxy or several servers.
-func (f *fixture) openWith(ctx context.Context, db *database, dbURL string, extra ...string) (*deployment, error) {
-	api, err := f.serve(ctx, dbURL, extra...)
-	if err != nil {
-		return nil, err
-	}
-	return &deployment{fixture: f, db: db, api: api, client: &client{base: api.url(), key: f.key}}, nil
+func (f *fixture) openWith(ctx context.Context, db *database, dbURL string, extra ...string) *deployment {
+	api := f.serve(ctx, dbURL, extra...)
+	return &deployment{fixture: f, db: db, api: api, client: api.client}
 }
 
-// startSecond starts a second instance of the service. A promise within one process may
-// depend on its memory, but a promise across two depends on the database.
-func (s *deployment) startSecond(ctx context.Context) (*client, error) {
-	api, err := s.serve(ctx, s.db.url())
-	if err != nil {
-		return nil, err
-	}
-	return &client{base: api.url(), key: s.key, validator: s.client.validator}, nil
+// startSecond starts a second instance of the service, and returns both. A promise within one
+// process may depend on its memory, but a promise across two depends on the database.
+func (s *deployment) startSecond(ctx context.Context) [2]*service {
+	return [2]*service{s.api, s.serve(ctx, s.db.url())}
 }
 
 // skipError says why a row cannot run on this machine.
@@ -220,28 +192,10 @@ type skipError string
 
 func (e skipError) Error() string { return string(e) }
 
-// sleep waits for d or until the context ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+// command runs a program.
+func command(ctx context.Context, name string, args ...string) error {
+	if output, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, output)
 	}
-}
-
-// eventually repeats a check until it succeeds, and returns how long that took. The error
-// wraps the error of the last check.
-func eventually(ctx context.Context, within time.Duration, check func() error) (time.Duration, error) {
-	const interval = 5 * time.Millisecond
-	began := time.Now()
-	for {
-		err := check()
-		took := time.Since(began)
-		switch {
-		case err == nil:
-			return took, nil
-		case took > within || ctx.Err() != nil:
-			return took, fmt.Errorf("not within %s: %w", within, err)
-		}
-		sleep(ctx, interval)
-	}
+	return nil
 }

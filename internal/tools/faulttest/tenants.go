@@ -14,9 +14,9 @@ type tenant struct {
 }
 
 // addTenants adds accounts with their webhooks.
-func (d *database) addTenants(ctx context.Context, tenants ...tenant) error {
+func (d *database) addTenants(ctx context.Context, tenants ...tenant) {
 	for _, t := range tenants {
-		if err := d.exec(ctx, fmt.Sprintf(`
+		d.exec(ctx, fmt.Sprintf(`
 			WITH made AS (INSERT INTO accounts (name) VALUES ('%[1]s') RETURNING id)
 			INSERT INTO account_state (account_id)
 			SELECT id FROM made;
@@ -24,16 +24,22 @@ func (d *database) addTenants(ctx context.Context, tenants ...tenant) error {
 			INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence, unsettled_after)
 			SELECT id, 'wh_' || md5(random()::text), '%[2]s', '{*}', '\x00'::bytea || 'a key of at least 24 bytes'::bytea, 0, NULL
 			FROM accounts, generate_series(1, %[3]d)
-			WHERE name = '%[1]s'`, t.name, t.url, t.hooks)); err != nil {
-			return err
-		}
+			WHERE name = '%[1]s'`, t.name, t.url, t.hooks))
 	}
-	return nil
+}
+
+// addSandboxes adds accounts that are sandboxes of one new account.
+func (d *database) addSandboxes(ctx context.Context, sandboxes ...tenant) {
+	d.addTenants(ctx, append(sandboxes, tenant{name: "payer"})...)
+	d.exec(ctx, fmt.Sprintf(`
+		UPDATE accounts
+		SET parent_id = (SELECT id FROM accounts WHERE name = 'payer'), sample = 'empty', expires_at = now() + interval '1 day'
+		WHERE name IN ('%s')`, names(sandboxes)))
 }
 
 // addEvents adds events to the feeds of accounts.
-func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) error {
-	return d.exec(ctx, fmt.Sprintf(`
+func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) {
+	d.exec(ctx, fmt.Sprintf(`
 		WITH moved AS (
 			UPDATE account_state
 			SET last_sequence = last_sequence + %[1]d, last_nonce = 1, last_event_at = statement_timestamp()
@@ -48,8 +54,8 @@ func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) 
 
 // addDeliveries makes all events of accounts due at all their webhooks, as they are after an
 // outage of an hour. The ids have the present time, because the sweep deletes old ones.
-func (d *database) addDeliveries(ctx context.Context, tenants ...tenant) error {
-	return d.exec(ctx, fmt.Sprintf(`
+func (d *database) addDeliveries(ctx context.Context, tenants ...tenant) {
+	d.exec(ctx, fmt.Sprintf(`
 		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
 		SELECT w.account_id, 'dlv_' || lpad(to_hex((extract(epoch FROM statement_timestamp()) * 1000)::bigint), 12, '0') || left(md5(w.id || e.sequence), 20), w.id, 'evt_' || lpad(to_hex(e.account_id), 12, '0') || lpad(to_hex(e.sequence), 12, '0') || '00000001', e.sequence, e.type,
 		       statement_timestamp() - interval '1 hour' + e.sequence * interval '1 millisecond'
@@ -64,15 +70,6 @@ func (d *database) addDeliveries(ctx context.Context, tenants ...tenant) error {
 		WHERE account_state.account_id = webhooks.account_id
 		  AND a.id = webhooks.account_id
 		  AND a.name IN ('%[1]s')`, names(tenants)))
-}
-
-// pending counts the deliveries of accounts that have not ended.
-func (d *database) pending(ctx context.Context, tenants ...tenant) (count int, err error) {
-	err = d.read(ctx, fmt.Sprintf(`
-		SELECT count(*)
-		FROM webhook_deliveries
-		WHERE status = 'pending' AND account_id IN (SELECT id FROM accounts WHERE name IN ('%s'))`, names(tenants)), nil, &count)
-	return count, err
 }
 
 // names returns the names of accounts, as the inside of a list in SQL.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // workersKilled is row 40: a service and a worker deliver webhooks. Either of them and
@@ -20,44 +21,29 @@ import (
 //   - no delivery is pending or has failed, except to the receiver that redirects
 //   - every message is delivered, with one event of that
 //   - no attempt is recorded that no receiver has seen, or twice
-func workersKilled(ctx context.Context, f *fixture) (string, error) {
+func workersKilled(ctx context.Context, f *fixture) string {
 	const kills, pause, stopped = 8, 700 * time.Millisecond, 20 * time.Second
-	db, err := f.startDatabase(ctx, "", nil)
-	if err != nil {
-		return "", err
-	}
-	s, err := f.openWith(ctx, db, db.url(), allowLoopback)
-	if err != nil {
-		return "", err
-	}
-	worker, err := f.work(ctx, db.url(), allowLoopback)
-	if err != nil {
-		return "", err
-	}
-	receivers, err := s.receiveBadly(ctx)
-	if err != nil {
-		return "", err
-	}
-	forwarding, stopForwarding := context.WithCancel(ctx)
-	defer stopForwarding()
-	go s.repeatSoon(forwarding)
-	l := startLoad(ctx, 4, func(number int) (response, error) { return s.makeEvent(ctx, number) })
-	err = errors.Join(s.killWorkers(ctx, worker, kills, pause), worker.pauseFor(ctx, stopped))
-	ledger := l.finish()
-	if err := errors.Join(err, ledger.only(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusServiceUnavailable)); err != nil {
-		return "", err
-	}
-	ended := time.Now()
-	if err := s.awaitDelivered(ctx, 30*time.Second, receivers.redirecting.id); err != nil {
-		return "", err
-	}
-	drained := time.Since(ended)
-	if err := errors.Join(s.checkDeliveries(ctx, receivers), s.checkAttempts(ctx, receivers), s.checkMessages(ctx)); err != nil {
-		return "", err
-	}
+	s := f.open(ctx, allowLoopback)
+	worker := f.run(ctx, "worker", f.program.binary, s.db.url(), allowLoopback)
+	receivers := s.receiveBadly(ctx)
+	repeating, stopRepeating := context.WithCancel(ctx)
+	defer stopRepeating()
+	go s.repeatSoon(repeating)
+	w := startLoad(ctx, 4, func(number int) (response, error) { return s.makeEvent(ctx, number) })
+	s.killWorkers(ctx, worker, kills, pause)
+	worker.signal(syscall.SIGSTOP) // it does not notice that time passes
+	sleep(ctx, stopped)
+	worker.signal(syscall.SIGCONT)
+	sleep(ctx, time.Second)
+	l := w.finish()
+	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusServiceUnavailable)
+	drained := s.awaitDelivered(ctx, 30*time.Second, receivers.redirecting.id)
+	s.checkDeliveries(ctx, receivers)
+	s.checkAttempts(ctx, receivers)
+	s.checkMessages(ctx)
 	requests, events := receivers.total()
 	return fmt.Sprintf("%d kills, stopped for %s: %s; %d events at %d receivers, 0 lost, %d sent again; all ended after %s",
-		kills, stopped, ledger.summary(), events, len(receivers.all), requests-events, round(drained)), nil
+		kills, stopped, l.summary(), events, len(receivers.all), requests-events, round(drained))
 }
 
 // badReceivers are receivers of all events, some of which misbehave.
@@ -69,13 +55,11 @@ type badReceivers struct {
 
 // receiveBadly starts receivers: four that take 20 ms, one that sends an endless body, one
 // that resets a third of its connections, and one that redirects.
-func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers, err error) {
+func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
 	const healthy, busy, third = 4, 20 * time.Millisecond, 3
-	add := func(respond http.HandlerFunc, types ...string) (r *receiver) {
-		if err == nil {
-			r, err = s.receive(ctx, s.client, respond, types...)
-			b.all = append(b.all, r)
-		}
+	add := func(respond http.HandlerFunc, types ...string) *receiver {
+		r := s.receive(ctx, respond, types...)
+		b.all = append(b.all, r)
 		return r
 	}
 	for range healthy {
@@ -96,7 +80,7 @@ func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers, err erro
 	b.redirecting = add(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, b.all[0].url, http.StatusTemporaryRedirect)
 	}, "pet.updated")
-	return b, err
+	return b
 }
 
 // total returns the numbers of requests and of different events of all receivers that accept
@@ -124,117 +108,90 @@ func (s *deployment) makeEvent(ctx context.Context, number int) (response, error
 }
 
 // repeatSoon makes deliveries due that wait for their next attempt, which would take hours.
-// Errors do not matter, because PostgreSQL is killed meanwhile.
+// Failures do not matter, because PostgreSQL is killed meanwhile.
 func (s *deployment) repeatSoon(ctx context.Context) {
-	for ctx.Err() == nil {
-		_ = s.db.exec(ctx, "UPDATE webhook_deliveries SET next_attempt_at = statement_timestamp() WHERE status = 'pending' AND next_attempt_at > statement_timestamp() + interval '1 second'")
-		sleep(ctx, 300*time.Millisecond)
+	for ; ctx.Err() == nil; sleep(ctx, 300*time.Millisecond) {
+		_ = must.Attempt(func() {
+			s.db.exec(ctx, "UPDATE webhook_deliveries SET next_attempt_at = statement_timestamp() WHERE status = 'pending' AND next_attempt_at > statement_timestamp() + interval '1 second'")
+		})
 	}
 }
 
 // killWorkers kills the service and the worker in turn, and PostgreSQL once, and restarts
 // them.
-func (s *deployment) killWorkers(ctx context.Context, worker *service, kills int, pause time.Duration) error {
+func (s *deployment) killWorkers(ctx context.Context, worker *service, kills int, pause time.Duration) {
 	for kill := range kills {
 		sleep(ctx, pause)
 		process := []*service{s.api, worker}[kill%2]
 		process.kill()
 		if kill == kills/2 {
-			if err := s.db.signal(syscall.SIGKILL); err != nil {
-				return err
-			}
-			if err := s.db.start(ctx); err != nil {
-				return err
-			}
+			s.db.signal(syscall.SIGKILL)
+			s.db.start(ctx)
 		}
-		if err := process.start(); err != nil {
-			return err
-		}
+		process.start()
 	}
 	sleep(ctx, pause)
-	_, err := s.awaitWorking(ctx, 5*time.Second)
-	return err
+	s.awaitWorking(ctx, 5*time.Second)
 }
 
-// pauseFor stops the process for a time, in which it does not notice that time passes.
-func (s *service) pauseFor(ctx context.Context, pause time.Duration) error {
-	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	sleep(ctx, pause)
-	if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		return err
-	}
-	sleep(ctx, time.Second)
-	return nil
+// awaitDelivered waits until no delivery is pending, except those to some webhooks, and all
+// events are dispatched. It returns how long that took.
+func (s *deployment) awaitDelivered(ctx context.Context, limit time.Duration, except ...string) time.Duration {
+	return must.Await(ctx, limit, func() {
+		pending := s.db.count(ctx, "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending' AND webhook_id <> ALL (coalesce($1::text[], '{}'))", except)
+		behind := s.db.count(ctx, "SELECT count(*) FROM webhooks JOIN account_state USING (account_id) WHERE after_sequence < last_sequence")
+		must.Hold(pending+behind == 0, "%d deliveries are pending, and %d webhooks do not have the newest events", pending, behind)
+	})
 }
 
-// checkDeliveries returns an error unless each receiver has got all events that it wants,
+// checkDeliveries fails the row unless each receiver has got all events that it wants,
 // except the receiver that redirects. The server pauses after its failures.
-func (s *deployment) checkDeliveries(ctx context.Context, b badReceivers) error {
-	for _, r := range b.all {
+func (s *deployment) checkDeliveries(ctx context.Context, b badReceivers) {
+	for i, r := range b.all {
 		var wanted []string
-		if err := s.db.read(ctx, `
+		s.db.read(ctx, `
 			SELECT array_agg('evt_' || lpad(to_hex(account_id), 12, '0') || lpad(to_hex(sequence), 12, '0') || lpad(to_hex(nonce), 8, '0'))
 			FROM events
 			JOIN webhooks USING (account_id)
 			WHERE id = $1 AND events.created_at > webhooks.created_at AND ('*' = ANY (types) OR type = ANY (types))`,
-			[]any{r.id}, &wanted); err != nil {
-			return err
-		}
-		if err := r.has(wanted); err != nil && r != b.redirecting {
-			return err
-		}
-		var delivered, failed int
-		if err := s.db.read(ctx, "SELECT count(*) FILTER (WHERE status = 'delivered'), count(*) FILTER (WHERE status <> 'delivered') FROM webhook_deliveries WHERE webhook_id = $1",
-			[]any{r.id}, &delivered, &failed); err != nil {
-			return err
-		}
+			[]any{r.id}, &wanted)
+		var delivered, others int
+		s.db.read(ctx, "SELECT count(*) FILTER (WHERE status = 'delivered'), count(*) FILTER (WHERE status <> 'delivered') FROM webhook_deliveries WHERE webhook_id = $1",
+			[]any{r.id}, &delivered, &others)
 		if r == b.redirecting {
-			delivered, failed = failed, delivered
+			delivered, others = others, delivered
+		} else {
+			r.has(wanted)
 		}
-		if delivered != len(wanted) || failed > 0 {
-			return fmt.Errorf("webhook %d: of %d events %d have the right status, and %d do not", slices.Index(b.all, r), len(wanted), delivered, failed)
-		}
+		must.Hold(delivered == len(wanted) && others == 0, "webhook %d: of %d events %d have the right status, and %d do not", i, len(wanted), delivered, others)
 	}
-	return nil
 }
 
-// checkAttempts returns an error if attempts are recorded twice, or more than the receivers
-// have seen.
-func (s *deployment) checkAttempts(ctx context.Context, b badReceivers) error {
-	for _, r := range b.all {
+// checkAttempts fails the row if attempts are recorded twice, or more than the receivers have
+// seen.
+func (s *deployment) checkAttempts(ctx context.Context, b badReceivers) {
+	for i, r := range b.all {
 		var texts []string
-		if err := s.db.read(ctx, `
+		s.db.read(ctx, `
 			SELECT array_agg(event_id || ' ' || jsonb_array_length(attempts) || ' ' || (SELECT count(DISTINCT a->>'at') FROM jsonb_array_elements(attempts) AS a))
 			FROM webhook_deliveries
-			WHERE webhook_id = $1 AND (status <> 'pending' OR attempts <> '[]')`, []any{r.id}, &texts); err != nil {
-			return err
-		}
+			WHERE webhook_id = $1 AND (status <> 'pending' OR attempts <> '[]')`, []any{r.id}, &texts)
 		for _, text := range texts {
 			var id string
 			var recorded, different int
-			if _, err := fmt.Sscan(text, &id, &recorded, &different); err != nil {
-				return err
-			}
-			if seen := r.requests[id]; recorded > seen || recorded > different || recorded < 1 {
-				return fmt.Errorf("webhook %d has %d attempts of event %s at %d times, but its receiver has seen %d", slices.Index(b.all, r), recorded, id, different, seen)
-			}
+			must.Get(fmt.Sscan(text, &id, &recorded, &different))
+			seen := r.requests[id]
+			must.Hold(recorded <= seen && recorded <= different && recorded >= 1,
+				"webhook %d has %d attempts of event %s at %d times, but its receiver has seen %d", i, recorded, id, different, seen)
 		}
 	}
-	return nil
 }
 
-// checkMessages returns an error unless every message is delivered and has one event of that.
-func (s *deployment) checkMessages(ctx context.Context) error {
+// checkMessages fails the row unless every message is delivered and has one event of that.
+func (s *deployment) checkMessages(ctx context.Context) {
 	var statuses []string
-	if err := s.db.read(ctx, `
+	s.db.read(ctx, `
 		SELECT array_agg(DISTINCT status || ', ' || (SELECT count(*) FROM events WHERE subject = '/messages/' || id AND type <> 'message.queued') || ' events')
-		FROM messages`, nil, &statuses); err != nil {
-		return err
-	}
-	if len(statuses) != 1 || statuses[0] != "delivered, 1 events" {
-		return fmt.Errorf("messages are %s, want all delivered with 1 event", strings.Join(statuses, "; "))
-	}
-	return nil
+		FROM messages`, nil, &statuses)
+	must.Hold(slices.Equal(statuses, []string{"delivered, 1 events"}), "messages are %s, want all delivered with 1 event", strings.Join(statuses, "; "))
 }

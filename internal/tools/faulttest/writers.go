@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // noResponse is the status of a request whose connection ended without a response.
@@ -31,7 +34,7 @@ func (l *ledger) record(resp response, err error) {
 	}
 	var o order
 	if status == http.StatusCreated {
-		if err := resp.decode(&o); err != nil {
+		if err := json.Unmarshal(resp.body, &o); err != nil {
 			status, text = noResponse, err.Error()
 		}
 	}
@@ -48,24 +51,25 @@ func (l *ledger) record(resp response, err error) {
 	l.samples[status] = text
 }
 
-// only returns an error unless all responses have one of these statuses.
-func (l *ledger) only(allowed ...int) error {
+// wantOnly fails the row unless all responses have one of these statuses.
+func (l *ledger) wantOnly(allowed ...int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for status, sample := range l.samples {
-		if !slices.Contains(allowed, status) {
-			return fmt.Errorf("%s; for example %d: %s", l.summary(), status, sample)
-		}
+		must.Hold(slices.Contains(allowed, status), "%s; for example %d: %s", l.summary(), status, sample)
 	}
-	return nil
 }
 
-// within returns an error if a response took longer.
-func (l *ledger) within(limit time.Duration) error {
-	if l.slowest > limit {
-		return fmt.Errorf("the slowest response took %s, more than %s", round(l.slowest), limit)
-	}
-	return nil
+// wantWithin fails the row if a response took longer.
+func (l *ledger) wantWithin(limit time.Duration) {
+	must.Hold(l.slowest <= limit, "the slowest response took %s, more than %s", round(l.slowest), limit)
+}
+
+// count returns the number of responses with this status.
+func (l *ledger) count(status int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.statuses[status]
 }
 
 // total returns the number of requests.
@@ -90,49 +94,72 @@ func (l *ledger) summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// audit returns an error unless every acknowledged order exists and the units of every pet
-// add up.
-func (s *deployment) audit(ctx context.Context, l *ledger) error {
-	var lost int
-	if err := s.db.read(ctx, "SELECT count(*) FROM unnest($1::bigint[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM orders)",
-		[]any{l.placed}, &lost); err != nil {
-		return err
-	}
-	if lost > 0 {
-		return fmt.Errorf("%d of %d acknowledged orders are lost", lost, len(l.placed))
-	}
-	var wrong int
-	if err := s.db.read(ctx, `
+// audit fails the row unless every acknowledged order exists and the units of every pet add
+// up.
+func (s *deployment) audit(ctx context.Context, l *ledger) {
+	lost := s.db.count(ctx, "SELECT count(*) FROM unnest($1::bigint[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM orders)", l.placed)
+	must.Hold(lost == 0, "%d of %d acknowledged orders are lost", lost, len(l.placed))
+	wrong := s.db.count(ctx, `
 		SELECT count(*)
 		FROM inventory
 		LEFT JOIN (SELECT account_id, pet_id, sum(quantity) AS units FROM orders WHERE NOT complete GROUP BY account_id, pet_id) AS ordered USING (account_id, pet_id)
-		WHERE held <> coalesce(units, 0) OR quantity + held <> $1`, []any{stockOfPet}, &wrong); err != nil {
-		return err
-	}
-	if wrong > 0 {
-		return fmt.Errorf("the units of %d pets do not add up", wrong)
-	}
-	return nil
+		WHERE held <> coalesce(units, 0) OR quantity + held <> $1`, stockOfPet)
+	must.Hold(wrong == 0, "the units of %d pets do not add up", wrong)
 }
 
-// load is a group of clients that each send one request after the other until they are
-// stopped. After an error they ignore Retry-After and pause only briefly.
+// load is a group of clients that run until they are stopped.
 type load struct {
 	ledger
 
-	stop  context.CancelFunc
-	group sync.WaitGroup
+	stopping context.Context // ends with stop
+	stop     context.CancelFunc
+	group    sync.WaitGroup
+}
+
+func newLoad(ctx context.Context) *load {
+	l := &load{}
+	l.stopping, l.stop = context.WithCancel(ctx)
+	return l
+}
+
+// start calls a function in a goroutine, after a time.
+func (l *load) start(after time.Duration, do func(context.Context)) {
+	l.group.Go(func() {
+		sleep(l.stopping, after)
+		do(l.stopping)
+	})
+}
+
+// repeat sends requests in turn, after a time and with pauses. It does not record responses
+// that come after the end.
+func (l *load) repeat(after, pause time.Duration, requests ...func() (response, error)) {
+	l.start(after, func(stopping context.Context) {
+		for ; stopping.Err() == nil; sleep(stopping, pause) {
+			for _, send := range requests {
+				if resp, err := send(); stopping.Err() == nil {
+					l.record(resp, err)
+				}
+			}
+		}
+	})
+}
+
+// finish waits for the last response of each client and returns what they recorded.
+func (l *load) finish() *ledger {
+	l.stop()
+	l.group.Wait()
+	return &l.ledger
 }
 
 // loadPause follows a response that is not a success.
 const loadPause = 20 * time.Millisecond
 
-// startLoad starts numbered clients that send requests until they are stopped.
+// startLoad starts numbered clients that each send one request after the other. After an
+// error they ignore Retry-After and pause only briefly.
 func startLoad(ctx context.Context, clients int, request func(client int) (response, error)) *load {
-	stopping, stop := context.WithCancel(ctx)
-	l := &load{stop: stop}
+	l := newLoad(ctx)
 	for number := range clients {
-		l.group.Go(func() {
+		l.start(0, func(stopping context.Context) {
 			for stopping.Err() == nil {
 				resp, err := request(number)
 				l.record(resp, err)
@@ -152,33 +179,26 @@ func (s *deployment) startWriters(ctx context.Context, clients int) *load {
 
 // startReaders starts clients that read pets.
 func (s *deployment) startReaders(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (response, error) {
-		return s.do(ctx, "GET", fmt.Sprintf("/pets/%d", 1+number%pets), "")
-	})
+	return startLoad(ctx, clients, func(number int) (response, error) { return s.getPet(ctx, 1+number%pets) })
 }
 
-// finish waits for the last response of each client and returns what they recorded.
-func (l *load) finish() *ledger {
-	l.stop()
-	l.group.Wait()
-	return &l.ledger
-}
-
-// checkWorks returns an error unless the service is ready and an order succeeds.
-func (s *deployment) checkWorks(ctx context.Context) error {
-	if _, err := s.want(ctx, http.StatusOK, "GET", "/readyz", ""); err != nil {
-		return err
-	}
-	resp, err := s.order(ctx, 1)
-	if err == nil && resp.status != http.StatusCreated {
-		err = fmt.Errorf("POST /store/orders: %s", resp)
-	}
-	return err
+// checkWorks fails the row unless the service is ready and an order succeeds.
+func (s *deployment) checkWorks(ctx context.Context) {
+	s.want(ctx, http.StatusOK, "GET", "/readyz", "")
+	must.Get(s.order(ctx, 1)).check(http.StatusCreated)
 }
 
 // awaitWorking waits until the service works, and returns how long that took.
-func (s *deployment) awaitWorking(ctx context.Context, within time.Duration) (time.Duration, error) {
-	return eventually(ctx, within, func() error { return s.checkWorks(ctx) })
+func (s *deployment) awaitWorking(ctx context.Context, limit time.Duration) time.Duration {
+	return must.Await(ctx, limit, func() { s.checkWorks(ctx) })
+}
+
+// sleep waits for d or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // durations are response times.
