@@ -51,9 +51,9 @@ func (c *client) follow(ctx context.Context, instances ...*client) *followedFeed
 	return f
 }
 
-// check fails the row unless the subscribers have all events without a gap, their copies of
-// the store equal the lists, and the acknowledged orders have one event each. It returns the
-// number of events.
+// check fails the row unless all subscribers have all events without a gap. Their copies of
+// the store must equal the lists, and each acknowledged order must have one event. It returns
+// the number of events.
 func (f *followedFeed) check(ctx context.Context, acknowledged []string) int {
 	f.reader.awaitSubscribers(ctx, 10*time.Second, f.subscribers...)
 	f.end()

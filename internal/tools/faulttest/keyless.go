@@ -92,8 +92,9 @@ func holdConnection(ctx context.Context, addr string, text []byte) {
 	}
 }
 
-// measureOthers sends requests with a key, on a kept connection and on new ones, and health
-// checks without a key, on new connections, for some time. It returns their response times.
+// measureOthers measures others for some time. They send requests with a key on a kept
+// connection and on new ones, and health checks without a key. It returns their response
+// times.
 func (s *deployment) measureOthers(ctx context.Context, during time.Duration) (known, checks durations) {
 	unkept := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
 	fresh, anonymous := &client{base: s.base, key: s.key, transport: unkept}, &client{base: s.base, transport: unkept}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// failure is what ends an experiment.
+// failure is the panic that ends an experiment.
 type failure struct{ error }
 
 // OK fails unless err is nil.
