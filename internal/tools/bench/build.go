@@ -212,11 +212,10 @@ func (b *build) pids() []int { return []int{b.server.cmd.Process.Pid, postmaster
 // deliver measures how fast a number of stored events reach new webhooks at a sink.
 func (b *build) deliver(ctx context.Context, s *sink, hooks, number int) measurement {
 	paths := b.addWebhooks(ctx, b.admin, hooks, s.url)
-	defer b.deleteWebhooks(ctx, paths)
 	s.count.Store(0)
 	s.first.Store(0)
 	execute(ctx, b.database, addEvents, benchAccount, number/hooks)
-	return withCPU(b.pids(), func() measurement {
+	m := withCPU(b.pids(), func() measurement {
 		must.Await(ctx, deliveriesWithin, func() {
 			must.Hold(s.count.Load() >= int64(number), "%d of %d deliveries have arrived", s.count.Load(), number)
 		})
@@ -229,6 +228,8 @@ func (b *build) deliver(ctx context.Context, s *sink, hooks, number int) measure
 		})
 		return measurement{requests: number, perSecond: float64(number) / took.Seconds()}
 	})
+	b.deleteWebhooks(ctx, paths)
+	return m
 }
 
 // deliveriesWithin is how long deliveries may take.

@@ -63,7 +63,6 @@ func (w *webhookBench) compareRates(ctx context.Context, hooks int) {
 // commit of an event to its first request.
 func (w *webhookBench) measureDelay(ctx context.Context, name string, limit time.Duration) {
 	paths := w.addWebhooks(ctx, w.admin, 1, w.sink.url)
-	defer w.deleteWebhooks(ctx, paths)
 	placeOrders := func(during time.Duration) {
 		const interval = 20 * time.Millisecond
 		for began := time.Now(); time.Since(began) < during; time.Sleep(interval) {
@@ -74,6 +73,7 @@ func (w *webhookBench) measureDelay(ctx context.Context, name string, limit time
 	w.sink.startTiming()
 	placeOrders(3 * w.duration)
 	w.awaitEnd(ctx)
+	w.deleteWebhooks(ctx, paths)
 	delays := w.sink.stopTiming()
 	p99 := delays[len(delays)*99/100]
 	w.add(line{
@@ -125,7 +125,7 @@ func (w *webhookBench) awaitEnd(ctx context.Context) {
 func (w *webhookBench) unfinished(ctx context.Context, account string) (pending, behind int) {
 	scan(ctx, w.database, `
 		SELECT (SELECT count(*) FROM webhook_deliveries AS d WHERE d.account_id = accounts.id AND status = 'pending'),
-		       (SELECT count(*) FROM webhooks AS w JOIN account_state AS s USING (account_id) WHERE w.account_id = accounts.id AND after_sequence < last_sequence)
+		       (SELECT count(*) FROM webhooks AS w JOIN account_state AS s USING (account_id) WHERE w.account_id = accounts.id AND after_sequence < last_sequence AND deleted_at IS NULL)
 		FROM accounts
 		WHERE name = $1`, []any{account}, &pending, &behind)
 	return pending, behind
