@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/account"
 	"petstore/internal/auth"
@@ -129,11 +130,11 @@ func (s *Server) newFeedReader() *sharedRead[string, *feed.Query, feed.Page] {
 }
 
 // readFeed reads a page of the feed, and charges the caller for the events that it has
-// looked through, except what it has paid before. A replica may not have the event of the
-// cursor yet, so the primary decides whether the cursor has expired.
+// looked through, except what it has paid before. A replica may not have the account or the
+// event of the cursor yet, so the primary decides whether they are gone.
 func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feed.Query, paid int) (feed.Page, error) {
 	page, err := s.feedPages.Do(ctx, q.Key(), q)
-	if _, expired := errors.AsType[*feed.ExpiredError](err); expired && postgres.ReaderOf(ctx) != nil {
+	if _, expired := errors.AsType[*feed.ExpiredError](err); (expired || errors.Is(err, pgx.ErrNoRows)) && postgres.ReaderOf(ctx) != nil {
 		page, err = feed.Find(ctx, s.queries, q)
 	}
 	s.gate.Limits.Charge(identity, int(page.Looked/eventsPerToken)-paid)

@@ -346,6 +346,22 @@ func TestSharedReadsOfReplicas(t *testing.T) {
 	}
 }
 
+// TestReplicaWithoutTheAccount: a replica that does not have a new account yet does not make the
+// server say that its key is invalid.
+func TestReplicaWithoutTheAccount(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	r.awaitReplica("/categories", tokenOf(r.post("/categories", object{"name": "known"}).want(201)), "known")
+	r.pair.Standby.Pause()
+	made := r.post(sandboxesPath, object{"name": "new"}).want(201)
+	inside := r.as(decode[sandbox](made).Key.Secret)
+	for _, consistency := range []string{"eventual", tokenOf(made)} {
+		for _, path := range []string{"/events", "/events?after=latest", "/account"} {
+			inside.do("GET", path, nil, "Prefer", "consistency="+consistency).want(200)
+		}
+	}
+}
+
 // tryAvailable sends a GET with a consistency, which may be empty, until the server is
 // available. It counts the failures.
 func (r *replicated) tryAvailable(path, consistency string, failed *atomic.Uint64) *response {
