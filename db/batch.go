@@ -1489,7 +1489,7 @@ func (b *PetsInsertBatchResults) Close() error {
 }
 
 const petsLock = `-- name: PetsLock :batchmany
-SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
+SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
 FROM inventory
 JOIN pets ON pets.account_id = $1 AND pets.id = inventory.pet_id
 WHERE inventory.account_id = $1
@@ -1509,6 +1509,7 @@ type PetsLockParams struct {
 }
 
 type PetsLockRow struct {
+	AccountID  int64
 	ID         int64
 	CategoryID int64
 	Name       string
@@ -1552,6 +1553,7 @@ func (b *PetsLockBatchResults) Query(f func(int, []PetsLockRow, error)) {
 			for rows.Next() {
 				var i PetsLockRow
 				if err := rows.Scan(
+					&i.AccountID,
 					&i.ID,
 					&i.CategoryID,
 					&i.Name,
@@ -2284,6 +2286,543 @@ func (b *StockWriteBatchResults) Exec(f func(int, error)) {
 }
 
 func (b *StockWriteBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storeKeysGet = `-- name: StoreKeysGet :batchmany
+SELECT stored.api_key_id, stored.key, stored.fingerprint, stored.status, stored.location, stored.body, stored.expired
+FROM (
+    SELECT unnest((SELECT $1::bigint[])) AS account_id, unnest((SELECT $2::bigint[])) AS api_key_id,
+           unnest((SELECT $3::text[])) AS key
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT idempotency_keys.api_key_id, idempotency_keys.key, idempotency_keys.fingerprint, idempotency_keys.status,
+           idempotency_keys.location, idempotency_keys.body,
+           (idempotency_keys.created_at <= now() - interval '24 hours'
+               OR EXISTS (SELECT FROM account_state WHERE account_state.account_id = wanted.account_id AND account_state.reset_at >= idempotency_keys.created_at))::boolean AS expired
+    FROM idempotency_keys
+    WHERE idempotency_keys.account_id = wanted.account_id
+      AND idempotency_keys.api_key_id = wanted.api_key_id
+      AND idempotency_keys.key = wanted.key
+    LIMIT 1
+) AS stored
+`
+
+type StoreKeysGetBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type StoreKeysGetParams struct {
+	AccountIds []int64
+	ApiKeyIds  []int64
+	Keys       []string
+}
+
+type StoreKeysGetRow struct {
+	APIKeyID    int64
+	Key         string
+	Fingerprint []byte
+	Status      int32
+	Location    string
+	Body        []byte
+	Expired     bool
+}
+
+// Returns the stored responses of keys as [IdempotencyKeysGet].
+func (q *Queries) StoreKeysGet(ctx context.Context, arg []StoreKeysGetParams) *StoreKeysGetBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountIds,
+			a.ApiKeyIds,
+			a.Keys,
+		}
+		batch.Queue(storeKeysGet, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StoreKeysGetBatchResults{br, len(arg), false}
+}
+
+func (b *StoreKeysGetBatchResults) Query(f func(int, []StoreKeysGetRow, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []StoreKeysGetRow{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i StoreKeysGetRow
+				if err := rows.Scan(
+					&i.APIKeyID,
+					&i.Key,
+					&i.Fingerprint,
+					&i.Status,
+					&i.Location,
+					&i.Body,
+					&i.Expired,
+				); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StoreKeysGetBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storeKeysLock = `-- name: StoreKeysLock :batchmany
+SELECT wanted.api_key_id::bigint AS api_key_id, wanted.key::text AS key
+FROM (SELECT unnest($1::bigint[]) AS api_key_id, unnest($2::text[]) AS key) AS wanted
+WHERE pg_try_advisory_xact_lock(hashtextextended('idempotency ' || wanted.key, wanted.api_key_id))
+`
+
+type StoreKeysLockBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type StoreKeysLockParams struct {
+	ApiKeyIds []int64
+	Keys      []string
+}
+
+type StoreKeysLockRow struct {
+	APIKeyID int64
+	Key      string
+}
+
+// Locks Idempotency-Keys as [IdempotencyKeysLock].
+func (q *Queries) StoreKeysLock(ctx context.Context, arg []StoreKeysLockParams) *StoreKeysLockBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.ApiKeyIds,
+			a.Keys,
+		}
+		batch.Queue(storeKeysLock, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StoreKeysLockBatchResults{br, len(arg), false}
+}
+
+func (b *StoreKeysLockBatchResults) Query(f func(int, []StoreKeysLockRow, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []StoreKeysLockRow{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i StoreKeysLockRow
+				if err := rows.Scan(&i.APIKeyID, &i.Key); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StoreKeysLockBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storePetsLock = `-- name: StorePetsLock :batchmany
+SELECT locked.account_id, locked.id, locked.category_id, locked.name, locked.name_key, locked.status, locked.quantity, locked.held
+FROM (SELECT unnest((SELECT $1::bigint[])) AS account_id, unnest((SELECT $2::bigint[])) AS id) AS wanted
+CROSS JOIN LATERAL (
+    SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
+    FROM inventory
+    JOIN pets ON pets.account_id = wanted.account_id AND pets.id = inventory.pet_id
+    WHERE inventory.account_id = wanted.account_id
+      AND inventory.pet_id = wanted.id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS locked
+`
+
+type StorePetsLockBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type StorePetsLockParams struct {
+	AccountIds []int64
+	Ids        []int64
+}
+
+type StorePetsLockRow struct {
+	AccountID  int64
+	ID         int64
+	CategoryID int64
+	Name       string
+	NameKey    string
+	Status     string
+	Quantity   int64
+	Held       int64
+}
+
+// Locks pets and returns them with their stock as [PetsLock].
+func (q *Queries) StorePetsLock(ctx context.Context, arg []StorePetsLockParams) *StorePetsLockBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountIds,
+			a.Ids,
+		}
+		batch.Queue(storePetsLock, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StorePetsLockBatchResults{br, len(arg), false}
+}
+
+func (b *StorePetsLockBatchResults) Query(f func(int, []StorePetsLockRow, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []StorePetsLockRow{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i StorePetsLockRow
+				if err := rows.Scan(
+					&i.AccountID,
+					&i.ID,
+					&i.CategoryID,
+					&i.Name,
+					&i.NameKey,
+					&i.Status,
+					&i.Quantity,
+					&i.Held,
+				); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StorePetsLockBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storesFilled = `-- name: StoresFilled :batchmany
+SELECT account_state.account_id, account_state.closed, (
+    SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT $1) AS counted
+)::bigint AS orders
+FROM account_state
+WHERE account_state.account_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+`
+
+type StoresFilledBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type StoresFilledParams struct {
+	Bound      int32
+	AccountIds []int64
+}
+
+type StoresFilledRow struct {
+	AccountID int64
+	Closed    bool
+	Orders    int64
+}
+
+// Tells whether sandboxes are being deleted, and counts their orders up to a bound. It runs
+// after the lock.
+func (q *Queries) StoresFilled(ctx context.Context, arg []StoresFilledParams) *StoresFilledBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.Bound,
+			a.AccountIds,
+		}
+		batch.Queue(storesFilled, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StoresFilledBatchResults{br, len(arg), false}
+}
+
+func (b *StoresFilledBatchResults) Query(f func(int, []StoresFilledRow, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []StoresFilledRow{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var i StoresFilledRow
+				if err := rows.Scan(&i.AccountID, &i.Closed, &i.Orders); err != nil {
+					return err
+				}
+				items = append(items, i)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StoresFilledBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storesTryEnter = `-- name: StoresTryEnter :batchmany
+
+SELECT wanted.account_id::bigint AS account_id
+FROM (SELECT unnest($1::bigint[]) AS account_id) AS wanted
+WHERE pg_try_advisory_xact_lock(hashtextextended('store', wanted.account_id))
+`
+
+type StoresTryEnterBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+// The statements of groups whose writes belong to several accounts. They lock and read the
+// same rows in the same way, but name each row by its account and id. LATERAL with LIMIT makes
+// the planner look up each row, whatever it expects. A sharded cluster has no such groups.
+// Locks the stores of sandboxes as [SandboxTryEnter], and returns those that it has locked.
+func (q *Queries) StoresTryEnter(ctx context.Context, accountIds [][]int64) *StoresTryEnterBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range accountIds {
+		vals := []interface{}{
+			a,
+		}
+		batch.Queue(storesTryEnter, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StoresTryEnterBatchResults{br, len(accountIds), false}
+}
+
+func (b *StoresTryEnterBatchResults) Query(f func(int, []int64, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []int64{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var account_id int64
+				if err := rows.Scan(&account_id); err != nil {
+					return err
+				}
+				items = append(items, account_id)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StoresTryEnterBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
+const storesWrite = `-- name: StoresWrite :batchmany
+SELECT write_stores(
+    $1::bigint[],
+    $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+    $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::text[],
+    $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::timestamptz[], $17::timestamptz,
+    $18::bigint[], $19::bigint[], $20::text[], $21::bytea[], $22::int[], $23::text[], $24::bytea[],
+    $25::bigint[], $26::bigint[], $27::bigint, $28::text[], $29::text[], $30::text[]
+)::bigint AS account_id
+`
+
+type StoresWriteBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type StoresWriteParams struct {
+	AccountIds      []int64
+	StockAccounts   []int64
+	StockPets       []int64
+	Quantities      []int64
+	Helds           []int64
+	PetAccounts     []int64
+	PetIds          []int64
+	CategoryIds     []int64
+	Names           []string
+	NameKeys        []string
+	Statuses        []string
+	OrderAccounts   []int64
+	OrderIds        []int64
+	OrderPets       []int64
+	OrderQuantities []int64
+	ShipDates       []time.Time
+	NoShipDate      time.Time
+	KeyAccounts     []int64
+	KeyApiKeys      []int64
+	Keys            []string
+	Fingerprints    [][]byte
+	KeyStatuses     []int32
+	Locations       []string
+	Bodies          [][]byte
+	EventAccounts   []int64
+	LaterEvents     []int64
+	Nonce           int64
+	Types           []string
+	Subjects        []string
+	Documents       []string
+}
+
+// Writes what a group has decided for the accounts whose feed it can lock, and returns them
+// (see migrations/00018_write_stores.sql). It comes last, together with COMMIT.
+func (q *Queries) StoresWrite(ctx context.Context, arg []StoresWriteParams) *StoresWriteBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.AccountIds,
+			a.StockAccounts,
+			a.StockPets,
+			a.Quantities,
+			a.Helds,
+			a.PetAccounts,
+			a.PetIds,
+			a.CategoryIds,
+			a.Names,
+			a.NameKeys,
+			a.Statuses,
+			a.OrderAccounts,
+			a.OrderIds,
+			a.OrderPets,
+			a.OrderQuantities,
+			a.ShipDates,
+			a.NoShipDate,
+			a.KeyAccounts,
+			a.KeyApiKeys,
+			a.Keys,
+			a.Fingerprints,
+			a.KeyStatuses,
+			a.Locations,
+			a.Bodies,
+			a.EventAccounts,
+			a.LaterEvents,
+			a.Nonce,
+			a.Types,
+			a.Subjects,
+			a.Documents,
+		}
+		batch.Queue(storesWrite, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &StoresWriteBatchResults{br, len(arg), false}
+}
+
+func (b *StoresWriteBatchResults) Query(f func(int, []int64, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		items := []int64{}
+		if b.closed {
+			if f != nil {
+				f(t, items, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		err := func() error {
+			rows, err := b.br.Query()
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var account_id int64
+				if err := rows.Scan(&account_id); err != nil {
+					return err
+				}
+				items = append(items, account_id)
+			}
+			return rows.Err()
+		}()
+		if f != nil {
+			f(t, items, err)
+		}
+	}
+}
+
+func (b *StoresWriteBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }

@@ -130,7 +130,7 @@ FOR NO KEY UPDATE;
 -- name: PetsLock :batchmany
 -- Locks pets and returns them with their stock. Skips those that another transaction has
 -- locked. Both rows are locked, so both are current.
-SELECT pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
+SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
 FROM inventory
 JOIN pets ON pets.account_id = @account_id AND pets.id = inventory.pet_id
 WHERE inventory.account_id = @account_id
@@ -284,3 +284,73 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 SELECT pg_logical_emit_message(true, 'petstore', '')
 FROM account_state
 WHERE account_id = @account_id;
+
+-- The statements of groups whose writes belong to several accounts. They lock and read the
+-- same rows in the same way, but name each row by its account and id. LATERAL with LIMIT makes
+-- the planner look up each row, whatever it expects. A sharded cluster has no such groups.
+
+-- name: StoresTryEnter :batchmany
+-- Locks the stores of sandboxes as [SandboxTryEnter], and returns those that it has locked.
+SELECT wanted.account_id::bigint AS account_id
+FROM (SELECT unnest(@account_ids::bigint[]) AS account_id) AS wanted
+WHERE pg_try_advisory_xact_lock(hashtextextended('store', wanted.account_id));
+
+-- name: StoresFilled :batchmany
+-- Tells whether sandboxes are being deleted, and counts their orders up to a bound. It runs
+-- after the lock.
+SELECT account_state.account_id, account_state.closed, (
+    SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT @bound) AS counted
+)::bigint AS orders
+FROM account_state
+WHERE account_state.account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
+
+-- name: StoreKeysLock :batchmany
+-- Locks Idempotency-Keys as [IdempotencyKeysLock].
+SELECT wanted.api_key_id::bigint AS api_key_id, wanted.key::text AS key
+FROM (SELECT unnest(@api_key_ids::bigint[]) AS api_key_id, unnest(@keys::text[]) AS key) AS wanted
+WHERE pg_try_advisory_xact_lock(hashtextextended('idempotency ' || wanted.key, wanted.api_key_id));
+
+-- name: StoreKeysGet :batchmany
+-- Returns the stored responses of keys as [IdempotencyKeysGet].
+SELECT stored.api_key_id, stored.key, stored.fingerprint, stored.status, stored.location, stored.body, stored.expired
+FROM (
+    SELECT unnest((SELECT @account_ids::bigint[])) AS account_id, unnest((SELECT @api_key_ids::bigint[])) AS api_key_id,
+           unnest((SELECT @keys::text[])) AS key
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT idempotency_keys.api_key_id, idempotency_keys.key, idempotency_keys.fingerprint, idempotency_keys.status,
+           idempotency_keys.location, idempotency_keys.body,
+           (idempotency_keys.created_at <= now() - interval '24 hours'
+               OR EXISTS (SELECT FROM account_state WHERE account_state.account_id = wanted.account_id AND account_state.reset_at >= idempotency_keys.created_at))::boolean AS expired
+    FROM idempotency_keys
+    WHERE idempotency_keys.account_id = wanted.account_id
+      AND idempotency_keys.api_key_id = wanted.api_key_id
+      AND idempotency_keys.key = wanted.key
+    LIMIT 1
+) AS stored;
+
+-- name: StorePetsLock :batchmany
+-- Locks pets and returns them with their stock as [PetsLock].
+SELECT locked.account_id, locked.id, locked.category_id, locked.name, locked.name_key, locked.status, locked.quantity, locked.held
+FROM (SELECT unnest((SELECT @account_ids::bigint[])) AS account_id, unnest((SELECT @ids::bigint[])) AS id) AS wanted
+CROSS JOIN LATERAL (
+    SELECT pets.account_id, pets.id, pets.category_id, pets.name, pets.name_key, pets.status, inventory.quantity, inventory.held
+    FROM inventory
+    JOIN pets ON pets.account_id = wanted.account_id AND pets.id = inventory.pet_id
+    WHERE inventory.account_id = wanted.account_id
+      AND inventory.pet_id = wanted.id
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS locked;
+
+-- name: StoresWrite :batchmany
+-- Writes what a group has decided for the accounts whose feed it can lock, and returns them
+-- (see migrations/00018_write_stores.sql). It comes last, together with COMMIT.
+SELECT write_stores(
+    @account_ids::bigint[],
+    @stock_accounts::bigint[], @stock_pets::bigint[], @quantities::bigint[], @helds::bigint[],
+    @pet_accounts::bigint[], @pet_ids::bigint[], @category_ids::bigint[], @names::text[], @name_keys::text[], @statuses::text[],
+    @order_accounts::bigint[], @order_ids::bigint[], @order_pets::bigint[], @order_quantities::bigint[], @ship_dates::timestamptz[], @no_ship_date::timestamptz,
+    @key_accounts::bigint[], @key_api_keys::bigint[], @keys::text[], @fingerprints::bytea[], @key_statuses::int[], @locations::text[], @bodies::bytea[],
+    @event_accounts::bigint[], @later_events::bigint[], @nonce::bigint, @types::text[], @subjects::text[], @documents::text[]
+)::bigint AS account_id;

@@ -147,13 +147,13 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 		name     string
 		prepare  []string // SQL that prepares the database
 		hold     string   // SQL that blocks the transaction at this point
-		held     string   // the statement that is blocked
+		held     string   // the statement that is blocked, without Citus
 		survives bool     // whether the order survives
 	}{
 		{
 			name: "before deciding about the order",
 			hold: "LOCK TABLE idempotency_keys IN ACCESS EXCLUSIVE MODE",
-			held: "IdempotencyKeysGet",
+			held: "StoreKeysGet",
 		},
 		{
 			name: "before the commit",
@@ -162,7 +162,7 @@ func TestKilledBeforeTheResponse(t *testing.T) {
 				"CREATE TRIGGER hold AFTER INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hold()",
 			},
 			hold:     "SELECT pg_advisory_xact_lock(1) FROM account_state", // where the account is
-			held:     "IdempotencyKeysInsert",
+			held:     "StoresWrite",
 			survives: true,
 		},
 		{

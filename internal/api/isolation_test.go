@@ -575,7 +575,7 @@ func TestConcurrentRequestsOfAccounts(t *testing.T) {
 		{"a page of inventory", "InventoryList", 5, func(p tenant) (*response, error) { return p.try("GET", "/store/inventory?limit=1", nil) }, func(i int) string {
 			return fmt.Sprintf(`"quantity":%d`, 1000*(i+1))
 		}},
-		{"an order", "OrdersInsert", 5, func(p tenant) (*response, error) { return p.try("POST", "/store/orders", object{"petId": 1}) }, func(int) string {
+		{"an order", ordersWritten, 5, func(p tenant) (*response, error) { return p.try("POST", "/store/orders", object{"petId": 1}) }, func(int) string {
 			return `"petId":1`
 		}},
 		{"a count", "MessageCount", 2, func(p tenant) (*response, error) {
@@ -589,7 +589,8 @@ func TestConcurrentRequestsOfAccounts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newTurnstile(t, test.queries)
-			tenants := s.sampleTenants(test.accounts)
+			var tenants []tenant
+			s.prepare(func() { tenants = s.sampleTenants(test.accounts) })
 			atOnce(t, each*len(tenants)+1, func(i int) error {
 				if i == each*len(tenants) {
 					s.await(i)
@@ -603,7 +604,7 @@ func TestConcurrentRequestsOfAccounts(t *testing.T) {
 				}
 				return err
 			})
-			if test.queries != "OrdersInsert" {
+			if test.queries != ordersWritten {
 				return
 			}
 			for i, p := range tenants {

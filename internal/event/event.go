@@ -86,12 +86,15 @@ func Append(ctx context.Context, queries *db.Queries, accountID int64, events ..
 	return nil
 }
 
-// statement returns the parameters of the statement for events, at least one. The events of
-// a transaction share their nonce, because a failover loses all of them or none.
+// NewNonce returns a nonce ([ID]). The events of a transaction share it, because a failover
+// loses all of them or none.
+func NewNonce() int64 { return int64(rand.Uint32()) } //nolint:gosec // no secret
+
+// statement returns the parameters of the statement for events, at least one.
 func statement(accountID int64, events []Event) []db.EventsAppendParams {
 	made := db.EventsAppendParams{
 		AccountID: accountID,
-		Nonce:     int64(rand.Uint32()), //nolint:gosec // no secret
+		Nonce:     NewNonce(),
 		Types:     make([]string, len(events)), Subjects: make([]string, len(events)), Data: make([]string, len(events)),
 	}
 	for i, e := range events {

@@ -34,9 +34,9 @@ type groupError struct {
 // Error returns the error of the group.
 func (g *groupError) Error() string { return g.err.Error() }
 
-// failure returns the error of a group of a number of writes. It is a [groupError] if
-// running them again may help, and cannot have an effect twice.
-func (s *State) failure(err error, writes int) error {
+// failure returns the error of a group of a number of writes, which waited for locks or not.
+// It is a [groupError] if running them again may help, and cannot have an effect twice.
+func failure(err error, writes int, waited bool) error {
 	switch {
 	case err == nil:
 		return nil
@@ -44,7 +44,7 @@ func (s *State) failure(err error, writes int) error {
 	case !postgres.RolledBack(err):
 		return err
 	case postgres.IsLockTimeout(err):
-		if s.waits { // they have waited long enough
+		if waited { // they have waited long enough
 			return err
 		}
 	case writes == 1 && postgres.Unavailable(err) && !postgres.LostToAnother(err):

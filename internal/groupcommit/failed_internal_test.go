@@ -47,16 +47,27 @@ func send(number int, text string) *Write {
 // messageID returns the id of a message.
 func messageID(number int) string { return fmt.Sprintf("msg_%032d", number) }
 
-// together runs writes that arrive while another group of the store runs. It returns their
-// errors, and how often each was decided.
+// together runs writes of a store as togetherOf does.
 func (f *fixture) together(c *Committer, writes ...*Write) (failures []error, decided []int32) {
+	f.t.Helper()
+	all := make([]storeWrite, len(writes))
+	for i, w := range writes {
+		all[i] = storeWrite{one, w}
+	}
+	return f.togetherOf(c, all...)
+}
+
+// togetherOf runs writes that arrive while another group runs, which the first of them could
+// join. It returns their errors, and how often each was decided.
+func (f *fixture) togetherOf(c *Committer, writes ...storeWrite) (failures []error, decided []int32) {
+	f.t.Helper()
 	failures, decided = make([]error, len(writes)), make([]int32, len(writes))
 	var arriving, running sync.WaitGroup
 	arriving.Add(len(writes))
 	begun := make(chan struct{})
 	var once sync.Once
 	running.Go(func() {
-		_, err := c.Do(f.t.Context(), one, &Write{Pet: 1, Decide: func(*State) (Response, error) {
+		_, err := c.Do(f.t.Context(), one, &Write{Pet: writes[0].Pet, Decide: func(*State) (Response, error) {
 			once.Do(func() { close(begun) })
 			arriving.Wait()
 			return Response{Status: 200}, nil
@@ -74,7 +85,7 @@ func (f *fixture) together(c *Committer, writes ...*Write) (failures []error, de
 		}
 		running.Go(func() {
 			arriving.Done()
-			_, failures[i] = c.Do(f.t.Context(), one, w)
+			_, failures[i] = c.Do(f.t.Context(), w.Store, w.Write)
 		})
 	}
 	running.Wait()
@@ -210,7 +221,7 @@ func TestGroupKeepsLowerTimeouts(t *testing.T) {
 		var got []string
 		for _, waits := range []bool{false, true} {
 			number += 2
-			if _, err := newCommitter(pool).run(t.Context(), &State{store: one, waits: waits}, sent(number, number+2)); err != nil {
+			if _, err := newCommitter(pool).run(t.Context(), newState(one, waits), sent(number, number+2)); err != nil {
 				t.Errorf("with %s: %v", session, err)
 			}
 			var limits string

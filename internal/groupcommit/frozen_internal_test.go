@@ -128,7 +128,7 @@ func TestFrozenClient(t *testing.T) {
 	for reading := false; !reading; { // until the server has run the statements before
 		err := f.database.Pool.QueryRow(t.Context(), `SELECT EXISTS (
 			SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND state = 'active' AND wait_event = 'ClientRead')`).Scan(&reading)
+			WHERE datname = current_database() AND state IN ('active', 'idle in transaction') AND wait_event = 'ClientRead')`).Scan(&reading)
 		if err != nil {
 			t.Fatal(err)
 		}

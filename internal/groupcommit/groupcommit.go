@@ -1,14 +1,14 @@
-// Package groupcommit runs the writes of a store in groups that share a transaction.
+// Package groupcommit runs the writes of stores in groups that share a transaction.
 // The cost of a small write is its round trips, its snapshot and its commit. Writes
-// that arrive while another group of their account runs share all three.
+// that arrive while another group runs share all three.
 //
 // A group has three steps, in two round trips:
 //
 //  1. Lock. One batch begins the transaction, locks the Idempotency-Keys, categories and
 //     pets that the writes name, reads them, and reserves ids for new rows. It skips what
 //     another transaction has locked, so that a group does not wait for it.
-//  2. Decide. Each write decides in Go, in the order of arrival, on the rows as the
-//     writes before it left them. It returns its response or its error.
+//  2. Decide. Each write decides in Go, in the order of arrival, on the rows of its store as
+//     the writes before it left them. It returns its response or its error.
 //  3. Write. One batch writes what changed and the responses to store, and commits.
 //
 // # Why it is right
@@ -23,12 +23,25 @@
 // Responses leave after the commit. If the commit fails, no write of the group has
 // happened, unless the connection broke during the commit.
 //
+// # Common groups
+//
+// The writes of many small stores share common groups: those that change a pet or its stock,
+// or place an order. One statement at the end locks the feeds of the stores
+// (write_stores, migrations/00018_write_stores.sql), with SKIP LOCKED. It writes the stores
+// whose feed it got. The others have no effect, and their writes join groups of their own store,
+// which wait for the feed. So a store that somebody else holds delays no other one.
+//
+// The other writes have groups of their own store, for example those of a message or a new
+// pet. So have all writes of a store that would be a burden to its neighbors ([apart]): one
+// with a backlog, with a write that has failed, or whose feed was held. On a sharded
+// cluster there are no common groups, because their transactions would span nodes.
+//
 // # Locks
 //
 // Every transaction takes its locks in one order: the store of a sandbox, keys,
-// categories by id, pets by id. A group skips the pets and categories that others hold,
-// and no transaction waits for a key. So transactions that wait for each other are rare:
-// two that give categories the same name, or a group and the rotation of its API key.
+// categories by id, pets by account and id, feeds. A group skips the pets and categories that
+// others hold, and no transaction waits for a key. So transactions that wait for each other are
+// rare: two that give categories the same name, or a group and the rotation of its API key.
 // PostgreSQL then ends one of them, which runs again.
 //
 // Transactions that wait for locks have shares by payer ([admission.Locks]). So an account
@@ -79,6 +92,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 
 	"petstore/internal/account"
 	"petstore/internal/admission"
@@ -89,8 +103,9 @@ import (
 const (
 	// maxWrites is the maximum number of writes of a group.
 	maxWrites = 100
-	// spareGroups is the number of groups, over all accounts, that may start beside a
-	// group of their account that has taken longer than 250 ms.
+	// spareGroups is the number of common groups that may start beside one that has taken
+	// longer than 250 ms. Over all accounts, as many groups may start beside a group of their
+	// account.
 	spareGroups = 2
 )
 
@@ -106,6 +121,7 @@ var (
 	errNotLocked = errors.New("groupcommit: a row of the write is missing or locked")
 	errTwin      = errors.New("groupcommit: an earlier write of the group has the Idempotency-Key")
 	errSpoiled   = errors.New("groupcommit: a write of the group changed the state and failed")
+	errFeedHeld  = errors.New("groupcommit: another transaction holds the feed of the store")
 )
 
 // Store is the store of an account.
@@ -169,8 +185,11 @@ type outcome struct {
 type Committer struct {
 	db      *postgres.DB
 	locks   *admission.Pool[int64] // of transactions that wait for locks of rows, by payer
+	common  *coalesce.Coalescer[struct{}, storeWrite, outcome]
 	groups  *coalesce.Coalescer[Store, *Write, outcome]
 	waiting *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
+	apart   *apart
+	sharded atomic.Pointer[bool] // whether the database is a sharded cluster; nil: unknown
 }
 
 // lockedRow is the row that the writes of a waiting group have in common: their pet, or
@@ -195,50 +214,89 @@ func (w *Write) row(store Store) lockedRow {
 // New returns a Committer that writes to a database. Share the pool with everything else
 // that waits for locks of accounts.
 func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
-	c := &Committer{db: database.Writing(), locks: locks}
-	c.groups = coalesce.New(coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		s := &State{store: store}
-		decided, err := c.run(ctx, s, writes)
-		return decided, s.failure(err, len(writes))
+	c := &Committer{db: database.Writing(), locks: locks, apart: newApart()}
+	limits := coalesce.Limits{Parallel: 1, Spare: spareGroups, Inputs: maxWrites}
+	c.common = coalesce.New(limits, func(ctx context.Context, _ struct{}, writes []storeWrite) ([]outcome, error) {
+		decided, err := c.runCommon(ctx, writes)
+		return decided, failure(err, len(writes), false)
 	})
-	c.waiting = coalesce.New(coalesce.Limits{Parallel: 1, Inputs: maxWrites}, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
-		s := &State{store: row.store, waits: true}
-		decided, err := c.inTurn(ctx, s, writes, nil)
-		return decided, s.failure(err, len(writes))
+	c.groups = coalesce.New(limits, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
+		decided, err := c.run(ctx, newState(store, false), writes)
+		return decided, failure(err, len(writes), false)
+	})
+	limits.Spare = 0
+	c.waiting = coalesce.New(limits, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
+		decided, err := c.inTurn(ctx, newState(row.store, true), writes, nil)
+		return decided, failure(err, len(writes), true)
 	})
 	return c
 }
 
-// Do runs a write, in a group with others of its store. It retries a serialization
-// failure. The error comes from Decide, or is [ErrKeyInUse], [ErrKeyReused],
-// [account.ErrClosed], [account.ErrFull] or a database error. Pass a ctx that does not
-// end with the client.
+// Do runs a write, in a group with others. It retries a serialization failure. The error
+// comes from Decide, or is [ErrKeyInUse], [ErrKeyReused], [account.ErrClosed],
+// [account.ErrFull] or a database error. Pass a ctx that does not end with the client.
 func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, error) {
 	if w.Alone {
 		return c.alone(ctx, store, w, nil)
 	}
+	isApart := c.apart.begin(store.AccountID)
+	defer c.apart.end(store.AccountID)
+	mayShare := w.mayShare() && !isApart && c.spans(ctx)
 	for {
-		decided, err := c.groups.Do(ctx, store, w)
+		decided, err := c.inGroup(ctx, store, w, mayShare)
 		if err == nil && errors.Is(decided.err, errNotLocked) {
 			decided, err = c.waiting.Do(ctx, w.row(store), w)
 		}
-		if group, failed := errors.AsType[*groupError](err); failed {
-			return c.alone(ctx, store, w, group)
-		}
+		group, failed := errors.AsType[*groupError](err)
 		switch {
+		case failed:
+			result, err := c.alone(ctx, store, w, group)
+			if postgres.RolledBack(err) || postgres.Unavailable(err) {
+				c.apart.keep(store.AccountID, failedFor)
+			}
+			return result, err
 		case err != nil:
 			return Result{}, err
+		case errors.Is(decided.err, errSpoiled):
+			return c.alone(ctx, store, w, nil)
 		case !errors.Is(decided.err, errTwin): // else the earlier write has committed
 			return decided.Result, decided.err
 		}
 	}
 }
 
+// inGroup runs a write in a common group, or else in a group of its store.
+func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare bool) (outcome, error) {
+	if mayShare {
+		decided, err := c.common.Do(ctx, struct{}{}, storeWrite{store, w})
+		if err != nil || !errors.Is(decided.err, errFeedHeld) {
+			return decided, err
+		}
+		c.apart.keep(store.AccountID, contendedFor)
+	}
+	return c.groups.Do(ctx, store, w)
+}
+
+// spans reports whether groups may span stores. It asks the database until that has
+// answered once.
+func (c *Committer) spans(ctx context.Context) bool {
+	sharded := c.sharded.Load()
+	if sharded == nil {
+		is, err := c.db.IsSharded(ctx)
+		if err != nil {
+			return false
+		}
+		sharded = &is
+		c.sharded.Store(sharded)
+	}
+	return !*sharded
+}
+
 // alone runs one write in a transaction that waits for locks. It does not begin if the
 // group with which the write has failed is hopeless.
 func (c *Committer) alone(ctx context.Context, store Store, w *Write, group *groupError) (Result, error) {
 	return postgres.Retry(ctx, c.db, func(ctx context.Context, w *Write) (Result, error) {
-		decided, err := c.inTurn(ctx, &State{store: store, waits: true}, []*Write{w}, group)
+		decided, err := c.inTurn(ctx, newState(store, true), []*Write{w}, group)
 		if err != nil && !errors.Is(err, errSpoiled) {
 			return Result{}, err
 		}
@@ -277,7 +335,7 @@ func (c *Committer) run(ctx context.Context, s *State, writes []*Write) ([]outco
 			return errSpoiled
 		}
 		s.write(ctx, p)
-		return p.Commit(ctx)
+		return p.Commit(ctx, nil)
 	})
 	for i := range decided {
 		decided[i].Position = position
@@ -299,7 +357,10 @@ func (s *State) tryDecide(w *Write) (result Result, err error) {
 
 // decide decides one write.
 func (s *State) decide(w *Write) (Result, error) {
-	if s.store.Sandbox && !s.entered {
+	switch {
+	case s.closed:
+		return Result{}, account.ErrClosed
+	case s.store.Sandbox && !s.entered:
 		return Result{}, errNotLocked
 	}
 	if w.Key != nil {
@@ -331,6 +392,8 @@ func (s *State) replay(k *Key) (*Response, error) {
 	switch {
 	case held == nil:
 		return nil, ErrKeyInUse
+	case held.expired && s.common:
+		return nil, errNotLocked // a common group does not delete the expired response
 	case held.response == nil:
 		return nil, nil //nolint:nilnil // documented
 	case held.response.isNew: // an earlier write of the group has made it

@@ -68,7 +68,7 @@ func (f *fixture) exec(sql string) {
 
 // group runs writes in one group.
 func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
-	return f.run(f.t.Context(), &State{store: store}, writes)
+	return f.run(f.t.Context(), newState(store, false), writes)
 }
 
 // awaitLockWaiter waits until a session waits for a lock.

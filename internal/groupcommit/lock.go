@@ -12,28 +12,53 @@ import (
 	"petstore/internal/stock"
 )
 
-// locking is the first step of a group. Its methods queue statements and how to read
-// their results, in the same order.
-type locking struct {
-	*State
-
+// batch is the statements of the first step of a group, and how to read their results, in
+// the same order.
+type batch struct {
 	ctx     context.Context //nolint:containedctx // of one call
 	queries *db.Queries
 	read    []func() error
 }
 
+// send sends the statements in one round trip, and reads their results.
+func (b *batch) send(p *postgres.Pipeline) error {
+	if err := p.Send(b.ctx); err != nil {
+		return err
+	}
+	return b.readAll()
+}
+
+// readAll reads the results of the statements.
+func (b *batch) readAll() error {
+	for _, read := range b.read {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locking is the first step of a group of one store. Its methods queue statements.
+type locking struct {
+	*State
+	*batch
+}
+
 // lock locks what the writes name and reads it, in one round trip.
 func (s *State) lock(ctx context.Context, p *postgres.Pipeline, writes []*Write) error {
-	s.keys = map[keyName]*heldKey{}
-	s.stored, s.created, s.ids = map[account.Kind]int{}, map[account.Kind]int{}, map[account.Kind][]int64{}
-	s.pets, s.orders, s.categories = newRows[Pet](), newRows[db.Order](), newRows[db.Category]()
-	l := &locking{State: s, ctx: ctx, queries: db.New(p)}
+	l := &locking{s, &batch{ctx: ctx, queries: db.New(p)}}
 	creates := map[account.Kind]int{}
 	for _, w := range writes {
 		creates[w.Creates]++
 	}
 	delete(creates, account.NoRows)
-	l.limitStatements(len(writes))
+	if len(writes) > 1 {
+		limit := groupTimeout
+		if l.waits {
+			limit = waitingTimeout
+		}
+		l.limitStatements(limit)
+	}
 	if s.store.Sandbox {
 		l.enterSandbox(creates)
 	}
@@ -43,15 +68,7 @@ func (s *State) lock(ctx context.Context, p *postgres.Pipeline, writes []*Write)
 	l.lockPets(ids(writes, func(w *Write) int64 { return w.Pet }), alone)
 	l.readOrders(ids(writes, func(w *Write) int64 { return w.Order }))
 	l.reserve(creates)
-	if err := p.Send(ctx); err != nil {
-		return err
-	}
-	for _, read := range l.read {
-		if err := read(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return l.send(p)
 }
 
 // ids returns the distinct ids of the writes, sorted and without 0.
@@ -72,8 +89,8 @@ type found[Row any] interface {
 }
 
 // find queues the reading of the rows of a query.
-func find[Row any](l *locking, results found[Row], use func(Row)) {
-	l.read = append(l.read, func() (failed error) {
+func find[Row any](b *batch, results found[Row], use func(Row)) {
+	b.read = append(b.read, func() (failed error) {
 		results.Query(func(_ int, rows []Row, err error) {
 			failed = errors.Join(failed, err)
 			for _, row := range rows {
@@ -85,23 +102,16 @@ func find[Row any](l *locking, results found[Row], use func(Row)) {
 }
 
 // await queues the reading of the result of a statement without rows.
-func (l *locking) await(results interface{ Exec(read func(int, error)) }) {
-	l.read = append(l.read, func() (failed error) {
+func (b *batch) await(results interface{ Exec(read func(int, error)) }) {
+	b.read = append(b.read, func() (failed error) {
 		results.Exec(func(_ int, err error) { failed = errors.Join(failed, err) })
 		return failed
 	})
 }
 
 // limitStatements limits the statements of a group of several writes.
-func (l *locking) limitStatements(writes int) {
-	if writes == 1 {
-		return
-	}
-	limit := groupTimeout
-	if l.waits {
-		limit = waitingTimeout
-	}
-	l.await(l.queries.StatementsLimit(l.ctx, []int64{limit.Milliseconds()}))
+func (b *batch) limitStatements(limit time.Duration) {
+	b.await(b.queries.StatementsLimit(b.ctx, []int64{limit.Milliseconds()}))
 }
 
 // enterSandbox locks the store of a sandbox, and counts the rows of the kinds that the
@@ -112,18 +122,12 @@ func (l *locking) enterSandbox(creates map[account.Kind]int) {
 		l.await(l.queries.SandboxEnter(l.ctx, []int64{id}))
 		l.entered = true // if the statement succeeds
 	} else {
-		find(l, l.queries.SandboxTryEnter(l.ctx, []int64{id}), func(locked bool) { l.entered = locked })
+		find(l.batch, l.queries.SandboxTryEnter(l.ctx, []int64{id}), func(locked bool) { l.entered = locked })
 	}
-	closed := true // if there is no row
-	find(l, l.queries.SandboxIsClosed(l.ctx, []int64{id}), func(row bool) { closed = row })
-	l.read = append(l.read, func() error {
-		if closed {
-			return account.ErrClosed
-		}
-		return nil
-	})
+	l.closed = true // if there is no row
+	find(l.batch, l.queries.SandboxIsClosed(l.ctx, []int64{id}), func(closed bool) { l.closed = closed })
 	for kind := range creates {
-		find(l, l.queries.SandboxCountRows(l.ctx, []db.SandboxCountRowsParams{{Kind: string(kind), AccountID: id, Bound: account.MaxRows}}), func(row db.SandboxCountRowsRow) {
+		find(l.batch, l.queries.SandboxCountRows(l.ctx, []db.SandboxCountRowsParams{{Kind: string(kind), AccountID: id, Bound: account.MaxRows}}), func(row db.SandboxCountRowsRow) {
 			l.stored[account.Kind(row.Kind)] = int(row.Rows)
 		})
 	}
@@ -141,22 +145,26 @@ func (l *locking) lockKeys(writes []*Write) {
 	if len(keys) == 0 {
 		return
 	}
-	find(l, l.queries.IdempotencyKeysLock(l.ctx, []db.IdempotencyKeysLockParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), func(row db.IdempotencyKeysLockRow) {
-		l.keys[keyName{row.APIKeyID, row.Key}] = &heldKey{}
+	find(l.batch, l.queries.IdempotencyKeysLock(l.ctx, []db.IdempotencyKeysLockParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), func(row db.IdempotencyKeysLockRow) {
+		l.holdKey(keyName{row.APIKeyID, row.Key})
 	})
-	find(l, l.queries.IdempotencyKeysGet(l.ctx, []db.IdempotencyKeysGetParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), func(row db.IdempotencyKeysGetRow) {
-		held := l.keys[keyName{row.APIKeyID, row.Key}]
-		switch {
-		case held == nil: // another request is replacing it
-		case row.Expired:
-			held.expired = true
-		default:
-			held.response = &storedResponse{
-				key:      Key{APIKeyID: row.APIKeyID, Key: row.Key, Fingerprint: row.Fingerprint},
-				Response: Response{Status: int(row.Status), Location: row.Location, Body: row.Body},
-			}
+	find(l.batch, l.queries.IdempotencyKeysGet(l.ctx, []db.IdempotencyKeysGetParams{{AccountID: l.store.AccountID, ApiKeyIds: apiKeyIDs, Keys: keys}}), l.useStored)
+}
+
+// useStored adds the stored response of a key. If another request holds the key, it is
+// replacing the response.
+func (s *State) useStored(row db.IdempotencyKeysGetRow) {
+	held := s.keys[keyName{row.APIKeyID, row.Key}]
+	switch {
+	case held == nil:
+	case row.Expired:
+		held.expired = true
+	default:
+		held.response = &storedResponse{
+			key:      Key{APIKeyID: row.APIKeyID, Key: row.Key, Fingerprint: row.Fingerprint},
+			Response: Response{Status: int(row.Status), Location: row.Location, Body: row.Body},
 		}
-	})
+	}
 }
 
 // lockCategories keeps categories from being deleted. A write that runs alone may change
@@ -166,10 +174,10 @@ func (l *locking) lockCategories(ids []int64, alone bool) {
 		return
 	}
 	account := l.store.AccountID
-	use := func(row db.Category) { l.categories.current[row.ID] = row }
+	use := func(row db.Category) { l.categories.found(row.ID, row) }
 	if alone {
-		find(l, l.queries.CategoryLock(l.ctx, []db.CategoryLockParams{{AccountID: account, ID: ids[0]}}), use)
-		find(l, l.queries.CategoriesWithPets(l.ctx, []db.CategoriesWithPetsParams{{AccountID: account, Ids: ids}}), func(id int64) {
+		find(l.batch, l.queries.CategoryLock(l.ctx, []db.CategoryLockParams{{AccountID: account, ID: ids[0]}}), use)
+		find(l.batch, l.queries.CategoriesWithPets(l.ctx, []db.CategoriesWithPetsParams{{AccountID: account, Ids: ids}}), func(id int64) {
 			l.withPets = append(l.withPets, id)
 		})
 		return
@@ -177,7 +185,7 @@ func (l *locking) lockCategories(ids []int64, alone bool) {
 	if l.waits {
 		l.await(l.queries.CategoriesWait(l.ctx, []db.CategoriesWaitParams{{AccountID: account, Ids: ids}}))
 	}
-	find(l, l.queries.CategoriesLock(l.ctx, []db.CategoriesLockParams{{AccountID: account, Ids: ids}}), use)
+	find(l.batch, l.queries.CategoriesLock(l.ctx, []db.CategoriesLockParams{{AccountID: account, Ids: ids}}), use)
 }
 
 // lockPets locks pets with their stock and orders.
@@ -189,17 +197,20 @@ func (l *locking) lockPets(ids []int64, alone bool) {
 	if l.waits {
 		l.await(l.queries.PetsWait(l.ctx, []db.PetsWaitParams{{AccountID: account, Ids: ids}}))
 	}
-	find(l, l.queries.PetsLock(l.ctx, []db.PetsLockParams{{AccountID: account, Ids: ids}}), func(row db.PetsLockRow) {
-		l.pets.current[row.ID] = Pet{
-			ID: row.ID, CategoryID: row.CategoryID, Name: row.Name, NameKey: row.NameKey,
-			Stock: stock.State{Quantity: row.Quantity, Held: row.Held, Status: stock.Status(row.Status)},
-		}
-	})
+	find(l.batch, l.queries.PetsLock(l.ctx, []db.PetsLockParams{{AccountID: account, Ids: ids}}), l.usePet)
 	if alone {
-		find(l, l.queries.PetsWithOrders(l.ctx, []db.PetsWithOrdersParams{{AccountID: account, PetIds: ids}}), func(id int64) {
+		find(l.batch, l.queries.PetsWithOrders(l.ctx, []db.PetsWithOrdersParams{{AccountID: account, PetIds: ids}}), func(id int64) {
 			l.withOrders = append(l.withOrders, id)
 		})
 	}
+}
+
+// usePet adds a locked pet.
+func (s *State) usePet(row db.PetsLockRow) {
+	s.pets.found(row.ID, Pet{
+		ID: row.ID, CategoryID: row.CategoryID, Name: row.Name, NameKey: row.NameKey,
+		Stock: stock.State{Quantity: row.Quantity, Held: row.Held, Status: stock.Status(row.Status)},
+	})
 }
 
 // readOrders reads orders. The locks of their pets keep them as they are.
@@ -207,9 +218,9 @@ func (l *locking) readOrders(ids []int64) {
 	if len(ids) == 0 {
 		return
 	}
-	find(l, l.queries.OrdersRead(l.ctx, []db.OrdersReadParams{{AccountID: l.store.AccountID, Ids: ids}}), func(row db.Order) {
+	find(l.batch, l.queries.OrdersRead(l.ctx, []db.OrdersReadParams{{AccountID: l.store.AccountID, Ids: ids}}), func(row db.Order) {
 		if _, locked := l.pets.get(row.PetID); locked {
-			l.orders.current[row.ID] = row
+			l.orders.found(row.ID, row)
 		}
 	})
 }
@@ -225,10 +236,10 @@ var sequences = map[account.Kind]string{
 func (l *locking) reserve(creates map[account.Kind]int) {
 	for kind, number := range creates {
 		if kind == account.Messages {
-			find(l, l.queries.TransactionTime(l.ctx, []int32{1}), func(now time.Time) { l.now = now })
+			find(l.batch, l.queries.TransactionTime(l.ctx, []int32{1}), func(now time.Time) { l.now = now })
 			continue
 		}
-		find(l, l.queries.IDsReserve(l.ctx, []db.IDsReserveParams{{Sequence: sequences[kind], Number: int32(number)}}), func(id int64) { //nolint:gosec // at most maxWrites
+		find(l.batch, l.queries.IDsReserve(l.ctx, []db.IDsReserveParams{{Sequence: sequences[kind], Number: int32(number)}}), func(id int64) { //nolint:gosec // at most maxWrites
 			l.ids[kind] = append(l.ids[kind], id)
 		})
 	}

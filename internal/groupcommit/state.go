@@ -15,8 +15,11 @@ type State struct {
 	store   Store
 	waits   bool // whether the transaction waits for locks
 	entered bool // whether it has locked the store of a sandbox
+	closed  bool // whether the sandbox is being deleted
 
-	spoiled bool // whether a write changed something and failed
+	spoiled  bool // whether a write changed something and failed
+	common   bool // whether the group has writes of other stores
+	feedHeld bool // whether that group has left the store out, because another transaction holds its feed
 
 	pets       rows[Pet]
 	orders     rows[db.Order]
@@ -31,6 +34,14 @@ type State struct {
 	now             time.Time // of the transaction
 	withOrders      []int64   // pets with orders, if a write runs alone
 	withPets        []int64   // categories with pets, if a write runs alone
+}
+
+// newState returns the state of a group that has not locked anything yet.
+func newState(store Store, waits bool) *State {
+	return &State{
+		store: store, waits: waits, keys: map[keyName]*heldKey{},
+		stored: map[account.Kind]int{}, created: map[account.Kind]int{}, ids: map[account.Kind][]int64{},
+	}
 }
 
 // Pet is a pet with its stock.
@@ -50,6 +61,9 @@ type keyName struct {
 }
 
 func (k *Key) name() keyName { return keyName{k.APIKeyID, k.Key} }
+
+// holdKey adds a key that the transaction has locked.
+func (s *State) holdKey(name keyName) { s.keys[name] = &heldKey{} }
 
 // heldKey is an Idempotency-Key that the transaction has locked.
 type heldKey struct {
@@ -158,8 +172,12 @@ type rows[Row any] struct {
 	changes          int // number of calls that changed something
 }
 
-func newRows[Row any]() rows[Row] {
-	return rows[Row]{before: map[int64]Row{}, current: map[int64]Row{}}
+// found adds a row that the group has locked.
+func (r *rows[Row]) found(id int64, row Row) {
+	if r.current == nil {
+		r.current = map[int64]Row{}
+	}
+	r.current[id] = row
 }
 
 func (r *rows[Row]) get(id int64) (Row, bool) {
@@ -169,6 +187,9 @@ func (r *rows[Row]) get(id int64) (Row, bool) {
 
 func (r *rows[Row]) set(id int64, row Row) {
 	if !slices.Contains(r.changed, id) {
+		if r.before == nil {
+			r.before = map[int64]Row{}
+		}
 		r.changed = append(r.changed, id)
 		r.before[id] = r.current[id]
 	}

@@ -2,6 +2,7 @@ package groupcommit
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"petstore/db"
@@ -59,19 +60,18 @@ func (s *State) createPets(ctx context.Context, queries *db.Queries) {
 func (s *State) changePets(ctx context.Context, queries *db.Queries) {
 	stocks := db.StockWriteParams{AccountID: s.store.AccountID}
 	pets := db.PetsWriteParams{AccountID: s.store.AccountID}
-	for _, id := range s.pets.changed {
-		before, after := s.pets.before[id], s.pets.current[id]
-		if before.Stock.Quantity != after.Stock.Quantity || before.Stock.Held != after.Stock.Held {
-			stocks.PetIds = append(stocks.PetIds, id)
-			stocks.Quantities = append(stocks.Quantities, after.Stock.Quantity)
-			stocks.Helds = append(stocks.Helds, after.Stock.Held)
+	for stock, pet := range s.changedPets() {
+		if stock != nil {
+			stocks.PetIds = append(stocks.PetIds, stock.ID)
+			stocks.Quantities = append(stocks.Quantities, stock.Stock.Quantity)
+			stocks.Helds = append(stocks.Helds, stock.Stock.Held)
 		}
-		if before.CategoryID != after.CategoryID || before.Name != after.Name || before.Stock.Status != after.Stock.Status {
-			pets.Ids = append(pets.Ids, id)
-			pets.CategoryIds = append(pets.CategoryIds, after.CategoryID)
-			pets.Names = append(pets.Names, after.Name)
-			pets.NameKeys = append(pets.NameKeys, after.NameKey)
-			pets.Statuses = append(pets.Statuses, string(after.Stock.Status))
+		if pet != nil {
+			pets.Ids = append(pets.Ids, pet.ID)
+			pets.CategoryIds = append(pets.CategoryIds, pet.CategoryID)
+			pets.Names = append(pets.Names, pet.Name)
+			pets.NameKeys = append(pets.NameKeys, pet.NameKey)
+			pets.Statuses = append(pets.Statuses, string(pet.Stock.Status))
 		}
 	}
 	if len(stocks.PetIds) > 0 {
@@ -79,6 +79,26 @@ func (s *State) changePets(ctx context.Context, queries *db.Queries) {
 	}
 	if len(pets.Ids) > 0 {
 		queries.PetsWrite(ctx, []db.PetsWriteParams{pets})
+	}
+}
+
+// changedPets yields each changed pet twice: if its stock has changed and if its own columns
+// have. Otherwise it yields nil.
+func (s *State) changedPets() iter.Seq2[*Pet, *Pet] {
+	return func(yield func(stock, pet *Pet) bool) {
+		for _, id := range s.pets.changed {
+			before, after := s.pets.before[id], s.pets.current[id]
+			var stock, pet *Pet
+			if before.Stock.Quantity != after.Stock.Quantity || before.Stock.Held != after.Stock.Held {
+				stock = &after
+			}
+			if before.CategoryID != after.CategoryID || before.Name != after.Name || before.Stock.Status != after.Stock.Status {
+				pet = &after
+			}
+			if !yield(stock, pet) {
+				return
+			}
+		}
 	}
 }
 
@@ -140,11 +160,7 @@ func (s *State) writeKeys(ctx context.Context, queries *db.Queries) {
 		queries.StandbyAwait(ctx, []int64{s.store.AccountID})
 	}
 	kept := db.IdempotencyKeysInsertParams{AccountID: s.store.AccountID}
-	for _, held := range s.keys {
-		r := held.response
-		if r == nil || !r.isNew {
-			continue
-		}
+	for r, held := range s.newResponses() {
 		if held.expired {
 			queries.IdempotencyKeyDelete(ctx, []db.IdempotencyKeyDeleteParams{{AccountID: s.store.AccountID, APIKeyID: r.key.APIKeyID, Key: r.key.Key}})
 		}
@@ -157,5 +173,16 @@ func (s *State) writeKeys(ctx context.Context, queries *db.Queries) {
 	}
 	if len(kept.Keys) > 0 {
 		queries.IdempotencyKeysInsert(ctx, []db.IdempotencyKeysInsertParams{kept})
+	}
+}
+
+// newResponses yields the responses that the group has made.
+func (s *State) newResponses() iter.Seq2[*storedResponse, *heldKey] {
+	return func(yield func(*storedResponse, *heldKey) bool) {
+		for _, held := range s.keys {
+			if r := held.response; r != nil && r.isNew && !yield(r, held) {
+				return
+			}
+		}
 	}
 }

@@ -80,8 +80,16 @@ func (m *Migrations) isDistributed(ctx context.Context) (is bool, err error) {
 	return is, wrapMigration(err)
 }
 
+const hasCitus = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
+
+// IsSharded reports whether the database is the coordinator of a Citus cluster.
+func (d *DB) IsSharded(ctx context.Context) (sharded bool, err error) {
+	err = d.QueryRow(ctx, hasCitus).Scan(&sharded)
+	return sharded, err
+}
+
 func (m *Migrations) hasCitus(ctx context.Context) (has bool, err error) {
-	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')").Scan(&has)
+	err = m.db.QueryRowContext(ctx, hasCitus).Scan(&has)
 	return has, wrapMigration(err)
 }
 

@@ -290,7 +290,7 @@ func transactOnce(ctx context.Context, d *DB, action func(context.Context, pgx.T
 	if err := action(ctx, tx, last); err != nil {
 		return position, err
 	}
-	position, tag, err := conn.commit(ctx, last.queued)
+	position, tag, err := conn.commit(ctx, last.queued, nil)
 	if err != nil {
 		return position, err
 	}

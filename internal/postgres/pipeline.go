@@ -66,12 +66,20 @@ func (p *Pipeline) Send(ctx context.Context) error {
 }
 
 // Commit sends the queued statements and COMMIT in one round trip. It returns the first
-// error of any of them.
-func (p *Pipeline) Commit(ctx context.Context) error {
+// error of any of them. A read must read the results of all queued statements; nil drops them.
+func (p *Pipeline) Commit(ctx context.Context, read func() error) error {
 	if err := p.closeResults(); err != nil {
 		return err
 	}
-	position, tag, err := p.conn.commit(ctx, p.queued)
+	var readAll func(pgx.BatchResults) error
+	if read != nil {
+		readAll = func(results pgx.BatchResults) error {
+			p.results = results
+			defer func() { p.results = nil }() // which commit closes
+			return read()
+		}
+	}
+	position, tag, err := p.conn.commit(ctx, p.queued, readAll)
 	p.queued = &pgx.Batch{}
 	if err != nil {
 		return err

@@ -99,11 +99,11 @@ func (s *replicaState) inRotation() bool { return s.problem == "" }
 // OpenReplicas creates the pools of replicas. It connects only to the primary. The error
 // is about an invalid URL, or says that the primary is a Citus coordinator.
 func OpenReplicas(ctx context.Context, primary *DB, urls []string, options ReplicaOptions) (*Replicas, error) {
-	var citus bool
-	if err := primary.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')").Scan(&citus); err != nil {
+	sharded, err := primary.IsSharded(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if citus {
+	if sharded {
 		return nil, errors.New("PETSTORE_REPLICA_URLS does not work with Citus, because each node has its own WAL; remove the variable")
 	}
 	r := &Replicas{primary: primary, fallback: primary.Falling(), maxLag: options.MaxLag, patience: cmp.Or(options.Patience, replicaPatience), log: options.Log, reads: map[ReadReason]*atomic.Uint64{}}

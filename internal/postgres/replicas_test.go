@@ -469,7 +469,7 @@ func TestPositionOnlyWithReplicas(t *testing.T) {
 			pool.ReportPositions()
 		}
 		statements.position.Store(0)
-		piped, err := postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx) })
+		piped, err := postgres.Pipe(t.Context(), pool, func(ctx context.Context, p *postgres.Pipeline) error { return p.Commit(ctx, nil) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,348 @@
+package groupcommit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/account"
+	"petstore/internal/event"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// newStores creates accounts like those of the fixture.
+func (f *fixture) newStores(ids ...int64) {
+	f.t.Helper()
+	for _, id := range ids {
+		f.exec(fmt.Sprintf(`
+			INSERT INTO accounts (id, name) VALUES (%[1]d, 'account %[1]d');
+			INSERT INTO account_state (account_id) VALUES (%[1]d);
+			INSERT INTO categories (account_id, id, name, name_key) VALUES (%[1]d, 1, 'Dogs', 'dogs');
+			INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+				SELECT %[1]d, id, 1, 'Rex', 'rex', 'available' FROM generate_series(1, 4) AS id;
+			INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets WHERE account_id = %[1]d`, id))
+	}
+}
+
+// emits makes a write report an event with the response as its data.
+func emits(w *Write) *Write {
+	decide := w.Decide
+	w.Decide = func(s *State) (Response, error) {
+		r, err := decide(s)
+		if err == nil {
+			s.Emit(event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: fmt.Appendf(nil, `{"text":%q}`, r.Body)})
+		}
+		return r, err
+	}
+	return w
+}
+
+// feed describes the events of a store.
+func (f *fixture) feed(store Store) (events []string) {
+	f.t.Helper()
+	rows, err := f.database.Pool.Query(f.t.Context(), "SELECT sequence || ' ' || (data->>'text') FROM events WHERE account_id = $1 ORDER BY sequence", store.AccountID)
+	if err == nil {
+		events, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return events
+}
+
+// TestCommonGroupEqualsSequence: the writes of a group of several stores have the same
+// responses, effects and events as the writes of each store one after the other.
+func TestCommonGroupEqualsSequence(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	const rounds, most = 40, 12
+	f := newFixture(t)
+	f.newSandbox()
+	f.newStores(4, 5, 6)
+	f.exec("UPDATE inventory SET quantity = 10")
+	stores := []Store{two, one, sandbox} // not in the order of their ids
+	inSequence := map[Store]Store{one: {AccountID: 4}, two: {AccountID: 5}, sandbox: {AccountID: 6}}
+	for round := range rounds {
+		random := rand.New(rand.NewPCG(uint64(round), 2))
+		var together []storeWrite
+		var inTurn []storeWrite
+		for range 1 + random.IntN(most) {
+			store, petID, quantity, restocks := stores[random.IntN(len(stores))], 1+random.Int64N(4), random.Int64N(8), random.IntN(3) == 0
+			for of, writes := range map[Store]*[]storeWrite{store: &together, inSequence[store]: &inTurn} {
+				w := order(petID, 1+quantity)
+				if restocks {
+					w = restock(petID, quantity)
+				}
+				*writes = append(*writes, storeWrite{of, emits(w)})
+			}
+		}
+		got, err := f.runCommon(t.Context(), together)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range inTurn {
+			want, err := f.group(w.Store, w.Write)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want[0].Result, got[i].Result); diff != "" || !errors.Is(got[i].err, want[0].err) {
+				t.Errorf("round %d, write %d: %v in sequence, %v in a group\n%s", round, i, want[0].err, got[i].err, diff)
+			}
+		}
+		for store, other := range inSequence {
+			if diff := cmp.Diff(append(f.stored(other), f.feed(other)...), append(f.stored(store), f.feed(store)...)); diff != "" {
+				t.Fatalf("round %d: in sequence (-), in a group (+)\n%s", round, diff)
+			}
+		}
+	}
+}
+
+// TestStoresThatLeaveTheCommonGroup: whatever keeps a write of one store from its group does
+// not keep the write of another, which commits at once.
+func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	keyed := func(w *Write) storeWrite { return storeWrite{one, under("key", w)} }
+	spoils := &Write{Pet: 1, Decide: func(s *State) (Response, error) {
+		pet, _ := s.Pet(1)
+		pet.Stock.Quantity = 7
+		s.SetPet(pet)
+		return Response{}, errors.ErrUnsupported
+	}}
+	panics := &Write{Pet: 1, Decide: func(*State) (Response, error) { panic("a bug") }}
+	for what, test := range map[string]struct {
+		before, meanwhile string // SQL, committed and not
+		write             storeWrite
+		want              error
+	}{
+		"its feed is held":                {"", "UPDATE account_state SET last_nonce = 1 WHERE account_id = 1", storeWrite{one, order(1, 1)}, errFeedHeld},
+		"its account is gone":             {"", "", storeWrite{Store{AccountID: 99}, order(1, 1)}, errNotLocked},
+		"its pet is locked":               {"", "SELECT FROM inventory WHERE account_id = 1 AND pet_id = 1 FOR UPDATE", storeWrite{one, order(1, 1)}, errNotLocked},
+		"its pet is missing":              {"", "", storeWrite{one, order(9, 1)}, errNotLocked},
+		"its key is in use":               {"", "SELECT pg_advisory_xact_lock(hashtextextended('idempotency key', 1))", keyed(order(1, 1)), ErrKeyInUse},
+		"the response of its key expired": {"INSERT INTO idempotency_keys SELECT 1, 1, 'key', sha256('other'), 201, '', '', now() - interval '2 days'", "", keyed(order(1, 1)), errNotLocked},
+		"it spoils its state":             {"", "", storeWrite{one, spoils}, errSpoiled},
+		"its sandbox is locked":           {"", "SELECT pg_advisory_xact_lock(hashtextextended('store', 3))", storeWrite{sandbox, order(1, 1)}, errNotLocked},
+		"its sandbox is being deleted":    {"UPDATE account_state SET closed = true WHERE account_id = 3", "", storeWrite{sandbox, order(1, 1)}, account.ErrClosed},
+		"its sandbox is gone":             {"", "", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
+		"its sandbox is full": {
+			fmt.Sprintf("INSERT INTO orders (account_id, pet_id, quantity) SELECT 3, 1, 1 FROM generate_series(1, %d)", account.MaxRows), "",
+			storeWrite{sandbox, order(1, 1)}, account.ErrFull,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.newSandbox()
+			f.exec(test.before)
+			holder, err := f.database.Pool.Begin(t.Context())
+			defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
+			if err == nil {
+				_, err = holder.Exec(t.Context(), test.meanwhile)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			writes := []storeWrite{test.write, {two, emits(order(2, 4))}, {one, panics}}
+			decided, err := f.runCommon(t.Context(), writes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(decided[0].err, test.want) {
+				t.Errorf("the write: %v, want %v", decided[0].err, test.want)
+			}
+			if decided[1].err != nil {
+				t.Errorf("its neighbor: %v", decided[1].err)
+			}
+			if rows := f.stored(two); len(rows) != 5 || rows[0] != "order of pet 2: 4, f" || len(f.feed(two)) != 1 {
+				t.Errorf("the store of its neighbor has %q and the events %q", rows, f.feed(two))
+			}
+			for _, row := range f.stored(one) {
+				if strings.HasPrefix(row, "order") || !strings.HasSuffix(row, "10 in stock, 0 held") {
+					t.Errorf("its store has %s", row)
+				}
+			}
+		})
+	}
+}
+
+// TestHeldFeedDelaysNobodyElse: while another transaction holds the feed of a store, its
+// writes wait, and the writes of others do not.
+func TestHeldFeedDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var held sync.WaitGroup
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte(`{"text":"first"}`)}); err != nil {
+			return err
+		}
+		for range 3 {
+			held.Go(func() {
+				if _, err := f.Do(t.Context(), one, emits(order(1, 1))); err != nil {
+					t.Errorf("the write that waits: %v", err)
+				}
+			})
+		}
+		f.awaitLockWaiter()
+		for range 3 {
+			if _, err := f.Do(t.Context(), two, emits(order(1, 1))); err != nil {
+				t.Errorf("the write of another store: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Wait()
+	if got := f.feed(one); len(got) != 4 || got[0] != "1 first" {
+		t.Errorf("the feed is %q", got)
+	}
+}
+
+// TestPoisonedStoreFailsAlone: one write makes the server fail its group, at its statement or
+// at COMMIT. The writes of other stores do not fail, and each has its effect once. The store of
+// the poisoned write then has groups of its own.
+func TestPoisonedStoreFailsAlone(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	f := newFixture(t)
+	neighbors := []int64{1, 4, 5, 6, 7}
+	f.newStores(neighbors[1:]...)
+	f.exec(`
+		CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			RAISE EXCEPTION 'poison' USING ERRCODE = '53100';
+		END
+		$$;
+		CREATE TRIGGER at_once AFTER INSERT ON orders FOR EACH ROW WHEN (NEW.account_id = 2 AND NEW.pet_id = 1) EXECUTE FUNCTION poison();
+		CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (NEW.account_id = 2 AND NEW.pet_id = 2) EXECUTE FUNCTION poison()`)
+	for petID := int64(1); petID <= 2; petID++ {
+		poisoned := f.openAgain() // which does not know the store yet
+		var writes []storeWrite
+		for _, id := range neighbors {
+			writes = append(writes, storeWrite{Store{AccountID: id, Payer: id}, emits(order(petID, 1))})
+		}
+		failures, decided := f.togetherOf(poisoned, append(writes, storeWrite{Store{AccountID: 2, Payer: 2}, order(petID, 1)})...)
+		for i := range neighbors {
+			if failures[i] != nil || decided[i] != 2 {
+				t.Errorf("pet %d, a neighbor was decided %d times: %v", petID, decided[i], failures[i])
+			}
+		}
+		if last := len(neighbors); stateOf(failures[last]) != "53100" || decided[last] != 2 {
+			t.Errorf("pet %d, the poisoned write was decided %d times: %v", petID, decided[last], failures[last])
+		}
+		for _, id := range neighbors {
+			if got := f.feed(Store{AccountID: id}); len(got) != int(petID) {
+				t.Errorf("store %d has the events %q after %d orders", id, got, petID)
+			}
+		}
+		if !poisoned.apart.begin(2) || poisoned.apart.begin(1) {
+			t.Error("the store of the poisoned write has no groups of its own, or another store has")
+		}
+	}
+}
+
+// openAgain returns another Committer of the database.
+func (f *fixture) openAgain() *Committer {
+	f.t.Helper()
+	pool, err := postgres.Open(f.t.Context(), f.database.URL, 12)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(pool.Close)
+	return newCommitter(pool)
+}
+
+// TestBacklogIsApart: a store with more writes in progress than others may have takes no part
+// in common groups until it had fewer for a second.
+func TestBacklogIsApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newApart()
+		want := func(what string, account int64, want bool) {
+			t.Helper()
+			if got := a.begin(account); got != want {
+				t.Errorf("%s: apart is %t", what, got)
+			}
+		}
+		for range backlog {
+			want("with few writes", 1, false)
+		}
+		want("with a backlog", 1, true)
+		want("beside a backlog", 2, false)
+		for range backlog {
+			a.end(1)
+		}
+		want("just after a backlog", 1, true)
+		time.Sleep(backlogFor)
+		want("long after a backlog", 1, false)
+		a.keep(2, failedFor)
+		a.keep(2, contendedFor)
+		time.Sleep(contendedFor)
+		want("after a failure", 2, true)
+		time.Sleep(failedFor - contendedFor)
+		want("long after a failure", 2, false)
+		a.keep(3, failedFor)
+		for account, writes := range map[int64]int{1: 3, 2: 3} {
+			for range writes {
+				a.end(account)
+			}
+		}
+		if len(a.writes) != 0 || len(a.until) != 1 {
+			t.Errorf("it remembers %v and %v", a.writes, a.until)
+		}
+	})
+}
+
+// TestCommonGroupLooksUpRows: PostgreSQL may plan the statements of a group while the tables
+// are small, and keeps the plans when they have grown. So the statements look up rows by their
+// key at any size.
+func TestCommonGroupLooksUpRows(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	f := newFixture(t)
+	f.exec(`
+		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
+			SELECT 1, id, 1, 'Rex', 'rex', 'available' FROM generate_series(5, 1000) AS id;
+		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, 10 FROM pets WHERE id > 4`)
+	f.exec("VACUUM ANALYZE")
+	pool, err := postgres.Open(t.Context(), f.database.DirectURL, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c := newCommitter(pool)
+	read := func() (rows int64) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+		if err == nil {
+			err = f.database.Pool.QueryRow(t.Context(), "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('inventory', 'pets')").Scan(&rows)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := read()
+	decided, err := c.runCommon(t.Context(), []storeWrite{{one, emits(under("key", order(1, 10)))}, {two, emits(order(1, 1))}})
+	if err := errors.Join(err, decided[0].err, decided[1].err); err != nil {
+		t.Fatal(err)
+	}
+	const most = 20
+	if after := read(); after-before > most {
+		t.Errorf("the group has read %d rows", after-before)
+	}
+}
