@@ -49,7 +49,7 @@ func TestRatiosOfCPU(t *testing.T) {
 				median, least, greatest, got, test.median, test.least, test.greatest, test.verdict)
 		}
 		var out strings.Builder
-		err := printCPU(&out, []*result{l}, 1.05)
+		err := judgeCPU(&out, []*result{l}, 1.05)
 		if fails := test.verdict == "MORE"; (err != nil) != fails || fails && !strings.HasSuffix(err.Error(), ": GET /pets") {
 			t.Errorf("%s: the error is %v", test.verdict, err)
 		}
@@ -95,7 +95,7 @@ func newStore(t *testing.T) *pgxpool.Pool {
 	if err := seed.Load(t.Context(), pool, owner.ID, 3, nil); err != nil {
 		t.Fatal(err)
 	}
-	addAccounts(t.Context(), pool.Config().ConnString(), 1)
+	addStores(t.Context(), pool.Config().ConnString(), newAccounts, 1)
 	return pool
 }
 

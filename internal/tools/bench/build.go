@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"petstore/db"
 	"petstore/internal/account"
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
@@ -24,9 +23,10 @@ import (
 const (
 	benchAccount = "bench" // the large account, which is the first one
 	apiKeys      = 16
-	// The accounts beside the large one. Each has a key and pets with ids from 1.
-	smallAccounts, smallPets = 1000, 20
-	unitsInStock             = 1_000_000_000 // so many that every order succeeds
+	// The accounts beside the large one, and their sandboxes. Each has a key and pets with
+	// ids from 1.
+	smallPets    = 20
+	unitsInStock = 1_000_000_000 // so many that every order succeeds
 	// The comparison draws pages of this size from the lists.
 	pageSize, pagesDrawn = 50, 200
 )
@@ -51,19 +51,26 @@ type build struct {
 func newBuild(ctx context.Context, o options, dir, name, source string) *build {
 	b := &build{name: name, program: filepath.Join(dir, "petstore-"+name), generator: generator{dir: filepath.Join(dir, name), pets: o.pets}}
 	must.OK(os.Mkdir(b.dir, 0o711))
-	runProgram(ctx, nil, "go", "build", "-C", source, "-buildvcs=false", "-o", b.program, "./cmd/petstore")
+	runProgram(ctx, nil, "go", "build", "-C", source, "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
 	b.binaries = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
 	b.cluster = b.startPostgres(ctx, localpg.Options{Dir: b.postgresDir()})
 	must.OK(b.cluster.EnsureDatabase(ctx, "petstore"))
 	b.database = b.cluster.URL("petstore")
 	must.Explain(name, func() {
 		b.run(ctx, "migrate", "up")
+		var keys []string
 		for range apiKeys {
-			b.keys = append(b.keys, b.newKey(ctx, benchAccount, "write"))
+			keys = append(keys, b.newKey(ctx, benchAccount, "write"))
 		}
+		b.writeFile(largeAccount+".keys", keys...)
 		b.admin = b.newKey(ctx, benchAccount, "admin")
 		b.run(ctx, "seed", "--pets", strconv.Itoa(o.pets), "--account", benchAccount)
 		execute(ctx, b.database, "UPDATE inventory SET quantity = "+strconv.Itoa(unitsInStock)+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
+		keys = addStores(ctx, b.database, newAccounts, 1000)
+		b.writeFile(smallAccounts+".keys", keys...)
+		b.writeFile(fewAccounts+".keys", keys[:100]...)
+		b.writeFile(sandboxes+".keys", addStores(ctx, b.database, newSandboxes, account.MaxSandboxes)...)
+		b.writeFile(scriptFile, string(wrkScript))
 		vacuum(ctx, b.database)
 	})
 	return b
@@ -130,26 +137,39 @@ func (b *build) ask(ctx context.Context, method, path, body string) (http.Header
 	return send(ctx, method, b.server.url+path, b.admin, body)
 }
 
-// addSmallAccounts creates the small accounts.
-func (b *build) addSmallAccounts(ctx context.Context) {
-	b.small = b.writeFile("small-keys", addAccounts(ctx, b.database, smallAccounts)...)
-	vacuum(ctx, b.database)
-}
+// These statements create accounts: some small ones, and some sandboxes of each of the first
+// ten small ones.
+const (
+	newAccounts  = "INSERT INTO accounts (name) SELECT 'small ' || i FROM generate_series(1, $1) AS i RETURNING id"
+	newSandboxes = `
+		INSERT INTO accounts (parent_id, name, sample, expires_at)
+		SELECT parent.id, 'sandbox', 'empty', now() + interval '1 day'
+		FROM (SELECT id FROM accounts WHERE name LIKE 'small %' ORDER BY id LIMIT 10) AS parent, generate_series(1, $1)
+		RETURNING id`
+)
 
-// addAccounts creates a number of small accounts with their stores, and returns a key of each.
-func addAccounts(ctx context.Context, databaseURL string, number int) (keys []string) {
+// addStores creates accounts with their stores, and returns a key of each. The statement
+// creates the accounts, and the number is its argument.
+func addStores(ctx context.Context, databaseURL, statement string, number int) (keys []string) {
 	conn := must.Get(pgx.Connect(ctx, databaseURL))
 	defer conn.Close(ctx)
-	queries := db.New(conn)
-	var ids []int64
-	for i := range number {
-		owner := must.Get(account.Ensure(ctx, queries, fmt.Sprintf("small %d", i+1)))
-		_, secret, err := auth.Issue(ctx, queries, auth.NewKey{AccountID: owner.ID, Name: "bench", Scope: auth.Write})
-		must.OK(err)
-		ids, keys = append(ids, owner.ID), append(keys, secret.Reveal())
+	rows, err := conn.Query(ctx, statement, number)
+	must.OK(err)
+	ids := must.Get(pgx.CollectRows(rows, pgx.RowTo[int64]))
+	var prefixes []string
+	var hashes [][]byte
+	for range ids {
+		secret := auth.NewSecret()
+		hash := secret.Hash()
+		keys, prefixes, hashes = append(keys, secret.Reveal()), append(prefixes, secret.Prefix()), append(hashes, hash[:])
 	}
+	must.Get(conn.Exec(ctx, `
+		INSERT INTO api_keys (account_id, name, scope, prefix, secret_sha256)
+		SELECT key.account, 'bench', 'write', key.prefix, key.hash
+		FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS key (account, prefix, hash)`, ids, prefixes, hashes))
 	stores := fmt.Sprintf("unnest($1::bigint[]) AS account, generate_series(1, %d) AS pet", smallPets)
 	for _, statement := range []string{
+		"INSERT INTO account_state (account_id) SELECT unnest($1::bigint[])",
 		"INSERT INTO categories (account_id, id, name, name_key) SELECT account, 1, 'Cats', 'cats' FROM unnest($1::bigint[]) AS account",
 		"INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT account, pet, 1, 'Pet ' || pet, 'pet ' || pet FROM " + stores,
 		"INSERT INTO inventory (account_id, pet_id, quantity) SELECT account, pet, " + strconv.Itoa(unitsInStock) + " FROM " + stores,
@@ -201,9 +221,21 @@ func nextPage(header string) string {
 	return ""
 }
 
-// measure loads the server, and measures the CPU times of the server and of PostgreSQL.
-func (b *build) measure(ctx context.Context, l load, during time.Duration) measurement {
-	return withCPU(b.pids(), func() measurement { return b.wrk(ctx, b.server.url, l, during) })
+// load measures a load of the server, and the CPU times of the server and of PostgreSQL.
+func (b *build) load(name string, l load) side {
+	return side{name, func(ctx context.Context, during time.Duration) measurement {
+		return withCPU(b.pids(), func() measurement { return b.wrk(ctx, b.server.url, l, during) })
+	}}
+}
+
+// beside measures a load of the server during another one.
+func (b *build) beside(name string, l, other load) side {
+	return side{name, func(ctx context.Context, during time.Duration) measurement {
+		wait := must.Background(func() { b.wrk(ctx, b.server.url, other, during) })
+		m := b.wrk(ctx, b.server.url, l, during)
+		wait()
+		return m
+	}}
 }
 
 // pids returns the process ids of the server and of PostgreSQL.

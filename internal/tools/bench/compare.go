@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"petstore/internal/tools/must"
@@ -87,13 +86,13 @@ func medianOf[T any](all []T, quantity func(T) float64) float64 {
 // measured in direct succession, and take turns to go first.
 func (r *report) measureRounds(ctx context.Context, all []workload, o options) {
 	for _, w := range all {
-		if strings.Contains(w.name, o.only) {
+		if o.only.MatchString(w.name) {
 			r.results = append(r.results, &result{workload: w})
 			w.other.measure(ctx, warmUp)
 			w.ours.measure(ctx, warmUp)
 		}
 	}
-	must.Hold(len(r.results) > 0, "no request has a name that contains %q; run without -only to see the names", o.only)
+	must.Hold(len(r.results) > 0, "no request has a name that matches %q; run without -only to see the names", o.only)
 	before, known := readCPUTimes()
 	for round := range o.rounds {
 		for _, l := range r.results {
@@ -134,47 +133,57 @@ func compareBuilds(ctx context.Context, o options, dir string, out io.Writer) {
 	base.serve(ctx)
 	present.serve(ctx)
 	r.measureRounds(ctx, buildWorkloads(ctx, base, present, s), o)
-	r.printWarnings(out)
-	must.OK(printCPU(out, r.results, o.most))
+	r.print(out)
+	must.OK(judgeCPU(out, r.results, o.most))
 }
 
 // buildWorkloads returns the workloads that compare the builds.
 func buildWorkloads(ctx context.Context, base, present *build, s *sink) (all []workload) {
-	const many = 64
+	const many, few = 64, 16
 	// deliveriesPerSecond is how many deliveries a measurement has for each second of its
 	// duration. They may take longer.
 	const deliveriesPerSecond = 2000
-	add := func(name string, measure func(b *build) measure) {
-		all = append(all, workload{name: name, other: side{"base", measure(base)}, ours: side{"present", measure(present)}})
+	order, keyed := load{kind: "order", connections: many}, load{kind: "keyed", connections: many}
+	fewOrders, pages := order.by(smallAccounts), func(b *build) load { return load{kind: "path", path: b.drawnPages(ctx), connections: many} }
+	fewOrders.connections = few
+	for _, w := range []struct {
+		name string
+		load load
+	}{
+		{readPets, load{kind: "pet", connections: many}},
+		{readPets + ", 16 connections", load{kind: "pet", connections: few}},
+		{"GET /pets?id={petId}", load{kind: "petById", connections: many}},
+		{"GET /pets?limit=50, one page", load{kind: "path", path: "/pets?limit=50", connections: many}},
+		{randomOrders, order},
+		{randomOrders + ", Idempotency-Key", keyed},
+		{flashSale, load{kind: "sale", connections: many}},
+		{"POST /pets", load{kind: "create", connections: many}},
+		{"POST /store/orders, 1,000 accounts", order.by(smallAccounts)},
+		{"POST /store/orders, 1,000 accounts, 16 connections", fewOrders},
+		{"POST /store/orders, 1,000 accounts, Idempotency-Key", keyed.by(smallAccounts)},
+		{"POST /store/orders, 100 accounts", order.by(fewAccounts)},
+		{"POST /store/orders, 1,000 sandboxes", order.by(sandboxes)},
+	} {
+		all = append(all, workload{name: w.name, other: base.load("base", w.load), ours: present.load("present", w.load)})
 	}
-	addLoad := func(name string, l load) {
-		l.connections = many
-		add(name, func(b *build) measure {
-			own := l
-			if l.kind == "pages" {
-				own.kind, own.path = "path", b.drawnPages(ctx)
-			}
-			return func(ctx context.Context, during time.Duration) measurement { return b.measure(ctx, own, during) }
-		})
-	}
-	addLoad(readPets, load{kind: "pet"})
-	addLoad("GET /pets?limit=50, one page", load{kind: "path", path: "/pets?limit=50"})
-	addLoad("GET /pets?limit=50, different pages", load{kind: "pages"})
-	addLoad(randomOrders, load{kind: "order"})
-	addLoad(randomOrders+", Idempotency-Key", load{kind: "keyed"})
-	addLoad(flashSale, load{kind: "sale"})
-	addLoad("POST /pets", load{kind: "create"})
+	small, large := order.by(smallAccounts), order
+	small.connections, large.connections = 8, 256
+	all = append(all,
+		workload{name: "GET /pets?limit=50, different pages", other: base.load("base", pages(base)), ours: present.load("present", pages(present))},
+		workload{name: "POST /store/orders, 1,000 accounts, 8 connections beside 256 of one account", other: base.beside("base", small, large), ours: present.beside("present", small, large)},
+		workload{name: "POST /store/orders, 1,000 accounts, 8 connections beside 256 of one account", other: base.load("base, alone", small), ours: present.beside("present", small, large)})
 	for _, hooks := range []int{1, 4} {
-		add(fmt.Sprintf("deliveries to %d webhooks", hooks), func(b *build) measure {
-			return func(ctx context.Context, during time.Duration) measurement {
+		deliver := func(name string, b *build) side {
+			return side{name, func(ctx context.Context, during time.Duration) measurement {
 				return b.deliver(ctx, s, hooks, int(deliveriesPerSecond*during.Seconds()))
-			}
-		})
+			}}
+		}
+		all = append(all, workload{name: fmt.Sprintf("deliveries to %d webhooks", hooks), other: deliver("base", base), ours: deliver("present", present)})
 	}
 	return all
 }
 
-// cpuMicroseconds returns the CPU time of a request.
+// cpuMicroseconds returns the CPU time of a request, in the server and in PostgreSQL.
 func cpuMicroseconds(m measurement) (sum float64) {
 	for _, part := range m.cpu {
 		sum += float64(part) / float64(time.Microsecond)
@@ -198,22 +207,27 @@ func cpuVerdict(p pair, most float64) string {
 	}
 }
 
-// printCPU prints a line for each workload, and then the verdict. It is an error if a
-// workload uses too much CPU time in every round.
-func printCPU(out io.Writer, results []*result, most float64) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	fmt.Fprintln(table, "CPU µs of server + PostgreSQL\tbase\tpresent\tratio\tof the rounds\t\tbase/s\tpresent/s\tratio\tof the rounds\t")
+// cpuLines compares the CPU time of a request: of server and PostgreSQL, and of the server.
+func (l *result) cpuLines(most float64) []line {
+	all := l.compare(cpuMicroseconds)
+	all.name += ": CPU of server + PostgreSQL"
+	all.ours, all.theirs = cpuFigures(l.measured[1]), cpuFigures(l.measured[0])
+	all.target, all.verdict = "at most "+ratio(most), cpuVerdict(l.measured, most)
+	server := l.compare(func(m measurement) float64 { return float64(m.cpu[0]) })
+	server.name += ": CPU of server"
+	return []line{all, server}
+}
+
+// judgeCPU prints which workloads need more CPU time. It is an error if one needs too much in
+// every round.
+func judgeCPU(out io.Writer, results []*result, most float64) error {
 	names := map[string][]string{} // by verdict
 	for _, l := range results {
-		verdict := cpuVerdict(l.measured, most)
-		names[verdict] = append(names[verdict], l.name)
-		c, fewest, greatest := l.measured.ratios(cpuMicroseconds)
-		r, slowest, fastest := l.measured.ratios(rate)
-		fmt.Fprintf(table, "%s\t%s\t%s\t%.3f\t%.2f to %.2f\t%s\t%.0f\t%.0f\t%.2f\t%.2f to %.2f\t\n", l.name,
-			strings.Join(cpuFigures(l.measured[0]), " + "), strings.Join(cpuFigures(l.measured[1]), " + "), c, fewest, greatest, verdict,
-			medianOf(l.measured[0], rate), medianOf(l.measured[1], rate), r, slowest, fastest)
+		if l.measuredCPU() {
+			verdict := cpuVerdict(l.measured, most)
+			names[verdict] = append(names[verdict], l.name)
+		}
 	}
-	_ = table.Flush() // writes to standard output
 	if unsure := names["more?"]; unsure != nil {
 		fmt.Fprintf(out, "The rounds disagree about: %s. Run this again on a quiet machine.\n", strings.Join(unsure, "; "))
 	}
@@ -224,10 +238,16 @@ func printCPU(out io.Writer, results []*result, most float64) error {
 	return err
 }
 
+// measuredCPU reports whether both sides measured the CPU time.
+func (l *result) measuredCPU() bool {
+	return l.measured[0][0].cpu != nil && l.measured[1][0].cpu != nil
+}
+
 // cpuFigures returns the medians of the CPU time of a request, for each process.
-func cpuFigures(all []measurement) (figures []string) {
+func cpuFigures(all []measurement) string {
+	var figures []string
 	for i := range all[0].cpu {
 		figures = append(figures, fmt.Sprintf("%.1f", medianOf(all, func(m measurement) float64 { return 1000 * milliseconds(m.cpu[i]) })))
 	}
-	return figures
+	return strings.Join(figures, " + ") + " µs"
 }

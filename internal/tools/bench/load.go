@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -29,18 +30,27 @@ type load struct {
 	kind        string // a kind of request in load.lua
 	path        string // for the kind "path", with @FILE a random line of the file; or a Prefer header
 	connections int
-	// accounts draws an account for each request from the small ones. Otherwise all
-	// requests are of one account, with its keys.
-	accounts bool
+	// callers is whose keys the requests have, a random one each; "" means largeAccount.
+	callers string
 	// mostPets is the highest id of a pet, if it is not the default of the generator.
 	mostPets int
 	// mayFail accepts responses that are not a success. Otherwise one is an error.
 	mayFail bool
 }
 
-// ofManyAccounts returns the same load with an account for each request.
-func (l load) ofManyAccounts() load {
-	l.accounts = true
+const scriptFile = "load.lua"
+
+// The callers of a load.
+const (
+	largeAccount  = "large"     // one account, with all pets
+	smallAccounts = "small"     // 1,000 accounts, with few pets each
+	fewAccounts   = "few"       // 100 of them
+	sandboxes     = "sandboxes" // 1,000 sandboxes with as many pets as the small accounts
+)
+
+// by returns the same load of other callers.
+func (l load) by(callers string) load {
+	l.callers = callers
 	return l
 }
 
@@ -55,10 +65,8 @@ type measurement struct {
 
 // generator runs wrk and pgbench.
 type generator struct {
-	dir   string // of the files for wrk and pgbench
-	keys  []string
-	pets  int    // ids from 1 to pets
-	small string // a file with a key of each small account
+	dir  string // of the files for wrk and pgbench
+	pets int    // ids from 1 to pets, of the large account
 }
 
 // writeFile writes a file for wrk or pgbench, and returns its path.
@@ -68,20 +76,21 @@ func (g *generator) writeFile(name string, lines ...string) string {
 	return path
 }
 
+// keyFile returns the path of a file with the keys of callers.
+func (g *generator) keyFile(callers string) string { return filepath.Join(g.dir, callers+".keys") }
+
 // wrk loads a server.
 func (g *generator) wrk(ctx context.Context, baseURL string, l load, during time.Duration) measurement {
-	pets, keys := g.pets, g.keys
-	if l.accounts {
-		pets, keys = smallPets, []string{"@" + g.small}
-	} else if l.mostPets > 0 {
-		pets = l.mostPets
+	pets, callers := cmp.Or(l.mostPets, g.pets), cmp.Or(l.callers, largeAccount)
+	if callers != largeAccount {
+		pets = smallPets
 	}
 	args := []string{
 		"--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
-		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", g.writeFile("load.lua", string(wrkScript)), baseURL,
-		"--", l.kind, strconv.Itoa(pets), l.path,
+		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", filepath.Join(g.dir, scriptFile), baseURL,
+		"--", l.kind, strconv.Itoa(pets), l.path, g.keyFile(callers),
 	}
-	out := runProgram(ctx, nil, "wrk", append(args, keys...)...)
+	out := runProgram(ctx, nil, "wrk", args...)
 	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int }
 	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &summary); err != nil {
 		must.OK(fmt.Errorf("wrk: %w: %s", err, out))

@@ -1,7 +1,7 @@
--- The requests of wrk: load.lua KIND PETS PATH KEY... or @FILE with one key per line
--- PETS is the highest id of a pet. PATH is a path, or @FILE with one path per line. For the kind "preferring" it is a Prefer header.
+-- The requests of wrk: load.lua KIND PETS PATH KEYS
+-- PETS is the highest id of a pet. PATH is a path, or @FILE with one path per line. For the kind "preferring" it is a Prefer header. KEYS is a file with one key per line.
 -- Ids, paths and keys are random. Each thread has its own random seed.
-local kind, pets, path, keys, threads = nil, nil, nil, {}, 0
+local kind, pets, path, key, threads = nil, nil, nil, nil, 0
 local began, sent = os.time(), 0
 
 function setup(thread)
@@ -22,20 +22,13 @@ local function choice(text)
 end
 
 function init(args)
-  kind, pets, path = args[1], choice(args[2]), choice(args[3])
-  for i = 4, #args do
-    if args[i]:sub(1, 1) == "@" then
-      for key in io.lines(args[i]:sub(2)) do keys[#keys + 1] = key end
-    else
-      keys[#keys + 1] = args[i]
-    end
-  end
+  kind, pets, path, key = args[1], choice(args[2]), choice(args[3]), choice("@" .. args[4])
   math.randomseed(os.time() * 1000 + number)
 end
 
 local function send(method, target, body, headers)
   headers = headers or {}
-  headers.Authorization = "Bearer " .. keys[math.random(#keys)]
+  headers.Authorization = "Bearer " .. key()
   if body then headers["Content-Type"] = "application/json" end
   return wrk.format(method, target, headers, body)
 end
@@ -45,6 +38,7 @@ local function base() return (wrk.path:gsub("/$", "")) end
 
 local requests = {
   pet = function() return send("GET", "/pets/" .. pets()) end,
+  petById = function() return send("GET", "/pets?id=" .. pets()) end,
   preferring = function() return send("GET", "/pets/" .. pets(), nil, { Prefer = path() }) end,
   path = function() return send("GET", path()) end,
   order = function() return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}') end,

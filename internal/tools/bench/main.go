@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -33,12 +34,13 @@ import (
 type options struct {
 	pets, rounds int
 	duration     time.Duration
-	only, base   string
-	most         float64 // with base: the highest ratio of CPU per request that is not an error
-	swagger      string  // the URL of a swagger-petstore; "" means none
-	replica      bool    // measure reads on a replica
-	webhooks     bool    // measure webhooks
-	report       string  // the folder of the repository whose documents get the result; "" means none
+	only         *regexp.Regexp // names of requests
+	base         string         // a commit; "" means none
+	most         float64        // with base, otherwise 0: the highest ratio of CPU per request that is not an error
+	swagger      string         // the URL of a swagger-petstore; "" means none
+	replica      bool           // measure reads on a replica
+	webhooks     bool           // measure webhooks
+	report       string         // the folder of the repository whose documents get the result; "" means none
 }
 
 // help precedes the flags in the output of -h.
@@ -62,7 +64,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.IntVar(&o.pets, "pets", 200_000, "`number` of pets and of orders in the sample data")
 	flags.IntVar(&o.rounds, "rounds", 0, "`number` of rounds; the table shows the median (default 3, or 5 with -base)")
 	seconds := flags.Int("seconds", 3, "duration of each measurement in `seconds`")
-	flags.StringVar(&o.only, "only", "", "measure only requests whose name contains this `text`")
+	only := flags.String("only", "", "measure only requests whose name matches this `regexp`, such as '1,000 accounts$'")
 	flags.StringVar(&o.base, "base", "", "compare the working directory with this `commit`")
 	flags.Float64Var(&o.most, "most", 1.05, "with -base: fail if CPU per request is above this `ratio` in every round")
 	flags.BoolVar(&o.replica, "replica", false, "measure the CPU time of reads on a replica and on its primary")
@@ -71,6 +73,9 @@ func parseOptions(args []string) (o options, err error) {
 	flags.StringVar(&o.report, "report", "", "write the result to docs/performance.md, docs/performance.svg and README.md in this `folder`")
 	if err := flags.Parse(args); err != nil {
 		return o, err
+	}
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return o, fmt.Errorf("-only must be a regular expression: %w", err)
 	}
 	o.duration, o.swagger = time.Duration(*seconds)*time.Second, strings.TrimSuffix(o.swagger, "/")
 	modes := 0
@@ -82,10 +87,13 @@ func parseOptions(args []string) (o options, err error) {
 	switch {
 	case modes > 1:
 		return o, errors.New("-base, -replica, -webhooks, and -swagger with -report, exclude each other; leave out all but one")
-	case o.only != "" && (o.report != "" || o.replica || o.webhooks):
+	case *only != "" && (o.report != "" || o.replica || o.webhooks):
 		return o, errors.New("-report, -replica and -webhooks measure everything; leave out -only")
 	case o.pets < 1 || o.rounds < 0 || o.duration < time.Second:
 		return o, errors.New("-pets, -rounds and -seconds must be at least 1")
+	}
+	if o.base == "" {
+		o.most = 0
 	}
 	if o.rounds == 0 {
 		o.rounds = 3

@@ -30,7 +30,6 @@ func compareWithOthers(ctx context.Context, o options, dir string, out io.Writer
 	r := newReport(ctx, o)
 	b := newBuild(ctx, o, dir, "present", ".")
 	defer b.stop()
-	b.addSmallAccounts(ctx)
 	b.addOtherDatabases(ctx)
 	r.machine += ", PostgreSQL " + b.binaries.Version
 	fmt.Fprintf(out, "%s\n%s\n", r.machine, r.setting)
@@ -95,8 +94,8 @@ func (s *comparedServers) workloads(ctx context.Context) []workload {
 		{name: "GET /pets?limit=50, different pages", ours: s.ours(page(s.drawnPages(ctx))), other: s.onPlain(page("@" + s.writeFile("plain-pages", plainPages...))), atLeast: 1.2, chart: true},
 		{name: "GET /pets?limit=50, one page", ours: s.ours(page("/pets?limit=50")), other: s.onPlain(page("/pets?limit=50"))},
 		{name: "GET /pets, page 2,000 by name", ours: s.ours(page(deepPath)), other: s.on("first page", page(firstPath)), atLeast: 0.9},
-		{name: readPets + ", 1,000 accounts", ours: s.ours(pet.ofManyAccounts()), other: s.onPlain(pet), atLeast: 1},
-		{name: "POST /store/orders, 1,000 accounts", ours: s.ours(order.ofManyAccounts()), other: s.onPlain(order), atLeast: 1.2},
+		{name: readPets + ", 1,000 accounts", ours: s.ours(pet.by(smallAccounts)), other: s.onPlain(pet), atLeast: 1},
+		{name: "POST /store/orders, 1,000 accounts", ours: s.ours(order.by(smallAccounts)), other: s.onPlain(order), atLeast: 1.2},
 	}
 	if s.swagger != "" {
 		all = append(all,
@@ -104,7 +103,7 @@ func (s *comparedServers) workloads(ctx context.Context) []workload {
 			workload{name: randomOrders, ours: s.ours(order), other: s.onSwagger("swaggerOrder", many)})
 	}
 	alone := load{kind: "pet", connections: 1}
-	return append(all, workload{name: "GET /pets/{petId} while 64 connections order", ours: s.during(order, alone), other: s.on("idle", alone), p99AtMost: 3, latencyOnly: true})
+	return append(all, workload{name: "GET /pets/{petId} while 64 connections order", ours: s.beside("Petstore", alone, order), other: s.on("idle", alone), p99AtMost: 3, latencyOnly: true})
 }
 
 // ours is the side of Petstore.
@@ -123,16 +122,6 @@ func (s *comparedServers) onSwagger(kind string, connections int) side {
 func (s *comparedServers) onPgbench(connections int) side {
 	return side{"pgbench", func(ctx context.Context, during time.Duration) measurement {
 		return s.pgbench(ctx, filepath.Join(s.binaries.Dir, "pgbench"), s.cluster.URL("pgbench"), connections, during)
-	}}
-}
-
-// during measures a load of Petstore during another one.
-func (s *comparedServers) during(other, l load) side {
-	return side{"Petstore", func(ctx context.Context, during time.Duration) measurement {
-		wait := must.Background(func() { s.wrk(ctx, s.server.url, other, during) })
-		m := s.wrk(ctx, s.server.url, l, during)
-		wait()
-		return m
 	}}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 
 	"petstore/internal/localpg"
@@ -43,9 +42,9 @@ func measureReplicas(ctx context.Context, o options, dir string, out io.Writer) 
 			}
 		}
 		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(table, "\n%d connections, CPU µs of a request\trequests/s\tservice\tprimary\treplica\tof linear with 1, 2, 4, 8 replicas\t\n", connections)
+		fmt.Fprintf(table, "\n%d connections, CPU µs of a request\trequests/s\tservice + primary + replica\tof linear with 1, 2, 4, 8 replicas\t\n", connections)
 		for i, l := range loads {
-			fmt.Fprintf(table, "%s\t%.0f\t%s\t", l.name, medianOf(rounds[i], rate), strings.Join(cpuFigures(rounds[i]), "\t"))
+			fmt.Fprintf(table, "%s\t%.0f\t%s\t", l.name, medianOf(rounds[i], rate), cpuFigures(rounds[i]))
 			if l.load.kind == "preferring" {
 				for _, replicas := range []float64{1, 2, 4, 8} {
 					fmt.Fprintf(table, " %.2f", ofLinear(rounds[0], rounds[i], replicas))

@@ -24,6 +24,7 @@ type report struct {
 	results  []*result
 	others   []line // the rest of the table
 	warnings []string
+	most     float64 // if the report compares builds: the highest ratio of CPU per request that is not an error
 }
 
 // line is a line of the table.
@@ -40,7 +41,7 @@ func (l line) cells() []string {
 }
 
 func newReport(ctx context.Context, o options) *report {
-	r := &report{machine: machine()}
+	r := &report{machine: machine(), most: o.most}
 	pets := thousands(float64(o.pets))
 	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, %d keys of one account, 64 connections, %d rounds of %s",
 		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, apiKeys, o.rounds, o.duration)
@@ -65,25 +66,32 @@ func (r *report) printWarnings(out io.Writer) {
 
 // lines returns the table without its head.
 func (r *report) lines() (all []line) {
-	for _, result := range r.results {
-		if !result.latencyOnly {
-			all = append(all, result.rateLine())
+	builds := r.most > 0
+	for _, l := range r.results {
+		if !l.latencyOnly {
+			all = append(all, l.rateLine())
 		}
-		if result.p99AtMost > 0 {
-			all = append(all, result.p99Line())
+		if l.p99AtMost > 0 || builds && l.measured[0][0].p99 > 0 {
+			all = append(all, l.p99Line())
+		}
+		if builds && l.measuredCPU() {
+			all = append(all, l.cpuLines(r.most)...)
 		}
 	}
 	return append(all, r.others...)
 }
 
+// compare returns a line with the ratios of a quantity.
+func (l *result) compare(quantity func(measurement) float64) line {
+	median, least, greatest := l.measured.ratios(quantity)
+	return line{name: l.name, other: l.other.name, ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest)}
+}
+
 // rateLine compares the requests per second.
 func (l *result) rateLine() line {
-	median, least, greatest := l.measured.ratios(rate)
-	row := line{
-		name: l.name, ours: figures(l.measured[1]), other: l.other.name, theirs: figures(l.measured[0]),
-		ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest),
-	}
-	if l.atLeast > 0 {
+	row := l.compare(rate)
+	row.ours, row.theirs = figures(l.measured[1]), figures(l.measured[0])
+	if median, _, _ := l.measured.ratios(rate); l.atLeast > 0 {
 		row.target, row.verdict = "at least "+ratio(l.atLeast), verdict(median >= l.atLeast)
 	}
 	return row
@@ -91,12 +99,13 @@ func (l *result) rateLine() line {
 
 // p99Line compares the latency.
 func (l *result) p99Line() line {
-	median, least, greatest := l.measured.ratios(p99)
-	return line{
-		name: l.name + ": p99", ours: p99Figure(l.measured[1]), other: l.other.name, theirs: p99Figure(l.measured[0]),
-		ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest),
-		target: "at most " + ratio(l.p99AtMost), verdict: verdict(median <= l.p99AtMost),
+	row := l.compare(p99)
+	row.name += ": p99"
+	row.ours, row.theirs = p99Figure(l.measured[1]), p99Figure(l.measured[0])
+	if median, _, _ := l.measured.ratios(p99); l.p99AtMost > 0 {
+		row.target, row.verdict = "at most "+ratio(l.p99AtMost), verdict(median <= l.p99AtMost)
 	}
+	return row
 }
 
 // figures returns the medians of the rate and of the latency, and the share of failures.
