@@ -1,6 +1,7 @@
 package groupcommit
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -45,7 +46,7 @@ func (c *Committer) runCommon(ctx context.Context, writes []storeWrite) ([]outco
 			g.stores = append(g.stores, s)
 		}
 	}
-	slices.SortFunc(g.stores, func(a, b *State) int { return int(a.store.AccountID - b.store.AccountID) })
+	slices.SortFunc(g.stores, func(a, b *State) int { return cmp.Compare(a.store.AccountID, b.store.AccountID) })
 	position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
 		g.batch = &batch{ctx: ctx, queries: db.New(p)}
 		if err := g.lock(p); err != nil {
@@ -130,10 +131,7 @@ func (g *common) lockPets() {
 		names[i] = name{w.AccountID, w.Pet}
 	}
 	slices.SortFunc(names, func(a, b name) int {
-		if a.account != b.account {
-			return int(a.account - b.account)
-		}
-		return int(a.pet - b.pet)
+		return cmp.Or(cmp.Compare(a.account, b.account), cmp.Compare(a.pet, b.pet))
 	})
 	var wanted db.StorePetsLockParams
 	for _, n := range slices.Compact(names) {
