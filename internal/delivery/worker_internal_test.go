@@ -62,7 +62,7 @@ func TestPersist(t *testing.T) {
 	t.Parallel()
 	d := newLab(t).drain(endpoint{}, process{})
 	ctx, cancel := context.WithCancel(t.Context())
-	tries, failure := 0, errors.New("no")
+	tries, failure, began := 0, errors.New("no"), time.Now()
 	if err := d.persist(ctx, "it fails", func() error {
 		if tries++; tries < 3 {
 			return failure
@@ -70,6 +70,9 @@ func TestPersist(t *testing.T) {
 		return nil
 	}); err != nil || tries != 3 {
 		t.Errorf("%v after %d tries, want 3", err, tries)
+	}
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("3 tries take %s, want a pause of 200 ms after each failure", took)
 	}
 	cancel()
 	if err := d.persist(ctx, "it fails", func() error { tries++; return failure }); !errors.Is(err, failure) || tries != 4 {
@@ -162,8 +165,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestPages: webhooks share a page of events. One that has all its events, because it was
-// disabled, does not count, and one that gets none is not started.
+// TestPages: webhooks share a page of events. One that has all its events does not count, and
+// one that gets none of them is not started.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -174,9 +177,9 @@ func TestPages(t *testing.T) {
 		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 		SELECT $1, sequence, now(), 1, 'pet.created', '/pets/1', '{}' FROM generate_series(1, $2::int) AS sequence`, firstAccount, 2*page)
 	l.exec(`
-		INSERT INTO webhooks (account_id, id, url, types, secret, unsettled_after, status, disabled_reason, after_sequence, until_sequence)
-		SELECT account_id, 'wh_' || repeat(made.digit, 32), url, made.types, secret, unsettled_after, made.status, made.reason, made.sequence, CASE made.status WHEN 'disabled' THEN made.sequence END
-		FROM webhooks, (VALUES ('e', '{store.reset}'::text[], 'enabled', NULL, 0), ('d', '{*}', 'disabled', 'manual', 10)) AS made (digit, types, status, reason, sequence)`)
+		INSERT INTO webhooks (account_id, id, url, types, secret, unsettled_after, after_sequence)
+		SELECT account_id, 'wh_' || repeat(made.digit, 32), url, made.types, secret, unsettled_after, made.sequence
+		FROM webhooks, (VALUES ('d', '{*}'::text[], $1::bigint), ('e', '{store.reset}', 0)) AS made (digit, types, sequence)`, 2*page)
 	other := endpoint{to.AccountID, "wh_" + strings.Repeat("e", 32)}
 	l.worker.webhooks.again[other] = false
 	left, err := l.worker.dispatchTurn(t.Context(), to.AccountID, to.AccountID)
@@ -184,8 +187,15 @@ func TestPages(t *testing.T) {
 		t.Errorf("a page leaves %d, %v; want %d, and only the first webhook started", left, err, restNow)
 	}
 	var got string
-	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks").Scan(&got); err != nil || got != "500 10 500" {
-		t.Errorf("the webhooks are at the events %s, %v; want 500 10 500", got, err)
+	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks").Scan(&got); err != nil || got != "500 2000 500" {
+		t.Errorf("the webhooks are at the events %s, %v; want 500 2000 500", got, err)
+	}
+	if got := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"); got != "1" {
+		t.Errorf("%s dispatches are counted, want 1", got)
+	}
+	l.exec("DELETE FROM events")
+	if left, err := l.worker.dispatchTurn(t.Context(), to.AccountID, to.AccountID); err != nil || left != restNone {
+		t.Errorf("a page without events leaves %d, %v; want %d", left, err, restNone)
 	}
 }
 
