@@ -435,7 +435,7 @@ func TestSend(t *testing.T) {
 		d := &drain{Worker: w, renewed: time.Now(), until: time.Now().Add(time.Hour), to: &target{url: "http://127.0.0.1:1/", readAt: time.Now()}}
 		results := make(chan result, 2)
 		for attempts := range 2 {
-			d.send(t.Context(), delivery{attempts: attempts, body: []byte("{}"), waited: 3 * time.Second, readAt: time.Now().Add(-time.Second)}, results)
+			d.send(t.Context(), delivery{attempts: attempts, body: []byte("{}"), waited: time.Duration(3+attempts) * time.Second, readAt: time.Now().Add(-time.Second)}, results)
 			if r := <-results; !r.isSuccess() || r.body != nil {
 				t.Errorf("the result is %+v, want a success without a body", r)
 			}
