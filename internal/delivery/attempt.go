@@ -37,7 +37,7 @@ const (
 )
 
 // waits are the times between attempts: 75.6 hours in total.
-var waits = [maxAttempts - 1]time.Duration{
+var waits = [...]time.Duration{
 	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
 

@@ -1,11 +1,16 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +21,7 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/egress"
 	"petstore/internal/event"
+	"petstore/internal/telemetry"
 )
 
 // at is the time of the tests, and ago a time before it.
@@ -229,6 +235,17 @@ func TestIsOver(t *testing.T) {
 	})
 }
 
+// TestSendingTime: a worker that stops has 2 seconds to release its leases, or half of a
+// short grace.
+func TestSendingTime(t *testing.T) {
+	t.Parallel()
+	for grace, want := range map[time.Duration]time.Duration{15 * time.Second: 13 * time.Second, 4 * time.Second: 2 * time.Second, time.Second: time.Second / 2} {
+		if got := sendingTime(grace); got != want {
+			t.Errorf("with a grace of %s, requests have %s, want %s", grace, got, want)
+		}
+	}
+}
+
 // TestBatch: drains share the memory for the bodies that they have read.
 func TestBatch(t *testing.T) {
 	t.Parallel()
@@ -375,5 +392,93 @@ func TestMessageIDAt(t *testing.T) {
 	t.Parallel()
 	if got, want := messageIDAt(at), fmt.Sprintf("msg_%012x%020d", at.UnixMilli(), 0); got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// tail is a body that notes whether its end was read.
+type tail struct {
+	io.Reader
+
+	ended bool
+}
+
+func (b *tail) Read(p []byte) (n int, err error) {
+	n, err = b.Reader.Read(p)
+	b.ended = b.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+func (b *tail) Close() error { return nil }
+
+// TestFinish: a connection can be used again after a response of at most 4 KiB, which is read
+// to its end.
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]bool{0: true, 4096: true, 4097: false, 100_000: false} {
+		body := &tail{Reader: strings.NewReader(strings.Repeat("x", size))}
+		if finish(body, func() {}); body.ended != want {
+			t.Errorf("the end of a body of %d bytes is read: %t", size, body.ended)
+		}
+	}
+}
+
+// TestSend: an attempt has a result without the body, and the first one is counted with the
+// time since the insert of the delivery.
+func TestSend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &Worker{
+			options: Options{Client: &http.Client{Transport: accepting{}}, Metrics: telemetry.NewMetrics()},
+			log:     slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		d := &drain{Worker: w, renewed: time.Now(), until: time.Now().Add(time.Hour), to: &target{url: "http://127.0.0.1:1/", readAt: time.Now()}}
+		results := make(chan result, 2)
+		for attempts := range 2 {
+			d.send(t.Context(), delivery{attempts: attempts, body: []byte("{}"), waited: time.Duration(3+attempts) * time.Second, readAt: time.Now().Add(-time.Second)}, results)
+			if r := <-results; !r.isSuccess() || r.body != nil {
+				t.Errorf("the result is %+v, want a success without a body", r)
+			}
+		}
+		if log.Len() > 0 {
+			t.Errorf("a success is logged: %s", &log)
+		}
+		if got := scrape(t, w, "petstore_webhook_first_attempt_lag_seconds_sum"); got != "4" {
+			t.Errorf("the first attempts have waited for %s s, want 4", got)
+		}
+	})
+}
+
+// accepting accepts all requests.
+type accepting struct{}
+
+func (accepting) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
+}
+
+// scrape returns the value of a metric.
+func scrape(t *testing.T, w *Worker, name string) string {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	w.options.Metrics.Handler().ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	_, value, _ := strings.Cut(recorder.Body.String(), "\n"+name+" ")
+	value, _, _ = strings.Cut(value, "\n")
+	return value
+}
+
+// TestTaskThatPanics: a panic of a task is logged, and nothing else of it.
+func TestTaskThatPanics(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	all := newTasks[int](slog.New(slog.NewTextHandler(&log, nil)))
+	all.start(1, 1, func() {})
+	all.wait()
+	if log.Len() > 0 {
+		t.Errorf("a task that ends is logged: %s", &log)
+	}
+	all.start(1, 1, func() { panic("no") })
+	all.wait()
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "panic: no") || len(all.again) > 0 {
+		t.Errorf("after a panic, %d tasks are left: %s", len(all.again), got)
 	}
 }

@@ -81,7 +81,7 @@ func (w *Worker) drainTurn(ctx context.Context, to endpoint, due db.WebhookDueRo
 		return rest, err
 	}
 	defer d.pool.Give(d.payer, 1)
-	sending, cancel := outlive(ctx, max(w.options.Grace-finishTimeout, w.options.Grace/2))
+	sending, cancel := outlive(ctx, sendingTime(w.options.Grace))
 	defer cancel()
 	if claimed, err := d.claim(sending); err != nil || !claimed {
 		return rest, err
@@ -92,6 +92,12 @@ func (w *Worker) drainTurn(ctx context.Context, to endpoint, due db.WebhookDueRo
 	defer cancel()
 	rest, releaseErr := d.release(releasing)
 	return rest, errors.Join(err, releaseErr)
+}
+
+// sendingTime returns how much of the grace of a worker its requests have. The rest is for
+// the release of the leases.
+func sendingTime(grace time.Duration) time.Duration {
+	return max(grace-finishTimeout, grace/2)
 }
 
 // outlive returns a context that ends a while after ctx.

@@ -96,10 +96,10 @@ type lab struct {
 // firstAccount and number are the account of the first trial and the number of the leases.
 const firstAccount, number = 100_001, 7
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, tracers ...pgx.QueryTracer) *lab {
 	t.Helper()
 	owner := pgtest.New(t)
-	database, err := postgres.Open(t.Context(), owner.URL, Connections)
+	database, err := postgres.Open(t.Context(), owner.URL, Connections, tracers...)
 	if err != nil {
 		t.Fatal(err)
 	}

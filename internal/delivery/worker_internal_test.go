@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -59,7 +62,7 @@ func TestPersist(t *testing.T) {
 	t.Parallel()
 	d := newLab(t).drain(endpoint{}, process{})
 	ctx, cancel := context.WithCancel(t.Context())
-	tries, failure := 0, errors.New("no")
+	tries, failure, began := 0, errors.New("no"), time.Now()
 	if err := d.persist(ctx, "it fails", func() error {
 		if tries++; tries < 3 {
 			return failure
@@ -67,6 +70,9 @@ func TestPersist(t *testing.T) {
 		return nil
 	}); err != nil || tries != 3 {
 		t.Errorf("%v after %d tries, want 3", err, tries)
+	}
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("3 tries take %s, want a pause of 200 ms after each failure", took)
 	}
 	cancel()
 	if err := d.persist(ctx, "it fails", func() error { tries++; return failure }); !errors.Is(err, failure) || tries != 4 {
@@ -151,6 +157,98 @@ func TestProbe(t *testing.T) {
 		if err := d.read(t.Context(), queue); err != nil || len(queue) != want || d.isProbe != (want == 1) {
 			t.Errorf("after %d failures, a drain reads %d deliveries, %v; want %d", maxFailures-1+i, len(queue), err, want)
 		}
+	}
+	d := l.drain(endpointOf(1), process{current: true})
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
+	if queue := make(chan delivery, 1); d.readProbe(t.Context(), time.Now(), queue) != nil || len(queue) > 0 {
+		t.Error("a probe without a delivery that is due fails")
+	}
+}
+
+// TestPages: webhooks share a page of events. One that has all its events does not count, and
+// one that gets none of them is not started.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: stored{until: noUntil, enabled: true}}})
+	to := endpointOf(0)
+	l.exec("UPDATE account_state SET last_sequence = $1", 2*page)
+	l.exec(`
+		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+		SELECT $1, sequence, now(), 1, 'pet.created', '/pets/1', '{}' FROM generate_series(1, $2::int) AS sequence`, firstAccount, 2*page)
+	l.exec(`
+		INSERT INTO webhooks (account_id, id, url, types, secret, unsettled_after, after_sequence)
+		SELECT account_id, 'wh_' || repeat(made.digit, 32), url, made.types, secret, unsettled_after, made.sequence
+		FROM webhooks, (VALUES ('d', '{*}'::text[], $1::bigint), ('e', '{store.reset}', 0)) AS made (digit, types, sequence)`, 2*page)
+	other := endpoint{to.AccountID, "wh_" + strings.Repeat("e", 32)}
+	l.worker.webhooks.again[other] = false
+	left, err := l.worker.dispatchTurn(t.Context(), to.AccountID, to.AccountID)
+	if err != nil || left != restNow || !l.isStarted(to) || l.isStarted(other) {
+		t.Errorf("a page leaves %d, %v; want %d, and only the first webhook started", left, err, restNow)
+	}
+	var got string
+	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT string_agg(after_sequence::text, ' ' ORDER BY id) FROM webhooks").Scan(&got); err != nil || got != "500 2000 500" {
+		t.Errorf("the webhooks are at the events %s, %v; want 500 2000 500", got, err)
+	}
+	if got := scrape(t, l.worker, "petstore_webhook_dispatch_lag_seconds_count"); got != "1" {
+		t.Errorf("%s dispatches are counted, want 1", got)
+	}
+	l.exec("DELETE FROM events")
+	if left, err := l.worker.dispatchTurn(t.Context(), to.AccountID, to.AccountID); err != nil || left != restNone {
+		t.Errorf("a page without events leaves %d, %v; want %d", left, err, restNone)
+	}
+}
+
+// counter counts statements by name. It calls then after the third look for deliveries.
+type counter struct {
+	mu     sync.Mutex
+	counts map[string]int
+	then   func()
+}
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	name, _, _ := strings.Cut(strings.TrimPrefix(data.SQL, "-- name: "), " ")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts[name]++; name == "DrainWebhooks" && c.counts[name] == 3 {
+		c.then()
+	}
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestIdleWorker: a worker rests between two looks, also when somebody has locked the webhook
+// that it dispatches to.
+func TestIdleWorker(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	statements := &counter{counts: map[string]int{}, then: cancel}
+	l := newLab(t, statements)
+	l.store([]trial{{stored: sound}})
+	l.exec("UPDATE webhook_deliveries SET next_attempt_at = now() + interval '1 hour'")
+	l.exec("UPDATE webhooks SET failing_since = now()")
+	holder, err := l.owner.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is written
+	if _, err := holder.Exec(t.Context(), "SELECT FROM webhooks FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	l.worker.Run(ctx)
+	took := time.Since(began)
+	for name, interval := range map[string]time.Duration{
+		"DispatchAccounts": 500 * time.Millisecond, "DispatchLock": 20 * time.Millisecond, "DrainWebhooks": time.Second, "WebhooksToSettle": time.Second,
+		"WebhooksFailing": 15 * time.Second, "MessagesExpired": 5 * time.Minute,
+	} {
+		if got, most := statements.counts[name], 1+int(took/interval); got == 0 || got > most {
+			t.Errorf("%d of %s in %s, want 1 to %d", got, name, took, most)
+		}
+	}
+	if got := scrape(t, l.worker, "petstore_webhooks_failing"); got != "1" {
+		t.Errorf("the metric says that %q webhooks fail, want 1", got)
 	}
 }
 
