@@ -555,6 +555,9 @@ func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
 
 const patience = 60 * time.Second
 
+// pollInterval is the pause between two looks at something that nothing announces.
+const pollInterval = 5 * time.Millisecond
+
 // expect reads output up to the line that contains text, and returns that line.
 func (p *process) expect(text string) string {
 	p.t.Helper()
@@ -623,7 +626,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("healthcheck: %q", out)
 	}
 	must(t, environ, "key", "revoke", key[:len("petstore_")+8])
-	for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; {
+	for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; <-time.After(pollInterval) {
 		if time.Now().After(deadline) {
 			t.Fatal("a revoked key works for longer than a second")
 		}
@@ -795,7 +798,7 @@ func TestDevOpensTheReference(t *testing.T) {
 	p := begin(t, dir, append(environ, "PATH="+dir+":"+os.Getenv("PATH")), "dev", "--port", "0", "--open")
 	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"
 	var got []byte
-	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); <-time.After(pollInterval) {
 		got, _ = os.ReadFile(opened) // exists once the browser has been started
 	}
 	if string(got) != want {

@@ -66,7 +66,7 @@ func (p *petstore) withoutStandby() (back func()) {
 // until waits for a condition and fails the test after ten seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
-	poll := time.NewTicker(time.Millisecond)
+	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for deadline := time.Now().Add(10 * time.Second); !so(); <-poll.C {
 		if time.Now().After(deadline) {

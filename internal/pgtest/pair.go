@@ -124,9 +124,10 @@ func (s *Standby) await(sql string) {
 		s.t.Fatalf("pgtest: %v", err)
 	}
 	defer conn.Close(s.t.Context())
-	for done := false; !done; {
-		if err := conn.QueryRow(ctx, sql).Scan(&done); err != nil {
-			s.t.Fatalf("pgtest: %s: %v", sql, err)
-		}
+	if err := await(ctx, func() (done bool, err error) {
+		err = conn.QueryRow(ctx, sql).Scan(&done)
+		return done, err
+	}); err != nil {
+		s.t.Fatalf("pgtest: %s: %v", sql, err)
 	}
 }
