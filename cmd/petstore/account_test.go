@@ -224,7 +224,7 @@ func TestSandboxLives(t *testing.T) {
 	}
 	stops := func(key string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
 			got := status(t, base+"/pets/1", key)
 			if got == http.StatusUnauthorized {
 				return

@@ -179,7 +179,7 @@ func TestAdminAddress(t *testing.T) {
 	if line := third.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
 		t.Errorf("serve without an admin address prints %s", line)
 	}
-	fourth := begin(t, openDir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
+	fourth := begin(t, pgtest.Dir(t), []string{database, "PETSTORE_ADDR=127.0.0.1:0", taken}, "dev")
 	fourth.expect("metrics and profiles are not available")
 	if line := fourth.expect("listening"); !strings.Contains(line, `"admin_address":"off"`) {
 		t.Errorf("dev with a busy admin address prints %s", line)

@@ -549,7 +549,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 func awaitConnections(t *testing.T, admin string, want int) string {
 	t.Helper()
 	line := fmt.Sprintf("\npetstore_http_connections %d\n", want)
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
 		metrics := read(t, admin+"/metrics")
 		if strings.Contains(metrics, line) {
 			return metrics

@@ -68,7 +68,7 @@ func (s *shop) await(n int, sql string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	for got := 0; got < n; {
+	for got := 0; got < n; <-time.After(pollInterval) {
 		if err := s.database.Pool.QueryRow(ctx, sql).Scan(&got); err != nil {
 			s.t.Fatalf("%s: %d, want %d: %v", sql, got, n, err)
 		}
@@ -212,10 +212,8 @@ func (s *shop) killAt(hold, held, key string, survives bool) {
 		done <- err
 	}()
 	if pgtest.Is(pgtest.Citus) { // a worker waits, with a statement of its own
-		for waiters := 0; waiters == 0; {
-			if waiters, err = pgtest.LockWaiters(ctx, s.database.Pool); err != nil {
-				s.t.Fatal(err)
-			}
+		if err := pgtest.AwaitLockWaiters(ctx, s.database.Pool, 1); err != nil {
+			s.t.Fatal(err)
 		}
 	} else {
 		s.await(1, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%"+held+"%' AND pid <> pg_backend_pid()")

@@ -42,7 +42,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	p := begin(t, t.TempDir(), environ, "serve")
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
-	for deadline := time.Now().Add(patience); !replicaServes.MatchString(read(t, admin+"/metrics")); {
+	for deadline := time.Now().Add(patience); !replicaServes.MatchString(read(t, admin+"/metrics")); <-time.After(pollInterval) {
 		if time.Now().After(deadline) {
 			t.Fatal("the replica is not in rotation")
 		}
@@ -112,7 +112,7 @@ func awaitAttempts(t *testing.T, admin string, number int) {
 	t.Helper()
 	for _, outcome := range []string{"delivered", "unreachable"} {
 		count := regexp.MustCompile(`(?m)^petstore_webhook_attempt_duration_seconds_count\{outcome="` + outcome + `"\} (\d+)$`)
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
 			match := count.FindStringSubmatch(read(t, admin+"/metrics"))
 			if match != nil {
 				if made, err := strconv.Atoi(match[1]); err == nil && made >= number {

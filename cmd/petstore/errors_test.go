@@ -346,7 +346,7 @@ func TestDevSentences(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := openDir(t)
+			dir := pgtest.Dir(t)
 			if test.prepare != nil {
 				if err := test.prepare(dir); err != nil {
 					t.Fatal(err)

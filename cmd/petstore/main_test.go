@@ -555,6 +555,9 @@ func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
 
 const patience = 60 * time.Second
 
+// pollInterval is the pause between two looks at something that nothing announces.
+const pollInterval = 5 * time.Millisecond
+
 // expect reads output up to the line that contains text, and returns that line.
 func (p *process) expect(text string) string {
 	p.t.Helper()
@@ -623,7 +626,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("healthcheck: %q", out)
 	}
 	must(t, environ, "key", "revoke", key[:len("petstore_")+8])
-	for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; {
+	for deadline := time.Now().Add(time.Second); status(t, base+"/pets", key) != http.StatusUnauthorized; <-time.After(pollInterval) {
 		if time.Now().After(deadline) {
 			t.Fatal("a revoked key works for longer than a second")
 		}
@@ -665,7 +668,7 @@ func TestExitCodes(t *testing.T) {
 // TestDev starts, kills and restarts dev in one folder.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	environ := []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")}
 
 	first := begin(t, dir, environ, "dev")
@@ -740,7 +743,7 @@ func wantPrivate(t *testing.T, dir string) {
 // TestDevWithOlderData: dev says how to open data of another version of PostgreSQL.
 func TestDevWithOlderData(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	data := filepath.Join(dir, devDir, "postgres", "data")
 	if err := errors.Join(os.MkdirAll(data, localpg.DirMode()), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("14\n"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -765,7 +768,7 @@ func TestDevWithOlderData(t *testing.T) {
 // version created.
 func TestDevClosesItsFolder(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	folder := filepath.Join(dir, devDir)
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
@@ -782,7 +785,7 @@ func TestDevClosesItsFolder(t *testing.T) {
 // API reference. Without a browser, dev still runs.
 func TestDevOpensTheReference(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	opener, opened := "xdg-open", filepath.Join(dir, "opened")
 	if runtime.GOOS == "darwin" {
 		opener = "open"
@@ -795,22 +798,22 @@ func TestDevOpensTheReference(t *testing.T) {
 	p := begin(t, dir, append(environ, "PATH="+dir+":"+os.Getenv("PATH")), "dev", "--port", "0", "--open")
 	want := "opened http://localhost" + strings.TrimPrefix(p.address(), "http://127.0.0.1") + "/docs\n"
 	var got []byte
-	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); got == nil && time.Now().Before(deadline); <-time.After(pollInterval) {
 		got, _ = os.ReadFile(opened) // exists once the browser has been started
 	}
 	if string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	without := begin(t, openDir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
+	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
 	without.expect("the browser cannot be opened")
 	without.expect("listening")
 }
 
 func TestDevOnABusyPort(t *testing.T) {
 	t.Parallel()
-	first := begin(t, openDir(t), []string{"PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	first := begin(t, pgtest.Dir(t), []string{"PETSTORE_ADDR=127.0.0.1:0"}, "dev")
 	address := strings.TrimPrefix(first.address(), "http://")
-	second := begin(t, openDir(t), []string{"PETSTORE_ADDR=" + address}, "dev")
+	second := begin(t, pgtest.Dir(t), []string{"PETSTORE_ADDR=" + address}, "dev")
 	second.expect("set PETSTORE_ADDR")
 	if code := second.wait(); code != exitFailure {
 		t.Errorf("dev on a busy port exits with %d", code)
@@ -818,22 +821,6 @@ func TestDevOnABusyPort(t *testing.T) {
 	if code := first.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
-}
-
-// openDir returns a temporary directory that other users can enter, like a clone of
-// the repository. They cannot enter t.TempDir, and PostgreSQL refuses to run as
-// root.
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "petstore-dev-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // post sends a body and returns the Location header.

@@ -17,7 +17,7 @@ import (
 // data. They succeed both times, except for the errors that the texts show.
 func TestTour(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	// People take longer than a few seconds for all stories twice, so they stay within the
 	// rate limit.
 	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}, "dev")

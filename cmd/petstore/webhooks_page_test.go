@@ -59,7 +59,7 @@ func TestWebhooksPage(t *testing.T) {
 	s.want(commands[3], `"message":"Hello, webhook!"`)
 	to.expect([]string{"message.queued"}, first)
 	read := commands[3][strings.LastIndex(commands[3], "curl "):]
-	for deadline := time.Now().Add(patience); !strings.Contains(s.run(read), `"status":"delivered"`); {
+	for deadline := time.Now().Add(patience); !strings.Contains(s.run(read), `"status":"delivered"`); <-time.After(pollInterval) {
 		if time.Now().After(deadline) {
 			t.Fatal("the message is not delivered")
 		}

@@ -17,7 +17,7 @@ func TestLocalWebhooks(t *testing.T) {
 	database := pgtest.New(t)
 	const secretKey = "cGV0c3RvcmUgdGVzdCBrZXkgb2YgMzIgYnl0ZXMhISE="
 	environ := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_SECRET_KEY=" + secretKey}
-	dev := begin(t, openDir(t), environ, "dev")
+	dev := begin(t, pgtest.Dir(t), environ, "dev")
 	key := keyPattern.FindString(dev.expect("API key"))
 	base := dev.address()
 	const local = `{"url":"http://localhost:3000/hook","types":["*"]}`
@@ -46,7 +46,7 @@ func TestLocalWebhooks(t *testing.T) {
 	}
 
 	for allow, want := range map[string]int{"": http.StatusUnprocessableEntity, "10.0.0.0/8": http.StatusUnprocessableEntity, "10.0.0.0/8,127.0.0.0/8:3000,::1": http.StatusCreated} {
-		server := begin(t, openDir(t), append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow), "serve")
+		server := begin(t, pgtest.Dir(t), append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow), "serve")
 		request := httpRequest{method: http.MethodPost, url: server.address() + "/webhooks", body: local}
 		if got := request.send(t, key); got != want {
 			t.Errorf("a local webhook with PETSTORE_WEBHOOK_ALLOW=%s: status %d, want %d", allow, got, want)

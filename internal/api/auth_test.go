@@ -311,7 +311,7 @@ func TestRevokedKeyStops(t *testing.T) {
 // stops returns an error unless the server rejects the revoked key within a second,
 // and from then on.
 func (p *petstore) stops(revoked time.Time) error {
-	for rejected := 0; rejected < 20; {
+	for rejected := 0; rejected < 20; <-time.After(2 * time.Millisecond) {
 		since := time.Since(revoked)
 		resp, err := p.try("GET", "/pets?limit=1", nil)
 		switch {

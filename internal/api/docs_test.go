@@ -203,7 +203,7 @@ func TestSandboxesPage(t *testing.T) {
 					t.Errorf("a line is longer than %d characters: %s", limit, line)
 				}
 			}
-			output, err := sample{Lang: lang, Source: sources[lang]}.run(t, p.url, p.key)
+			output, err := sample{Lang: lang, Source: sources[lang]}.run(t, nil, p.url, p.key)
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}
@@ -243,7 +243,7 @@ func TestEventsPage(t *testing.T) {
 	t.Run("cURL", func(t *testing.T) {
 		t.Parallel()
 		p := startAlone(t)
-		output, err := sample{Lang: "cURL", Source: sources["cURL"]}.run(t, p.url, p.key)
+		output, err := sample{Lang: "cURL", Source: sources["cURL"]}.run(t, nil, p.url, p.key)
 		if err != nil {
 			t.Fatalf("%v%s", err, output)
 		}

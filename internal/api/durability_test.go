@@ -1,65 +1,21 @@
 package api_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"petstore/db"
 	"petstore/internal/api"
-	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
-// ownCluster starts a PostgreSQL server for one test, with a migrated database, for
-// settings that affect a whole server.
-func ownCluster(t *testing.T) *pgtest.Database {
+// startOnCluster starts a server on a cluster of its own, for settings that affect all databases
+// of a cluster.
+func startOnCluster(t *testing.T) *petstore {
 	t.Helper()
-	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "petstore-api-") //nolint:usetesting // the server's user cannot enter t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // readable for the user of the server
-		t.Fatal(err)
-	}
-	cluster, err := localpg.Start(t.Context(), localpg.Options{
-		Binaries: binaries, Dir: dir, Disposable: true, Settings: map[string]string{"synchronous_commit": "on"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cluster.Stop(context.WithoutCancel(t.Context())) })
-	const name = "petstore"
-	if err := cluster.EnsureDatabase(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
-	url := cluster.URL(name)
-	migrations, err := postgres.OpenMigrations(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrations.Close(); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return &pgtest.Database{URL: url, OwnerURL: url, Pool: pool}
+	database, _ := pgtest.NewCluster(t)
+	return startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
 }
 
 // withoutStandby makes commits wait for a standby that does not exist, and returns
@@ -110,7 +66,7 @@ func (p *petstore) withoutStandby() (back func()) {
 // until waits for a condition and fails the test after ten seconds.
 func (p *petstore) until(what string, so func() bool) {
 	p.t.Helper()
-	poll := time.NewTicker(time.Millisecond)
+	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for deadline := time.Now().Add(10 * time.Second); !so(); <-poll.C {
 		if time.Now().After(deadline) {
@@ -125,7 +81,7 @@ func (p *petstore) until(what string, so func() bool) {
 // the retry.
 func TestReplayWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
-	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	p := startOnCluster(t)
 	const target, body = "/messages", `{"message": "hello"}`
 	back := p.withoutStandby()
 	p.under("key", target, body).wantError(503, "unavailable")
@@ -152,7 +108,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 // acknowledge the revocation before the standby has it.
 func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
-	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	p := startOnCluster(t)
 	created := p.post("/account/api-keys", object{"name": "leaving", "scope": "read"}).want(201)
 	location := created.header.Get("Location")
 	back := p.withoutStandby()
@@ -173,7 +129,7 @@ func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
 // acknowledge an earlier reset before the standby has it.
 func TestResetTwiceWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
-	p := startOn(t, ownCluster(t)).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	p := startOnCluster(t)
 	reset := p.newSandbox("one", "empty").path() + "/reset"
 	p.post(reset, nil).want(204)
 	back := p.withoutStandby()

@@ -244,15 +244,7 @@ func (p *petstore) awaitWaiting(n int) error {
 	p.mustBeAlone()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
 	defer cancel()
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for waiting := 0; waiting < n; <-poll.C {
-		var err error
-		if waiting, err = pgtest.LockWaiters(ctx, p.db); err != nil {
-			return fmt.Errorf("%d of %d connections wait for a lock: %w", waiting, n, err)
-		}
-	}
-	return nil
+	return pgtest.AwaitLockWaiters(ctx, p.db, n)
 }
 
 // storm has many clients that change a few pets on two servers at random.

@@ -88,7 +88,7 @@ func (r *replicated) read(path, consistency string) (resp *response, byReplica b
 func (r *replicated) readBy(byReplica bool, path, consistency string) (resp *response, replica bool) {
 	r.t.Helper()
 	resp, replica = r.read(path, consistency)
-	for deadline := time.Now().Add(catchUpTime); byReplica && !replica && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(catchUpTime); byReplica && !replica && time.Now().Before(deadline); <-time.After(time.Millisecond) {
 		resp, replica = r.read(path, consistency)
 	}
 	return resp, replica

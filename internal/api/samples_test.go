@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +39,103 @@ var sampleTools = []struct{ lang, program, file string }{
 	{"cURL", "bash", "sample.sh"},
 	{"JavaScript", "node", "sample.mjs"},
 	{"Python", "python3", "sample.py"},
+}
+
+// Programs that run samples one after the other. Each line of the standard input names the file
+// of a sample and has its variables. The response is a line with the output and the error.
+var interpreters = map[string][]string{
+	"JavaScript": {"node", "--input-type=module", "--eval", `
+		import { createInterface } from "node:readline";
+		import { pathToFileURL } from "node:url";
+		const write = process.stdout.write.bind(process.stdout);
+		for await (const line of createInterface({ input: process.stdin })) {
+			const { file, variables } = JSON.parse(line);
+			Object.assign(process.env, variables);
+			let output = "", error = "";
+			process.stdout.write = (text) => { output += text; return true; };
+			try {
+				await import(pathToFileURL(file));
+			} catch (caught) {
+				error = "error: " + caught?.stack;
+			}
+			write(JSON.stringify({ output, error }) + "\n");
+		}`},
+	"Python": {"python3", "-c", `
+import contextlib, io, json, os, runpy, sys, traceback
+
+for line in sys.stdin:
+    job = json.loads(line)
+    os.environ.update(job["variables"])
+    output, error = io.StringIO(), ""
+    with contextlib.redirect_stdout(output):
+        try:
+            runpy.run_path(job["file"], run_name="__main__")
+        except BaseException:
+            error = traceback.format_exc()
+    print(json.dumps({"output": output.getvalue(), "error": error}), flush=True)
+`},
+}
+
+// interpreter is a process of [interpreters]. The start of a process takes most of the CPU time
+// of a sample.
+type interpreter struct {
+	mu     sync.Mutex
+	input  *json.Encoder
+	output *json.Decoder
+	stderr bytes.Buffer
+}
+
+// startInterpreters starts a process for each language of [interpreters]. They end with the test.
+func startInterpreters(t *testing.T) map[string]*interpreter {
+	t.Helper()
+	all := map[string]*interpreter{}
+	for lang, args := range interpreters {
+		i := &interpreter{}
+		command := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
+		command.Env, command.Stderr = sampleEnviron(), &i.stderr
+		stdin, err := command.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, err := command.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.input, i.output = json.NewEncoder(stdin), json.NewDecoder(stdout)
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			stdin.Close()
+			if err := command.Wait(); err != nil { // a sample that does not end holds it up
+				t.Errorf("%s: %v\n%s", args[0], err, i.stderr.String())
+			}
+		})
+		all[lang] = i
+	}
+	return all
+}
+
+// run runs the sample in a file.
+func (i *interpreter) run(file string, variables map[string]string) (output string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var result struct{ Output, Error string }
+	if err := i.input.Encode(map[string]any{"file": file, "variables": variables}); err != nil {
+		return "", err
+	}
+	if err := i.output.Decode(&result); err != nil {
+		return "", err
+	}
+	if result.Error != "" {
+		err = errors.New(result.Error)
+	}
+	return result.Output, err
+}
+
+// sampleEnviron returns the environment of samples, which has no variables of the tests.
+func sampleEnviron() []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 }
 
 // samples returns all samples from the spec that the server serves.
@@ -69,9 +168,10 @@ func (p *petstore) samples() []sample {
 }
 
 // run runs a sample unchanged, with the two variables that the spec names, and
-// returns its output.
-func (s sample) run(t *testing.T, url, key string) (output string, err error) {
+// returns its output. Without an interpreter, it runs in a process of its own.
+func (s sample) run(t *testing.T, in map[string]*interpreter, url, key string) (output string, err error) {
 	t.Helper()
+	variables := map[string]string{"PETSTORE_URL": url, "PETSTORE_API_KEY": key}
 	for _, tool := range sampleTools {
 		if tool.lang != s.Lang {
 			continue
@@ -80,9 +180,15 @@ func (s sample) run(t *testing.T, url, key string) (output string, err error) {
 		if err := os.WriteFile(file, []byte(s.Source), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		if interpreter := in[s.Lang]; interpreter != nil {
+			return interpreter.run(file, variables)
+		}
 		var stdout, stderr bytes.Buffer
 		command := exec.CommandContext(t.Context(), tool.program, file)
-		command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PETSTORE_URL=" + url, "PETSTORE_API_KEY=" + key}
+		command.Env = sampleEnviron()
+		for name, value := range variables {
+			command.Env = append(command.Env, name+"="+value)
+		}
 		command.Stdout, command.Stderr = &stdout, &stderr
 		if err := command.Run(); err != nil {
 			return stdout.String(), fmt.Errorf("%s %s: %w\n%s", tool.program, tool.file, err, stderr.String())
@@ -205,6 +311,7 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
+	in := startInterpreters(t)
 	for _, sample := range start(t).samples() {
 		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +320,7 @@ func TestCodeSamples(t *testing.T) {
 			if isAdmin(sample.path) {
 				scope = auth.Admin
 			}
-			output, err := sample.run(t, p.url, p.newKey("tester", scope))
+			output, err := sample.run(t, in, p.url, p.newKey("tester", scope))
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}
@@ -231,7 +338,7 @@ func TestCodeSamples(t *testing.T) {
 func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	p := startShop(t)
+	p, in := startShop(t), startInterpreters(t)
 	wrong := auth.NewSecret().Reveal()
 	for _, sample := range p.samples() {
 		if !slices.Contains([]string{"listPets", "placeOrder", "setInventory", "deletePet", "updateOrder", "getMessage"}, sample.operationID) {
@@ -239,7 +346,7 @@ func TestCodeSamplesFailWithAWrongKey(t *testing.T) {
 		}
 		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
 			t.Parallel()
-			if output, err := sample.run(t, p.url, wrong); err == nil {
+			if output, err := sample.run(t, in, p.url, wrong); err == nil {
 				t.Errorf("it succeeded and printed %s", output)
 			}
 		})

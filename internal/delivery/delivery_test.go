@@ -202,7 +202,7 @@ func eventually(t testing.TB, holds func() bool) bool {
 	if testing.Short() {
 		deadline = time.Now().Add(10 * time.Second)
 	}
-	for tick := time.NewTicker(time.Millisecond); time.Now().Before(deadline); <-tick.C {
+	for tick := time.NewTicker(5 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
 		if holds() {
 			return true
 		}

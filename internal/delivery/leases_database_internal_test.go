@@ -471,11 +471,13 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- second() }()
-		for waiters := 0; waiters == 0 && len(done) == 0 && err == nil; {
+		poll := time.NewTicker(time.Millisecond)
+		for waiters := 0; waiters == 0 && len(done) == 0 && err == nil; <-poll.C {
 			if waiters, err = pgtest.LockWaiters(t.Context(), l.owner.Pool); waiters > 0 {
 				waited++
 			}
 		}
+		poll.Stop()
 		if err := errors.Join(err, holder.Commit(t.Context()), <-done); err != nil {
 			t.Fatal(err)
 		}

@@ -74,11 +74,8 @@ func (f *fixture) group(store Store, writes ...*Write) ([]outcome, error) {
 // awaitLockWaiter waits until a session waits for a lock.
 func (f *fixture) awaitLockWaiter() {
 	f.t.Helper()
-	for waiters := 0; waiters == 0; {
-		var err error
-		if waiters, err = pgtest.LockWaiters(f.t.Context(), f.database.Pool); err != nil {
-			f.t.Fatal(err)
-		}
+	if err := pgtest.AwaitLockWaiters(f.t.Context(), f.database.Pool, 1); err != nil {
+		f.t.Fatal(err)
 	}
 }
 

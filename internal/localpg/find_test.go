@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest"
 )
 
 // nowhere is a mirror that refuses connections.
@@ -23,7 +24,7 @@ const nowhere = "http://127.0.0.1:1"
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	wantError := func(want ...string) {
 		t.Helper()
 		_, err := localpg.FindIn(t.Context(), dir, nowhere, "digest")
@@ -96,7 +97,7 @@ func TestFindDownloads(t *testing.T) {
 		}
 	}))
 	defer mirror.Close()
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	cache := mkdir(t, filepath.Join(dir, "cache"))
 	digest := fmt.Sprintf("%x", sha256.Sum256(jar.Bytes()))
 	wantCached := func(want int) {
@@ -147,7 +148,7 @@ func writeProgram(t *testing.T, name, script string) {
 // TestCacheDir uses a cache below a closed directory, which the user that runs the
 // server for root cannot enter.
 func TestCacheDir(t *testing.T) {
-	closed, temp := t.TempDir(), openDir(t)
+	closed, temp := t.TempDir(), pgtest.Dir(t)
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}

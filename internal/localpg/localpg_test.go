@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest"
 )
 
 // childDir makes the test binary start a cluster in that directory and wait.
@@ -111,7 +112,7 @@ func TestKilledOwner(t *testing.T) {
 	for name, serverToo := range map[string]bool{"alone": false, "with its server": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options := options(t, openDir(t))
+			options := options(t, pgtest.Dir(t))
 			owner, url := startChild(t, options.Dir)
 			query(t, url, "CREATE TABLE kept AS SELECT 'Bello' AS name")
 			wantInUse(t, options, owner.Process.Pid)
@@ -134,7 +135,7 @@ func TestKilledOwner(t *testing.T) {
 // The next start replaces it.
 func TestOrphan(t *testing.T) {
 	t.Parallel()
-	options := options(t, openDir(t))
+	options := options(t, pgtest.Dir(t))
 	options.Detached = true
 	orphan := start(t, options)
 	query(t, orphan.URL("postgres"), "CREATE TABLE orphaned ()")
@@ -204,7 +205,7 @@ func TestKilledDuringInitdb(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return // see signalOnDeath
 	}
-	dir := openDir(t)
+	dir := pgtest.Dir(t)
 	bin := filepath.Join(dir, "bin")
 	install(t, bin, "15.18")
 	// it never ends by itself
@@ -236,7 +237,7 @@ cd "$2" && mkfifo forever && echo $$ >pid.new && mv pid.new pid && read line <fo
 // TestDataOfRoot needs root: other users do not run the server as somebody else.
 func TestDataOfRoot(t *testing.T) {
 	t.Parallel()
-	options := options(t, openDir(t))
+	options := options(t, pgtest.Dir(t))
 	mkdir(t, filepath.Join(options.Dir, "data"))
 	if os.Geteuid() != 0 {
 		return
@@ -393,22 +394,4 @@ func kill(t *testing.T, pid int) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// openDir is a directory that every user can enter, which t.TempDir is not.
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "localpg-test-") //nolint:usetesting // its directory is closed
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }

@@ -7,15 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest"
 )
 
 // TestStandby: a standby is read-only, follows its primary also after a restart, and can
 // be promoted.
 func TestStandby(t *testing.T) {
 	t.Parallel()
-	primary := start(t, options(t, openDir(t)))
+	primary := start(t, options(t, pgtest.Dir(t)))
 	query(t, primary.URL("postgres"), "CREATE TABLE pets AS SELECT 'Bello' AS name")
-	options := options(t, openDir(t))
+	options := options(t, pgtest.Dir(t))
 	options.StandbyOf = primary
 	standby := start(t, options)
 	follows := func(name string) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -48,6 +49,37 @@ func Not(t testing.TB, engine Engine, reason string) {
 	t.Helper()
 	if Is(engine) {
 		t.Skipf("not on the engine %s: %s", engine, reason)
+	}
+}
+
+// pollInterval is the pause between two looks at the state of a server, which take more CPU time
+// than most of what tests wait for.
+const pollInterval = 2 * time.Millisecond
+
+// AwaitLockWaiters waits until n sessions of a database wait for a lock.
+func AwaitLockWaiters(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, n int,
+) error {
+	return await(ctx, func() (bool, error) {
+		waiters, err := LockWaiters(ctx, db)
+		return waiters >= n, err
+	})
+}
+
+// await waits until a function returns true or an error.
+func await(ctx context.Context, done func() (bool, error)) error {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for {
+		if is, err := done(); is || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-poll.C:
+		}
 	}
 }
 

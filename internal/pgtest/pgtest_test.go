@@ -299,7 +299,7 @@ func TestForeignServer(t *testing.T) {
 // TestMuteEngine has a Docker engine that accepts connections and never responds.
 func TestMuteEngine(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(openDir(t), "mute.sock")
+	socket := filepath.Join(pgtest.Dir(t), "mute.sock")
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -352,7 +352,7 @@ type user struct {
 // newUser returns a user whose server is stopped when the test ends.
 func newUser(t *testing.T, env ...string) *user {
 	t.Helper()
-	u := &user{t: t, program: filepath.Join(openDir(t), "tests"), cache: openDir(t), env: env}
+	u := &user{t: t, program: filepath.Join(pgtest.Dir(t), "tests"), cache: pgtest.Dir(t), env: env}
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -487,23 +487,4 @@ func eventually(t *testing.T, what string, condition func() bool) {
 			t.Fatalf("false after 20 s: %s", what)
 		}
 	}
-}
-
-// openDir returns a directory that every user can enter, unlike t.TempDir. Its name
-// is short because it will contain sockets.
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pgt") //nolint:usetesting // its directory is closed
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }

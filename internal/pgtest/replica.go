@@ -53,6 +53,10 @@ func startPair(ctx context.Context, dir string) (addresses, description string, 
 	if err != nil {
 		return "", "", err
 	}
+	dir, err = serverData(dir)
+	if err != nil {
+		return "", "", err
+	}
 	primary, err := localpg.Start(ctx, localpg.Options{
 		Binaries: binaries, Dir: filepath.Join(dir, "pg"), Detached: true, Settings: primarySettings,
 	})

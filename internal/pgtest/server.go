@@ -209,9 +209,13 @@ func startServer(ctx context.Context, dir string, engine Engine) (address, descr
 	if err != nil {
 		return "", "", fmt.Errorf(noServer, containerErr, err)
 	}
+	data, err := serverData(dir)
+	if err != nil {
+		return "", "", err
+	}
 	cluster, err := localpg.Start(ctx, localpg.Options{
 		Binaries: binaries,
-		Dir:      filepath.Join(dir, "pg"),
+		Dir:      filepath.Join(data, "pg"),
 		Detached: true,
 		Settings: map[string]string{"max_connections": maxConnections, "autovacuum": "off"},
 	})

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -133,23 +131,7 @@ func (s *swallower) Write(p []byte) (int, error) {
 // until the test ends, and returns its URL.
 func anotherServer(t *testing.T, database string) string {
 	t.Helper()
-	binaries, err := localpg.Find(t.Context(), os.Getenv("PETSTORE_PG_BIN"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "petstore-pg-") //nolint:usetesting // the server's user cannot enter t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // for the user of the server
-		t.Fatal(err)
-	}
-	cluster, err := localpg.Start(t.Context(), localpg.Options{Binaries: binaries, Dir: dir, Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cluster.Stop(context.WithoutCancel(t.Context())) })
+	_, cluster := pgtest.NewCluster(t)
 	if err := cluster.EnsureDatabase(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}

@@ -440,10 +440,8 @@ func TestMaintainEventsEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- serving.MaintainEvents(ctx) }()
-	for waiters := 0; waiters == 0; {
-		if waiters, err = pgtest.LockWaiters(t.Context(), database.Pool); err != nil {
-			t.Fatal(err)
-		}
+	if err := pgtest.AwaitLockWaiters(t.Context(), database.Pool, 1); err != nil {
+		t.Fatal(err)
 	}
 	go func() { second <- serving.MaintainEvents(t.Context()) }()
 	cancel()

@@ -351,7 +351,7 @@ func TestSilentReplica(t *testing.T) {
 // drops settings, or whose timeline the role may not see. The log has the problems. Replicas of a Citus coordinator are an error.
 func TestUnsuitableReplicas(t *testing.T) {
 	t.Parallel()
-	pair, other := pgtest.NewPair(t), pgtest.NewPair(t)
+	pair, other := pgtest.NewPair(t), pgtest.NewUnrelatedPair(t)
 	var log lines
 	primary, options := open(t, pair.URL, 8), postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Patience: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{other.Standby.URL, pair.Standby.URL, pgtest.StartPooler(t, pair.Standby.URL).URL}, options)

@@ -17,9 +17,20 @@ const Shortest = 16
 // Secrets is a set of secrets to scan for. The zero value is empty. It is safe for
 // concurrent use.
 type Secrets struct {
-	mu        sync.RWMutex
-	secrets   map[string]bool           // all that were learned
-	fragments map[[Shortest]byte]string // to the name of the secret
+	mu         sync.RWMutex
+	secrets    map[string]bool           // all that were learned
+	fragments  map[[Shortest]byte]string // to the name of the secret
+	beginnings [1 << beginningBits]bool  // of fragments, see beginning
+}
+
+const beginningBits = 20
+
+// beginning returns a hash of the first bytes of a fragment. A scan examines each byte of
+// megabytes of text, and few begin like a fragment.
+func beginning[T string | []byte](fragment T) uint32 {
+	const multiplier = 0x9e3779b1 // spreads the bytes over all bits (Knuth, TAOCP 6.4)
+	first := uint32(fragment[0]) | uint32(fragment[1])<<8 | uint32(fragment[2])<<16 | uint32(fragment[3])<<24
+	return first * multiplier >> (32 - beginningBits)
 }
 
 // Learn adds a secret under a name that is safe to print. A scan also finds the
@@ -47,6 +58,7 @@ func (s *Secrets) Learn(name, secret string) {
 		for i := 0; i+Shortest <= len(form); i++ {
 			if fragment := [Shortest]byte([]byte(form[i : i+Shortest])); isVaried(fragment) {
 				s.fragments[fragment] = name
+				s.beginnings[beginning(fragment[:])] = true
 			}
 		}
 	}
@@ -81,6 +93,9 @@ func (s *Secrets) In(text string) []string {
 	var found []string
 	seen := map[string]bool{}
 	for i := 0; i+Shortest <= len(text); i++ {
+		if !s.beginnings[beginning(text[i:])] {
+			continue
+		}
 		if name, ok := s.fragments[[Shortest]byte([]byte(text[i:i+Shortest]))]; ok && !seen[name] {
 			seen[name] = true
 			found = append(found, name)
