@@ -40,16 +40,10 @@ func start(ctx context.Context, logFile string, env []string, program string, ar
 	return p
 }
 
-// awaitReady waits until GET path returns 200, and returns how long that took.
+// awaitReady waits until GET path succeeds, and returns how long that took.
 func (p *process) awaitReady(ctx context.Context, addr, path string) time.Duration {
-	const limit = 30 * time.Second
 	p.url = "http://" + addr
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if isOK(ctx, p.url+path) {
-			return time.Since(began)
-		}
-		must.Hold(time.Since(began) < limit, "%s is not ready after %s", p.cmd.Path, limit)
-	}
+	return must.Await(ctx, 30*time.Second, func() { send(ctx, http.MethodGet, p.url+path, "", "") })
 }
 
 // stop sends SIGTERM and waits for the process.
@@ -60,24 +54,10 @@ func (p *process) stop() {
 	}
 }
 
-// memory returns the resident memory of the process in bytes: VmRSS on Linux.
+// memory returns the resident memory of the process in bytes.
 func (p *process) memory() int64 {
-	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	_, rest, _ := strings.Cut(readProc(fmt.Sprintf("%d/status", p.cmd.Process.Pid)), "VmRSS:")
 	return must.Get(strconv.ParseInt(strings.Fields(rest)[0], 10, 64)) << 10
-}
-
-func isOK(ctx context.Context, url string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
 }
 
 // freeAddress returns a free address on loopback.
@@ -138,30 +118,24 @@ func withCPU(pids []int, measure func() measurement) measurement {
 // cpuOfTree returns the user and system time of a process and its children, including
 // those that have ended.
 func cpuOfTree(root int) time.Duration {
-	total := parseCPU(must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", root))), true)
-	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", root)))
-	for child := range strings.FieldsSeq(string(children)) {
+	total := parseCPU(readProc(fmt.Sprintf("%d/stat", root)))
+	for child := range strings.FieldsSeq(readProc(fmt.Sprintf("%d/task/%[1]d/children", root))) {
 		if stat, err := os.ReadFile("/proc/" + child + "/stat"); err == nil { // it may have ended
-			total += parseCPU(stat, false)
+			total += parseCPU(string(stat))
 		}
 	}
 	return total
 }
 
-// parseCPU reads /proc/PID/stat (proc_pid_stat(5)): utime and stime, and with ended also
-// cutime and cstime, the times of children that have ended.
-func parseCPU(text []byte, ended bool) time.Duration {
-	const utime, stime, cstime = 11, 12, 14 // after the name, which may contain spaces
-	const tick = 10 * time.Millisecond      // USER_HZ is 100 on all current platforms
-	stat := string(text)
+// parseCPU reads /proc/PID/stat (proc_pid_stat(5)): the times of the process, utime and stime,
+// and the times of its children that have ended, cutime and cstime.
+func parseCPU(stat string) time.Duration {
+	const utime, cstime = 11, 14       // after the name, which may contain spaces
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all current platforms
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	must.Hold(len(fields) > cstime, "/proc/PID/stat is %q", stat)
-	last := stime
-	if ended {
-		last = cstime
-	}
 	var ticks int64
-	for _, field := range fields[utime : last+1] {
+	for _, field := range fields[utime : cstime+1] {
 		ticks += must.Get(strconv.ParseInt(field, 10, 64))
 	}
 	return time.Duration(ticks) * tick
