@@ -64,14 +64,14 @@ func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
 		for range apiKeys {
 			keys = append(keys, b.newKey(ctx, benchAccount, "write"))
 		}
-		b.writeFile(keysOf(largeAccount), keys...)
+		b.writeFile(largeAccount, keys...)
 		b.admin = b.newKey(ctx, benchAccount, "admin")
 		b.run(ctx, "seed", "--pets", strconv.Itoa(pets), "--account", benchAccount)
 		execute(ctx, b.database, "UPDATE inventory SET quantity = "+unitsInStock+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
 		keys = addStores(ctx, b.database, newAccounts, 1000)
-		b.writeFile(keysOf(smallAccounts), keys...)
-		b.writeFile(keysOf(fewAccounts), keys[:100]...)
-		b.writeFile(keysOf(sandboxes), addStores(ctx, b.database, newSandboxes, account.MaxSandboxes)...)
+		b.writeFile(smallAccounts, keys...)
+		b.writeFile(fewAccounts, keys[:100]...)
+		b.writeFile(sandboxes, addStores(ctx, b.database, newSandboxes, account.MaxSandboxes)...)
 		vacuum(ctx, b.database)
 	})
 	return b
@@ -122,6 +122,15 @@ func (b *build) serve(ctx context.Context, extra ...string) time.Duration {
 	addr := freeAddress(ctx)
 	b.server = b.start(ctx, "serve", append(extra, "PETSTORE_ADDR="+addr)...)
 	return b.server.awaitReady(ctx, addr, "/readyz")
+}
+
+// serveHTTP starts a server in this process, which ends with the build, and returns its URL.
+func (b *build) serveHTTP(ctx context.Context, handler http.Handler) string {
+	listener := listen(ctx)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
+	go func() { _ = server.Serve(listener) }() // ends with Close
+	b.cleanups = append(b.cleanups, func() { _ = server.Close() })
+	return "http://" + listener.Addr().String()
 }
 
 // start starts a command of the build that runs until it is stopped.

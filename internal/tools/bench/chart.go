@@ -15,17 +15,10 @@ var chartSource string
 
 var chartTemplate = template.Must(template.New("chart").Parse(chartSource))
 
-// chartGroup is the bars of one workload.
+// chartGroup is the two bars of one workload, with sizes in pixels.
 type chartGroup struct {
-	Name, Times string
-	Y           int // of the group, in pixels
-	Ours, Plain chartBar
-}
-
-// chartBar is a bar with its label.
-type chartBar struct {
-	Label      string
-	Width, End int
+	Name, Times, Ours, Plain string
+	Y, OursWidth, PlainWidth int
 }
 
 // chart returns an SVG with the requests per second of the workloads with chart set.
@@ -37,21 +30,17 @@ func (r *report) chart() []byte {
 			most = max(most, medianOf(l.measured[0], rate), medianOf(l.measured[1], rate))
 		}
 	}
-	bar := func(rounds []measurement) chartBar {
-		perSecond := medianOf(rounds, rate)
-		width := int(barLength * perSecond / most)
-		return chartBar{thousands(perSecond) + "/s", width, width + 6}
-	}
-	y := top
 	var groups []chartGroup
 	for _, l := range r.results {
 		if l.chart {
-			times, _, _ := l.measured.ratios(rate)
-			groups = append(groups, chartGroup{l.name, ratio(times), y, bar(l.measured[1]), bar(l.measured[0])})
-			y += groupSpace
+			plain, ours := medianOf(l.measured[0], rate), medianOf(l.measured[1], rate)
+			groups = append(groups, chartGroup{
+				l.name, l.line("", rate, figures).ratio, thousands(ours), thousands(plain),
+				top + groupSpace*len(groups), int(barLength * ours / most), int(barLength * plain / most),
+			})
 		}
 	}
 	var out bytes.Buffer
-	must.OK(chartTemplate.Execute(&out, map[string]any{"Title": chartTitle, "Height": y - groupSpace/4, "Groups": groups}))
+	must.OK(chartTemplate.Execute(&out, map[string]any{"Title": chartTitle, "Height": top + groupSpace*len(groups), "Groups": groups}))
 	return out.Bytes()
 }

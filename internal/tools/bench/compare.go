@@ -11,12 +11,13 @@ import (
 	"petstore/internal/tools/must"
 )
 
-// warmUp is how long each side of a workload runs before the first round. So no measurement
-// includes the first use of a connection, a statement or a page.
-const warmUp = time.Second
+const (
+	// warmUp is how long each side of a workload runs before the first round. So no measurement
+	// includes the first use of a connection, a statement or a page.
+	warmUp = time.Second
 
-// petstoreName names the side of the program of the working directory.
-const petstoreName = "Petstore"
+	petstoreName = "Petstore" // the side of the program of the working directory
+)
 
 // side is one of the two sides of a workload.
 type side struct {
@@ -57,16 +58,12 @@ func (p pair) ratios(quantity func(measurement) float64) (median, least, greates
 
 func rate(m measurement) float64 { return m.perSecond }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-func p50(m measurement) float64 { return milliseconds(m.p50) }
-
-func p99(m measurement) float64 { return milliseconds(m.p99) }
+func p99(m measurement) float64 { return m.p99 }
 
 // cpu returns the CPU time of a request in all processes.
 func cpu(m measurement) (sum float64) {
 	for _, part := range m.cpu {
-		sum += float64(part)
+		sum += part
 	}
 	return sum
 }
@@ -97,19 +94,14 @@ func (r *report) measureRounds(ctx context.Context, all []workload) {
 	before := readProc("stat")
 	for round := range r.rounds {
 		for _, l := range r.results {
-			must.Explain(l.name, func() { l.measure(ctx, r.duration, round) })
+			sides := [2]side{l.other, l.ours}
+			for i := range sides {
+				at := (round + i) % len(sides)
+				must.Explain(l.name, func() { l.measured[at] = append(l.measured[at], sides[at].measure(ctx, r.duration)) })
+			}
 		}
 	}
-	r.warn(stealWarning(before, readProc("stat")))
-}
-
-// measure adds a round.
-func (l *result) measure(ctx context.Context, during time.Duration, round int) {
-	sides := [2]side{l.other, l.ours}
-	for i := range sides {
-		at := (round + i) % len(sides)
-		l.measured[at] = append(l.measured[at], sides[at].measure(ctx, during))
-	}
+	r.warnings = append(r.warnings, stealWarning(before, readProc("stat"))...)
 }
 
 // compareBuilds compares the present program with the one of another commit.
@@ -121,23 +113,22 @@ func compareBuilds(ctx context.Context, r *report, present *build, dir string) {
 	runProgram(ctx, nil, "git", "archive", "--format=tar", "--output="+archive, commit)
 	runProgram(ctx, nil, "tar", "-xf", archive, "-C", source)
 	base := newBuild(ctx, r.pets, dir, "base", source)
-	s := newSink(ctx)
-	present.cleanups = append(present.cleanups, base.stop, s.stop)
+	present.cleanups = append(present.cleanups, base.stop)
+	s := present.newSink(ctx)
 	for _, b := range []*build{base, present} {
 		b.serve(ctx)
 		b.drawPages(ctx)
 	}
-	const baseName = "base"
 	var all []workload
 	for _, l := range loads {
-		all = append(all, workload{name: l.name, ours: present.side(petstoreName, l), other: base.side(baseName, l)})
+		all = append(all, workload{name: l.name, ours: present.side(petstoreName, l), other: base.side("base", l)})
 	}
 	few, many := smallBesideLarge()
 	all = append(all,
-		workload{name: few.name, ours: present.beside(petstoreName, few, many), other: base.beside(baseName, few, many)},
+		workload{name: few.name, ours: present.beside(petstoreName, few, many), other: base.beside("base", few, many)},
 		workload{name: few.name, ours: present.beside(petstoreName, few, many), other: base.side("base, alone", few)})
 	for _, hooks := range []int{1, 4} {
-		all = append(all, workload{name: deliveries(hooks), ours: present.deliver(petstoreName, s, hooks), other: base.deliver(baseName, s, hooks)})
+		all = append(all, workload{name: deliveries(hooks), ours: present.deliver(petstoreName, s, hooks), other: base.deliver("base", s, hooks)})
 	}
 	r.measureRounds(ctx, all)
 }

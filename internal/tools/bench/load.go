@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,12 +45,12 @@ type load struct {
 	mayFail bool
 }
 
-// The callers of a load.
+// The callers of a load, by the files with their keys.
 const (
-	largeAccount  = "large"     // one account, with all pets and 16 keys
-	smallAccounts = "small"     // 1,000 accounts, with few pets each
-	fewAccounts   = "few"       // 100 of them
-	sandboxes     = "sandboxes" // 1,000 sandboxes of ten of them
+	largeAccount  = "large.keys"     // one account, with all pets and 16 keys
+	smallAccounts = "small.keys"     // 1,000 accounts, with few pets each
+	fewAccounts   = "few.keys"       // 100 of them
+	sandboxes     = "sandboxes.keys" // 1,000 sandboxes of ten of them
 )
 
 // The names of loads.
@@ -105,13 +104,10 @@ func smallBesideLarge() (few, many load) {
 type measurement struct {
 	requests  int
 	perSecond float64
-	p50, p99  time.Duration
-	failed    float64         // the share of responses that are not a success
-	cpu       []time.Duration // of each request, for each process, if it was measured
+	p50, p99  float64   // milliseconds
+	failed    float64   // the share of responses that are not a success
+	cpu       []float64 // microseconds of each request, for each process, if it was measured
 }
-
-// keysOf returns the name of the file with the keys of callers.
-func keysOf(callers string) string { return callers + ".keys" }
 
 // wrk loads a server.
 func (b *build) wrk(ctx context.Context, baseURL string, l load, during time.Duration) measurement {
@@ -124,30 +120,16 @@ func (b *build) wrk(ctx context.Context, baseURL string, l load, during time.Dur
 	}
 	out := runProgram(ctx, nil, "wrk", "--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
 		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", b.file(wrkFile), baseURL,
-		"--", l.kind, strconv.Itoa(cmp.Or(l.mostPets, pets)), path, b.file(keysOf(callers)))
-	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int }
+		"--", l.kind, strconv.Itoa(cmp.Or(l.mostPets, pets)), path, b.file(callers))
+	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds float64 }
 	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &summary); err != nil {
 		must.OK(fmt.Errorf("wrk: %w: %s", err, out))
 	}
-	must.Hold((summary.Failed == 0 || l.mayFail) && summary.Requests > 0, "%s %s: %d of %d requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
+	must.Hold((summary.Failed == 0 || l.mayFail) && summary.Requests > 0, "%s %s: %.0f of %.0f requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
 	return measurement{
-		requests:  summary.Requests,
-		perSecond: float64(summary.Requests) / (time.Duration(summary.Microseconds) * time.Microsecond).Seconds(),
-		p50:       time.Duration(summary.P50Microseconds) * time.Microsecond,
-		p99:       time.Duration(summary.P99Microseconds) * time.Microsecond,
-		failed:    float64(summary.Failed) / float64(summary.Requests),
+		requests: int(summary.Requests), perSecond: summary.Requests / summary.Microseconds * 1e6,
+		p50: summary.P50Microseconds / 1000, p99: summary.P99Microseconds / 1000, failed: summary.Failed / summary.Requests,
 	}
-}
-
-var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
-
-// pgbench places orders with that many connections.
-func (b *build) pgbench(ctx context.Context, program, databaseURL string, connections int, during time.Duration) measurement {
-	out := runProgram(ctx, nil, program, "--no-vacuum", "--protocol=prepared", "--file="+b.file(orderFile),
-		"--client="+strconv.Itoa(connections), "--jobs=2", fmt.Sprintf("--time=%.0f", during.Seconds()), "--define=pets="+strconv.Itoa(b.pets), databaseURL)
-	found := pgbenchRate.FindStringSubmatch(out)
-	must.Hold(found != nil, "pgbench: %s", out)
-	return measurement{perSecond: must.Get(strconv.ParseFloat(found[1], 64))}
 }
 
 // runProgram runs a program, with more environment variables, and returns its standard output

@@ -65,10 +65,8 @@ func parseOptions(args []string) (o options, err error) {
 		}
 	})
 	switch {
-	case modes > 1:
-		return o, errors.New("-base, -replica, -webhooks and -report exclude each other; leave out all but one")
-	case *only != "" && o.documents != "":
-		return o, errors.New("-report measures everything; leave out -only")
+	case modes > 1 || *only != "" && o.documents != "":
+		return o, errors.New("use only one of -base, -replica, -webhooks and -report, and -report without -only")
 	case o.pets < 1 || o.rounds < 1 || *seconds < 1:
 		return o, errors.New("-pets, -rounds and -seconds must be at least 1")
 	}
@@ -90,9 +88,7 @@ func main() {
 
 func run(ctx context.Context, o options, out io.Writer) {
 	began := time.Now()
-	if _, err := exec.LookPath("wrk"); err != nil {
-		must.OK(errors.New("wrk is missing; install it with `apt-get install wrk` (Debian, Ubuntu)"))
-	}
+	must.Explain("install wrk, on Debian and Ubuntu with `apt-get install wrk`", func() { must.Get(exec.LookPath("wrk")) })
 	if o.swagger != "" {
 		must.Explain("start swagger-petstore, or correct the URL of -swagger", func() { send(ctx, http.MethodGet, o.swagger+"/pet/1", "", "") })
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -15,56 +16,40 @@ import (
 
 const (
 	plainConns = 8 // of the plain server, which is slower with more; Petstore uses its default
-	starts     = 5
 	deepPage   = 2000
 	firstPath  = "/pets?limit=50&sort=name&status=available"
+	// The names of sides that README.md compares with.
+	plainName, swaggerName = "plain", "swagger-petstore"
 )
-
-// The names of sides that README.md compares with.
-const plainName, swaggerName = "plain", "swagger-petstore"
 
 // compareWithOthers compares the program with its limits and with a plain handler.
 func compareWithOthers(ctx context.Context, r *report, b *build) {
 	s := &others{build: b}
 	s.addDatabases(ctx)
-	times := s.start(ctx)
-	all := s.workloads(ctx)
-	if r.swagger != "" {
-		all = append(all,
-			workload{name: readPets, ours: s.ours(readPets), other: s.onSwagger(r.swagger, "swaggerPet")},
-			workload{name: randomOrders, ours: s.ours(randomOrders), other: s.onSwagger(r.swagger, "swaggerOrder")})
+	var times []time.Duration
+	for range 5 {
+		b.server.stop()
+		times = append(times, b.serve(ctx))
 	}
-	r.measureRounds(ctx, all)
-	r.add(s.hotLine(ctx))
-	r.add(memoryLine(b.server.memory() >> 20))
-	r.add(startLine(times))
+	program, addr := b.file("plain"), freeAddress(ctx)
+	runProgram(ctx, nil, "go", "build", "-o", program, "./internal/tools/bench/plain")
+	s.plain = start(ctx, program+".log", nil, program, addr, b.cluster.URL("plain"), strconv.Itoa(plainConns))
+	s.plain.awaitReady(ctx, addr, "/pets/1")
+	b.cleanups = append(b.cleanups, s.plain.stop)
+	r.measureRounds(ctx, s.workloads(ctx, r.swagger))
+	megabytes := b.server.megabytes()
+	memory := line{name: "memory after all rounds", ours: fmt.Sprintf("%d MB", megabytes)}.judged("under 80 MB", megabytes < 80)
+	r.others = append(r.others, s.hotLine(ctx), memory, startLine(times))
 }
 
-// others are the servers that Petstore is compared with.
+// others are the servers that Petstore is compared with, and Petstore.
 type others struct {
 	*build
-	plain       *process
-	constantURL string
-}
-
-// start starts all servers. It starts Petstore several times, and returns how long that took.
-func (s *others) start(ctx context.Context) (times []time.Duration) {
-	for range starts {
-		s.server.stop()
-		times = append(times, s.build.serve(ctx))
-	}
-	program, addr := s.file("plain"), freeAddress(ctx)
-	runProgram(ctx, nil, "go", "build", "-o", program, "./internal/tools/bench/plain")
-	s.plain = start(ctx, program+".log", nil, program, addr, s.cluster.URL("plain"), strconv.Itoa(plainConns))
-	s.plain.awaitReady(ctx, addr, "/pets/1")
-	constantURL, stopConstant := serve(ctx, http.HandlerFunc(constant))
-	s.constantURL = constantURL
-	s.cleanups = append(s.cleanups, s.plain.stop, stopConstant)
-	return times
+	plain *process
 }
 
 // workloads returns the rows of the table.
-func (s *others) workloads(ctx context.Context) []workload {
+func (s *others) workloads(ctx context.Context, swagger string) []workload {
 	s.drawPages(ctx)
 	paths, sizes := s.pages(ctx, firstPath, min(deepPage, s.pets/pageSize))
 	deep := nearest(sizes)
@@ -76,7 +61,7 @@ func (s *others) workloads(ctx context.Context) []workload {
 	}
 	few, many := smallBesideLarge()
 	one := load{kind: "petById", connections: 1}
-	return []workload{
+	all := []workload{
 		withPlain(randomOrders, workload{atLeast: 2.5, p99AtMost: 0.6, chart: true}),
 		{name: randomOrders, ours: s.ours(randomOrders), other: s.onPgbench(64), atLeast: 1.3},
 		{name: keyedOrders, ours: s.ours(keyedOrders), other: s.side("without keys", loadOf(randomOrders)), atLeast: 0.8},
@@ -84,7 +69,7 @@ func (s *others) workloads(ctx context.Context) []workload {
 		withPlain(createPets, workload{atLeast: 2.4, chart: true}),
 		withPlain(readPets, workload{atLeast: 1.4, p99AtMost: 1, chart: true}),
 		withPlain(readPets+", 16 connections", workload{atLeast: 1.1}),
-		{name: readPets, ours: s.ours(readPets), other: s.on("HTTP limit", s.constantURL, loadOf(readPets)), atLeast: 0.45},
+		{name: readPets, ours: s.ours(readPets), other: s.on("HTTP limit", s.serveHTTP(ctx, http.HandlerFunc(constant)), loadOf(readPets)), atLeast: 0.45},
 		withPlain(differentPages, workload{atLeast: 1.2, chart: true}),
 		withPlain(onePage, workload{}),
 		{
@@ -97,6 +82,12 @@ func (s *others) workloads(ctx context.Context) []workload {
 		{name: few.name, ours: s.beside(petstoreName, few, many), other: s.side("alone", few)},
 		{name: readPets + " while 64 connections order", ours: s.beside(petstoreName, one, loadOf(randomOrders)), other: s.side("idle", one), p99AtMost: 3},
 	}
+	if swagger != "" {
+		all = append(all,
+			workload{name: readPets, ours: s.ours(readPets), other: s.onSwagger(swagger, "swaggerPet")},
+			workload{name: randomOrders, ours: s.ours(randomOrders), other: s.onSwagger(swagger, "swaggerOrder")})
+	}
+	return all
 }
 
 // nearest returns the index of a page among the last hundred, whose size is nearest to the
@@ -138,9 +129,15 @@ func (s *others) onSwagger(url, kind string) side {
 	return s.on(swaggerName, url, load{kind: kind, connections: 64, mostPets: samplePets, mayFail: true})
 }
 
+var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
+
 func (s *others) onPgbench(connections int) side {
 	return side{"pgbench", func(ctx context.Context, during time.Duration) measurement {
-		return s.pgbench(ctx, filepath.Join(s.binaries.Dir, "pgbench"), s.cluster.URL("pgbench"), connections, during)
+		out := runProgram(ctx, nil, filepath.Join(s.binaries.Dir, "pgbench"), "--no-vacuum", "--protocol=prepared", "--file="+s.file(orderFile),
+			"--client="+strconv.Itoa(connections), "--jobs=2", fmt.Sprintf("--time=%.0f", during.Seconds()), "--define=pets="+strconv.Itoa(s.pets), s.cluster.URL("pgbench"))
+		found := pgbenchRate.FindStringSubmatch(out)
+		must.Hold(found != nil, "pgbench: %s", out)
+		return measurement{perSecond: must.Get(strconv.ParseFloat(found[1], 64))}
 	}}
 }
 
@@ -176,10 +173,6 @@ func (s *others) hotLine(ctx context.Context) line {
 	scan(ctx, s.database, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'inventory'::regclass", nil, &updates, &hot)
 	share := hot / max(1, updates)
 	return line{name: "HOT updates of inventory", ours: fmt.Sprintf("%.3f", share), other: "all updates", theirs: thousands(updates)}.judged("at least 0.95", share >= 0.95)
-}
-
-func memoryLine(megabytes int64) line {
-	return line{name: "memory after all rounds", ours: fmt.Sprintf("%d MB", megabytes)}.judged("under 80 MB", megabytes < 80)
 }
 
 // startLine returns the time from the start of the process until it is ready.

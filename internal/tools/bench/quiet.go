@@ -10,27 +10,27 @@ import (
 	"petstore/internal/tools/must"
 )
 
-// loadWarning returns a warning if other programs ran during the last minute, or "".
-func loadWarning() string {
+// loadWarning returns a warning if other programs ran during the last minute.
+func loadWarning() (warnings []string) {
 	const quiet = 0.25 // for each CPU
 	minute, _, _ := strings.Cut(readProc("loadavg"), " ")
 	load := must.Get(strconv.ParseFloat(minute, 64)) / float64(runtime.NumCPU())
 	if load > quiet {
-		return fmt.Sprintf("The machine is not quiet: the load average is %.2f for each CPU. Stop other programs, wait a minute and run this again.", load)
+		warnings = append(warnings, fmt.Sprintf("The machine is not quiet: the load average is %.2f for each CPU. Stop other programs, wait a minute and run this again.", load))
 	}
-	return ""
+	return warnings
 }
 
 // stealWarning returns a warning if the host took too much CPU time between two versions of
-// /proc/stat, or "".
-func stealWarning(before, after string) string {
+// /proc/stat.
+func stealWarning(before, after string) (warnings []string) {
 	const quiet = 0.03
 	total, stolen := cpuTimes(after)
 	totalBefore, stolenBefore := cpuTimes(before)
 	if share := (stolen - stolenBefore) / max(1, total-totalBefore); share > quiet {
-		return fmt.Sprintf("The host ran other virtual machines in %.0f %% of the CPU time (steal). Do not trust differences; run this again.", 100*share)
+		warnings = append(warnings, fmt.Sprintf("The host ran other virtual machines in %.0f %% of the CPU time (steal). Do not trust differences; run this again.", 100*share))
 	}
-	return ""
+	return warnings
 }
 
 // cpuTimes reads the first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait,

@@ -34,7 +34,7 @@ func measureReplicas(ctx context.Context, r *report, b *build) {
 			for _, replicas := range []float64{1, 2, 4, 8} {
 				shares = append(shares, ratio(ofLinear(l.measured, replicas)))
 			}
-			r.add(line{name: l.name + ": of linear with 1, 2, 4, 8 replicas", ours: strings.Join(shares, ", ")})
+			r.others = append(r.others, line{name: l.name + ": of linear with 1, 2, 4, 8 replicas", ours: strings.Join(shares, ", ")})
 		}
 	}
 }
@@ -44,7 +44,7 @@ func measureReplicas(ctx context.Context, r *report, b *build) {
 // servers. Reads on a replica also use the primary a little.
 func ofLinear(measured pair, replicas float64) float64 {
 	cpu := func(side, process int) float64 {
-		return medianOf(measured[side], func(m measurement) float64 { return float64(m.cpu[process]) })
+		return medianOf(measured[side], func(m measurement) float64 { return m.cpu[process] })
 	}
 	const primary, replica = 1, 2
 	alone, atReplicas := cpu(0, primary), replicas/cpu(1, replica)

@@ -53,21 +53,11 @@ func (l line) judged(target string, reached bool) line {
 }
 
 func newReport(ctx context.Context, o options) *report {
-	r := &report{options: o, machine: machine()}
+	r := &report{options: o, machine: machine(), warnings: loadWarning()}
 	pets := thousands(float64(o.pets))
 	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, 16 keys of one account, 64 connections, %d rounds of %s",
 		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, o.rounds, o.duration)
-	r.warn(loadWarning())
 	return r
-}
-
-func (r *report) add(l line) { r.others = append(r.others, l) }
-
-// warn adds a warning unless it is "".
-func (r *report) warn(warning string) {
-	if warning != "" {
-		r.warnings = append(r.warnings, warning)
-	}
 }
 
 // lines returns the table without its head.
@@ -101,7 +91,7 @@ func (r *report) linesOf(l *result) (all []line) {
 	row = l.line(": CPU", cpu, cpuFigures)
 	switch {
 	case r.base != "":
-		server := func(m measurement) float64 { return float64(m.cpu[0]) }
+		server := func(m measurement) float64 { return m.cpu[0] }
 		all = append(all, row.judged("at most "+ratio(r.most)+" in a round", row.least <= r.most),
 			l.line(": CPU of the server", server, func([]measurement) string { return "" }))
 	case r.replica:
@@ -137,7 +127,7 @@ func (l *result) line(suffix string, quantity func(measurement) float64, figure 
 func figures(m []measurement) string {
 	text := thousands(medianOf(m, rate)) + "/s"
 	if medianOf(m, p99) > 0 {
-		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, p50), p99Figure(m))
+		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, func(m measurement) float64 { return m.p50 }), p99Figure(m))
 	}
 	if failed := medianOf(m, func(m measurement) float64 { return m.failed }); failed > 0 {
 		text += fmt.Sprintf(", %.0f %% errors", 100*failed)
@@ -145,16 +135,14 @@ func figures(m []measurement) string {
 	return text
 }
 
-func p99Figure(m []measurement) string {
-	return fmt.Sprintf("%.1f ms", medianOf(m, p99))
-}
+func p99Figure(m []measurement) string { return fmt.Sprintf("%.1f ms", medianOf(m, p99)) }
 
 // cpuFigures returns the medians of the CPU time of a request in each process: the server, its
 // PostgreSQL, and the replica if there is one.
 func cpuFigures(all []measurement) string {
 	var figures []string
 	for i := range all[0].cpu {
-		figures = append(figures, fmt.Sprintf("%.1f", medianOf(all, func(m measurement) float64 { return 1000 * milliseconds(m.cpu[i]) })))
+		figures = append(figures, fmt.Sprintf("%.1f", medianOf(all, func(m measurement) float64 { return m.cpu[i] })))
 	}
 	return strings.Join(figures, " + ") + " µs"
 }
@@ -193,10 +181,8 @@ func (r *report) markdown() string {
 	var text strings.Builder
 	text.WriteString("![" + chartTitle + "](performance.svg)\n\n")
 	for i, l := range append([]line{columns}, r.lines()...) {
-		for _, cell := range l.cells() {
-			text.WriteString(strings.TrimRight("| "+cell, " ") + " ")
-		}
-		text.WriteString("|\n")
+		row := "| " + strings.Join(l.cells(), " | ") + " |\n"
+		text.WriteString(strings.ReplaceAll(row, "  ", " ")) // of empty cells
 		if i == 0 {
 			text.WriteString(strings.Repeat("|---", len(l.cells())) + "|\n")
 		}
@@ -278,6 +264,8 @@ func (r *report) replaceFigures(text string) string {
 	return text
 }
 
+var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)
+
 // machine names the CPUs, the kernel and the version of Go.
 func machine() string {
 	model := runtime.GOARCH
@@ -286,5 +274,3 @@ func machine() string {
 	}
 	return fmt.Sprintf("%d CPUs (%s), Linux %s, %s", runtime.NumCPU(), model, strings.TrimSpace(readProc("sys/kernel/osrelease")), runtime.Version())
 }
-
-var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)

@@ -54,10 +54,10 @@ func (p *process) stop() {
 	}
 }
 
-// memory returns the resident memory of the process in bytes.
-func (p *process) memory() int64 {
+// megabytes returns the resident memory of the process.
+func (p *process) megabytes() int {
 	_, rest, _ := strings.Cut(readProc(fmt.Sprintf("%d/status", p.cmd.Process.Pid)), "VmRSS:")
-	return must.Get(strconv.ParseInt(strings.Fields(rest)[0], 10, 64)) << 10
+	return must.Get(strconv.Atoi(strings.Fields(rest)[0])) >> 10 // it is in KiB
 }
 
 // freeAddress returns a free address on loopback.
@@ -70,14 +70,6 @@ func freeAddress(ctx context.Context) string {
 func listen(ctx context.Context) net.Listener {
 	var config net.ListenConfig
 	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
-}
-
-// serve starts an HTTP server in this process.
-func serve(ctx context.Context, handler http.Handler) (url string, stop func()) {
-	listener := listen(ctx)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	return "http://" + listener.Addr().String(), func() { _ = server.Close() }
 }
 
 // constant is a handler that returns constant bytes.
@@ -110,7 +102,7 @@ func withCPU(pids []int, measure func() measurement) measurement {
 	}
 	m := measure()
 	for i, pid := range pids {
-		m.cpu = append(m.cpu, (cpuOfTree(pid)-before[i])/time.Duration(m.requests))
+		m.cpu = append(m.cpu, float64((cpuOfTree(pid)-before[i]).Microseconds())/float64(m.requests))
 	}
 	return m
 }

@@ -13,18 +13,12 @@ import (
 	"petstore/internal/tools/must"
 )
 
-const (
-	// deliveriesWithin is how long deliveries may take.
-	deliveriesWithin = 2 * time.Minute
-	// deliveriesPerSecond is how many deliveries a measurement has for each second of its
-	// duration. They may take longer.
-	deliveriesPerSecond = 4000
-)
+// deliveriesWithin is how long deliveries may take.
+const deliveriesWithin = 2 * time.Minute
 
 // measureWebhooks measures the rate and the delay of webhooks, and what they cost orders.
 func measureWebhooks(ctx context.Context, r *report, b *build) {
-	s := newSink(ctx)
-	b.cleanups = append(b.cleanups, s.stop)
+	s := b.newSink(ctx)
 	b.serve(ctx)
 	order := loadOf(randomOrders)
 	r.measureRounds(ctx, []workload{
@@ -46,13 +40,13 @@ func deliveries(hooks int) string { return fmt.Sprintf("deliveries to %d webhook
 // deliver measures how fast stored events reach new webhooks at a sink.
 func (b *build) deliver(name string, s *sink, hooks int) side {
 	return side{name, func(ctx context.Context, during time.Duration) measurement {
-		number := int(deliveriesPerSecond * during.Seconds())
+		number := int(4000 * during.Seconds()) // they may take longer
 		paths := b.addWebhooks(ctx, b.admin, hooks, s.url)
 		defer b.deleteWebhooks(ctx, paths)
 		s.reset()
 		execute(ctx, b.database, addEvents, benchAccount, number/hooks)
 		return withCPU(b.pids(), func() measurement {
-			took := s.await(ctx, number)
+			took, _ := s.await(ctx, number)
 			must.Await(ctx, deliveriesWithin, func() {
 				for _, path := range paths {
 					_, pending := b.ask(ctx, http.MethodGet, path+"/deliveries?status=pending&limit=1", "")
@@ -115,6 +109,7 @@ func (r *report) addDelay(ctx context.Context, b *build, s *sink, name string, l
 	}
 	paths := b.addWebhooks(ctx, b.admin, 1, s.url)
 	defer b.deleteWebhooks(ctx, paths)
+	var delays []time.Duration
 	for _, during := range []time.Duration{warmUp, 3 * r.duration} {
 		const interval = 20 * time.Millisecond
 		placed := 0
@@ -123,11 +118,10 @@ func (r *report) addDelay(ctx context.Context, b *build, s *sink, name string, l
 			b.ask(ctx, http.MethodPost, "/store/orders", `{"petId": 1}`)
 			placed++
 		}
-		s.await(ctx, placed)
+		_, delays = s.await(ctx, placed)
 	}
-	delays := s.sortedDelays()
 	p99 := delays[len(delays)*99/100]
-	r.add(line{
+	r.others = append(r.others, line{
 		name: name,
 		ours: fmt.Sprintf("p50 %d, p99 %d, slowest %d ms of %d", delays[len(delays)/2].Milliseconds(), p99.Milliseconds(), delays[len(delays)-1].Milliseconds(), len(delays)),
 	}.judged(fmt.Sprintf("p99 at most %.0f s", limit.Seconds()), p99 <= limit))
@@ -151,17 +145,17 @@ func (r *report) addDelayBesideHanging(ctx context.Context, b *build, s *sink) {
 
 // sink is an endpoint that accepts everything.
 type sink struct {
-	url  string
-	stop func()
+	url string
 
 	mu     sync.Mutex
 	first  time.Time       // of the first request
 	delays []time.Duration // of all requests, since their events
 }
 
-func newSink(ctx context.Context) *sink {
+// newSink starts a sink, which ends with the build.
+func (b *build) newSink(ctx context.Context) *sink {
 	s := &sink{}
-	s.url, s.stop = serve(ctx, s)
+	s.url = b.serveHTTP(ctx, s)
 	return s
 }
 
@@ -189,19 +183,14 @@ func (s *sink) reset() {
 	s.delays = nil
 }
 
-// await waits until a number of requests have arrived, and returns the time since the first.
-func (s *sink) await(ctx context.Context, number int) time.Duration {
+// await waits until a number of requests have arrived. It returns the time since the first one,
+// and the sorted delays of all.
+func (s *sink) await(ctx context.Context, number int) (took time.Duration, delays []time.Duration) {
 	must.Await(ctx, deliveriesWithin, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		must.Hold(len(s.delays) >= number, "%d of %d deliveries have arrived", len(s.delays), number)
+		took, delays = time.Since(s.first), slices.Sorted(slices.Values(s.delays))
 	})
-	return time.Since(s.first)
-}
-
-// sortedDelays returns the delays of all requests.
-func (s *sink) sortedDelays() []time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(slices.Values(s.delays))
+	return took, delays
 }
