@@ -16,14 +16,16 @@ import (
 // deliveriesWithin is how long deliveries may take.
 const deliveriesWithin = 2 * time.Minute
 
+const deliveriesToOne, deliveriesToFour = "deliveries to one webhook", "deliveries to four webhooks"
+
 // measureWebhooks measures the rate and the delay of webhooks, and what they cost orders.
 func measureWebhooks(ctx context.Context, r *report, b *build) {
 	s := b.newSink(ctx)
 	b.serve(ctx)
 	order := loadOf(randomOrders)
 	r.measureRounds(ctx, []workload{
-		{name: deliveries(1), ours: b.deliver(petstoreName, s, 1), other: b.deliver("4 webhooks", s, 4), perSecond: 2000},
-		{name: deliveries(4), ours: b.deliver(petstoreName, s, 4), other: b.deliver("1 webhook", s, 1), perSecond: 3000},
+		{name: deliveriesToOne, ours: b.deliver(petstoreName, s, 1), other: b.deliver("four webhooks", s, 4), perSecond: 2000},
+		{name: deliveriesToFour, ours: b.deliver(petstoreName, s, 4), other: b.deliver("one webhook", s, 1), perSecond: 3000},
 		{name: randomOrders + ", to a webhook", ours: b.orderToWebhook(s, order), other: b.side("no webhook", order), atLeast: 0.85},
 	})
 	r.addDelay(ctx, b, s, "same process", time.Second)
@@ -33,9 +35,6 @@ func measureWebhooks(ctx context.Context, r *report, b *build) {
 	defer b.start(ctx, "worker").stop()
 	r.addDelay(ctx, b, s, "another process", time.Second)
 }
-
-// deliveries names the rows about deliveries to a number of webhooks.
-func deliveries(hooks int) string { return fmt.Sprintf("deliveries to %d webhooks", hooks) }
 
 // deliver measures how fast stored events reach new webhooks at a sink.
 func (b *build) deliver(name string, s *sink, hooks int) side {
