@@ -106,11 +106,9 @@ func (r *report) measureRounds(ctx context.Context, all []workload) {
 
 // compareBuilds compares the present program with the one of another commit.
 func compareBuilds(ctx context.Context, r *report, present *build, dir string) {
-	var commit string
-	must.Explain("set BASE to a commit, tag or branch, such as HEAD~1", func() { commit = runProgram(ctx, nil, "git", "rev-parse", "--verify", r.base+"^{commit}") })
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
 	must.OK(os.Mkdir(source, 0o700))
-	runProgram(ctx, nil, "git", "archive", "--format=tar", "--output="+archive, commit)
+	runProgram(ctx, nil, "git", "archive", "--format=tar", "--output="+archive, r.base)
 	runProgram(ctx, nil, "tar", "-xf", archive, "-C", source)
 	base := newBuild(ctx, r.pets, dir, "base", source)
 	present.cleanups = append(present.cleanups, base.stop)

@@ -57,6 +57,10 @@ func newReport(ctx context.Context, o options) *report {
 	pets := thousands(float64(o.pets))
 	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, 16 keys of one account, 64 connections, %d rounds of %s",
 		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, o.rounds, o.duration)
+	if o.base != "" {
+		must.Explain("set BASE to a commit, tag or branch, such as HEAD~1", func() { r.base = runProgram(ctx, nil, "git", "rev-parse", "--verify", "--short", o.base+"^{commit}") })
+		r.setting += ", compared with commit " + r.base
+	}
 	return r
 }
 
