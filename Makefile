@@ -58,7 +58,7 @@ check: fmt vet lint generated tidy spec breaking test race browser ## Run most l
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or its CPU per request with another commit (BASE=v1.0.0)
-	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE)) $(BENCH_FLAGS)
+	go run ./internal/tools/bench -pets $(SCALE) $(if $(BASE),-base $(BASE) -rounds 5) $(BENCH_FLAGS)
 
 .PHONY: bench-report
 bench-report: ## Run make bench and put its result into docs/performance.md and README.md

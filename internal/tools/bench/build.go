@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,25 +22,24 @@ import (
 
 const (
 	benchAccount = "bench" // the large account, which is the first one
-	apiKeys      = 16
-	// The accounts beside the large one, and their sandboxes. Each has a key and pets with
-	// ids from 1.
-	smallPets    = 20
-	unitsInStock = 1_000_000_000 // so many that every order succeeds
+	smallPets    = 20      // of each small account and of its sandboxes, with ids from 1
+	unitsInStock = "1000000000"
 	// The comparison draws pages of this size from the lists.
 	pageSize, pagesDrawn = 50, 200
 )
 
 // build is a program and its own PostgreSQL, whose database it migrates and seeds itself. So
 // two builds may have different migrations. A build needs the commands migrate up, key create,
-// seed and serve, the environment of petstoreEnv, and the paths in load.lua.
+// seed and serve, and the environment of petstoreEnv. It also needs the paths in load.lua, and
+// the columns in addStores and addEvents.
 type build struct {
-	generator
+	dir  string // of its files
+	pets int    // ids from 1 to pets, of the large account
 
-	name     string // of its files
 	program  string
 	binaries localpg.Binaries
 	cluster  *localpg.Cluster
+	postgres []int  // process ids of PostgreSQL and of its replica, if there is one
 	database string // the URL
 	admin    string // an API key
 	server   *process
@@ -48,35 +47,42 @@ type build struct {
 }
 
 // newBuild compiles the program of a folder with the sources, and fills a database for it.
-func newBuild(ctx context.Context, o options, dir, name, source string) *build {
-	b := &build{name: name, program: filepath.Join(dir, "petstore-"+name), generator: generator{dir: filepath.Join(dir, name), pets: o.pets}}
+func newBuild(ctx context.Context, pets int, dir, name, source string) *build {
+	b := &build{program: filepath.Join(dir, "petstore-"+name), dir: filepath.Join(dir, name), pets: pets}
 	must.OK(os.Mkdir(b.dir, 0o711))
+	b.writeFile(wrkFile, wrkScript)
+	b.writeFile(orderFile, orderScript)
 	runProgram(ctx, nil, "go", "build", "-C", source, "-buildvcs=false", "-trimpath", "-o", b.program, "./cmd/petstore")
 	b.binaries = must.Get(localpg.Find(ctx, os.Getenv("PETSTORE_PG_BIN"), os.Stderr))
-	b.cluster = b.startPostgres(ctx, localpg.Options{Dir: b.postgresDir()})
+	b.cluster = b.startPostgres(ctx, localpg.Options{Dir: b.file("postgres")})
 	must.OK(b.cluster.EnsureDatabase(ctx, "petstore"))
 	b.database = b.cluster.URL("petstore")
 	must.Explain(name, func() {
+		const apiKeys = 16
 		b.run(ctx, "migrate", "up")
 		var keys []string
 		for range apiKeys {
 			keys = append(keys, b.newKey(ctx, benchAccount, "write"))
 		}
-		b.writeFile(largeAccount+".keys", keys...)
+		b.writeFile(largeAccount, keys...)
 		b.admin = b.newKey(ctx, benchAccount, "admin")
-		b.run(ctx, "seed", "--pets", strconv.Itoa(o.pets), "--account", benchAccount)
-		execute(ctx, b.database, "UPDATE inventory SET quantity = "+strconv.Itoa(unitsInStock)+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
+		b.run(ctx, "seed", "--pets", strconv.Itoa(pets), "--account", benchAccount)
+		execute(ctx, b.database, "UPDATE inventory SET quantity = "+unitsInStock+"; UPDATE pets SET status = 'available' WHERE status <> 'available'")
 		keys = addStores(ctx, b.database, newAccounts, 1000)
-		b.writeFile(smallAccounts+".keys", keys...)
-		b.writeFile(fewAccounts+".keys", keys[:100]...)
-		b.writeFile(sandboxes+".keys", addStores(ctx, b.database, newSandboxes, account.MaxSandboxes)...)
-		b.writeFile(scriptFile, string(wrkScript))
+		b.writeFile(smallAccounts, keys...)
+		b.writeFile(fewAccounts, keys[:100]...)
+		b.writeFile(sandboxes, addStores(ctx, b.database, newSandboxes, account.MaxSandboxes)...)
 		vacuum(ctx, b.database)
 	})
 	return b
 }
 
-func (b *build) postgresDir() string { return filepath.Join(b.dir, "postgres") }
+// file returns the path of a file of the build.
+func (b *build) file(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *build) writeFile(name string, lines ...string) {
+	must.OK(os.WriteFile(b.file(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600))
+}
 
 // startPostgres starts a cluster with fsync and synchronous_commit on, as in production. No
 // checkpoint runs during a comparison, because only some of the measurements would pay for it.
@@ -88,21 +94,13 @@ func (b *build) startPostgres(ctx context.Context, options localpg.Options) *loc
 	}
 	cluster := must.Get(localpg.Start(ctx, options))
 	b.cleanups = append(b.cleanups, func() { _ = cluster.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
+	pid, _, _ := strings.Cut(string(must.Get(os.ReadFile(filepath.Join(options.Dir, "data", "postmaster.pid")))), "\n")
+	b.postgres = append(b.postgres, must.Get(strconv.Atoi(pid)))
 	return cluster
-}
-
-// postmaster returns the process id of the server of a directory of localpg.
-func postmaster(dir string) int {
-	text := must.Get(os.ReadFile(filepath.Join(dir, "data", "postmaster.pid")))
-	line, _, _ := strings.Cut(string(text), "\n")
-	return must.Get(strconv.Atoi(line))
 }
 
 // stop stops everything that the build has started.
 func (b *build) stop() {
-	if b == nil {
-		return
-	}
 	b.server.stop()
 	for _, end := range b.cleanups {
 		end()
@@ -124,6 +122,15 @@ func (b *build) serve(ctx context.Context, extra ...string) time.Duration {
 	addr := freeAddress(ctx)
 	b.server = b.start(ctx, "serve", append(extra, "PETSTORE_ADDR="+addr)...)
 	return b.server.awaitReady(ctx, addr, "/readyz")
+}
+
+// serveHTTP starts a server in this process, which ends with the build, and returns its URL.
+func (b *build) serveHTTP(ctx context.Context, handler http.Handler) string {
+	listener := listen(ctx)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
+	go func() { _ = server.Serve(listener) }() // ends with Close
+	b.cleanups = append(b.cleanups, func() { _ = server.Close() })
+	return "http://" + listener.Addr().String()
 }
 
 // start starts a command of the build that runs until it is stopped.
@@ -172,7 +179,7 @@ func addStores(ctx context.Context, databaseURL, statement string, number int) (
 		"INSERT INTO account_state (account_id) SELECT unnest($1::bigint[])",
 		"INSERT INTO categories (account_id, id, name, name_key) SELECT account, 1, 'Cats', 'cats' FROM unnest($1::bigint[]) AS account",
 		"INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT account, pet, 1, 'Pet ' || pet, 'pet ' || pet FROM " + stores,
-		"INSERT INTO inventory (account_id, pet_id, quantity) SELECT account, pet, " + strconv.Itoa(unitsInStock) + " FROM " + stores,
+		"INSERT INTO inventory (account_id, pet_id, quantity) SELECT account, pet, " + unitsInStock + " FROM " + stores,
 	} {
 		must.Get(conn.Exec(ctx, statement, ids))
 	}
@@ -198,31 +205,33 @@ func scan(ctx context.Context, databaseURL, query string, args []any, into ...an
 	must.OK(errors.Join(conn.QueryRow(ctx, query, args...).Scan(into...), conn.Close(ctx)))
 }
 
-// pagePaths follows the links of a list and returns the paths of its first pages.
-func (b *build) pagePaths(ctx context.Context, path string, pages int) []string {
-	paths := []string{path}
-	for len(paths) < pages {
-		header, _ := b.ask(ctx, http.MethodGet, path, "")
-		path = nextPage(header.Get("Link"))
-		must.Hold(path != "", "%s ends at page %d; use more pets", paths[0], len(paths))
-		paths = append(paths, path)
-	}
-	return paths
+// drawPages writes the file with the paths of different pages of pets.
+func (b *build) drawPages(ctx context.Context) {
+	paths, _ := b.pages(ctx, fmt.Sprintf("/pets?limit=%d", pageSize), min(pagesDrawn, b.pets/pageSize))
+	b.writeFile(pagesFile, paths...)
 }
 
-// nextPage returns the path of the link rel="next", which may be a URL or relative to the
-// host, or "".
-func nextPage(header string) string {
-	for link := range strings.SplitSeq(header, ",") {
-		if target, found := strings.CutSuffix(strings.TrimSpace(link), `>; rel="next"`); found {
-			return must.Get(url.Parse(strings.TrimPrefix(target, "<"))).RequestURI()
+// pages follows the links of a list. It returns the paths of its first pages and the sizes of
+// the responses, without the headers of the same size.
+func (b *build) pages(ctx context.Context, path string, number int) (paths []string, sizes []int) {
+	for len(paths) < number {
+		must.Hold(path != "", "the list ends at page %d; use more pets", len(paths))
+		header, body := b.ask(ctx, http.MethodGet, path, "")
+		links := header.Get("Link")
+		paths, sizes = append(paths, path), append(sizes, len(links)+len(body))
+		path = ""
+		if found := nextLink.FindStringSubmatch(links); found != nil {
+			path = found[1]
 		}
 	}
-	return ""
+	return paths, sizes
 }
 
-// load measures a load of the server, and the CPU times of the server and of PostgreSQL.
-func (b *build) load(name string, l load) side {
+// nextLink matches the link to the next page, which may be a URL or relative to the host.
+var nextLink = regexp.MustCompile(`<(?:https?://[^/>]+)?(/[^>]*)>; rel="next"`)
+
+// side measures a load of the server, and the CPU times of the server and of PostgreSQL.
+func (b *build) side(name string, l load) side {
 	return side{name, func(ctx context.Context, during time.Duration) measurement {
 		return withCPU(b.pids(), func() measurement { return b.wrk(ctx, b.server.url, l, during) })
 	}}
@@ -238,67 +247,5 @@ func (b *build) beside(name string, l, other load) side {
 	}}
 }
 
-// pids returns the process ids of the server and of PostgreSQL.
-func (b *build) pids() []int { return []int{b.server.cmd.Process.Pid, postmaster(b.postgresDir())} }
-
-// deliver measures how fast a number of stored events reach new webhooks at a sink.
-func (b *build) deliver(ctx context.Context, s *sink, hooks, number int) measurement {
-	paths := b.addWebhooks(ctx, b.admin, hooks, s.url)
-	s.count.Store(0)
-	s.first.Store(0)
-	execute(ctx, b.database, addEvents, benchAccount, number/hooks)
-	m := withCPU(b.pids(), func() measurement {
-		must.Await(ctx, deliveriesWithin, func() {
-			must.Hold(s.count.Load() >= int64(number), "%d of %d deliveries have arrived", s.count.Load(), number)
-		})
-		took := time.Since(time.Unix(0, s.first.Load()))
-		must.Await(ctx, deliveriesWithin, func() {
-			for _, path := range paths {
-				_, pending := b.ask(ctx, http.MethodGet, path+"/deliveries?status=pending&limit=1", "")
-				must.Hold(string(pending) == "[]", "deliveries are pending")
-			}
-		})
-		return measurement{requests: number, perSecond: float64(number) / took.Seconds()}
-	})
-	b.deleteWebhooks(ctx, paths)
-	return m
-}
-
-// deliveriesWithin is how long deliveries may take.
-const deliveriesWithin = 2 * time.Minute
-
-// addWebhooks creates webhooks over HTTP, because builds may store them differently. It
-// returns their paths.
-func (b *build) addWebhooks(ctx context.Context, key string, hooks int, target string) (paths []string) {
-	for range hooks {
-		header, _ := send(ctx, http.MethodPost, b.server.url+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["*"]}`, target))
-		paths = append(paths, header.Get("Location"))
-	}
-	return paths
-}
-
-// deleteWebhooks deletes webhooks with their deliveries.
-func (b *build) deleteWebhooks(ctx context.Context, paths []string) {
-	for _, path := range paths {
-		b.ask(ctx, http.MethodDelete, path, "")
-	}
-}
-
-// addEvents adds events to the feed of an account.
-const addEvents = `
-	WITH moved AS (
-		UPDATE account_state
-		SET last_sequence = last_sequence + $2::bigint, last_nonce = 1, last_event_at = statement_timestamp()
-		WHERE account_id = (SELECT id FROM accounts WHERE name = $1)
-		RETURNING account_id, last_sequence - $2::bigint AS before
-	)
-	INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
-	SELECT account_id, before + i, statement_timestamp(), 1, 'pet.updated', '/pets/' || i,
-	       json_build_object('pet', json_build_object('id', i, 'name', 'Bella the Brave', 'categoryId', 1, 'status', 'available'))
-	FROM moved, generate_series(1, $2::bigint) AS i`
-
-// drawnPages returns the path of load.lua for different pages of pets.
-func (b *build) drawnPages(ctx context.Context) string {
-	path := fmt.Sprintf("/pets?limit=%d", pageSize)
-	return "@" + b.writeFile("pages", b.pagePaths(ctx, path, min(pagesDrawn, b.pets/pageSize))...)
-}
+// pids returns the process ids of the server, of PostgreSQL and of its replica.
+func (b *build) pids() []int { return append([]int{b.server.cmd.Process.Pid}, b.postgres...) }

@@ -10,7 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,100 +20,116 @@ import (
 
 var (
 	//go:embed load.lua
-	wrkScript []byte
+	wrkScript string
 	//go:embed order.pgbench
-	orderScript []byte
+	orderScript string
+)
+
+// The files of a generator, apart from the keys.
+const (
+	wrkFile, orderFile    = "load.lua", "order.pgbench"
+	pagesFile, plainPages = "pages", "plain-pages" // paths of different pages of pets
 )
 
 // load is the load of one measurement.
 type load struct {
+	name        string
 	kind        string // a kind of request in load.lua
 	path        string // for the kind "path", with @FILE a random line of the file; or a Prefer header
 	connections int
 	// callers is whose keys the requests have, a random one each; "" means largeAccount.
 	callers string
-	// mostPets is the highest id of a pet, if it is not the default of the generator.
+	// mostPets is the highest id of a pet, if it is not that of the callers.
 	mostPets int
 	// mayFail accepts responses that are not a success. Otherwise one is an error.
 	mayFail bool
 }
 
-const scriptFile = "load.lua"
-
-// The callers of a load.
+// The callers of a load, by the files with their keys.
 const (
-	largeAccount  = "large"     // one account, with all pets
-	smallAccounts = "small"     // 1,000 accounts, with few pets each
-	fewAccounts   = "few"       // 100 of them
-	sandboxes     = "sandboxes" // 1,000 sandboxes with as many pets as the small accounts
+	largeAccount  = "large.keys"     // one account, with all pets and 16 keys
+	smallAccounts = "small.keys"     // 1,000 accounts, with few pets each
+	fewAccounts   = "few.keys"       // 100 of them
+	sandboxes     = "sandboxes.keys" // 1,000 sandboxes of ten of them
 )
 
-// by returns the same load of other callers.
-func (l load) by(callers string) load {
-	l.callers = callers
-	return l
+// The names of loads.
+const (
+	readPets       = "GET /pets?id={petId}"
+	onePage        = "GET /pets?limit=50, one page"
+	differentPages = "GET /pets?limit=50, different pages"
+	randomOrders   = "POST /store/orders, random pets"
+	keyedOrders    = "POST /store/orders, an Idempotency-Key each"
+	flashSale      = "POST /store/orders, one pet (flash sale)"
+	createPets     = "POST /pets"
+	accountOrders  = "POST /store/orders, 1,000 accounts"
+	sandboxOrders  = "POST /store/orders, 1,000 sandboxes"
+)
+
+// loads are the loads that are compared with another commit.
+var loads = []load{
+	{name: readPets, kind: "petById", connections: 64},
+	{name: readPets + ", 16 connections", kind: "petById", connections: 16},
+	{name: readPets + ", 1,000 accounts", kind: "petById", connections: 64, callers: smallAccounts},
+	{name: "GET /pets/{petId}", kind: "pet", connections: 64},
+	{name: "GET /pets/{petId}, 16 connections", kind: "pet", connections: 16},
+	{name: onePage, kind: "path", path: "/pets?limit=50", connections: 64},
+	{name: differentPages, kind: "path", path: "@" + pagesFile, connections: 64},
+	{name: randomOrders, kind: "order", connections: 64},
+	{name: keyedOrders, kind: "keyed", connections: 64},
+	{name: flashSale, kind: "sale", connections: 64},
+	{name: createPets, kind: "create", connections: 64},
+	{name: accountOrders, kind: "order", connections: 64, callers: smallAccounts},
+	{name: accountOrders + ", 16 connections", kind: "order", connections: 16, callers: smallAccounts},
+	{name: accountOrders + ", an Idempotency-Key each", kind: "keyed", connections: 64, callers: smallAccounts},
+	{name: "POST /store/orders, 100 accounts", kind: "order", connections: 64, callers: fewAccounts},
+	{name: sandboxOrders, kind: "order", connections: 64, callers: sandboxes},
+}
+
+// loadOf returns the load with a name.
+func loadOf(name string) load {
+	return loads[slices.IndexFunc(loads, func(l load) bool { return l.name == name })]
+}
+
+// smallBesideLarge returns the load of small accounts and the one of a large account, which
+// together show whether the large one slows the others down.
+func smallBesideLarge() (few, many load) {
+	few, many = loadOf(accountOrders), loadOf(randomOrders)
+	few.name += ", 8 connections beside 256 of one account"
+	few.connections, many.connections = 8, 256
+	return few, many
 }
 
 // measurement is the result of one run of wrk or pgbench.
 type measurement struct {
 	requests  int
 	perSecond float64
-	p50, p99  time.Duration
-	failed    float64         // the share of responses that are not a success
-	cpu       []time.Duration // of each request, for each process, if it was measured
+	p50, p99  float64   // milliseconds
+	failed    float64   // the share of responses that are not a success
+	cpu       []float64 // microseconds of each request, for each process, if it was measured
 }
-
-// generator runs wrk and pgbench.
-type generator struct {
-	dir  string // of the files for wrk and pgbench
-	pets int    // ids from 1 to pets, of the large account
-}
-
-// writeFile writes a file for wrk or pgbench, and returns its path.
-func (g *generator) writeFile(name string, lines ...string) string {
-	path := filepath.Join(g.dir, name)
-	must.OK(os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
-	return path
-}
-
-// keyFile returns the path of a file with the keys of callers.
-func (g *generator) keyFile(callers string) string { return filepath.Join(g.dir, callers+".keys") }
 
 // wrk loads a server.
-func (g *generator) wrk(ctx context.Context, baseURL string, l load, during time.Duration) measurement {
-	pets, callers := cmp.Or(l.mostPets, g.pets), cmp.Or(l.callers, largeAccount)
+func (b *build) wrk(ctx context.Context, baseURL string, l load, during time.Duration) measurement {
+	pets, callers, path := b.pets, cmp.Or(l.callers, largeAccount), l.path
 	if callers != largeAccount {
 		pets = smallPets
 	}
-	args := []string{
-		"--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
-		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", filepath.Join(g.dir, scriptFile), baseURL,
-		"--", l.kind, strconv.Itoa(pets), l.path, g.keyFile(callers),
+	if name, isFile := strings.CutPrefix(path, "@"); isFile {
+		path = "@" + b.file(name)
 	}
-	out := runProgram(ctx, nil, "wrk", args...)
-	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds int }
+	out := runProgram(ctx, nil, "wrk", "--threads", strconv.Itoa(min(2, l.connections)), "--connections", strconv.Itoa(l.connections),
+		"--duration", fmt.Sprintf("%.0fs", during.Seconds()), "--timeout", "10s", "--script", b.file(wrkFile), baseURL,
+		"--", l.kind, strconv.Itoa(cmp.Or(l.mostPets, pets)), path, b.file(callers))
+	var summary struct{ Requests, Microseconds, Failed, P50Microseconds, P99Microseconds float64 }
 	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &summary); err != nil {
 		must.OK(fmt.Errorf("wrk: %w: %s", err, out))
 	}
-	must.Hold((summary.Failed == 0 || l.mayFail) && summary.Requests > 0, "%s %s: %d of %d requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
+	must.Hold((summary.Failed == 0 || l.mayFail) && summary.Requests > 0, "%s %s: %.0f of %.0f requests failed", baseURL, l.kind, summary.Failed, summary.Requests)
 	return measurement{
-		requests:  summary.Requests,
-		perSecond: float64(summary.Requests) / (time.Duration(summary.Microseconds) * time.Microsecond).Seconds(),
-		p50:       time.Duration(summary.P50Microseconds) * time.Microsecond,
-		p99:       time.Duration(summary.P99Microseconds) * time.Microsecond,
-		failed:    float64(summary.Failed) / float64(summary.Requests),
+		requests: int(summary.Requests), perSecond: summary.Requests / summary.Microseconds * 1e6,
+		p50: summary.P50Microseconds / 1000, p99: summary.P99Microseconds / 1000, failed: summary.Failed / summary.Requests,
 	}
-}
-
-var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+)`)
-
-// pgbench places orders with that many connections.
-func (g *generator) pgbench(ctx context.Context, program, databaseURL string, connections int, during time.Duration) measurement {
-	out := runProgram(ctx, nil, program, "--no-vacuum", "--protocol=prepared", "--file="+g.writeFile("order.pgbench", string(orderScript)),
-		"--client="+strconv.Itoa(connections), "--jobs=2", fmt.Sprintf("--time=%.0f", during.Seconds()), "--define=pets="+strconv.Itoa(g.pets), databaseURL)
-	found := pgbenchRate.FindStringSubmatch(out)
-	must.Hold(found != nil, "pgbench: %s", out)
-	return measurement{perSecond: must.Get(strconv.ParseFloat(found[1], 64))}
 }
 
 // runProgram runs a program, with more environment variables, and returns its standard output

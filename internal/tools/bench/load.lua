@@ -39,7 +39,7 @@ local function base() return (wrk.path:gsub("/$", "")) end
 local requests = {
   pet = function() return send("GET", "/pets/" .. pets()) end,
   petById = function() return send("GET", "/pets?id=" .. pets()) end,
-  preferring = function() return send("GET", "/pets/" .. pets(), nil, { Prefer = path() }) end,
+  preferring = function() return send("GET", "/pets?id=" .. pets(), nil, { Prefer = path() }) end,
   path = function() return send("GET", path()) end,
   order = function() return send("POST", "/store/orders", '{"petId":' .. pets() .. ',"quantity":1}') end,
   keyed = function()

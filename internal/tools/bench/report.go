@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -19,12 +18,12 @@ import (
 
 // report is the result of a comparison with others.
 type report struct {
+	options
 	machine  string // the CPUs and the versions of the software
 	setting  string // the date, the commit and the load
 	results  []*result
 	others   []line // the rest of the table
 	warnings []string
-	most     float64 // if the report compares builds: the highest ratio of CPU per request that is not an error
 }
 
 // line is a line of the table.
@@ -32,87 +31,107 @@ type line struct {
 	name, ours, other, theirs string
 	ratio, rounds             string
 	target, verdict           string
+
+	median, least float64 // of the ratio
 }
 
-var columns = line{name: "Work", ours: "Petstore", other: "Compared with", theirs: "Its figure", ratio: "Ratio", rounds: "Of the rounds", target: "Target", verdict: "Result"}
+var columns = line{name: "Work", ours: petstoreName, other: "Compared with", theirs: "Its figure", ratio: "Ratio", rounds: "Of the rounds", target: "Target", verdict: "Result"}
 
 func (l line) cells() []string {
 	return []string{l.name, l.ours, l.other, l.theirs, l.ratio, l.rounds, l.target, l.verdict}
 }
 
+const missed = "MISSED"
+
+// judged returns the line with a target.
+func (l line) judged(target string, reached bool) line {
+	l.target, l.verdict = target, missed
+	if reached {
+		l.verdict = "reached"
+	}
+	return l
+}
+
 func newReport(ctx context.Context, o options) *report {
-	r := &report{machine: machine(), most: o.most}
+	r := &report{options: o, machine: machine(), warnings: loadWarning()}
 	pets := thousands(float64(o.pets))
-	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, %d keys of one account, 64 connections, %d rounds of %s",
-		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, apiKeys, o.rounds, o.duration)
-	r.warn(loadWarning())
+	r.setting = fmt.Sprintf("%s, commit %s: %s pets, %s orders, 16 keys of one account, 64 connections, %d rounds of %s",
+		time.Now().UTC().Format(time.DateOnly), runProgram(ctx, nil, "git", "describe", "--always", "--dirty"), pets, pets, o.rounds, o.duration)
+	if o.base != "" {
+		must.Explain("set BASE to a commit, tag or branch, such as HEAD~1", func() { r.base = runProgram(ctx, nil, "git", "rev-parse", "--verify", "--short", o.base+"^{commit}") })
+		r.setting += ", compared with commit " + r.base
+	}
 	return r
-}
-
-func (r *report) add(l line) { r.others = append(r.others, l) }
-
-// warn adds a warning unless it is "".
-func (r *report) warn(warning string) {
-	if warning != "" {
-		r.warnings = append(r.warnings, warning)
-	}
-}
-
-func (r *report) printWarnings(out io.Writer) {
-	for _, warning := range r.warnings {
-		fmt.Fprintln(out, "WARNING:", warning)
-	}
 }
 
 // lines returns the table without its head.
 func (r *report) lines() (all []line) {
-	builds := r.most > 0
 	for _, l := range r.results {
-		if !l.latencyOnly {
-			all = append(all, l.rateLine())
-		}
-		if l.p99AtMost > 0 || builds && l.measured[0][0].p99 > 0 {
-			all = append(all, l.p99Line())
-		}
-		if builds && l.measuredCPU() {
-			all = append(all, l.cpuLines(r.most)...)
-		}
+		all = append(all, r.linesOf(l)...)
 	}
 	return append(all, r.others...)
 }
 
-// compare returns a line with the ratios of a quantity.
-func (l *result) compare(quantity func(measurement) float64) line {
+// linesOf returns the lines of a result. Between builds, p99 and CPU time count too.
+func (r *report) linesOf(l *result) (all []line) {
+	row := l.line("", rate, figures)
+	switch {
+	case l.atLeast > 0:
+		row = row.judged("at least "+ratio(l.atLeast), row.median >= l.atLeast)
+	case l.perSecond > 0:
+		row = row.judged("at least "+thousands(l.perSecond)+"/s", medianOf(l.measured[1], rate) >= l.perSecond)
+	}
+	all = append(all, row)
+	row = l.line(": p99", p99, p99Figure)
+	switch {
+	case l.p99AtMost > 0:
+		all = append(all, row.judged("at most "+ratio(l.p99AtMost), row.median <= l.p99AtMost))
+	case r.base != "" && medianOf(l.measured[0], p99) > 0:
+		all = append(all, row)
+	}
+	if l.measured[0][0].cpu == nil || l.measured[1][0].cpu == nil {
+		return all
+	}
+	row = l.line(": CPU", cpu, cpuFigures)
+	switch {
+	case r.base != "":
+		server := func(m measurement) float64 { return m.cpu[0] }
+		all = append(all, row.judged("at most "+ratio(r.most)+" in a round", row.least <= r.most),
+			l.line(": CPU of the server", server, func([]measurement) string { return "" }))
+	case r.replica:
+		all = append(all, row)
+	}
+	return all
+}
+
+// missed returns an error that names the lines with a missed target.
+func (r *report) missed() error {
+	var names []string
+	for _, l := range r.lines() {
+		if l.verdict == missed {
+			names = append(names, l.name)
+		}
+	}
+	if names != nil {
+		return fmt.Errorf("missed: %s", strings.Join(names, "; "))
+	}
+	return nil
+}
+
+// line compares a quantity.
+func (l *result) line(suffix string, quantity func(measurement) float64, figure func([]measurement) string) line {
 	median, least, greatest := l.measured.ratios(quantity)
-	return line{name: l.name, other: l.other.name, ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest)}
-}
-
-// rateLine compares the requests per second.
-func (l *result) rateLine() line {
-	row := l.compare(rate)
-	row.ours, row.theirs = figures(l.measured[1]), figures(l.measured[0])
-	if median, _, _ := l.measured.ratios(rate); l.atLeast > 0 {
-		row.target, row.verdict = "at least "+ratio(l.atLeast), verdict(median >= l.atLeast)
+	return line{
+		name: l.name + suffix, ours: figure(l.measured[1]), other: l.other.name, theirs: figure(l.measured[0]),
+		ratio: ratio(median), rounds: ratio(least) + " to " + ratio(greatest), median: median, least: least,
 	}
-	return row
-}
-
-// p99Line compares the latency.
-func (l *result) p99Line() line {
-	row := l.compare(p99)
-	row.name += ": p99"
-	row.ours, row.theirs = p99Figure(l.measured[1]), p99Figure(l.measured[0])
-	if median, _, _ := l.measured.ratios(p99); l.p99AtMost > 0 {
-		row.target, row.verdict = "at most "+ratio(l.p99AtMost), verdict(median <= l.p99AtMost)
-	}
-	return row
 }
 
 // figures returns the medians of the rate and of the latency, and the share of failures.
 func figures(m []measurement) string {
 	text := thousands(medianOf(m, rate)) + "/s"
 	if medianOf(m, p99) > 0 {
-		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, p50), p99Figure(m))
+		text += fmt.Sprintf(", p50 %.1f, p99 %s", medianOf(m, func(m measurement) float64 { return m.p50 }), p99Figure(m))
 	}
 	if failed := medianOf(m, func(m measurement) float64 { return m.failed }); failed > 0 {
 		text += fmt.Sprintf(", %.0f %% errors", 100*failed)
@@ -120,15 +139,16 @@ func figures(m []measurement) string {
 	return text
 }
 
-func p99Figure(m []measurement) string {
-	return fmt.Sprintf("%.1f ms", medianOf(m, p99))
-}
+func p99Figure(m []measurement) string { return fmt.Sprintf("%.1f ms", medianOf(m, p99)) }
 
-func verdict(reached bool) string {
-	if reached {
-		return "reached"
+// cpuFigures returns the medians of the CPU time of a request in each process: the server, its
+// PostgreSQL, and the replica if there is one.
+func cpuFigures(all []measurement) string {
+	var figures []string
+	for i := range all[0].cpu {
+		figures = append(figures, fmt.Sprintf("%.1f", medianOf(all, func(m measurement) float64 { return m.cpu[i] })))
 	}
-	return "MISSED"
+	return strings.Join(figures, " + ") + " µs"
 }
 
 // ratio returns a ratio with three digits.
@@ -155,7 +175,9 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintln(table, strings.Join(l.cells(), "\t")+"\t")
 	}
 	_ = table.Flush() // writes to standard output
-	r.printWarnings(out)
+	for _, warning := range r.warnings {
+		fmt.Fprintln(out, "WARNING:", warning)
+	}
 }
 
 // markdown returns the part of docs/performance.md that the report replaces.
@@ -163,10 +185,8 @@ func (r *report) markdown() string {
 	var text strings.Builder
 	text.WriteString("![" + chartTitle + "](performance.svg)\n\n")
 	for i, l := range append([]line{columns}, r.lines()...) {
-		for _, cell := range l.cells() {
-			text.WriteString(strings.TrimRight("| "+cell, " ") + " ")
-		}
-		text.WriteString("|\n")
+		row := "| " + strings.Join(l.cells(), " | ") + " |\n"
+		text.WriteString(strings.ReplaceAll(row, "  ", " ")) // of empty cells
 		if i == 0 {
 			text.WriteString(strings.Repeat("|---", len(l.cells())) + "|\n")
 		}
@@ -202,7 +222,7 @@ func editFile(path string, edit func(string) string) {
 func (r *report) replacePart(text string) string {
 	before, rest, begins := strings.Cut(text, reportBegins)
 	_, after, ends := strings.Cut(rest, reportEnds)
-	must.Hold(begins && ends, "the lines %q and %q are missing; restore them", strings.TrimSpace(reportBegins), strings.TrimSpace(reportEnds))
+	must.Hold(begins && ends, "the lines %q and %q are missing; restore them", reportBegins, reportEnds)
 	return before + reportBegins + "\n" + r.markdown() + "\n" + reportEnds + after
 }
 
@@ -221,49 +241,40 @@ var readmeFigures = []readmeFigure{
 	{randomOrders, swaggerName, "| `POST` of an order, 64 connections, same machine | RATE per second | THEIRS per second, FAILED % errors |"},
 }
 
+// with returns the phrase with figures.
+func (f readmeFigure) with(rate, times, theirs, failed string) string {
+	return strings.NewReplacer("RATE", rate, "TIMES", times, "THEIRS", theirs, "FAILED", failed).Replace(f.phrase)
+}
+
 // pattern matches the phrase with any figures.
 func (f readmeFigure) pattern() *regexp.Regexp {
 	const number = `([\d.,]+)`
-	return regexp.MustCompile(strings.NewReplacer("RATE", number, "TIMES", number, "THEIRS", number, "FAILED", number).Replace(regexp.QuoteMeta(f.phrase)))
-}
-
-// with returns the phrase with the figures of a result.
-func (f readmeFigure) with(r *result) string {
-	times, _, _ := r.measured.ratios(rate)
-	failed := medianOf(r.measured[0], func(m measurement) float64 { return m.failed })
-	return strings.NewReplacer(
-		"RATE", thousands(medianOf(r.measured[1], rate)), "TIMES", ratio(times),
-		"THEIRS", thousands(medianOf(r.measured[0], rate)), "FAILED", fmt.Sprintf("%.0f", 100*failed),
-	).Replace(f.phrase)
+	f.phrase = regexp.QuoteMeta(f.phrase)
+	return regexp.MustCompile(f.with(number, number, number, number))
 }
 
 // replaceFigures replaces the figures in the text of README.md.
 func (r *report) replaceFigures(text string) string {
 	for _, f := range readmeFigures {
-		i := slices.IndexFunc(r.results, func(r *result) bool { return r.name == f.workload && r.other.name == f.other })
-		if i < 0 && f.other == swaggerName {
-			continue
+		must.Hold(f.pattern().MatchString(text), "the phrase %q is missing; restore it or change readmeFigures", f.phrase)
+		for _, l := range r.results {
+			if l.name == f.workload && l.other.name == f.other {
+				row := l.line("", rate, figures)
+				theirs, failed := medianOf(l.measured[0], rate), medianOf(l.measured[0], func(m measurement) float64 { return 100 * m.failed })
+				text = f.pattern().ReplaceAllLiteralString(text, f.with(thousands(medianOf(l.measured[1], rate)), row.ratio, thousands(theirs), thousands(failed)))
+			}
 		}
-		must.Hold(i >= 0, "nothing measured %s", f.workload)
-		pattern := f.pattern()
-		must.Hold(pattern.MatchString(text), "the phrase %q is missing; restore it or change readmeFigures", f.phrase)
-		text = pattern.ReplaceAllLiteralString(text, f.with(r.results[i]))
 	}
 	return text
 }
 
+var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)
+
 // machine names the CPUs, the kernel and the version of Go.
 func machine() string {
-	model, kernel := runtime.GOARCH, runtime.GOOS
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if found := cpuModel.FindSubmatch(text); found != nil {
-			model = string(found[1])
-		}
+	model := runtime.GOARCH
+	if found := cpuModel.FindStringSubmatch(readProc("cpuinfo")); found != nil {
+		model = found[1]
 	}
-	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		kernel = "Linux " + strings.TrimSpace(string(release))
-	}
-	return fmt.Sprintf("%d CPUs (%s), %s, %s", runtime.NumCPU(), model, kernel, runtime.Version())
+	return fmt.Sprintf("%d CPUs (%s), Linux %s, %s", runtime.NumCPU(), model, strings.TrimSpace(readProc("sys/kernel/osrelease")), runtime.Version())
 }
-
-var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*\S)`)

@@ -40,16 +40,10 @@ func start(ctx context.Context, logFile string, env []string, program string, ar
 	return p
 }
 
-// awaitReady waits until GET path returns 200, and returns how long that took.
+// awaitReady waits until GET path succeeds, and returns how long that took.
 func (p *process) awaitReady(ctx context.Context, addr, path string) time.Duration {
-	const limit = 30 * time.Second
 	p.url = "http://" + addr
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if isOK(ctx, p.url+path) {
-			return time.Since(began)
-		}
-		must.Hold(time.Since(began) < limit, "%s is not ready after %s", p.cmd.Path, limit)
-	}
+	return must.Await(ctx, 30*time.Second, func() { send(ctx, http.MethodGet, p.url+path, "", "") })
 }
 
 // stop sends SIGTERM and waits for the process.
@@ -60,24 +54,10 @@ func (p *process) stop() {
 	}
 }
 
-// memory returns the resident memory of the process in bytes: VmRSS on Linux.
-func (p *process) memory() int64 {
-	status := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	return must.Get(strconv.ParseInt(strings.Fields(rest)[0], 10, 64)) << 10
-}
-
-func isOK(ctx context.Context, url string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
+// megabytes returns the resident memory of the process.
+func (p *process) megabytes() int {
+	_, rest, _ := strings.Cut(readProc(fmt.Sprintf("%d/status", p.cmd.Process.Pid)), "VmRSS:")
+	return must.Get(strconv.Atoi(strings.Fields(rest)[0])) >> 10 // it is in KiB
 }
 
 // freeAddress returns a free address on loopback.
@@ -90,14 +70,6 @@ func freeAddress(ctx context.Context) string {
 func listen(ctx context.Context) net.Listener {
 	var config net.ListenConfig
 	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))
-}
-
-// serve starts an HTTP server in this process.
-func serve(ctx context.Context, handler http.Handler) (url string, stop func()) {
-	listener := listen(ctx)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
-	go func() { _ = server.Serve(listener) }() // ends with Close
-	return "http://" + listener.Addr().String(), func() { _ = server.Close() }
 }
 
 // constant is a handler that returns constant bytes.
@@ -130,7 +102,7 @@ func withCPU(pids []int, measure func() measurement) measurement {
 	}
 	m := measure()
 	for i, pid := range pids {
-		m.cpu = append(m.cpu, (cpuOfTree(pid)-before[i])/time.Duration(m.requests))
+		m.cpu = append(m.cpu, float64((cpuOfTree(pid)-before[i]).Microseconds())/float64(m.requests))
 	}
 	return m
 }
@@ -138,30 +110,24 @@ func withCPU(pids []int, measure func() measurement) measurement {
 // cpuOfTree returns the user and system time of a process and its children, including
 // those that have ended.
 func cpuOfTree(root int) time.Duration {
-	total := parseCPU(must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", root))), true)
-	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", root)))
-	for child := range strings.FieldsSeq(string(children)) {
+	total := parseCPU(readProc(fmt.Sprintf("%d/stat", root)))
+	for child := range strings.FieldsSeq(readProc(fmt.Sprintf("%d/task/%[1]d/children", root))) {
 		if stat, err := os.ReadFile("/proc/" + child + "/stat"); err == nil { // it may have ended
-			total += parseCPU(stat, false)
+			total += parseCPU(string(stat))
 		}
 	}
 	return total
 }
 
-// parseCPU reads /proc/PID/stat (proc_pid_stat(5)): utime and stime, and with ended also
-// cutime and cstime, the times of children that have ended.
-func parseCPU(text []byte, ended bool) time.Duration {
-	const utime, stime, cstime = 11, 12, 14 // after the name, which may contain spaces
-	const tick = 10 * time.Millisecond      // USER_HZ is 100 on all current platforms
-	stat := string(text)
+// parseCPU reads /proc/PID/stat (proc_pid_stat(5)): the times of the process, utime and stime,
+// and the times of its children that have ended, cutime and cstime.
+func parseCPU(stat string) time.Duration {
+	const utime, cstime = 11, 14       // after the name, which may contain spaces
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all current platforms
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	must.Hold(len(fields) > cstime, "/proc/PID/stat is %q", stat)
-	last := stime
-	if ended {
-		last = cstime
-	}
 	var ticks int64
-	for _, field := range fields[utime : last+1] {
+	for _, field := range fields[utime : cstime+1] {
 		ticks += must.Get(strconv.ParseInt(field, 10, 64))
 	}
 	return time.Duration(ticks) * tick

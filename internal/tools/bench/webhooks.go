@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,199 +8,188 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"petstore/internal/standardwebhooks"
 	"petstore/internal/tools/must"
 )
 
-// webhookBench measures deliveries to a local sink.
-type webhookBench struct {
-	*build
-	*report
-	options
-	sink *sink
-}
+// deliveriesWithin is how long deliveries may take.
+const deliveriesWithin = 2 * time.Minute
+
+const deliveriesToOne, deliveriesToFour = "deliveries to one webhook", "deliveries to four webhooks"
 
 // measureWebhooks measures the rate and the delay of webhooks, and what they cost orders.
-func measureWebhooks(ctx context.Context, o options, dir string, out io.Writer) {
-	w := &webhookBench{newBuild(ctx, o, dir, "present", "."), newReport(ctx, o), o, newSink(ctx)}
-	defer w.stop()
-	defer w.sink.stop()
-	w.machine += ", PostgreSQL " + w.binaries.Version
-	fmt.Fprintf(out, "%s\n%s\n", w.machine, w.setting)
-	w.build.serve(ctx)
-	w.compareRates(ctx, 1)
-	w.compareRates(ctx, 4)
-	w.measureDelay(ctx, "same process", time.Second)
-	w.compareOrders(ctx)
-	w.measureBesideHanging(ctx)
-	w.server.stop()
-	w.build.serve(ctx, "PETSTORE_WORKER=false")
-	defer w.build.start(ctx, "worker").stop()
-	w.measureDelay(ctx, "another process", time.Second)
-	w.print(out)
-}
-
-// compareRates compares the deliveries of stored events to webhooks with a bare client that
-// posts the same signed bodies over as many connections.
-func (w *webhookBench) compareRates(ctx context.Context, hooks int) {
-	const deliveries, least = 24_000, 2000
-	const connectionsOfWebhook = 4 // the maximum number of requests to a webhook at a time
-	var measured pair
-	for range w.rounds {
-		measured[0] = append(measured[0], w.sink.postBare(ctx, connectionsOfWebhook*hooks, w.duration))
-		measured[1] = append(measured[1], w.deliver(ctx, w.sink, hooks, deliveries))
-	}
-	row := (&result{workload{name: fmt.Sprintf("deliveries to %d webhooks", hooks), other: side{name: "bare client"}}, measured}).rateLine()
-	row.target, row.verdict = fmt.Sprintf("at least %s/s", thousands(least)), verdict(medianOf(measured[1], rate) >= least)
-	w.add(row)
-}
-
-// measureDelay places orders at a steady rate, and adds the line of the time from the
-// commit of an event to its first request.
-func (w *webhookBench) measureDelay(ctx context.Context, name string, limit time.Duration) {
-	paths := w.addWebhooks(ctx, w.admin, 1, w.sink.url)
-	placeOrders := func(during time.Duration) {
-		const interval = 20 * time.Millisecond
-		for began := time.Now(); time.Since(began) < during; time.Sleep(interval) {
-			w.ask(ctx, http.MethodPost, "/store/orders", `{"petId": 1}`)
-		}
-	}
-	placeOrders(warmUp)
-	w.sink.startTiming()
-	placeOrders(3 * w.duration)
-	w.awaitEnd(ctx)
-	w.deleteWebhooks(ctx, paths)
-	delays := w.sink.stopTiming()
-	p99 := delays[len(delays)*99/100]
-	w.add(line{
-		name:   "commit to first attempt, " + name,
-		ours:   fmt.Sprintf("p50 %d, p99 %d, slowest %d ms of %d", delays[len(delays)/2].Milliseconds(), p99.Milliseconds(), delays[len(delays)-1].Milliseconds(), len(delays)),
-		target: fmt.Sprintf("p99 at most %.0f s", limit.Seconds()), verdict: verdict(p99 <= limit),
+func measureWebhooks(ctx context.Context, r *report, b *build) {
+	s := b.newSink(ctx)
+	b.serve(ctx)
+	order := loadOf(randomOrders)
+	r.measureRounds(ctx, []workload{
+		{name: deliveriesToOne, ours: b.deliver(petstoreName, s, 1), other: b.deliver("four webhooks", s, 4), perSecond: 2000},
+		{name: deliveriesToFour, ours: b.deliver(petstoreName, s, 4), other: b.deliver("one webhook", s, 1), perSecond: 3000},
+		{name: randomOrders + ", to a webhook", ours: b.orderToWebhook(s, order), other: b.side("no webhook", order), atLeast: 0.85},
 	})
+	r.addDelay(ctx, b, s, "same process", time.Second)
+	r.addDelayBesideHanging(ctx, b, s)
+	b.server.stop()
+	b.serve(ctx, "PETSTORE_WORKER=false")
+	defer b.start(ctx, "worker").stop()
+	r.addDelay(ctx, b, s, "another process", time.Second)
 }
 
-// measureBesideHanging measures the delay while many deliveries are due at a webhook of
+// deliver measures how fast stored events reach new webhooks at a sink.
+func (b *build) deliver(name string, s *sink, hooks int) side {
+	return side{name, func(ctx context.Context, during time.Duration) measurement {
+		number := int(4000 * during.Seconds()) // they may take longer
+		paths := b.addWebhooks(ctx, b.admin, hooks, s.url)
+		defer b.deleteWebhooks(ctx, paths)
+		s.reset()
+		execute(ctx, b.database, addEvents, benchAccount, number/hooks)
+		return withCPU(b.pids(), func() measurement {
+			took, _ := s.await(ctx, number)
+			must.Await(ctx, deliveriesWithin, func() {
+				for _, path := range paths {
+					_, pending := b.ask(ctx, http.MethodGet, path+"/deliveries?status=pending&limit=1", "")
+					must.Hold(string(pending) == "[]", "deliveries are pending")
+				}
+			})
+			return measurement{requests: number, perSecond: float64(number) / took.Seconds()}
+		})
+	}}
+}
+
+// orderToWebhook measures orders whose events go to a webhook.
+func (b *build) orderToWebhook(s *sink, order load) side {
+	return side{petstoreName, func(ctx context.Context, during time.Duration) measurement {
+		paths := b.addWebhooks(ctx, b.admin, 1, s.url)
+		defer b.deleteWebhooks(ctx, paths)
+		s.reset()
+		m := b.wrk(ctx, b.server.url, order, during)
+		s.await(ctx, m.requests)
+		return m
+	}}
+}
+
+// addWebhooks creates webhooks over HTTP, because builds may store them differently. It
+// returns their paths.
+func (b *build) addWebhooks(ctx context.Context, key string, hooks int, target string) (paths []string) {
+	for range hooks {
+		header, _ := send(ctx, http.MethodPost, b.server.url+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["*"]}`, target))
+		paths = append(paths, header.Get("Location"))
+	}
+	return paths
+}
+
+// deleteWebhooks deletes webhooks with their deliveries.
+func (b *build) deleteWebhooks(ctx context.Context, paths []string) {
+	for _, path := range paths {
+		b.ask(ctx, http.MethodDelete, path, "")
+	}
+}
+
+// addEvents adds events to the feed of an account.
+const addEvents = `
+	WITH moved AS (
+		UPDATE account_state
+		SET last_sequence = last_sequence + $2::bigint, last_nonce = 1, last_event_at = statement_timestamp()
+		WHERE account_id = (SELECT id FROM accounts WHERE name = $1)
+		RETURNING account_id, last_sequence - $2::bigint AS before
+	)
+	INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
+	SELECT account_id, before + i, statement_timestamp(), 1, 'pet.updated', '/pets/' || i,
+	       json_build_object('pet', json_build_object('id', i, 'name', 'Bella the Brave', 'categoryId', 1, 'status', 'available'))
+	FROM moved, generate_series(1, $2::bigint) AS i`
+
+// addDelay places orders at a steady rate, and adds the row of the time from the commit of an
+// event to its first request.
+func (r *report) addDelay(ctx context.Context, b *build, s *sink, name string, limit time.Duration) {
+	name = "commit to first attempt, " + name
+	if !r.only.MatchString(name) {
+		return
+	}
+	paths := b.addWebhooks(ctx, b.admin, 1, s.url)
+	defer b.deleteWebhooks(ctx, paths)
+	var delays []time.Duration
+	for _, during := range []time.Duration{warmUp, 3 * r.duration} {
+		const interval = 20 * time.Millisecond
+		placed := 0
+		s.reset()
+		for began := time.Now(); time.Since(began) < during; time.Sleep(interval) {
+			b.ask(ctx, http.MethodPost, "/store/orders", `{"petId": 1}`)
+			placed++
+		}
+		_, delays = s.await(ctx, placed)
+	}
+	p99 := delays[len(delays)*99/100]
+	r.others = append(r.others, line{
+		name: name,
+		ours: fmt.Sprintf("p50 %d, p99 %d, slowest %d ms of %d", delays[len(delays)/2].Milliseconds(), p99.Milliseconds(), delays[len(delays)-1].Milliseconds(), len(delays)),
+	}.judged(fmt.Sprintf("p99 at most %.0f s", limit.Seconds()), p99 <= limit))
+}
+
+// addDelayBesideHanging measures the delay while many deliveries are due at a webhook of
 // another account whose endpoint never responds.
-func (w *webhookBench) measureBesideHanging(ctx context.Context) {
+func (r *report) addDelayBesideHanging(ctx context.Context, b *build, s *sink) {
 	const other, due = "other", 10_000
 	mute := listen(ctx)
 	defer mute.Close()
-	w.addWebhooks(ctx, w.newKey(ctx, other, "admin"), 1, "http://"+mute.Addr().String())
-	execute(ctx, w.database, addEvents, other, due)
+	b.addWebhooks(ctx, b.newKey(ctx, other, "admin"), 1, "http://"+mute.Addr().String())
+	execute(ctx, b.database, addEvents, other, due)
 	must.Await(ctx, deliveriesWithin, func() {
-		pending, _ := w.unfinished(ctx, other)
-		must.Hold(pending >= due, "%d of %d deliveries are pending", pending, due)
+		var stored int
+		scan(ctx, b.database, "SELECT count(*) FROM webhook_deliveries WHERE account_id = (SELECT id FROM accounts WHERE name = $1)", []any{other}, &stored)
+		must.Hold(stored >= due, "%d of %d deliveries are stored", stored, due)
 	})
-	w.measureDelay(ctx, "10,000 due at a webhook that hangs", 2*time.Second)
-}
-
-// compareOrders compares orders whose events go to a webhook with orders without one.
-func (w *webhookBench) compareOrders(ctx context.Context) {
-	var measured pair
-	for range w.rounds {
-		for hooks := range measured {
-			paths := w.addWebhooks(ctx, w.admin, hooks, w.sink.url)
-			measured[hooks] = append(measured[hooks], w.wrk(ctx, w.server.url, load{kind: "order", connections: 64}, w.duration))
-			w.awaitEnd(ctx)
-			w.deleteWebhooks(ctx, paths)
-		}
-	}
-	w.add((&result{workload{name: randomOrders + ", to a webhook", other: side{name: "no webhook"}}, measured}).rateLine())
-}
-
-// awaitEnd waits until the webhooks of the large account have got everything.
-func (w *webhookBench) awaitEnd(ctx context.Context) {
-	must.Await(ctx, deliveriesWithin, func() {
-		pending, behind := w.unfinished(ctx, benchAccount)
-		must.Hold(pending+behind == 0, "%d deliveries are pending, %d webhooks do not have the newest events", pending, behind)
-	})
-}
-
-// unfinished counts the deliveries of an account that have not ended, and its webhooks that do
-// not have the newest events.
-func (w *webhookBench) unfinished(ctx context.Context, account string) (pending, behind int) {
-	scan(ctx, w.database, `
-		SELECT (SELECT count(*) FROM webhook_deliveries AS d WHERE d.account_id = accounts.id AND status = 'pending'),
-		       (SELECT count(*) FROM webhooks AS w JOIN account_state AS s USING (account_id) WHERE w.account_id = accounts.id AND after_sequence < last_sequence AND deleted_at IS NULL)
-		FROM accounts
-		WHERE name = $1`, []any{account}, &pending, &behind)
-	return pending, behind
+	r.addDelay(ctx, b, s, "10,000 due at a webhook that hangs", 2*time.Second)
 }
 
 // sink is an endpoint that accepts everything.
 type sink struct {
-	url    string
-	stop   func()
-	count  atomic.Int64
-	first  atomic.Int64 // the time of the first request, in nanoseconds
-	timing atomic.Bool  // whether to read the times of events
+	url string
 
 	mu     sync.Mutex
-	delays []time.Duration
+	first  time.Time       // of the first request
+	delays []time.Duration // of all requests, since their events
 }
 
-func newSink(ctx context.Context) *sink {
+// newSink starts a sink, which ends with the build.
+func (b *build) newSink(ctx context.Context) *sink {
 	s := &sink{}
-	s.url, s.stop = serve(ctx, s)
+	s.url = b.serveHTTP(ctx, s)
 	return s
 }
 
 // ServeHTTP implements [http.Handler].
 func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	var event struct{ Timestamp time.Time }
+	if body, err := io.ReadAll(r.Body); err != nil || json.Unmarshal(body, &event) != nil {
+		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	s.first.CompareAndSwap(0, now.UnixNano())
-	s.count.Add(1)
-	if s.timing.Load() {
-		var event struct{ Timestamp time.Time }
-		if json.Unmarshal(body, &event) == nil {
-			s.mu.Lock()
-			s.delays = append(s.delays, now.Sub(event.Timestamp))
-			s.mu.Unlock()
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.delays == nil {
+		s.first = now
 	}
+	s.delays = append(s.delays, now.Sub(event.Timestamp))
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (s *sink) startTiming() {
+// reset forgets all requests.
+func (s *sink) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delays = nil
-	s.timing.Store(true)
 }
 
-// stopTiming returns the delays since startTiming, sorted.
-func (s *sink) stopTiming() []time.Duration {
-	s.timing.Store(false)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slices.Sort(s.delays)
-	return s.delays
-}
-
-// postBare posts signed bodies to the sink with a net/http client.
-func (s *sink) postBare(ctx context.Context, connections int, during time.Duration) measurement {
-	secret := standardwebhooks.NewSecret()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
-	defer client.CloseIdleConnections()
-	body := bytes.Repeat([]byte("x"), 250) // as long as an event
-	began, count := time.Now(), atomic.Int64{}
-	must.Parallel(connections, func(int) {
-		for ; time.Since(began) < during; count.Add(1) {
-			request := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body)))
-			request.Header.Set("Content-Type", "application/json")
-			standardwebhooks.Sign(request.Header, "evt_1_00000001", time.Now(), body, secret)
-			response, err := client.Do(request)
-			must.OK(err)
-			must.Get(io.Copy(io.Discard, response.Body))
-			must.OK(response.Body.Close())
-		}
+// await waits until a number of requests have arrived. It returns the time since the first one,
+// and the sorted delays of all.
+func (s *sink) await(ctx context.Context, number int) (took time.Duration, delays []time.Duration) {
+	must.Await(ctx, deliveriesWithin, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		must.Hold(len(s.delays) >= number, "%d of %d deliveries have arrived", len(s.delays), number)
+		took, delays = time.Since(s.first), slices.Sorted(slices.Values(s.delays))
 	})
-	return measurement{perSecond: float64(count.Load()) / time.Since(began).Seconds()}
+	return took, delays
 }
