@@ -78,7 +78,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	case row == nil:
 		return errPetNotFound
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, petFrom(*row))
+	return writeResource(c, petFrom(*row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {

@@ -48,26 +48,20 @@ func WriteUntagged(w http.ResponseWriter, r *http.Request, value any) error {
 	}
 }
 
-// WriteResource sends a resource with its entity tag. It evaluates the preconditions of
-// a read. Those of a write must be evaluated before, under a lock.
-func WriteResource(w http.ResponseWriter, r *http.Request, value any) error {
-	representation, err := Encode(value)
-	if err != nil {
+// WriteResource sends the representation of a resource with its entity tag in response to
+// a read. It evaluates preconditions.
+func WriteResource(w http.ResponseWriter, r *http.Request, representation []byte) error {
+	etag := ETag(representation)
+	notModified, err := CheckPreconditions(r, etag)
+	switch {
+	case err != nil:
 		return err
+	case notModified:
+		setTag(w, etag)
+		w.WriteHeader(http.StatusNotModified)
+	default:
+		SendTagged(w, http.StatusOK, representation)
 	}
-	if isRead(r) {
-		etag := ETag(representation)
-		notModified, err := CheckPreconditions(r, etag)
-		if err != nil {
-			return err
-		}
-		if notModified {
-			setTag(w, etag)
-			w.WriteHeader(http.StatusNotModified)
-			return nil
-		}
-	}
-	SendTagged(w, http.StatusOK, representation)
 	return nil
 }
 
