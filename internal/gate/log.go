@@ -16,6 +16,12 @@ import (
 	"petstore/internal/telemetry"
 )
 
+// Values of headers that all responses share. Do not modify them.
+var (
+	varyByOrigin = []string{varyOfAll}
+	noSniff      = []string{"nosniff"}
+)
+
 // requestIDPattern matches the request ids that the server accepts from a client.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
@@ -29,12 +35,12 @@ func (g *Gate) logRequest(c *gin.Context) {
 	var span *telemetry.Span
 	c.Request, span = g.tracer.Request(c.Request, op.Operation)
 	id := c.GetHeader("X-Request-Id")
-	if !requestIDPattern.MatchString(id) {
+	if id == "" || !requestIDPattern.MatchString(id) {
 		id = rand.Text()
 	}
 	header := c.Writer.Header()
-	header.Set("X-Request-Id", id)
-	maps.Copy(header, g.commonHeader)
+	header["X-Request-Id"] = []string{id}
+	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
 	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
 	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
 	if g.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
