@@ -103,7 +103,11 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 		level = slog.LevelError
 		attributes = append(attributes, slog.Any("error", state.cause))
 	}
-	log.LogAttrs(c.Request.Context(), level, "request", attributes...)
+	if ctx := c.Request.Context(); log.Enabled(ctx, level) {
+		record := slog.NewRecord(time.Now(), level, "request", 0) // without the place in the code, which takes time
+		record.AddAttrs(attributes...)
+		_ = log.Handler().Handle(ctx, record) // nobody can log that the log fails
+	}
 }
 
 // Security events in the log. docs/observability.md lists them, and the changes of [Record].
