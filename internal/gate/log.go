@@ -28,12 +28,13 @@ var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 // logRequest sets the request id and the headers of every response, and turns a panic
 // into a 500. It records the request in the metrics, the trace and one log line.
 func (g *Gate) logRequest(c *gin.Context) {
-	began, state := time.Now(), &request{}
-	c.Set(requestKey, state)
+	began := time.Now()
 	op := g.observed(c)
 	op.Start()
 	var span *telemetry.Span
 	c.Request, span = g.tracer.Request(c.Request, op.Operation)
+	state := newRequest(c.Request, began.Add(g.requestTimeout))
+	c.Request = c.Request.WithContext(state)
 	id := c.GetHeader("X-Request-Id")
 	if id == "" || !requestIDPattern.MatchString(id) {
 		id = rand.Text()
