@@ -22,7 +22,9 @@ ORDER BY id;
 -- ARRAY(…) makes the planner fetch them by primary key.
 
 -- name: PetList :batchmany
-SELECT account_id, id, category_id, name, name_key, status
+-- Only a page by name needs the keys of names, for its cursor.
+SELECT id, category_id, name, status,
+    (CASE WHEN /* sort */ 'id' IN ('name', '-name') THEN name_key ELSE '' END)::text AS name_key
 FROM pets
 WHERE account_id = @account_id
   AND CASE /* sort */ 'id'

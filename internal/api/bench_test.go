@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"petstore/internal/api"
+	"petstore/internal/telemetry"
 )
 
 // BenchmarkRequest measures a request through the server to the database and back,
 // without the network between client and server.
 func BenchmarkRequest(b *testing.B) {
 	p := start(b).with(func(options *api.Options) {
-		options.Log = slog.New(slog.NewJSONHandler(io.Discard, nil)) //nolint:sloglint // the line is part of the work
+		options.Log, _ = telemetry.NewLogger(io.Discard, slog.LevelInfo, telemetry.JSON) // the line is part of the work
 	})
 	petID := p.newPet("Rex", 1_000_000_000)
 	for i := range 60 {

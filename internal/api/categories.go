@@ -63,7 +63,7 @@ func (s *Server) getCategory(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, categoryFrom(row))
+	return writeResource(c, categoryFrom(row))
 }
 
 func (s *Server) updateCategory(c *gin.Context) error {

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"petstore/internal/httpjson"
@@ -15,11 +16,26 @@ import (
 
 // encode encodes a resource.
 func encode(resource any) ([]byte, error) {
-	const usual = 128 // bytes of an order
-	if order, ok := resource.(order); ok {
-		return appendOrder(make([]byte, 0, usual), order), nil
+	const usual = 128 // bytes of an order or a pet
+	switch resource := resource.(type) {
+	case order:
+		return appendOrder(make([]byte, 0, usual), resource), nil
+	case pet:
+		return appendPet(make([]byte, 0, usual), resource)
+	case inventoryItem:
+		return appendStock(make([]byte, 0, usual), resource)
+	default:
+		return httpjson.Encode(resource)
 	}
-	return httpjson.Encode(resource)
+}
+
+// writeResource sends a resource in response to a read, with its entity tag.
+func writeResource(c *gin.Context, resource any) error {
+	representation, err := encode(resource)
+	if err != nil {
+		return err
+	}
+	return httpjson.WriteResource(c.Writer, c.Request, representation)
 }
 
 // encodePets encodes pets.

@@ -55,8 +55,10 @@ func TestEncode(t *testing.T) {
 		got, err := a.encode()
 		wantEncoded(t, got, err, a)
 	}
-	got, err := encode(rex)
-	wantEncoded(t, got, err, rex)
+	for _, resource := range []any{rex, item, category{ID: 1, Name: "Dogs"}} {
+		got, err := encode(resource)
+		wantEncoded(t, got, err, resource)
+	}
 	for _, a := range []affected{{Pet: &pet{Name: "\xff"}}, {Pet: &pet{Status: "\xff"}}, {Inventory: &inventoryItem{Status: "\xff"}}} {
 		if _, err := a.encode(); err == nil {
 			t.Errorf("invalid UTF-8 in %+v is no error", a)

@@ -14,7 +14,6 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
-	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
 
@@ -84,7 +83,7 @@ func (s *Server) getEvent(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errEventNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, event.Represent(id.Account, sourceOf(gate.Caller(c)), row))
+	return writeResource(c, event.Represent(id.Account, sourceOf(gate.Caller(c)), row))
 }
 
 // readFeedQuery reads after, type and limit. A client that connects to a stream again sends

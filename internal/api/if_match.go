@@ -19,7 +19,7 @@ func checkTag(r *http.Request, current any) error {
 	if !httpjson.IsConditional(r) {
 		return nil
 	}
-	representation, err := httpjson.Encode(current)
+	representation, err := encode(current)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, inventoryItem(row))
+	return writeResource(c, inventoryItem(row))
 }
 
 func (s *Server) setInventory(c *gin.Context) error {

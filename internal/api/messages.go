@@ -81,7 +81,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 		}
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
-	if err := httpjson.WriteResource(c.Writer, c.Request, messageFrom(row)); err != nil {
+	if err := writeResource(c, messageFrom(row)); err != nil {
 		c.Writer.Header().Del("Preference-Applied")
 		return err
 	}

@@ -95,7 +95,7 @@ func (s *Server) getOrder(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, orderFrom(row))
+	return writeResource(c, orderFrom(row))
 }
 
 func (s *Server) updateOrder(c *gin.Context) error {

@@ -157,7 +157,9 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	if err != nil {
 		return made, err
 	}
-	made.Links = s.link(p.url, "first", "")
+	query := p.url.Query()
+	query.Del("cursor")
+	made.Links = s.link(p.url.Path, query, "first")
 	items, count, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
 	if err != nil {
 		return made, err
@@ -170,8 +172,8 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 		}
 		at := l.cursorOf(rows[count-1])
 		at.Token = s.gate.EndOfPage(ctx)
-		cursor := httpjson.SealCursor(key, p.listID(), at)
-		made.Links = s.link(p.url, "next", cursor) + ", " + made.Links
+		query.Set("cursor", httpjson.SealCursor(key, p.listID(), at))
+		made.Links = s.link(p.url.Path, query, "next") + ", " + made.Links
 	}
 	return made, nil
 }
@@ -205,16 +207,11 @@ func encodeAll[Item any](items []Item) ([]byte, error) {
 	return httpjson.Encode(items)
 }
 
-// link returns a link (RFC 8288) to the same list at a cursor, with the same other
-// parameters. Without a base URL it is relative (RFC 3986, section 4.2).
-func (s *Server) link(at *url.URL, rel, cursor string) string {
-	query := at.Query()
-	query.Del("cursor")
-	if cursor != "" {
-		query.Set("cursor", cursor)
-	}
-	target := url.URL{Path: at.Path, RawQuery: query.Encode()}
-	return fmt.Sprintf(`<%s%s>; rel=%q`, s.base, target.RequestURI(), rel)
+// link returns a link (RFC 8288) to a page of a list. Without a base URL it is relative
+// (RFC 3986, section 4.2).
+func (s *Server) link(path string, query url.Values, rel string) string {
+	target := url.URL{Path: path, RawQuery: query.Encode()}
+	return "<" + s.base + target.RequestURI() + `>; rel="` + rel + `"`
 }
 
 // listID identifies the list by its path, account, filters and sort. A cursor is valid

@@ -78,7 +78,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	case row == nil:
 		return errPetNotFound
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, petFrom(*row))
+	return writeResource(c, petFrom(*row))
 }
 
 func (s *Server) updatePet(c *gin.Context) error {
@@ -178,33 +178,46 @@ func (s *Server) listPets(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[db.Pet, pet]{
-		find: func(ctx context.Context) ([]db.Pet, error) {
+	return writePage(s, c, p, list[db.PetListRow, pet]{
+		find: func(ctx context.Context) ([]db.PetListRow, error) {
 			return s.findPets(ctx, filter, p)
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.countPets(ctx, filter)
 		},
-		item:     petFrom,
+		item: func(row db.PetListRow) pet {
+			return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
+		},
 		cursorOf: petPosition,
 	})
 }
 
 // petPosition returns the position of a pet in any sort.
-func petPosition(row db.Pet) httpjson.Position {
+func petPosition(row db.PetListRow) httpjson.Position {
 	return httpjson.Position{Key: row.NameKey, ID: row.ID}
 }
 
+// listedPets returns pets as [db.Queries.PetList] does.
+func listedPets(pets []db.Pet) []db.PetListRow {
+	rows := make([]db.PetListRow, len(pets))
+	for i, p := range pets {
+		rows[i] = db.PetListRow{ID: p.ID, CategoryID: p.CategoryID, Name: p.Name, Status: p.Status, NameKey: p.NameKey}
+	}
+	return rows
+}
+
 // findPets runs the query that fits the index of the filter.
-func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
+func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetListRow, error) {
 	key, id, size := p.after.Key, p.after.ID, p.queryLimit()
 	switch {
 	case len(f.ids) > 0:
 		return s.findPetsAmong(ctx, f, p)
 	case f.categoryID != nil:
-		return s.sorted(p.sort).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		pets, err := s.sorted(p.sort).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return listedPets(pets), err
 	case len(f.statuses) > 0:
-		return s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		pets, err := s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return listedPets(pets), err
 	default:
 		return s.pagesOfPets.Do(ctx, p.sort, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
@@ -220,11 +233,12 @@ func orAllStatuses(statuses []string) []string {
 }
 
 // findPetsAmong reads the pets of a batch, at most [httpjson.MaxValues], and sorts them.
-func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.Pet, error) {
-	pets, err := s.petsAmong(ctx, f)
+func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.PetListRow, error) {
+	among, err := s.petsAmong(ctx, f)
 	if err != nil {
 		return nil, err
 	}
+	pets := listedPets(among)
 	order := func(a, b httpjson.Position) int {
 		c := cmp.Compare(a.ID, b.ID)
 		if p.byName() {
@@ -235,8 +249,8 @@ func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.
 		}
 		return c
 	}
-	pets = slices.DeleteFunc(pets, func(row db.Pet) bool { return order(petPosition(row), p.after) <= 0 })
-	slices.SortFunc(pets, func(a, b db.Pet) int { return order(petPosition(a), petPosition(b)) })
+	pets = slices.DeleteFunc(pets, func(row db.PetListRow) bool { return order(petPosition(row), p.after) <= 0 })
+	slices.SortFunc(pets, func(a, b db.PetListRow) int { return order(petPosition(a), petPosition(b)) })
 	return pets[:min(len(pets), int(p.queryLimit()))], nil
 }
 
@@ -331,10 +345,10 @@ func byAccount(wanted []ownPet) []db.PetGetManyParams {
 // newPageOfPetsReader returns a coalescer of reads of different pages, by sort. Their
 // statements share a round trip. Postgres works longer on a page than on a pet, so it
 // gets more of these at a time.
-func (s *Server) newPageOfPetsReader() *sharedRead[string, db.PetListParams, []db.Pet] {
+func (s *Server) newPageOfPetsReader() *sharedRead[string, db.PetListParams, []db.PetListRow] {
 	limits := sharedReads
 	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return shareReads(limits, withEnd, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.Pet, error) {
+	return shareReads(limits, withEnd, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.PetListRow, error) {
 		return results(len(pages), s.sorted(sort).PetList(ctx, pages).Query)
 	})
 }

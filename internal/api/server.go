@@ -84,7 +84,7 @@ type Server struct {
 	faultNames []string
 	pets       *sharedRead[struct{}, ownPet, *db.Pet]
 	// pagesOfPets are different pages, by sort.
-	pagesOfPets *sharedRead[string, db.PetListParams, []db.Pet]
+	pagesOfPets *sharedRead[string, db.PetListParams, []db.PetListRow]
 	pages       *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
 	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages   *sharedRead[string, *feed.Query, feed.Page]

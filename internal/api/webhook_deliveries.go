@@ -85,7 +85,7 @@ func (s *Server) getWebhookDelivery(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errDeliveryNotFound)
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, deliveryFrom(db.WebhookDeliveryListRow(row)))
+	return writeResource(c, deliveryFrom(db.WebhookDeliveryListRow(row)))
 }
 
 // retryWebhookDelivery makes a delivery due now, whatever its status.

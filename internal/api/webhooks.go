@@ -81,7 +81,7 @@ func (s *Server) getWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpjson.WriteResource(c.Writer, c.Request, webhookFrom(db.WebhookListRow(row)))
+	return writeResource(c, webhookFrom(db.WebhookListRow(row)))
 }
 
 // readWebhook returns the webhook in the path. The error is [errWebhookNotFound] or comes

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// slowAfter is the time after which another run may start beside a slow one.
+// slowAfter is the time after which another run may start beside a slow one, and after
+// which calls that wait look at their contexts.
 const slowAfter = 250 * time.Millisecond
 
 // Limits limits the runs of a [Coalescer].
@@ -53,6 +54,7 @@ type lane[In, Out any] struct {
 	waiting []*group[In, Out] // oldest first
 	timer   *time.Timer       // calls late; nil until it is needed
 	armed   bool              // whether the timer is set
+	late    chan struct{}     // closed by the timer
 }
 
 // group is the calls of one run.
@@ -81,6 +83,9 @@ type call[In any] struct {
 // starts, the run does not get the input. A call that runs alone returns when its
 // run does.
 //
+// A call that waits looks at ctx after 250 ms, or at once if its deadline is nearer. Most
+// runs end earlier, so a ctx that sets its timer in Done does not need one.
+//
 // The context of a run has the values of its first call's ctx. It ends when the ctx
 // of every call has ended. Pass a ctx that does not end with the client if the run
 // must complete.
@@ -103,11 +108,10 @@ func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 	}
 	g, i := c.join(ctx, l, in)
 	c.arm(key, l)
+	late := l.late
 	c.mu.Unlock()
 
-	select {
-	case <-g.done:
-	case <-ctx.Done():
+	if !await(ctx, g.done, late) {
 		c.leave(g, i)
 		return out, ctx.Err()
 	}
@@ -115,6 +119,23 @@ func (c *Coalescer[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out O
 		return out, g.err
 	}
 	return g.outs[g.calls[i].at], nil
+}
+
+// await waits for a run, and from late on also for ctx. It reports false if ctx ends first.
+func await(ctx context.Context, done, late <-chan struct{}) bool {
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > slowAfter {
+		select {
+		case <-done:
+			return true
+		case <-late:
+		}
+	}
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // mayBegin reports whether another run may start. The caller holds the lock.
@@ -159,10 +180,10 @@ func (c *Coalescer[Key, In, Out]) leave(g *group[In, Out], i int) {
 // arm sets the timer to the time when a spare run may start, if calls wait. The
 // caller holds the lock.
 func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
-	if l.armed || len(l.waiting) == 0 || c.limits.Spare == 0 {
+	if l.armed || len(l.waiting) == 0 {
 		return
 	}
-	l.armed = true
+	l.armed, l.late = true, make(chan struct{})
 	delay := time.Until(c.decisive(l).began.Add(slowAfter))
 	if c.spares == c.limits.Spare { // another key may have ended a spare run by then
 		delay = max(delay, slowAfter)
@@ -174,9 +195,11 @@ func (c *Coalescer[Key, In, Out]) arm(key Key, l *lane[In, Out]) {
 	}
 }
 
-// late starts a spare run if calls still wait and the runs are still slow.
+// late lets the calls look at their contexts, and starts a spare run if calls still wait
+// and the runs are still slow.
 func (c *Coalescer[Key, In, Out]) late(key Key, l *lane[In, Out]) {
 	c.mu.Lock()
+	close(l.late)
 	l.armed = false
 	g := c.take(key, l)
 	c.mu.Unlock()

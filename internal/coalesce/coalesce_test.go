@@ -18,6 +18,9 @@ import (
 // one allows one run at a time per key.
 var one = coalesce.Limits{Parallel: 1}
 
+// lookAfter is the time after which a call that waits looks at its context.
+const lookAfter = 250 * time.Millisecond
+
 // gate blocks runs and records their inputs.
 type gate struct {
 	runs chan []int    // inputs of each run, sent when it starts
@@ -236,6 +239,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		call(leaving, "first", context.Canceled)
 		call(t.Context(), "second", nil)
 		leave()
+		time.Sleep(lookAfter)
 		synctest.Wait()
 		close(open)
 		synctest.Wait()
@@ -515,7 +519,7 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 			ctx, cancel := context.WithCancel(b.t.Context())
 			leave[in] = func() {
 				cancel()
-				synctest.Wait()
+				b.pass(lookAfter)
 			}
 			b.call(ctx, in)
 		}
@@ -536,5 +540,52 @@ func TestRunsEndWithTheirCalls(t *testing.T) {
 		leave[6]() // the only call of its run
 		b.wantEnded("[2 3 4]", "[6]")
 		b.wantDone(6, "5 context canceled", "2 context canceled", "4 context canceled", "3 context canceled", "6 context canceled")
+	})
+}
+
+// watched is a context that counts the calls of Done.
+type watched struct {
+	context.Context
+
+	waits atomic.Int64
+}
+
+func (w *watched) Done() <-chan struct{} {
+	w.waits.Add(1)
+	return w.Context.Done()
+}
+
+// TestCallsLookAtTheirContextLate: a short wait needs no timer, and a long one ends at the
+// deadline.
+func TestCallsLookAtTheirContextLate(t *testing.T) {
+	t.Parallel()
+	inBubble(t, one, func(b *bubble) {
+		in := 1
+		call := func(timeout time.Duration) *watched {
+			ctx, cancel := context.WithTimeout(b.t.Context(), timeout)
+			b.t.Cleanup(cancel)
+			w := &watched{Context: ctx}
+			b.call(w, in)
+			in++
+			return w
+		}
+		call(time.Hour) // runs at once
+		short := call(time.Hour)
+		b.pass(lookAfter - 1)
+		b.release(1, 2)
+		if waits := short.waits.Load(); waits != 0 {
+			b.t.Errorf("a short wait called Done %d times", waits)
+		}
+		call(time.Hour)
+		first, second := call(lookAfter/2), call(lookAfter/2+1) // share a run
+		b.pass(lookAfter / 2)
+		b.wantDone(3, "4 context deadline exceeded")
+		b.pass(1)
+		b.wantDone(4, "4 context deadline exceeded", "5 context deadline exceeded")
+		if first.waits.Load() != 1 || second.waits.Load() != 1 {
+			b.t.Errorf("long waits called Done %d and %d times", first.waits.Load(), second.waits.Load())
+		}
+		b.release(3)
+		b.wantDone(5, "4 context deadline exceeded", "5 context deadline exceeded")
 	})
 }

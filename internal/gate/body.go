@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"context"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -57,6 +56,6 @@ func (g *Gate) receiveBody(c *gin.Context) (_ []byte, err error) {
 		return nil, err
 	}
 	state.body, state.bodyRead = body, true
-	extendDeadline(context.WithoutCancel(c.Request.Context()), c, time.Since(began))
+	extendDeadline(c, time.Since(began))
 	return body, nil
 }

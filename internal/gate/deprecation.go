@@ -3,7 +3,6 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,9 +13,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// deprecation has the headers of every response of a deprecated operation.
+// deprecation has the headers of every response of a deprecated operation. Responses share
+// them: do not modify.
 type deprecation struct {
-	fields http.Header // Deprecation (RFC 9745) and Sunset (RFC 8594)
+	since, sunset []string // the values of Deprecation (RFC 9745) and Sunset (RFC 8594)
 	// end is the end of the day of the sunset.
 	end time.Time
 
@@ -102,10 +102,8 @@ func newDeprecation(path string, operation SpecOperation, base string) (*depreca
 	}
 	end := sunset.AddDate(0, 0, 1)
 	return &deprecation{
-		fields: http.Header{
-			"Deprecation": {"@" + strconv.FormatInt(since.Unix(), 10)},
-			"Sunset":      {end.Add(-time.Second).Format(http.TimeFormat)},
-		},
+		since:     []string{"@" + strconv.FormatInt(since.Unix(), 10)},
+		sunset:    []string{end.Add(-time.Second).Format(http.TimeFormat)},
 		end:       end,
 		links:     fmt.Sprintf(`<%s/docs#/%s/%s>; rel="deprecation", <%s`, base, operation.Tags[0], operation.ID, base),
 		anyID:     anyID,
@@ -116,17 +114,17 @@ func newDeprecation(path string, operation SpecOperation, base string) (*depreca
 
 // announce sets the headers, for a success or an error.
 func (d *deprecation) announce(c *gin.Context) {
-	target := d.anyID
-	if id := c.Param(d.parameter); isID(id) {
-		target = d.target + id
+	target, id := d.target, c.Param(d.parameter)
+	if !isID(id) {
+		target, id = d.anyID, ""
 	}
 	header := c.Writer.Header()
-	maps.Copy(header, d.fields)
-	header["Link"] = []string{d.links + target + `>; rel="successor-version"`}
+	header["Deprecation"], header["Sunset"] = d.since, d.sunset
+	header["Link"] = []string{d.links + target + id + `>; rel="successor-version"`}
 }
 
 // isID reports whether a segment of a path is a valid id.
 func isID(segment string) bool {
-	id, err := strconv.ParseInt(segment, 10, 64)
-	return err == nil && id > 0 && strconv.FormatInt(id, 10) == segment
+	_, err := strconv.ParseUint(segment, 10, 63)
+	return err == nil && segment[0] != '0'
 }

@@ -145,10 +145,10 @@ type Gate struct {
 	allowed        map[string]string // Allow headers by path
 	observedRoutes map[routeKey]observed
 
-	// Headers of every response, and more headers of responses to an origin. Requests share
-	// them: do not modify.
-	commonHeader http.Header
-	corsHeaders  func(origin string) http.Header
+	// The value of the header API-Version, and more headers of responses to an origin.
+	// Requests share them: do not modify.
+	apiVersion  []string
+	corsHeaders func(origin string) http.Header
 }
 
 // New returns the Gate of an API. The error is an invalid address in TrustedProxies, or a
@@ -179,10 +179,8 @@ func New(options Options, api API) (*Gate, error) {
 		shutDown:       make(chan struct{}),
 		pages:          api.Pages,
 		corsHeaders:    corsHeaders(options.CORSOrigins),
-		commonHeader:   http.Header{"Vary": {varyOfAll}},
+		apiVersion:     []string{api.Version},
 	}
-	g.commonHeader.Set("API-Version", api.Version)
-	g.commonHeader.Set("X-Content-Type-Options", "nosniff")
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
 	g.schema.query, g.schema.now = g.readSchema, g.now

@@ -14,14 +14,16 @@ import (
 	"petstore/internal/telemetry"
 )
 
-// request has the state of a request from its header to its log line.
+// request has the state of a request from its header to its log line. It is the context of
+// the request. That of a write continues when its client disconnects.
 type request struct {
+	deadline
+
 	identity auth.Identity // zero before the API key is verified
 	reserved reservation
 	// connection ends when the client disconnects. It has no deadline and reads from the
 	// primary.
-	connection   context.Context    //nolint:containedctx // of the request that it is about
-	cancel       context.CancelFunc // of the extended deadline; nil: not extended
+	connection   context.Context //nolint:containedctx // of the request that it is about
 	route        Route
 	body         []byte // after it was read
 	bodyRead     bool
@@ -32,11 +34,29 @@ type request struct {
 	limitReached telemetry.Limit // that refused the request; "": none
 }
 
-const requestKey = "request"
+type requestKey struct{}
+
+// newRequest returns the state of a request that must end at a time.
+func newRequest(r *http.Request, at time.Time) *request {
+	ctx := r.Context()
+	state := &request{connection: ctx, deadline: deadline{Context: ctx, at: at}}
+	if isWrite(r.Method) {
+		state.Context = context.WithoutCancel(ctx)
+	}
+	return state
+}
+
+// Value returns a value of the context. The request is one itself.
+func (r *request) Value(key any) any {
+	if key == (requestKey{}) {
+		return r
+	}
+	return r.deadline.Value(key)
+}
 
 // requestOf returns the state of a request.
 func requestOf(c *gin.Context) *request {
-	return c.MustGet(requestKey).(*request) //nolint:forcetypeassert // only logRequest sets it
+	return c.Request.Context().Value(requestKey{}).(*request) //nolint:forcetypeassert // logRequest sets it
 }
 
 // isKnown reports whether the API key is verified.
@@ -64,15 +84,9 @@ var (
 func (g *Gate) handler(r Route) gin.HandlerFunc {
 	deprecated := g.deprecated[r.Method+" "+r.Path]
 	return func(c *gin.Context) {
-		state, ctx := requestOf(c), c.Request.Context()
-		state.route, state.connection = r, ctx
-		if isWrite(c.Request.Method) {
-			ctx = context.WithoutCancel(ctx) // a write continues when its client disconnects
-		}
-		ctx, cancel := context.WithTimeout(ctx, g.requestTimeout)
-		defer cancel()
-		defer state.cancelExtended()
-		c.Request = c.Request.WithContext(ctx)
+		state := requestOf(c)
+		state.route = r
+		defer state.stop()
 
 		if !r.has(Body) {
 			limitUnreadBody(c)
@@ -87,7 +101,6 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 		if err == nil && r.Scope != 0 { // operations without a key use no limited resource
 			defer g.Limits.release(&state.reserved)
 			err = g.injectFault(c)
-			ctx = c.Request.Context()       // with the deadline after a delay
 			if err == nil && !r.has(Body) { // otherwise after the body has arrived
 				err = g.reservePlace(c)
 			}
@@ -99,7 +112,7 @@ func (g *Gate) handler(r Route) gin.HandlerFunc {
 		case err == nil:
 		case errors.Is(err, errConnectionClosed):
 			c.Status(statusClosed) // for the log
-		case errors.Is(err, errClientGone), errors.Is(ctx.Err(), context.Canceled):
+		case errors.Is(err, errClientGone), errors.Is(state.Err(), context.Canceled):
 			c.Status(statusClientGone) // for the log
 		default:
 			limitUnreadBody(c)
@@ -149,24 +162,14 @@ func limitUnreadBody(c *gin.Context) {
 
 // extendDeadline extends the deadline of a request by the time spent on reading the body, on
 // an injected delay or on a wait. The first depends on the client and has its own limit. It
-// restarts the write timeout of the HTTP server for the same reason. The context of the
-// request becomes a child of the parent.
-func extendDeadline(parent context.Context, c *gin.Context, took time.Duration) {
-	deadline, _ := c.Request.Context().Deadline()
-	ctx, cancel := context.WithDeadline(parent, deadline.Add(took))
+// restarts the write timeout of the HTTP server for the same reason. The request reads from
+// the primary again.
+func extendDeadline(c *gin.Context, took time.Duration) {
 	state := requestOf(c)
-	state.cancelExtended()
-	state.cancel = cancel
-	c.Request = c.Request.WithContext(ctx)
-	if limit := writeTimeout(ctx); limit > 0 {
+	state.move(state.at.Add(took))
+	c.Request = c.Request.WithContext(state)
+	if limit := writeTimeout(state); limit > 0 {
 		setWriteDeadline(c, limit)
-	}
-}
-
-// cancelExtended cancels the context of extendDeadline, if there is one.
-func (r *request) cancelExtended() {
-	if r.cancel != nil {
-		r.cancel()
 	}
 }
 

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -74,15 +73,11 @@ func (g *Gate) injectFault(c *gin.Context) error {
 // deadline of the request by that time. Then it verifies the API key again. The error is
 // [errClientGone], one of receiving the body or one of the verification.
 func (g *Gate) delay(c *gin.Context, state *request) error {
-	after := state.connection
 	if methodHasBody(c.Request.Method) {
 		// net/http notices that a client disconnects only after it has read the body.
 		if _, err := g.receiveBody(c); err != nil {
 			return err
 		}
-	}
-	if isWrite(c.Request.Method) {
-		after = context.WithoutCancel(after)
 	}
 	began := time.Now()
 	timer := time.NewTimer(time.Duration(*state.injected.DelayMs) * time.Millisecond)
@@ -94,7 +89,7 @@ func (g *Gate) delay(c *gin.Context, state *request) error {
 		return errClientGone
 	}
 	state.injected.delayed = time.Since(began)
-	extendDeadline(after, c, state.injected.delayed)
+	extendDeadline(c, state.injected.delayed)
 	// Somebody may have revoked the key or deleted the sandbox meanwhile.
 	_, err := g.authenticate(c)
 	return err

@@ -38,8 +38,8 @@ type Limits struct {
 	sandboxes *ratelimit.Limiter[int64] // all sandboxes of a payer together
 	failures  *ratelimit.Limiter[netip.Addr]
 	// The header RateLimit-Policy of requests with a key of an account and of a sandbox. They
-	// are empty if nothing is limited.
-	policy, sandboxPolicy string
+	// are nil if nothing is limited. Requests share them: do not modify.
+	policy, sandboxPolicy []string
 }
 
 // newLimits returns the limits of a server with this number of connections that may wait
@@ -207,16 +207,19 @@ func clientNetwork(c *gin.Context) netip.Addr {
 }
 
 // policyHeader returns the value of the header RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers-11) for the first policies, or "" if none of them
+// (draft-ietf-httpapi-ratelimit-headers-11) for the first policies, or nil if none of them
 // limits anything.
-func (l *Limits) policyHeader(limits ...ratelimit.Limit) string {
+func (l *Limits) policyHeader(limits ...ratelimit.Limit) []string {
 	var items []string
 	for i, limiter := range []*ratelimit.Limiter[int64]{l.keys, l.accounts, l.sandboxes}[:len(limits)] {
 		if limiter != nil {
 			items = append(items, fmt.Sprintf("%q;q=%d;w=%d", policies[i].name, limits[i].Burst, httpjson.WholeSeconds(limiter.Capacity())))
 		}
 	}
-	return strings.Join(items, ", ")
+	if items == nil {
+		return nil
+	}
+	return []string{strings.Join(items, ", ")}
 }
 
 // writeRateHeaders sets the headers RateLimit-Policy and RateLimit, with the limits that
@@ -226,7 +229,7 @@ func (l *Limits) writeRateHeaders(header http.Header, claims [len(policies)]rate
 	if claims[len(claims)-1].Limiter != nil {
 		policy = l.sandboxPolicy
 	}
-	if policy == "" {
+	if policy == nil {
 		return
 	}
 	const longest = len(`"key";r=1000000;t=1000000, "account";r=1000000;t=1000000, "sandboxes";r=1000000;t=1000000`)
@@ -236,8 +239,8 @@ func (l *Limits) writeRateHeaders(header http.Header, claims [len(policies)]rate
 			state = appendState(state, policies[i].name, buckets[i])
 		}
 	}
-	header.Set("RateLimit-Policy", policy)
-	header.Set("RateLimit", string(state))
+	header["Ratelimit-Policy"] = policy
+	header["Ratelimit"] = []string{string(state)}
 }
 
 // appendState appends the state of a bucket to a value of the header RateLimit.

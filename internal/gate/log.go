@@ -16,25 +16,32 @@ import (
 	"petstore/internal/telemetry"
 )
 
+// Values of headers that all responses share. Do not modify them.
+var (
+	varyByOrigin = []string{varyOfAll}
+	noSniff      = []string{"nosniff"}
+)
+
 // requestIDPattern matches the request ids that the server accepts from a client.
 var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 // logRequest sets the request id and the headers of every response, and turns a panic
 // into a 500. It records the request in the metrics, the trace and one log line.
 func (g *Gate) logRequest(c *gin.Context) {
-	began, state := time.Now(), &request{}
-	c.Set(requestKey, state)
+	began := time.Now()
 	op := g.observed(c)
 	op.Start()
 	var span *telemetry.Span
 	c.Request, span = g.tracer.Request(c.Request, op.Operation)
+	state := newRequest(c.Request, began.Add(g.requestTimeout))
+	c.Request = c.Request.WithContext(state)
 	id := c.GetHeader("X-Request-Id")
-	if !requestIDPattern.MatchString(id) {
+	if id == "" || !requestIDPattern.MatchString(id) {
 		id = rand.Text()
 	}
 	header := c.Writer.Header()
-	header.Set("X-Request-Id", id)
-	maps.Copy(header, g.commonHeader)
+	header["X-Request-Id"] = []string{id}
+	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
 	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
 	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
 	if g.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
@@ -97,7 +104,11 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 		level = slog.LevelError
 		attributes = append(attributes, slog.Any("error", state.cause))
 	}
-	log.LogAttrs(c.Request.Context(), level, "request", attributes...)
+	if ctx := c.Request.Context(); log.Enabled(ctx, level) {
+		record := slog.NewRecord(time.Now(), level, "request", 0) // without the place in the code, which takes time
+		record.AddAttrs(attributes...)
+		_ = log.Handler().Handle(ctx, record) // nobody can log that the log fails
+	}
 }
 
 // Security events in the log. docs/observability.md lists them, and the changes of [Record].

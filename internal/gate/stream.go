@@ -85,9 +85,7 @@ func (s *Stream) Continues() bool {
 
 // KeyWorks reports whether the API key still works. A database that fails ends no stream.
 func (s *Stream) KeyWorks() bool {
-	ctx, cancel := context.WithTimeout(s.state.connection, s.gate.requestTimeout)
-	defer cancel()
-	s.c.Request = s.c.Request.WithContext(ctx)
+	s.state.move(time.Now().Add(s.gate.requestTimeout))
 	_, err := s.gate.authenticate(s.c)
 	_, refused := errors.AsType[*httpjson.Error](err)
 	return !refused

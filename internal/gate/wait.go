@@ -68,7 +68,7 @@ func (g *Gate) Await(c *gin.Context, wait time.Duration, seen Seen, look func(co
 		if !seen.More && !(g.feed.Wait(ctx, state.identity.AccountID, seen.Newest) && pause(ctx, readPace)) {
 			break
 		}
-		extendDeadline(state.connection, c, time.Since(extended))
+		extendDeadline(c, time.Since(extended))
 		extended = time.Now()
 		if _, err := g.authenticate(c); err != nil { // somebody may have revoked the key meanwhile
 			return err
@@ -83,7 +83,7 @@ func (g *Gate) Await(c *gin.Context, wait time.Duration, seen Seen, look func(co
 	if state.connection.Err() != nil {
 		return errClientGone
 	}
-	extendDeadline(state.connection, c, time.Since(extended))
+	extendDeadline(c, time.Since(extended))
 	return nil
 }
 

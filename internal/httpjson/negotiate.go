@@ -19,11 +19,15 @@ type Quality struct {
 // specific matching range decides. It ignores invalid ranges. Without a valid one, the
 // client accepts everything.
 func QualityOf(header http.Header, mediaType string) Quality {
+	fields := header["Accept"]
+	if len(fields) == 0 {
+		return Quality{Weight: 1}
+	}
 	group, _, _ := strings.Cut(mediaType, "/")
 	specificity := map[string]int{"*/*": 1, group + "/*": 2, mediaType: 3}
 	var best Quality
 	readable := false
-	for rest := strings.Join(header.Values("Accept"), ","); rest != ""; {
+	for rest := strings.Join(fields, ","); rest != ""; {
 		var field string
 		field, rest = cutQuoted(rest, ',')
 		mediaRange, parameters, err := mime.ParseMediaType(field)

@@ -15,10 +15,19 @@ const ContentType = "application/json"
 // so that a failure is a 500 and never half a body.
 func Encode(value any) ([]byte, error) { return json.Marshal(value, jsontext.EscapeForHTML(false)) }
 
+// Values of headers that many responses share. Do not modify them.
+var (
+	typeOfJSON = []string{ContentType}
+	revalidate = []string{"private, no-cache"}
+)
+
 // Send sends a complete response.
 func Send(w http.ResponseWriter, status int, contentType string, body []byte) {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	header := w.Header()
+	if header["Content-Type"] = typeOfJSON; contentType != ContentType {
+		header["Content-Type"] = []string{contentType}
+	}
+	header["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // fails only if the client has disconnected
 }
@@ -48,26 +57,21 @@ func WriteUntagged(w http.ResponseWriter, r *http.Request, value any) error {
 	}
 }
 
-// WriteResource sends a resource with its entity tag. It evaluates the preconditions of
-// a read. Those of a write must be evaluated before, under a lock.
-func WriteResource(w http.ResponseWriter, r *http.Request, value any) error {
-	representation, err := Encode(value)
-	if err != nil {
+// WriteResource sends the representation of a resource with its entity tag in response to
+// a read. It evaluates preconditions.
+func WriteResource(w http.ResponseWriter, r *http.Request, representation []byte) error {
+	etag := ETag(representation)
+	notModified, err := CheckPreconditions(r, etag)
+	switch {
+	case err != nil:
 		return err
+	case notModified:
+		setTag(w, etag)
+		w.WriteHeader(http.StatusNotModified)
+	default:
+		setTag(w, etag)
+		Send(w, http.StatusOK, ContentType, representation)
 	}
-	if isRead(r) {
-		etag := ETag(representation)
-		notModified, err := CheckPreconditions(r, etag)
-		if err != nil {
-			return err
-		}
-		if notModified {
-			setTag(w, etag)
-			w.WriteHeader(http.StatusNotModified)
-			return nil
-		}
-	}
-	SendTagged(w, http.StatusOK, representation)
 	return nil
 }
 
@@ -78,6 +82,7 @@ func SendTagged(w http.ResponseWriter, status int, representation []byte) {
 }
 
 func setTag(w http.ResponseWriter, etag string) {
-	w.Header().Set("ETag", etag)
-	w.Header().Set("Cache-Control", "private, no-cache")
+	header := w.Header()
+	header["Etag"] = []string{etag}
+	header["Cache-Control"] = revalidate
 }
