@@ -277,8 +277,8 @@ func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare
 	return c.groups.Do(ctx, store, w)
 }
 
-// spans reports whether groups may span stores. It asks the database until that has
-// answered once.
+// spans reports whether groups may span stores. It asks the database, and again only after an
+// error.
 func (c *Committer) spans(ctx context.Context) bool {
 	sharded := c.sharded.Load()
 	if sharded == nil {
