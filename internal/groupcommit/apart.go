@@ -10,9 +10,8 @@ const (
 	// backlog is the number of writes in progress above which a store has groups of its own.
 	// Its writes would fill the common groups, and its neighbors would wait.
 	backlog = 8
-	// A store has groups of its own for backlogFor after it had a backlog, for failedFor after
-	// one of its writes has failed without neighbors too, and for contendedFor after a common
-	// group has left it out.
+	// The times for which a store has groups of its own: after it had a backlog, after one of
+	// its writes has failed without neighbors too, and after a common group has left it out.
 	backlogFor, failedFor, contendedFor = time.Second, 10 * time.Second, time.Second
 )
 
