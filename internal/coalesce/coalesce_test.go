@@ -239,7 +239,7 @@ func TestAGroupHasItsFirstCallsValues(t *testing.T) {
 		call(leaving, "first", context.Canceled)
 		call(t.Context(), "second", nil)
 		leave()
-		time.Sleep(lookAfter)
+		time.Sleep(lookAfter) //nolint:forbidigo // the clock of the test
 		synctest.Wait()
 		close(open)
 		synctest.Wait()

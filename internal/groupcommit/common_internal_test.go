@@ -287,13 +287,13 @@ func TestBacklogIsApart(t *testing.T) {
 			a.end(1)
 		}
 		want("just after a backlog", 1, true)
-		time.Sleep(backlogFor)
+		time.Sleep(backlogFor) //nolint:forbidigo // the clock of the test
 		want("long after a backlog", 1, false)
 		a.keep(2, failedFor)
 		a.keep(2, contendedFor)
-		time.Sleep(contendedFor)
+		time.Sleep(contendedFor) //nolint:forbidigo // the clock of the test
 		want("after a failure", 2, true)
-		time.Sleep(failedFor - contendedFor)
+		time.Sleep(failedFor - contendedFor) //nolint:forbidigo // the clock of the test
 		want("long after a failure", 2, false)
 		a.keep(3, failedFor)
 		for account, writes := range map[int64]int{1: 3, 2: 3} {
