@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +36,8 @@ func TestTrustedProxies(t *testing.T) {
 // limits of the API reference.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
+	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
 	for _, test := range []struct {
 		environ []string
 		policy  string
@@ -52,9 +55,7 @@ func TestServeLimitsKeys(t *testing.T) {
 	} {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()
-			environ := append([]string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}, test.environ...)
-			key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-			p := begin(t, t.TempDir(), environ, "serve")
+			p := begin(t, t.TempDir(), slices.Concat(database, test.environ), "serve")
 			base := p.address()
 			if got := policyOf(t, base, key); got != test.policy {
 				t.Errorf("RateLimit-Policy %q, want %q", got, test.policy)

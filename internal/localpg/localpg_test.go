@@ -87,7 +87,7 @@ func TestClusterKeepsItsData(t *testing.T) {
 
 func TestSecondStartIsRefused(t *testing.T) {
 	t.Parallel()
-	options := options(t, t.TempDir())
+	options := options(t, pgtest.Dir(t))
 	cluster := start(t, options)
 	wantInUse(t, options, os.Getpid())
 
@@ -154,7 +154,7 @@ func TestOrphan(t *testing.T) {
 
 func TestServerThatEndsByItself(t *testing.T) {
 	t.Parallel()
-	options := options(t, t.TempDir())
+	options := options(t, pgtest.Dir(t))
 	cluster := start(t, options)
 	kill(t, serverPID(t, options.Dir))
 	<-cluster.Done()
@@ -168,7 +168,7 @@ func TestServerThatEndsByItself(t *testing.T) {
 
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
-	options := options(t, t.TempDir())
+	options := options(t, pgtest.Dir(t))
 	cancelled, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()

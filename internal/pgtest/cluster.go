@@ -73,13 +73,22 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
+// inMemory returns the directory in memory for the server whose directory this is.
+func inMemory(dir string) string { return filepath.Join(memoryFiles, "petstore-"+filepath.Base(dir)) }
+
+// isInMemory reports whether the running server of a directory has its data in memory.
+func isInMemory(dir string) bool {
+	_, err := os.Stat(filepath.Join(inMemory(dir), "pg", "data", "postmaster.pid"))
+	return err == nil
+}
+
 // serverData returns the directory for the clusters of the server whose directory this is. It is
 // in memory if there is room.
 func serverData(dir string) (string, error) {
 	if strings.HasPrefix(dir, memoryFiles) || !memoryHasRoom() {
 		return dir, nil
 	}
-	data := filepath.Join(memoryFiles, "petstore-"+filepath.Base(dir))
+	data := inMemory(dir)
 	if err := os.MkdirAll(data, localpg.DirMode()); err != nil {
 		return "", err
 	}

@@ -191,8 +191,8 @@ func create(ctx context.Context, s *server, of, options string) (_ *Database, na
 }
 
 // leave closes the pool of a database. If its tests passed, it drops the database from a
-// foreign server. A server that pgtest has started deletes all its data at once, which is
-// faster. If they failed, it says where the database is.
+// foreign server, and from memory. A server that pgtest has started on a disk deletes all its
+// data at once, which is faster. If they failed, it says where the database is.
 func (s *server) leave(name string, database *Database, failed bool, say func(string)) error {
 	database.Pool.Close()
 	switch {
@@ -200,7 +200,7 @@ func (s *server) leave(name string, database *Database, failed bool, say func(st
 		say("the database of the failed tests, until the next run: " + database.OwnerURL)
 	case failed:
 		say("the database of the failed tests, until the server is idle: " + database.OwnerURL)
-	case s.foreign:
+	case s.foreign || s.inMemory:
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
 		return s.drop(ctx, name)

@@ -46,6 +46,7 @@ type server struct {
 	url      *url.URL       // of the database from which to create others
 	lease    *pgx.Conn      // keeps the server running until this process ends
 	foreign  bool           // named by PETSTORE_TEST_DATABASE_URL: it outlives all runs
+	inMemory bool           // its data are in memory
 	prefix   string         // of the name of everything that tests create on the server
 	template string         // name of the migrated database to clone
 	replica  *replicaServer // its standby; nil except on the engine [Replica]
@@ -84,6 +85,9 @@ func findServer(ctx context.Context) (*server, error) {
 	defer lock.Close()
 	running := filepath.Join(dir, "url")
 	if s, err := reuse(ctx, running); s != nil || err != nil {
+		if s != nil {
+			s.inMemory = isInMemory(dir)
+		}
 		return s, err
 	}
 	// without the file, the next process replaces a server that does not stop itself yet
@@ -108,6 +112,7 @@ func findServer(ctx context.Context) (*server, error) {
 		return nil, err
 	}
 	say(description)
+	s.inMemory = isInMemory(dir)
 	return s, s.setUp(ctx)
 }
 
