@@ -48,7 +48,7 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 // authenticate verifies the API key of the request (RFC 6750, section 2.1).
 func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
 	r := c.Request
-	fields := r.Header.Values("Authorization")
+	fields := r.Header["Authorization"]
 	credentials, found := "", false
 	for _, field := range fields {
 		if scheme, rest, _ := strings.Cut(field, " "); strings.EqualFold(scheme, "Bearer") {

@@ -60,7 +60,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 			span.Inject(injected.String(), injected.replacesResponse())
 		}
 		span.End(c.Writer.Status())
-		writeLogLine(c, op.log, requestLine{id, span.TraceID(), took})
+		writeLogLine(c, op.log, requestLine{id, span.TraceID(), began, took})
 		switch {
 		case injected.closes():
 			panic(http.ErrAbortHandler) // close the connection without a response
@@ -74,6 +74,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 // requestLine has the attributes of a log line that the gin.Context does not have.
 type requestLine struct {
 	id, trace string // trace is the id of our span, or empty
+	began     time.Time
 	took      time.Duration
 }
 
@@ -105,7 +106,7 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 		attributes = append(attributes, slog.Any("error", state.cause))
 	}
 	if ctx := c.Request.Context(); log.Enabled(ctx, level) {
-		record := slog.NewRecord(time.Now(), level, "request", 0) // without the place in the code, which takes time
+		record := slog.NewRecord(line.began.Add(line.took), level, "request", 0) // without the place in the code, which takes time
 		record.AddAttrs(attributes...)
 		_ = log.Handler().Handle(ctx, record) // nobody can log that the log fails
 	}

@@ -70,10 +70,10 @@ const NoTag = ""
 // read is 304. The error is [ErrPreconditionFailed]. It ignores the headers about dates
 // and ranges, which need a modification date or a Range header that the server supports.
 func CheckPreconditions(r *http.Request, etag string) (notModified bool, err error) {
-	if fields := r.Header.Values("If-Match"); len(fields) > 0 && !parseTags(fields).matchesStrongly(etag) {
+	if fields := r.Header["If-Match"]; len(fields) > 0 && !parseTags(fields).matchesStrongly(etag) {
 		return false, ErrPreconditionFailed
 	}
-	fields := r.Header.Values("If-None-Match")
+	fields := r.Header["If-None-Match"]
 	switch {
 	case len(fields) == 0 || !parseTags(fields).matchesWeakly(etag):
 		return false, nil
@@ -86,7 +86,7 @@ func CheckPreconditions(r *http.Request, etag string) (notModified bool, err err
 
 // IsConditional reports whether a request has a precondition.
 func IsConditional(r *http.Request) bool {
-	return len(r.Header.Values("If-Match")) > 0 || len(r.Header.Values("If-None-Match")) > 0
+	return len(r.Header["If-Match"]) > 0 || len(r.Header["If-None-Match"]) > 0
 }
 
 // isRead reports whether the method is GET or HEAD.

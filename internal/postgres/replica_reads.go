@@ -185,11 +185,11 @@ func (r *Reader) Saw(seen Seen) error {
 	if r == nil || r.replica == nil {
 		return nil
 	}
-	if r.seen == nil {
-		r.seen = &seen
-	} else {
-		r.seen = &Seen{r.seen.From.meet(seen.From), r.seen.To.Join(seen.To)}
+	all := seen // a copy, so that a request without a Reader allocates nothing
+	if r.seen != nil {
+		all = Seen{r.seen.From.meet(seen.From), r.seen.To.Join(seen.To)}
 	}
+	r.seen = &all
 	if r.after != nil && !seen.From.Includes(*r.after) {
 		return notIncluded(seen.From, *r.after)
 	}

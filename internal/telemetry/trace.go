@@ -79,7 +79,7 @@ func (t *Tracer) Request(r *http.Request, o *Operation) (*http.Request, *Span) {
 // TraceID returns the trace ID in the traceparent header of a request (W3C Trace
 // Context), or "" if there is not exactly one valid header.
 func TraceID(r *http.Request) string {
-	if len(r.Header.Values("Traceparent")) != 1 {
+	if len(r.Header["Traceparent"]) != 1 {
 		return ""
 	}
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
