@@ -138,7 +138,8 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 		"its sandbox is gone":             {"", "", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
 		"its sandbox is full": {
 			fmt.Sprintf("INSERT INTO orders (account_id, pet_id, quantity) SELECT 3, 1, 1 FROM generate_series(1, %d)", account.MaxRows), "",
-			storeWrite{sandbox, order(1, 1)}, account.ErrFull,
+			storeWrite{sandbox, order(1, 1)},
+			account.ErrFull,
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
