@@ -172,7 +172,9 @@ func copyCluster(ctx context.Context, options localpg.Options) error {
 	if _, err := os.Stat(made); err != nil {
 		old, _ := filepath.Glob(filepath.Join(dir, prefix+"*")) // the pattern is valid
 		for _, one := range old {
-			err = errors.Join(os.RemoveAll(one))
+			if err := os.RemoveAll(one); err != nil {
+				return err
+			}
 		}
 		unfinished := options
 		unfinished.Dir = made + ".new"

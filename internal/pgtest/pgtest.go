@@ -5,7 +5,7 @@
 // container if a Docker engine responds, the machine's own binaries, or downloaded
 // ones. All packages and all runs of a user share the running server. It stops
 // itself and deletes its data when it had no client for a minute, or for the time
-// in PETSTORE_TEST_IDLE.
+// in PETSTORE_TEST_IDLE. Linux has the data of a private cluster in memory if there is room.
 package pgtest
 
 import (
