@@ -67,7 +67,7 @@ func Dir(t testing.TB) string {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL refuses to run as root
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	return dir
@@ -169,7 +169,8 @@ func copyCluster(ctx context.Context, options localpg.Options) error {
 	defer lock.Close()
 	const prefix = "cluster-"
 	made := filepath.Join(dir, prefix+digest(hash + options.Binaries.String())[:16])
-	if _, err := os.Stat(made); err != nil {
+	_, err = os.Stat(made)
+	if errors.Is(err, os.ErrNotExist) {
 		old, _ := filepath.Glob(filepath.Join(dir, prefix+"*")) // the pattern is valid
 		for _, one := range old {
 			if err := os.RemoveAll(one); err != nil {
@@ -178,12 +179,12 @@ func copyCluster(ctx context.Context, options localpg.Options) error {
 		}
 		unfinished := options
 		unfinished.Dir = made + ".new"
-		if err := makeCluster(ctx, unfinished); err != nil {
-			return err
+		if err = makeCluster(ctx, unfinished); err == nil {
+			err = os.Rename(unfinished.Dir, made)
 		}
-		if err := os.Rename(unfinished.Dir, made); err != nil {
-			return err
-		}
+	}
+	if err != nil {
+		return err
 	}
 	output, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(made, "data"), options.Dir).CombinedOutput() // with its owner
 	if err != nil {
