@@ -86,7 +86,8 @@ func TestPlainLines(t *testing.T) {
 		slog.Float64("f", 1e20), slog.Float64("f", 1e21), slog.Float64("f", -2.5), slog.Float64("f", math.Copysign(0, -1)), slog.Float64("f", math.Inf(1)),
 		slog.String("s", ""), slog.String("s", "a b/{c}~"), slog.String("s", `"`), slog.String("s", `\`), slog.String("s", "\x1f"), slog.String("s", "\x7f"),
 		slog.String("s", "é"), slog.String("s", "\xff"), slog.String("s", "<&>\u2028"), slog.String(`"`, "key"), slog.String("", "no key"),
-		{}, slog.Bool("b", true), slog.Duration("d", time.Second), slog.Time("t", at), slog.Any("error", io.EOF), slog.Any("nil", nil), slog.Group("g", slog.Int("n", 1)), slog.Group("g"),
+		{},
+		slog.Bool("b", true), slog.Duration("d", time.Second), slog.Time("t", at), slog.Any("error", io.EOF), slog.Any("nil", nil), slog.Group("g", slog.Int("n", 1)), slog.Group("g"),
 	} {
 		for name, with := range map[string]func(slog.Handler) slog.Handler{
 			"nothing": func(h slog.Handler) slog.Handler { return h },
