@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/stock"
 )
 
 // newStores creates accounts like those of the fixture.
@@ -265,6 +267,47 @@ func (f *fixture) openAgain() *Committer {
 	}
 	f.t.Cleanup(pool.Close)
 	return newCommitter(pool)
+}
+
+// TestCommonGroupsOfTwoProcesses: two processes sell the stock of the same pets of several
+// stores. They sell each unit once, and the feeds have no gaps.
+func TestCommonGroupsOfTwoProcesses(t *testing.T) {
+	t.Parallel()
+	const clients, each, units = 4, 60, 150
+	f := newFixture(t)
+	f.newStores(4, 5)
+	f.newSandbox()
+	f.exec(fmt.Sprint("UPDATE inventory SET quantity = ", units))
+	other := f.openAgain()
+	stores := []Store{one, two, sandbox, {AccountID: 4, Payer: 4}, {AccountID: 5, Payer: 5}}
+	var sold [6]atomic.Int64 // by account
+	var running sync.WaitGroup
+	for client := range clients * len(stores) {
+		c, store := []*Committer{f.Committer, other}[client%2], stores[client/clients]
+		running.Go(func() {
+			for i := range each {
+				_, err := c.Do(t.Context(), store, emits(order(1, 1+int64(i%2))))
+				switch {
+				case err == nil:
+					sold[store.AccountID].Add(1 + int64(i%2))
+				case !errors.Is(err, stock.ErrNotAvailable) && !errors.Is(err, stock.ErrInsufficient):
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	for _, store := range stores {
+		var left, held, ordered, events, newest int64
+		err := f.database.Pool.QueryRow(t.Context(), `
+			SELECT quantity, held, (SELECT sum(quantity) FROM orders WHERE account_id = $1), count(*), max(sequence)
+			FROM inventory JOIN events USING (account_id)
+			WHERE account_id = $1 AND pet_id = 1
+			GROUP BY quantity, held`, store.AccountID).Scan(&left, &held, &ordered, &events, &newest)
+		if got := sold[store.AccountID].Load(); err != nil || left != 0 || held != units || got != units || ordered != units || events != newest {
+			t.Errorf("account %d sold %d units: %d left, %d held, %d ordered, %d events up to %d, %v", store.AccountID, got, left, held, ordered, events, newest, err)
+		}
+	}
 }
 
 // TestBacklogIsApart: a store with more writes in progress than others may have takes no part
