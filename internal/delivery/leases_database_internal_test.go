@@ -38,7 +38,7 @@ type seen struct {
 
 // trials returns all trials of the states of the model.
 func (all *search) trials(to map[trial]bool) {
-	for _, s := range all.states {
+	for _, s := range all.States {
 		for i := range all.processes {
 			p := &s.processes[i]
 			to[trial{s.stored, stepDispatch, process{}}] = true

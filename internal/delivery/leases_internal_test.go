@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
+
+	"petstore/internal/explore"
 )
 
 // This file has a model of the leases of a webhook, which the comment of the package explains.
@@ -589,43 +590,30 @@ func (s *state) forgotten() string {
 // search is a search of all states.
 type search struct {
 	model
-
-	numbers map[state]int32
-	states  []state
-	from    []int32 // the state before
-	by      []step
-	steps   int
-	found   string // a mistake, with the steps that lead to it
+	*explore.Search[state, step]
 }
 
 // search looks at all states, until it finds a mistake.
 func (m model) search() search {
-	all := search{model: m, numbers: map[state]int32{}}
-	all.add(state{stored: stored{enabled: true, until: noUntil}}, 0, step{})
 	steps := m.steps()
-	for at := int32(0); int(at) < len(all.states); at++ {
+	all := search{m, explore.All(state{stored: stored{enabled: true, until: noUntil}}, func(before state, try func(step, state, string)) {
 		for _, t := range steps {
-			before := all.states[at]
 			after := before
 			isPossible, wrong := m.take(&after, t)
 			if after.forget(); !isPossible || after == before && wrong == "" {
 				continue
 			}
-			if all.steps++; wrong == "" {
+			if wrong == "" {
 				wrong = after.wrong()
 			}
-			if wrong != "" {
-				all.found = all.trace(at, t) + wrong
-				return all
-			}
-			all.add(after, at, t)
+			try(t, after, wrong)
 		}
-	}
-	for at := range all.states {
+	})}
+	for at := 0; at < len(all.States) && all.Mistake == ""; at++ {
 		for p := range m.processes {
-			if wrong := m.finish(all.states[at], p); wrong != "" {
-				all.found = all.trace(int32(at), step{what: "all others freeze, and the rest is done", process: p}) + wrong
-				return all
+			if wrong := m.finish(all.States[at], p); wrong != "" {
+				all.Mistake = all.Trace(at, step{what: "all others freeze, and the rest is done", process: p}) + wrong
+				break
 			}
 		}
 	}
@@ -641,23 +629,6 @@ var searched = sync.OnceValue(func() (all []search) {
 	}
 	return all
 })
-
-func (all *search) add(s state, from int32, by step) {
-	if _, has := all.numbers[s]; !has {
-		all.numbers[s] = int32(len(all.states))
-		all.states, all.from, all.by = append(all.states, s), append(all.from, from), append(all.by, by)
-	}
-}
-
-// trace returns the steps to a state and one more.
-func (all *search) trace(at int32, last step) string {
-	steps := []string{last.String() + ": "}
-	for ; at > 0; at = all.from[at] {
-		steps = append(steps, all.by[at].String())
-	}
-	slices.Reverse(steps)
-	return strings.Join(steps, "; ")
-}
 
 // finish lets one process go on without failures, while all others are frozen. It returns which
 // event is not delivered then.
@@ -702,16 +673,16 @@ var modelMistakes = []string{
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	for _, found := range searched() {
-		t.Logf("%d processes, %d events: %d states, %d steps", found.processes, found.events, len(found.states), found.steps)
-		if found.found != "" {
-			t.Error(found.found)
+		t.Logf("%d processes, %d events: %d states, %d steps", found.processes, found.events, len(found.States), found.Steps)
+		if found.Mistake != "" {
+			t.Error(found.Mistake)
 		}
 	}
 	for _, mistake := range modelMistakes {
 		how := ""
 		for _, m := range models {
 			if m.mistake = mistake; how == "" {
-				how = m.search().found
+				how = m.search().Mistake
 			}
 		}
 		t.Logf("%s: %s", mistake, how)
