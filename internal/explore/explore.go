@@ -21,7 +21,7 @@ type Search[State comparable, Step fmt.Stringer] struct {
 
 // All visits the states that steps lead to, with the fewest steps first. It stops at the first
 // mistake. The function next calls try for each step from a state, with the state after the
-// step and what is wrong with either, or "".
+// step. It also passes the mistake of either, or "".
 func All[State comparable, Step fmt.Stringer](first State, next func(before State, try func(by Step, after State, wrong string))) *Search[State, Step] {
 	s := &Search[State, Step]{States: []State{first}, from: make([]int, 1), by: make([]Step, 1)}
 	visited := map[State]bool{first: true}
