@@ -15,8 +15,6 @@ CREATE TABLE api_keys (
     CONSTRAINT api_keys_pkey                  PRIMARY KEY (id),
     CONSTRAINT api_keys_account_id_fkey       FOREIGN KEY (account_id) REFERENCES accounts (id),
     CONSTRAINT api_keys_account_id_id_key     UNIQUE (account_id, id),
-    CONSTRAINT api_keys_secret_sha256_key     UNIQUE (secret_sha256),
-    CONSTRAINT api_keys_previous_sha256_key   UNIQUE (previous_sha256),
     CONSTRAINT api_keys_name_check            CHECK (char_length(name) BETWEEN 1 AND 100),
     CONSTRAINT api_keys_scope_check           CHECK (scope IN ('read', 'write', 'admin')),
     CONSTRAINT api_keys_secret_sha256_check   CHECK (octet_length(secret_sha256) = 32),
@@ -25,6 +23,12 @@ CREATE TABLE api_keys (
 );
 
 CREATE INDEX api_keys_prefix_idx ON api_keys (prefix);
+
+-- A foreign key could refer to the columns of a unique index without WHERE. So the rotation of
+-- a secret would lock its row like the deletion of the key, and a transaction that stores a
+-- response under the key would wait for it.
+CREATE UNIQUE INDEX api_keys_secret_idx   ON api_keys (secret_sha256)   WHERE secret_sha256 IS NOT NULL;
+CREATE UNIQUE INDEX api_keys_previous_idx ON api_keys (previous_sha256) WHERE previous_sha256 IS NOT NULL;
 
 COMMENT ON TABLE  api_keys                 IS 'API keys. The secret is not stored: it is shown once, when the key is created. On a sharded cluster, a reference table. Ordinary requests do not write it. Only operations on keys and sandboxes do.';
 COMMENT ON COLUMN api_keys.name            IS 'A label for people.';

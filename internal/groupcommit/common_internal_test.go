@@ -180,6 +180,25 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 	}
 }
 
+// TestRotationDelaysNobody: a group stores a response under an API key whose secret another
+// transaction changes. It does not wait for that.
+func TestRotationDelaysNobody(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	f := newFixture(t)
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "UPDATE api_keys SET secret_sha256 = sha256('new'), previous_sha256 = secret_sha256, previous_until = now() WHERE id = 1")
+		if err != nil {
+			return err
+		}
+		decided, err := f.runCommon(t.Context(), []storeWrite{{one, under("key", order(1, 1))}, {two, order(1, 1)}})
+		return errors.Join(err, decided[0].err, decided[1].err)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestHeldFeedDelaysNobodyElse: while another transaction holds the feed of a store, its
 // writes wait, and the writes of others do not.
 func TestHeldFeedDelaysNobodyElse(t *testing.T) {

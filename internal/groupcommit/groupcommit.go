@@ -41,8 +41,8 @@
 // Every transaction takes its locks in one order: the store of a sandbox, keys,
 // categories by id, pets by account and id, feeds. A group skips the pets and categories that
 // others hold, and no transaction waits for a key. So transactions that wait for each other are
-// rare: two that give categories the same name, or a group and the rotation of its API key.
-// PostgreSQL then ends one of them, which runs again.
+// rare: two that give categories the same name. PostgreSQL then ends one of them, which runs
+// again.
 //
 // Transactions that wait for locks have shares by payer ([admission.Locks]). So an account
 // and its sandboxes leave connections to others.

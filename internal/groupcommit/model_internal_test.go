@@ -281,7 +281,8 @@ const (
 	decidesTwins        = "a twin is decided again"
 	storesResponsesLate = "the response of a key is stored after the commit"
 	locksFeedFirst      = "a transaction that waits locks the feed before the pet"
-	// The real rotation does that, because the secret has a unique constraint. Each group then waits until groupTimeout.
+	// A unique constraint of the secret would do that (migrations/00002_create_api_keys.sql).
+	// Each group would then wait until groupTimeout.
 	rotationsLock = "a rotation of the API key holds its row against responses"
 )
 
