@@ -47,19 +47,30 @@ func failover(ctx context.Context, f *fixture) string {
 // synchronous standby has it, even in the replay of a retry. While the standby is away,
 // clients that retry with their keys get no acknowledgement. A failover loses nothing that
 // was acknowledged. The replay of an order locks its pet, so its commit waits for the
-// standby anyway. The replay of a message locks no row. The messages belong to another
-// account, because the writes of an account may share a commit.
+// standby anyway. The replay of a message locks no row, nor does the replay of an order of a
+// small store, because another session has locked the pets by then. The messages belong to
+// another account, because the writes of an account may share a commit.
 func standbyAway(ctx context.Context, f *fixture) string {
-	const clients, away = 4, 7500 * time.Millisecond // longer than the deadline of a request
+	const clients, sent, away = 4, 2 * time.Second, 7500 * time.Millisecond // longer than the deadline of a request
 	s, standby := f.openPair(ctx)
 	var leader string
 	standby.read(ctx, "SHOW primary_conninfo", nil, &leader)
-	k := keyedWrites{orderer: s.client, sender: s.withKey(f.newKey(ctx, s.db, "messages", "write"))}
+	k := keyedWrites{sender: s.withKey(f.newKey(ctx, s.db, "messages", "write"))}
+	for _, store := range spread(clients, clients) {
+		k.orderers = append(k.orderers, s.api.store(store))
+	}
 	writeDuring := func(name string, meanwhile func()) {
 		s.detachStandby(ctx, standby)
 		wait := must.Background(func() { k.send(ctx, name, clients) })
-		sleep(ctx, away)
+		sleep(ctx, sent)
+		release := func() {}
+		waitForPets := must.Background(func() {
+			release = s.db.holdLock(ctx, "SELECT FROM inventory JOIN accounts ON id = account_id WHERE name LIKE '"+accountName+" %' FOR UPDATE OF inventory")
+		})
+		sleep(ctx, away-sent)
+		waitForPets()
 		meanwhile()
+		release()
 		wait()
 	}
 	// The first time the standby returns, the second time it is promoted.
@@ -78,7 +89,8 @@ func standbyAway(ctx context.Context, f *fixture) string {
 // keyedWrites are orders and messages that clients retried with their keys until the server
 // acknowledged them.
 type keyedWrites struct {
-	orderer, sender *client
+	orderers []*client
+	sender   *client
 
 	mu                 sync.Mutex
 	orders             ledger
@@ -86,13 +98,13 @@ type keyedWrites struct {
 	attempts, replayed int
 }
 
-// send sends an order and a message of each client, with keys that begin with name, and
+// send sends an order of each orderer and some messages, with keys that begin with name, and
 // retries them until they are acknowledged.
 func (k *keyedWrites) send(ctx context.Context, name string, clients int) {
-	must.Parallel(2*clients, func(number int) {
+	must.Parallel(len(k.orderers)+clients, func(number int) {
 		key := fmt.Sprint(name, number)
-		if number < clients {
-			result := k.orderer.orderUntilPlaced(ctx, 1+number, key)
+		if number < len(k.orderers) {
+			result := k.orderers[number].orderUntilPlaced(ctx, 1+number, key)
 			k.count(result.attempts, result.replayed, func() { k.orders.placed = append(k.orders.placed, result.id) })
 			return
 		}

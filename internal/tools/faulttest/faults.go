@@ -23,6 +23,9 @@ type fault struct {
 var faults = []fault{
 	unlocked.in(1),
 	unlocked.in(2),
+	unlockedShared.in(1),
+	unlockedShared.in(2),
+	{5, "an account with a backlog stays in the common groups", "internal/groupcommit/apart.go", "if a.writes[account] > backlog {", "if a.writes[account] < 0 {"},
 	{3, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || held.response.key.APIKeyID > 0:"},
 	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
@@ -52,6 +55,7 @@ var faults = []fault{
 	{24, "no second read starts beside a hanging one", "internal/api/shared_reads.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
 	{24, "hanging reads are not detected", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
 	{25, "a replay does not wait for the standby", "internal/groupcommit/write.go", "if s.replays {", "if s.replays && s.waits {"},
+	{25, "a replay in a common group does not wait for the standby", "internal/groupcommit/common.go", "if s.replays {", "if s.replays && s.waits {"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
 		"closeGrace = 500 * time.Millisecond\n\t// closeTimeout is the maximum time that Close waits for connections in use.\n\tcloseTimeout = time.Second",
@@ -62,10 +66,11 @@ var faults = []fault{
 	{28, "all accounts share a rate limit", "internal/gate/limits.go", "Limiter: l.accounts, Key: identity.Payer()}", "Limiter: l.accounts}"},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	earlyResponse.in(30),
+	earlyShared.in(30),
 	{31, "shutdown rejects requests that still arrive", "cmd/petstore/serve.go", "handler.ShutDown()\n", "handler.ShutDown()\nserver.Handler = http.NotFoundHandler()\n"},
 	{31, "shutdown cuts off requests in progress", "cmd/petstore/serve.go", "handler.ShutDown()\n", "_ = server.Close()\n"},
 	{32, "LISTEN may be on any server", "internal/postgres/connect.go", "if d.servers.only(server) {", "if len(server) >= 0 {"},
-	{33, "the response of a key commits after its effect", "internal/groupcommit/write.go", "\ts.writeKeys(ctx, queries)\n", "\t_ = p.Commit(ctx)\n\ts.writeKeys(ctx, queries)\n"},
+	{33, "the response of a key commits after its effect", "internal/groupcommit/write.go", "\ts.writeKeys(ctx, queries)\n", "\t_ = p.Commit(ctx, nil)\n\ts.writeKeys(ctx, queries)\n"},
 	earlyResponse.in(33),
 	{33, "a write gets the response to the first of its group", "internal/coalesce/coalesce.go", "return g.outs[g.calls[i].at], nil", "return g.outs[0], nil"},
 	{36, "the position of a replica is ignored", "internal/postgres/position.go", "p.Timeline == other.Timeline && p.LSN >= other.LSN", "p.Timeline == other.Timeline"},
@@ -73,7 +78,8 @@ var faults = []fault{
 	{36, "the token has the position before the commit", "internal/postgres/position.go", "\tqueued.Queue(\"COMMIT\")\n", "\tearly, _ := scanPrimary(c.QueryRow(ctx, primaryPosition))\n\tdefer func() { position = early }()\n\tqueued.Queue(\"COMMIT\")\n"},
 	{36, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{36, "a shared read may be older than a client allows", "internal/api/shared_reads.go", "err = reader.Saw(shared.seen)", "_ = shared.seen"},
-	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx)\n\tevent.Queue(ctx, queries,"},
+	{37, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
+	{37, "a store whose feed was not locked is reported as written", "internal/groupcommit/common.go", "s.feedHeld = true // unless the statement returns it", "s.feedHeld = false"},
 	{37, "an event has no stock", "internal/api/emit.go", "a.Inventory = &item", "_ = item"},
 	{37, "a page begins after the newest event", "internal/feed/page.go", "\t\tpage.Next = event.IDOf(q.Account, row.Sequence, row.Nonce)\n", "\t\tpage.Next = newest\n"},
 	{38, "a stream begins at the end", "internal/api/events.go", "q.After, q.Latest = &id, false", "q.Latest = id.Sequence > 0"},
@@ -97,8 +103,13 @@ var faults = []fault{
 	{45, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
 	{46, "clients that vanish are not limited", "cmd/petstore/silence_linux.go", "int(silenceLimit/time.Millisecond)", "int(silenceLimit/time.Hour)"},
 	{47, "neighbors of a write that the database fails do not run again", "internal/groupcommit/failed.go", "case !postgres.RolledBack(err):", "case !postgres.RolledBack(err) || postgres.Unavailable(err):"},
-	{47, "a group may take as long as a write alone", "internal/groupcommit/lock.go", "if writes == 1 {", "if writes > 0 {"},
+	{47, "a group may take as long as a write alone", "internal/groupcommit/lock.go", "if len(writes) > 1 {", "if len(writes) > maxWrites {"},
 	{47, "a group gives up after one failure", "internal/groupcommit/failed.go", "g.failures < mostFailures", "g.failures < 1"},
+	{47, "neighbors of a failed common group do not run again", "internal/groupcommit/groupcommit.go", "decided, err := c.runCommon(ctx, writes)\n\t\treturn decided, failure(err, len(writes), false)", "return c.runCommon(ctx, writes)"},
+	{
+		47, "a common group waits for feeds", "db/batch.go", "SELECT write_stores(\n    $1::bigint[],",
+		"SELECT write_stores((\n    SELECT array_agg(account_id)\n    FROM (SELECT account_id FROM account_state WHERE account_id = ANY ($1::bigint[]) FOR NO KEY UPDATE) AS waited),",
+	},
 	{48, "a missing partition is an internal error", "internal/postgres/partitions.go", "\treturn &partitionError{err}\n", "\treturn err\n"},
 	{48, "a write creates no partition", "internal/postgres/partitions.go", "sqlState(err) == checkViolation && d.MaintainEvents(ctx) == nil", "sqlState(err) == deadlockDetected"},
 	{48, "readiness ignores missing partitions", "internal/gate/health.go", "case schema.missing != nil:", "case schema.missing != nil && !schema.current:"},
@@ -109,6 +120,12 @@ var unlocked = fault{
 	0, "orders do not lock the stock that they read", "db/batch.go",
 	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
 	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
+}
+
+// unlockedShared does so in the common groups.
+var unlockedShared = fault{
+	0, "orders in common groups do not lock the stock", "db/batch.go",
+	"    LIMIT 1\n    FOR NO KEY UPDATE SKIP LOCKED\n) AS locked", "    LIMIT 1\n) AS locked",
 }
 
 // earlyResponse loses orders that were acknowledged just before the service is killed.
@@ -125,12 +142,8 @@ var earlyResponse = fault{
 			return errSpoiled
 		}
 		s.write(ctx, p)
-		return p.Commit(ctx)
+		return p.Commit(ctx, nil)
 	})
-	for i := range decided {
-		decided[i].Position = position
-	}
-	return decided, err
 `,
 	`acknowledged := make(chan error, 2)
 	go func() {
@@ -145,11 +158,46 @@ var earlyResponse = fault{
 			pause, _ := context.WithTimeout(ctx, 50_000_000)
 			<-pause.Done()
 			s.write(ctx, p)
-			return p.Commit(ctx)
+			return p.Commit(ctx, nil)
 		})
 		acknowledged <- err
 	}()
-	return decided, <-acknowledged
+	position, err := postgres.Position{}, <-acknowledged
+`,
+}
+
+// earlyShared does so in the common groups.
+var earlyShared = fault{
+	0, "the responses of a common group are sent before the commit", "internal/groupcommit/common.go",
+	`position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+		g.batch = &batch{ctx: ctx, queries: db.New(p)}
+		if err := g.lock(p); err != nil {
+			return err
+		}
+		for i, w := range writes {
+			decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
+		}
+		return g.write(p)
+	})
+`,
+	`acknowledged := make(chan error, 2)
+	go func() {
+		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+			g.batch = &batch{ctx: ctx, queries: db.New(p)}
+			if err := g.lock(p); err != nil {
+				return err
+			}
+			for i, w := range writes {
+				decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
+			}
+			acknowledged <- nil
+			pause, _ := context.WithTimeout(ctx, 50_000_000)
+			<-pause.Done()
+			return g.write(p)
+		})
+		acknowledged <- err
+	}()
+	position, err := postgres.Position{}, <-acknowledged
 `,
 }
 

@@ -15,22 +15,29 @@ import (
 	"petstore/internal/tools/must"
 )
 
-// feedReplay is row 37: clients change a store in every way at two instances. One instance
-// and PostgreSQL are killed meanwhile. The events have no gaps, and each acknowledged order
-// has one event. A copy of the store to which a client applies all events equals the lists.
+// feedReplay is row 37: many clients change one store, and two clients each of many others,
+// in every way at two instances. One instance and PostgreSQL are killed meanwhile. The events
+// have no gaps, and each acknowledged order has one event. A copy of a store to which a client
+// applies all events equals the lists.
 func feedReplay(ctx context.Context, f *fixture) string {
 	const clients, kills, pause = 12, 3, 500 * time.Millisecond
 	s := f.open(ctx)
 	instances := s.startSecond(ctx)
-	stays := instances[1]
-	feed := stays.follow(ctx, instances[0].client, stays.client)
-	changes := &storeChanges{instances: instances}
-	w := startLoad(ctx, clients, func(number int) (response, error) { return changes.make(ctx, number) })
+	feeds := make([]*followedFeed, len(s.keys))
+	for store := range feeds {
+		feeds[store] = instances[1].store(store).follow(ctx, instances[0].store(store), instances[1].store(store))
+	}
+	changes := &storeChanges{instances: instances, stores: spread(clients, 2*smallStores), placed: map[int][]string{}}
+	w := startLoad(ctx, len(changes.stores), func(number int) (response, error) { return changes.make(ctx, number) })
 	s.killBoth(ctx, kills, pause)
 	l := w.finish()
 	l.wantOnly(noResponse, http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent,
 		http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable)
-	return fmt.Sprintf("%d events without a gap, the copy equals the store: %s", feed.check(ctx, changes.placed), l.summary())
+	events := 0
+	for store, feed := range feeds {
+		events += feed.check(ctx, changes.placed[store])
+	}
+	return fmt.Sprintf("%d events of %d stores without a gap, the copies equal the stores: %s; %s", events, len(feeds), l.summary(), s.checkStores(ctx))
 }
 
 // followedFeed is the feed of a store that a client of pages and a client of a stream follow.
@@ -75,19 +82,21 @@ func (s *deployment) killBoth(ctx context.Context, kills int, pause time.Duratio
 	sleep(ctx, pause)
 }
 
-// storeChanges are random changes to the store of a template.
+// storeChanges are random changes to stores of the template.
 type storeChanges struct {
 	instances [2]*service
+	stores    []int // of the clients
 
 	mu     sync.Mutex
-	placed []string // the paths of acknowledged orders
+	placed map[int][]string // the paths of acknowledged orders, by store
 }
 
 // make makes a change at the instance of a client. It returns the response to its first
 // request.
 func (s *storeChanges) make(ctx context.Context, number int) (response, error) {
 	const fewPets, fewUnits = 8, 5
-	c, pet, name := s.instances[number%len(s.instances)].client, 1+rand.N(fewPets), fmt.Sprintf("%016x", rand.Uint64())
+	store := s.stores[number]
+	c, pet, name := s.instances[number%len(s.instances)].store(store), 1+rand.N(fewPets), fmt.Sprintf("%016x", rand.Uint64())
 	switch rand.N(9) {
 	case 0:
 		return c.do(ctx, "POST", "/categories", fmt.Sprintf(`{"name": %q}`, name))
@@ -109,18 +118,18 @@ func (s *storeChanges) make(ctx context.Context, number int) (response, error) {
 	case 6:
 		return c.do(ctx, "PATCH", "/categories/1", fmt.Sprintf(`{"description": %q}`, name))
 	}
-	return s.order(ctx, c, pet)
+	return s.order(ctx, c, store, pet)
 }
 
 // order orders a pet, and completes or cancels some orders.
-func (s *storeChanges) order(ctx context.Context, c *client, pet int) (response, error) {
+func (s *storeChanges) order(ctx context.Context, c *client, store, pet int) (response, error) {
 	placed, err := c.order(ctx, pet)
 	if err != nil || placed.status != http.StatusCreated {
 		return placed, err
 	}
 	path := placed.location()
 	s.mu.Lock()
-	s.placed = append(s.placed, path)
+	s.placed[store] = append(s.placed[store], path)
 	s.mu.Unlock()
 	switch rand.N(3) { // the instance may be killed meanwhile
 	case 0:

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,68 +16,99 @@ import (
 )
 
 // oversell is row 1: exactly the units in stock are sold, with any number of buyers and
-// instances.
+// instances, in one busy store and in many small ones.
 func oversell(ctx context.Context, f *fixture) string {
-	const buyers, stock, pet = 200, 100, 1
+	const buyers, stock, fewBuyers, few, pet = 200, 100, 16, 8, 1 // few in each of the small stores
 	s := f.open(ctx)
-	s.setStock(ctx, pet, stock)
+	units := [1 + smallStores]int{stock}
+	for store := range units {
+		units[store] = max(units[store], few)
+		s.api.store(store).setStock(ctx, pet, units[store])
+	}
 	instances := s.startSecond(ctx)
-	var l ledger
-	must.Parallel(buyers, func(buyer int) { l.record(instances[buyer%2].order(ctx, pet)) })
-	left := s.stock(ctx, pet)
-	figures := fmt.Sprintf("%s, stock %d, slowest %s", l.summary(), left.Quantity, round(l.slowest))
-	l.wantOnly(http.StatusCreated, http.StatusConflict)
-	must.Hold(l.count(http.StatusCreated) == stock && left.Quantity == 0, "%s; want %d × 201, stock 0", figures, stock)
-	return figures
+	var sales [1 + smallStores]ledger
+	stores := spread(buyers, fewBuyers*smallStores)
+	must.Parallel(len(stores), func(buyer int) {
+		sales[stores[buyer]].record(instances[buyer%2].store(stores[buyer]).order(ctx, pet))
+	})
+	var figures string
+	for store := range sales {
+		l, left := &sales[store], s.api.store(store).stock(ctx, pet)
+		sold := fmt.Sprintf("store %d: %s, stock %d, slowest %s; ", store, l.summary(), left.Quantity, round(l.slowest))
+		l.wantOnly(http.StatusCreated, http.StatusConflict)
+		must.Hold(l.count(http.StatusCreated) == units[store] && left.Quantity == 0, "%s want %d × 201, stock 0", sold, units[store])
+		if store < 2 {
+			figures += sold
+		}
+	}
+	return figures + s.checkStores(ctx)
 }
 
-// linearizable is row 2: the history of one pet, as the clients of two instances see it, is
-// linearizable. The checker is porcupine.
+// linearizable is row 2: the histories of three pets of one store, and of one pet of each
+// small store, as the clients of two instances see them, are linearizable. The checker is
+// porcupine.
 func linearizable(ctx context.Context, f *fixture) string {
-	const clients, steps, pet, stock = 8, 60, 1, 5
+	const clients, clientsOfPet, few, steps, stock = 24, 8, 3, 30, 5
 	s := f.open(ctx)
-	s.setStock(ctx, pet, stock)
+	stores := spread(clients, few*smallStores)
+	petOf := func(id int) petName {
+		if stores[id] > 0 {
+			return petName{stores[id], 1}
+		}
+		return petName{0, 1 + id/clientsOfPet}
+	}
+	for id := range clients + smallStores {
+		s.api.store(stores[id]).setStock(ctx, petOf(id).pet, stock)
+	}
 	instances := s.startSecond(ctx)
 	h := &history{began: time.Now()}
-	must.Parallel(clients, func(id int) {
-		v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
+	must.Parallel(len(stores), func(id int) {
+		v := &visitor{id: id, instances: instances, open: map[petName][]int64{}}
 		for range steps {
-			did := v.randomStep(pet)
+			did := v.randomStep(petOf(id))
 			called := time.Now()
 			saw, sent := v.step(ctx, id%len(instances), did)
 			must.Hold(sent && !saw.unknown, "%s: unknown outcome without a fault", did.kind)
 			h.record(id, did, called, saw)
 		}
 	})
-	return h.check(stock)
+	return h.check(stock) + "; " + s.checkStores(ctx)
 }
 
 // crashHistories is row 30: the histories of hot pets at two instances stay linearizable
 // when an instance is killed. The same holds when PostgreSQL is stopped without a
 // checkpoint (pg_ctl stop -m immediate) and restarted. A step without a response, or with
-// a 503, may take effect at any later moment, or never.
+// a 503, may take effect at any later moment, or never. Half of the clients share hot pets
+// of one store, and the others one hot pet in each of many.
 func crashHistories(ctx context.Context, f *fixture) string {
-	const clients, hotPets, stock, rounds = 16, 8, 5, 2
+	const clients, hotPets, hotStores, stock, rounds = 16, 8, 12, 5, 2
 	s := f.open(ctx)
 	instances := s.startSecond(ctx)
+	var hot [2][]petName
 	for pet := range hotPets {
-		s.setStock(ctx, 1+pet, stock)
+		hot[0] = append(hot[0], petName{0, 1 + pet})
+	}
+	for store := range hotStores {
+		hot[1] = append(hot[1], petName{1 + store, 1})
+	}
+	for _, p := range slices.Concat(hot[:]...) {
+		s.api.store(p.store).setStock(ctx, p.pet, stock)
 	}
 	h := &history{began: time.Now()}
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
 	wait := must.Background(func() {
-		must.Parallel(clients, func(id int) {
-			v := &visitor{id: id, instances: instances, open: map[int][]int64{}}
+		must.Parallel(2*clients, func(id int) {
+			v := &visitor{id: id, instances: instances, open: map[petName][]int64{}}
 			for stopping.Err() == nil {
-				h.hotStep(ctx, v, hotPets)
+				h.hotStep(ctx, v, hot[id%2])
 			}
 		})
 	})
 	s.crash(ctx, instances, rounds)
 	stop()
 	wait()
-	return h.check(stock)
+	return h.check(stock) + "; " + s.checkStores(ctx)
 }
 
 // crash restarts PostgreSQL and then kills and restarts an instance, in each round a
@@ -104,17 +136,17 @@ func (s *deployment) crash(ctx context.Context, instances [2]*service, rounds in
 // hotStep does a random step at a random instance. It retries a step that was not sent.
 // After an unknown outcome it reads all hot pets. So a crash leaves at most one unknown
 // outcome for each client, and its effect is read before others change it.
-func (h *history) hotStep(ctx context.Context, v *visitor, hotPets int) {
+func (h *history) hotStep(ctx context.Context, v *visitor, hot []petName) {
 	const plenty = 100
-	did := v.randomStep(1 + rand.N(hotPets))
-	if did.pet%2 == 0 {
+	did := v.randomStep(hot[rand.N(len(hot))])
+	if (did.store+did.pet)%2 == 0 {
 		did.quantity = rand.N(plenty) // so that most orders change the stock
 	}
 	if h.stepUntilSent(ctx, v, did) {
 		return
 	}
-	for pet := range hotPets {
-		for !h.stepUntilSent(ctx, v, petStep{kind: "read", pet: 1 + pet}) {
+	for _, pet := range hot {
+		for !h.stepUntilSent(ctx, v, petStep{petName: pet, kind: "read"}) {
 		}
 	}
 }

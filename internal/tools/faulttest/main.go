@@ -39,9 +39,9 @@ type row struct {
 
 // rows lists the experiments, as docs/reliability.md numbers them.
 var rows = []row{
-	{1, "200 buyers of 100 units at two instances", oversell},
-	{2, "buyers, readers, restockers of one pet", linearizable},
-	{3, "20 idempotency keys, 30 requests each", concurrentRetries},
+	{1, "600 buyers in 26 stores at two instances", oversell},
+	{2, "buyers, readers, restockers of 28 pets", linearizable},
+	{3, "70 idempotency keys in 800 requests", concurrentRetries},
 	{4, "half of the responses are cut off", cutResponses},
 	{5, "PostgreSQL is killed during writes", databaseKilled},
 	{6, "backends are terminated, then refused", backendsTerminated},
@@ -64,7 +64,7 @@ var rows = []row{
 	{32, "LISTEN is on another server than the pool", listenElsewhere},
 	{33, "50 keys, 40 twins, an instance is killed", killedTwins},
 	{36, "replicas lag, restart and fail over", replicaReads},
-	{37, "the feed of a store, under kills", feedReplay},
+	{37, "the feeds of 26 stores, under kills", feedReplay},
 	{38, "streams beside a transaction and restarts", streamRestart},
 	{39, "bad webhooks of other accounts", webhookFairness},
 	{40, "workers are killed and stopped", workersKilled},

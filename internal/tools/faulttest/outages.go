@@ -14,11 +14,11 @@ import (
 // responseLimit is the maximum response time while the database is unavailable.
 const responseLimit = 8 * time.Second
 
-// databaseKilled is row 5: when PostgreSQL is killed and restarted, no acknowledged order
-// is lost. Requests meanwhile get 503, and the service recovers by itself.
+// databaseKilled is row 5: when PostgreSQL is killed and restarted, no account loses an
+// acknowledged order. Requests meanwhile get 503, and the service recovers by itself.
 func databaseKilled(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
-	w := s.startWriters(ctx, 16)
+	w := s.startWritersOf(ctx, spread(16, smallStores))
 	sleep(ctx, time.Second)
 	s.db.signal(syscall.SIGKILL)
 	sleep(ctx, 1500*time.Millisecond)
@@ -27,7 +27,7 @@ func databaseKilled(ctx context.Context, f *fixture) string {
 	sleep(ctx, time.Second)
 	l := w.finish()
 	s.checkWriters(ctx, l)
-	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; working again after %s", l.summary(), round(l.slowest), len(l.placed), round(back))
+	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; working again after %s; %s", l.summary(), round(l.slowest), len(l.placed), round(back), s.checkStores(ctx))
 }
 
 // checkWriters fails the row unless all responses to writers are 201 or 503 and in time,
@@ -42,7 +42,7 @@ func (s *deployment) checkWriters(ctx context.Context, l *ledger) {
 // Reads are repeated. If the database refuses connections, requests get 503.
 func backendsTerminated(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
-	w, r := s.startWriters(ctx, 16), s.startReaders(ctx, 4)
+	w, r := s.startWritersOf(ctx, spread(16, smallStores)), s.startReaders(ctx, 4)
 	for range 20 {
 		s.db.terminateBackends(ctx, "petstore%")
 		sleep(ctx, 200*time.Millisecond)
@@ -56,7 +56,7 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 
 	s.db.allowConnections(ctx, false)
 	s.db.terminateBackends(ctx, "petstore%")
-	w = s.startWriters(ctx, 16)
+	w = s.startWritersOf(ctx, spread(16, smallStores))
 	sleep(ctx, time.Second)
 	refused := w.finish()
 	must.Explain("when connections are refused", func() {
@@ -66,8 +66,8 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 	s.db.allowConnections(ctx, true)
 	s.awaitWorking(ctx, 3*time.Second)
 	s.checkWriters(ctx, l)
-	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %.1f%% succeed; reads: %s; refused: %s",
-		l.summary(), round(l.slowest), len(l.placed), 100*succeeded, reads.summary(), refused.summary())
+	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %.1f%% succeed; reads: %s; refused: %s; %s",
+		l.summary(), round(l.slowest), len(l.placed), 100*succeeded, reads.summary(), refused.summary(), s.checkStores(ctx))
 }
 
 // idleTerminated terminates all backends of an idle pool. The next orders must succeed on

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,35 +17,48 @@ import (
 // concurrentRetries is row 3: requests with one Idempotency-Key take effect once, even when
 // all come at the same time. Each that succeeds returns the same order.
 func concurrentRetries(ctx context.Context, f *fixture) string {
-	const keys, each = 20, 30
+	const keys, each, few = 20, 30, 4 // two keys of few requests for each small store
 	s := f.open(ctx)
-	results := make([]orderResult, keys*each)
-	must.Parallel(len(results), func(i int) { results[i] = s.orderUntilPlaced(ctx, i/each+1, fmt.Sprint("key-", i/each)) })
+	stores := spread(keys*each, 2*few*smallStores)
+	orders := map[string]int64{} // by store and key
 	requests := 0
-	for i, result := range results {
+	var mu sync.Mutex
+	must.Parallel(len(stores), func(i int) {
+		pet := 1 + i/each
+		if stores[i] > 0 {
+			pet = 1 + i%2
+		}
+		result := s.api.store(stores[i]).orderUntilPlaced(ctx, pet, fmt.Sprint("key-", pet))
+		mu.Lock()
+		defer mu.Unlock()
 		requests += result.attempts
-		first := results[i/each*each].id
-		must.Hold(result.id == first, "key %d returned orders %d and %d", i/each, first, result.id)
-	}
+		key := fmt.Sprint(stores[i], pet)
+		if _, known := orders[key]; !known {
+			orders[key] = result.id
+		}
+		must.Hold(result.id == orders[key], "key %s returned orders %d and %d", key, orders[key], result.id)
+	})
 	placed := s.db.count(ctx, "SELECT count(*) FROM orders")
-	must.Hold(placed == keys, "%d orders with %d keys", placed, keys)
-	return fmt.Sprintf("%d orders in %d responses (%d requests)", placed, len(results), requests)
+	must.Hold(placed == keys+2*smallStores && len(orders) == placed, "%d orders with %d keys", placed, keys+2*smallStores)
+	return fmt.Sprintf("%d orders in %d responses (%d requests); %s", placed, len(stores), requests, s.checkStores(ctx))
 }
 
 // cutResponses is row 4: a client that retries with the same key until it gets a response
 // orders exactly once, even if many responses are lost.
 func cutResponses(ctx context.Context, f *fixture) string {
-	const clients, each = 8, 10
+	const each = 5
 	s := f.open(ctx)
+	stores := spread(16, smallStores)
+	clients := len(stores)
 	var cut atomic.Int64
 	proxy := f.proxyTo(ctx, "tcp", s.api.addr, func(conn, upstream net.Conn) { forwardHalf(conn, upstream, &cut) })
 	// Each request has its own connection, because the transport retries requests that fail
 	// on a kept one.
-	through := &client{base: "http://" + proxy, key: s.key, transport: &http.Transport{DisableKeepAlives: true}}
+	through := &client{base: "http://" + proxy, transport: &http.Transport{DisableKeepAlives: true}}
 	results := make([]orderResult, clients*each)
 	must.Parallel(clients, func(id int) {
 		for n := id * each; n < (id+1)*each; n++ {
-			results[n] = through.orderUntilPlaced(ctx, id+1, fmt.Sprint("order-", n))
+			results[n] = through.withKey(s.keys[stores[id]]).orderUntilPlaced(ctx, id+1, fmt.Sprint("order-", n))
 		}
 	})
 	var confirmed ledger
@@ -60,7 +74,7 @@ func cutResponses(ctx context.Context, f *fixture) string {
 	placed := s.db.count(ctx, "SELECT count(*) FROM orders")
 	must.Hold(placed == len(results) && len(distinct) == len(results), "%d orders placed, %d confirmed, want %d", placed, len(distinct), len(results))
 	s.audit(ctx, &confirmed)
-	return fmt.Sprintf("%d confirmed = %d placed; %d responses cut, %d replayed", len(distinct), placed, cut.Load(), replayed)
+	return fmt.Sprintf("%d confirmed = %d placed; %d responses cut, %d replayed; %s", len(distinct), placed, cut.Load(), replayed, s.checkStores(ctx))
 }
 
 // forwardHalf forwards a request and half of the responses. It cuts off and counts the other

@@ -16,11 +16,13 @@ import (
 	"petstore/internal/tools/must"
 )
 
-// petStep is an operation on a pet, and petView what the client sees of it.
+// petStep is an operation on a pet of a store, and petView what the client sees of it.
 type (
+	petName struct{ store, pet int }
 	petStep struct {
+		petName
+
 		kind     string
-		pet      int
 		quantity int          // for restock
 		status   stock.Status // for setStatus
 		order    int64        // for complete and cancel, an order of one unit
@@ -46,14 +48,14 @@ var stepStatuses = []stock.Status{stock.Available, stock.Pending, stock.Sold}
 type visitor struct {
 	id        int
 	instances [2]*service
-	open      map[int][]int64 // orders by pet
+	open      map[petName][]int64 // orders
 }
 
 // randomStep draws a step. A step that completes or cancels an order uses it up.
-func (v *visitor) randomStep(pet int) petStep {
+func (v *visitor) randomStep(pet petName) petStep {
 	const fewUnits = 4
 	did := petStep{
-		kind: stepKinds[rand.N(len(stepKinds))], pet: pet,
+		petName: pet, kind: stepKinds[rand.N(len(stepKinds))],
 		quantity: rand.N(fewUnits), status: stepStatuses[rand.N(len(stepStatuses))],
 	}
 	if did.kind == "complete" || did.kind == "cancel" {
@@ -69,7 +71,7 @@ func (v *visitor) randomStep(pet int) petStep {
 
 // step does one step at an instance. sent is false if the connection was refused.
 func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petView, sent bool) {
-	resp, err := v.instances[instance].send(ctx, did)
+	resp, err := v.instances[instance].store(did.store).send(ctx, did)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return saw, false
@@ -79,12 +81,12 @@ func (v *visitor) step(ctx context.Context, instance int, did petStep) (saw petV
 		saw.refusal = resp.code()
 	case resp.status == http.StatusCreated && did.kind == "buy":
 		saw.placed = decode[order](resp).ID
-		v.open[did.pet] = append(v.open[did.pet], saw.placed)
+		v.open[did.petName] = append(v.open[did.petName], saw.placed)
 	case resp.status == http.StatusOK && (did.kind == "read" || did.kind == "restock"):
 		saw.item = decode[stockItem](resp)
 	case resp.status == http.StatusOK && did.kind != "cancel", resp.status == http.StatusNoContent && did.kind == "cancel":
 	default:
-		must.Hold(false, "%s of pet %d: %s", did.kind, did.pet, resp)
+		must.Hold(false, "%s of %v: %s", did.kind, did.petName, resp)
 	}
 	return saw, true
 }
@@ -115,9 +117,9 @@ func (c *client) send(ctx context.Context, did petStep) (response, error) {
 func petModel(units int) porcupine.Model {
 	return porcupine.Model{
 		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
-			byPet := map[int][]porcupine.Operation{}
+			byPet := map[petName][]porcupine.Operation{}
 			for _, operation := range all {
-				pet := operation.Input.(petStep).pet //nolint:forcetypeassert // the history holds only petSteps
+				pet := operation.Input.(petStep).petName //nolint:forcetypeassert // the history holds only petSteps
 				byPet[pet] = append(byPet[pet], operation)
 			}
 			return slices.Collect(maps.Values(byPet))

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"petstore/internal/localpg"
 	"petstore/internal/tools/must"
@@ -30,7 +31,8 @@ type suite struct {
 	dir      string
 	program  program
 	postgres localpg.Binaries
-	key      string // the API key in every copy, of scope admin
+	key      string   // the API key in every copy, of scope admin
+	keys     []string // the keys of the stores: key, and one of each small store
 }
 
 // newSuite builds the program from the sources in the current folder and creates the
@@ -97,38 +99,43 @@ func (p program) goCommand(ctx context.Context, args ...string) error {
 // templateDir is the folder of the cluster that rows copy.
 func (s *suite) templateDir() string { return filepath.Join(s.dir, "shop") }
 
-// makeTemplate creates a migrated database with an API key, a category and pets in stock.
+// makeTemplate creates a migrated database of several accounts, each with an API key, a
+// category and pets in stock.
 func (s *suite) makeTemplate(ctx context.Context) {
 	f := &fixture{suite: s, program: s.program, dir: s.templateDir()}
 	defer f.close(false)
 	db := f.startDatabase(ctx, "", nil)
 	must.OK(db.EnsureDatabase(ctx, databaseName))
 	f.runCommand(ctx, db, "migrate", "up")
-	s.key = f.newKey(ctx, db, accountName, "admin")
-	db.fillStore(ctx, accountName)
+	s.keys = make([]string, 1+smallStores)
+	must.Parallel(len(s.keys), func(store int) {
+		s.keys[store] = f.newKey(ctx, db, strings.TrimSuffix(fmt.Sprint(accountName, " ", store), " 0"), "admin")
+	})
+	s.key = s.keys[0]
+	db.fillStore(ctx, accountName+"%")
 }
 
 // accountName is the account whose key the rows use.
 const accountName = "faulttest"
 
-// fillStore creates a category and pets in stock in the store of an account, with ids
-// from 1.
+// fillStore creates a category and pets in stock, with ids from 1, in the stores of the
+// accounts whose names are LIKE this.
 func (d *database) fillStore(ctx context.Context, name string) {
 	d.exec(ctx, fmt.Sprintf(`
 		INSERT INTO categories (account_id, id, name, name_key)
 		SELECT id, 1, 'Hedgehogs', 'hedgehogs'
 		FROM accounts
-		WHERE name = '%[1]s';
+		WHERE name LIKE '%[1]s';
 
 		INSERT INTO pets (account_id, id, category_id, name, name_key)
 		SELECT id, pet, 1, 'Pet ' || pet, 'pet ' || pet
 		FROM accounts, generate_series(1, %[2]d) AS pet
-		WHERE accounts.name = '%[1]s';
+		WHERE accounts.name LIKE '%[1]s';
 
 		INSERT INTO inventory (account_id, pet_id, quantity)
 		SELECT id, pet, %[3]d
 		FROM accounts, generate_series(1, %[2]d) AS pet
-		WHERE accounts.name = '%[1]s'`, name, pets, stockOfPet))
+		WHERE accounts.name LIKE '%[1]s'`, name, pets, stockOfPet))
 }
 
 // fixture is the environment of one row. Everything that it starts ends with the row.

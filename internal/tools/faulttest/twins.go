@@ -17,11 +17,13 @@ const (
 	twinKeys   = 50 // Idempotency-Keys
 	twinsOfKey = 40 // requests with the same key
 	twinPets   = 10 // pets that the keys order
+	twinsInUse = 5  // keys at a time
 )
 
 // killedTwins is row 33: requests with one Idempotency-Key, at two instances of which one is
 // killed several times, take effect once. All responses of a key have the same id and body,
-// and no request gets the response to another key. Clients see a 5xx only from the instance
+// and no request gets the response to another key. By turns the keys that are in use belong
+// to one account, and to an account each. Clients see a 5xx only from the instance
 // that is killed.
 func killedTwins(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
@@ -34,14 +36,14 @@ func killedTwins(ctx context.Context, f *fixture) string {
 	wait()
 	must.Hold(kills > 0, "the race ended before the instance was killed")
 	s.checkTwins(ctx, r)
-	return fmt.Sprintf("%d orders in %d equal responses (%d requests, %d replayed, %d without a response from an instance that was killed %d times), stock exact",
-		twinKeys, r.responses.Load(), r.requests.Load(), r.replayed.Load(), r.lost.Load(), kills)
+	return fmt.Sprintf("%d orders in %d equal responses (%d requests, %d replayed, %d without a response from an instance that was killed %d times), stock exact; %s",
+		twinKeys, r.responses.Load(), r.requests.Load(), r.replayed.Load(), r.lost.Load(), kills, s.checkStores(ctx))
 }
 
-// killDuring kills the first instance up to three times and restarts it, until the race ends.
+// killDuring kills the first instance up to six times and restarts it, until the race ends.
 // It kills the instance just after that has placed an order, when it runs the next group.
 func (r *twinRace) killDuring(ctx context.Context) (kills int) {
-	const most, pause = 3, twinKeys / 4 // in keys
+	const most, pause = 6, twinKeys / 7 // in keys
 	for key := range r.placed {
 		if kills < most && key >= (kills+1)*pause {
 			r.instances[0].kill()
@@ -78,11 +80,10 @@ type twinRace struct {
 // run sends the requests: a few keys at a time, so that groups have several keys, and new
 // keys come until the end.
 func (r *twinRace) run(ctx context.Context) {
-	const inUse = 5
-	for from := 0; from < twinKeys; from += inUse {
+	for from := 0; from < twinKeys; from += twinsInUse {
 		must.Parallel(twinsOfKey, func(twin int) {
-			for i := range inUse {
-				r.place(ctx, from+(twin+i)%inUse)
+			for i := range twinsInUse {
+				r.place(ctx, from+(twin+i)%twinsInUse)
 			}
 		})
 	}
@@ -92,12 +93,15 @@ func (r *twinRace) run(ctx context.Context) {
 // The number of units tells the orders of different keys apart.
 func (r *twinRace) place(ctx context.Context, key int) {
 	const pause = 20 * time.Millisecond
-	pet, units := 1+key%twinPets, 1+key
+	store, pet, units := 0, 1+key%twinPets, 1+key
+	if key/twinsInUse%2 == 1 {
+		store = 1 + key%smallStores
+	}
 	body := fmt.Sprintf(`{"petId": %d, "quantity": %d}`, pet, units)
 	for ; ; sleep(ctx, rand.N(pause)) {
 		must.OK(context.Cause(ctx))
 		instance := rand.N(len(r.instances))
-		resp, err := r.instances[instance].do(ctx, "POST", "/store/orders", body, "Idempotency-Key", fmt.Sprint("twin-", key))
+		resp, err := r.instances[instance].store(store).do(ctx, "POST", "/store/orders", body, "Idempotency-Key", fmt.Sprint("twin-", key))
 		r.requests.Add(1)
 		switch {
 		case err == nil && resp.status == http.StatusCreated:

@@ -29,7 +29,8 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	repeating, stopRepeating := context.WithCancel(ctx)
 	defer stopRepeating()
 	go s.repeatSoon(repeating)
-	w := startLoad(ctx, 4, func(number int) (response, error) { return s.makeEvent(ctx, number) })
+	stores := spread(4, smallStores)
+	w := startLoad(ctx, len(stores), func(number int) (response, error) { return s.makeEvent(ctx, s.api.store(stores[number]), number) })
 	s.killWorkers(ctx, worker, kills, pause)
 	worker.signal(syscall.SIGSTOP) // it does not notice that time passes
 	sleep(ctx, stopped)
@@ -42,8 +43,8 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	s.checkAttempts(ctx, receivers)
 	s.checkMessages(ctx)
 	requests, events := receivers.total()
-	return fmt.Sprintf("%d kills, stopped for %s: %s; %d events at %d receivers, 0 lost, %d sent again; all ended after %s",
-		kills, stopped, l.summary(), events, len(receivers.all), requests-events, round(drained))
+	return fmt.Sprintf("%d kills, stopped for %s: %s; %d events at %d receivers, 0 lost, %d sent again; all ended after %s; %s",
+		kills, stopped, l.summary(), events, len(receivers.all), requests-events, round(drained), s.checkStores(ctx))
 }
 
 // badReceivers are receivers of all events, some of which misbehave.
@@ -54,9 +55,10 @@ type badReceivers struct {
 }
 
 // receiveBadly starts receivers: four that take 20 ms, one that sends an endless body, one
-// that resets a third of its connections, and one that redirects.
+// that resets a third of its connections, and one that redirects. A few small stores have one
+// that responds at once.
 func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
-	const healthy, busy, third = 4, 20 * time.Millisecond, 3
+	const healthy, few, busy, third = 4, 5, 20 * time.Millisecond, 3
 	add := func(respond http.HandlerFunc, types ...string) *receiver {
 		r := s.receive(ctx, respond, types...)
 		b.all = append(b.all, r)
@@ -80,6 +82,11 @@ func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
 	b.redirecting = add(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, b.all[0].url, http.StatusTemporaryRedirect)
 	}, "pet.updated")
+	for store := range few {
+		other := *s
+		other.client = s.api.store(1 + store)
+		b.all = append(b.all, other.receive(ctx, nil))
+	}
 	return b
 }
 
@@ -95,16 +102,16 @@ func (b badReceivers) total() (requests, events int) {
 	return requests, events
 }
 
-// makeEvent changes the store, so that there is an event.
-func (s *deployment) makeEvent(ctx context.Context, number int) (response, error) {
+// makeEvent changes a store, so that there is an event.
+func (s *deployment) makeEvent(ctx context.Context, c *client, number int) (response, error) {
 	sleep(ctx, 50*time.Millisecond)
 	switch rand.N(10) {
 	case 0:
-		return s.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", 1+number), fmt.Sprintf(`{"name": "Pet %d"}`, rand.Uint64()))
+		return c.do(ctx, "PATCH", fmt.Sprintf("/pets/%d", 1+number), fmt.Sprintf(`{"name": "Pet %d"}`, rand.Uint64()))
 	case 1, 2, 3:
-		return s.do(ctx, "POST", "/messages", `{"message": "hello"}`)
+		return c.do(ctx, "POST", "/messages", `{"message": "hello"}`)
 	}
-	return s.order(ctx, 1+number)
+	return c.order(ctx, 1+number)
 }
 
 // repeatSoon makes deliveries due that wait for their next attempt, which would take hours.

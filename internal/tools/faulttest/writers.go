@@ -172,9 +172,16 @@ func startLoad(ctx context.Context, clients int, request func(client int) (respo
 	return l
 }
 
-// startWriters starts clients that place orders.
+// startWriters starts clients of one account that place orders.
 func (s *deployment) startWriters(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (response, error) { return s.order(ctx, 1+number%pets) })
+	return s.startWritersOf(ctx, spread(clients, 0))
+}
+
+// startWritersOf starts a client of each of these stores that places orders.
+func (s *deployment) startWritersOf(ctx context.Context, stores []int) *load {
+	return startLoad(ctx, len(stores), func(number int) (response, error) {
+		return s.api.store(stores[number]).order(ctx, 1+number%pets)
+	})
 }
 
 // startReaders starts clients that read pets.
