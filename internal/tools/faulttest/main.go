@@ -39,7 +39,7 @@ type row struct {
 
 // rows lists the experiments, as docs/reliability.md numbers them.
 var rows = []row{
-	{1, "600 buyers in 26 stores at two instances", oversell},
+	{1, "350 buyers in 26 stores at two instances", oversell},
 	{2, "buyers, readers, restockers of 28 pets", linearizable},
 	{3, "70 idempotency keys in 800 requests", concurrentRetries},
 	{4, "half of the responses are cut off", cutResponses},
