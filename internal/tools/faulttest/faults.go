@@ -33,7 +33,7 @@ var faults = []fault{
 	{6, "reads are not repeated", "internal/gate/consistency.go", "return postgres.RetryRead(ctx, func() error { return r.Handle(c) })", "return r.Handle(c)"},
 	{6, "closed connections are used", "internal/postgres/pool.go", "return isAlive(conn), nil", "return isAlive(conn) || true, nil"},
 	{6, "a refused connection is an internal error", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
-	{7, "a request has no deadline", "internal/gate/handle.go", "context.WithTimeout(ctx, g.requestTimeout)", "context.WithCancel(ctx)"},
+	{7, "a request has no deadline", "internal/gate/log.go", "began.Add(g.requestTimeout)", "began.Add(time.Hour)"},
 	{8, "a request waits a minute for a connection", "internal/postgres/pool.go", "acquireTimeout  = time.Second", "acquireTimeout  = time.Minute"},
 	{8, "a connection is acquired before validation", "internal/gate/handle.go", "err = g.authorize(c, r)\n", "if err = g.db.Ping(ctx); err == nil {\nerr = g.authorize(c, r)\n}\n"},
 	{8, "a 503 has no Retry-After", "internal/gate/errors.go", `at the moment. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}`, `at the moment."}`},
@@ -53,7 +53,7 @@ var faults = []fault{
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
 	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
 	{24, "no second read starts beside a hanging one", "internal/api/shared_reads.go", "coalesce.Limits{Parallel: 1, Spare: 2}", "coalesce.Limits{Parallel: 1}"},
-	{24, "hanging reads are not detected", "internal/coalesce/coalesce.go", "\tl.armed = true\n", "\tif l.armed = true; l.armed {\n\t\treturn\n\t}\n"},
+	{24, "hanging reads are not detected", "internal/coalesce/coalesce.go", "c.decisive(l).began.Add(slowAfter))", "c.decisive(l).began.Add(time.Hour))"},
 	{25, "a replay does not wait for the standby", "internal/groupcommit/write.go", "if s.replays {", "if s.replays && s.waits {"},
 	{25, "a replay in a common group does not wait for the standby", "internal/groupcommit/common.go", "if s.replays {", "if s.replays && s.waits {"},
 	{
@@ -128,77 +128,49 @@ var unlockedShared = fault{
 	"    LIMIT 1\n    FOR NO KEY UPDATE SKIP LOCKED\n) AS locked", "    LIMIT 1\n) AS locked",
 }
 
-// earlyResponse loses orders that were acknowledged just before the service is killed.
-var earlyResponse = fault{
-	0, "the response is sent before the commit", "internal/groupcommit/groupcommit.go",
-	`position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+// earlyResponse loses orders that were acknowledged just before the service is killed, and
+// earlyShared such orders of common groups.
+var (
+	earlyResponse = early("the response is sent before the commit", "internal/groupcommit/groupcommit.go", `
 		if err := s.lock(ctx, p, writes); err != nil {
 			return err
 		}
 		for i, w := range writes {
 			decided[i].Result, decided[i].err = s.tryDecide(w)
-		}
+		}`, `
 		if s.spoiled {
 			return errSpoiled
 		}
 		s.write(ctx, p)
-		return p.Commit(ctx, nil)
-	})
-`,
-	`acknowledged := make(chan error, 2)
-	go func() {
-		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
-			if err := s.lock(ctx, p, writes); err != nil {
-				return err
-			}
-			for i, w := range writes {
-				decided[i].Result, decided[i].err = s.tryDecide(w)
-			}
-			acknowledged <- nil
-			pause, _ := context.WithTimeout(ctx, 50_000_000)
-			<-pause.Done()
-			s.write(ctx, p)
-			return p.Commit(ctx, nil)
-		})
-		acknowledged <- err
-	}()
-	position, err := postgres.Position{}, <-acknowledged
-`,
-}
-
-// earlyShared does so in the common groups.
-var earlyShared = fault{
-	0, "the responses of a common group are sent before the commit", "internal/groupcommit/common.go",
-	`position, err := postgres.Pipe(ctx, c.db, func(ctx context.Context, p *postgres.Pipeline) error {
+		return p.Commit(ctx, nil)`)
+	earlyShared = early("the responses of a common group are sent before the commit", "internal/groupcommit/common.go", `
 		g.batch = &batch{ctx: ctx, queries: db.New(p)}
 		if err := g.lock(p); err != nil {
 			return err
 		}
 		for i, w := range writes {
 			decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
-		}
-		return g.write(p)
-	})
-`,
-	`acknowledged := make(chan error, 2)
+		}`, `
+		return g.write(p)`)
+)
+
+// early returns the mistake that a group sends its responses 50 ms before it writes.
+func early(what, file, decide, write string) fault {
+	const pipe = "func(ctx context.Context, p *postgres.Pipeline) error {"
+	return fault{
+		0, what, file, "position, err := postgres.Pipe(ctx, c.db, " + pipe + decide + write + "\n\t})\n",
+		`acknowledged := make(chan error, 2)
 	go func() {
-		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, func(ctx context.Context, p *postgres.Pipeline) error {
-			g.batch = &batch{ctx: ctx, queries: db.New(p)}
-			if err := g.lock(p); err != nil {
-				return err
-			}
-			for i, w := range writes {
-				decided[i].Result, decided[i].err = g.states[w.AccountID].tryDecide(w.Write)
-			}
+		_, err := postgres.Pipe(context.WithoutCancel(ctx), c.db, ` + pipe + decide + `
 			acknowledged <- nil
 			pause, _ := context.WithTimeout(ctx, 50_000_000)
-			<-pause.Done()
-			return g.write(p)
+			<-pause.Done()` + write + `
 		})
 		acknowledged <- err
 	}()
 	position, err := postgres.Position{}, <-acknowledged
 `,
+	}
 }
 
 // in returns the same mistake for another row.

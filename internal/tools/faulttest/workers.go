@@ -29,7 +29,7 @@ func workersKilled(ctx context.Context, f *fixture) string {
 	repeating, stopRepeating := context.WithCancel(ctx)
 	defer stopRepeating()
 	go s.repeatSoon(repeating)
-	stores := spread(4, smallStores)
+	stores := spread(4, storesWithReceiver)
 	w := startLoad(ctx, len(stores), func(number int) (response, error) { return s.makeEvent(ctx, s.api.store(stores[number]), number) })
 	s.killWorkers(ctx, worker, kills, pause)
 	worker.signal(syscall.SIGSTOP) // it does not notice that time passes
@@ -47,6 +47,9 @@ func workersKilled(ctx context.Context, f *fixture) string {
 		kills, stopped, l.summary(), events, len(receivers.all), requests-events, round(drained), s.checkStores(ctx))
 }
 
+// storesWithReceiver is the number of small stores that have a receiver.
+const storesWithReceiver = 10
+
 // badReceivers are receivers of all events, some of which misbehave.
 type badReceivers struct {
 	all         []*receiver
@@ -55,10 +58,10 @@ type badReceivers struct {
 }
 
 // receiveBadly starts receivers: four that take 20 ms, one that sends an endless body, one
-// that resets a third of its connections, and one that redirects. A few small stores have one
+// that resets a third of its connections, and one that redirects. Some small stores have one
 // that responds at once.
 func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
-	const healthy, few, busy, third = 4, 5, 20 * time.Millisecond, 3
+	const healthy, busy, third = 4, 20 * time.Millisecond, 3
 	add := func(respond http.HandlerFunc, types ...string) *receiver {
 		r := s.receive(ctx, respond, types...)
 		b.all = append(b.all, r)
@@ -82,7 +85,7 @@ func (s *deployment) receiveBadly(ctx context.Context) (b badReceivers) {
 	b.redirecting = add(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, b.all[0].url, http.StatusTemporaryRedirect)
 	}, "pet.updated")
-	for store := range few {
+	for store := range storesWithReceiver {
 		other := *s
 		other.client = s.api.store(1 + store)
 		b.all = append(b.all, other.receive(ctx, nil))
