@@ -23,8 +23,10 @@ type fault struct {
 var faults = []fault{
 	unlocked.in(1),
 	unlocked.in(2),
-	unlockedShared.in(1),
-	unlockedShared.in(2),
+	{
+		1, "orders in common groups do not lock the stock", "db/batch.go",
+		"    LIMIT 1\n    FOR NO KEY UPDATE SKIP LOCKED\n) AS locked", "    LIMIT 1\n) AS locked",
+	},
 	{5, "an account with a backlog stays in the common groups", "internal/groupcommit/apart.go", "if a.writes[account] > backlog {", "if a.writes[account] < 0 {"},
 	{3, "a stored response is not replayed", "internal/groupcommit/groupcommit.go", "case held.response == nil:", "case held.response == nil || held.response.key.APIKeyID > 0:"},
 	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
@@ -35,7 +37,7 @@ var faults = []fault{
 	{6, "a refused connection is an internal error", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
 	{7, "a request has no deadline", "internal/gate/log.go", "began.Add(g.requestTimeout)", "began.Add(time.Hour)"},
 	{8, "a request waits a minute for a connection", "internal/postgres/pool.go", "acquireTimeout  = time.Second", "acquireTimeout  = time.Minute"},
-	{8, "a connection is acquired before validation", "internal/gate/handle.go", "err = g.authorize(c, r)\n", "if err = g.db.Ping(ctx); err == nil {\nerr = g.authorize(c, r)\n}\n"},
+	{8, "a connection is acquired before validation", "internal/gate/handle.go", "err = g.authorize(c, r)\n", "if err = g.db.Ping(c.Request.Context()); err == nil {\nerr = g.authorize(c, r)\n}\n"},
 	{8, "a 503 has no Retry-After", "internal/gate/errors.go", `at the moment. Retry after the time in Retry-After.", Header: [2]string{"Retry-After", "1"}}`, `at the moment."}`},
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
@@ -97,7 +99,7 @@ var faults = []fault{
 	{43, "each key has a share of the streams", "internal/gate/stream.go", "payer := state.identity.Payer()", "payer := state.identity.KeyID"},
 	{43, "each sandbox has a share of the long polls", "internal/gate/wait.go", "payer := state.identity.Payer()", "payer := state.identity.AccountID"},
 	{44, "each sandbox has a share of the webhooks", "internal/delivery/dispatch.go", "endpoint{accountID, to.ID}, payer, to.IsSlow)", "endpoint{accountID, to.ID}, accountID, to.IsSlow)"},
-	{45, "a request without a key keeps its connection", "internal/gate/handle.go", "\t\terr := g.sunset(c, deprecated)\n", "\t\tg.known(ctx)\n\t\terr := g.sunset(c, deprecated)\n"},
+	{45, "a request without a key keeps its connection", "internal/gate/handle.go", "\t\terr := g.sunset(c, deprecated)\n", "\t\tg.known(c.Request.Context())\n\t\terr := g.sunset(c, deprecated)\n"},
 	{45, "client connections are not limited", "cmd/petstore/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
 	{45, "headers may have 64 KiB", "cmd/petstore/serve.go", "c.MaxHeaderBytes - headerSlop", "60 << 10"},
 	{45, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
@@ -120,12 +122,6 @@ var unlocked = fault{
 	0, "orders do not lock the stock that they read", "db/batch.go",
 	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
 	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
-}
-
-// unlockedShared does so in the common groups.
-var unlockedShared = fault{
-	0, "orders in common groups do not lock the stock", "db/batch.go",
-	"    LIMIT 1\n    FOR NO KEY UPDATE SKIP LOCKED\n) AS locked", "    LIMIT 1\n) AS locked",
 }
 
 // earlyResponse loses orders that were acknowledged just before the service is killed, and

@@ -27,6 +27,7 @@ func oversell(ctx context.Context, f *fixture) string {
 		s.api.store(store).setStock(ctx, pet, units[store])
 	}
 	instances := s.startSecond(ctx)
+	s.sellElsewhere(ctx, pet+1)
 	var sales [1 + smallStores]ledger
 	stores := spread(buyers, fewBuyers*smallStores)
 	must.Parallel(len(stores), func(buyer int) {
@@ -44,6 +45,22 @@ func oversell(ctx context.Context, f *fixture) string {
 	}
 	return fmt.Sprintf("%s, stock 0, slowest %s; each of %d small stores: %s, stock 0; %s",
 		sales[0].summary(), round(sales[0].slowest), smallStores, sales[1].summary(), s.checkStores(ctx))
+}
+
+// sellElsewhere sells all units of a pet in another session. It fails the row if an order of
+// a small store succeeds that came before the other session has committed.
+func (s *deployment) sellElsewhere(ctx context.Context, pet int) {
+	const orders = 5
+	wait := must.Background(func() {
+		s.db.exec(ctx, fmt.Sprintf("UPDATE inventory SET quantity = 0 WHERE pet_id = %d; SELECT pg_sleep(0.5)", pet)) // in one transaction
+	})
+	must.Await(ctx, time.Second, func() {
+		must.Hold(s.db.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") > 0, "the other session has not sold the units")
+	})
+	must.Parallel(orders, func(number int) {
+		must.Get(s.api.store(1+number).order(ctx, pet)).check(http.StatusConflict)
+	})
+	wait()
 }
 
 // linearizable is row 2: the histories of three pets of one store, and of one pet of each
