@@ -47,9 +47,9 @@ func failover(ctx context.Context, f *fixture) string {
 // synchronous standby has it, even in the replay of a retry. While the standby is away,
 // clients that retry with their keys get no acknowledgement. A failover loses nothing that
 // was acknowledged. The replay of an order locks its pet, so its commit waits for the
-// standby anyway. The replay of a message locks no row, nor does the replay of an order of a
-// small store, because another session has locked the pets by then. The messages belong to
-// another account, because the writes of an account may share a commit.
+// standby anyway. The replay of a message locks no row. Nor does the replay of an order of a
+// small store: another session has locked the pets by then. The messages belong to another
+// account, because the writes of an account may share a commit.
 func standbyAway(ctx context.Context, f *fixture) string {
 	const clients, sent, away = 4, 2 * time.Second, 7500 * time.Millisecond // longer than the deadline of a request
 	s, standby := f.openPair(ctx)

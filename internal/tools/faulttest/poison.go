@@ -69,7 +69,8 @@ func poisonedGroups(ctx context.Context, f *fixture) string {
 		})
 	}
 	figures := fmt.Sprintf("%d poisoned writes; ", 2*len(texts))
-	for what, l := range map[string]*ledger{"neighbors": &one, "neighbors of other accounts": &many} {
+	for i, l := range []*ledger{&one, &many} {
+		what := []string{"neighbors", "neighbors of other accounts"}[i]
 		l.wantOnly(http.StatusCreated, http.StatusAccepted)
 		l.wantWithin(limit)
 		transactions := s.db.count(ctx, "SELECT count(DISTINCT xmin::text) FROM orders WHERE id = ANY ($1)", l.placed)
