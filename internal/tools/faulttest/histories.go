@@ -64,8 +64,7 @@ func (s *deployment) sellElsewhere(ctx context.Context, pet int) {
 }
 
 // linearizable is row 2: the histories of three pets of one store, and of one pet of each
-// small store, are linearizable. They are what the clients of two instances see. The checker
-// is porcupine.
+// small store, are linearizable. Their clients use two instances. The checker is porcupine.
 func linearizable(ctx context.Context, f *fixture) string {
 	const clients, clientsOfPet, few, steps, stock = 24, 8, 3, 30, 5
 	s := f.open(ctx)
