@@ -46,19 +46,15 @@ func failover(ctx context.Context, f *fixture) string {
 // standbyAway is row 25: the server acknowledges an order or a message only when the
 // synchronous standby has it, even in the replay of a retry. While the standby is away,
 // clients that retry with their keys get no acknowledgement. A failover loses nothing that
-// was acknowledged. The replay of an order locks its pet, so its commit waits for the
-// standby anyway. The replay of a message locks no row. Nor does the replay of an order of a
-// small store: another session has locked the pets by then. The messages belong to another
-// account, because the writes of an account may share a commit.
+// was acknowledged. A replay that locks its pet waits for the standby anyway, so another
+// session has locked the pets of the orders by then. Each client has an account of its own,
+// because writes of an account may share a commit, or wait for each other.
 func standbyAway(ctx context.Context, f *fixture) string {
 	const clients, sent, away = 4, 2 * time.Second, 7500 * time.Millisecond // longer than the deadline of a request
 	s, standby := f.openPair(ctx)
 	var leader string
 	standby.read(ctx, "SHOW primary_conninfo", nil, &leader)
-	k := keyedWrites{sender: s.withKey(f.newKey(ctx, s.db, "messages", "write"))}
-	for _, store := range spread(clients, clients) {
-		k.orderers = append(k.orderers, s.api.store(store))
-	}
+	k := keyedWrites{api: s.api}
 	writeDuring := func(name string, meanwhile func()) {
 		s.detachStandby(ctx, standby)
 		wait := must.Background(func() { k.send(ctx, name, clients) })
@@ -89,8 +85,7 @@ func standbyAway(ctx context.Context, f *fixture) string {
 // keyedWrites are orders and messages that clients retried with their keys until the server
 // acknowledged them.
 type keyedWrites struct {
-	orderers []*client
-	sender   *client
+	api *service
 
 	mu                 sync.Mutex
 	orders             ledger
@@ -98,17 +93,17 @@ type keyedWrites struct {
 	attempts, replayed int
 }
 
-// send sends an order of each orderer and some messages, with keys that begin with name, and
-// retries them until they are acknowledged.
+// send sends some orders and as many messages, each of another store, with keys that begin
+// with name, and retries them until they are acknowledged.
 func (k *keyedWrites) send(ctx context.Context, name string, clients int) {
-	must.Parallel(len(k.orderers)+clients, func(number int) {
-		key := fmt.Sprint(name, number)
-		if number < len(k.orderers) {
-			result := k.orderers[number].orderUntilPlaced(ctx, 1+number, key)
+	must.Parallel(2*clients, func(number int) {
+		c, key := k.api.store(1+number), fmt.Sprint(name, number)
+		if number < clients {
+			result := c.orderUntilPlaced(ctx, 1+number, key)
 			k.count(result.attempts, result.replayed, func() { k.orders.placed = append(k.orders.placed, result.id) })
 			return
 		}
-		resp, attempts := k.sender.postUntilDone(ctx, "/messages", `{"message": "Hello"}`, key)
+		resp, attempts := c.postUntilDone(ctx, "/messages", `{"message": "Hello"}`, key)
 		sent := decode[struct{ ID string }](resp)
 		k.count(attempts, resp.isReplay(), func() { k.messages = append(k.messages, sent.ID) })
 	})
