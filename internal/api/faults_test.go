@@ -191,6 +191,8 @@ func TestDatabaseSlow(t *testing.T) {
 		}
 		return nil
 	})
+	// A write whose request has timed out is canceled shortly after its response.
+	eventually(t, 8*time.Second, func() bool { return p.waiting() == 0 })
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
