@@ -28,6 +28,17 @@ type Limits struct {
 	// Inputs is the maximum number of inputs of one run; further calls share the
 	// run after it. 0 means no limit.
 	Inputs int
+	// InputsNow returns the limit to use instead of Inputs when a call joins a run; nil: use
+	// Inputs. It must not call the Coalescer.
+	InputsNow func() int
+}
+
+// inputs returns the maximum number of inputs of the run that a call joins now.
+func (l *Limits) inputs() int {
+	if l.InputsNow != nil {
+		return l.InputsNow()
+	}
+	return l.Inputs
 }
 
 // Coalescer runs calls. Waiting calls of the same key share a run. It is safe for
@@ -155,8 +166,8 @@ func (c *Coalescer[Key, In, Out]) decisive(l *lane[In, Out]) *group[In, Out] {
 // join adds a call to the last waiting group, and returns the group and the index
 // of the call. The caller holds the lock.
 func (c *Coalescer[Key, In, Out]) join(ctx context.Context, l *lane[In, Out], in In) (*group[In, Out], int) {
-	last := len(l.waiting) - 1
-	if last < 0 || (c.limits.Inputs > 0 && l.waiting[last].staying >= c.limits.Inputs) {
+	last, inputs := len(l.waiting)-1, c.limits.inputs()
+	if last < 0 || (inputs > 0 && l.waiting[last].staying >= inputs) {
 		l.waiting = append(l.waiting, &group[In, Out]{ctx: ctx, done: make(chan struct{})})
 		last++
 	}

@@ -382,6 +382,7 @@ func TestRuns(t *testing.T) {
 		{"two at a time", coalesce.Limits{Parallel: 2}, []string{"[1]", "[2]"}, [][]string{{"[3 4 5 6]"}, nil}},
 		{"three at a time", coalesce.Limits{Parallel: 3}, []string{"[1]", "[2]", "[3]"}, [][]string{{"[4 5 6]"}, nil, nil}},
 		{"two inputs per run", coalesce.Limits{Parallel: 1, Inputs: 2}, []string{"[1]"}, [][]string{{"[2 3]"}, {"[4 5]"}, nil, {"[6]"}}},
+		{"two inputs per run for now", coalesce.Limits{Parallel: 1, Inputs: 3, InputsNow: func() int { return 2 }}, []string{"[1]"}, [][]string{{"[2 3]"}, {"[4 5]"}, nil, {"[6]"}}},
 		{"one input per run", coalesce.Limits{Parallel: 2, Inputs: 1}, []string{"[1]", "[2]"}, [][]string{{"[3]"}, {"[4]"}, {"[5]"}, {"[6]"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

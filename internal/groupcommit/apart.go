@@ -47,6 +47,13 @@ func (a *apart) end(account int64) {
 	}
 }
 
+// stores returns the number of stores with writes in progress.
+func (a *apart) stores() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.writes)
+}
+
 // keep keeps a store out of common groups for a time.
 func (a *apart) keep(account int64, duration time.Duration) {
 	a.mu.Lock()

@@ -370,6 +370,72 @@ func TestBacklogIsApart(t *testing.T) {
 	})
 }
 
+// inProgress returns the number of writes of a store in progress.
+func (a *apart) inProgress(account int64) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writes[account]
+}
+
+// TestGroupsBesideOtherStores: while other stores write, the groups of a store with a backlog
+// are small. When it writes alone, they are large.
+func TestGroupsBesideOtherStores(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		beside int // writes of another store in progress
+		small  bool
+	}{
+		{"alone", 0, false},
+		{"beside another store", 1, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.exec("UPDATE inventory SET quantity = 1000")
+			f.apart.keep(one.AccountID, time.Hour)
+			for range test.beside {
+				f.apart.begin(two.AccountID)
+			}
+			var writes sync.WaitGroup
+			write := func() {
+				writes.Go(func() {
+					if _, err := f.Do(t.Context(), one, emits(order(1, 1))); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+				if err := event.Append(t.Context(), db.New(tx), one.AccountID, event.Event{Type: event.InventoryUpdated, Subject: "/store/inventory/1", Data: []byte("{}")}); err != nil {
+					return err
+				}
+				write()
+				f.awaitLockWaiter()
+				for range 2 * maxWritesBeside {
+					write()
+				}
+				poll := time.NewTicker(time.Millisecond)
+				defer poll.Stop()
+				for f.apart.inProgress(one.AccountID) < 1+2*maxWritesBeside {
+					<-poll.C
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			writes.Wait()
+			var largest int
+			if err := f.database.Pool.QueryRow(t.Context(), "SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY xmin::text) AS groups").Scan(&largest); err != nil {
+				t.Fatal(err)
+			}
+			if small := largest <= maxWritesBeside; small != test.small {
+				t.Errorf("the largest group has %d writes", largest)
+			}
+		})
+	}
+}
+
 // TestCommonGroupLooksUpRows: PostgreSQL may plan the statements of a group while the tables
 // are small, and keeps the plans when they have grown. So the statements look up rows by their
 // key at any size.

@@ -33,8 +33,9 @@
 //
 // The other writes have groups of their own store, for example those of a message or a new
 // pet. So have all writes of a store that would be a burden to its neighbors ([apart]): one
-// with a backlog, with a write that has failed, or whose feed was held. On a sharded
-// cluster there are no common groups, because their transactions would span nodes.
+// with a backlog, with a write that has failed, or whose feed was held. While several stores
+// write, such groups are small, so that their responses leave CPU time to the others. On a
+// sharded cluster there are no common groups, because their transactions would span nodes.
 //
 // # Locks
 //
@@ -103,6 +104,10 @@ import (
 const (
 	// maxWrites is the maximum number of writes of a group.
 	maxWrites = 100
+	// maxWritesBeside is the maximum number of writes of a group of one store while other stores
+	// write too. When a group ends, the requests of all its writes go on at once, and keep the
+	// CPU from others.
+	maxWritesBeside = 20
 	// spareGroups is the number of common groups that may start beside one that has taken
 	// longer than 250 ms. Over all accounts, as many groups may start beside a group of their
 	// account.
@@ -220,11 +225,12 @@ func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
 		decided, err := c.runCommon(ctx, writes)
 		return decided, failure(err, len(writes), false)
 	})
+	limits.InputsNow = c.writesNow
 	c.groups = coalesce.New(limits, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
 		decided, err := c.run(ctx, newState(store, false), writes)
 		return decided, failure(err, len(writes), false)
 	})
-	limits.Spare = 0
+	limits.Spare, limits.InputsNow = 0, nil
 	c.waiting = coalesce.New(limits, func(ctx context.Context, row lockedRow, writes []*Write) ([]outcome, error) {
 		decided, err := c.inTurn(ctx, newState(row.store, true), writes, nil)
 		return decided, failure(err, len(writes), true)
@@ -275,6 +281,14 @@ func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare
 		c.apart.keep(store.AccountID, contendedFor)
 	}
 	return c.groups.Do(ctx, store, w)
+}
+
+// writesNow returns the maximum number of writes of a group of one store.
+func (c *Committer) writesNow() int {
+	if c.apart.stores() > 1 {
+		return maxWritesBeside
+	}
+	return maxWrites
 }
 
 // spans reports whether groups may span stores. It asks the database, and again only after an
