@@ -114,8 +114,8 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	address := devURL(public.Addr())
 	p.printDevWelcome(address, secret)
 	if open {
-		if err := openBrowser(ctx, address+docs.ReferencePath); err != nil {
-			log.Warn("the browser cannot be opened; open the address yourself", "address", address+docs.ReferencePath, "error", err)
+		if err := openBrowser(ctx, address+docs.HomePath); err != nil {
+			log.Warn("the browser cannot be opened; open the address yourself", "address", address+docs.HomePath, "error", err)
 		}
 	}
 	err = serve(ctx, c, log, public, admin)

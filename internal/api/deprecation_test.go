@@ -42,7 +42,7 @@ func TestDeprecation(t *testing.T) {
 		return map[string]string{
 			"Deprecation":       "@1782864000",
 			"Sunset":            "Fri, 31 Dec 2027 23:59:59 GMT",
-			"deprecation":       base + "/docs#/pets/getPet",
+			"deprecation":       base + "/docs/reference/pets#getPet",
 			"successor-version": base + successor,
 		}
 	}

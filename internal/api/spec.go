@@ -57,6 +57,12 @@ func specFor(baseURL string) (gate.Spec, error) {
 	return d, nil
 }
 
-// docsFiles returns the reference page and its files by path. All servers of a
-// process share them.
-var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) { return docs.New(Version, errorReference) })
+// docsFiles returns the pages of the docs and their files by path. All servers of a process
+// share them.
+var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
+	d, err := parsedSpec()
+	if err != nil {
+		return nil, err
+	}
+	return docs.New(docs.Site{Spec: d.JSON, Problems: errorReference})
+})

@@ -194,7 +194,7 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		wantsKey    = `WWW-Authenticate: Bearer realm="petstore"`
 		deprecated  = "Deprecation: @1782864000"
 		sunset      = "Sunset: Fri, 31 Dec 2027 23:59:59 GMT"
-		successor   = `Link: </docs#/pets/getPet>; rel="deprecation", </pets?id=1001>; rel="successor-version"`
+		successor   = `Link: </docs/reference/pets#getPet>; rel="deprecation", </pets?id=1001>; rel="successor-version"`
 		petMethods  = "DELETE, GET, HEAD, OPTIONS, PATCH"
 		listMethods = "GET, HEAD, OPTIONS, POST"
 	)

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
-	"io"
 	"net/http"
 	"path"
 	"sync"
@@ -37,7 +36,7 @@ func (f *File) Plain() Coded { return f.plain() }
 // Compressed returns the file as gzip.
 func (f *File) Compressed() Coded { return f.compressed() }
 
-func newPage(text []byte) *File {
+func newPage(text func() []byte) *File {
 	return newFile(text, "text/html; charset=utf-8", http.Header{
 		"Cache-Control":           {"public, no-cache"},
 		"Content-Security-Policy": {policy},
@@ -45,25 +44,18 @@ func newPage(text []byte) *File {
 	})
 }
 
-func newAsset(name string, text []byte) *File {
-	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+func newAsset(name string, text func() []byte) *File {
+	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json"}
 	return newFile(text, types[path.Ext(name)], http.Header{"Cache-Control": {"public, max-age=31536000, immutable"}})
 }
 
-// newCompressedAsset returns an asset whose content is already compressed.
-func newCompressedAsset(name string, compressed []byte) *File {
-	f := newAsset(name, nil)
-	f.plain = sync.OnceValue(func() Coded { return tagged(decompress(compressed)) })
-	f.compressed = sync.OnceValue(func() Coded { return tagged(compressed) })
-	return f
-}
-
-func newFile(text []byte, contentType string, fields http.Header) *File {
+func newFile(text func() []byte, contentType string, fields http.Header) *File {
+	text = sync.OnceValue(text)
 	return &File{
 		ContentType: contentType,
 		Fields:      fields,
-		plain:       sync.OnceValue(func() Coded { return tagged(text) }),
-		compressed:  sync.OnceValue(func() Coded { return tagged(compress(text)) }),
+		plain:       sync.OnceValue(func() Coded { return tagged(text()) }),
+		compressed:  sync.OnceValue(func() Coded { return tagged(compress(text())) }),
 	}
 }
 
@@ -72,8 +64,7 @@ func tagged(text []byte) Coded {
 	return Coded{Text: text, ETag: `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
 }
 
-// compress and decompress panic on errors, which only a bug can cause: they work in
-// memory on embedded files, and tests read every file in both codings.
+// compress panics on errors, which only a bug can cause: it works in memory.
 func compress(text []byte) []byte {
 	var compressed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&compressed, gzip.BestCompression)
@@ -87,16 +78,4 @@ func compress(text []byte) []byte {
 		panic(err)
 	}
 	return compressed.Bytes()
-}
-
-func decompress(compressed []byte) []byte {
-	r, err := gzip.NewReader(bytes.NewReader(compressed))
-	if err != nil {
-		panic(err)
-	}
-	text, err := io.ReadAll(r)
-	if err != nil {
-		panic(err)
-	}
-	return text
 }

@@ -105,7 +105,7 @@ func newDeprecation(path string, operation SpecOperation, base string) (*depreca
 		since:     []string{"@" + strconv.FormatInt(since.Unix(), 10)},
 		sunset:    []string{end.Add(-time.Second).Format(http.TimeFormat)},
 		end:       end,
-		links:     fmt.Sprintf(`<%s/docs#/%s/%s>; rel="deprecation", <%s`, base, operation.Tags[0], operation.ID, base),
+		links:     fmt.Sprintf(`<%s/docs/reference/%s#%s>; rel="deprecation", <%s`, base, operation.Tags[0], operation.ID, base),
 		anyID:     anyID,
 		target:    target,
 		parameter: strings.TrimSuffix(parameter, "}"),

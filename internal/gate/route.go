@@ -87,7 +87,7 @@ func (g *Gate) ownRoutes() []Route {
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 // redirects has the status of each path that redirects to the reference page.
-var redirects = map[string]int{"/": http.StatusFound, docs.ReferencePath + "/": http.StatusPermanentRedirect}
+var redirects = map[string]int{"/": http.StatusFound, docs.HomePath + "/": http.StatusPermanentRedirect}
 
 // newEngine registers the routes, with HEAD for every GET and OPTIONS for every path.
 // Other requests get 404 or 405.
@@ -136,7 +136,7 @@ func (g *Gate) newEngine() *gin.Engine {
 	}
 	for path, status := range redirects {
 		redirect := g.handler(Route{Handle: func(c *gin.Context) error {
-			c.Redirect(status, g.base+docs.ReferencePath)
+			c.Redirect(status, g.base+docs.HomePath)
 			return nil
 		}})
 		engine.GET(path, redirect)

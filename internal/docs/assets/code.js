@@ -1,39 +1,34 @@
-// Code on dark panels, highlighted and with a copy button.
+// Code on dark panels: colours and a copy button.
 import { copy } from "./clipboard.js";
-import { lines } from "./highlight.js";
-import { h, useEffect, useMemo, useRef, useState } from "./ui.js";
+import { highlight } from "./highlight.js";
+import { masked, serverURL, settings } from "./settings.js";
 
-/** Returns the code as React nodes, one per line, highlighted if the language is known. */
-function coloured(code, language) {
-  return lines(code, language).map((pieces, i) =>
-    h("span", { key: i, className: "line" }, ...pieces.map(([kind, text]) => (kind ? h("span", { className: `code-${kind}` }, text) : text))),
-  );
+/** Colours the code in a panel and adds a button that copies it. */
+export function dress(panel) {
+  const code = panel.querySelector("code");
+  highlight(code);
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await copy(whole(code.textContent));
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  panel.append(button);
 }
 
-export function Code({ code, language, label }) {
-  const nodes = useMemo(() => coloured(code, language), [code, language]);
-  return h("pre", { tabIndex: 0, role: "group", "aria-label": label }, h("code", null, ...nodes));
+/** Shows the reader's URL and masked key in the commands that set the environment. */
+export function fill(code) {
+  const { key, url } = settings();
+  let text = code.textContent.replace("http://localhost:8080", () => url || serverURL());
+  if (key) text = text.replace("<API_KEY>", () => masked(key));
+  if (text !== code.textContent) code.textContent = text;
 }
 
-export function CopyButton({ code, what }) {
-  const [copied, setCopied] = useState(false);
-  const timer = useRef(0);
-  useEffect(() => () => clearTimeout(timer.current), []);
-  const onClick = async () => {
-    await copy(code);
-    setCopied(true);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => setCopied(false), 2000);
-  };
-  return h(
-    "button",
-    { type: "button", className: "copy", onClick },
-    h("span", { "aria-live": "polite" }, copied ? "Copied" : "Copy"),
-    h("span", { className: "unseen" }, ` ${what}`),
-  );
-}
-
-/** Formats a value for people: text unchanged, anything else as JSON. */
-export function printed(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+// The page shows the key masked and copies it in full.
+function whole(text) {
+  const { key } = settings();
+  return key ? text.replaceAll(masked(key), () => key) : text;
 }

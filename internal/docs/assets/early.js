@@ -6,7 +6,3 @@ try {
 } catch {
   // Without storage, use the theme of the system.
 }
-
-// Swagger UI includes a library that handles links within the page and scrolls them
-// below our bar. This setting of the library turns that off.
-window.noZensmooth = true;

@@ -4,7 +4,7 @@ const text = `(?<text>"(?:\\\\.|[^"\\\\])*"|'[^']*'|\`[^\`]*\`)`;
 const number = "(?<number>\\b-?\\d+(?:\\.\\d+)?\\b)";
 const words = (list) => `(?<word>\\b(?:${list.join("|")})\\b)`;
 const grammars = {
-  curl: new RegExp(`(?<note>(?<=^|\\s)#.*)|${text}|(?<word>\\bcurl\\b|(?<=\\s)--?[a-zA-Z][\\w-]*)`, "gm"),
+  sh: new RegExp(`(?<note>(?<=^|\\s)#.*)|${text}|(?<word>\\bcurl\\b|(?<=\\s)--?[a-zA-Z][\\w-]*)`, "gm"),
   javascript: new RegExp(
     `(?<note>//.*)|${text}|${words(["const", "let", "await", "async", "function", "return", "if", "throw", "new", "null", "true", "false"])}|${number}`,
     "gm",
@@ -21,30 +21,35 @@ const grammars = {
   json: new RegExp(`(?<name>"(?:\\\\.|[^"\\\\])*"(?=\\s*:))|${text}|${words(["true", "false", "null"])}|${number}`, "gm"),
 };
 
-/** Splits code into pieces [kind, text]. A piece without colour has no kind. */
-export function pieces(code, language) {
-  const grammar = grammars[language.toLowerCase()];
-  if (!grammar) return [["", code]];
-  const found = [];
-  let end = 0;
-  for (const match of code.matchAll(grammar)) {
-    const [kind] = Object.entries(match.groups).find(([, text]) => text !== undefined);
-    if (match.index > end) found.push(["", code.slice(end, match.index)]);
-    found.push([kind, match[0]]);
-    end = match.index + match[0].length;
-  }
-  if (end < code.length) found.push(["", code.slice(end)]);
-  return found;
-}
+// The names of languages, and the grammars of those whose name differs.
+const aliases = { curl: "sh", cli: "sh" };
 
-/** Splits code into lines of pieces. Each line keeps its line feed. */
-export function lines(code, language) {
-  const found = [[]];
-  for (const [kind, text] of pieces(code, language)) {
-    for (const part of text.split(/(?<=\n)/)) {
-      found.at(-1).push([kind, part]);
-      if (part.endsWith("\n")) found.push([]);
-    }
+// Each kind is a registered highlight (CSS Custom Highlight API), which needs no elements. In
+// browsers without it, code has one colour.
+const kinds = ["note", "text", "word", "number", "name"];
+const highlights = new Map();
+if (CSS.highlights) {
+  for (const kind of kinds) {
+    highlights.set(kind, new Highlight());
+    CSS.highlights.set(`code-${kind}`, highlights.get(kind));
   }
-  return found;
+}
+const rangesOf = new WeakMap();
+
+/** Colours the text of an element with the class language-…. Call it again after a change. */
+export function highlight(code, language = /language-(\w+)/.exec(code.className)?.[1] ?? "") {
+  for (const [kind, range] of rangesOf.get(code) ?? []) highlights.get(kind).delete(range);
+  const name = language.toLowerCase();
+  const grammar = grammars[aliases[name] ?? name];
+  const node = code.firstChild;
+  if (!grammar || !node || highlights.size === 0) return;
+  code.normalize();
+  const ranges = [];
+  for (const match of node.data.matchAll(grammar)) {
+    const [kind] = Object.entries(match.groups).find(([, text]) => text !== undefined);
+    const range = new StaticRange({ startContainer: node, startOffset: match.index, endContainer: node, endOffset: match.index + match[0].length });
+    highlights.get(kind).add(range);
+    ranges.push([kind, range]);
+  }
+  rangesOf.set(code, ranges);
 }

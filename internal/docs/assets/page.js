@@ -1,8 +1,5 @@
-// Code for all pages: the theme and the menu of narrow windows. On all but the
-// reference also copy buttons and the reader's own values.
-import { copy } from "./clipboard.js";
-import { pieces } from "./highlight.js";
-import { masked, serverURL, settings } from "./settings.js";
+// Code for all pages: the theme, the menu of narrow windows, code panels, and the current part.
+import { dress, fill } from "./code.js";
 
 const root = document.documentElement;
 
@@ -55,42 +52,40 @@ document.addEventListener("click", (event) => {
   if (target.closest("#sidebar a") || !target.closest("#sidebar")) openMenu(false);
 });
 
-// The reader's own values. The page shows the key masked and copies it in full.
-const { key, url } = settings();
-const values = { url: url || serverURL(), key: key && masked(key) };
-for (const place of document.querySelectorAll("[data-fill]")) {
-  const value = values[place.dataset.fill];
-  if (value) place.textContent = value;
+// Code.
+for (const code of document.querySelectorAll(".page .panel code.language-sh")) fill(code);
+for (const panel of document.querySelectorAll(".panel")) dress(panel);
+
+// The current part: the sidebar and the address follow the scroll.
+const links = new Map([...document.querySelectorAll(".nav-parts a")].map((link) => [decodeURIComponent(link.hash.slice(1)), link]));
+const parts = [...links.keys()].map((id) => document.getElementById(id)).filter(Boolean);
+
+function showCurrent() {
+  const line = innerHeight / 4;
+  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+  const passed = parts.filter((part) => part.getBoundingClientRect().top < line);
+  const current = atEnd && scrollY > 0 ? parts.at(-1) : passed.at(-1);
+  if (current === showCurrent.last) return;
+  showCurrent.last = current;
+  for (const link of links.values()) link.removeAttribute("aria-current");
+  const link = current && links.get(current.id);
+  link?.setAttribute("aria-current", "location");
+  link?.scrollIntoView({ block: "nearest" });
+  history.replaceState(history.state, "", current ? `#${current.id}` : location.pathname + location.search);
 }
 
-function whole(text) {
-  return key ? text.replaceAll(masked(key), () => key) : text;
-}
-
-// Highlighting.
-for (const code of document.querySelectorAll(".page .panel code")) {
-  const language = code.closest("[data-language]")?.dataset.language ?? "";
-  const nodes = pieces(code.textContent, language).map(([kind, text]) => {
-    if (!kind) return text;
-    const span = document.createElement("span");
-    span.className = `code-${kind}`;
-    span.textContent = text;
-    return span;
-  });
-  code.replaceChildren(...nodes);
-}
-
-// Copying.
-for (const sample of document.querySelectorAll(".page .panel pre")) {
-  if (sample.previousElementSibling) continue; // a response
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "copy";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
-    await copy(whole(sample.textContent));
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  });
-  sample.after(button);
+if (parts.length > 0) {
+  let waiting = false;
+  addEventListener(
+    "scroll",
+    () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => {
+        waiting = false;
+        showCurrent();
+      });
+    },
+    { passive: true },
+  );
 }

@@ -1,0 +1,322 @@
+package docs
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Group is a heading above tags of the reference.
+type Group struct {
+	Title, Description string // "" for a tag without a group
+	Tags               []*Tag
+}
+
+// Tag is a page of the reference.
+type Tag struct {
+	Name, Title, Description string
+	Group                    string
+	Operations               []*Operation
+	Models                   []Model
+}
+
+// Path returns the path of the page, relative to the server.
+func (t *Tag) Path() string { return "docs/reference/" + slug(t.Name) }
+
+// slug returns a name for a path or an id.
+func slug(text string) string { return strings.ReplaceAll(strings.ToLower(text), " ", "-") }
+
+// title returns the name of a tag as a heading.
+func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
+
+// Model is a schema with a name, and an example from the first operation that has one.
+type Model struct {
+	Name    string
+	Schema  *Schema
+	Example string
+}
+
+// Reference is the spec, arranged for readers.
+type Reference struct {
+	Title, Version, Description string
+	Groups                      []Group
+	Tags                        []*Tag // with operations
+	Operations                  []*Operation
+	Models                      []Model
+
+	tagOf map[*Operation]*Tag
+}
+
+func newReference(specJSON []byte) (*Reference, error) {
+	s, err := parseSpec(specJSON)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reference{
+		Title: s.Info.Title, Version: s.Info.Version, Description: s.Info.Description,
+		Operations: s.operations(), tagOf: map[*Operation]*Tag{},
+	}
+	for _, t := range s.Tags {
+		if t.Parent == "" {
+			r.Groups = append(r.Groups, Group{Title: title(t.Name), Description: t.Description})
+		}
+		page := &Tag{Name: t.Name, Title: title(t.Name), Description: t.Description, Group: t.Parent}
+		for _, o := range r.Operations {
+			if o.Tags[0] == t.Name {
+				page.Operations = append(page.Operations, o)
+				r.tagOf[o] = page
+			}
+		}
+		if len(page.Operations) == 0 {
+			continue
+		}
+		r.Tags = append(r.Tags, page)
+		last := &r.Groups[len(r.Groups)-1]
+		last.Tags = append(last.Tags, page)
+	}
+	r.findModels(s)
+	return r, nil
+}
+
+// findModels lists the models, and gives each tag those that its operations return.
+func (r *Reference) findModels(s *spec) {
+	examples := map[string]jsontext.Value{}
+	for _, o := range r.Operations {
+		for _, content := range o.contents() {
+			for _, media := range content {
+				collect(media.Value.Schema, media.Value.Example, examples)
+			}
+		}
+	}
+	for _, named := range s.Components.Schemas {
+		if schema := named.Value; schema.IsModel() {
+			r.Models = append(r.Models, Model{named.Name, schema, text(examples[named.Name])})
+		}
+	}
+	for _, tag := range r.Tags {
+		for _, o := range tag.Operations {
+			returned := o.Returns()
+			if returned == nil || !returned.Element().IsModel() {
+				continue
+			}
+			for _, m := range r.Models {
+				if m.Name == returned.Element().Model && !slices.ContainsFunc(tag.Models, func(known Model) bool { return known.Name == m.Name }) {
+					tag.Models = append(tag.Models, m)
+				}
+			}
+		}
+	}
+}
+
+// contents returns the bodies of a request and its responses, the successful ones first.
+func (o *Operation) contents() []ordered[*Media] {
+	var all []ordered[*Media]
+	for _, response := range o.ResponseList {
+		all = append(all, response.Value.Content)
+	}
+	if o.RequestBody != nil {
+		all = append(all, o.RequestBody.Content)
+	}
+	return all
+}
+
+// collect finds an example of each model within a value.
+func collect(schema *Schema, value jsontext.Value, examples map[string]jsontext.Value) {
+	if schema == nil || value == nil {
+		return
+	}
+	if schema.Items != nil {
+		var items []jsontext.Value
+		if json.Unmarshal(value, &items) == nil && len(items) > 0 {
+			collect(schema.Items, items[0], examples)
+		}
+		return
+	}
+	if _, known := examples[schema.Model]; schema.Model != "" && !known {
+		examples[schema.Model] = value
+	}
+	var fields ordered[jsontext.Value]
+	if value.Kind() == '{' && json.Unmarshal(value, &fields) == nil {
+		for _, p := range schema.Properties {
+			if field, found := fields.at(p.Name); found {
+				collect(p.Value, field, examples)
+			}
+		}
+	}
+}
+
+// Returns returns the schema of the first successful response with a body, or nil.
+func (o *Operation) Returns() *Schema {
+	for _, r := range o.ResponseList {
+		if strings.HasPrefix(r.Name, "2") && len(r.Value.Content) > 0 {
+			return r.Value.Content[0].Value.Schema
+		}
+	}
+	return nil
+}
+
+// Sample returns the source of the sample in a language.
+func (o *Operation) Sample(language string) string {
+	for _, s := range o.Samples {
+		if s.Lang == language {
+			return s.Source
+		}
+	}
+	return ""
+}
+
+// Body returns the format, schema and example of the body of a request.
+func (o *Operation) Body() (body struct {
+	Type, Example string
+	Schema        *Schema
+}) {
+	if o.RequestBody != nil {
+		first := o.RequestBody.Content[0]
+		body.Type, body.Schema, body.Example = first.Name, first.Value.Schema, text(first.Value.Example)
+	}
+	return body
+}
+
+// Example is an example response.
+type Example struct{ Status, Type, Text string }
+
+// Example returns the example of the first successful response with a body.
+func (o *Operation) Example() *Example {
+	for _, r := range o.ResponseList {
+		if strings.HasPrefix(r.Name, "2") && len(r.Value.Content) > 0 && r.Value.Content[0].Value.Example != nil {
+			first := r.Value.Content[0]
+			return &Example{r.Name, first.Name, text(first.Value.Example)}
+		}
+	}
+	return nil
+}
+
+// Outcome is a response of an operation.
+type Outcome struct {
+	Status, Description string
+	Schema              *Schema
+	Codes               []string // of errors
+	Headers             ordered[Header]
+}
+
+// everywhere are the headers of all responses to requests with an API key.
+var everywhere = []string{"X-Request-Id", "API-Version", "RateLimit", "RateLimit-Policy", "Petstore-Fault"}
+
+// Outcomes lists the responses, without the headers that all have.
+func (o *Operation) Outcomes() []Outcome {
+	var all []Outcome
+	for _, r := range o.ResponseList {
+		outcome := Outcome{Status: r.Name, Description: r.Value.Description}
+		for _, media := range r.Value.Content {
+			outcome.Schema = media.Value.Schema
+			for _, e := range media.Value.Examples {
+				var failure struct{ Code string }
+				if json.Unmarshal(e.Value.Value, &failure, json.MatchCaseInsensitiveNames(true)) == nil && failure.Code != "" && !slices.Contains(outcome.Codes, failure.Code) {
+					outcome.Codes = append(outcome.Codes, failure.Code)
+				}
+			}
+		}
+		for _, h := range r.Value.Headers {
+			if !slices.Contains(everywhere, h.Name) {
+				outcome.Headers = append(outcome.Headers, h)
+			}
+		}
+		all = append(all, outcome)
+	}
+	return all
+}
+
+// data returns reference.json, from which the pages make forms and samples.
+func (r *Reference) data() []byte {
+	type parameter struct {
+		Name        string         `json:"name"`
+		In          string         `json:"in"`
+		Required    bool           `json:"required"`
+		Description string         `json:"description"`
+		Schema      *Schema        `json:"schema"`
+		Example     jsontext.Value `json:"example,omitzero"`
+	}
+	type body struct {
+		Type     string         `json:"type"`
+		Required bool           `json:"required"`
+		Schema   *Schema        `json:"schema"`
+		Example  jsontext.Value `json:"example,omitzero"`
+	}
+	type response struct {
+		Status  string         `json:"status"`
+		Type    string         `json:"type,omitzero"`
+		Example jsontext.Value `json:"example,omitzero"`
+	}
+	type operation struct {
+		Method     string          `json:"method"`
+		Path       string          `json:"path"`
+		Summary    string          `json:"summary"`
+		Tag        string          `json:"tag"`
+		Page       string          `json:"page"`
+		Scope      *string         `json:"scope"`
+		Public     bool            `json:"public"`
+		Deprecated bool            `json:"deprecated"`
+		Form       bool            `json:"form"`
+		Parameters []parameter     `json:"parameters"`
+		Body       *body           `json:"body"`
+		Samples    ordered[string] `json:"samples"`
+		Responses  []response      `json:"responses"`
+	}
+	all := ordered[operation]{}
+	for _, o := range r.Operations {
+		tag := r.tagOf[o]
+		one := operation{
+			Method: o.Method, Path: o.Path, Summary: o.Summary, Tag: tag.Name, Page: tag.Path(),
+			Public: o.Public, Deprecated: o.Deprecated, Form: !o.WithoutForm, Parameters: []parameter{}, Samples: ordered[string]{},
+		}
+		if scope := o.Scope(); scope != "" {
+			one.Scope = &scope
+		}
+		for _, p := range o.Parameters {
+			one.Parameters = append(one.Parameters, parameter{p.Name, p.In, p.Required, p.Description, p.Schema, p.Example})
+		}
+		if o.RequestBody != nil {
+			first := o.RequestBody.Content[0]
+			one.Body = &body{first.Name, o.RequestBody.Required, first.Value.Schema, first.Value.Example}
+		}
+		for _, s := range o.Samples {
+			one.Samples = append(one.Samples, entry[string]{s.Lang, s.Source})
+		}
+		for _, answer := range o.ResponseList {
+			if strings.HasPrefix(answer.Name, "2") {
+				success := response{Status: answer.Name}
+				if len(answer.Value.Content) > 0 {
+					success.Type, success.Example = answer.Value.Content[0].Name, answer.Value.Content[0].Value.Example
+				}
+				one.Responses = append(one.Responses, success)
+			}
+		}
+		all = append(all, entry[operation]{o.ID, one})
+	}
+	text, err := json.Marshal(map[string]any{"operations": all}, json.Deterministic(true))
+	if err != nil {
+		panic(err) // only a bug can cause it, and tests read every file
+	}
+	return text
+}
+
+// Place is where parameters of a request are.
+type Place struct {
+	Title      string
+	Parameters []Parameter
+}
+
+// Places groups the parameters by where they are.
+func (o *Operation) Places() []Place {
+	all := []Place{{Title: "Path"}, {Title: "Query"}, {Title: "Headers"}}
+	for i, in := range []string{"path", "query", "header"} {
+		for _, p := range o.Parameters {
+			if p.In == in {
+				all[i].Parameters = append(all[i].Parameters, p)
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(p Place) bool { return len(p.Parameters) == 0 })
+}
