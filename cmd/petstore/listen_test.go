@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"html"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -32,6 +31,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/auth"
+	"petstore/internal/docs/docstest"
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/pgtest"
@@ -295,15 +295,15 @@ func TestForwarderWaits(t *testing.T) {
 // TestListenQuickstart runs the receiver of the quickstart and its commands.
 func TestListenQuickstart(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../internal/docs/pages/quickstart.html")
+	const file = "../../internal/docs/pages/quickstart.md"
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(page), `<section id="webhook"`)
-	section, _, _ = strings.Cut(section, "</section>")
-	code := regexp.MustCompile(`(?s)<code[^>]*data-receiver>(.*?)</code>`).FindStringSubmatch(section)
-	commands := regexp.MustCompile(`<code>[^<]*(petstore listen --[^<)]*)`).FindAllStringSubmatch(section, -1)
-	if code == nil || len(commands) != 2 {
+	code := docstest.Programs(t, file)["receiver"]
+	_, section, _ := strings.Cut(string(page), "{#webhook}")
+	commands := regexp.MustCompile(`(?m)^[^#\n]*(petstore listen --[^)\n]*)`).FindAllStringSubmatch(section, -1)
+	if code == "" || len(commands) != 2 {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
 	}
 	database, base, key := serveAccount(t)
@@ -313,7 +313,7 @@ func TestListenQuickstart(t *testing.T) {
 
 	port := freePort(t)
 	receiver := filepath.Join(t.TempDir(), "receiver.py")
-	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(html.UnescapeString(code[1]), "3000", port)), 0o600); err != nil {
+	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(code, "3000", port)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	forward := arguments(1)

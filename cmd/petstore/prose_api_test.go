@@ -4,10 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"html"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -57,41 +55,6 @@ func eachProse(value any, visit func(string)) {
 			}
 		}
 	}
-}
-
-// TestPagesProse checks the pages under /docs against badProse and maxWords.
-func TestPagesProse(t *testing.T) {
-	t.Parallel()
-	pages, err := filepath.Glob(filepath.Join(repository, "internal/docs/pages/*.html"))
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("%d pages: %v", len(pages), err)
-	}
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, mistake := range proseMistakes(markdownOf(string(text))) {
-			t.Errorf("%s: %s", filepath.Base(page), mistake)
-		}
-	}
-}
-
-var (
-	htmlCode  = regexp.MustCompile(`(?s)<pre.*?</pre>|<svg.*?</svg>`)
-	htmlSpan  = regexp.MustCompile(`(?s)<code>.*?</code>`)
-	htmlMeta  = regexp.MustCompile(`<meta name="description" content="([^"]*)">`)
-	htmlBlock = regexp.MustCompile(`</?(p|li|ul|t[dhr]|h\d|div|section|nav|main|title|button)\b[^>]*>`)
-	htmlTag   = regexp.MustCompile(`(?s)<[^>]*>|\{\{.*?\}\}`)
-)
-
-// markdownOf returns the text of a page as the Markdown that [proseMistakes] reads.
-func markdownOf(page string) string {
-	page = htmlCode.ReplaceAllString(page, "")
-	page = htmlSpan.ReplaceAllString(page, "`code`")
-	page = htmlMeta.ReplaceAllString(page, "$1")
-	page = htmlBlock.ReplaceAllString(page, "\n\n")
-	return html.UnescapeString(htmlTag.ReplaceAllString(page, ""))
 }
 
 // TestMessagesProse checks the error messages and remedies in the Go files of the

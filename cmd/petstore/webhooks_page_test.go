@@ -2,13 +2,11 @@ package main
 
 import (
 	"bufio"
-	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"petstore/internal/auth"
+	"petstore/internal/docs/docstest"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/standardwebhooks"
@@ -25,20 +24,11 @@ import (
 // the other. Package delivery runs the receivers of the page.
 func TestWebhooksPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../internal/docs/pages/webhooks.html")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var commands []string
-	for _, match := range regexp.MustCompile(`(?s)<code data-run="cURL">(.*?)</code>`).FindAllStringSubmatch(string(page), -1) {
-		command := html.UnescapeString(match[1])
-		const limit = 72
-		for line := range strings.Lines(command) {
-			if len(line) > limit+1 {
-				t.Errorf("a line is longer than %d characters: %s", limit, line)
-			}
+	for _, block := range docstest.Read(t, "../../internal/docs/pages/webhooks.md") {
+		if block.Language == "sh" {
+			commands = append(commands, block.Code)
 		}
-		commands = append(commands, command)
 	}
 	if len(commands) != 8 {
 		t.Fatalf("the page has %d commands", len(commands))

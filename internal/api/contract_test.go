@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"html"
 	"io"
 	"maps"
 	"net/http"
@@ -143,10 +142,10 @@ func TestResponseSchemas(t *testing.T) {
 func TestErrorsOfNoOperation(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	described := html.UnescapeString(string(p.get("/docs/retries").want(200).body))
+	described := string(p.get("/docs/retries.md").want(200).body)
 	for _, resp := range []*response{p.get("/nowhere").want(404), p.put("/pets", object{}).want(405)} {
 		got := resp.error()
-		want := fmt.Sprintf("<code>{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}</code>", got.Code, got.Message, got.Status)
+		want := fmt.Sprintf("`{\"code\": %q, \"message\": %q, \"status\": %d, \"requestId\": \"7f3c9d52a1e84b06\"}`", got.Code, got.Message, got.Status)
 		if !strings.Contains(described, want) {
 			t.Errorf("the guide does not contain the example %s", want)
 		}

@@ -5,8 +5,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"html"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,12 +17,17 @@ import (
 	"testing"
 	"time"
 
+	"petstore/internal/docs/docstest"
+
 	"github.com/google/go-cmp/cmp"
 )
 
-var docsPages = []string{"/docs", "/docs/quickstart", "/docs/authentication", "/docs/requests", "/docs/lists", "/docs/retries", "/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/faults", "/docs/errors"}
+var docsPages = []string{
+	"/docs", "/docs/quickstart", "/docs/reference/pets", "/docs/reference/models", "/docs/reference/all", "/docs/errors", "/docs/changelog",
+	"/docs/index.md", "/docs/reference/pets.md", "/llms.txt", "/.well-known/api-catalog",
+}
 
-// TestDocs: the docs pages and their assets need no key and ignore Accept.
+// TestDocs: the docs pages and their assets need no key.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
@@ -52,9 +57,59 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/docs//", "/docs/index.html", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
+	for _, path := range []string{"/docs//", "/docs/index.html", "/docs/reference", "/docs/reference/Pets", "/docs/errors/", "/docs/assets", "/docs/assets/", "/docs/assets/0000000000000000/main.js", "/" + asset + "x", "/Docs"} {
 		p.get(path).wantError(404, "route_not_found")
 	}
+}
+
+// TestDocsAsMarkdown: a client that prefers Markdown gets it at the address of a page.
+func TestDocsAsMarkdown(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	for _, path := range []string{"/docs/quickstart", "/docs/reference/store"} {
+		page := p.do("GET", path, nil, "Accept", "text/markdown, text/html;q=0.9, */*;q=0.1").want(200)
+		if diff := cmp.Diff(string(p.get(path+".md").want(200).body), string(page.body)); diff != "" {
+			t.Errorf("%s (-.md +Accept):\n%s", path, diff)
+		}
+		if got := page.header.Get("Vary"); !strings.Contains(got, "Accept,") && !strings.HasSuffix(got, ", Accept") {
+			t.Errorf("%s: Vary is %q", path, got)
+		}
+		for _, accept := range []string{"text/html, text/markdown;q=0.5", "*/*", "text/*", "text/markdown;q=0"} {
+			if got := p.do("GET", path, nil, "Accept", accept).want(200).header.Get("Content-Type"); got != "text/html; charset=utf-8" {
+				t.Errorf("%s with Accept: %s is %q", path, accept, got)
+			}
+		}
+	}
+}
+
+// TestPageNotFound: a browser gets a page for an unknown path, with links that work there.
+func TestPageNotFound(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+	for path, root := range map[string]string{"/nowhere": "./", "/docs/nowhere": "../", "/docs/reference/a/b": "../../../"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", browser)
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusNotFound || response.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+			t.Errorf("%s: %d %v, %v", path, response.StatusCode, response.Header, err)
+		}
+		if !strings.Contains(string(page), `href="`+root+`docs/quickstart"`) {
+			t.Errorf("%s has no link to %sdocs/quickstart", path, root)
+		}
+		p.do("GET", path, nil, "Accept", "*/*").wantError(404, "route_not_found")
+		p.do("GET", path, nil, "Accept", "text/html, application/json").wantError(404, "route_not_found")
+		p.do("POST", path, nil, "Accept", browser).wantError(404, "route_not_found")
+	}
+	p.do("DELETE", "/docs", nil, "Accept", browser).wantError(405, "method_not_allowed")
 }
 
 // TestDocsWithASlash: /docs/ redirects to the page and allows no other methods.
@@ -80,15 +135,15 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	var explained []string
-	page := string(p.get("/docs/errors").want(200).body)
-	for _, match := range regexp.MustCompile(`<section class="problem" .*?\n.*>(\d+)</span> <code>(\w+)</code>`).FindAllStringSubmatch(page, -1) {
+	page := string(p.get("/docs/errors.md").want(200).body)
+	for _, match := range regexp.MustCompile("(?m)^## (\\d+) `(\\w+)`").FindAllStringSubmatch(page, -1) {
 		explained = append(explained, match[1]+" "+match[2])
 	}
 	slices.Sort(explained)
 	if diff := cmp.Diff(errorsInSource(t), explained); diff != "" {
 		t.Errorf("errors (-source +page):\n%s", diff)
 	}
-	if silent := strings.Count(page, "Remedy</strong> </p>"); silent > 0 {
+	if silent := strings.Count(page, "**Remedy** \n"); silent > 0 {
 		t.Errorf("%d errors have no remedy", silent)
 	}
 
@@ -162,11 +217,7 @@ func isErrorType(expression ast.Expr) bool {
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	page := string(p.get("/docs/quickstart").want(200).body)
-	script := "set -eu -o pipefail\n"
-	for _, match := range regexp.MustCompile(`(?s)<code data-run>(.*?)</code>`).FindAllStringSubmatch(page, -1) {
-		script += html.UnescapeString(match[1]) + "\necho\n"
-	}
+	script := "set -eu -o pipefail\n" + docstest.Programs(t, "../docs/pages/quickstart.md")["sh"]
 	command := exec.CommandContext(t.Context(), "bash", "-c", script)
 	command.Env = append(os.Environ(), "PETSTORE_URL="+p.url, "PETSTORE_API_KEY="+p.key)
 	output, err := command.CombinedOutput()
@@ -185,25 +236,19 @@ func TestQuickstart(t *testing.T) {
 func TestSandboxesPage(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	const limit = 72
 	p := start(t)
-	page := string(p.get("/docs/sandboxes").want(200).body)
-	sources := map[string]string{"cURL": "set -eu -o pipefail\n"}
-	for _, match := range regexp.MustCompile(`(?s)<code data-run="(\w+)">(.*?)</code>`).FindAllStringSubmatch(page, -1) {
-		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
-	}
+	sources := docstest.Programs(t, "../docs/pages/sandboxes.md")
 	for lang, wants := range map[string][]string{
 		"cURL":       {"created sbx_", `"petId":1,"quantity":2`, `"quantity":98`, "reset 204", `"quantity":100`, "replayed true", `"quantity":97`, "deleted 204"},
 		"JavaScript": {"# pass 3", "# fail 0"},
 		"Python":     {""},
 	} {
 		t.Run(lang, func(t *testing.T) {
-			for line := range strings.Lines(sources[lang]) {
-				if len(line) > limit {
-					t.Errorf("a line is longer than %d characters: %s", limit, line)
-				}
+			source := sources[strings.ToLower(lang)]
+			if lang == "cURL" {
+				source = "set -eu -o pipefail\n" + sources["sh"]
 			}
-			output, err := sample{Lang: lang, Source: sources[lang]}.run(t, nil, p.url, p.key)
+			output, err := sample{Lang: lang, Source: source}.run(t, nil, p.url, p.key)
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}
@@ -227,23 +272,11 @@ func TestSandboxesPage(t *testing.T) {
 func TestEventsPage(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	const limit = 72
-	p := startAlone(t)
-	sources := map[string]string{"cURL": "set -eu -o pipefail\n"}
-	for _, match := range regexp.MustCompile(`(?s)<code data-run="(\w+)">(.*?)</code>`).FindAllStringSubmatch(string(p.get("/docs/events").want(200).body), -1) {
-		sources[match[1]] += html.UnescapeString(match[2]) + "\n"
-	}
-	for lang, source := range sources {
-		for line := range strings.Lines(source) {
-			if len(line) > limit {
-				t.Errorf("%s: a line is longer than %d characters: %s", lang, limit, line)
-			}
-		}
-	}
+	sources := docstest.Programs(t, "../docs/pages/events.md")
 	t.Run("cURL", func(t *testing.T) {
 		t.Parallel()
 		p := startAlone(t)
-		output, err := sample{Lang: "cURL", Source: sources["cURL"]}.run(t, nil, p.url, p.key)
+		output, err := sample{Lang: "cURL", Source: "set -eu -o pipefail\n" + sources["sh"]}.run(t, nil, p.url, p.key)
 		if err != nil {
 			t.Fatalf("%v%s", err, output)
 		}
@@ -253,8 +286,8 @@ func TestEventsPage(t *testing.T) {
 	})
 	for _, follower := range []struct{ name, program, prefix, ready, want string }{
 		{"stream", "bash", "exec ", "retry: ", "event: category.created"}, // bash becomes curl
-		{"JavaScript", "node", "", "copied 1 categories", "2 category.created /categories/1002 2"},
-		{"Python", "python3", "", "copied 1 categories", "2 category.created /categories/1002 2"},
+		{"javascript", "node", "", "copied 1 categories", "2 category.created /categories/1002 2"},
+		{"python", "python3", "", "copied 1 categories", "2 category.created /categories/1002 2"},
 	} {
 		t.Run(follower.name, func(t *testing.T) {
 			t.Parallel()

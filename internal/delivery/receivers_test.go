@@ -3,7 +3,6 @@ package delivery_test
 import (
 	"bufio"
 	"fmt"
-	"html"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -21,11 +20,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/db"
+	"petstore/internal/docs/docstest"
 	"petstore/internal/standardwebhooks"
 )
 
 // page is the page "Receive webhooks", whose programs these tests run.
-const page = "../docs/pages/webhooks.html"
+const page = "../docs/pages/webhooks.md"
 
 // program is a receiver of the page.
 type program struct {
@@ -68,18 +68,22 @@ func TestReceivers(t *testing.T) {
 // TestExampleRequest: the request of the page has the signature of its secret.
 func TestExampleRequest(t *testing.T) {
 	t.Parallel()
-	text := pageText(t)
-	shown := regexp.MustCompile(`(?s)<code data-request>.*?\n(.*?)\n\n(.*?)</code>`).FindStringSubmatch(text)
-	secret := regexp.MustCompile(`<code id="example-secret">(.*?)</code>`).FindStringSubmatch(text)
-	if shown == nil || secret == nil {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, request, _ := strings.Cut(docstest.Programs(t, page)["request"], "\n")
+	shown, body, _ := strings.Cut(strings.TrimSuffix(request, "\n"), "\n\n")
+	secret := regexp.MustCompile("`(whsec_[^`]*)`").FindSubmatch(text)
+	if body == "" || secret == nil {
 		t.Fatal("the page has no request or no secret")
 	}
 	want := http.Header{}
-	for line := range strings.Lines(shown[1]) {
+	for line := range strings.Lines(shown) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		want.Set(name, value)
 	}
-	parsed, err := standardwebhooks.ParseSecret(secret[1])
+	parsed, err := standardwebhooks.ParseSecret(string(secret[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,41 +92,23 @@ func TestExampleRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := want.Clone()
-	standardwebhooks.Sign(got, want.Get("webhook-id"), time.Unix(seconds, 0), []byte(html.UnescapeString(shown[2])), parsed)
+	standardwebhooks.Sign(got, want.Get("webhook-id"), time.Unix(seconds, 0), []byte(body), parsed)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("headers of the request (-page +signed):\n%s", diff)
 	}
 }
 
-// pageText returns the page.
-func pageText(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // write writes the files of a program into a new folder, for a port.
 func (p program) write(t *testing.T, port string) (dir string) {
 	t.Helper()
-	dir, text := t.TempDir(), pageText(t)
+	dir, code := t.TempDir(), docstest.Programs(t, page)
 	if p.modules != "" {
 		if err := os.Symlink(p.modules, filepath.Join(dir, "node_modules")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range p.files {
-		_, source, found := strings.Cut(text, `<code data-file="`+name+`">`)
-		source, _, _ = strings.Cut(source, "</code>")
-		source = html.UnescapeString(source)
-		const limit = 72
-		for line := range strings.Lines(source) {
-			if line = strings.ReplaceAll(line, "\t", "    "); len(line) > limit+1 {
-				t.Errorf("%s: a line is longer than %d characters: %s", name, limit, line)
-			}
-		}
+		source, found := code[name]
 		if strings.HasPrefix(name, "receiver") {
 			found = found && strings.Contains(source, "3000") && strings.Contains(source, p.replace[0])
 			source = strings.Replace(source, "3000", port, 1)

@@ -12,13 +12,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path"
-	"sync"
 )
 
 // Paths of the pages.
 const (
-	HomePath   = "/docs"
-	ErrorsPath = "/docs/errors"
+	HomePath     = "/docs"
+	ErrorsPath   = "/docs/errors"
+	NotFoundPath = "/docs/404"
 )
 
 //go:embed assets
@@ -45,6 +45,7 @@ type Site struct {
 
 	reference *Reference
 	assets    assets
+	pages     []*page
 }
 
 // New returns the pages and assets by path. Except for the reading of the spec, the work is
@@ -62,9 +63,14 @@ func New(site Site) (map[string]*File, error) {
 	for name, file := range site.assets.files {
 		files[path.Join(HomePath, site.assets.dir, name)] = file
 	}
-	for _, p := range site.pages() {
-		files[p.Path] = newPage(sync.OnceValue(p.render))
+	site.pages = site.newPages()
+	for _, p := range site.pages {
+		markdown := newMarkdown(p.text)
+		files[p.Path], files[p.Markdown()] = newPage(p.html, markdown), markdown
 	}
+	index := &page{Site: &site, Path: "/llms.txt"}
+	files[index.Path] = newMarkdown(func() []byte { return index.execute("llms.txt") })
+	files[catalogPath] = newCatalog()
 	return files, nil
 }
 

@@ -19,6 +19,8 @@ type File struct {
 	ContentType string
 	// Fields are additional header fields for both codings.
 	Fields http.Header
+	// Markdown is the same page as Markdown; nil: this is not an HTML page.
+	Markdown *File
 
 	plain, compressed func() Coded
 }
@@ -36,11 +38,29 @@ func (f *File) Plain() Coded { return f.plain() }
 // Compressed returns the file as gzip.
 func (f *File) Compressed() Coded { return f.compressed() }
 
-func newPage(text func() []byte) *File {
-	return newFile(text, "text/html; charset=utf-8", http.Header{
+func newPage(text func() []byte, markdown *File) *File {
+	page := newFile(text, "text/html; charset=utf-8", http.Header{
 		"Cache-Control":           {"public, no-cache"},
 		"Content-Security-Policy": {policy},
 		"Referrer-Policy":         {"no-referrer"},
+	})
+	page.Markdown = markdown
+	return page
+}
+
+func newMarkdown(text func() []byte) *File {
+	return newFile(text, "text/markdown; charset=utf-8", http.Header{"Cache-Control": {"public, no-cache"}})
+}
+
+const catalogPath = "/.well-known/api-catalog"
+
+// newCatalog returns the catalog of RFC 9727, which leads programs to the spec and the docs.
+func newCatalog() *File {
+	const catalog = `{"linkset":[{"anchor":"../","service-desc":[{"href":"../openapi.json","type":"application/json"}],` +
+		`"service-doc":[{"href":"../docs","type":"text/html"},{"href":"../llms.txt","type":"text/markdown"}],"status":[{"href":"../readyz"}]}]}`
+	return newFile(func() []byte { return []byte(catalog) }, `application/linkset+json; profile="https://www.rfc-editor.org/info/rfc9727"`, http.Header{
+		"Cache-Control": {"public, no-cache"},
+		"Link":          {`<api-catalog>; rel="api-catalog"`},
 	})
 }
 

@@ -74,7 +74,7 @@ func pageLink(target, root, dir string) string {
 	if strings.Contains(target, ":") || strings.HasPrefix(target, "#") {
 		return target
 	}
-	return root + dir + strings.Replace(sourceLink.ReplaceAllString(target, "$1"), "index", "", 1)
+	return strings.TrimSuffix(root+dir+strings.TrimSuffix(sourceLink.ReplaceAllString(target, "$1"), "index"), "/")
 }
 
 // blocks renders code and tables: code as figures, in tabs if several languages follow one

@@ -168,13 +168,14 @@ type Field struct {
 	Name     string
 	Required bool
 	Schema   *Schema
+	Text     string
 }
 
 // Fields lists the fields of an object.
 func (s *Schema) Fields() []Field {
 	var all []Field
 	for _, p := range s.Properties {
-		all = append(all, Field{p.Name, slices.Contains(s.Required, p.Name), p.Value})
+		all = append(all, Field{p.Name, slices.Contains(s.Required, p.Name), p.Value, p.Value.Description})
 	}
 	return all
 }

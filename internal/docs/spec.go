@@ -302,7 +302,7 @@ func (s *spec) resolveSchema(schema *Schema) {
 
 var scopePattern = regexp.MustCompile("(?s)\\s*Needs the scope `(\\w+)`\\.")
 
-// Scope returns the scope that the description names, or "".
+// Scope returns the scope that the operation needs, or "".
 func (o *Operation) Scope() string {
 	if match := scopePattern.FindStringSubmatch(o.Description); match != nil {
 		return match[1]

@@ -73,13 +73,41 @@ func (v variant) write(c *gin.Context, contentType string, zip bool) error {
 	return nil
 }
 
-// writeFile sends a file of the docs, or 304 if the client already has it.
+// writeFile sends a file of the docs, or 304 if the client already has it. A page has two
+// formats, of which Accept chooses.
 func writeFile(c *gin.Context, file *docs.File) error {
+	vary := varyOfCoded
+	if file.Markdown != nil {
+		vary += ", Accept"
+		markdown, html := httpjson.QualityOf(c.Request.Header, "text/markdown"), httpjson.QualityOf(c.Request.Header, "text/html")
+		if markdown.Specificity == exactly && markdown.Weight >= html.Weight && markdown.Weight > 0 {
+			file = file.Markdown
+		}
+	}
 	form, zip := file.Plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
 		form = file.Compressed
 	}
 	chosen := form()
-	c.Header("Vary", varyOfCoded)
+	c.Header("Vary", vary)
 	return variant{chosen.Text, chosen.ETag, file.Fields}.write(c, file.ContentType, zip)
 }
+
+// sendNotFound sends a page to a browser. Other clients get [ErrRouteNotFound].
+func (g *Gate) sendNotFound(c *gin.Context) error {
+	header, method := c.Request.Header, c.Request.Method
+	html, page := httpjson.QualityOf(header, "text/html"), g.pages[docs.NotFoundPath]
+	if method != http.MethodGet && method != http.MethodHead || page == nil || checkPath(c) != nil ||
+		html.Specificity != exactly || html.Weight <= httpjson.QualityOf(header, httpjson.ContentType).Weight {
+		return ErrRouteNotFound
+	}
+	maps.Copy(c.Writer.Header(), page.Fields)
+	c.Header("Cache-Control", "no-store")
+	c.Header("Vary", varyOfAll+", Accept")
+	limitDrain(c, 0)
+	httpjson.Send(c.Writer, http.StatusNotFound, page.ContentType, docs.Relocate(page.Plain().Text, c.Request.URL.EscapedPath()))
+	return nil
+}
+
+// exactly is the specificity of a media type that Accept names.
+const exactly = 3

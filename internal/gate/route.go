@@ -145,8 +145,8 @@ func (g *Gate) newEngine() *gin.Engine {
 	return engine
 }
 
-// notFound handles requests that match no route. The error is [ErrRouteNotFound] or
-// [ErrMethodNotAllowed].
+// notFound handles requests that match no route. Browsers get a page. Otherwise, the error is
+// [ErrRouteNotFound] or [ErrMethodNotAllowed].
 func (g *Gate) notFound(c *gin.Context) error {
 	if c.Request.Method == http.MethodOptions && c.Request.URL.Path == "*" { // the server as a whole (RFC 9110, section 9.3.7)
 		c.Header("Allow", strings.Join(slices.Sorted(slices.Values(methods)), ", "))
@@ -163,7 +163,7 @@ func (g *Gate) notFound(c *gin.Context) error {
 		}
 	}
 	if allow == "" {
-		return ErrRouteNotFound
+		return g.sendNotFound(c)
 	}
 	c.Header("Allow", allow)
 	return ErrMethodNotAllowed

@@ -1,0 +1,99 @@
+package docs
+
+import (
+	"bytes"
+	"fmt"
+	"html/template"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	texttemplate "text/template"
+	"time"
+)
+
+// functions are the functions of the templates. Some depend on the page.
+func (p *page) functions() template.FuncMap {
+	markdown := func(source string) (template.HTML, error) {
+		html, _, err := toHTML(source, p.Root(), "")
+		return html, err
+	}
+	return template.FuncMap{
+		"markdown": markdown,
+		"inline": func(source string) (template.HTML, error) {
+			html, err := markdown(source)
+			return template.HTML(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(html)), "<p>"), "</p>")), err //nolint:gosec // our own texts
+		},
+		"class":     statusClass,
+		"lower":     strings.ToLower,
+		"field":     newField,
+		"errorLink": func(code string) string { return p.Root() + "docs/errors#" + code },
+		"modelLink": p.modelLink,
+	}
+}
+
+func newField(name string, required bool, schema *Schema, text string) Field {
+	return Field{name, required, schema, text}
+}
+
+// modelLink returns the URL of a model, on this page if it has the model.
+func (p *page) modelLink(name string) string {
+	here := p.template == "models" || p.template == "all" ||
+		p.Tag != nil && slices.ContainsFunc(p.Tag.Models, func(m Model) bool { return m.Name == name })
+	if here {
+		return "#model-" + name
+	}
+	return p.Root() + "docs/reference/models#model-" + name
+}
+
+// Warning says that a deprecated operation ends, and what replaces it.
+func (o *Operation) Warning() (string, error) {
+	day, err := time.Parse(time.DateOnly, o.Sunset)
+	return fmt.Sprintf("**This operation is deprecated and will be sunset on %s.** Use `GET %s` instead.", day.Format("2 January 2006"), o.Successor), err
+}
+
+// statusClass returns the class of a status, such as 4xx.
+func statusClass(status any) string {
+	if number, isNumber := status.(int); isNumber {
+		status = strconv.Itoa(number)
+	}
+	return fmt.Sprint(status)[:1] + "xx"
+}
+
+// text returns the page as Markdown.
+func (p *page) text() []byte { return p.execute(p.template + ".md") }
+
+func (p *page) execute(name string) []byte {
+	functions := texttemplate.FuncMap{
+		"text":  func(source string) string { return specLinks(source, p.Root()) },
+		"field": newField,
+		"modelLink": func(name string) string {
+			return strings.Replace(p.modelLink(name), "models#", "models.md#", 1)
+		},
+		"toMarkdown": func(path string) string { return strings.TrimPrefix(path, "docs/") + ".md" },
+	}
+	read := texttemplate.Must(markdownTemplates().Clone()).Funcs(functions)
+	var text bytes.Buffer
+	if err := read.ExecuteTemplate(&text, name, p); err != nil {
+		panic(err)
+	}
+	return append(bytes.TrimSpace(text.Bytes()), '\n')
+}
+
+var markdownTemplates = sync.OnceValue(func() *texttemplate.Template {
+	unbound := func(string) string { return "" }
+	names := texttemplate.FuncMap{"text": unbound, "modelLink": unbound, "toMarkdown": unbound, "field": newField}
+	return texttemplate.Must(texttemplate.New("").Funcs(names).ParseFS(templateFiles, "templates/*.md"))
+})
+
+var specLink = regexp.MustCompile(`\]\((docs/[\w/-]+)`)
+
+// specLinks makes the links of a description lead to Markdown, and joins its lines.
+func specLinks(source, root string) string {
+	source = specLink.ReplaceAllString(strings.TrimSpace(source), "]("+root+"$1.md")
+	if strings.Contains(source, "\n\n") || strings.Contains(source, "\n*") || strings.Contains(source, "\n|") {
+		return source
+	}
+	return strings.ReplaceAll(source, "\n", " ")
+}
