@@ -56,6 +56,7 @@ func New(site Site) (map[string]*File, error) {
 	if site.reference, err = newReference(site.Spec); err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
+	site.pages = site.newPages()
 	if site.assets, err = site.readAssets(); err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
@@ -63,7 +64,6 @@ func New(site Site) (map[string]*File, error) {
 	for name, file := range site.assets.files {
 		files[path.Join(HomePath, site.assets.dir, name)] = file
 	}
-	site.pages = site.newPages()
 	for _, p := range site.pages {
 		markdown := newMarkdown(p.text)
 		files[p.Path], files[p.Markdown()] = newPage(p.html, markdown), markdown
@@ -98,7 +98,14 @@ func (s *Site) readAssets() (assets, error) {
 		read.files[name] = newAsset(name, func() []byte { return text })
 	}
 	hash.Write(s.Spec)
+	for _, p := range s.pages {
+		if p.source != "" {
+			hash.Write([]byte(p.file()))
+		}
+	}
+	fmt.Fprint(hash, s.Problems)
 	read.files["reference.json"] = newAsset("reference.json", s.reference.data)
+	read.files["search.json"] = newAsset("search.json", s.search)
 	read.dir = "assets/" + hex.EncodeToString(hash.Sum(nil)[:8])
 	return read, nil
 }

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -118,7 +120,14 @@ func (p *page) Assets() string { return p.Root() + "docs/" + p.assets.dir + "/" 
 
 // Modules lists the modules that page.js imports.
 func (p *page) Modules() []string {
-	return []string{"clipboard.js", "code.js", "highlight.js", "settings.js"}
+	var all []string
+	for name := range p.assets.files {
+		if path.Ext(name) == ".js" && name != "page.js" && name != "early.js" {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Version returns the version of the API.

@@ -285,12 +285,14 @@ func (r *Reference) data() []byte {
 			one.Samples = append(one.Samples, entry[string]{s.Lang, s.Source})
 		}
 		for _, answer := range o.ResponseList {
-			if strings.HasPrefix(answer.Name, "2") {
-				success := response{Status: answer.Name}
-				if len(answer.Value.Content) > 0 {
-					success.Type, success.Example = answer.Value.Content[0].Name, answer.Value.Content[0].Value.Example
+			switch {
+			case !strings.HasPrefix(answer.Name, "2"):
+			case len(answer.Value.Content) == 0:
+				one.Responses = append(one.Responses, response{Status: answer.Name})
+			default:
+				for _, media := range answer.Value.Content {
+					one.Responses = append(one.Responses, response{answer.Name, media.Name, media.Value.Example})
 				}
-				one.Responses = append(one.Responses, success)
 			}
 		}
 		all = append(all, entry[operation]{o.ID, one})

@@ -1,5 +1,6 @@
 // Code on dark panels: colours and a copy button.
 import { copy } from "./clipboard.js";
+import { h } from "./dom.js";
 import { highlight } from "./highlight.js";
 import { masked, serverURL, settings } from "./settings.js";
 
@@ -7,16 +8,24 @@ import { masked, serverURL, settings } from "./settings.js";
 export function dress(panel) {
   const code = panel.querySelector("code");
   highlight(code);
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "copy";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
-    await copy(whole(code.textContent));
+  panel.append(copyButton(() => whole(code.textContent)));
+}
+
+/** Replaces code and colours it. */
+export function write(code, text, language) {
+  code.textContent = text;
+  highlight(code, language);
+}
+
+/** Returns a button that copies what text returns. */
+export function copyButton(text) {
+  const button = h("button", { type: "button", class: "copy", "aria-live": "polite", onclick }, "Copy");
+  async function onclick() {
+    await copy(text());
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 2000);
-  });
-  panel.append(button);
+  }
+  return button;
 }
 
 /** Shows the reader's URL and masked key in the commands that set the environment. */
@@ -27,8 +36,8 @@ export function fill(code) {
   if (text !== code.textContent) code.textContent = text;
 }
 
-// The page shows the key masked and copies it in full.
-function whole(text) {
+/** Returns code of the page as the reader copies it: with the whole key. */
+export function whole(text) {
   const { key } = settings();
   return key ? text.replaceAll(masked(key), () => key) : text;
 }

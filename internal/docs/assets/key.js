@@ -1,103 +1,76 @@
-// The dialog for the reader's API key and base URL.
-import { connect, masked, serverURL } from "./settings.js";
-import { Reference, h, useContext, useEffect, useId, useRef, useSettings, useState } from "./ui.js";
+// The reader's API key and base URL: the button in the header, and the dialog.
+import { h } from "./dom.js";
+import { connect, masked, serverURL, settings, subscribe } from "./settings.js";
 
-/** Shows the current key and a button that opens the dialog. */
-export function KeyButton({ why }) {
-  const { openKeyDialog } = useContext(Reference);
-  const { key } = useSettings();
-  return h(
-    "div",
-    { className: "key" },
-    h("span", { className: "key-state" }, key ? h("code", null, masked(key)) : (why ?? "No API key yet.")),
-    h("button", { type: "button", className: "key-button", onClick: openKeyDialog }, key ? "Change key" : "Add API key"),
-  );
+/** Returns a button that opens the dialog. Its text tells whether there is a key. */
+export function keyButton() {
+  const button = h("button", { type: "button", class: "key-button", onclick: openKeyDialog });
+  const show = () => (button.textContent = settings().key ? "Change key" : "Add API key");
+  subscribe(show);
+  show();
+  return button;
 }
 
-export function KeyDialog({ open, onClose }) {
-  const dialog = useRef(null);
-  useEffect(() => {
-    if (open) dialog.current.showModal();
-    else dialog.current.close();
-  }, [open]);
-  const title = useId();
-  return h(
-    "dialog",
-    { ref: dialog, className: "dialog", "aria-labelledby": title, onClose },
-    h("h2", { id: title }, "Authorize"),
-    open && h(KeyForm, { onClose }),
-  );
+/** Returns the beginning of the key, or what to say without a key. It follows changes. */
+export function keyState(missing) {
+  const place = h("span", { class: "key-state" });
+  const show = () => {
+    const { key } = settings();
+    place.replaceChildren(...(key ? ["Sends the key ", h("code", null, masked(key))] : missing));
+  };
+  subscribe(show);
+  show();
+  return place;
 }
 
-function KeyForm({ onClose }) {
-  const given = useSettings();
-  const keyInput = useRef(null);
-  const [url, setURL] = useState(given.url);
-  const [remembered, setRemembered] = useState(given.remembered);
-  const id = useId();
-  // React would also write the value of a controlled input into its attribute, where
-  // the HTML of the page would contain the key.
-  useEffect(() => {
-    keyInput.current.value = given.key;
-  }, []);
-  const onSubmit = (event) => {
+export function openKeyDialog() {
+  const { key, url, remembered } = settings();
+  const done = () => dialog.close();
+  // The value of an attribute would be part of the HTML of the page, so the key is no attribute.
+  const keyInput = input({
+    id: "key-input", type: "password", value: key, autofocus: true, placeholder: "petstore_…",
+    pattern: "\\s*[A-Za-z0-9._~+\\/=\\-]*\\s*", // the characters of a token (RFC 6750), which include no quotes
+    title: "Letters, digits and - . _ ~ + / =",
+  });
+  const urlInput = input({
+    id: "url-input", type: "text", inputmode: "url", value: url, placeholder: serverURL(),
+    pattern: "\\s*(https?:\\/\\/[A-Za-z0-9.:\\[\\]%~_\\/\\-]+)?\\s*", title: "http:// or https://, a host and a path",
+  });
+  const remember = h("input", { type: "checkbox", checked: remembered });
+  const onsubmit = (event) => {
     event.preventDefault();
-    connect({ key: keyInput.current.value.trim(), url: url.trim().replace(/\/+$/, ""), remembered });
-    onClose();
+    connect({ key: keyInput.value.trim(), url: urlInput.value.trim().replace(/\/+$/, ""), remembered: remember.checked });
+    done();
   };
-  const onForget = () => {
+  const forget = () => {
     connect({ key: "", url: "", remembered: false });
-    onClose();
+    done();
   };
-  return h(
-    "form",
-    { onSubmit },
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "key-title", onclose: () => dialog.remove() },
+    h("h2", { id: "key-title" }, "API key"),
     h(
-      "div",
-      { className: "field" },
-      h("label", { htmlFor: `${id}key` }, "API key", h("span", null, "sent as Authorization: Bearer")),
-      h("input", {
-        id: `${id}key`,
-        ref: keyInput,
-        type: "password",
-        // The characters of a token (RFC 6750), which include no quotes.
-        pattern: "\\s*[A-Za-z0-9._~+\\/=\\-]*\\s*",
-        title: "Letters, digits and - . _ ~ + / =",
-        placeholder: "petstore_…",
-        autoComplete: "off",
-        spellCheck: false,
-        autoFocus: true,
-      }),
-    ),
-    h(
-      "label",
-      { className: "check" },
-      h("input", { type: "checkbox", checked: remembered, onChange: (event) => setRemembered(event.target.checked) }),
-      "Remember the key in this browser. Otherwise, the browser forgets it with the tab.",
-    ),
-    h(
-      "div",
-      { className: "field" },
-      h("label", { htmlFor: `${id}url` }, "Base URL", h("span", null, "in the samples; Try it always calls this server")),
-      h("input", {
-        id: `${id}url`,
-        type: "text",
-        inputMode: "url",
-        value: url,
-        pattern: "\\s*(https?:\\/\\/[A-Za-z0-9.:\\[\\]%~_\\/\\-]+)?\\s*",
-        title: "http:// or https://, a host and a path",
-        placeholder: serverURL(),
-        autoComplete: "off",
-        spellCheck: false,
-        onChange: (event) => setURL(event.target.value),
-      }),
-    ),
-    h(
-      "div",
-      { className: "buttons" },
-      h("button", { type: "submit", className: "send-button" }, "Use"),
-      h("button", { type: "button", className: "plain-button", onClick: onClose }, "Cancel"),
-      (given.key || given.url) && h("button", { type: "button", className: "plain-button forget", onClick: onForget }, "Forget"),
+      "form",
+      { onsubmit },
+      h("div", { class: "field" }, h("label", { for: "key-input" }, "Key", h("span", null, "sent as Authorization: Bearer")), keyInput),
+      h("label", { class: "check" }, remember, "Remember the key in this browser. Otherwise, the browser forgets it with the tab."),
+      h("div", { class: "field" }, h("label", { for: "url-input" }, "Base URL", h("span", null, "in samples; forms send to this server")), urlInput),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "submit", class: "send-button" }, "Use"),
+        h("button", { type: "button", class: "plain-button", onclick: done }, "Cancel"),
+        (key || url) && h("button", { type: "button", class: "plain-button forget", onclick: forget }, "Forget"),
+      ),
     ),
   );
+  document.body.append(dialog);
+  dialog.showModal();
 }
+
+function input(attributes) {
+  return h("input", { autocomplete: "off", spellcheck: "false", ...attributes });
+}
+
+document.querySelector(".theme-button").before(keyButton());

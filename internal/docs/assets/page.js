@@ -1,5 +1,10 @@
 // Code for all pages: the theme, the menu of narrow windows, code panels, and the current part.
 import { dress, fill } from "./code.js";
+import "./form.js";
+import "./key.js";
+import "./palette.js";
+import "./samples.js";
+import "./tabs.js";
 
 const root = document.documentElement;
 
@@ -54,7 +59,7 @@ document.addEventListener("click", (event) => {
 
 // Code.
 for (const code of document.querySelectorAll(".page .panel code.language-sh")) fill(code);
-for (const panel of document.querySelectorAll(".panel")) dress(panel);
+for (const panel of document.querySelectorAll(".panel")) if (!panel.closest(".samples, .tabs")) dress(panel);
 
 // The current part: the sidebar and the address follow the scroll.
 const links = new Map([...document.querySelectorAll(".nav-parts a")].map((link) => [decodeURIComponent(link.hash.slice(1)), link]));

@@ -1,82 +1,68 @@
-// The code samples of an operation (x-codeSamples): one tab for each language.
-// All operations show the language that the reader chose last.
-import { Code, CopyButton } from "./code.js";
-import { chooseLanguage, masked, serverURL } from "./settings.js";
-import { h, useId, useRef, useSettings } from "./ui.js";
+// The samples of operations on the page: tabs, and code that follows the form.
+import { copyButton, write } from "./code.js";
+import { h } from "./dom.js";
+import { languages, sample } from "./languages.js";
+import { build, initial } from "./request.js";
+import { own, subscribe } from "./settings.js";
+import { languageTabs } from "./tabs.js";
 
-// The code in samples that reads the base URL and the key. The reader's values replace it.
-const places = {
-  cURL: { url: "$PETSTORE_URL", key: "$PETSTORE_API_KEY", quote: (value) => value },
-  JavaScript: { url: "process.env.PETSTORE_URL", key: "process.env.PETSTORE_API_KEY", quote: JSON.stringify },
-  Python: { url: 'os.environ["PETSTORE_URL"]', key: 'os.environ["PETSTORE_API_KEY"]', quote: JSON.stringify },
-};
+const panels = new Map();
 
-/**
- * Returns the sample with the reader's key and base URL, if set. With a key and no base
- * URL, it uses the URL of this server, so that the copied sample runs.
- */
-function filled({ lang, source }, { key, url }) {
-  const place = places[lang];
-  if (!place) return source;
-  let code = source;
-  if (url || key) code = code.replaceAll(place.url, () => place.quote(url || serverURL()));
-  if (key) code = code.replaceAll(place.key, () => place.quote(key));
-  if (lang === "Python" && !code.includes("os.environ")) code = code.replace(/^import os\n/m, "");
-  return code;
-}
+let data; // a promise of all operations
 
-export function Samples({ operation }) {
-  const { samples } = operation;
-  const chosen = useSettings();
-  const id = useId();
-  const tabs = useRef(null);
-  if (samples.length === 0) return null;
-  const shown = samples.find(({ lang }) => lang === chosen.language) ?? samples[0];
-  const { key } = chosen;
-  const code = filled(shown, { ...chosen, key: key && masked(key) });
-
-  const onKeyDown = (event) => {
-    const at = samples.indexOf(shown);
-    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
-    if (next === undefined) return;
-    event.preventDefault();
-    const index = (next + samples.length) % samples.length;
-    chooseLanguage(samples[index].lang);
-    tabs.current.children[index].focus();
-  };
-
-  return h(
-    "div",
-    { className: "panel" },
-    h(
-      "div",
-      { className: "panel-bar" },
-      h(
-        "div",
-        { ref: tabs, role: "tablist", "aria-label": `Language of the sample: ${operation.summary}`, onKeyDown },
-        ...samples.map((sample) =>
-          h(
-            "button",
-            {
-              key: sample.lang,
-              type: "button",
-              role: "tab",
-              id: `${id}${sample.lang}`,
-              "aria-selected": sample === shown,
-              "aria-controls": `${id}code`,
-              tabIndex: sample === shown ? 0 : -1,
-              onClick: () => chooseLanguage(sample.lang),
-            },
-            sample.label ?? sample.lang,
-          ),
-        ),
-      ),
-      h(CopyButton, { code: filled(shown, chosen), what: `the sample: ${operation.summary}` }),
-    ),
-    h(
-      "div",
-      { role: "tabpanel", id: `${id}code`, "aria-labelledby": `${id}${shown.lang}` },
-      h(Code, { code, language: shown.lang, label: `${shown.label ?? shown.lang}: ${operation.summary}` }),
-    ),
+/** Returns the data of an operation. */
+export async function operationOf(id) {
+  data ??= fetch(new URL("reference.json", import.meta.url)).then((response) =>
+    response.ok ? response.json() : Promise.reject(new Error(`the server returned ${response.status}`)),
   );
+  try {
+    return (await data).operations[id];
+  } catch (error) {
+    data = undefined; // the next call tries again
+    throw error;
+  }
 }
+
+/** Shows the samples of an operation for a request. */
+export function follow(id, request) {
+  panels.get(id)?.(request);
+}
+
+// The page has one sample of each operation. Its tabs show the request in other languages, at
+// first with the values of the spec, which need the data only if they differ from that sample.
+function enhance(place) {
+  const id = place.dataset.samples;
+  const pre = place.querySelector("pre");
+  const code = place.querySelector("code");
+  const first = code.textContent;
+  const title = pre.getAttribute("aria-label");
+  let language = languages[0];
+  let request;
+
+  const source = (values) => (request ? sample(language, request, values) : first);
+  const update = async () => {
+    if (!request && (language !== languages[0] || own({ hidden: true }).url)) {
+      const operation = await operationOf(id);
+      request ??= build(operation, initial(operation));
+    }
+    write(code, source(own({ hidden: true })), language);
+  };
+  const tabs = languageTabs({
+    languages,
+    label: `Language: ${title}`,
+    panel: pre,
+    show: (chosen) => {
+      language = chosen;
+      return update();
+    },
+  });
+  const copy = copyButton(() => source(own({ hidden: false })));
+  place.querySelector("figcaption").replaceWith(h("div", { class: "panel-bar" }, tabs, copy));
+  subscribe(update);
+  panels.set(id, (changed) => {
+    request = changed;
+    return update();
+  });
+}
+
+for (const place of document.querySelectorAll("[data-samples]")) enhance(place);

@@ -2,6 +2,7 @@
 //
 // The key lasts as long as the tab, or longer if the reader chooses that. Without
 // storage in the browser, all settings last as long as the page.
+import { siteURL } from "./dom.js";
 
 const lasting = storage("localStorage");
 const passing = storage("sessionStorage");
@@ -20,7 +21,7 @@ export function settings() {
 
 /** Returns the URL of the server of this page, without a trailing slash. */
 export function serverURL() {
-  return new URL(document.querySelector(".brand").href).href.replace(/\/docs$/, "");
+  return siteURL("").replace(/\/$/, "");
 }
 
 /**
@@ -31,10 +32,18 @@ export function masked(key) {
   return key.length < 24 ? "••••" : `${key.slice(0, 13)}…••••`;
 }
 
-/** Calls the listener after each change. Returns a function that unsubscribes it. */
+/**
+ * Returns the URL and the key for samples, and "" for what the reader has not set. With a key
+ * and no URL, it is the URL of this server, so that the copied sample runs.
+ */
+export function own({ hidden }) {
+  const { key, url } = current;
+  return { url: url || (key && serverURL()), key: key && (hidden ? masked(key) : key) };
+}
+
+/** Calls the listener after each change. */
 export function subscribe(listener) {
   listeners.add(listener);
-  return () => listeners.delete(listener);
 }
 
 export function chooseLanguage(language) {
@@ -53,6 +62,16 @@ export function connect({ key, url, remembered }) {
 function change(part) {
   current = { ...current, ...part };
   for (const listener of listeners) listener();
+}
+
+/** Returns the last id with this prefix, such as "wh", in a response of this tab. */
+export function knownID(prefix) {
+  return passing.get(`id.${prefix}`);
+}
+
+/** Remembers the ids of a response, which later requests need. */
+export function noteIDs(text) {
+  for (const [, id, prefix] of text.matchAll(/"id":"((wh|msg|evt|dlv|sbx)_\w+)"/g)) passing.set(`id.${prefix}`, id);
 }
 
 /** Wraps a storage of the browser with our prefix. An empty value removes the entry. */
