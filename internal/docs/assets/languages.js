@@ -55,7 +55,7 @@ function curl(request, { url, key }) {
     }
   }
   if (returns === "") parts.push("-w '%{http_code}\\n'");
-  return `${parts.join(" \\\n  ")}\n`;
+  return parts.join(" \\\n  ");
 }
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
@@ -90,7 +90,7 @@ function javaScript(request, { url, key }) {
   else if (returns === "text/event-stream") {
     lines.push("const text = new TextDecoderStream();", "for await (const part of response.body.pipeThrough(text)) {", "  process.stdout.write(part);", "}");
   } else lines.push(`console.log(await response.${isJSON(returns) ? "json" : "text"}());`);
-  return `${lines.join("\n")}\n`;
+  return lines.join("\n");
 }
 
 const code = (text) => ({ text });
@@ -117,7 +117,7 @@ function python(request, { url, key }) {
   if (returns === "") lines.push("    print(response.status)");
   else if (returns === "text/event-stream") lines.push("    for line in response:", '        print(line.decode(), end="", flush=True)');
   else lines.push(`    print(${isJSON(returns) ? "json.load(response)" : "response.read().decode()"})`);
-  return `${lines.join("\n")}\n`;
+  return lines.join("\n");
 }
 
 // Go source has no byte order mark and no escapes of lone surrogates.
@@ -146,7 +146,7 @@ function go(request, { url, key }) {
   lines.push("\tresponse, err := http.DefaultClient.Do(request)", "\tif err != nil {", "\t\tlog.Fatal(err)", "\t}", "\tdefer response.Body.Close()");
   lines.push("\tif response.StatusCode >= 300 {", "\t\ttext, _ := io.ReadAll(response.Body)", "\t\tlog.Fatalf(\"%s: %s\", response.Status, text)", "\t}");
   lines.push(returns === "" ? "\tfmt.Println(response.Status)" : "\tio.Copy(os.Stdout, response.Body)", "}");
-  return `${lines.join("\n")}\n`;
+  return lines.join("\n");
 }
 
 function cli(request, { url, key }) {
@@ -162,7 +162,7 @@ function cli(request, { url, key }) {
   const command = flat.length <= width ? flat : parts.join(" \\\n  ");
   const variables = [url && `export PETSTORE_URL=${url}`, key && `export PETSTORE_API_KEY=${key}`].filter(Boolean);
   const input = fields || body === undefined ? "" : `printf %s ${quoted(tree ? write(tree, styles.JSON, { width }) : body)} |\n  `;
-  return `${[...variables, input + command].join("\n")}\n`;
+  return [...variables, input + command].join("\n");
 }
 
 // Returns the fields of an object as arguments: key=value for a scalar, key:=json for the rest.

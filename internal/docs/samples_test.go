@@ -1,0 +1,134 @@
+package docs_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the samples of openapi.yaml")
+
+const specFile = "../api/openapi.yaml"
+
+// runModules runs a module that imports the modules of the pages, and decodes its output.
+func runModules(t *testing.T, source string, into any) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, file := range newFiles(t) {
+		if !isPage(name) {
+			write(t, filepath.Join(dir, path.Base(name)), file.Plain().Text)
+		}
+	}
+	write(t, filepath.Join(dir, "package.json"), []byte(`{"type": "module"}`))
+	write(t, filepath.Join(dir, "run.js"), []byte(source))
+	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js"))
+	command.Stderr = os.Stderr
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("node: %v", err)
+	}
+	if err := json.Unmarshal(output, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, name string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// firstSamples prints the samples that the pages show first.
+const firstSamples = `
+import { readFileSync } from "node:fs";
+import { languages, sample } from "./languages.js";
+import { build, initial } from "./request.js";
+
+const { operations } = JSON.parse(readFileSync(new URL("reference.json", import.meta.url)));
+const all = {};
+for (const [id, operation] of Object.entries(operations)) {
+	const request = build(operation, initial(operation));
+	all[id] = Object.fromEntries(languages.map((language) => [language, sample(language, request)]));
+}
+console.log(JSON.stringify(all));
+`
+
+// TestFirstSamples: x-codeSamples in the spec has what the pages show before a reader changes
+// a value. "go test ./internal/docs -run TestFirstSamples -update" writes it.
+func TestFirstSamples(t *testing.T) {
+	t.Parallel()
+	var first map[string]map[string]string
+	runModules(t, firstSamples, &first)
+	if *update {
+		rewriteSamples(t, first)
+	}
+	var document struct {
+		Paths map[string]map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(spec(t), &document); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, operations := range document.Paths {
+		for method, text := range operations {
+			if method == "parameters" {
+				continue
+			}
+			var operation struct {
+				OperationID string
+				Samples     []struct{ Lang, Source string } `json:"x-codeSamples"`
+			}
+			if err := json.Unmarshal(text, &operation); err != nil {
+				t.Fatal(err)
+			}
+			known[operation.OperationID] = true
+			for _, s := range operation.Samples {
+				if diff := cmp.Diff(first[operation.OperationID][s.Lang], s.Source); diff != "" {
+					t.Errorf("%s in %s (-page +x-codeSamples):\n%s", operation.OperationID, s.Lang, diff)
+				}
+			}
+		}
+	}
+	if len(known) != len(first) {
+		t.Errorf("the pages have samples of %d operations, the spec of %d", len(first), len(known))
+	}
+}
+
+// rewriteSamples writes the samples into openapi.yaml.
+func rewriteSamples(t *testing.T, first map[string]map[string]string) {
+	t.Helper()
+	source, err := os.ReadFile(specFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile(`(?m)^( +)operationId: (\w+)\n(?:.*\n)*? +x-codeSamples:\n`)
+	var out strings.Builder
+	rest := string(source)
+	for at := block.FindStringSubmatchIndex(rest); at != nil; at = block.FindStringSubmatchIndex(rest) {
+		indent, id := rest[at[2]:at[3]], rest[at[4]:at[5]]
+		out.WriteString(rest[:at[1]])
+		rest = rest[at[1]:]
+		for line := range strings.Lines(rest) { // the samples before
+			if !strings.HasPrefix(line, indent+"  ") && strings.TrimSpace(line) != "" {
+				break
+			}
+			rest = rest[len(line):]
+		}
+		for _, lang := range []string{"cURL", "JavaScript", "Python"} {
+			out.WriteString(indent + "  - lang: " + lang + "\n" + indent + "    label: " + lang + "\n" + indent + "    source: |-\n")
+			for line := range strings.Lines(first[id][lang]) {
+				out.WriteString(strings.TrimRight(indent+"      "+line, " \n") + "\n")
+			}
+		}
+	}
+	write(t, specFile, []byte(out.String()+rest))
+}
