@@ -30,7 +30,20 @@ func (p *page) functions() template.FuncMap {
 		"field":     newField,
 		"errorLink": func(code string) string { return p.Root() + "docs/errors#" + code },
 		"modelLink": p.modelLink,
+		"stability": p.stability,
+		"badge": func(label string) template.HTML {
+			if label == "" || p.Tag != nil && p.Tag.Stability() == label {
+				return "" // the title has the badge
+			}
+			return p.stability(label)
+		},
 	}
+}
+
+// stability returns a badge with a link to its meaning.
+func (p *page) stability(label string) template.HTML {
+	label = template.HTMLEscapeString(label)
+	return template.HTML(` <a class="badge badge-` + label + `" href="` + p.Root() + `docs/requests#stability">` + label + "</a>") //nolint:gosec // escaped
 }
 
 func newField(name string, required bool, schema *Schema, text string) Field {

@@ -2,6 +2,8 @@ package docs
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"html/template"
 	"regexp"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
+	extast "github.com/yuin/goldmark/extension/ast"
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/renderer"
 	"github.com/yuin/goldmark/renderer/html"
@@ -84,6 +87,8 @@ type blocks struct{}
 // RegisterFuncs implements [renderer.NodeRenderer].
 func (b blocks) RegisterFuncs(register renderer.NodeRendererFuncRegisterer) {
 	register.Register(ast.KindFencedCodeBlock, b.code)
+	register.Register(ast.KindHeading, b.heading)
+	register.Register(extast.KindTable, b.table)
 }
 
 // languages are the names of the languages that tabs offer, by their names in Markdown.
@@ -144,22 +149,52 @@ func (blocks) code(w util.BufWriter, source []byte, node ast.Node, entering bool
 		line := block.Lines().At(i)
 		code.Write(line.Value(source))
 	}
-	f.write(w, strings.TrimSuffix(code.String(), "\n"))
+	f.write(w, after || before, strings.TrimSuffix(code.String(), "\n"))
 	if after && !before {
 		_, _ = w.WriteString("</div>\n")
 	}
 	return ast.WalkContinue, nil
 }
 
-func (f fence) write(w util.BufWriter, code string) {
+// write writes a figure. It needs no title outside of tabs, unless the fence has one.
+func (f fence) write(w util.BufWriter, inTabs bool, code string) {
 	escape := template.HTMLEscapeString
 	label := f.Title
-	if label == "" {
+	if label == "" && (inTabs || f.Language != "sh") {
 		label = f.tab()
 	}
 	_, _ = w.WriteString(`<figure class="panel" data-language="` + escape(f.tab()) + `">`)
 	if label != "" {
 		_, _ = w.WriteString(`<figcaption class="panel-title">` + escape(label) + "</figcaption>")
 	}
-	_, _ = w.WriteString(`<pre tabindex="0"><code class="language-` + escape(f.Language) + `">` + escape(code) + "</code></pre></figure>\n")
+	_, _ = w.WriteString(`<pre tabindex="0" role="group" aria-label="` + escape(cmp.Or(label, "Commands")) + `"><code class="language-` + escape(f.Language) + `">` +
+		escape(code) + "</code></pre></figure>\n")
+}
+
+func (blocks) heading(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+	heading, _ := node.(*ast.Heading)
+	attribute, _ := node.AttributeString("id")
+	id, _ := attribute.([]byte)
+	switch {
+	case entering && heading.Level == 1:
+		_, _ = w.WriteString("<h1>")
+	case entering:
+		_, _ = fmt.Fprintf(w, "<h%d id=\"%s\">", heading.Level, id)
+	case heading.Level > 1:
+		text := template.HTMLEscapeString(plainText(node, source))
+		_, _ = fmt.Fprintf(w, `<a class="anchor" href="#%s" aria-label="Link to %s">#</a>`, id, text)
+		fallthrough
+	default:
+		_, _ = fmt.Fprintf(w, "</h%d>\n", heading.Level)
+	}
+	return ast.WalkContinue, nil
+}
+
+func (blocks) table(w util.BufWriter, _ []byte, _ ast.Node, entering bool) (ast.WalkStatus, error) {
+	if entering {
+		_, _ = w.WriteString(`<div class="scrollable" tabindex="0" role="group" aria-label="Table"><table>` + "\n")
+	} else {
+		_, _ = w.WriteString("</tbody>\n</table></div>\n")
+	}
+	return ast.WalkContinue, nil
 }

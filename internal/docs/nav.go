@@ -48,6 +48,16 @@ func (p *page) Nav() []NavGroup {
 	return nav
 }
 
+// Cards returns the guides, and all other pages.
+func (p *page) Cards() []NavGroup {
+	nav := p.Nav()
+	rest := NavGroup{Title: "Reference"}
+	for _, group := range nav[1:] {
+		rest.Links = append(rest.Links, group.Links...)
+	}
+	return []NavGroup{nav[0], rest}
+}
+
 // group returns the heading of the sidebar above a page.
 func (p *page) group() string {
 	switch {
@@ -92,9 +102,12 @@ func (p *page) Crumbs() []Link {
 	if p.hidden {
 		return nil
 	}
-	crumbs := []Link{{Path: "docs", Title: "Docs"}, {Title: p.group()}}
-	if p.Tag != nil && p.Tag.Group != "" {
-		crumbs = []Link{{Path: "docs", Title: "Docs"}, {Title: "Reference"}, {Title: p.Tag.Group}}
+	crumbs := []Link{{Path: "docs", Title: "Docs"}}
+	if p.Tag != nil || p.template == "models" {
+		crumbs = append(crumbs, Link{Title: "Reference"})
+	}
+	if group := p.group(); group != p.Title && group != "Appendix" && group != "More operations" {
+		crumbs = append(crumbs, Link{Title: group})
 	}
 	return append(crumbs, Link{Title: p.Title})
 }

@@ -22,6 +22,15 @@ type Tag struct {
 	Models                   []Model
 }
 
+// Stability returns the stability of all operations, or "" if they differ.
+func (t *Tag) Stability() string {
+	first := t.Operations[0].Stability
+	if slices.ContainsFunc(t.Operations, func(o *Operation) bool { return o.Stability != first }) {
+		return ""
+	}
+	return first
+}
+
 // Path returns the path of the page, relative to the server.
 func (t *Tag) Path() string { return "docs/reference/" + slug(t.Name) }
 
