@@ -216,14 +216,14 @@ func needSampleTools(t *testing.T) {
 	}
 }
 
-// startShop starts a server with a small sample shop, whose log records all
+// startShop starts a server with the sample shop, whose log records all
 // requests.
 func startShop(t *testing.T) *petstore {
 	t.Helper()
 	p := start(t)
 	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { // Load would vacuum the tables of all tests
 		return errors.Join(
-			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), 20, nil),
+			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), sampledata.ShopPets, nil),
 			feedevent.Append(t.Context(), db.New(tx), p.accountID(), feedevent.Reset()))
 	}); err != nil {
 		t.Fatal(err)
@@ -328,23 +328,23 @@ func (p *petstore) ownID(operationID, parameter string, own map[string]string) s
 			return created("/pets", object{"name": "Rex", "categoryId": 1}, 201)
 		}
 	case "messageId":
-		return created("/messages", object{"message": "Call me."}, 202)
+		return created("/messages", exampleBody("/messages"), 202)
 	case "webhookId":
-		return created("/webhooks", object{"url": "https://example.com/webhooks", "types": []string{"order.placed"}}, 201)
+		return created("/webhooks", exampleBody("/webhooks"), 201)
 	case "deliveryId":
 		return created("/webhooks/"+own["webhookId"]+"/test", nil, 202)
 	case "eventId":
 		return decode[[]feedEvent](p.get("/events?limit=1").want(200))[0].ID
 	case "apiKeyId":
-		return created("/account/api-keys", object{"name": "ci", "scope": "write"}, 201)
+		return created("/account/api-keys", exampleBody("/account/api-keys"), 201)
 	case "sandboxId":
-		return created("/sandboxes", object{"name": "ci"}, 201)
+		return created("/sandboxes", exampleBody("/sandboxes"), 201)
 	}
 	return ""
 }
 
 // TestCodeSamples: every sample runs on its own in the sample shop, unchanged except for ids
-// that the server assigns anew, and its request succeeds.
+// that the server assigns anew. Its request succeeds, and returns the example of the spec.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
@@ -358,12 +358,18 @@ func TestCodeSamples(t *testing.T) {
 				scope = auth.Admin
 			}
 			key := p.newKey("tester", scope)
+			if target := listed[sample.operationID]; target != "" {
+				p.as(key).post(target, exampleBody(target))
+			}
 			output, err := sample.withOwnIDs(p.as(key)).run(t, in, p.url, key)
 			if err != nil {
 				t.Fatalf("%v%s", err, output)
 			}
 			if strings.TrimSpace(output) == "" {
 				t.Error("it printed nothing")
+			}
+			if sample.Lang == "cURL" {
+				p.wantExample(sample, output)
 			}
 			// a client can have a long response before the server logs the request
 			eventually(t, 5*time.Second, func() bool { return p.succeeded(sample.method, sample.path) == 1 })

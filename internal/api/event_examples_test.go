@@ -1,0 +1,100 @@
+package api_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/api"
+	feedevent "petstore/internal/event"
+	sampledata "petstore/internal/seed"
+)
+
+// TestEventExamples records an event of each type in the sample shop and compares it with the
+// example in the spec. The worker, which other tests run, makes the last three.
+func TestEventExamples(t *testing.T) {
+	t.Parallel()
+	p := startAlone(t)
+	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
+		return errors.Join(
+			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), sampledata.ShopPets, nil),
+			feedevent.Append(t.Context(), db.New(tx), p.accountID(), feedevent.Reset()))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		method, target string
+		body           any
+	}{
+		{"POST", "/store/orders", object{"petId": 1, "quantity": 2}},
+		{"PATCH", "/store/orders/1001", object{"shipDate": "2026-12-24T09:30:00Z"}},
+		{"PATCH", "/store/orders/1001", object{"complete": true}},
+		{"POST", "/store/orders", object{"petId": 1, "quantity": 1}},
+		{"DELETE", "/store/orders/1002", nil},
+		{"PUT", "/store/inventory/1", object{"quantity": 50}},
+		{"PATCH", "/pets/1", object{"status": "pending"}},
+		{"POST", "/categories", object{"name": "Reptiles"}},
+		{"PATCH", "/categories/1001", object{"description": "Turtles, geckos and snakes"}},
+		{"POST", "/pets", object{"name": "Shelly", "categoryId": 1001}},
+		{"DELETE", "/pets/1001", nil},
+		{"DELETE", "/categories/1001", nil},
+		{"POST", "/messages", object{"message": "Call me when Rex is back in stock."}},
+	} {
+		if got := p.do(step.method, step.target, step.body); got.status >= 300 {
+			t.Fatalf("%s %s: %d %s", step.method, step.target, got.status, got.body)
+		}
+	}
+	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL, "types": []string{"order.placed", "order.cancelled"}}).want(201))
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'failing'"); err != nil {
+		t.Fatal(err)
+	}
+	disabled, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	recorded := map[string]map[string]any{}
+	var all []map[string]any
+	if err := json.Unmarshal(p.get("/events?limit=200").want(200).body, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if kind := e["type"].(string); recorded[kind] == nil {
+			recorded[kind] = e
+		}
+	}
+	made := func(kind, subject string, data any) {
+		e := map[string]any{"type": kind, "subject": subject, "data": plain(t, data), "sequence": float64(len(recorded) + 1)}
+		for _, field := range []string{"id", "accountId", "sandbox", "timestamp"} {
+			e[field] = all[0][field]
+		}
+		recorded[kind] = e
+	}
+	queued := recorded["message.queued"]["data"].(map[string]any)["message"].(map[string]any)
+	for _, status := range []string{"delivered", "failed"} {
+		made("message."+status, recorded["message.queued"]["subject"].(string),
+			object{"message": object{"id": queued["id"], "message": queued["message"], "status": status, "createdAt": queued["createdAt"]}})
+	}
+	made("webhook.disabled", "/webhooks/"+hook.ID, json.RawMessage(disabled))
+
+	examples := theContract().document.Components.Examples
+	for _, kind := range feedevent.TypeNames() {
+		got, described := recorded[kind], examples[kind]
+		if got == nil {
+			t.Errorf("no event of the type %s was recorded", kind)
+			continue
+		}
+		var want any
+		if described != nil {
+			want = plain(t, described.Value.Value)
+		}
+		text, _ := json.Marshal(got)
+		if diff := cmp.Diff(constant("", want), constant("", any(got))); diff != "" {
+			t.Errorf("components.examples has another %s than %s (-example +recorded):\n%s", kind, text, diff)
+		}
+	}
+}
