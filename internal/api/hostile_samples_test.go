@@ -1,0 +1,157 @@
+package api_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// hostileText has the characters that end a text or begin something else in a shell, JavaScript,
+// Python, Go, JSON, HTML or a URL. Some of them are invisible.
+const hostileText = "</script>'\"`\\ $HOME $(id) ${url} {key} %s %41 \\n \\u0041 ''' \"\"\" #!&;|<>*?[a] !! =\n\r\n\t\u0085\u00a0\u2028\u2029\ufeff\u200d é 🐶"
+
+// hostileKey has all visible ASCII characters that are no letters.
+const hostileKey = "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~"
+
+// sampleRequests prints the samples of requests that a reader could enter in a form.
+const sampleRequests = `
+import { readFileSync } from "node:fs";
+import { languages, sample } from "./languages.js";
+import { build, initial } from "./request.js";
+
+const { operations } = JSON.parse(readFileSync(new URL("reference.json", import.meta.url)));
+const all = JSON.parse(readFileSync(0)).map(({ operation, parameters, body }) => {
+	const values = initial(operations[operation]);
+	Object.assign(values.parameters, parameters);
+	if (body !== undefined) values.body = body;
+	const request = build(operations[operation], values);
+	return Object.fromEntries(languages.map((language) => [language, sample(language, request)]));
+});
+console.log(JSON.stringify(all));
+`
+
+// sampleRequest is what a reader enters: the texts of parameters, and the text of the body.
+type sampleRequest struct {
+	Operation  string              `json:"operation"`
+	Parameters map[string][]string `json:"parameters,omitempty"`
+	Body       string              `json:"body,omitempty"`
+}
+
+// samplesOf returns the samples of each request in all languages, as the page makes them.
+func (p *petstore) samplesOf(requests []sampleRequest) []map[string]string {
+	p.t.Helper()
+	folder := "/" + regexp.MustCompile(`docs/assets/\w+/`).FindString(string(p.get("/docs").want(200).body))
+	dir := p.t.TempDir()
+	save := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"languages.js", "request.js", "json.js", "reference.json"} {
+		save(name, string(p.get(folder+name).want(200).body))
+	}
+	save("package.json", `{"type": "module"}`)
+	save("run.js", sampleRequests)
+	input, err := json.Marshal(requests)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	command := exec.CommandContext(p.t.Context(), "node", filepath.Join(dir, "run.js"))
+	command.Stdin, command.Stderr = strings.NewReader(string(input)), os.Stderr
+	output, err := command.Output()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var all []map[string]string
+	if err := json.Unmarshal(output, &all); err != nil {
+		p.t.Fatal(err)
+	}
+	return all
+}
+
+// runGo compiles and runs a program.
+func runGo(t *testing.T, source, url, key string) (output string, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), "go", "run", file)
+	command.Env = append(os.Environ(), "PETSTORE_URL="+url, "PETSTORE_API_KEY="+key)
+	text, err := command.CombinedOutput()
+	return string(text), err
+}
+
+// TestHostileSamples: the samples send exactly the values of the form, whatever these contain.
+func TestHostileSamples(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	messages := []string{hostileText, "true", "12", "1e5", "@/etc/passwd", "--fail", "a=b", "x:=1", "$", "'", "{}", `\`}
+	var requests []sampleRequest
+	for i, message := range messages {
+		body, err := json.Marshal(map[string]string{"message": message})
+		if err != nil {
+			t.Fatal(err)
+		}
+		requests = append(requests, sampleRequest{"queueMessage", map[string][]string{"header.Idempotency-Key": {hostileKey + strconv.Itoa(i)}}, string(body)})
+	}
+	name := strings.NewReplacer("\n", "", "\r", "", "\t", "", "\u0085", "").Replace(hostileText) // names have no control characters
+	search := sampleRequest{"listCategories", map[string][]string{"query.name": {name}}, ""}
+	wrong := sampleRequest{"queueMessage", nil, `{"message": '` + hostileText}
+	all := start(t).samplesOf(append(requests, search, wrong))
+
+	for _, lang := range []string{"cURL", "JavaScript", "Python", "Go"} {
+		t.Run(lang, func(t *testing.T) {
+			t.Parallel()
+			p := start(t)
+			run := func(source string) (string, error) {
+				if lang == "Go" {
+					return runGo(t, source, p.url, p.key)
+				}
+				return sample{Lang: lang, Source: source}.run(t, nil, p.url, p.key)
+			}
+			sent := messages
+			if lang == "Go" {
+				sent = messages[:2] // a program takes a second to compile
+			}
+			var want []string
+			for i, message := range sent {
+				if output, err := run(all[i][lang]); err != nil {
+					t.Fatalf("%v\n%s\n%s", err, all[i][lang], output)
+				}
+				want = append(want, message)
+			}
+			var got []string
+			for _, m := range decode[[]struct{ Message string }](p.get("/messages?limit=200").want(200)) {
+				got = append(got, m.Message)
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("messages (-form +server):\n%s", diff)
+			}
+			var keys int
+			if err := p.db.QueryRow(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE account_id = $1 AND key = $2", p.accountID(), hostileKey+"0").Scan(&keys); err != nil || keys != 1 {
+				t.Errorf("%d idempotency keys, %v", keys, err)
+			}
+
+			id := strconv.FormatInt(p.newCategory(name), 10)
+			if output, err := run(all[len(messages)][lang]); err != nil || !strings.Contains(output, id) {
+				t.Errorf("the search for a name prints %s, want the category %s (%v)", output, id, err)
+			}
+
+			refusal := map[bool]string{true: "HTTP Error 400", false: "invalid_json"}[lang == "Python"]
+			if output, err := run(all[len(messages)+1][lang]); err == nil || !strings.Contains(output+err.Error(), refusal) {
+				t.Errorf("a body that is no JSON: %s, %v", output, err)
+			}
+		})
+	}
+}
