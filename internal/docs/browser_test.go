@@ -16,7 +16,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -319,17 +318,6 @@ func (p *tab) keep(name string) {
 	}
 }
 
-// authorize enters the reader's key on the page.
-func (p *tab) authorize(key, baseURL string) {
-	p.t.Helper()
-	p.click("#sidebar .key-button")
-	p.wait(`document.activeElement.type === "password"`)
-	p.write("dialog input[type=password]", key)
-	p.write("dialog input[inputmode=url]", baseURL)
-	p.press(kb.Enter)
-	p.wait(`!document.querySelector("dialog").open && document.querySelector(".key-button").textContent === "Change key"`)
-}
-
 // allowClipboard lets the page and the test use the clipboard.
 func (p *tab) allowClipboard() {
 	p.t.Helper()
@@ -385,12 +373,7 @@ func TestBrowser(t *testing.T) {
 	t.Run("navigation has groups, tags and badges", s.navigation)
 	t.Run("extensions are shown", s.extensions)
 	t.Run("internal operations are hidden", s.internal)
-	t.Run("an operation without a panel cannot be sent", s.hiddenPanel)
-	t.Run("authorize and create a pet", s.tryIt)
-	t.Run("samples: tabs, copy, the reader's values", s.samples)
 	t.Run("samples: method and path are visible", s.samplesInSight)
-	t.Run("the key is masked, but copied in full", s.maskedKey)
-	t.Run("samples: the language survives a reload", s.choiceIsKept)
 	t.Run("deep links", s.deepLinks)
 	t.Run("the navigation marks the current section", s.scrolling)
 	t.Run("keyboard", s.keyboard)
@@ -575,136 +558,6 @@ func (s *shop) internal(t *testing.T) {
 	}
 }
 
-// hiddenPanel checks that no button, key or link sends GET /store/orders.
-func (s *shop) hiddenPanel(t *testing.T) {
-	for _, path := range []string{"/docs", "/docs#listOrders", "/docs?tryItOutEnabled=true#/store/listOrders", "/docs?tryItOutEnabled=true&docExpansion=full&layout=BaseLayout#/store/listOrders"} {
-		p := s.visit(t, path, look{})
-		if p.count("#listOrders") != 1 || p.count("#listOrders .code-word") == 0 {
-			t.Fatalf("%s: the operation is missing", path)
-		}
-		if got := p.count("#listOrders :is(form, input, textarea, select, .try)"); got > 0 {
-			t.Errorf("%s: %d panel controls", path, got)
-		}
-		if operations, panels := p.count(".operation"), p.count(".operation .try"); panels != operations-1 {
-			t.Errorf("%s: %d panels for %d operations", path, panels, operations)
-		}
-		if p.count(".execute, .try-out__btn, .opblock") > 0 {
-			t.Errorf("%s: Swagger UI's own panel is there", path)
-		}
-		// Use every control with the keyboard.
-		get[bool](p, `document.querySelector("#listOrders .anchor").focus() ?? true`)
-		for range 2 * p.count("#listOrders :is(a, button, summary, pre)") {
-			p.press(kb.Enter)
-			p.press(" ")
-			p.press(kb.Tab)
-		}
-		p.mu.Lock()
-		for target := range p.requests {
-			if strings.Contains(target, "/store/orders") {
-				t.Errorf("%s: the page sent %s", path, target)
-			}
-		}
-		p.mu.Unlock()
-	}
-}
-
-func (s *shop) tryIt(t *testing.T) {
-	p := s.visit(t, "/docs", look{})
-	p.authorize(s.key, "")
-
-	p.click("#createCategory .try-button")
-	p.write("#createCategory textarea", `{"name": "Tried out"}`)
-	p.click("#createCategory .send-button")
-	p.wait(`document.querySelector("#createCategory .outcome")`)
-	category := regexp.MustCompile(`"id": (\d+)`).FindStringSubmatch(p.text("#createCategory .outcome"))
-	if category == nil {
-		t.Fatalf("POST /categories: %s", p.text("#createCategory .outcome"))
-	}
-
-	p.click("#createPet .try-button")
-	p.write("#createPet textarea", `{"name": "Igor", "categoryId": `+category[1]+`}`)
-	p.click("#createPet .send-button")
-	p.wait(`document.querySelector("#createPet .outcome")`)
-	if got := p.text("#createPet .outcome .status"); got != "201" {
-		t.Errorf("POST /pets: %s", p.text("#createPet .outcome"))
-	}
-	if got := p.text("#createPet .outcome"); !strings.Contains(got, `"name": "Igor"`) || !strings.Contains(got, "etag") {
-		t.Errorf("the outcome shows %s", got)
-	}
-	p.keep("try-it")
-
-	// A list with a repeated parameter and a header.
-	p.click("#listPets .try-button")
-	p.write("#listPets .field:nth-of-type(2) input", "available, sold")
-	p.click("#listPets .send-button")
-	p.wait(`document.querySelector("#listPets .outcome")`)
-	if got := p.text("#listPets .outcome"); !strings.Contains(got, `"name": "Igor"`) {
-		t.Errorf("GET /pets: %s", got)
-	}
-	p.mu.Lock()
-	if p.requests[s.url+"/pets?status=available&status=sold"] != 1 {
-		t.Errorf("the page sent other requests: %v", p.requests)
-	}
-	p.mu.Unlock()
-}
-
-func (s *shop) samples(t *testing.T) {
-	p := s.visit(t, "/docs", look{})
-	p.allowClipboard()
-	shown := func(id string) string { return p.text("#" + id + " [role=tabpanel] code") }
-	if tabs := p.texts("#listPets [role=tab]"); !slices.Equal(tabs, []string{"cURL", "JavaScript", "Python"}) {
-		t.Errorf("the tabs are %v", tabs)
-	}
-	if !strings.HasPrefix(shown("listPets"), "curl ") {
-		t.Errorf("the first sample is %s", shown("listPets"))
-	}
-	p.click("#listPets [role=tab]:nth-child(3)")
-	if !strings.Contains(shown("listPets"), "import urllib.request") || !strings.Contains(shown("getMessage"), "import urllib.request") {
-		t.Error("the choice of Python does not apply to all operations")
-	}
-	p.press(kb.ArrowLeft)
-	if focused := get[string](p, "document.activeElement.textContent"); focused != "JavaScript" || !strings.Contains(shown("queueMessage"), "await fetch") {
-		t.Errorf("the arrow key leads to %s", focused)
-	}
-	p.press(kb.Home)
-	p.press(kb.ArrowLeft) // from the first to the last
-	if focused := get[string](p, "document.activeElement.textContent"); focused != "Python" {
-		t.Errorf("the arrow key leads to %s", focused)
-	}
-
-	if code := shown("queueMessage"); !strings.Contains(code, `os.environ["PETSTORE_URL"]`) || !strings.Contains(code, `os.environ["PETSTORE_API_KEY"]`) {
-		t.Errorf("without a key, the sample is\n%s", code)
-	}
-	p.authorize(s.key, "https://petstore.example/v1/")
-	for tab, want := range map[string][]string{
-		"1": {`"https://petstore.example/v1/messages"`, `"Authorization: Bearer ` + masked(s.key) + `"`},
-		"2": {`const url = "https://petstore.example/v1";`, `const key = "` + masked(s.key) + `";`},
-		"3": {`url = "https://petstore.example/v1"`, `key = "` + masked(s.key) + `"`},
-	} {
-		p.click("#queueMessage [role=tab]:nth-child(" + tab + ")")
-		for _, part := range want {
-			if !strings.Contains(shown("queueMessage"), part) {
-				t.Errorf("the sample does not contain %s:\n%s", part, shown("queueMessage"))
-			}
-		}
-		if strings.Contains(shown("queueMessage"), "PETSTORE_") || strings.Contains(shown("queueMessage"), "import os") {
-			t.Errorf("the sample still needs the environment:\n%s", shown("queueMessage"))
-		}
-		// With the browser's clipboard, and without one.
-		for _, clipboard := range []string{"true", "!(navigator.clipboard.writeText = () => Promise.reject(new Error()))"} {
-			get[bool](p, `navigator.clipboard.writeText("before").then(() => true)`)
-			get[bool](p, clipboard)
-			p.click("#queueMessage .panel:first-child .copy")
-			p.wait(`document.querySelector("#queueMessage .panel:first-child .copy").textContent.startsWith("Copied")`)
-			if got := get[string](p, "navigator.clipboard.readText()"); got != strings.ReplaceAll(shown("queueMessage"), masked(s.key), s.key) || !strings.Contains(got, s.key) {
-				t.Errorf("copied %q", got)
-			}
-			get[bool](p, "delete navigator.clipboard.writeText")
-			p.wait(`document.querySelector("#queueMessage .panel:first-child .copy").textContent.startsWith("Copy ")`)
-		}
-	}
-}
-
 // samplesInSight checks the layout of the samples: in every cURL sample, the method
 // and the path of the request are visible without scrolling, and no code block
 // overflows. In windows of at least 1280 pixels, no line of a sample wraps.
@@ -784,100 +637,6 @@ func (s *shop) samplesInSight(t *testing.T) {
 			t.Errorf("%+v: a selected and copied sample has other line breaks", how)
 		}
 		keep("-key")
-	}
-}
-
-// maskedKey checks that the page never shows the reader's key, but copies it in
-// full.
-func (s *shop) maskedKey(t *testing.T) {
-	p := s.visit(t, "/docs", look{})
-	p.allowClipboard()
-	hidden := func(where string) {
-		t.Helper()
-		shown := get[string](p, `[document.title, location.href, document.documentElement.outerHTML, document.body.innerText,
-			...[...document.querySelectorAll("input:not([type=password]), textarea, select")].map((e) => e.value)].join("\n")`)
-		if at := strings.Index(shown, s.key[13:]); at >= 0 {
-			t.Errorf("%s: the key is shown: %q", where, shown[max(0, at-200):at])
-		}
-	}
-	p.authorize(s.key, "")
-	if got := p.text("#sidebar .key-state"); got != masked(s.key) {
-		t.Errorf("the current key is shown as %q", got)
-	}
-	for tab := 1; tab <= 3; tab++ {
-		p.click(fmt.Sprintf("#getAccount [role=tab]:nth-child(%d)", tab))
-		if got := p.text("#getAccount [role=tabpanel]"); !strings.Contains(got, masked(s.key)) || !strings.Contains(got, s.url) {
-			t.Errorf("the sample has no key or no URL:\n%s", got)
-		}
-		hidden(fmt.Sprintf("samples of language %d", tab))
-		p.click("#getAccount .panel:first-child .copy")
-		p.wait(`document.querySelector("#getAccount .panel:first-child .copy").textContent.startsWith("Copied")`)
-		if got := get[string](p, "navigator.clipboard.readText()"); !strings.Contains(got, s.key) || strings.Contains(got, "•") {
-			t.Errorf("copied %q", got)
-		}
-	}
-	p.click("#getAccount .try-button")
-	p.click("#getAccount .send-button")
-	p.wait(`document.querySelector("#getAccount .outcome")`)
-	p.click("#getAccount .outcome summary")
-	hidden("the panel that sends, and its outcome")
-	p.keep("masked")
-
-	p.click("#sidebar .key-button")
-	p.wait(fmt.Sprintf(`document.querySelector("dialog input[type=password]").value === %q`, s.key))
-	p.write("dialog input[inputmode=url]", "https://petstore.example")
-	hidden("the dialog")
-	p.press(kb.Enter)
-	p.wait(`document.querySelector("#getAccount [role=tabpanel]").textContent.includes("https://petstore.example")`)
-
-	p.do(chromedp.Navigate(s.url + "/docs/quickstart"))
-	p.wait(`document.querySelector("#key .panel:last-of-type .copy")`)
-	if got := p.text("#key .panel:last-of-type code"); !strings.Contains(got, "PETSTORE_API_KEY="+masked(s.key)) {
-		t.Errorf("the quickstart shows %q", got)
-	}
-	hidden("the quickstart")
-	p.keep("masked-quickstart")
-	p.click("#key .panel:last-of-type .copy")
-	p.wait(`document.querySelector("#key .panel:last-of-type .copy").textContent === "Copied"`)
-	want := "export PETSTORE_URL=https://petstore.example\nexport PETSTORE_API_KEY=" + s.key
-	if got := get[string](p, "navigator.clipboard.readText()"); got != want {
-		t.Errorf("copied %q, want %q", got, want)
-	}
-
-	// A short key is masked completely.
-	p.do(chromedp.Navigate(s.url + "/docs"))
-	p.wait(`document.querySelector("#getAccount")`)
-	p.authorize("petstore_short", "")
-	if got := p.text("#sidebar .key-state"); got != "••••" {
-		t.Errorf("a short key is shown as %q", got)
-	}
-}
-
-func (s *shop) choiceIsKept(t *testing.T) {
-	p := s.visit(t, "/docs", look{})
-	p.click("#listPets [role=tab]:nth-child(2)")
-	p.authorize(s.key, "")
-	p.click(".theme-button")
-	p.do(chromedp.Navigate(s.url + "/docs?again"))
-	p.wait(`document.querySelector("#listPets")`)
-	if code := p.text("#createPet [role=tabpanel] code"); !strings.Contains(code, "await fetch") || !strings.Contains(code, masked(s.key)) {
-		t.Errorf("after reload the sample is\n%s", code)
-	}
-	if theme := get[string](p, "document.documentElement.dataset.theme"); theme != "dark" {
-		t.Errorf("after reload the theme is %q", theme)
-	}
-	if stored := get[string](p, "JSON.stringify(localStorage)"); strings.Contains(stored, s.key) {
-		t.Error("the key is stored beyond the session, although the reader did not choose that")
-	}
-	p.click("#sidebar .key-button")
-	p.click("dialog [type=checkbox]")
-	p.click("dialog .send-button")
-	p.wait(`localStorage.getItem("petstore.key")`)
-	p.click("#sidebar .key-button")
-	p.click("dialog .forget")
-	p.wait(`!localStorage.getItem("petstore.key") && !sessionStorage.getItem("petstore.key")`)
-	if state := p.text("#sidebar .key-state"); state != "No API key yet." {
-		t.Errorf("after forgetting: %s", state)
 	}
 }
 

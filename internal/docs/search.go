@@ -14,7 +14,7 @@ import (
 
 // found is an entry of search.json: a place that the search finds.
 type found struct {
-	Kind   string `json:"kind"` // guide, section, tag, operation, event, error, header, parameter, field, property or model
+	Kind   string `json:"kind"` // guide, section, tag, operation, event, error, header, parameter, field, property, model or change
 	Title  string `json:"title"`
 	Path   string `json:"path"` // relative to the server
 	Where  string `json:"where,omitzero"`
@@ -28,21 +28,22 @@ var otherWords = map[string]string{
 	"quickstart":     "getting started tutorial first request hello install",
 	"authentication": "auth authorization login token bearer credentials permission api key",
 	"lists":          "pagination paging paginate cursor next page filter sort count total",
-	"retries":        "idempotency idempotent backoff duplicate handling",
+	"retries":        "backoff handling",
+	"idempotency":    "idempotent duplicate twice",
 	"concurrency":    "etag if-match optimistic locking lost update version conflict",
 	"limits":         "rate limit rate limiting throttling quota too many requests",
 	"stock":          "inventory quantity availability",
-	"events":         "feed sync polling long poll stream sse server-sent",
+	"events":         "feed sync polling long poll sse server-sent",
 	"webhooks":       "callback signature verify hmac receiver",
 	"sandboxes":      "testing test environment fixtures ci",
 	"faults":         "chaos fault injection simulate failure latency outage",
-	"store":          "orders",
+	"store":          "order orders",
 	"meta":           "health spec",
 }
 
 // explained are the parts of guides that explain a header.
 var explained = map[string]string{
-	"Idempotency-Key": "retries#retries",
+	"Idempotency-Key": "idempotency",
 	"If-Match":        "concurrency#preconditions",
 	"If-None-Match":   "concurrency#preconditions",
 	"ETag":            "concurrency#preconditions",
@@ -83,6 +84,10 @@ func (p *page) entries() []found {
 	path := strings.TrimPrefix(p.Path, "/")
 	all := []found{{Kind: "guide", Title: p.Title, Path: path, Names: p.source + " " + otherWords[p.source]}}
 	words := []string{p.Description}
+	kind := "section"
+	if p.source == "changelog" {
+		kind = "change"
+	}
 	source := []byte(p.Source())
 	for node := converter.Parser().Parse(goldtext.NewReader(source)).FirstChild(); node != nil; node = node.NextSibling() {
 		part, isHeading := node.(*ast.Heading)
@@ -95,7 +100,7 @@ func (p *page) entries() []found {
 			id, _ := part.AttributeString("id")
 			anchor, _ := id.([]byte)
 			title := numbered.ReplaceAllString(plainText(part, source), "")
-			all = append(all, found{Kind: "section", Title: title, Path: path + "#" + string(anchor), Where: p.Title})
+			all = append(all, found{Kind: kind, Title: title, Path: path + "#" + string(anchor), Where: p.Title})
 		}
 	}
 	all[len(all)-1].Text = terms(words...)

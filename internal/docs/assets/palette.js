@@ -3,7 +3,7 @@ import { h, siteURL } from "./dom.js";
 import { prepare, search } from "./rank.js";
 
 const kinds = {
-  guide: "Guide", section: "Guide", tag: "Reference", error: "Error", event: "Event", model: "Model", header: "Header", parameter: "Parameter", field: "Field", property: "Field",
+  guide: "Guide", section: "Guide", tag: "Reference", error: "Error", event: "Event", model: "Model", header: "Header", parameter: "Parameter", field: "Field", property: "Field", change: "Changelog",
 };
 
 let entries; // a promise of the prepared index
@@ -24,7 +24,7 @@ const status = h("p", { class: "palette-status", role: "status" });
 const dialog = h(
   "dialog",
   { class: "palette", "aria-label": "Search the docs", onclick: (event) => event.target === dialog && dialog.close() },
-  h("div", { class: "palette-field" }, input, h("button", { type: "button", class: "palette-close", onclick: () => dialog.close() }, "Esc", h("span", { class: "unseen" }, ": close the search"))),
+  h("div", { class: "palette-field" }, input, h("button", { type: "button", class: "palette-close", onclick: () => dialog.close() }, h("kbd", { "aria-hidden": "true" }, "Esc"), h("span", { class: "unseen" }, "Close"))),
   results,
   status,
 );
@@ -64,7 +64,7 @@ function option({ kind, method, title, where, path }, at) {
     "li",
     { role: "option", id: `palette-${at}`, "aria-selected": "false", "data-path": path, onpointermove: () => active !== at && activate(at) },
     method ? h("span", { class: `method method-${method.toLowerCase()}` }, method) : h("span", { class: "palette-kind" }, kinds[kind]),
-    h("span", { class: ["operation", "guide", "section", "tag"].includes(kind) ? "palette-title" : "palette-title palette-code" }, title),
+    h("span", { class: ["operation", "guide", "section", "tag", "change"].includes(kind) ? "palette-title" : "palette-title palette-code" }, title),
     where && h("span", { class: "palette-where" }, where),
   );
 }

@@ -4,7 +4,7 @@
 const parts = { title: 10, names: 7, where: 4, text: 2 };
 
 // How often a reader looks for each kind of entry.
-const kinds = { guide: 1.35, tag: 1.3, operation: 1.25, section: 1.2, error: 1.15, event: 1.1, parameter: 0.9, field: 0.85, header: 0.7, property: 0.6, model: 0.6 };
+const kinds = { guide: 1.35, tag: 1.3, operation: 1.25, section: 1.05, event: 1.05, error: 0.95, parameter: 0.9, field: 0.85, header: 0.7, property: 0.6, model: 0.6, change: 0.5 };
 
 /** Splits text into words in lower case. A name such as shipDate is one word and two. */
 function words(text) {
