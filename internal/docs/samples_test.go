@@ -3,6 +3,7 @@ package docs_test
 import (
 	"encoding/json"
 	"flag"
+	"go/format"
 	"os"
 	"os/exec"
 	"path"
@@ -100,6 +101,30 @@ func TestFirstSamples(t *testing.T) {
 	}
 	if len(known) != len(first) {
 		t.Errorf("the pages have samples of %d operations, the spec of %d", len(first), len(known))
+	}
+}
+
+// TestGoSamples: the samples in Go compile, and gofmt would not change them.
+func TestGoSamples(t *testing.T) {
+	t.Parallel()
+	var first map[string]map[string]string
+	runModules(t, firstSamples, &first)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "go.mod"), []byte("module samples\n\ngo 1.26\n"))
+	for id, samples := range first {
+		if err := os.Mkdir(filepath.Join(dir, id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		source := []byte(samples["Go"] + "\n")
+		write(t, filepath.Join(dir, id, "main.go"), source)
+		if formatted, err := format.Source(source); err != nil || string(formatted) != string(source) {
+			t.Errorf("gofmt changes the sample of %s: %v\n%s", id, err, cmp.Diff(string(source), string(formatted)))
+		}
+	}
+	command := exec.CommandContext(t.Context(), "go", "vet", "./...")
+	command.Dir = dir
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Errorf("go vet: %v\n%s", err, output)
 	}
 }
 

@@ -129,7 +129,7 @@ export function field({ name, schema, required, description = schema.description
 }
 
 function typeOf(schema) {
-  if (isList(schema)) return `${typeOf(schema.items)} list`;
+  if (isList(schema)) return schema.items.enum ? "choices" : `${schema.items.type}s, separated by commas`;
   if (schema.format === "date-time") return "time";
   return choicesOf(schema) && schema.type === "string" ? "choice" : (schema.type ?? "JSON");
 }
