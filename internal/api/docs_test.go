@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bufio"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -227,6 +228,60 @@ func TestQuickstart(t *testing.T) {
 	for _, want := range []string{`"message":"Hello, Petstore!","status":"queued"`, `"name":"Igor"`, `"quantity":3,"status":"available"`, `"quantity":2,"complete":false`} {
 		if !strings.Contains(string(output), want) {
 			t.Errorf("the responses do not contain %s:\n%s", want, output)
+		}
+	}
+}
+
+// TestGuides runs the programs of guides, each in a sandbox of its own.
+func TestGuides(t *testing.T) {
+	t.Parallel()
+	needSampleTools(t)
+	p := start(t)
+	type wants map[string][]string
+	for guide, programs := range map[string]wants{
+		"authentication": {"sh": {`"scope":"admin"`, `"secret":"petstore_`, "revoked 204"}, "javascript": {"scope: 'admin'"}, "python": {"'scope': 'admin'"}},
+		"lists":          {"sh": {"152 available pets"}, "javascript": {"200 pets"}, "python": {"200 pets"}},
+		"retries":        {"javascript": {"quantity: 2"}, "python": {"'quantity': 2"}},
+		"idempotency":    {"sh": {"attempt 1, replayed: \n", "attempt 2, replayed: true"}, "javascript": {"} null", "} true"}, "python": {"} None", "} true"}},
+		"concurrency":    {"sh": {""}, "javascript": {"quantity: 99"}, "python": {"'quantity': 99"}},
+		"limits":         {"sh": {""}},
+		"faults":         {"sh": {`"matched":0`, `"code":"injected_fault"`, "replayed: true"}},
+	} {
+		sources := docstest.Programs(t, "../docs/pages/"+guide+".md")
+		for language, source := range sources {
+			t.Run(guide+" in "+language, func(t *testing.T) {
+				t.Parallel()
+				box := p.newSandbox(guide, "shop")
+				if guide == "retries" {
+					p.as(box.Key.Secret).put("/sandboxes/current/faults", object{"rules": []object{
+						{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1},
+						{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
+					}}).want(200)
+				}
+				lang := map[string]string{"sh": "cURL", "javascript": "JavaScript", "python": "Python"}[language]
+				if lang == "cURL" {
+					source = "set -eu -o pipefail\n" + source
+				}
+				output, err := sample{Lang: lang, Source: source}.run(t, nil, p.url, box.Key.Secret)
+				if err != nil {
+					t.Fatalf("%v\n%s", err, output)
+				}
+				for _, want := range programs[language] {
+					if !strings.Contains(output, want) {
+						t.Errorf("the output does not contain %q:\n%s", want, output)
+					}
+				}
+				if guide == "concurrency" {
+					if got := decode[object](p.as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
+						t.Errorf("the stock is %v", got)
+					}
+				}
+			})
+		}
+		for language := range programs {
+			if sources[language] == "" {
+				t.Errorf("%s has no program in %s", guide, language)
+			}
 		}
 	}
 }

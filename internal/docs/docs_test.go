@@ -109,7 +109,7 @@ func TestFiles(t *testing.T) {
 // forbids.
 func TestPagesKeepTheirPolicy(t *testing.T) {
 	t.Parallel()
-	inline := regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+="|javascript:|<script>|<script (?:defer )?[^>]*></script>.*\S.*</script>`)
+	inline := regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+="|"javascript:|<script>|<script (?:defer )?[^>]*></script>.*\S.*</script>`)
 	for name, file := range newFiles(t) {
 		if found := inline.FindString(string(file.Plain().Text)); found != "" && file.Markdown != nil {
 			t.Errorf("%s contains %s", name, found)

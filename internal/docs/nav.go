@@ -85,6 +85,9 @@ func (p *page) parts() []Part {
 		for _, o := range p.Tag.Operations {
 			parts = append(parts, Part{ID: o.ID, Text: o.Summary, Method: o.Method, Deprecated: o.Deprecated})
 		}
+		if len(p.Tag.EventTypes()) > 0 {
+			parts = append(parts, Part{ID: "types", Text: "Types of events"})
+		}
 	case p.template == "models":
 		for _, m := range p.reference.Models {
 			parts = append(parts, Part{ID: "model-" + m.Name, Text: m.Name})

@@ -166,6 +166,32 @@ func (o *Operation) Returns() *Schema {
 	return nil
 }
 
+// EventType is a type of event, and an example of it.
+type EventType struct{ Name, Text, Example string }
+
+// EventTypes lists the types of the events that an operation of the tag returns.
+func (t *Tag) EventTypes() []EventType {
+	var all []EventType
+	for _, o := range t.Operations {
+		if o.ID != "getEvent" {
+			continue
+		}
+		ok, _ := o.ResponseList.at("200")
+		media, _ := ok.Content.at("application/json")
+		for _, v := range t.Operations[0].typeParameter().Element().Values() {
+			e, _ := media.Examples.at(v.Value)
+			all = append(all, EventType{v.Value, v.Meaning, text(e.Value)})
+		}
+	}
+	return all
+}
+
+// typeParameter returns the schema of the parameter that selects types.
+func (o *Operation) typeParameter() *Schema {
+	i := slices.IndexFunc(o.Parameters, func(p Parameter) bool { return p.Name == "type" })
+	return o.Parameters[i].Schema
+}
+
 // Sample returns the source of the sample in a language.
 func (o *Operation) Sample(language string) string {
 	for _, s := range o.Samples {

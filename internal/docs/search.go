@@ -43,7 +43,7 @@ var otherWords = map[string]string{
 
 // explained are the parts of guides that explain a header.
 var explained = map[string]string{
-	"Idempotency-Key": "idempotency",
+	"Idempotency-Key": "idempotency#send",
 	"If-Match":        "concurrency#preconditions",
 	"If-None-Match":   "concurrency#preconditions",
 	"ETag":            "concurrency#preconditions",
@@ -53,8 +53,8 @@ var explained = map[string]string{
 	"Last-Event-ID":   "events#stream",
 }
 
-// eventTypes is the part of a guide that lists the types of events.
-const eventTypes = "docs/events#feed"
+// eventTypes is the page whose parts are the types of events.
+const eventTypes = "docs/reference/events#"
 
 // search returns search.json: all that readers can look for.
 func (s *Site) search() []byte {
@@ -135,7 +135,7 @@ func (s *Site) eventEntries() []found {
 				continue
 			}
 			for _, v := range p.Schema.Element().Values() {
-				all = append(all, found{Kind: "event", Title: v.Value, Path: eventTypes, Text: terms(v.Meaning)})
+				all = append(all, found{Kind: "event", Title: v.Value, Path: eventTypes + v.Value, Text: terms(v.Meaning)})
 			}
 		}
 	}
