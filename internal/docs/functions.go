@@ -25,6 +25,7 @@ func (p *page) functions() template.FuncMap {
 			html, err := markdown(source)
 			return template.HTML(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(html)), "<p>"), "</p>")), err //nolint:gosec // our own texts
 		},
+		"forms":     func() bool { return p.template != "all" },
 		"class":     statusClass,
 		"lower":     strings.ToLower,
 		"field":     newField,

@@ -233,13 +233,9 @@ type Outcome struct {
 	Status, Description string
 	Schema              *Schema
 	Codes               []string // of errors
-	Headers             ordered[Header]
 }
 
-// everywhere are the headers of all responses to requests with an API key.
-var everywhere = []string{"X-Request-Id", "API-Version", "RateLimit", "RateLimit-Policy", "Petstore-Fault"}
-
-// Outcomes lists the responses, without the headers that all have.
+// Outcomes lists the responses.
 func (o *Operation) Outcomes() []Outcome {
 	var all []Outcome
 	for _, r := range o.ResponseList {
@@ -253,14 +249,19 @@ func (o *Operation) Outcomes() []Outcome {
 				}
 			}
 		}
-		for _, h := range r.Value.Headers {
-			if !slices.Contains(everywhere, h.Name) {
-				outcome.Headers = append(outcome.Headers, h)
-			}
-		}
 		all = append(all, outcome)
 	}
 	return all
+}
+
+// ResponseHeaders lists the headers of the first successful response.
+func (o *Operation) ResponseHeaders() ordered[Header] {
+	for _, r := range o.ResponseList {
+		if strings.HasPrefix(r.Name, "2") {
+			return r.Value.Headers
+		}
+	}
+	return nil
 }
 
 // data returns reference.json, from which the pages make forms and samples.
