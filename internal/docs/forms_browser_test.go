@@ -142,7 +142,7 @@ func (p *tab) send(id string) string {
 	p.t.Helper()
 	get[bool](p, fmt.Sprintf(`(document.querySelector("#%s .outcome")?.remove(), true)`, id))
 	p.click("#" + id + " .send-button")
-	p.wait(fmt.Sprintf(`document.querySelector("#%s .outcome") && document.querySelector("#%[1]s .try-form .plain-button[hidden]")`, id))
+	p.wait(fmt.Sprintf(`document.querySelector("#%s .outcome") && !document.querySelector("#%[1]s .send-button").disabled`, id))
 	return p.text("#" + id + " .outcome")
 }
 
@@ -366,6 +366,15 @@ func (s *shop) inStep(t *testing.T) {
 		t.Errorf("after a reset, the quantity is %v", got)
 	}
 
+	// A long text keeps its lines.
+	p.do(chromedp.Navigate(s.url + "/docs/reference/messages"))
+	p.wait(`document.querySelector("#queueMessage .samples [role=tab]")`)
+	p.openForm("queueMessage")
+	p.enter("queueMessage", "message", "one\ntwo")
+	if got := p.sample("queueMessage"); !strings.Contains(got, `"one\ntwo"`) {
+		t.Errorf("the sample is\n%s", got)
+	}
+
 	// Choices.
 	p.do(chromedp.Navigate(s.url + "/docs/reference/pets"))
 	p.wait(`document.querySelector("#listPets .samples [role=tab]")`)
@@ -377,7 +386,7 @@ func (s *shop) inStep(t *testing.T) {
 	p.enter("listPets", "name", "é & o")
 	p.enter("listPets", "id", "1, 2")
 	get[bool](p, `(() => { const select = `+control("listPets", "sort")+`; select.value = "-id"; select.dispatchEvent(new Event("change")); return true; })()`)
-	for _, want := range []string{"-d status=available \\\n  -d status=sold", "-d id=1 \\\n  -d id=2", "--data-urlencode 'name=é & o'", "-d sort=-id", "-d limit=10"} {
+	for _, want := range []string{"-d status=available \\\n  -d status=sold", "-d id=1 \\\n  -d id=2", "--data-urlencode 'name=é & o'", "-d sort=-id", "-d limit="} {
 		if got := p.sample("listPets"); !strings.Contains(got, want) {
 			t.Errorf("the sample does not contain %s:\n%s", want, got)
 		}
@@ -484,9 +493,7 @@ func (s *shop) streams(t *testing.T) {
 	p.queue(s, "Streamed")
 	p.wait(`document.querySelector("#listEvents .outcome code").textContent.includes("message.queued")`)
 	stop := `[...document.querySelectorAll("#listEvents .buttons button")].find((button) => button.textContent === "Stop")`
-	if !get[bool](p, stop+`.checkVisibility()`) {
-		t.Fatal("a stream has no stop button")
-	}
+	p.wait(stop + `.checkVisibility()`)
 	get[bool](p, `(`+stop+`.click(), true)`)
 	p.wait(stop + `.hidden && document.querySelector("#listEvents .outcome").textContent.includes("Stopped after")`)
 
@@ -495,7 +502,7 @@ func (s *shop) streams(t *testing.T) {
 	p.enter("listEvents", "after", "latest")
 	p.enter("listEvents", "Prefer", "wait=5")
 	p.click("#listEvents .send-button")
-	p.wait(`document.querySelector("#listEvents .outcome").textContent.includes("Waiting for")`)
+	p.wait(`document.querySelector("#listEvents .outcome").textContent.includes("Waiting for") && ` + stop + `.checkVisibility()`)
 	get[bool](p, `(`+stop+`.click(), true)`)
 	p.wait(`document.querySelector("#listEvents .outcome").textContent.includes("Stopped after")`)
 	p.expectFailures("net::ERR_ABORTED")

@@ -189,6 +189,14 @@ func (s *shop) paletteKeyboard(t *testing.T) {
 		t.Error("a slash in a field opens the search")
 	}
 
+	// Within a page, the focus follows.
+	p.press("k", chromedp.ModifierCtrl)
+	p.wait(paletteIsOpen)
+	p.write(".palette input", "cancel order")
+	p.wait(selected + `?.textContent.includes("Cancel an order")`)
+	p.press(kb.Enter)
+	p.wait(`document.activeElement.id === "cancelOrder" && Math.abs(document.activeElement.getBoundingClientRect().top) < innerHeight / 2`)
+
 	p.press("k", chromedp.ModifierCtrl)
 	p.wait(paletteIsOpen)
 	p.write(".palette input", "zzzzqqqq")

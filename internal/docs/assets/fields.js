@@ -3,7 +3,7 @@
 import { h, marked, newID } from "./dom.js";
 import { read, styles, write } from "./json.js";
 
-const longText = 255;
+const longText = 2000; // characters; more get several lines
 
 const isScalar = (schema) => !schema.properties && !schema.items && !schema.oneOf && schema.type !== "object";
 const isList = (schema) => schema.type === "array" && isScalar(schema.items ?? {});
@@ -130,6 +130,7 @@ export function field({ name, schema, required, description = schema.description
 
 function typeOf(schema) {
   if (isList(schema)) return schema.items.enum ? "choices" : `${schema.items.type}s, separated by commas`;
+  if (!isScalar(schema)) return "JSON";
   if (schema.format === "date-time") return "time";
   return choicesOf(schema) && schema.type === "string" ? "choice" : (schema.type ?? "JSON");
 }
@@ -141,7 +142,7 @@ function controlOf(schema, attributes, onchange) {
 }
 
 function textControl(schema, { id, example, describedby }, onchange) {
-  const isLong = !isList(schema) && (!isScalar(schema) || (schema.type === "string" && !schema.format && !schema.pattern && schema.maxLength > longText));
+  const isLong = !isList(schema) && (!isScalar(schema) || schema.maxLength > longText);
   const list = isList(schema);
   const hint = [example ?? []].flat().join(", ");
   const input = h(isLong ? "textarea" : "input", {

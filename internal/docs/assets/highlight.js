@@ -4,9 +4,9 @@ const text = `(?<text>"(?:\\\\.|[^"\\\\])*"|'[^']*'|\`[^\`]*\`)`;
 const number = "(?<number>\\b-?\\d+(?:\\.\\d+)?\\b)";
 const words = (list) => `(?<word>\\b(?:${list.join("|")})\\b)`;
 const grammars = {
-  sh: new RegExp(`(?<note>(?<=^|\\s)#.*)|${text}|(?<word>\\bcurl\\b|(?<=\\s)--?[a-zA-Z][\\w-]*)`, "gm"),
+  sh: new RegExp(`(?<note>(?<=^|\\s)#.*)|${text}|(?<word>\\b(?:curl|export|petstore|printf)\\b|(?<=\\s)--?[a-zA-Z][\\w-]*)`, "gm"),
   javascript: new RegExp(
-    `(?<note>//.*)|${text}|${words(["const", "let", "await", "async", "function", "return", "if", "throw", "new", "null", "true", "false"])}|${number}`,
+    `(?<note>//.*)|${text}|${words(["import", "from", "const", "let", "await", "async", "function", "return", "if", "for", "of", "try", "catch", "throw", "new", "null", "true", "false"])}|${number}`,
     "gm",
   ),
   python: new RegExp(

@@ -6,6 +6,7 @@ import { target } from "./request.js";
 import { noteIDs, serverURL, settings } from "./settings.js";
 
 const most = 200_000; // characters of a body that the page shows
+const soon = 300; // milliseconds; the stop button appears for slower responses
 
 /** Returns the buttons that send and stop a request, and the place of its outcome. */
 export function sender(operation, request) {
@@ -21,7 +22,7 @@ export function sender(operation, request) {
     const began = performance.now();
     const view = show(outcome, () => performance.now() - began);
     sendButton.disabled = true;
-    stopButton.hidden = false;
+    const slow = setTimeout(() => (stopButton.hidden = false), soon);
     status.textContent = "Sending the request.";
     try {
       const response = await fetch(...arguments_(request(), turn.signal));
@@ -30,6 +31,7 @@ export function sender(operation, request) {
     } catch (error) {
       view.failed(turn.signal.aborted, error);
     }
+    clearTimeout(slow);
     if (turn !== running) return;
     view.end();
     status.textContent = view.summary();

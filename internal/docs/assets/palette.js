@@ -83,7 +83,13 @@ function activate(at) {
 function go(chosen) {
   if (!chosen) return;
   dialog.close();
-  location.assign(siteURL(chosen.dataset.path));
+  const target = new URL(siteURL(chosen.dataset.path));
+  location.assign(target);
+  // Within a page, the keyboard continues at the target.
+  const part = target.pathname === location.pathname && document.getElementById(target.hash.slice(1));
+  if (!part) return;
+  part.tabIndex = -1;
+  part.focus({ preventScroll: true });
 }
 
 function onClick(event) {
@@ -91,6 +97,7 @@ function onClick(event) {
 }
 
 function onKeyDown(event) {
+  if (event.isComposing) return; // the keys belong to an input method
   const count = results.children.length;
   const next = { ArrowDown: (active + 1) % count, ArrowUp: (active - 1 + count) % count, PageDown: Math.min(active + 8, count - 1), PageUp: Math.max(active - 8, 0) }[event.key];
   if (next !== undefined && count > 0) activate(next);
