@@ -18,7 +18,7 @@ import (
 // Python, Go, JSON, HTML or a URL. Some of them are invisible.
 const hostileText = "</script>'\"`\\ $HOME $(id) ${url} {key} %s %41 \\n \\u0041 ''' \"\"\" #!&;|<>*?[a] !! =\n\r\n\t\u0085\u00a0\u2028\u2029\ufeff\u200d é 🐶"
 
-// hostileKey has all visible ASCII characters that are no letters.
+// hostileKey has all visible ASCII characters except letters.
 const hostileKey = "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~"
 
 // sampleRequests prints the samples of requests that a reader could enter in a form.
@@ -38,7 +38,7 @@ const all = JSON.parse(readFileSync(0)).map(({ operation, parameters, body }) =>
 console.log(JSON.stringify(all));
 `
 
-// sampleRequest is what a reader enters: the texts of parameters, and the text of the body.
+// sampleRequest has the values of a form: the texts of parameters, and the text of the body.
 type sampleRequest struct {
 	Operation  string              `json:"operation"`
 	Parameters map[string][]string `json:"parameters,omitempty"`
@@ -150,7 +150,7 @@ func TestHostileSamples(t *testing.T) {
 
 			refusal := map[bool]string{true: "HTTP Error 400", false: "invalid_json"}[lang == "Python"]
 			if output, err := run(all[len(messages)+1][lang]); err == nil || !strings.Contains(output+err.Error(), refusal) {
-				t.Errorf("a body that is no JSON: %s, %v", output, err)
+				t.Errorf("an invalid body: %s, %v", output, err)
 			}
 		})
 	}

@@ -291,7 +291,7 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
 // withOwnIDs replaces the ids in the path of a sample that the sample shop lacks: the server
-// assigns the ids of messages, webhooks and others anew.
+// chooses the ids of messages, webhooks and others.
 func (s sample) withOwnIDs(p *petstore) sample {
 	p.t.Helper()
 	pattern := strings.NewReplacer(`\{`, "{", `\}`, "}").Replace(regexp.QuoteMeta(s.path))
@@ -344,7 +344,7 @@ func (p *petstore) ownID(operationID, parameter string, own map[string]string) s
 }
 
 // TestCodeSamples: every sample runs on its own in the sample shop, unchanged except for ids
-// that the server assigns anew. Its request succeeds, and returns the example of the spec.
+// that the server chooses. Its request succeeds, and returns the example of the spec.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)

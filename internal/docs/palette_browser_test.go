@@ -12,8 +12,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// queries are what readers type, and the place that the search must find first. A place is the
-// end of a path, and a title if the path has several places.
+// queries lists words that readers type, and the place that the search must find first. A
+// place is the end of a path, with a title if the path has several places.
 var queries = []struct{ query, place string }{
 	// Subjects, in the reader's words.
 	{"pagination", "/lists"},
@@ -75,7 +75,7 @@ var queries = []struct{ query, place string }{
 	{"authent", "/authentication"},
 	{"idempotncy", "/idempotency"},
 	{"concurency", "/concurrency"},
-	{"insufficent_stock", "/errors#insufficient_stock"},
+	{"insufficient_stok", "/errors#insufficient_stock"},
 	{"authetication", "/authentication"},
 	{"cancle order", "#cancelOrder"},
 	{"webhok", "/reference/webhooks"},

@@ -280,11 +280,6 @@ func (r *Reference) data() []byte {
 		Schema   *Schema        `json:"schema"`
 		Example  jsontext.Value `json:"example,omitzero"`
 	}
-	type response struct {
-		Status  string         `json:"status"`
-		Type    string         `json:"type,omitzero"`
-		Example jsontext.Value `json:"example,omitzero"`
-	}
 	type operation struct {
 		Method     string          `json:"method"`
 		Path       string          `json:"path"`
@@ -298,7 +293,7 @@ func (r *Reference) data() []byte {
 		Parameters []parameter     `json:"parameters"`
 		Body       *body           `json:"body"`
 		Samples    ordered[string] `json:"samples"`
-		Responses  []response      `json:"responses"`
+		Responses  []success       `json:"responses"`
 	}
 	all := ordered[operation]{}
 	for _, o := range r.Operations {
@@ -320,17 +315,7 @@ func (r *Reference) data() []byte {
 		for _, s := range o.Samples {
 			one.Samples = append(one.Samples, entry[string]{s.Lang, s.Source})
 		}
-		for _, answer := range o.ResponseList {
-			switch {
-			case !strings.HasPrefix(answer.Name, "2"):
-			case len(answer.Value.Content) == 0:
-				one.Responses = append(one.Responses, response{Status: answer.Name})
-			default:
-				for _, media := range answer.Value.Content {
-					one.Responses = append(one.Responses, response{answer.Name, media.Name, media.Value.Example})
-				}
-			}
-		}
+		one.Responses = o.successes()
 		all = append(all, entry[operation]{o.ID, one})
 	}
 	text, err := json.Marshal(map[string]any{"operations": all}, json.Deterministic(true))
@@ -357,4 +342,28 @@ func (o *Operation) Places() []Place {
 		}
 	}
 	return slices.DeleteFunc(all, func(p Place) bool { return len(p.Parameters) == 0 })
+}
+
+// success is a format of a successful response.
+type success struct {
+	Status  string         `json:"status"`
+	Type    string         `json:"type,omitzero"`
+	Example jsontext.Value `json:"example,omitzero"`
+}
+
+// successes lists the formats of the successful responses.
+func (o *Operation) successes() []success {
+	var all []success
+	for _, r := range o.ResponseList {
+		switch {
+		case !strings.HasPrefix(r.Name, "2"):
+		case len(r.Value.Content) == 0:
+			all = append(all, success{Status: r.Name})
+		default:
+			for _, media := range r.Value.Content {
+				all = append(all, success{r.Name, media.Name, media.Value.Example})
+			}
+		}
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"go/format"
@@ -117,7 +118,7 @@ func TestGoSamples(t *testing.T) {
 		}
 		source := []byte(samples["Go"] + "\n")
 		write(t, filepath.Join(dir, id, "main.go"), source)
-		if formatted, err := format.Source(source); err != nil || string(formatted) != string(source) {
+		if formatted, err := format.Source(source); err != nil || !bytes.Equal(formatted, source) {
 			t.Errorf("gofmt changes the sample of %s: %v\n%s", id, err, cmp.Diff(string(source), string(formatted)))
 		}
 	}

@@ -20,7 +20,7 @@ export function toTree(schema, texts) {
   }
 }
 
-// A text that is no number is sent as a string, so that the server says what is wrong.
+// A text without the form of a number becomes a string, so that the server rejects it with its own error.
 function scalar({ type }, text) {
   const fits = type === "string" ? false : type === "boolean" ? /^(true|false)$/ : /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
   return { text: fits && fits.test(text) ? text : JSON.stringify(text) };
@@ -75,7 +75,7 @@ function matches(pattern, text) {
 }
 
 /**
- * Returns a field with a label, its description on demand and what is wrong with its value.
+ * Returns a field with a label, a description on demand, and a complaint about a bad value.
  * It calls onchange with the texts. show shows other texts.
  */
 export function field({ name, schema, required, description = schema.description, example, inPath, onchange }) {
@@ -162,7 +162,7 @@ function choice(choices, { id, describedby }, onchange) {
     ...choices.map((value) => h("option", { value: String(value) }, String(value))),
   );
   const show = ([text = ""]) => {
-    // A value of the raw JSON that is no choice becomes one, so that the field tells the truth.
+    // Another value of the raw JSON becomes a choice, so that the field shows what is sent.
     if (text && ![...select.options].some(({ value }) => value === text)) select.append(h("option", { value: text }, text));
     select.value = text;
   };
@@ -171,7 +171,7 @@ function choice(choices, { id, describedby }, onchange) {
 
 function checks(choices, { describedby }, onchange) {
   const boxes = choices.map((value) => h("input", { type: "checkbox", value: String(value), "aria-describedby": describedby, onchange: () => onchange(picked()) }));
-  let others = []; // values of the raw JSON that are no choice
+  let others = []; // other values of the raw JSON
   const picked = () => [...boxes.filter(({ checked }) => checked).map(({ value }) => value), ...others];
   const show = (texts) => {
     for (const box of boxes) box.checked = texts.includes(box.value);

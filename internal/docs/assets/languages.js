@@ -166,7 +166,7 @@ function cli(request, { url, key }) {
 }
 
 // Returns the fields of an object as arguments: key=value for a scalar, key:=json for the rest.
-// A body that is no short object comes from stdin.
+// Any body except a short object comes from stdin.
 function cliFields({ fields = [] }) {
   const names = fields.map(([name]) => name);
   const plain = names.every((name, i) => /^\w[^=]*$/.test(name) && !name.endsWith(":") && names.indexOf(name) === i);
