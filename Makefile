@@ -158,11 +158,11 @@ manifests: ## Check that the Kubernetes manifests are valid and consistent (need
 	.ci/manifests
 
 .PHONY: browser
-browser: ## Test the docs pages in a browser (needs Chromium and Node.js)
+browser: ## Test the pages of the docs in a browser (needs Chromium and Node.js)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	npm pack --silent --pack-destination "$$dir" $(AXE) >"$$dir/name" && \
 	tar -xzf "$$dir/$$(cat "$$dir/name")" -C "$$dir" package/axe.min.js && \
-	go test -tags browser -count 1 -timeout 20m -v -run '^Test(Browser|Forms|Palette)$$' ./internal/docs \
+	go test -tags browser -count 1 -timeout 20m -v -run '^Test(Pages|Views|Forms|Palette)$$' ./internal/docs \
 		-args -axe "$$dir/package/axe.min.js" -screenshots "$(CURDIR)/.ci/output/screenshots"
 
 .PHONY: race

@@ -1,5 +1,6 @@
-// Runs first and sets the theme before the first paint, so that the page never shows
-// the wrong one.
+// Runs before the first paint. It sets the theme, and says that modules will change the page, so
+// that its parts already have their places.
+document.documentElement.classList.add("scripted");
 try {
   const theme = localStorage.getItem("petstore.theme");
   if (theme) document.documentElement.dataset.theme = theme;

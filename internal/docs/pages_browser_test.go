@@ -1,0 +1,181 @@
+//go:build browser
+
+package docs_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// written are the pages that the tests of every page visit.
+var written = []string{
+	"/docs", "/docs/quickstart", "/docs/authentication", "/docs/requests", "/docs/lists", "/docs/retries", "/docs/idempotency",
+	"/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/faults",
+	"/docs/reference/pets", "/docs/reference/categories", "/docs/reference/store", "/docs/reference/inventory", "/docs/reference/messages",
+	"/docs/reference/events", "/docs/reference/webhooks", "/docs/reference/accounts", "/docs/reference/sandboxes", "/docs/reference/meta",
+	"/docs/reference/models", "/docs/errors", "/docs/changelog",
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	t.Run("deep links", s.deepLinks)
+	t.Run("the sidebar and the address follow the scroll", s.scrolling)
+	t.Run("pages link to each other", s.turning)
+	t.Run("keyboard", s.keyboard)
+	t.Run("dark", s.dark)
+	t.Run("quickstart", s.quickstart)
+	t.Run("unknown address", s.unknown)
+	t.Run("phone", s.phone)
+}
+
+func (s *shop) deepLinks(t *testing.T) {
+	for _, address := range []string{"/docs/reference/inventory#setInventory", "/docs/reference/models#model-Error", "/docs/errors#insufficient_stock", "/docs/events#stream"} {
+		_, id, _ := strings.Cut(address, "#")
+		p := s.visit(t, address, look{})
+		there := fmt.Sprintf(`Math.abs(document.getElementById(%q).getBoundingClientRect().top - 80) < 4`, id)
+		p.wait(there)
+		p.do(chromedp.Reload())
+		p.wait(there)
+	}
+}
+
+func (s *shop) scrolling(t *testing.T) {
+	for path, ids := range map[string][]string{
+		"/docs/reference/webhooks": {"rotateWebhook", "deleteWebhook", "listWebhooks"},
+		"/docs/webhooks":           {"message", "create"},
+		"/docs/errors":             {"unavailable", "pet_not_found"},
+	} {
+		p := s.visit(t, path, look{})
+		for _, id := range ids {
+			get[bool](p, fmt.Sprintf(`(document.getElementById(%q).scrollIntoView(), true)`, id))
+			p.wait(fmt.Sprintf(`location.hash === "#%s" && document.querySelector('#sidebar [aria-current="location"]')?.getAttribute("href") === "#%[1]s"`, id))
+			visible := get[bool](p, `(() => {
+				const link = document.querySelector('#sidebar [aria-current="location"]').getBoundingClientRect();
+				const nav = document.querySelector("#sidebar").getBoundingClientRect();
+				return link.top >= nav.top - 1 && link.bottom <= nav.bottom + 1;
+			})()`)
+			if !visible {
+				t.Errorf("the link to %s in the sidebar is not visible", id)
+			}
+		}
+		get[bool](p, "(scrollTo(0, 0), true)")
+		p.wait(`location.hash === ""`)
+	}
+}
+
+// turning walks from the first page to the last one and back.
+func (s *shop) turning(t *testing.T) {
+	p := s.visit(t, "/docs/quickstart", look{})
+	links := p.count("#sidebar .nav-list > li")
+	for i := 1; i < links; i++ {
+		before := get[string](p, "location.pathname")
+		p.click(".turn-next")
+		p.wait(fmt.Sprintf(`location.pathname !== %q && document.readyState === "complete" && document.querySelector(".turn-previous")`, before))
+		if got := get[string](p, `new URL(document.querySelector(".turn-previous").href).pathname`); got != before {
+			t.Errorf("the page after %s goes back to %s", before, got)
+		}
+	}
+	if p.count(".turn-next") != 0 {
+		t.Errorf("the last page is %s, after %d pages", get[string](p, "location.pathname"), links)
+	}
+}
+
+func (s *shop) keyboard(t *testing.T) {
+	p := s.visit(t, "/docs/reference/pets", look{})
+	p.wait(`document.readyState === "complete"`) // while a page loads, Chromium may focus the target of a fragment again
+	p.press(kb.Tab)
+	if got := get[string](p, "document.activeElement.textContent"); got != "Skip to content" {
+		t.Fatalf("the first focus stop is %q", got)
+	}
+	if top := get[float64](p, `document.activeElement.getBoundingClientRect().top`); top < 0 {
+		t.Error("the focused skip link is not visible")
+	}
+	p.press(kb.Enter)
+	p.wait(`document.activeElement.id === "content"`)
+	for range 20 {
+		p.press(kb.Tab)
+		if outline := get[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
+			t.Errorf("the focus is not visible on %s", get[string](p, "document.activeElement.outerHTML"))
+		}
+	}
+}
+
+func (s *shop) dark(t *testing.T) {
+	background := func(p *tab) string { return get[string](p, "getComputedStyle(document.body).backgroundColor") }
+	bright, night := s.visit(t, "/docs", look{}), s.visit(t, "/docs/reference/pets#getPet", look{dark: true})
+	if got := background(bright); got != "rgb(255, 255, 255)" {
+		t.Errorf("light: %s", got)
+	}
+	if got := background(night); got != "rgb(16, 21, 28)" {
+		t.Errorf("dark: %s", got)
+	}
+	for _, want := range []string{"rgb(255, 255, 255)", "rgb(16, 21, 28)"} {
+		night.click(".theme-button")
+		if got := background(night); got != want {
+			t.Errorf("switched: %s, want %s", got, want)
+		}
+	}
+}
+
+func (s *shop) quickstart(t *testing.T) {
+	p := s.visit(t, "/docs/quickstart", look{})
+	const commands = `[...document.querySelectorAll("main code.language-sh")].map((code) => code.textContent).join("\n")`
+	if got := get[string](p, commands); !strings.Contains(got, "PETSTORE_URL="+s.url+"\n") {
+		t.Errorf("the commands do not set the URL of this server: %s", got)
+	}
+	if panels, buttons := p.count("main .panel"), p.count("main .panel .copy"); panels != buttons || panels < 9 {
+		t.Errorf("%d panels have %d copy buttons", panels, buttons)
+	}
+	p.click("#send ~ .panel .copy")
+	p.wait(`document.querySelector("#send ~ .panel .copy").textContent === "Copied"`)
+	p.click(`main a[href$="errors#missing_api_key"]`)
+	p.wait(`location.pathname === "/docs/errors" && document.querySelector(":target")?.id === "missing_api_key"`)
+}
+
+func (s *shop) unknown(t *testing.T) {
+	p := s.visit(t, "/docs/reference/cats", look{})
+	p.expectFailures("404")
+	if got := p.text("h1"); got != "Page not found" {
+		t.Errorf("the page is %q", got)
+	}
+	p.click(`main a`)
+	p.wait(`location.pathname === "/docs"`)
+	if status := get[int](p, fmt.Sprintf(`fetch("/nowhere", { headers: { Accept: "*/*" } }).then((response) => response.status)`)); status != http.StatusNotFound {
+		t.Errorf("a program gets %d", status)
+	}
+	p.wait("true")
+	p.expectFailures("404")
+}
+
+func (s *shop) phone(t *testing.T) {
+	for _, path := range written {
+		p := s.visit(t, path, look{width: 320, height: 800})
+		if got := get[int64](p, "document.documentElement.scrollWidth"); got > 320 {
+			widest := get[string](p, `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)?.outerHTML.slice(0, 200) ?? ""`)
+			t.Errorf("%s is %d pixels wide in a window of 320: %s", path, got, widest)
+		}
+		if visible := get[string](p, `getComputedStyle(document.querySelector("#sidebar")).visibility`); visible != "hidden" {
+			t.Errorf("%s: the menu is open", path)
+		}
+	}
+	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844})
+	for _, id := range []string{"listOrders", "placeOrder", "cancelOrder"} {
+		distance := get[float64](p, fmt.Sprintf(`document.querySelector("#%s .panel").getBoundingClientRect().top - document.querySelector("#%[1]s h2").getBoundingClientRect().bottom`, id))
+		if distance < 0 || distance > 500 {
+			t.Errorf("%.0f pixels are between the heading of %s and its sample", distance, id)
+		}
+	}
+	p.click(".menu-button")
+	p.wait(`getComputedStyle(document.querySelector("#sidebar")).visibility === "visible" && document.activeElement.closest("#sidebar")`)
+	p.press(kb.Escape)
+	p.wait(`getComputedStyle(document.querySelector("#sidebar")).visibility === "hidden" && document.activeElement.matches(".menu-button[aria-expanded=false]")`)
+	p.click(".menu-button")
+	p.click(`#sidebar a[href$="docs/lists"]`)
+	p.wait(`location.pathname === "/docs/lists"`)
+}
