@@ -50,8 +50,9 @@ lint: ## Lint the Go code: format, bugs, import rules
 	go run $(GOLANGCI_LINT) run ./...
 
 .PHONY: generate
-generate: ## Generate db/ from queries/ and migrations/
+generate: ## Generate db/ from queries/ and migrations/, and the page of the changelog
 	go run $(SQLC) generate
+	cp CHANGELOG.md internal/docs/pages/changelog.md
 
 .PHONY: check
 check: fmt vet lint generated tidy spec breaking test race browser ## Run most legs of CI; .ci/run runs all

@@ -239,6 +239,7 @@ func TestGuides(t *testing.T) {
 	p := start(t)
 	type wants map[string][]string
 	for guide, programs := range map[string]wants{
+		"home":           {"sh": {`"name":"Rex"`}},
 		"authentication": {"sh": {`"scope":"admin"`, `"secret":"petstore_`, "revoked 204"}, "javascript": {"scope: 'admin'"}, "python": {"'scope': 'admin'"}},
 		"lists":          {"sh": {"152 available pets"}, "javascript": {"200 pets"}, "python": {"200 pets"}},
 		"retries":        {"javascript": {"quantity: 2"}, "python": {"'quantity': 2"}},

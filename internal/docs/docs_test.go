@@ -186,3 +186,20 @@ func TestErrorsPage(t *testing.T) {
 		}
 	}
 }
+
+// TestChangelogIsCurrent: the page has the changelog of the repository, which Go cannot embed
+// from there.
+func TestChangelogIsCurrent(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("pages/changelog.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changelog, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(page, changelog) {
+		t.Error("pages/changelog.md differs from CHANGELOG.md; run make generate")
+	}
+}
