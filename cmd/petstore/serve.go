@@ -143,7 +143,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		func(ctx context.Context) { upkeep.Run(ctx, database, log, upkeep.Tasks(database, c.vault)) },
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
-		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
+		func(ctx context.Context) { database.FollowNodes(ctx, log) },
+		func(ctx context.Context) { verifier.RecordUses(postgres.ForAllAccounts(ctx), log) },
 	)
 	defer stop()
 
