@@ -527,12 +527,14 @@ FROM (
            (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
-            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
+            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
+              AND ($1::boolean OR d.account_id = ANY ($2::bigint[]))) AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
     JOIN accounts AS a ON a.id = w.account_id
-    WHERE (w.account_id, w.id) > ($1::bigint, $2::text)
-      AND ($3::boolean OR w.account_id = ANY ($4::bigint[]))
+    WHERE (w.account_id, w.id) > ($3::bigint, $4::text)
+      AND ($1::boolean OR w.account_id = ANY ($2::bigint[]))
+      AND ($1::boolean OR s.account_id = ANY ($2::bigint[]))
       AND NOT s.closed
       AND w.status = 'enabled'
 ) AS found
@@ -542,10 +544,10 @@ LIMIT $5
 `
 
 type DrainWebhooksParams struct {
-	AfterAccount int64
-	AfterID      string
 	Every        bool
 	Ids          []int64
+	AfterAccount int64
+	AfterID      string
 	PageSize     int32
 }
 
@@ -560,13 +562,14 @@ type DrainWebhooksRow struct {
 }
 
 // Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
-// whether a process can claim the webhook. With every, it looks at all accounts.
+// whether a process can claim the webhook. With every, it looks at all accounts. Otherwise
+// each table needs the condition, or Citus asks all nodes.
 func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([]DrainWebhooksRow, error) {
 	rows, err := q.db.Query(ctx, drainWebhooks,
-		arg.AfterAccount,
-		arg.AfterID,
 		arg.Every,
 		arg.Ids,
+		arg.AfterAccount,
+		arg.AfterID,
 		arg.PageSize,
 	)
 	if err != nil {
