@@ -243,7 +243,7 @@ func (b *buyer) insist(ctx context.Context, method, target string, body any, hea
 			return nil
 		case resp.status == http.StatusServiceUnavailable:
 			b.refused.Add(1)
-		case resp.status != http.StatusConflict: // the key of a request that nobody has answered yet
+		case resp.status != http.StatusConflict: // the request before is still running
 			return resp
 		}
 		switch {

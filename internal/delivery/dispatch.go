@@ -32,9 +32,9 @@ func (w *Worker) lookAtWoken(ctx context.Context, accounts map[int64]bool) {
 	}
 }
 
-// everywhere looks at all accounts. While a node of a sharded cluster is lost, it looks at a
-// page of the accounts of the other nodes at a time, because a statement for all accounts
-// would fail.
+// everywhere looks at all accounts. While a node of a sharded cluster is lost, a statement for
+// all accounts would fail. So everywhere looks at a page of the accounts of the other nodes at
+// a time.
 func (w *Worker) everywhere(ctx context.Context, look func(ctx context.Context, every bool, ids []int64) error) error {
 	if !w.db.HasLostNode() {
 		return look(postgres.ForAllAccounts(ctx), true, []int64{})

@@ -59,7 +59,7 @@ type shard struct {
 	on   []*node // one
 }
 
-// cluster is what is known of the nodes. It does not change.
+// cluster has the nodes and their shards, as they were at the last look. It does not change.
 type cluster struct {
 	shards []shard // sorted
 	nodes  []*node

@@ -23,7 +23,7 @@ func TestHashOf(t *testing.T) {
 	t.Parallel()
 	ids := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt32, math.MinInt32, 1 << 32, -1 << 32}
 	for range 1000 {
-		ids = append(ids, int64(rand.Uint64()>>rand.N(64))) //nolint:gosec // any number
+		ids = append(ids, int64(rand.Uint64()>>rand.N(64)))
 	}
 	rows, err := pgtest.New(t).Pool.Query(t.Context(), "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
 	if err != nil {
