@@ -10,6 +10,41 @@ import (
 	"time"
 )
 
+const accountsAfter = `-- name: AccountsAfter :many
+SELECT id
+FROM accounts
+WHERE id > $1
+  AND deleted_at IS NULL
+ORDER BY id
+LIMIT $2
+`
+
+type AccountsAfterParams struct {
+	AfterID  int64
+	PageSize int32
+}
+
+// Returns accounts by id.
+func (q *Queries) AccountsAfter(ctx context.Context, arg AccountsAfterParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, accountsAfter, arg.AfterID, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const clock = `-- name: Clock :one
 SELECT statement_timestamp()::timestamptz AS now
 `
@@ -492,20 +527,25 @@ FROM (
            (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
-            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
+            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
+              AND ($1::boolean OR d.account_id = ANY ($2::bigint[]))) AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
     JOIN accounts AS a ON a.id = w.account_id
-    WHERE (w.account_id, w.id) > ($1::bigint, $2::text)
+    WHERE (w.account_id, w.id) > ($3::bigint, $4::text)
+      AND ($1::boolean OR w.account_id = ANY ($2::bigint[]))
+      AND ($1::boolean OR s.account_id = ANY ($2::bigint[]))
       AND NOT s.closed
       AND w.status = 'enabled'
 ) AS found
 WHERE due_at <= statement_timestamp()
 ORDER BY account_id, id
-LIMIT $3
+LIMIT $5
 `
 
 type DrainWebhooksParams struct {
+	Every        bool
+	Ids          []int64
 	AfterAccount int64
 	AfterID      string
 	PageSize     int32
@@ -522,9 +562,16 @@ type DrainWebhooksRow struct {
 }
 
 // Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
-// whether a process can claim the webhook.
+// whether a process can claim the webhook. With every, it looks at all accounts. Otherwise
+// each table needs the condition, or Citus asks all nodes.
 func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([]DrainWebhooksRow, error) {
-	rows, err := q.db.Query(ctx, drainWebhooks, arg.AfterAccount, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, drainWebhooks,
+		arg.Every,
+		arg.Ids,
+		arg.AfterAccount,
+		arg.AfterID,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -1184,14 +1231,17 @@ JOIN account_state AS s ON s.account_id = w.account_id
 JOIN accounts AS a ON a.id = w.account_id
 WHERE w.unsettled_after IS NOT NULL
   AND (w.account_id, w.id) > ($1::bigint, $2::text)
+  AND ($3::boolean OR w.account_id = ANY ($4::bigint[]))
   AND NOT s.closed
 ORDER BY w.account_id, w.id
-LIMIT $3
+LIMIT $5
 `
 
 type WebhooksToSettleParams struct {
 	AfterAccount int64
 	AfterID      string
+	Every        bool
+	Ids          []int64
 	PageSize     int32
 }
 
@@ -1201,9 +1251,16 @@ type WebhooksToSettleRow struct {
 	PayerID   int64
 }
 
-// Returns webhooks to which messages that wait must be adapted.
+// Returns webhooks to which messages that wait must be adapted. With every, it looks at all
+// accounts.
 func (q *Queries) WebhooksToSettle(ctx context.Context, arg WebhooksToSettleParams) ([]WebhooksToSettleRow, error) {
-	rows, err := q.db.Query(ctx, webhooksToSettle, arg.AfterAccount, arg.AfterID, arg.PageSize)
+	rows, err := q.db.Query(ctx, webhooksToSettle,
+		arg.AfterAccount,
+		arg.AfterID,
+		arg.Every,
+		arg.Ids,
+		arg.PageSize,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -18,20 +18,33 @@ HAVING NOT @every OR max(least(s.last_sequence, w.until_sequence) - w.after_sequ
 ORDER BY w.account_id
 LIMIT @page_size;
 
+-- name: AccountsAfter :many
+-- Returns accounts by id.
+SELECT id
+FROM accounts
+WHERE id > @after_id
+  AND deleted_at IS NULL
+ORDER BY id
+LIMIT @page_size;
+
 -- name: DrainWebhooks :many
 -- Returns webhooks with deliveries that are due, how many seconds the oldest has been, and
--- whether a process can claim the webhook.
+-- whether a process can claim the webhook. With every, it looks at all accounts. Otherwise
+-- each table needs the condition, or Citus asks all nodes.
 SELECT account_id, id, payer_id, is_failing, is_slow, is_free, coalesce(extract(epoch FROM statement_timestamp() - due_at), 0)::float8 AS due_for
 FROM (
     SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, (w.failing_since IS NOT NULL)::boolean AS is_failing,
            (coalesce(w.slow_until > statement_timestamp(), false) OR w.failing_since IS NOT NULL)::boolean AS is_slow,
            (coalesce(w.lease_until <= statement_timestamp(), true) AND coalesce(w.retry_at <= statement_timestamp(), true))::boolean AS is_free,
            (SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d
-            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending') AS due_at
+            WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
+              AND (@every::boolean OR d.account_id = ANY (@ids::bigint[]))) AS due_at
     FROM webhooks AS w
     JOIN account_state AS s ON s.account_id = w.account_id
     JOIN accounts AS a ON a.id = w.account_id
     WHERE (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
+      AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
+      AND (@every::boolean OR s.account_id = ANY (@ids::bigint[]))
       AND NOT s.closed
       AND w.status = 'enabled'
 ) AS found
@@ -236,13 +249,15 @@ WHERE webhooks.account_id = @account_id
   AND account_state.account_id = @account_id;
 
 -- name: WebhooksToSettle :many
--- Returns webhooks to which messages that wait must be adapted.
+-- Returns webhooks to which messages that wait must be adapted. With every, it looks at all
+-- accounts.
 SELECT w.account_id, w.id, coalesce(a.parent_id, a.id)::bigint AS payer_id
 FROM webhooks AS w
 JOIN account_state AS s ON s.account_id = w.account_id
 JOIN accounts AS a ON a.id = w.account_id
 WHERE w.unsettled_after IS NOT NULL
   AND (w.account_id, w.id) > (@after_account::bigint, @after_id::text)
+  AND (@every::boolean OR w.account_id = ANY (@ids::bigint[]))
   AND NOT s.closed
 ORDER BY w.account_id, w.id
 LIMIT @page_size;

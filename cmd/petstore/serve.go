@@ -108,8 +108,7 @@ while the schema is behind, the server is not ready.`,
 func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
 	defer public.Close()
 	tuneRuntime(c)
-	metrics := telemetry.NewMetrics()
-	metrics.SetVersion(version())
+	metrics := newMetrics()
 	defer startAdmin(admin, c.adminHosts(), metrics, log)()
 	tracer, stopTracer, err := startTracer(ctx, c, log)
 	if err != nil {
@@ -143,7 +142,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		func(ctx context.Context) { upkeep.Run(ctx, database, log, upkeep.Tasks(database, c.vault)) },
 		func(ctx context.Context) { _ = revocations(database, c.DirectURL, verifier, log).Run(ctx) }, // ends when canceled
 		replicas.Run,
-		func(ctx context.Context) { verifier.RecordUses(ctx, log) },
+		func(ctx context.Context) { database.FollowNodes(ctx, log) },
+		func(ctx context.Context) { verifier.RecordUses(postgres.ForAllAccounts(ctx), log) },
 	)
 	defer stop()
 
@@ -166,6 +166,13 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// newMetrics returns metrics with the version of the program.
+func newMetrics() *telemetry.Metrics {
+	metrics := telemetry.NewMetrics()
+	metrics.SetVersion(version())
+	return metrics
 }
 
 // newHandler returns the handler of the API, and a function that delivers webhooks until its

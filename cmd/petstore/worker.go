@@ -43,8 +43,7 @@ both may run at the same time.`,
 // until ctx ends. It closes the listener.
 func work(ctx context.Context, c config, log *slog.Logger, admin net.Listener) error {
 	tuneRuntime(c)
-	metrics := telemetry.NewMetrics()
-	metrics.SetVersion(version())
+	metrics := newMetrics()
 	defer startAdmin(admin, c.adminHosts(), metrics, log)()
 	options := apiOptions(c)
 	options.Log, options.Metrics = log, metrics

@@ -290,6 +290,7 @@ func TestRoutesAsDescribed(t *testing.T) {
 	routed := map[string]gate.Route{}
 	for _, route := range start(t).server.Routes() {
 		route.Handle = nil
+		route.Attributes &^= gate.AllNodes // about the database
 		routed[route.Method+" "+route.Path] = route
 	}
 	if diff := cmp.Diff(described, routed); diff != "" {

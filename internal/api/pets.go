@@ -71,7 +71,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), struct{}{}, ownPet{gate.Caller(c).AccountID, id})
+	row, err := s.pets.Do(c.Request.Context(), s.db.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
 	switch {
 	case err != nil:
 		return err
@@ -219,7 +219,7 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 		pets, err := s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 		return listedPets(pets), err
 	default:
-		return s.pagesOfPets.Do(ctx, p.sort, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.db.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
 }
 
@@ -284,7 +284,7 @@ func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]d
 		pets, err := results(1, s.reads.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
 		return pets[0], err
 	}
-	row, err := s.pets.Do(ctx, struct{}{}, ownPet{accountID, ids[0]})
+	row, err := s.pets.Do(ctx, s.db.NodeOf(accountID), ownPet{accountID, ids[0]})
 	if err != nil || row == nil {
 		return nil, err
 	}
@@ -300,13 +300,13 @@ const (
 // ownPet identifies a pet of an account.
 type ownPet struct{ account, id int64 }
 
-// newPetReader returns a coalescer of reads of single pets. A pet that does not exist is
-// nil. The pets of an account share a statement, and the statements of all accounts share
-// a round trip.
-func newPetReader(queries *db.Queries) *sharedRead[struct{}, ownPet, *db.Pet] {
+// newPetReader returns a coalescer of reads of single pets, by node. A pet that does not
+// exist is nil. The pets of an account share a statement, and the statements of all accounts
+// on a node share a round trip.
+func newPetReader(queries *db.Queries) *sharedRead[any, ownPet, *db.Pet] {
 	limits := sharedReads
 	limits.Inputs = maxPetsPerRead
-	return shareReads(limits, withoutEnd, func(ctx context.Context, _ struct{}, wanted []ownPet) ([]*db.Pet, error) {
+	return shareReads(limits, withoutEnd, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
 		params := byAccount(wanted)
 		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
 		if err != nil {
@@ -342,14 +342,20 @@ func byAccount(wanted []ownPet) []db.PetGetManyParams {
 	return params
 }
 
-// newPageOfPetsReader returns a coalescer of reads of different pages, by sort. Their
+// sortedPages is the key of reads of different pages.
+type sortedPages struct {
+	sort string
+	node any // of their accounts
+}
+
+// newPageOfPetsReader returns a coalescer of reads of different pages. Their
 // statements share a round trip. Postgres works longer on a page than on a pet, so it
 // gets more of these at a time.
-func (s *Server) newPageOfPetsReader() *sharedRead[string, db.PetListParams, []db.PetListRow] {
+func (s *Server) newPageOfPetsReader() *sharedRead[sortedPages, db.PetListParams, []db.PetListRow] {
 	limits := sharedReads
 	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return shareReads(limits, withEnd, func(ctx context.Context, sort string, pages []db.PetListParams) ([][]db.PetListRow, error) {
-		return results(len(pages), s.sorted(sort).PetList(ctx, pages).Query)
+	return shareReads(limits, withEnd, func(ctx context.Context, key sortedPages, pages []db.PetListParams) ([][]db.PetListRow, error) {
+		return results(len(pages), s.sorted(key.sort).PetList(ctx, pages).Query)
 	})
 }
 

@@ -30,7 +30,7 @@ const (
 	body, mayOmit      = gate.Body, gate.OptionalBody
 	counted, expensive = gate.Counted, gate.Expensive
 	waits, streams     = gate.Waits, gate.Streams
-	noFaults           = gate.NoFaults
+	noFaults, allNodes = gate.NoFaults, gate.AllNodes
 )
 
 // routes lists every operation on resources, in the order of the spec.
@@ -90,19 +90,19 @@ func (s *Server) accountRoutes() []gate.Route {
 
 		route("GET /account", "getAccount", read, 0, s.getAccount),
 		route("GET "+apiKeysPath, "listAPIKeys", admin, counted, s.listAPIKeys),
-		route("POST "+apiKeysPath, "createAPIKey", admin, body, s.createAPIKey),
+		route("POST "+apiKeysPath, "createAPIKey", admin, body|allNodes, s.createAPIKey),
 		route("GET "+apiKeyPath, "getAPIKey", admin, 0, s.getAPIKey),
-		route("DELETE "+apiKeyPath, "revokeAPIKey", admin, 0, s.revokeAPIKey),
-		route("POST "+apiKeyPath+"/rotate", "rotateAPIKey", admin, mayOmit, s.rotateAPIKey),
+		route("DELETE "+apiKeyPath, "revokeAPIKey", admin, allNodes, s.revokeAPIKey),
+		route("POST "+apiKeyPath+"/rotate", "rotateAPIKey", admin, mayOmit|allNodes, s.rotateAPIKey),
 
 		route("GET "+sandboxesPath, "listSandboxes", admin, counted|noFaults, s.listSandboxes),
-		route("POST "+sandboxesPath, "createSandbox", admin, body|expensive|noFaults, s.createSandbox),
+		route("POST "+sandboxesPath, "createSandbox", admin, body|expensive|noFaults|allNodes, s.createSandbox),
 		route("GET "+sandboxPath, "getSandbox", admin, noFaults, s.getSandbox),
-		route("DELETE "+sandboxPath, "deleteSandbox", admin, noFaults, s.deleteSandbox),
-		route("POST "+sandboxPath+"/reset", "resetSandbox", admin, expensive|noFaults, s.resetSandbox),
-		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults, s.getSandboxFaults),
-		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults, s.setSandboxFaults),
-		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults, s.deleteSandboxFaults),
+		route("DELETE "+sandboxPath, "deleteSandbox", admin, noFaults|allNodes, s.deleteSandbox),
+		route("POST "+sandboxPath+"/reset", "resetSandbox", admin, expensive|noFaults|allNodes, s.resetSandbox),
+		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults|allNodes, s.getSandboxFaults),
+		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults|allNodes, s.setSandboxFaults),
+		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults|allNodes, s.deleteSandboxFaults),
 	}
 }
 

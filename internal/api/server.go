@@ -82,9 +82,9 @@ type Server struct {
 	faults    *faults.Injector
 	// faultNames are the operations that a fault rule may name.
 	faultNames []string
-	pets       *sharedRead[struct{}, ownPet, *db.Pet]
-	// pagesOfPets are different pages, by sort.
-	pagesOfPets *sharedRead[string, db.PetListParams, []db.PetListRow]
+	pets       *sharedRead[any, ownPet, *db.Pet]
+	// pagesOfPets are different pages.
+	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
 	pages       *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
 	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
 	feedPages   *sharedRead[string, *feed.Query, feed.Page]
@@ -111,7 +111,7 @@ func New(options Options) (*Server, error) {
 		planned:  db.New(plannedByValues{reads}),
 		faults:   faults.New(options.DB),
 	}
-	s.feed = feed.New(s.queries)
+	s.feed = feed.New(s.db)
 	s.pets = newPetReader(s.reads)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()

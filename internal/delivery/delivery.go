@@ -175,6 +175,7 @@ func (w *Worker) Run(ctx context.Context) {
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var looking, renewal sync.WaitGroup
 	renewal.Go(func() { every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
+	looking.Go(func() { w.db.FollowNodes(ctx, w.log) })
 	looking.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
 	looking.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
 	looking.Go(func() { sweep(ctx, sweepInterval, w.settleWebhooks) })
@@ -206,6 +207,7 @@ func (w *Worker) change(ctx context.Context, payer, accountID int64, action func
 		return err
 	}
 	defer leave()
+	ctx = w.db.ForAccounts(ctx, accountID)
 	emitted := 0
 	err = postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
 		events, err := action(ctx, db.New(tx))
@@ -278,7 +280,7 @@ func (w *Worker) schemaIsBehind(ctx context.Context) bool {
 
 // countFailing sets the metric of webhooks that fail. It logs errors.
 func (w *Worker) countFailing(ctx context.Context) {
-	count, err := w.queries.WebhooksFailing(ctx)
+	count, err := w.queries.WebhooksFailing(postgres.ForAllAccounts(ctx))
 	if err == nil {
 		w.options.Metrics.SetWebhooksFailing(count)
 	}

@@ -27,7 +27,29 @@ const (
 // lookAtWoken starts to dispatch to the accounts that [Worker.Wake] has named.
 func (w *Worker) lookAtWoken(ctx context.Context, accounts map[int64]bool) {
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(accounts)), page) {
-		w.warn(ctx, "could not look for events to deliver", w.lookAt(ctx, ids))
+		ids = w.db.Reachable(ids)
+		w.warn(ctx, "could not look for events to deliver", w.lookAt(w.db.ForAccounts(ctx, ids...), ids))
+	}
+}
+
+// everywhere looks at all accounts. While a node of a sharded cluster is lost, a statement for
+// all accounts would fail. So everywhere looks at a page of the accounts of the other nodes at
+// a time.
+func (w *Worker) everywhere(ctx context.Context, look func(ctx context.Context, every bool, ids []int64) error) error {
+	if !w.db.HasLostNode() {
+		return look(postgres.ForAllAccounts(ctx), true, []int64{})
+	}
+	for last := int64(0); ; {
+		all, err := w.queries.AccountsAfter(ctx, db.AccountsAfterParams{AfterID: last, PageSize: page})
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		last = all[len(all)-1]
+		if ids := w.db.Reachable(all); len(ids) > 0 {
+			if err := look(w.db.ForAccounts(ctx, ids...), false, ids); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -65,21 +87,28 @@ func (w *Worker) sweepAccounts(ctx context.Context) {
 
 func (w *Worker) lookAtAll(ctx context.Context) error {
 	undispatched := int64(0)
-	for last := int64(0); ; {
-		rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: true, Ids: []int64{}, AfterID: last, PageSize: page})
-		if err != nil {
-			return err
+	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
+		for last := int64(0); ; {
+			rows, err := w.queries.DispatchAccounts(ctx, db.DispatchAccountsParams{Every: every, Ids: ids, AfterID: last, PageSize: page})
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				if row.Undispatched > 0 {
+					w.dispatch(ctx, row.AccountID, row.PayerID)
+				}
+				undispatched += row.Undispatched
+				last = row.AccountID
+			}
+			if len(rows) < page {
+				return nil
+			}
 		}
-		for _, row := range rows {
-			w.dispatch(ctx, row.AccountID, row.PayerID)
-			undispatched += row.Undispatched
-			last = row.AccountID
-		}
-		if len(rows) < page {
-			w.options.Metrics.SetUndispatchedEvents(undispatched)
-			return nil
-		}
+	})
+	if err == nil {
+		w.options.Metrics.SetUndispatchedEvents(undispatched)
 	}
+	return err
 }
 
 // dispatch starts to dispatch the events of an account, a page for each turn of its payer.
@@ -105,6 +134,7 @@ func (w *Worker) dispatchTurn(ctx context.Context, accountID, payer int64) (rest
 		return restNone, err
 	}
 	defer w.dispatches.Give(payer, 1)
+	ctx = w.db.ForAccounts(ctx, accountID)
 	w.accounts.listen(accountID)
 	var due []db.DispatchLockRow
 	left, err := postgres.Transact(ctx, w.db, func(ctx context.Context, tx pgx.Tx) (left rest, err error) {

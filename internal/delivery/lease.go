@@ -81,7 +81,7 @@ func (w *Worker) drainTurn(ctx context.Context, to endpoint, due db.WebhookDueRo
 		return rest, err
 	}
 	defer d.pool.Give(d.payer, 1)
-	sending, cancel := outlive(ctx, sendingTime(w.options.Grace))
+	sending, cancel := outlive(w.db.ForAccounts(ctx, to.AccountID), sendingTime(w.options.Grace))
 	defer cancel()
 	if claimed, err := d.claim(sending); err != nil || !claimed {
 		return rest, err
@@ -171,16 +171,24 @@ func (d *drain) release(ctx context.Context) (rest db.WebhookDueRow, err error) 
 	return rest, nil
 }
 
-// persist repeats an action until it succeeds, or until ctx ends.
+// persist repeats an action until it succeeds, or until ctx ends. It gives up if the lease has
+// run out and others wait for the place of the drain. The deliveries are then sent again.
 func (d *drain) persist(ctx context.Context, message string, action func() error) error {
-	for {
+	for wait := retryPause; ; wait = min(2*wait, maxRetryPause) {
 		err := action()
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || d.isExpired() && d.pool.IsContended() {
 			return err
 		}
 		d.warn(ctx, message, err)
-		pause(ctx, retryPause)
+		pause(ctx, wait)
 	}
+}
+
+// isExpired reports whether the lease has run out.
+func (d *drain) isExpired() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.renewed) > leaseTime
 }
 
 // isOver reports whether the drain begins no more requests.
@@ -224,7 +232,7 @@ func (w *Worker) renewLeases(ctx context.Context) {
 
 // renew renews the leases of drains of an account. It stops those that have lost theirs.
 func (w *Worker) renew(ctx context.Context, accountID int64, drains []*drain) error {
-	ctx, cancel := context.WithTimeout(ctx, renewAfter)
+	ctx, cancel := context.WithTimeout(w.db.ForAccounts(ctx, accountID), renewAfter)
 	defer cancel()
 	params := db.WebhooksRenewParams{AccountID: accountID}
 	for _, d := range drains {
@@ -255,30 +263,35 @@ func (w *Worker) sweepWebhooks(ctx context.Context) {
 
 func (w *Worker) drainAll(ctx context.Context) error {
 	due := w.options.Metrics.CountDue()
-	for after := (db.DrainWebhooksParams{PageSize: page}); ; {
-		rows, err := w.queries.DrainWebhooks(ctx, after)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			due.Add(row.IsFailing, row.DueFor)
-			if row.IsFree {
-				w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+	err := w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
+		for after := (db.DrainWebhooksParams{Every: every, Ids: ids, PageSize: page}); ; {
+			rows, err := w.queries.DrainWebhooks(ctx, after)
+			if err != nil {
+				return err
 			}
-			after.AfterAccount, after.AfterID = row.AccountID, row.ID
+			for _, row := range rows {
+				due.Add(row.IsFailing, row.DueFor)
+				if row.IsFree {
+					w.drain(ctx, endpoint{row.AccountID, row.ID}, row.PayerID, row.IsSlow)
+				}
+				after.AfterAccount, after.AfterID = row.AccountID, row.ID
+			}
+			if len(rows) < page {
+				return nil
+			}
 		}
-		if len(rows) < page {
-			due.Set()
-			return nil
-		}
+	})
+	if err == nil {
+		due.Set()
 	}
+	return err
 }
 
 // deliverAsked starts to deliver to the webhooks that [Worker.Deliver] has named. Their
 // deliveries are committed, so the release of a lease at this moment sees them.
 func (w *Worker) deliverAsked(ctx context.Context, webhooks map[endpoint]bool) {
 	for to := range webhooks {
-		due, err := w.queries.WebhookDue(ctx, db.WebhookDueParams{AccountID: to.AccountID, ID: to.WebhookID})
+		due, err := w.queries.WebhookDue(w.db.ForAccounts(ctx, to.AccountID), db.WebhookDueParams{AccountID: to.AccountID, ID: to.WebhookID})
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 		case err != nil:

@@ -18,6 +18,7 @@ import (
 	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
+	"petstore/internal/postgres"
 )
 
 const (
@@ -108,27 +109,28 @@ func (w *Worker) settleWebhooks(ctx context.Context) {
 // settleRound lets each webhook take a step. It reports whether one has more to do, and
 // logs the errors of steps.
 func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
-	after := db.WebhooksToSettleParams{PageSize: page}
-	for {
-		rows, err := w.queries.WebhooksToSettle(ctx, after)
-		if err != nil {
-			return false, err
-		}
-		var hasMore atomic.Bool
-		inParallel(rows, func(row db.WebhooksToSettleRow) {
-			stepped, err := w.settle(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
-			w.warn(ctx, "could not adapt the messages that wait to a webhook", err)
-			if stepped {
-				hasMore.Store(true)
+	var hasMore atomic.Bool
+	err = w.everywhere(ctx, func(ctx context.Context, every bool, ids []int64) error {
+		for after := (db.WebhooksToSettleParams{Every: every, Ids: ids, PageSize: page}); ; {
+			rows, err := w.queries.WebhooksToSettle(ctx, after)
+			if err != nil {
+				return err
 			}
-		})
-		more = more || hasMore.Load()
-		if len(rows) < page {
-			return more, nil
+			inParallel(rows, func(row db.WebhooksToSettleRow) {
+				stepped, err := w.settle(ctx, row.PayerID, endpoint{row.AccountID, row.ID})
+				w.warn(ctx, "could not adapt the messages that wait to a webhook", err)
+				if stepped {
+					hasMore.Store(true)
+				}
+			})
+			if len(rows) < page {
+				return nil
+			}
+			last := rows[page-1]
+			after.AfterAccount, after.AfterID = last.AccountID, last.ID
 		}
-		last := rows[page-1]
-		after.AfterAccount, after.AfterID = last.AccountID, last.ID
-	}
+	})
+	return err == nil && hasMore.Load(), err
 }
 
 // inParallel calls do for the elements of a slice, a few at a time.
@@ -263,7 +265,7 @@ func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 	lost := messageIDAt(before.Add(MessageExpiry - lostAfter))
 	var failed error
 	for {
-		rows, err := w.queries.MessagesExpired(ctx, next)
+		rows, err := w.queries.MessagesExpired(postgres.ForAllAccounts(ctx), next)
 		if err != nil {
 			return errors.Join(failed, err)
 		}

@@ -19,8 +19,10 @@ const (
 	messageQueued = string(event.MessageQueued)
 	messagesPath  = "/messages/"
 
-	// retryPause is the time between two tries to record results.
-	retryPause = 200 * time.Millisecond
+	// retryPause is the time between two tries to record results. It doubles each time, up to
+	// maxRetryPause.
+	retryPause    = 200 * time.Millisecond
+	maxRetryPause = 2 * time.Second
 	// slowAfter is the time of a request after which a webhook counts as slow, for slowFor.
 	slowAfter = 500 * time.Millisecond
 	slowFor   = 10 * time.Minute

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"petstore/db"
+	"petstore/internal/postgres"
 )
 
 // interval is the time between two looks for events that other processes have written. An
@@ -22,10 +23,13 @@ const (
 	// restFactor times the duration of a look is the least time to the next one. On Citus, a
 	// look for 100 accounts costs 10 ms of CPU time, because it asks all shards.
 	restFactor = 4
+	// failedRest is the longest time to the next look after one that has failed.
+	failedRest = time.Second
 )
 
 // Hub wakes requests that wait for events. It is safe for concurrent use.
 type Hub struct {
+	db      *postgres.DB
 	queries *db.Queries
 
 	mu       sync.Mutex
@@ -41,9 +45,9 @@ type account struct {
 	changed chan struct{} // closed when there may be new events
 }
 
-// New returns a Hub that looks for events with the queries of the primary.
-func New(queries *db.Queries) *Hub {
-	return &Hub{queries: queries, accounts: map[int64]*account{}}
+// New returns a Hub that looks for events on the primary.
+func New(database *postgres.DB) *Hub {
+	return &Hub{db: database, queries: db.New(database), accounts: map[int64]*account{}}
 }
 
 // Announce wakes the requests of an account after a commit with events.
@@ -136,14 +140,18 @@ func (h *Hub) look() {
 		if !more {
 			return
 		}
+		ids = h.db.Reachable(ids)
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-		rows, err := h.queries.FeedEnds(ctx, ids)
+		rows, err := h.queries.FeedEnds(h.db.ForAccounts(ctx, ids...), ids)
 		cancel()
-		if err == nil { // otherwise the requests wait on
+		rest := nextLook(time.Since(began))
+		if err == nil {
 			h.found(rows)
+		} else { // the requests wait on
+			rest = min(rest, failedRest)
 		}
-		timer.Reset(nextLook(time.Since(began)))
+		timer.Reset(rest)
 	}
 }
 

@@ -28,6 +28,7 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	}
 	state := requestOf(c)
 	state.identity, state.reserved.payer = identity, identity.Payer()
+	state.scope(g.db, r)
 	if limit, err := g.Limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		state.limitReached = limit
 		return err
@@ -63,8 +64,9 @@ func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
 	}
 	credentials = strings.Trim(credentials, " ")
 	var identity auth.Identity
-	err := postgres.RetryRead(r.Context(), func() (err error) {
-		identity, err = g.verifier.Verify(r.Context(), credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
+	ctx := g.db.ForNoAccount(r.Context())
+	err := postgres.RetryRead(ctx, func() (err error) {
+		identity, err = g.verifier.Verify(ctx, credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
 		return err
 	})
 	if errors.Is(err, auth.ErrInvalidKey) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/auth"
+	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
 
@@ -52,6 +53,19 @@ func (r *request) Value(key any) any {
 		return r
 	}
 	return r.deadline.Value(key)
+}
+
+// scope tells the database which nodes of a cluster the request needs.
+func (r *request) scope(d *postgres.DB, route Route) {
+	if d.NodeOf(r.identity.AccountID) == nil {
+		return
+	}
+	scope := func(ctx context.Context) context.Context { return d.ForAccounts(ctx, r.identity.AccountID) }
+	if route.has(AllNodes) {
+		scope = postgres.ForAllAccounts
+	}
+	r.connection, r.Context = scope(r.connection), scope(r.Context)
+	r.move(r.at)
 }
 
 // requestOf returns the state of a request.

@@ -48,6 +48,9 @@ const (
 	// NoFaults means that no fault rule of a sandbox applies. Otherwise a rule could stop the
 	// requests that remove it.
 	NoFaults
+	// AllNodes means that the operation needs all nodes of a sharded cluster. It changes accounts
+	// or keys, of which each node has a copy, or uses the rows of a sandbox.
+	AllNodes
 
 	// OptionalBody is a Body that a request may omit. It then counts as {}.
 	OptionalBody = Body | optional

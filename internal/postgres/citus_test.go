@@ -5,6 +5,7 @@ package postgres_test
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +88,7 @@ func TestPlansOnCitus(t *testing.T) {
 		if slices.Contains(ofCommonGroups, name) {
 			continue
 		}
-		if kind := planKind(explainWithValues(t, queries.Conn, name, sql)); kind != oneTask {
+		if kind := planKind(explainWithValues(t, queries.Conn, name, sql, literals)); kind != oneTask {
 			got[name] = kind
 		}
 	}
@@ -96,6 +97,23 @@ func TestPlansOnCitus(t *testing.T) {
 	}
 	if single := len(queries.queries) - len(got); single < 90 {
 		t.Errorf("only %d queries run as one task", single)
+	}
+}
+
+// TestSweepsOfAccounts: a sweep of the worker can leave out the accounts of a node that has
+// failed. Then it runs on the shards of the others only.
+func TestSweepsOfAccounts(t *testing.T) {
+	t.Parallel()
+	queries := (&served{Database: pgtest.New(t)}).prepareQueries(t)
+	if _, err := queries.Exec(t.Context(), "RESET plan_cache_mode"); err != nil {
+		t.Fatal(err)
+	}
+	ofAccounts := maps.Clone(literals)
+	ofAccounts[pgtype.BoolOID] = "'false'" // every
+	for _, name := range []string{"DispatchAccounts", "DrainWebhooks", "WebhooksToSettle", "FeedEnds"} {
+		if plan := explainWithValues(t, queries.Conn, name, queries.queries[name], ofAccounts); !strings.Contains(plan, "Task Count: 1\n") {
+			t.Errorf("%s does not run on the shard of its account:\n%s", name, plan)
+		}
 	}
 }
 
@@ -116,7 +134,7 @@ func planKind(plan string) string {
 }
 
 // explainWithValues returns the plan of a prepared query for some values.
-func explainWithValues(t *testing.T, conn *pgx.Conn, name, sql string) string {
+func explainWithValues(t *testing.T, conn *pgx.Conn, name, sql string, literals map[uint32]string) string {
 	t.Helper()
 	prepared, err := conn.Prepare(t.Context(), "p_"+name, sql)
 	if err != nil {

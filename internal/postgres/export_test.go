@@ -12,3 +12,9 @@ func OpenMigrationsOf(ctx context.Context, url string, files fs.FS) (*Migrations
 
 // EndOfRecord is an SQL expression of the position lsn.
 const EndOfRecord = endOfRecord
+
+// HashOf is the hash by which Citus distributes accounts.
+func HashOf(id int64) int32 { return hashOf(id) }
+
+// ErrNodeLost is the error of a statement on a lost node.
+var ErrNodeLost = errNodeLost

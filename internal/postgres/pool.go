@@ -76,6 +76,7 @@ type shared struct {
 	settings    settings
 	reports     atomic.Bool // whether transactions report their positions
 	maintenance maintenance
+	cluster     atomic.Pointer[cluster] // nil: the database is not sharded
 }
 
 // writers limits the statements that write.
@@ -132,6 +133,7 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 		if err.Code == readOnlySQLTransaction {
 			d.pool.Reset()
 		}
+		d.checkNodes(err)
 		return inherited(conn, err)
 	}
 	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
@@ -237,14 +239,22 @@ func (d *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 }
 
 func (d *DB) acquire(ctx context.Context) (*connection, error) {
+	cluster, nodes := d.nodesOf(ctx)
+	if isAnyLost(nodes) {
+		return nil, &acquireError{errNodeLost}
+	}
+	limits := d.limits
+	if len(nodes) == 1 { // first, so that its statements do not wait with places of others
+		limits = append([]chan struct{}{nodes[0].places}, limits...)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolExhausted)
 	defer cancel()
-	for i, limit := range d.limits {
+	for i, limit := range limits {
 		select {
 		case limit <- struct{}{}:
 		case <-ctx.Done():
-			giveBack(d.limits[:i])
-			if limit != d.falling {
+			giveBack(limits[:i])
+			if limit == d.writers.connections {
 				d.writers.canceled.Add(1)
 			}
 			return nil, &acquireError{context.Cause(ctx)}
@@ -252,10 +262,15 @@ func (d *DB) acquire(ctx context.Context) (*connection, error) {
 	}
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		giveBack(d.limits)
+		giveBack(limits)
 		return nil, &acquireError{err}
 	}
-	return &connection{conn, d}, nil
+	taken := &connection{Conn: conn, db: d, limits: limits}
+	if !taken.holdOn(cluster, nodes) {
+		taken.Release()
+		return nil, &acquireError{errNodeLost}
+	}
+	return taken, nil
 }
 
 // giveBack gives back a place of each limit.
@@ -268,13 +283,18 @@ func giveBack(limits []chan struct{}) {
 // connection is a connection of the pool until Release.
 type connection struct {
 	*pgxpool.Conn
-	db *DB
+	db     *DB
+	limits []chan struct{} // of which it has a place
+
+	nodes   []*node     // on which its statements run, as far as known
+	suspect *time.Timer // checks the nodes; nil: there are none
 }
 
 // Release returns the connection to the pool.
 func (c *connection) Release() {
+	c.leaveNodes()
 	c.Conn.Release()
-	giveBack(c.db.limits)
+	giveBack(c.limits)
 }
 
 // pooledRows releases its connection on Close.

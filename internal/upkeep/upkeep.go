@@ -65,7 +65,7 @@ func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []T
 // once runs a task, and returns the time after which it is due again. It logs errors, unless
 // the schema is behind, because serve already warns about that.
 func (t Task) once(ctx context.Context, database *postgres.DB, log *slog.Logger) time.Duration {
-	err := t.Run(ctx)
+	err := t.Run(postgres.ForAllAccounts(ctx))
 	if err == nil {
 		return t.Every
 	}

@@ -1,0 +1,211 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// TestHashOf compares the hash of accounts with the one of the server.
+func TestHashOf(t *testing.T) {
+	t.Parallel()
+	ids := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt32, math.MinInt32, 1 << 32, -1 << 32}
+	for range 1000 {
+		ids = append(ids, int64(rand.Uint64()>>rand.N(64)))
+	}
+	rows, err := pgtest.New(t).Pool.Query(t.Context(), "SELECT hashint8(id) FROM unnest($1::bigint[]) WITH ORDINALITY AS given (id, n) ORDER BY n", ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		if got := postgres.HashOf(id); got != want[i] {
+			t.Errorf("hash of %d: %d, want %d", id, got, want[i])
+		}
+	}
+}
+
+// twoNodes makes a database look like a cluster of two nodes to the pool, with half of the
+// accounts each. A node whose port is locked is frozen, and one in the table dead is dead.
+const twoNodes = `
+CREATE TABLE pg_dist_shard (logicalrelid regclass, shardid bigint, shardminvalue text);
+CREATE TABLE pg_dist_placement (shardid bigint, groupid int);
+CREATE TABLE pg_dist_node (groupid int, nodename text, nodeport int, noderole text);
+CREATE TABLE dead (port int);
+INSERT INTO pg_dist_shard VALUES ('account_state', 1, '-2147483648'), ('account_state', 2, '0');
+INSERT INTO pg_dist_placement VALUES (1, 1), (2, 2);
+INSERT INTO pg_dist_node VALUES (1, 'one', 1, 'primary'), (2, 'two', 2, 'primary');
+CREATE FUNCTION run_on(id bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE on_port int := CASE WHEN hashint8(id) < 0 THEN 1 ELSE 2 END;
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(on_port);
+	IF EXISTS (SELECT FROM dead WHERE port = on_port) THEN
+		RAISE 'connection to the remote node failed' USING ERRCODE = '08006';
+	END IF;
+END $$;
+CREATE FUNCTION citus_check_connection_to_node(host text, on_port int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(on_port);
+	RETURN NOT EXISTS (SELECT FROM dead WHERE port = on_port);
+END $$`
+
+// nodesTest is a pool of a database with two nodes.
+type nodesTest struct {
+	*postgres.DB
+
+	t             *testing.T
+	database      *pgtest.Database
+	first, second int64 // accounts on nodes 1 and 2
+}
+
+func newNodesTest(t *testing.T, maxConns int) *nodesTest {
+	t.Helper()
+	pgtest.Not(t, pgtest.Citus, "the database has real nodes")
+	pgtest.Not(t, pgtest.PgBouncer, "the time limits of the session must be off")
+	database := pgtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), twoNodes); err != nil {
+		t.Fatal(err)
+	}
+	pool := open(t, database.OwnerURL, maxConns, "statement_timeout", "0", "lock_timeout", "0")
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var following sync.WaitGroup
+	following.Go(func() { pool.FollowNodes(ctx, slog.New(slog.NewTextHandler(t.Output(), nil))) })
+	t.Cleanup(func() { cancel(); following.Wait() })
+	n := &nodesTest{DB: pool, t: t, database: database, first: 1, second: 1}
+	for postgres.HashOf(n.first) >= 0 {
+		n.first++
+	}
+	for postgres.HashOf(n.second) < 0 {
+		n.second++
+	}
+	eventually(t, "the nodes are known", func() bool { return pool.NodeOf(1) != nil })
+	return n
+}
+
+// run runs a statement for an account on its node.
+func (n *nodesTest) run(account int64) error {
+	_, err := n.Exec(n.ForAccounts(n.t.Context(), account), "SELECT run_on($1)", account)
+	return err
+}
+
+// wantLost checks that accounts of the second node fail, and others do not.
+func (n *nodesTest) wantLost() {
+	n.t.Helper()
+	if err := n.run(n.first); err != nil {
+		n.t.Errorf("a statement for the other node: %v", err)
+	}
+	all := postgres.ForAllAccounts(n.t.Context())
+	both := n.ForAccounts(n.t.Context(), n.first, n.second)
+	for _, ctx := range []context.Context{all, both, n.ForAccounts(n.t.Context(), n.second)} {
+		if _, err := n.Exec(ctx, "SELECT"); !postgres.Unavailable(err) || postgres.FromServer(err) {
+			n.t.Errorf("a statement for the lost node: %v", err)
+		}
+		if _, err := n.Exec(n.ForNoAccount(ctx), "SELECT"); err != nil {
+			n.t.Errorf("a statement for the coordinator: %v", err)
+		}
+	}
+	if got := n.Reachable([]int64{n.second, n.first}); !slices.Equal(got, []int64{n.first}) {
+		n.t.Errorf("reachable: %v", got)
+	}
+}
+
+// TestFrozenNode: a node that responds to nothing has half of the connections, until it is
+// lost. Then its statements end, and more fail at once. When it responds, they work again.
+func TestFrozenNode(t *testing.T) {
+	t.Parallel()
+	const maxConns, statements = 8, 20
+	n := newNodesTest(t, maxConns)
+	node, err := pgx.Connect(t.Context(), n.database.OwnerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close(context.WithoutCancel(t.Context()))
+	if _, err := node.Exec(t.Context(), "SELECT pg_advisory_lock(2)"); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for range statements {
+		running.Go(func() {
+			if err := n.run(n.second); !postgres.Unavailable(err) || postgres.FromServer(err) {
+				t.Errorf("a statement on the frozen node: %v", err)
+			}
+		})
+	}
+	eventually(t, "half of the connections are in use", func() bool { return n.Pool().Stat().AcquiredConns() >= maxConns/2 })
+	for range 100 {
+		if err := n.run(n.first); err != nil {
+			t.Errorf("a statement for the other node: %v", err)
+		}
+	}
+	if used := n.Pool().Stat().AcquiredConns(); used > maxConns/2 {
+		t.Errorf("the frozen node has %d of %d connections", used, maxConns)
+	}
+	running.Wait() // they have no other time limit
+	n.wantLost()
+	var taken []*pgxpool.Conn
+	for range maxConns {
+		conn, err := n.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, conn)
+	}
+	if err := n.run(n.second); !errors.Is(err, postgres.ErrNodeLost) {
+		t.Errorf("a statement waits for a connection, although its node is lost: %v", err)
+	}
+	for _, conn := range taken {
+		conn.Release()
+	}
+	if _, err := node.Exec(t.Context(), "SELECT pg_advisory_unlock(2)"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+	if n.HasLostNode() {
+		t.Error("the node is still lost")
+	}
+}
+
+// TestDeadNode: an error of a connection to a node shows that the node is dead, so that others
+// know it.
+func TestDeadNode(t *testing.T) {
+	t.Parallel()
+	n := newNodesTest(t, 4)
+	if _, err := n.Exec(t.Context(), "INSERT INTO dead VALUES (2)"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node is lost", func() bool { return n.run(n.second) != nil && n.HasLostNode() })
+	n.wantLost()
+	if _, err := n.Exec(t.Context(), "DELETE FROM dead"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node works", func() bool { return n.run(n.second) == nil })
+}
+
+// TestNoNodes: on a database that is not sharded, contexts stay as they are.
+func TestNoNodes(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the database has nodes")
+	pool := open(t, pgtest.New(t).URL, 1)
+	pool.FollowNodes(t.Context(), slog.New(slog.DiscardHandler)) // returns
+	if ctx := t.Context(); pool.ForAccounts(ctx, 1) != ctx || pool.ForNoAccount(ctx) != ctx || pool.NodeOf(1) != nil || pool.HasLostNode() {
+		t.Error("the pool knows nodes")
+	}
+	if got := fmt.Sprint(pool.Reachable([]int64{1, 2})); got != "[1 2]" {
+		t.Errorf("reachable: %s", got)
+	}
+}
