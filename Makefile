@@ -21,6 +21,7 @@ GO_CLIENT         := github.com/oapi-codegen/runtime@v1.8.0 github.com/oapi-code
 OPENAPI_GENERATORS := 7.17.0 7.25.0
 PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0 \
                       httpx==0.28.1 httpx-sse==0.4.3
+PAYLOAD_GENERATOR  := datamodel-code-generator==0.89.0
 WEBHOOK_LIBRARIES  := standardwebhooks@1.1.1 standardwebhooks==1.1.0
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
@@ -119,9 +120,11 @@ tidy: ## Check that go.mod and go.sum are tidy
 	go mod tidy -diff
 
 .PHONY: spec
-spec: ## Lint the spec (needs Node.js)
-	npx --yes $(REDOCLY) lint --config .redocly.yaml $(SPEC)
-	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(SPEC)
+spec: ## Lint the spec, also in OpenAPI 3.1 (needs Node.js)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && set -x && \
+	go run ./cmd/petstore openapi --format json-3.1 >"$$dir/openapi-3.1.json" && \
+	npx --yes $(REDOCLY) lint --config .redocly.yaml $(SPEC) "$$dir/openapi-3.1.json" && \
+	npx --yes --package $(SPECTRAL) spectral lint --ruleset .spectral.yaml --fail-severity warn $(SPEC) "$$dir/openapi-3.1.json"
 
 .PHONY: breaking
 breaking: export OASDIFF := $(OASDIFF)
@@ -138,6 +141,7 @@ clients: export GO_GENERATOR := $(GO_GENERATOR)
 clients: export GO_CLIENT := $(GO_CLIENT)
 clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
 clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
+clients: export PAYLOAD_GENERATOR := $(PAYLOAD_GENERATOR)
 clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
 clients: export WEBHOOK_LIBRARIES := $(WEBHOOK_LIBRARIES)
 clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java, Maven, and PHP and Ruby with Guzzle and Typhoeus)

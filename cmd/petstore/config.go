@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -68,8 +70,9 @@ type config struct {
 	GOGC string `env:"GOGC"`
 	// GOMEMLIMIT is read by the Go runtime. Serve changes its default.
 	GOMEMLIMIT string `env:"GOMEMLIMIT"`
-	// URL and APIKey are the address of the API and the key for listen, as in the code samples.
-	URL    string `env:"PETSTORE_URL" envDefault:"http://localhost:8080"`
+	// URL and APIKey are the address of the API and the key for clients, as in the code
+	// samples; see [program.target].
+	URL    string `env:"PETSTORE_URL"`
 	APIKey string `env:"PETSTORE_API_KEY"`
 	// PGBin is the directory of the PostgreSQL server binaries that dev starts.
 	PGBin string `env:"PETSTORE_PG_BIN"`
@@ -98,12 +101,13 @@ func (p *program) loadConfig(database bool) (config, error) {
 	unparsed := p.parseMistakes(err)
 	mistakes := slices.Clone(unparsed)
 	wrong := func(bad bool, format string, args ...any) {
-		name, _, _ := strings.Cut(format, " ")
+		mistake := fmt.Sprintf(format, args...)
+		name, _, _ := strings.Cut(mistake, " ")
 		if bad && !slices.ContainsFunc(unparsed, func(m string) bool { return strings.HasPrefix(m, name+" ") }) {
-			mistakes = append(mistakes, fmt.Sprintf(format, args...))
+			mistakes = append(mistakes, mistake)
 		}
 	}
-	p.setDefaults(&parsed, len(mistakes) == 0)
+	p.setDefaults(&parsed)
 	wrong(database && parsed.DatabaseURL == "", "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore")
 	if parsed.DatabaseURL != "" {
 		_, err := pgxpool.ParseConfig(parsed.DatabaseURL)
@@ -118,7 +122,6 @@ func (p *program) loadConfig(database bool) (config, error) {
 		_, err := pgxpool.ParseConfig(replica)
 		wrong(err != nil, "PETSTORE_REPLICA_URLS must list URLs of standbys, separated by white space, such as postgres://user:password@host:5432/petstore, but number %d is not one", i+1)
 	}
-	wrong(parsed.ReplicaMaxLag <= 0, "PETSTORE_REPLICA_MAX_LAG must be above 0s, but is %s", parsed.ReplicaMaxLag)
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
@@ -127,24 +130,14 @@ func (p *program) loadConfig(database bool) (config, error) {
 		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS must list host names without a port, such as petstore or metrics.example, but has %q", name)
 	}
 	wrong(!isBaseURL(parsed.BaseURL), "PETSTORE_BASE_URL must be http:// or https:// with a host and an optional port, and nothing after them, but is %q", parsed.BaseURL)
-	wrong(parsed.DBMaxConns < 0 || parsed.DBMaxConns > mostMaxConns, "PETSTORE_DB_MAX_CONNS must be between 1 and %d, but is %d", mostMaxConns, parsed.DBMaxConns)
-	wrong(parsed.StartupWait < 0, "PETSTORE_STARTUP_WAIT must be at least 0s, but is %s", parsed.StartupWait)
-	wrong(parsed.MaxHeaderBytes < leastHeaderBytes || parsed.MaxHeaderBytes > mostHeaderBytes, "PETSTORE_MAX_HEADER_BYTES must be between %d and %d, but is %d", leastHeaderBytes, mostHeaderBytes, parsed.MaxHeaderBytes)
-	wrong(parsed.MaxConnections < 1 || parsed.MaxConnections > mostConnections, "PETSTORE_MAX_CONNECTIONS must be between 1 and %d, but is %d", mostConnections, parsed.MaxConnections)
-	wrong(parsed.MaxBodyBytes <= 0, "PETSTORE_MAX_BODY_BYTES must be at least 1, but is %d", parsed.MaxBodyBytes)
-	wrong(parsed.RequestTimeout <= 0 || parsed.RequestTimeout > maxRequestTimeout, "PETSTORE_REQUEST_TIMEOUT must be above 0s and at most %s, but is %s", maxRequestTimeout, parsed.RequestTimeout)
-	wrong(parsed.ShutdownGrace <= 0, "PETSTORE_SHUTDOWN_GRACE must be above 0s, but is %s", parsed.ShutdownGrace)
+	parsed.checkRanges(wrong)
 	parsed.CORSOrigins, err = parseOrigins(parsed.CORSOrigins)
 	wrong(err != nil, "PETSTORE_CORS_ORIGINS %v", err)
-	wrong(parsed.RateLimit < 0 || parsed.RateLimit > mostRateLimit, "PETSTORE_RATE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.RateLimit)
-	wrong(*parsed.AccountRateLimit < 0 || *parsed.AccountRateLimit > accountKeys*mostRateLimit, "PETSTORE_ACCOUNT_RATE_LIMIT must be between 0 and %d, but is %d", accountKeys*mostRateLimit, *parsed.AccountRateLimit)
-	wrong(parsed.RateBurst < 0 || parsed.RateBurst > mostRateLimit, "PETSTORE_RATE_BURST must be between 1 and %d, but is %d", mostRateLimit, parsed.RateBurst)
-	wrong(parsed.AuthFailureLimit < 0 || parsed.AuthFailureLimit > mostRateLimit, "PETSTORE_AUTH_FAILURE_LIMIT must be between 0 and %d, but is %d", mostRateLimit, parsed.AuthFailureLimit)
 	for i, proxy := range parsed.TrustedProxies {
 		parsed.TrustedProxies[i] = strings.TrimSpace(proxy)
 		wrong(!isAddress(parsed.TrustedProxies[i]), "PETSTORE_TRUSTED_PROXIES must list IP addresses and networks such as 10.0.0.0/8, but has %q", proxy)
 	}
-	wrong(!isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
+	wrong(parsed.URL != "" && !isClientURL(parsed.URL), "PETSTORE_URL %s", clientURLRule(parsed.URL))
 	mistakes = append(mistakes, parsed.webhookMistakes()...)
 	parsed.vault, err = parseVault(parsed.SecretKeys)
 	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
@@ -156,10 +149,24 @@ func (p *program) loadConfig(database bool) (config, error) {
 	return parsed, nil
 }
 
-// setDefaults sets the defaults that depend on the machine or on other variables. Parsed
-// is whether every variable could be parsed.
-func (p *program) setDefaults(c *config, parsed bool) {
-	if c.DBMaxConns == 0 && parsed {
+// loadDatabaseConfig reads the configuration of a command that needs a database but no
+// server. Without DATABASE_URL, it uses the database of the running dev.
+func (p *program) loadDatabaseConfig() (config, error) {
+	c, err := p.loadConfig(false)
+	if err != nil || c.DatabaseURL != "" {
+		return c, err
+	}
+	dev, err := p.findDev()
+	if err != nil {
+		return config{}, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
+	}
+	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
+	return c, nil
+}
+
+// setDefaults sets the defaults that depend on the machine or on other variables.
+func (p *program) setDefaults(c *config) {
+	if c.DBMaxConns == 0 {
 		c.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
 	}
 	if c.RateBurst == 0 {
@@ -207,24 +214,84 @@ func (p *program) parseMistakes(err error) []string {
 		if parse, ok := errors.AsType[env.ParseError](one); ok {
 			field, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
 			name := field.Tag.Get("env")
-			mistake = fmt.Sprintf("%s must be %s, but is %q", name, describeType(field.Type), env.ToMap(p.environ)[name])
+			mistake = fmt.Sprintf("%s must be %s, but is %q", name, describe(name, field.Type), env.ToMap(p.environ)[name])
 		}
 		mistakes = append(mistakes, mistake)
 	}
 	return mistakes
 }
 
-// describeType describes the valid values of a type.
-func describeType(t reflect.Type) string {
+// describe describes the valid values of a variable of a type.
+func describe(name string, t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	case t == reflect.TypeFor[time.Duration]():
-		return "a duration such as 30s or 2m"
+		return "a duration such as 5s, " + durations[name]
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	default:
-		return "a whole number in range"
+		return "a whole number " + numbers[name].String()
+	}
+}
+
+// numberRange is the valid values of a number.
+type numberRange struct{ least, most int64 }
+
+func (r numberRange) String() string {
+	if r.most == math.MaxInt64 {
+		return fmt.Sprintf("at least %d", r.least)
+	}
+	return fmt.Sprintf("between %d and %d", r.least, r.most)
+}
+
+// numbers has the range of each variable that is a number.
+var numbers = map[string]numberRange{
+	"PETSTORE_DB_MAX_CONNS":       {1, mostMaxConns},
+	"PETSTORE_MAX_HEADER_BYTES":   {leastHeaderBytes, mostHeaderBytes},
+	"PETSTORE_MAX_CONNECTIONS":    {1, mostConnections},
+	"PETSTORE_MAX_BODY_BYTES":     {1, math.MaxInt64},
+	"PETSTORE_RATE_LIMIT":         {0, mostRateLimit},
+	"PETSTORE_RATE_BURST":         {1, mostRateLimit},
+	"PETSTORE_ACCOUNT_RATE_LIMIT": {0, accountKeys * mostRateLimit},
+	"PETSTORE_AUTH_FAILURE_LIMIT": {0, mostRateLimit},
+}
+
+// durations has the range of each variable that is a duration.
+var durations = map[string]string{
+	"PETSTORE_REPLICA_MAX_LAG": "above 0s",
+	"PETSTORE_STARTUP_WAIT":    "at least 0s",
+	"PETSTORE_REQUEST_TIMEOUT": fmt.Sprintf("above 0s and at most %s", maxRequestTimeout),
+	"PETSTORE_SHUTDOWN_GRACE":  "above 0s",
+}
+
+// checkRanges reports the numbers and durations that are not in their ranges.
+func (c config) checkRanges(wrong func(bad bool, format string, args ...any)) {
+	values := map[string]int64{
+		"PETSTORE_DB_MAX_CONNS":       int64(c.DBMaxConns),
+		"PETSTORE_MAX_HEADER_BYTES":   int64(c.MaxHeaderBytes),
+		"PETSTORE_MAX_CONNECTIONS":    int64(c.MaxConnections),
+		"PETSTORE_MAX_BODY_BYTES":     c.MaxBodyBytes,
+		"PETSTORE_RATE_LIMIT":         int64(c.RateLimit),
+		"PETSTORE_RATE_BURST":         int64(c.RateBurst),
+		"PETSTORE_ACCOUNT_RATE_LIMIT": int64(*c.AccountRateLimit),
+		"PETSTORE_AUTH_FAILURE_LIMIT": int64(c.AuthFailureLimit),
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		allowed := numbers[name]
+		wrong(values[name] < allowed.least || values[name] > allowed.most, "%s must be %s, but is %d", name, allowed, values[name])
+	}
+	for _, check := range []struct {
+		name  string
+		value time.Duration
+		valid bool
+	}{
+		{"PETSTORE_REPLICA_MAX_LAG", c.ReplicaMaxLag, c.ReplicaMaxLag > 0},
+		{"PETSTORE_STARTUP_WAIT", c.StartupWait, c.StartupWait >= 0},
+		{"PETSTORE_REQUEST_TIMEOUT", c.RequestTimeout, 0 < c.RequestTimeout && c.RequestTimeout <= maxRequestTimeout},
+		{"PETSTORE_SHUTDOWN_GRACE", c.ShutdownGrace, c.ShutdownGrace > 0},
+	} {
+		wrong(!check.valid, "%s must be %s, but is %s", check.name, durations[check.name], check.value)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
 	"os"
@@ -26,7 +25,6 @@ import (
 )
 
 const (
-	devDir      = ".petstore" // in the working directory
 	devAddr     = "localhost:8080"
 	devDatabase = "petstore"
 	devAccount  = "demo"
@@ -43,7 +41,10 @@ func (p *program) devCommand() *cobra.Command {
 		Long: `Dev runs the API with its own PostgreSQL, which it finds on this machine or
 downloads once. It creates the account "demo" with sample data and prints an API key
 of it. The data is kept in .petstore/ in the working directory; delete that folder to
-start again. If DATABASE_URL is set, dev uses that database instead.`,
+start again. If DATABASE_URL is set, dev uses that database instead.
+
+While dev runs, other commands in that folder and below it use its server, key and
+database, unless variables or flags name others.`,
 		Example: "  petstore dev --port 8081 --open",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,9 +56,6 @@ start again. If DATABASE_URL is set, dev uses that database instead.`,
 				c.Addr = devAddr // only local connections
 			}
 			if cmd.Flags().Changed("port") {
-				if port < 0 || port > math.MaxUint16 {
-					return wrongUsage(cmd, "--port must be from 0 to %d, but is %d", math.MaxUint16, port)
-				}
 				host, _, _ := net.SplitHostPort(c.Addr) // loadConfig has validated it
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
 			}
@@ -66,7 +64,7 @@ start again. If DATABASE_URL is set, dev uses that database instead.`,
 		},
 	}
 	flags := command.Flags()
-	flags.IntVar(&port, "port", 0, "the port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port")
+	addNumberFlag(command, &port, "port", numberRange{0, math.MaxUint16}, "the port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port")
 	flags.BoolVar(&open, "open", false, "open the API reference in the browser")
 	return command
 }
@@ -77,9 +75,15 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	if err := makeDevDir(); err != nil {
 		return err
 	}
+	lock, err := lockDevDir()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if c.DatabaseURL == "" {
+	own := c.DatabaseURL == ""
+	if own {
 		cluster, err := p.startCluster(ctx, c)
 		if err != nil {
 			return err
@@ -93,8 +97,6 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 			}
 		}()
 		c.DatabaseURL, c.DirectURL, c.ReplicaURLs = cluster.URL(devDatabase), "", ""
-	} else {
-		fmt.Fprintln(p.stdout, "Database: the one that DATABASE_URL names")
 	}
 	public, err := listen(ctx, c.Addr, "PETSTORE_ADDR or --port")
 	if err != nil {
@@ -112,7 +114,13 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 		log.Warn("metrics and profiles are not available", "error", err)
 	}
 	address := devURL(public.Addr())
-	p.printDevWelcome(address, secret)
+	server := devServer{URL: address, APIKey: secret.Reveal(), DatabaseURL: c.DatabaseURL, DirectURL: c.DirectURL}
+	withdraw, err := publishDev(lock, server)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, withdraw()) }()
+	p.printDevWelcome(server, own)
 	if open {
 		if err := openBrowser(ctx, address+docs.HomePath); err != nil {
 			log.Warn("the browser cannot be opened; open the address yourself", "address", address+docs.HomePath, "error", err)
@@ -121,26 +129,6 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	err = serve(ctx, c, log, public, admin)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
-	}
-	return err
-}
-
-// makeDevDir creates the data folder of dev, ignored by git.
-func makeDevDir() error {
-	err := os.MkdirAll(devDir, localpg.DirMode())
-	if err == nil {
-		err = os.Chmod(devDir, localpg.DirMode()) // folders of older versions have wider permissions
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(devDir, ".gitignore"), []byte("*\n"), 0o600)
-	}
-	return notWritten(err)
-}
-
-// notWritten explains which file or folder of dev could not be written, and why.
-func notWritten(err error) error {
-	if failed, ok := errors.AsType[*fs.PathError](err); ok {
-		return fmt.Errorf("cannot write %s: %w; start petstore dev in a folder that you may write to", failed.Path, failed.Err)
 	}
 	return err
 }
@@ -196,7 +184,9 @@ func (p *program) prepareDevDatabase(ctx context.Context, c config) (auth.Secret
 	if err != nil {
 		return auth.Secret{}, err
 	}
+	m.Progress = p.migrating
 	_, err = m.Up(ctx)
+	p.status("")
 	if err := errors.Join(err, m.Close()); err != nil {
 		return auth.Secret{}, err
 	}
@@ -236,18 +226,34 @@ func devURL(addr net.Addr) string {
 	return "http://" + addr.String()
 }
 
-func (p *program) printDevWelcome(url string, secret auth.Secret) {
+func (p *program) printDevWelcome(server devServer, own bool) {
+	database := server.DatabaseURL
+	if !own {
+		database = "the one that DATABASE_URL names" // which may have a password
+	}
 	fmt.Fprintf(p.stdout, `
   Petstore      %[1]s
   API reference %[1]s/docs
   API key       %[2]s
   Account       %[4]s
+  Database      %[5]s
   OpenAPI spec  %[1]s/openapi.yaml
 
-  Try it:
-  curl -H 'Authorization: Bearer %[2]s' '%[1]s/pets?limit=3'
+  Try it in another terminal in this folder:
+  %[6]s api '/pets?limit=3'
+
+  For other programs:
+  export PETSTORE_URL=%[1]s PETSTORE_API_KEY=%[2]s
 
   Press Ctrl-C to stop. The data is kept in %[3]s/.
 
-`, url, secret.Reveal(), devDir, devAccount)
+`, server.URL, server.APIKey, devDir, devAccount, database, programName())
+}
+
+// programName returns the name of the program as the user has typed it.
+func programName() string {
+	if file, err := os.Executable(); err == nil && strings.Contains(file, "go-build") {
+		return "go run ./cmd/petstore"
+	}
+	return "petstore"
 }

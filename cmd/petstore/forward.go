@@ -35,13 +35,9 @@ type forwarder struct {
 }
 
 func newForwarder(target string, secret standardwebhooks.Secret, log io.Writer) *forwarder {
-	return &forwarder{
-		url: target, secret: secret, pause: forwardPause, log: log,
-		client: &http.Client{
-			Timeout:       forwardTimeout,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}
+	client := newHTTPClient(forwardTimeout)
+	client.Timeout = forwardTimeout // also for the body
+	return &forwarder{url: target, secret: secret, pause: forwardPause, log: log, client: client}
 }
 
 // isForwardURL reports whether text is a URL that can receive webhooks.

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +29,7 @@ machine, and fails if it is not ready. Use it as the HEALTHCHECK of a container.
 			if err != nil {
 				return err
 			}
-			response, err := (&http.Client{Timeout: healthcheckTimeout}).Do(request)
+			response, err := newHTTPClient(healthcheckTimeout).Do(request)
 			if err != nil {
 				return fmt.Errorf("no server responds at %s: %s; start one with `petstore serve`, or set PETSTORE_ADDR to where it listens", url, whyNoResponse(err, healthcheckTimeout))
 			}
@@ -44,30 +40,6 @@ machine, and fails if it is not ready. Use it as the HEALTHCHECK of a container.
 			fmt.Fprintln(p.stdout, "ready")
 			return nil
 		},
-	}
-}
-
-// whyNoResponse explains briefly why a request with a timeout failed.
-func whyNoResponse(err error, timeout time.Duration) string {
-	lookup, isLookup := errors.AsType[*net.DNSError](err)
-	number, isNumber := errors.AsType[syscall.Errno](err)
-	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
-	var netErr net.Error
-	switch {
-	case isLookup:
-		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
-	case isNumber: // such as "connection refused"
-		return number.Error()
-	case errors.As(err, &netErr) && netErr.Timeout():
-		return fmt.Sprintf("no response within %s", timeout)
-	case isCertificate:
-		return fmt.Sprintf("its certificate is not valid (%v)", certificate.Err)
-	case errors.Is(err, http.ErrSchemeMismatch):
-		return "the server there speaks http, not https"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "the server closed the connection"
-	default:
-		return "the program that listens there does not speak HTTP"
 	}
 }
 

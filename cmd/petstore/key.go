@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -30,6 +29,9 @@ const (
 	keyStatusEnded  = "revoked"
 	keyStatusLapsed = "expired"
 )
+
+// graceRule describes the valid values of --grace.
+var graceRule = fmt.Sprintf("0s to %.0fh in whole seconds", auth.MaxGrace.Hours())
 
 // keyArgument is the argument of rotate and revoke, for error messages.
 const keyArgument = "the id or the prefix of one API key"
@@ -57,7 +59,7 @@ func (p *program) keyCommand() *cobra.Command {
 
 // withDatabase runs an action on the database of DATABASE_URL, see [withDatabaseOf].
 func (p *program) withDatabase(ctx context.Context, action func(context.Context, *postgres.DB) error) error {
-	c, err := p.loadConfig(true)
+	c, err := p.loadDatabaseConfig()
 	if err != nil {
 		return err
 	}
@@ -184,63 +186,101 @@ func parseDays(text string) (time.Duration, error) {
 
 func (p *program) keyListCommand() *cobra.Command {
 	var name string
+	var asJSON bool
 	command := &cobra.Command{
 		Use:     "list",
 		Short:   "List the API keys of an account",
-		Example: "  petstore key list --account acme",
+		Example: "  petstore key list --account acme\n  petstore key list --account acme --json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
 				return wrongUsage(cmd, "--account is required: name the account whose keys to list")
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.listKeys(ctx, db.New(database), name)
+				return p.listKeys(ctx, db.New(database), name, asJSON)
 			})
 		},
 	}
 	command.Flags().StringVar(&name, "account", "", "the name of the account (required)")
+	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with the fields of the API and status")
 	return command
 }
 
-func (p *program) listKeys(ctx context.Context, queries *db.Queries, name string) error {
+func (p *program) listKeys(ctx context.Context, queries *db.Queries, name string, asJSON bool) error {
 	owner, err := findAccount(ctx, queries, name)
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS")
+	all := []listedKey{}
+	now := time.Now()
 	for page := (db.APIKeyListParams{AccountID: owner.ID, PageSize: keysPerPage}); ; {
 		keys, err := queries.APIKeyList(ctx, page)
 		if err != nil {
 			return err
 		}
-		writeKeys(table, keys)
+		for _, key := range keys {
+			all = append(all, listKey(key, now))
+		}
 		if len(keys) < keysPerPage {
-			return table.Flush()
+			break
 		}
 		page.AfterID = keys[len(keys)-1].ID
 	}
+	if asJSON {
+		return p.printJSON(all)
+	}
+	return p.printKeys(all)
 }
 
-func writeKeys(table io.Writer, keys []db.APIKeyListRow) {
-	now := time.Now()
-	for _, key := range keys {
-		status, lastUsed, expires := keyStatusInUse, "never", "never"
-		if key.LastUsedAt != nil {
-			lastUsed = key.LastUsedAt.UTC().Format(time.RFC3339)
-		}
-		if key.ExpiresAt != nil {
-			expires = key.ExpiresAt.UTC().Format(time.RFC3339)
-			if !now.Before(*key.ExpiresAt) {
-				status = keyStatusLapsed
-			}
-		}
-		if key.RevokedAt != nil {
-			status = keyStatusEnded
-		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			key.ID, key.Prefix, key.Name, key.Scope, key.CreatedAt.UTC().Format(time.RFC3339), lastUsed, expires, status)
+// listedKey is an API key in the output of --json. It has the fields of the API, and a
+// status.
+type listedKey struct {
+	ID         int64      `json:"id"`
+	Name       string     `json:"name"`
+	Scope      string     `json:"scope"`
+	Prefix     string     `json:"prefix"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
+	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
+	Status     string     `json:"status"`
+}
+
+func listKey(key db.APIKeyListRow, now time.Time) listedKey {
+	listed := listedKey{
+		ID: key.ID, Name: key.Name, Scope: key.Scope, Prefix: key.Prefix, CreatedAt: key.CreatedAt.UTC(),
+		LastUsedAt: inUTC(key.LastUsedAt), ExpiresAt: inUTC(key.ExpiresAt), RevokedAt: inUTC(key.RevokedAt), Status: keyStatusInUse,
 	}
+	switch {
+	case key.RevokedAt != nil:
+		listed.Status = keyStatusEnded
+	case key.ExpiresAt != nil && !now.Before(*key.ExpiresAt):
+		listed.Status = keyStatusLapsed
+	}
+	return listed
+}
+
+func inUTC(at *time.Time) *time.Time {
+	if at == nil {
+		return nil
+	}
+	return new(at.UTC())
+}
+
+func (p *program) printKeys(keys []listedKey) error {
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS")
+	format := func(at *time.Time) string {
+		if at == nil {
+			return "never"
+		}
+		return at.Format(time.RFC3339)
+	}
+	for _, key := range keys {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			key.ID, key.Prefix, key.Name, key.Scope, format(&key.CreatedAt), format(key.LastUsedAt), format(key.ExpiresAt), key.Status)
+	}
+	return table.Flush()
 }
 
 func (p *program) keyRotateCommand() *cobra.Command {
@@ -255,7 +295,7 @@ the grace period. Without one it stops within a second on every server.`,
 		Args:    oneArgument(keyArgument),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace > auth.MaxGrace || grace%time.Second != 0 {
-				return wrongUsage(cmd, "--grace must be 0s to %.0fh in whole seconds, but is %s", auth.MaxGrace.Hours(), grace)
+				return wrongUsage(cmd, "--grace must be %s, but is %s", graceRule, grace)
 			}
 			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
 				queries := db.New(database)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"petstore/internal/auth"
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/standardwebhooks"
@@ -29,9 +28,9 @@ const (
 
 // listenOptions are the flags of listen.
 type listenOptions struct {
-	url, after, forwardTo string
-	types                 []string
-	json, printSecret     bool
+	after, forwardTo  string
+	types             []string
+	json, printSecret bool
 }
 
 func (p *program) listenCommand() *cobra.Command {
@@ -39,8 +38,8 @@ func (p *program) listenCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "listen",
 		Short: "Print the events of an account as they happen, or forward them to a URL",
-		Long: `Listen follows the feed of events of the account whose API key is in PETSTORE_API_KEY.
-The key needs the scope read. Listen prints one line for each event: its time, number,
+		Long: `Listen follows the feed of events of the account of your API key, which needs the scope
+read. Listen prints one line for each event: its time, number,
 type and subject. With --json, it prints the event as JSON. It needs no database and
 works with every server that you can reach.
 
@@ -57,24 +56,18 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 			"  petstore listen --forward-to http://localhost:3000/hook",
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.loadConfig(false)
-			if err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("url") {
-				options.url = c.URL
-			}
 			if err := options.validate(cmd); err != nil {
 				return err
 			}
-			if _, err := auth.ParseSecret(c.APIKey); err != nil {
-				return errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
+			to, err := p.target(cmd)
+			if err != nil {
+				return err
 			}
-			return p.listen(cmd.Context(), options, c.APIKey)
+			return p.listen(cmd.Context(), options, to)
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.url, "url", "", "the URL of the API (default: PETSTORE_URL, or http://localhost:8080)")
+	addURLFlag(command)
 	flags.StringSliceVar(&options.types, "types", nil, "only events of these types, separated by commas (default: all)")
 	flags.StringVar(&options.after, "after", afterLatest, "where to begin: after the event with this id; latest, for new events; or start, for all that the server keeps")
 	flags.StringVar(&options.forwardTo, "forward-to", "", "a URL to send each event to, as a signed webhook")
@@ -87,9 +80,6 @@ SIGTERM ends it. It then prints the id of the last event, for --after.`,
 
 // validate returns a usage error for the first invalid flag.
 func (o *listenOptions) validate(cmd *cobra.Command) error {
-	if !isClientURL(o.url) {
-		return wrongUsage(cmd, "--url %s", clientURLRule(o.url))
-	}
 	if _, ok := event.ParseID(o.after); !ok && o.after != afterLatest && o.after != afterStart {
 		return wrongUsage(cmd, "--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
 	}
@@ -105,14 +95,15 @@ func (o *listenOptions) validate(cmd *cobra.Command) error {
 }
 
 // listen follows the feed of the account of a key until ctx ends.
-func (p *program) listen(ctx context.Context, o listenOptions, key string) error {
-	secret := standardwebhooks.DeriveSecret(key, listenSecretPurpose)
+func (p *program) listen(ctx context.Context, o listenOptions, to target) error {
+	secret := standardwebhooks.DeriveSecret(to.key, listenSecretPurpose)
 	if o.printSecret {
 		_, err := fmt.Fprintln(p.stdout, secret.Reveal())
 		return err
 	}
 	feed := &follow.Feed{
-		URL: o.url, Key: key, Types: o.types, Client: follow.NewClient(),
+		URL: to.url, Key: to.key, Types: o.types, Client: newHTTPClient(follow.ResponseTimeout),
+		Connected: p.sayConnected(to.url),
 		Lost: func(err error, pause time.Duration) {
 			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
 		},
@@ -121,31 +112,39 @@ func (p *program) listen(ctx context.Context, o listenOptions, key string) error
 	case afterStart:
 	case afterLatest:
 		if err := feed.SeekEnd(ctx); err != nil {
-			return listenError(err, o.url)
+			return listenError(err, to.url)
 		}
 	default:
 		feed.After = o.after
 	}
 	handle := func(_ context.Context, e follow.Event) error { return p.printEvent(e, o.json) }
 	if o.forwardTo != "" {
-		target := newForwarder(o.forwardTo, secret, p.stderr)
+		receiver := newForwarder(o.forwardTo, secret, p.stderr)
 		fmt.Fprintf(p.stderr, "forwarding to %s, signed with the secret %s\n", o.forwardTo, secret.Reveal())
 		handle = func(ctx context.Context, e follow.Event) error {
 			if err := p.printEvent(e, o.json); err != nil {
 				return err
 			}
-			return target.forward(ctx, e)
+			return receiver.forward(ctx, e)
 		}
 	}
-	fmt.Fprintf(p.stderr, "listening to %s, press Ctrl-C to stop\n", o.url)
 	err := feed.Follow(ctx, handle)
 	if ctx.Err() == nil {
-		return listenError(err, o.url)
+		return listenError(err, to.url)
 	}
 	if feed.After != "" {
 		fmt.Fprintf(p.stderr, "stopped; to continue from here, add --after %s\n", feed.After)
 	}
 	return nil
+}
+
+// sayConnected returns a function that prints that a stream has begun.
+func (p *program) sayConnected(url string) func() {
+	text := fmt.Sprintf("connected: listening to %s, press Ctrl-C to stop", url)
+	return func() {
+		fmt.Fprintln(p.stderr, text)
+		text = "connected again"
+	}
 }
 
 // printEvent prints an event as one line.
@@ -171,7 +170,7 @@ func listenError(err error, target string) error {
 	case errors.Is(err, follow.ErrNotFeed):
 		return fmt.Errorf("no events from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", target, err)
 	default:
-		return fmt.Errorf("no events from %s: %s; start a server with `petstore serve`, or set PETSTORE_URL or --url to where it listens", target, whyNotConnected(err))
+		return fmt.Errorf("no events from %s: %s; %s", target, whyNotConnected(err), startServer)
 	}
 }
 

@@ -61,10 +61,14 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
-		p.serveCommand(), p.workerCommand(), p.devCommand(), p.migrateCommand(), p.accountCommand(), p.keyCommand(), p.sandboxCommand(),
-		p.listenCommand(),
-		p.seedCommand(), p.openAPICommand(), p.healthcheckCommand(), p.versionCommand(),
+		reads(p.serveCommand(), serverVariables()...), reads(p.workerCommand(), serverVariables()...),
+		reads(p.devCommand(), append(serverVariables(), "PETSTORE_PG_BIN")...), reads(p.migrateCommand(), migrateVariables...),
+		reads(p.accountCommand(), databaseVariables...), reads(p.keyCommand(), databaseVariables...),
+		reads(p.sandboxCommand(), databaseVariables...), reads(p.seedCommand(), migrateVariables[:2]...),
+		reads(p.listenCommand(), clientVariables...), reads(p.apiCommand(), clientVariables...), reads(p.triggerCommand(), clientVariables...),
+		reads(p.openAPICommand(), "PETSTORE_BASE_URL"), reads(p.healthcheckCommand(), "PETSTORE_ADDR"), p.versionCommand(),
 	)
+	showEnvironment(root)
 	addHelpCommand(root)
 	addCompletionCommand(root)
 	return plain(root.ExecuteContext(ctx))
@@ -73,6 +77,7 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 // program has the environment and the streams of a command.
 type program struct {
 	environ        []string
+	dir            string // in which a command looks for a running dev; "": the working directory
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }

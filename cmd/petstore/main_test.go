@@ -46,12 +46,18 @@ func TestMain(m *testing.M) {
 // admin address is off unless environ sets it.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
+	return executeIn(t, t.TempDir(), environ, "", args...)
+}
+
+// executeIn is [execute] in a folder and with a stdin.
+func executeIn(t *testing.T, dir string, environ []string, stdin string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	learnEnviron(environ)
 	environ = append([]string{"PETSTORE_ADMIN_ADDR=off"}, withReplica(environ)...)
-	err = run(ctx, args, &program{environ: environ, stdin: strings.NewReader(""), stdout: &out, stderr: &errs})
+	err = run(ctx, args, &program{environ: environ, dir: dir, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
 	watchOutput(t, args, out.String(), fmt.Sprintf("%s%v", &errs, err))
 	return out.String(), errs.String(), err
 }
@@ -72,11 +78,14 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate distribute", "migrate status", "migrate version",
 		"account", "account create", "account list", "account delete",
 		"key", "key create", "key list", "key rotate", "key revoke",
-		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "listen", "seed", "openapi", "healthcheck", "version",
+		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "listen", "api", "trigger", "seed", "openapi", "healthcheck", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
 			t.Errorf("petstore %s --help has no example:\n%s", command, help)
+		}
+		if readsNothing := command == "" || command == "version"; strings.Contains(help, "\nEnvironment variables (docs/configuration.md):\n  ") == readsNothing {
+			t.Errorf("petstore %s --help does not name the environment variables:\n%s", command, help)
 		}
 	}
 	if script := must(t, nil, "completion", "bash"); !strings.Contains(script, "petstore") {
@@ -94,6 +103,8 @@ func TestWrongUsage(t *testing.T) {
 		"account create", "account create a b", "account create \t", "account delete", "account list a",
 		"sandbox create", "sandbox create --account a --sample big", "sandbox create --account a --expires-in 59s", "sandbox create --account a --expires-in 8d",
 		"sandbox create --account a --expires-in 61500ms", "sandbox create --account a --name \t", "sandbox list", "sandbox reset", "sandbox reset 1", "sandbox delete sbx_0", "sandbox delete current",
+		"api", "api pets", "api GOT /pets", "api /pets name", "api POST /pets name:=", "api POST /pets a=1 a=2", "api /pets --header Prefer", "api POST /pets --paginate",
+		"api /pets --paginate -i", "api /pets --input -", "api POST /pets --input - a=1", "api /pets --retries 21", "api /pets --url x", "trigger order.plced", "trigger a b",
 		"listen now", "listen --after now", "listen --url localhost:8080", "listen --forward-to /hook", "listen --types ,",
 		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {
@@ -469,10 +480,12 @@ func TestCompletion(t *testing.T) {
 		"sandbox create --sample ":     "shop\nempty\n:4\n",
 		"sandbox create --expires-in ": "1h\n24h\n7d\n:4\n",
 		"sandbox delete ":              ":4\n",
+		"api ":                         ":4\n",
+		"trigger order.pl":             "order.placed\tAn order was placed and took stock.\n:4\n",
 		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
 		"account delete ":              ":4\n",
 		"listen --after ":              "latest\nstart\n:4\n",
-		"openapi --format ":            "yaml\njson\n:4\n",
+		"openapi --format ":            "yaml\njson\njson-3.1\n:4\n",
 		"help mig":                     "migrate\tMigrate the database schema at deploy time\n:4\n",
 		"help migrate u":               "up\tApply every pending migration\n:4\n",
 		"key revoke ":                  ":4\n",

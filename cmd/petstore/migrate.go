@@ -63,13 +63,18 @@ It needs the extension citus and at least one worker (see docs/scaling.md), and 
 migrations. It runs in one transaction, which blocks reads and writes of the tables.
 Running it again changes nothing. Later runs of up also distribute new tables.`,
 		p.migrateDistribute)
-	add("status", "List the migrations and when each was applied", "", p.migrateStatus)
+	var asJSON bool
+	status := add("status", "List the migrations and when each was applied", "",
+		func(ctx context.Context, _ config, m *postgres.Migrations) error {
+			return p.migrateStatus(ctx, m, asJSON)
+		})
+	status.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with name and appliedAt")
 	add("version", "Print the version of the schema", "", p.migrateVersion)
 	return migrate
 }
 
 func (p *program) withMigrations(ctx context.Context, action func(context.Context, config, *postgres.Migrations) error) (err error) {
-	c, err := p.loadConfig(true)
+	c, err := p.loadDatabaseConfig()
 	if err != nil {
 		return err
 	}
@@ -82,7 +87,9 @@ func (p *program) withMigrations(ctx context.Context, action func(context.Contex
 }
 
 func (p *program) migrateUp(ctx context.Context, c config, m *postgres.Migrations) error {
+	m.Progress = p.migrating
 	applied, err := m.Up(ctx)
+	p.status("")
 	for _, migration := range applied {
 		fmt.Fprintf(p.stdout, "applied %s (%s)\n", migration.Name, migration.Duration.Round(time.Millisecond))
 	}
@@ -183,10 +190,25 @@ func (p *program) confirm(ctx context.Context, question string) (bool, error) {
 	}
 }
 
-func (p *program) migrateStatus(ctx context.Context, _ config, m *postgres.Migrations) error {
+// migrationObject is a migration in the output of --json.
+type migrationObject struct {
+	Name      string     `json:"name"`
+	AppliedAt *time.Time `json:"appliedAt"`
+}
+
+func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
 	all, err := m.Status(ctx)
 	if err != nil {
 		return err
+	}
+	if asJSON {
+		objects := make([]migrationObject, len(all))
+		for i, migration := range all {
+			if objects[i].Name = migration.Name; !migration.AppliedAt.IsZero() {
+				objects[i].AppliedAt = new(migration.AppliedAt.UTC())
+			}
+		}
+		return p.printJSON(objects)
 	}
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MIGRATION\tAPPLIED")

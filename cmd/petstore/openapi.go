@@ -1,38 +1,48 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/spf13/cobra"
 
 	"petstore/internal/api"
 )
 
+// specFormats are the values of --format.
+var specFormats = []string{"yaml", "json", "json-3.1"}
+
 func (p *program) openAPICommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
-		Use:     "openapi",
-		Short:   "Print the OpenAPI 3.0.3 spec of the API",
-		Example: "  petstore openapi --format json > openapi.json",
+		Use:   "openapi",
+		Short: "Print the OpenAPI spec of the API",
+		Long: `Openapi prints the spec: in OpenAPI 3.0.3 as YAML or JSON, or in OpenAPI 3.1 as JSON,
+which also has the webhooks with a schema for the events of each type.`,
+		Example: "  petstore openapi --format json > openapi.json\n  petstore openapi --format json-3.1 > openapi-3.1.json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != "yaml" && format != "json" {
-				return wrongUsage(cmd, "--format must be yaml or json, but is %q", format)
+			if !slices.Contains(specFormats, format) {
+				return wrongUsage(cmd, "--format must be %s, but is %q", orList(specFormats), format)
 			}
 			c, err := p.loadConfig(false)
 			if err != nil {
 				return err
 			}
-			description, json, err := api.Spec(c.BaseURL)
+			spec, json, err := api.Spec(c.BaseURL)
+			switch format {
+			case "json":
+				spec = json
+			case "json-3.1":
+				spec, err = api.Spec31(c.BaseURL)
+			}
 			if err != nil {
 				return err
 			}
-			if format == "json" {
-				description = json
-			}
-			_, err = p.stdout.Write(description)
+			_, err = p.stdout.Write(spec)
 			return err
 		},
 	}
-	command.Flags().StringVar(&format, "format", "yaml", "yaml or json")
-	completeFlag(command, "format", "yaml", "json")
+	command.Flags().StringVar(&format, "format", "yaml", orList(specFormats))
+	completeFlag(command, "format", specFormats...)
 	return command
 }

@@ -17,7 +17,7 @@ const defaultSeedPets = 1000
 
 func (p *program) seedCommand() *cobra.Command {
 	var name string
-	var pets int
+	pets := defaultSeedPets
 	command := &cobra.Command{
 		Use:   "seed",
 		Short: "Fill the empty store of an account with sample data",
@@ -26,19 +26,16 @@ the account if it does not exist. The data is the same each time.`,
 		Example: "  petstore seed --account acme --pets 200000",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if pets < 1 || pets > seed.MaxPets {
-				return wrongUsage(cmd, "--pets must be from 1 to %d, but is %d", seed.MaxPets, pets)
-			}
 			if !isName(name) {
 				return wrongUsage(cmd, "--account must have 1 to %d characters, not only white space and no control characters", maxAccountName)
 			}
-			c, err := p.loadConfig(true)
+			c, err := p.loadDatabaseConfig()
 			if err != nil {
 				return err
 			}
 			// Loading many pets takes longer than the role may allow behind a pooler.
 			return withDatabaseOf(cmd.Context(), c.directURL(), c.DBMaxConns, func(ctx context.Context, database *postgres.DB) error {
-				if err := loadSample(ctx, database, name, pets, p.progress()); err != nil {
+				if err := loadSample(ctx, database, name, pets, p.seeding); err != nil {
 					return err
 				}
 				fmt.Fprintf(p.stdout, "wrote %d pets with their inventory and orders\n", pets)
@@ -47,7 +44,7 @@ the account if it does not exist. The data is the same each time.`,
 		},
 	}
 	command.Flags().StringVar(&name, "account", devAccount, "the name of the account; created if it does not exist")
-	command.Flags().IntVar(&pets, "pets", defaultSeedPets, "number of pets")
+	addNumberFlag(command, &pets, "pets", numberRange{1, seed.MaxPets}, fmt.Sprintf("number of pets, at most %d", seed.MaxPets))
 	return command
 }
 
@@ -67,19 +64,4 @@ func loadSample(ctx context.Context, database *postgres.DB, name string, pets in
 		return err
 	}
 	return seed.Load(ctx, database.Pool(), id, pets, progress)
-}
-
-// progress prints the number of rows on stderr if it is a terminal, and clears the line
-// at the end.
-func (p *program) progress() func(done, total int) {
-	if !isTerminal(p.stderr) {
-		return func(int, int) {}
-	}
-	const toStart, clearLine = "\r", "\r\x1b[K"
-	return func(done, total int) {
-		fmt.Fprintf(p.stderr, "%sseeding: %d of %d rows", toStart, done, total)
-		if done == total {
-			fmt.Fprint(p.stderr, clearLine)
-		}
-	}
 }

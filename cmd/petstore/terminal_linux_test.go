@@ -46,7 +46,7 @@ func TestMigrateDownAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer
-		err := run(t.Context(), []string{"migrate", "down"}, &program{environ: environ, stdin: terminal, stdout: &stdout, stderr: &stderr})
+		err := run(t.Context(), []string{"migrate", "down"}, &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
 		if asked := stderr.String(); !strings.HasPrefix(asked, "Revert 000") || !strings.HasSuffix(asked, "? [y/N] ") || !strings.Contains(asked, " in the database petstore_") {
 			t.Errorf("the prompt is %q", asked)
 		}
@@ -78,7 +78,7 @@ func TestDeleteAsks(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), strings.Fields(test.command), &program{environ: environ, stdin: terminal, stdout: &stdout, stderr: &stderr})
+			err := run(t.Context(), strings.Fields(test.command), &program{environ: environ, dir: t.TempDir(), stdin: terminal, stdout: &stdout, stderr: &stderr})
 			if asked := stderr.String(); asked != test.question {
 				t.Errorf("%s: the prompt is %q, want %q", test.command, asked, test.question)
 			}
@@ -100,7 +100,7 @@ func TestSeedShowsProgress(t *testing.T) {
 	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).OwnerURL}
 	screen, terminal := openTerminal(t)
 	var stdout bytes.Buffer
-	if err := run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, stdin: strings.NewReader(""), stdout: &stdout, stderr: terminal}); err != nil {
+	if err := run(t.Context(), []string{"seed", "--pets", "1000"}, &program{environ: environ, dir: t.TempDir(), stdin: strings.NewReader(""), stdout: &stdout, stderr: terminal}); err != nil {
 		t.Fatal(err)
 	}
 	const end = "the end"
@@ -117,7 +117,7 @@ func TestSeedShowsProgress(t *testing.T) {
 		printed += string(text[:n])
 	}
 	printed = strings.TrimSuffix(printed, end)
-	if !strings.HasPrefix(printed, "\rseeding: 12 of 30") || !strings.HasSuffix(printed, " rows\r\x1b[K") || strings.Contains(printed, "\n") {
+	if !strings.HasPrefix(printed, clearLine+"seeding: 12 of 30") || !strings.HasSuffix(printed, " rows"+clearLine) || strings.Contains(printed, "\n") {
 		t.Errorf("seed printed %q on the terminal, want its progress in one line", printed)
 	}
 }

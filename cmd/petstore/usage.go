@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,10 +34,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	case !cmd.HasAvailableSubCommands():
 		return wrongUsage(cmd, "%s takes no arguments, but got %q", nameOf(cmd), args[0])
 	}
-	hint := ""
-	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
-		hint = fmt.Sprintf(" (did you mean %s?)", orList(similar))
-	}
+	hint := didYouMean(args[0], commandNames(cmd))
 	if cmd.HasParent() {
 		return wrongUsage(cmd, "%s has no command %q%s", nameOf(cmd), args[0], hint)
 	}
@@ -60,7 +58,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		if unknown.GetSpecifiedShortnames() != "" {
 			name = "-" + unknown.GetSpecifiedName()
 		}
-		return wrongUsage(cmd, "there is no flag %s", name)
+		return wrongUsage(cmd, "there is no flag %s%s", name, didYouMean(name, flagNames(cmd)))
 	}
 	if lacking, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return wrongUsage(cmd, "--%s needs a value", lacking.GetFlag().Name)
@@ -76,17 +74,37 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 
 // validValues describes the valid values of a flag.
 func validValues(invalid *pflag.InvalidValueError) string {
-	switch invalid.GetFlag().Value.Type() {
-	case "int":
-		if number := strings.TrimLeft(invalid.GetValue(), "+-"); number != "" && strings.Trim(number, "0123456789") == "" {
-			return "a smaller number"
-		}
-		return "a whole number"
-	case "duration":
-		return "a duration such as 10m or 90s"
-	default:
-		return "true or false"
+	if number, ok := invalid.GetFlag().Value.(*numberFlag); ok {
+		return "a whole number " + number.valid.String()
 	}
+	if invalid.GetFlag().Value.Type() == "duration" {
+		return graceRule
+	}
+	return "true or false"
+}
+
+// numberFlag is a flag whose values have a range.
+type numberFlag struct {
+	value *int
+	valid numberRange
+}
+
+// addNumberFlag adds a flag with a range. Its default is the value.
+func addNumberFlag(cmd *cobra.Command, value *int, name string, valid numberRange, usage string) {
+	cmd.Flags().Var(&numberFlag{value, valid}, name, usage)
+}
+
+func (f *numberFlag) String() string { return strconv.Itoa(*f.value) }
+func (f *numberFlag) Type() string   { return "int" }
+
+// Set implements [pflag.Value].
+func (f *numberFlag) Set(text string) error {
+	number, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || number < f.valid.least || number > f.valid.most {
+		return errors.New("the number is not in the range") // wrongFlag says more
+	}
+	*f.value = int(number)
+	return nil
 }
 
 // orList formats words as "a, b or c".
@@ -125,7 +143,11 @@ func addHelpCommand(root *cobra.Command) {
 		RunE: func(_ *cobra.Command, args []string) error {
 			found, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return wrongUsage(root, "there is no command %q", strings.Join(args, " "))
+				hint := ""
+				if len(rest) > 0 {
+					hint = didYouMean(rest[0], commandNames(found))
+				}
+				return wrongUsage(root, "there is no command %q%s", strings.Join(args, " "), hint)
 			}
 			found.InitDefaultHelpFlag()
 			return found.Help()

@@ -65,7 +65,7 @@ func TestAcceptEncoding(t *testing.T) {
 		",;q=1,,":                         "",
 		strings.Repeat("x;q=0.1,", 5_000): "",
 	} {
-		for _, target := range []string{"/openapi.yaml", "/openapi.json"} {
+		for _, target := range []string{"/openapi.yaml", "/openapi.json", "/openapi-3.1.json"} {
 			p.do("GET", target, nil, "Accept-Encoding", accept).want(200).wantCoding(coding)
 		}
 	}
@@ -156,7 +156,7 @@ func TestSpecETag(t *testing.T) {
 	again := p.with(func(*api.Options) {})
 	another := p.with(func(o *api.Options) { o.BaseURL = "https://petstore.example" })
 	seen := map[string]string{}
-	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
+	for _, target := range []string{"/openapi.json", "/openapi-3.1.json", "/openapi.yaml"} {
 		for _, coding := range []string{"", "gzip"} {
 			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
 			etag := resp.header.Get("ETag")

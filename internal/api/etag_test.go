@@ -334,6 +334,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"PUT /sandboxes/{sandboxId}/faults", faults, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}, 200},
 		{"DELETE /sandboxes/{sandboxId}/faults", faults, nil, 204},
 		{"GET /openapi.json", "/openapi.json", nil, 200},
+		{"GET /openapi-3.1.json", "/openapi-3.1.json", nil, 200},
 		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},
 	}
 }

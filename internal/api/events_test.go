@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,27 @@ func (e feedEvent) text() string {
 	return fmt.Sprintf("%s %s %s", e.Type, e.Subject, data)
 }
 
+// wantDescribed checks that an event has the data that its type describes.
+func (e feedEvent) wantDescribed(t testing.TB) {
+	t.Helper()
+	i := slices.IndexFunc(eventids.Types, func(one eventids.Description) bool { return string(one.Type) == e.Type })
+	if i < 0 {
+		t.Errorf("the type %s has no description", e.Type)
+		return
+	}
+	described := eventids.Types[i]
+	for _, name := range described.Data {
+		if e.Data[name] == nil {
+			t.Errorf("no %s in the event %s", name, e.text())
+		}
+	}
+	for name := range e.Data {
+		if !slices.Contains(slices.Concat(described.Data, described.Changed), name) {
+			t.Errorf("event.Types has no %[2]s for %[1]s, as the event %[3]s has", e.Type, name, e.text())
+		}
+	}
+}
+
 // feed reads the feed from a target on, until a page is empty.
 func (p *petstore) feed(target string) (all []feedEvent, next string) {
 	p.t.Helper()
@@ -50,6 +72,9 @@ func (p *petstore) feed(target string) (all []feedEvent, next string) {
 		events := decode[[]feedEvent](page)
 		if len(events) == 0 {
 			return all, next
+		}
+		for _, e := range events {
+			e.wantDescribed(p.t)
 		}
 		all = append(all, events...)
 	}

@@ -521,7 +521,7 @@ func TestAccept(t *testing.T) {
 	}
 	// errors are JSON regardless, and health and the spec ignore Accept
 	p.as("").do("GET", "/pets", nil, "Accept", "text/html").wantError(401, "missing_api_key")
-	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi.yaml"} {
+	for _, target := range []string{"/livez", "/readyz", "/openapi.json", "/openapi-3.1.json", "/openapi.yaml"} {
 		p.do("GET", target, nil, "Accept", "image/png").want(200)
 	}
 }
@@ -652,7 +652,7 @@ func TestQueryParameters(t *testing.T) {
 			t.Errorf("GET %s: %q, want %q", target, got, want)
 		}
 	}
-	for _, target := range []string{"/pets?", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi.yaml?a&a"} {
+	for _, target := range []string{"/pets?", "/pets?limit=200", "/pets?%6Cimit=1", "/pets?name=%3B", "/pets?name=a+b", "/livez?x=%FF", "/readyz?x", "/openapi.json?limit=0", "/openapi-3.1.json?a", "/openapi.yaml?a&a"} {
 		p.get(target).want(200)
 	}
 	// violations of the path and the query are listed together, for writes too

@@ -71,6 +71,10 @@ func TestBaseURL(t *testing.T) {
 		}
 	}
 	p = p.with(func(o *api.Options) { o.BaseURL = base })
+	var upgraded struct{ Servers []struct{ URL string } }
+	if err := json.Unmarshal(p.get("/openapi-3.1.json").want(200).body, &upgraded); err != nil || len(upgraded.Servers) != 1 || upgraded.Servers[0].URL != base {
+		t.Errorf("/openapi-3.1.json has the servers %+v: %v", upgraded.Servers, err)
+	}
 	for _, target := range []string{"/openapi.json", "/openapi.yaml"} {
 		read, err := openapi3.NewLoader().LoadFromData(p.get(target).want(200).body)
 		if err != nil {

@@ -40,17 +40,40 @@ const (
 	StoreReset       Type = "store.reset"
 )
 
-// Types lists the types of events.
-var Types = []Type{
-	PetCreated, PetUpdated, PetDeleted, CategoryCreated, CategoryUpdated, CategoryDeleted,
-	InventoryUpdated, OrderPlaced, OrderUpdated, OrderCompleted, OrderCancelled, MessageQueued, MessageDelivered, MessageFailed, WebhookDisabled, StoreReset,
+// Description describes a type of events.
+type Description struct {
+	Type Type
+	Text string
+	// Data are the fields of the data of every event of the type, which are resources. Changed
+	// are fields for resources that the change may alter too.
+	Data, Changed []string
+}
+
+// Types describes the types of events.
+var Types = []Description{
+	{PetCreated, "A pet was created, with its inventory entry.", []string{"pet", "inventory"}, nil},
+	{PetUpdated, "A pet was changed.", []string{"pet"}, []string{"inventory"}},
+	{PetDeleted, "A pet was deleted, with its inventory entry.", []string{"pet", "inventory"}, nil},
+	{CategoryCreated, "A category was created.", []string{"category"}, nil},
+	{CategoryUpdated, "A category was changed.", []string{"category"}, nil},
+	{CategoryDeleted, "A category was deleted.", []string{"category"}, nil},
+	{InventoryUpdated, "The stock of a pet was set, which can change the status of the pet.", []string{"inventory"}, []string{"pet"}},
+	{OrderPlaced, "An order was placed and took stock.", []string{"order", "inventory"}, []string{"pet"}},
+	{OrderUpdated, "The ship date of an order was changed.", []string{"order"}, nil},
+	{OrderCompleted, "An order was completed and used up its stock.", []string{"order"}, []string{"inventory", "pet"}},
+	{OrderCancelled, "An order was cancelled, which deleted it and returned its stock.", []string{"order", "inventory"}, []string{"pet"}},
+	{MessageQueued, "A message was queued.", []string{"message"}, nil},
+	{MessageDelivered, "All webhooks that get messages have accepted a message.", []string{"message"}, nil},
+	{MessageFailed, "The delivery of a message has failed.", []string{"message"}, nil},
+	{WebhookDisabled, "The server has disabled a webhook that fails or is gone.", []string{"webhook"}, nil},
+	{StoreReset, "Sample data replaced everything in the store.", nil, nil},
 }
 
 // TypeNames returns the names of the types of events, in the order of [Types].
 func TypeNames() []string {
 	names := make([]string, len(Types))
-	for i, kind := range Types {
-		names[i] = string(kind)
+	for i, one := range Types {
+		names[i] = string(one.Type)
 	}
 	return names
 }

@@ -51,7 +51,7 @@ type StatusError struct {
 	Code    string // "": the response is not from Petstore
 	Message string // of the first wrong parameter, if any
 
-	retryAfter time.Duration // 0: the response does not say
+	RetryAfter time.Duration // 0: the response does not say
 }
 
 func (e *StatusError) Error() string {
@@ -82,6 +82,8 @@ type Feed struct {
 	After string
 	// Lost reports why there is no connection. Follow tries again after the pause.
 	Lost func(err error, pause time.Duration)
+	// Connected reports that a stream has begun; nil: nobody needs it.
+	Connected func()
 	// Client sends the requests. It must not follow redirects, and has no timeout.
 	Client *http.Client
 
@@ -89,16 +91,6 @@ type Feed struct {
 	silence time.Duration // after which a stream is lost
 	pause   time.Duration // before the next attempt to connect
 	hint    time.Duration // the first pause
-}
-
-// NewClient returns an HTTP client for [Feed].
-func NewClient() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
-	transport.ResponseHeaderTimeout = ResponseTimeout
-	return &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 }
 
 // SeekEnd makes the feed begin after the newest event. It makes one attempt.
@@ -151,7 +143,7 @@ func (f *Feed) nextPause(failed *StatusError) time.Duration {
 	f.pause = min(max(2*f.pause, f.hint), longestPause)
 	pause := f.pause/2 + rand.N(f.pause/2+1) //nolint:gosec // not a secret
 	if failed != nil {
-		pause = max(pause, failed.retryAfter)
+		pause = max(pause, failed.RetryAfter)
 	}
 	return pause
 }
@@ -178,6 +170,9 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 		return fmt.Errorf("%w: its content type is %q", ErrNotFeed, got)
 	}
 	*connected = true
+	if f.Connected != nil {
+		f.Connected()
+	}
 	f.pause = 0
 	quiet := time.AfterFunc(f.silence, func() { cancel(fmt.Errorf("the server sent nothing for %s", f.silence)) })
 	defer quiet.Stop()
@@ -242,14 +237,18 @@ func (f *Feed) get(ctx context.Context, query url.Values, header http.Header) (*
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
-		return nil, statusError(response)
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
+		if err != nil {
+			text = nil // the status says enough
+		}
+		return nil, ReadError(response.StatusCode, response.Header, text)
 	}
 	return response, nil
 }
 
-// statusError returns the error of a response.
-func statusError(response *http.Response) *StatusError {
-	failed := &StatusError{Status: response.StatusCode}
+// ReadError returns the error of a response.
+func ReadError(status int, header http.Header, text []byte) *StatusError {
+	failed := &StatusError{Status: status}
 	var body struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
@@ -257,15 +256,14 @@ func statusError(response *http.Response) *StatusError {
 			Message string `json:"message"`
 		} `json:"errors"`
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
-	if err == nil && json.Unmarshal(text, &body) == nil { // otherwise it is not from Petstore
+	if json.Unmarshal(text, &body) == nil { // otherwise it is not from Petstore
 		failed.Code, failed.Message = body.Code, body.Message
 		if len(body.Errors) > 0 {
 			failed.Message = body.Errors[0].Message
 		}
 	}
-	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 16); err == nil {
-		failed.retryAfter = time.Duration(seconds) * time.Second
+	if seconds, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16); err == nil {
+		failed.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return failed
 }

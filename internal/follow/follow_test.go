@@ -71,7 +71,7 @@ var errEnough = errors.New("enough")
 // run follows a feed until it has a number of events, and returns their ids.
 func run(t *testing.T, feed *follow.Feed, enough int) (ids []string, lost []error, err error) {
 	t.Helper()
-	feed.Client = follow.NewClient()
+	feed.Client = http.DefaultClient
 	feed.Lost = func(err error, pause time.Duration) {
 		if pause > 10*time.Second {
 			t.Errorf("a pause of %s", pause)
@@ -174,7 +174,7 @@ func TestSeekEnd(t *testing.T) {
 		}
 	}
 	s := newScript(t, page(`<https://api.example/events?limit=1&after=evt_7_0000000a>; rel="next"`), page(""), page("<%>"), failure(401, ""))
-	feed := &follow.Feed{URL: s.url + "/petstore", Client: follow.NewClient()}
+	feed := &follow.Feed{URL: s.url + "/petstore", Client: http.DefaultClient}
 	if err := feed.SeekEnd(t.Context()); err != nil || feed.After != "evt_7_0000000a" {
 		t.Errorf("SeekEnd: %v, after %q", err, feed.After)
 	}

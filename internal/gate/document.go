@@ -15,11 +15,11 @@ import (
 )
 
 // document is a static text, plain and compressed. Each variant has its own strong
-// entity tag, because the bytes differ (RFC 9110, section 8.8.3).
+// entity tag, because the bytes differ (RFC 9110, section 8.8.3). Each is made at its first
+// use, because compressing the spec takes 0.1 s.
 type document struct {
-	contentType string
-	plain       variant
-	zipped      func() variant // compresses at the first call, which takes 0.1 s for the spec
+	contentType   string
+	plain, zipped func() (variant, error)
 }
 
 // variant is a text in one content coding, with its entity tag and headers.
@@ -29,24 +29,35 @@ type variant struct {
 	fields http.Header
 }
 
+// fixed returns a function that reads a text.
+func fixed(text []byte) func() ([]byte, error) { return func() ([]byte, error) { return text, nil } }
+
 // newDocument returns a document of at least [compressFrom] bytes.
-func newDocument(contentType string, text []byte) document {
-	hash := strings.Trim(httpjson.ETag(text), `"`)
+func newDocument(contentType string, read func() ([]byte, error)) document {
 	newVariant := func(text []byte, etag string) variant {
 		return variant{text, etag, http.Header{"Cache-Control": {"public, no-cache"}, "Vary": {varyOfCoded}}}
 	}
-	zipped := sync.OnceValue(func() variant {
-		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
-		return newVariant(compressWith(writer, text), `"`+hash+`-gzip"`)
+	plain := sync.OnceValues(func() (variant, error) {
+		text, err := read()
+		return newVariant(text, httpjson.ETag(text)), err
 	})
-	return document{contentType, newVariant(text, `"`+hash+`"`), zipped}
+	zipped := sync.OnceValues(func() (variant, error) {
+		unzipped, err := plain()
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestCompression) // fails only for an unknown level
+		return newVariant(compressWith(writer, unzipped.text), strings.TrimSuffix(unzipped.etag, `"`)+`-gzip"`), err
+	})
+	return document{contentType, plain, zipped}
 }
 
 // write sends the document, or 304 if the client already has it.
 func (d document) write(c *gin.Context) error {
-	chosen, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
+	form, zip := d.plain, httpjson.PrefersGzip(c.Request.Header)
 	if zip {
-		chosen = d.zipped()
+		form = d.zipped
+	}
+	chosen, err := form()
+	if err != nil {
+		return err
 	}
 	return chosen.write(c, d.contentType, zip)
 }

@@ -101,10 +101,12 @@ type API struct {
 	Faults  *faults.Injector
 }
 
-// Spec is openapi.yaml in both formats that the server returns, and its operations by method
+// Spec is openapi.yaml in the formats that the server returns, and its operations by method
 // and path.
 type Spec struct {
 	YAML, JSON []byte
+	// JSON31 makes the spec in OpenAPI 3.1.
+	JSON31     func() ([]byte, error)
 	Operations map[string]SpecOperation
 }
 
@@ -125,7 +127,7 @@ type Gate struct {
 	// Limits are the shares and rates of clients.
 	Limits *Limits
 
-	openAPIJSON, openAPIYAML document
+	openAPIJSON, openAPIYAML, openAPI31 document
 
 	deprecated     map[string]*deprecation // by method and path
 	enforceSunset  bool
@@ -168,8 +170,9 @@ func New(options Options, api API) (*Gate, error) {
 		tracer:         options.Tracer,
 		now:            options.Now,
 		Limits:         newLimits(options, options.DB.LockWaits()),
-		openAPIJSON:    newDocument(httpjson.ContentType, api.Spec.JSON),
-		openAPIYAML:    newDocument("application/yaml", api.Spec.YAML), // RFC 9512
+		openAPIJSON:    newDocument(httpjson.ContentType, fixed(api.Spec.JSON)),
+		openAPIYAML:    newDocument("application/yaml", fixed(api.Spec.YAML)), // RFC 9512
+		openAPI31:      newDocument(httpjson.ContentType, api.Spec.JSON31),
 		enforceSunset:  options.EnforceSunset,
 		compressor:     newCompressor(),
 		base:           options.BaseURL,

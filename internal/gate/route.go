@@ -80,6 +80,7 @@ func (r Route) cost(request *http.Request) int {
 func (g *Gate) ownRoutes() []Route {
 	return []Route{
 		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, g.openAPIJSON.write},
+		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, g.openAPI31.write},
 		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, g.openAPIYAML.write},
 		{"GET", "/livez", "getLiveness", 0, 0, g.getLiveness},
 		{"GET", "/readyz", "getReadiness", 0, 0, g.getReadiness},

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/xi2/xz"
+	"golang.org/x/term"
 )
 
 // fetchVersion is the version that is downloaded to a machine without a server.
@@ -134,9 +135,6 @@ func (f finder) fill(ctx context.Context, home string) error {
 	if f.digest == "" {
 		return fmt.Errorf("there is no archive of PostgreSQL %s for %s", fetchVersion, platform())
 	}
-	if f.progress != nil {
-		fmt.Fprintf(f.progress, "Downloading PostgreSQL %s into %s, once.\n", fetchVersion, f.cache)
-	}
 	archive, err := f.download(ctx)
 	if err != nil {
 		return err
@@ -173,7 +171,7 @@ func (f finder) download(ctx context.Context) ([]byte, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s returns %s", address, response.Status)
 	}
-	archive, err := io.ReadAll(io.LimitReader(response.Body, maxArchive))
+	archive, err := io.ReadAll(io.LimitReader(f.watch(response), maxArchive))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", address, err)
 	}
@@ -181,6 +179,41 @@ func (f finder) download(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("%s has the SHA-256 %s instead of %s, so it was not unpacked", address, got, f.digest)
 	}
 	return archive, nil
+}
+
+// watch returns the body of the download, and writes to progress how large it is. On a
+// terminal, it also writes how much of it has come.
+func (f finder) watch(response *http.Response) io.Reader {
+	if f.progress == nil {
+		return response.Body
+	}
+	const megabyte = 1e6
+	fmt.Fprintf(f.progress, "Downloading PostgreSQL %s (%.1f MB) into %s, once.\n", fetchVersion, float64(response.ContentLength)/megabyte, f.cache)
+	if screen, ok := f.progress.(*os.File); !ok || !term.IsTerminal(int(screen.Fd())) {
+		return response.Body
+	}
+	return &counter{response.Body, func(read int64) {
+		fmt.Fprintf(f.progress, "\r%.1f of %.1f MB", float64(read)/megabyte, float64(response.ContentLength)/megabyte)
+		if read == response.ContentLength {
+			fmt.Fprint(f.progress, "\r\x1b[K")
+		}
+	}, 0}
+}
+
+// counter reports the number of bytes that were read.
+type counter struct {
+	io.Reader
+
+	report func(read int64)
+	read   int64
+}
+
+func (c *counter) Read(into []byte) (int, error) {
+	n, err := c.Reader.Read(into)
+	if c.read += int64(n); n > 0 {
+		c.report(c.read)
+	}
+	return n, err
 }
 
 // unpack writes the files of the server below dir. They are in a tar in an xz in the

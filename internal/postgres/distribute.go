@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -50,25 +49,6 @@ func (m *Migrations) Distribute(ctx context.Context, report func(step string, to
 		return fmt.Errorf("postgres: distributing: %w", err)
 	}
 	return nil
-}
-
-// upDistributed is [Migrations.Up] on a distributed database. Between two migrations, it
-// distributes the tables of a store that the first has created. So the second can create
-// their foreign keys, which need distributed tables.
-func (m *Migrations) upDistributed(ctx context.Context) (applied []Migration, err error) {
-	for {
-		if err := m.Distribute(ctx, func(string, time.Duration) {}); err != nil {
-			return applied, err
-		}
-		result, err := m.provider.UpByOne(ctx)
-		switch {
-		case errors.Is(err, goose.ErrNoNextVersion):
-			return applied, nil
-		case err != nil:
-			return applied, wrapMigration(err)
-		}
-		applied = append(applied, fromResults([]*goose.MigrationResult{result})...)
-	}
 }
 
 // isDistributed reports whether [Migrations.Distribute] has distributed the database.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,10 @@ const (
 // Migrations migrates the schema of one database. A session lock makes concurrent
 // processes wait for one another.
 type Migrations struct {
+	// Progress is called before each migration of Up, with its name and the number of
+	// migrations before it; nil: nobody needs it.
+	Progress func(name string, done, total int)
+
 	provider *goose.Provider
 	db       *sql.DB
 }
@@ -125,17 +130,42 @@ func migrationSettings(config *pgx.ConnConfig) settings {
 func (m *Migrations) Close() error { return m.db.Close() }
 
 // Up applies every pending migration, each in its own transaction, and returns
-// those applied. After an error, the migrations before it stay applied.
-func (m *Migrations) Up(ctx context.Context) ([]Migration, error) {
+// those applied. After an error, the migrations before it stay applied. In a distributed
+// database, it distributes the tables that a migration has created before the next one. So
+// the next can create their foreign keys, which need distributed tables.
+func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 	distributed, err := m.isDistributed(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case distributed:
-		return m.upDistributed(ctx)
 	}
-	results, err := m.provider.Up(ctx)
-	return fromResults(results), wrapMigration(err)
+	var pending []Migration
+	if m.Progress != nil {
+		pending, _ = m.pending(ctx) // an error comes again below
+	}
+	for {
+		if distributed {
+			if err := m.Distribute(ctx, func(string, time.Duration) {}); err != nil {
+				return applied, err
+			}
+		}
+		if done := len(applied); done < len(pending) {
+			m.Progress(pending[done].Name, done, len(pending))
+		}
+		result, err := m.provider.UpByOne(ctx)
+		switch {
+		case errors.Is(err, goose.ErrNoNextVersion):
+			return applied, nil
+		case err != nil:
+			return applied, wrapMigration(err)
+		}
+		applied = append(applied, fromResults([]*goose.MigrationResult{result})...)
+	}
+}
+
+// pending returns the migrations that are not applied.
+func (m *Migrations) pending(ctx context.Context) ([]Migration, error) {
+	all, err := m.Status(ctx)
+	return slices.DeleteFunc(all, func(one Migration) bool { return !one.AppliedAt.IsZero() }), err
 }
 
 // Down reverts the latest migration and returns it, or nothing if there is none.

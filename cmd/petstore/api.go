@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// methods are the methods that api knows.
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+
+// apiCommandOptions are the flags of api.
+type apiCommandOptions struct {
+	input             string
+	headers           []string
+	include, paginate bool
+	retries           int
+}
+
+func (p *program) apiCommand() *cobra.Command {
+	options := apiCommandOptions{retries: defaultRetries}
+	command := &cobra.Command{
+		Use:   "api [METHOD] PATH [FIELD...]",
+		Short: "Send a request to the API and print the response",
+		Long: `Api sends a request with your API key and prints the body of the response. The
+default method is GET.
+
+A field is key=value. A value that is a number, true, false or null has that type in
+JSON, and any other value is a string. For all other JSON, write key:=json. The fields
+of GET and DELETE become query parameters, and of POST, PUT and PATCH a JSON object.
+
+A POST has a new Idempotency-Key if the operation takes one. After 429, 503 or a lost
+connection, api sends the request again if that is safe. It waits as long as the server
+says in Retry-After.
+
+A response with a status from 400 is an error: the body goes to stdout, its code and
+message to stderr, and the exit code is 1. On a terminal, JSON is indented.`,
+		Example: "  petstore api '/pets?limit=2'\n" +
+			"  petstore api POST /store/orders petId=1 quantity=2\n" +
+			"  petstore api GET /events --paginate type=order.placed\n" +
+			"  petstore api PATCH /pets/1 --input pet.json -H 'If-Match: \"3zXkQ9ZbTt0mJ4yqv1uWdA\"'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			one, err := p.readCall(cmd, args, options)
+			if err != nil {
+				return err
+			}
+			to, err := p.target(cmd)
+			if err != nil {
+				return err
+			}
+			sender := p.newClient(to)
+			sender.retries = options.retries
+			if options.paginate {
+				return p.printPages(cmd.Context(), sender, one)
+			}
+			return p.printReply(cmd.Context(), sender, one, options.include)
+		},
+	}
+	flags := command.Flags()
+	addURLFlag(command)
+	flags.StringVar(&options.input, "input", "", "a file with the body, or - for stdin")
+	flags.StringArrayVarP(&options.headers, "header", "H", nil, "a header of the request, such as 'Prefer: wait=20'; may be repeated")
+	flags.BoolVarP(&options.include, "include", "i", false, "print the status and the headers of the response before the body")
+	flags.BoolVar(&options.paginate, "paginate", false, "follow the links to the next pages and print one JSON array")
+	addNumberFlag(command, &options.retries, "retries", numberRange{0, mostRetries}, fmt.Sprintf("how often to send the request again, at most %d times", mostRetries))
+	command.ValidArgsFunction = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return command
+}
+
+// readCall reads the request from the command line.
+func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOptions) (call, error) {
+	one := call{method: http.MethodGet, header: http.Header{}}
+	if len(args) > 0 && slices.Contains(methods, strings.ToUpper(args[0])) {
+		one.method, args = strings.ToUpper(args[0]), args[1:]
+	}
+	if len(args) == 0 {
+		return call{}, wrongUsage(cmd, "api takes a path, such as /pets")
+	}
+	one.path = args[0]
+	if _, err := url.ParseRequestURI(one.path); err != nil || !strings.HasPrefix(one.path, "/") {
+		return call{}, wrongUsage(cmd, "%q is neither a method (%s) nor a path of the API, such as /pets?limit=2", one.path, orList(methods))
+	}
+	var fields []field
+	for _, argument := range args[1:] {
+		one, err := parseField(argument)
+		if err != nil {
+			return call{}, wrongUsage(cmd, "%v", err)
+		}
+		fields = append(fields, one)
+	}
+	for _, line := range o.headers {
+		name, value, found := strings.Cut(line, ":")
+		if !found || strings.TrimSpace(name) != name || name == "" {
+			return call{}, wrongUsage(cmd, "--header must be a name and a value, such as 'Prefer: wait=20', but is %q", line)
+		}
+		one.header.Add(name, strings.TrimSpace(value))
+	}
+	switch {
+	case o.paginate && one.method != http.MethodGet:
+		return call{}, wrongUsage(cmd, "--paginate is for GET, not for %s", one.method)
+	case o.paginate && o.include:
+		return call{}, wrongUsage(cmd, "--paginate prints one array of several responses, so it has no --include")
+	case o.input != "" && !hasBody(one.method):
+		return call{}, wrongUsage(cmd, "--input needs a method with a body: POST, PUT or PATCH")
+	case o.input != "" && len(fields) > 0:
+		return call{}, wrongUsage(cmd, "--input is the whole body, so there are no fields")
+	}
+	if err := one.addFields(fields); err != nil {
+		return call{}, wrongUsage(cmd, "%v", err)
+	}
+	var err error
+	switch o.input {
+	case "":
+	case "-":
+		one.body, err = io.ReadAll(p.stdin)
+	default:
+		one.body, err = os.ReadFile(o.input)
+	}
+	return one, err
+}
+
+// printReply sends a call and prints the response.
+func (p *program) printReply(ctx context.Context, sender *client, one call, include bool) error {
+	got, err := sender.send(ctx, one)
+	if err != nil {
+		return err
+	}
+	defer got.Body.Close()
+	if include {
+		fmt.Fprintf(p.stdout, "%s %s\n", got.Proto, got.Status)
+		for _, name := range slices.Sorted(maps.Keys(got.Header)) {
+			for _, value := range got.Header[name] {
+				fmt.Fprintf(p.stdout, "%s: %s\n", name, value)
+			}
+		}
+		fmt.Fprintln(p.stdout)
+	}
+	if got.text == nil {
+		_, err = io.Copy(p.stdout, got.Body)
+		if ctx.Err() != nil { // Ctrl-C is how a stream ends
+			return nil
+		}
+	} else {
+		_, err = p.stdout.Write(p.pretty(got))
+	}
+	return errors.Join(err, got.err())
+}
+
+// pretty returns the body of a response as the reader of stdout wants it.
+func (p *program) pretty(got *reply) []byte {
+	if !isTerminal(p.stdout) || len(got.text) == 0 {
+		return got.text
+	}
+	return append(bytes.TrimRight(p.indent(got.text, ""), "\n"), '\n')
+}
+
+// indent indents JSON on a terminal, below a prefix. It returns other texts unchanged.
+func (p *program) indent(text []byte, prefix string) []byte {
+	var indented bytes.Buffer
+	if !isTerminal(p.stdout) || json.Indent(&indented, text, prefix, "  ") != nil {
+		return text
+	}
+	return indented.Bytes()
+}
+
+// printPages sends a call and follows its links to the next pages. It prints the elements of
+// all pages as one JSON array, one in each line. The feed of events always has a next page,
+// so an empty page is the last.
+func (p *program) printPages(ctx context.Context, sender *client, one call) error {
+	for separator := "[\n"; ; {
+		got, err := sender.send(ctx, one)
+		if err != nil {
+			return err
+		}
+		if err := got.err(); err != nil {
+			return err
+		}
+		var elements []json.RawMessage
+		if err := json.Unmarshal(got.text, &elements); err != nil {
+			return fmt.Errorf("--paginate needs a list, but the response of %s is not a JSON array", one.path)
+		}
+		for _, element := range elements {
+			if _, err := fmt.Fprintf(p.stdout, "%s  %s", separator, p.indent(element, "  ")); err != nil {
+				return err
+			}
+			separator = ",\n"
+		}
+		if one.path = nextPage(got.Header); one.path != "" && len(elements) > 0 {
+			continue
+		}
+		end := "\n]\n"
+		if separator == "[\n" {
+			end = "[]\n"
+		}
+		_, err = io.WriteString(p.stdout, end)
+		return err
+	}
+}
+
+// nextPage returns the path and query of the link rel="next" of a response (RFC 8288), or ""
+// if there is none. It leaves out the host of an absolute link, so that the key does not go
+// to another server.
+func nextPage(header http.Header) string {
+	for _, line := range header.Values("Link") {
+		for link := range strings.SplitSeq(line, ",") {
+			target, parameters, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
+			if strings.Contains(parameters, `rel="next"`) {
+				if next, err := url.Parse(target); err == nil {
+					return next.RequestURI()
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/api"
+)
+
+// TestAPI sends requests of all kinds to a server.
+func TestAPI(t *testing.T) {
+	t.Parallel()
+	_, base, key := serveAccount(t)
+	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	file := filepath.Join(t.TempDir(), "category.json")
+	if err := os.WriteFile(file, []byte(`{"name":"from a file"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args  []string
+		stdin string
+		want  string
+	}{
+		{[]string{"POST", "/categories", "name=Dogs", "description=Good dogs"}, "", `{"id":1001,"name":"Dogs","description":"Good dogs"}`},
+		{[]string{"post", "/pets", "name=Rex", "categoryId=1001"}, "", `{"id":1001,"name":"Rex","categoryId":1001,"status":"available"}`},
+		{[]string{"POST", "/pets", `name:="42"`, "categoryId:=1001", "status=pending"}, "", `{"id":1002,"name":"42","categoryId":1001,"status":"pending"}`},
+		{[]string{"PUT", "/store/inventory/1001", "quantity=7"}, "", `{"petId":1001,"quantity":7,"status":"available"}`},
+		{[]string{"POST", "/store/orders", "petId=1001", "quantity:=2"}, "", `{"id":1001,"petId":1001,"quantity":2,"complete":false}`},
+		{[]string{"PATCH", "/store/orders/1001", "complete=true"}, "", `{"id":1001,"petId":1001,"quantity":2,"complete":true}`},
+		{[]string{"/pets?limit=1"}, "", `[{"id":1001,"name":"Rex","categoryId":1001,"status":"available"}]`},
+		{[]string{"GET", "/pets", "status=pending", "id=1001", "id=1002"}, "", `[{"id":1002,"name":"42","categoryId":1001,"status":"pending"}]`},
+		{[]string{"/pets?limit=5", `name:="4"`}, "", `[{"id":1002,"name":"42","categoryId":1001,"status":"pending"}]`},
+		{[]string{"POST", "/categories", "--input", file}, "", `{"id":1002,"name":"from a file"}`},
+		{[]string{"POST", "/categories", "--input", "-"}, `{"name":"from stdin"}`, `{"id":1003,"name":"from stdin"}`},
+		{[]string{"DELETE", "/pets/1002"}, "", ""},
+		{[]string{"HEAD", "/pets"}, "", ""},
+	} {
+		got, stderr, err := executeIn(t, t.TempDir(), client, test.stdin, append([]string{"api"}, test.args...)...)
+		if err != nil || got != test.want || stderr != "" {
+			t.Errorf("petstore api %q prints %q and %q, %v; want %q", test.args, got, stderr, err, test.want)
+		}
+	}
+
+	stdout, _, err := execute(t, client, "api", "POST", "/pets", "name=5")
+	if err == nil || !strings.HasPrefix(err.Error(), "the server returned 400 validation_failed: `name` must be a string") || !strings.Contains(stdout, `"pointer":"/name"`) {
+		t.Errorf("an invalid body: %v, printed %s", err, stdout)
+	}
+	stdout, _, err = execute(t, client, "api", "-i", "/pets/9")
+	if err == nil || !strings.HasPrefix(stdout, "HTTP/1.1 404 Not Found\n") || !strings.Contains(stdout, "\nContent-Type: application/json\n") || !strings.Contains(stdout, "\n\n"+`{"code":"pet_not_found"`) {
+		t.Errorf("-i: %v, printed %s", err, stdout)
+	}
+	stdout = must(t, client, "api", "/pets/1001", "-i", "-H", "If-None-Match: *")
+	if !strings.HasPrefix(stdout, "HTTP/1.1 304 Not Modified\n") {
+		t.Errorf("with a header: %s", stdout)
+	}
+	if _, _, err := execute(t, []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "api", "/pets"); err == nil || !strings.HasPrefix(err.Error(), "no response from http://127.0.0.1:1: connection refused; ") {
+		t.Errorf("without a server: %v", err)
+	}
+}
+
+// TestAPIPaginates lists pages as one array, also of the feed, which always has a next page.
+func TestAPIPaginates(t *testing.T) {
+	t.Parallel()
+	_, base, key := serveAccount(t)
+	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	if got := must(t, client, "api", "/categories", "--paginate"); got != "[]\n" {
+		t.Errorf("an empty list is %q", got)
+	}
+	const total = 7
+	createCategories(t, base, key, 1, total)
+	for path, field := range map[string]string{"/categories?limit=3": "id", "/categories?limit=7": "id", "/events?limit=2": "sequence"} {
+		var all []map[string]any
+		if err := json.Unmarshal([]byte(must(t, client, "api", "GET", path, "--paginate")), &all); err != nil {
+			t.Fatal(err)
+		}
+		var numbers []string
+		for _, one := range all {
+			numbers = append(numbers, fmt.Sprint(one[field]))
+		}
+		if !slices.IsSorted(numbers) || len(slices.Compact(numbers)) != total {
+			t.Errorf("%s has %v, want %d elements in order", path, numbers, total)
+		}
+	}
+	if _, _, err := execute(t, client, "api", "/account", "--paginate"); err == nil || !strings.Contains(err.Error(), "is not a JSON array") {
+		t.Errorf("--paginate without a list: %v", err)
+	}
+	if _, _, err := execute(t, client, "api", "/nothing", "--paginate"); err == nil || !strings.Contains(err.Error(), "404 route_not_found") {
+		t.Errorf("--paginate of an unknown path: %v", err)
+	}
+}
+
+// TestAPIRetries uses faults of a sandbox: a request is sent again after 429, 503 and a lost
+// connection, and a POST takes effect once.
+func TestAPIRetries(t *testing.T) {
+	t.Parallel()
+	environ, base, _ := serveAccount(t)
+	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	fault := func(rule string) { must(t, client, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rule+"]") }
+	for _, test := range []struct {
+		rule, said string
+		args       []string
+	}{
+		{`{"operation":"createCategory","effect":"status","status":503,"first":2}`, "the server returned 503 injected_fault: ", []string{"POST", "/categories", "name=first"}},
+		{`{"operation":"createCategory","effect":"status","status":429,"first":1}`, "the server returned 429 injected_fault: ", []string{"POST", "/categories", "name=second"}},
+		{`{"operation":"createCategory","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"POST", "/categories", "name=closed"}},
+		{`{"operation":"updatePet","effect":"close","when":"after","first":1}`, "the server closed the connection; next attempt in ", []string{"PATCH", "/pets/1", "name=closed"}},
+	} {
+		fault(test.rule)
+		_, stderr, err := execute(t, client, append([]string{"api"}, test.args...)...)
+		if err != nil || !strings.Contains(stderr, test.said) {
+			t.Errorf("%s: %v, printed %q", test.rule, err, stderr)
+		}
+	}
+	if got := must(t, client, "api", "/events", "type=category.created", "--paginate"); strings.Count(got, "category.created") != 3 {
+		t.Errorf("the retries have created\n%s\nwant 3 categories", got)
+	}
+
+	fault(`{"operation":"createCategory","effect":"status","status":503}`)
+	_, stderr, err := execute(t, client, "api", "POST", "/categories", "name=never", "--retries", "1")
+	if err == nil || strings.Count(stderr, "next attempt in") != 1 || !strings.Contains(err.Error(), "503") {
+		t.Errorf("with one retry: %v, printed %q", err, stderr)
+	}
+	// Nobody knows whether a POST without a key has taken effect.
+	fault(`{"operation":"createAPIKey","effect":"close","when":"after"}`)
+	if _, stderr, err := execute(t, client, "api", "POST", "/account/api-keys", "name=x", "scope=read"); err == nil || stderr != "" {
+		t.Errorf("a POST without an Idempotency-Key: %v, printed %q", err, stderr)
+	}
+}
+
+// TestKeyedPosts compares keyedPosts with the spec.
+func TestKeyedPosts(t *testing.T) {
+	t.Parallel()
+	_, text, err := api.Spec("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Paths map[string]map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(text, &spec); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for path, item := range spec.Paths {
+		if strings.Contains(string(item["post"]), "#/components/parameters/IdempotencyKey") {
+			want = append(want, path)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(keyedPosts))); diff != "" {
+		t.Errorf("paths whose POST has an Idempotency-Key (-spec +keyedPosts):\n%s", diff)
+	}
+}
+
+// TestAPIKeepsTheIdempotencyKey checks the headers of each attempt.
+func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+		switch {
+		case r.URL.Path == "/away":
+			http.Redirect(w, r, "/pets", http.StatusFound)
+		case len(keys) == 1:
+			panic(http.ErrAbortHandler)
+		case len(keys) == 2:
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	_, _, key := serveAccount(t)
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + key}
+	must(t, client, "api", "POST", "/pets?x=1")
+	must(t, client, "api", "POST", "/pets", "-H", "idempotency-key: mine")
+	must(t, client, "api", "POST", "/webhooks")
+	must(t, client, "api", "/away")
+	if len(keys) != 6 || !regexp.MustCompile(`^[0-9a-f-]{36}$`).MatchString(keys[0]) {
+		t.Fatalf("the server got the keys %q", keys)
+	}
+	if diff := cmp.Diff([]string{keys[0], keys[0], keys[0], "mine", "", ""}, keys); diff != "" {
+		t.Errorf("keys of the attempts (-want +got):\n%s", diff)
+	}
+}

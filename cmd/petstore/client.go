@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"petstore/internal/follow"
+)
+
+const (
+	// responseTimeout is longer than the longest Prefer: wait.
+	responseTimeout = 45 * time.Second
+	// maxResponse is the number of bytes that are read of a response. Pages have less.
+	maxResponse = 16 << 20
+
+	defaultRetries   = 4
+	mostRetries      = 20
+	firstRetryPause  = time.Second
+	longestRetryWait = 10 * time.Second // without Retry-After
+
+	idempotencyKey = "Idempotency-Key"
+	jsonType       = "application/json"
+)
+
+// keyedPosts are the paths whose POST takes an Idempotency-Key. Other POSTs reject or ignore
+// it.
+var keyedPosts = []string{"/pets", "/categories", "/store/orders", "/messages"}
+
+// newHTTPClient returns a client that does not follow redirects, because they could lead to
+// another server. Timeout is the maximum time to the header of a response.
+func newHTTPClient(timeout time.Duration) *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
+	transport.ResponseHeaderTimeout = timeout
+	return &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// client sends requests to the API. It repeats a request that fails for a time, if that is
+// safe.
+type client struct {
+	target
+	http    *http.Client
+	retries int
+	log     io.Writer // for people
+}
+
+func (p *program) newClient(to target) *client {
+	return &client{target: to, http: newHTTPClient(responseTimeout), retries: defaultRetries, log: p.stderr}
+}
+
+// call is a request to the API.
+type call struct {
+	method, path string // the path may have a query
+	header       http.Header
+	body         []byte // nil: none
+}
+
+// reply is the response to a call.
+type reply struct {
+	*http.Response
+
+	text []byte // the body; nil if it is a stream
+}
+
+// err returns the error in the response, or nil.
+func (r *reply) err() error {
+	if r.StatusCode < http.StatusBadRequest {
+		return nil
+	}
+	return follow.ReadError(r.StatusCode, r.Header, r.text)
+}
+
+// send sends a call until it gets a response that is not temporary. Every attempt of a POST
+// has the same Idempotency-Key, so that it takes effect once.
+func (c *client) send(ctx context.Context, one call) (*reply, error) {
+	header := one.header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set("Authorization", "Bearer "+c.key)
+	header.Set("User-Agent", "petstore/"+version())
+	if one.body != nil && header.Get("Content-Type") == "" {
+		header.Set("Content-Type", jsonType)
+	}
+	path, _, _ := strings.Cut(one.path, "?")
+	if one.method == http.MethodPost && header.Get(idempotencyKey) == "" && slices.Contains(keyedPosts, path) {
+		header.Set(idempotencyKey, uuid.NewString())
+	}
+	one.header = header
+	isSafe := one.method != http.MethodPost || header.Get(idempotencyKey) != ""
+	for attempt := range c.retries + 1 {
+		got, err := c.try(ctx, one)
+		pause := retryPause(attempt)
+		var why string
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			// The first attempt finds out that there is no server.
+			if !isSafe || attempt == 0 && isDial(err) {
+				return nil, c.noResponse(err)
+			}
+			why = whyNoResponse(err, responseTimeout)
+		case got.StatusCode == http.StatusTooManyRequests, got.StatusCode == http.StatusServiceUnavailable && isSafe:
+			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
+			why = strings.TrimSuffix(failed.Error(), ".")
+			if failed.RetryAfter > 0 {
+				pause = failed.RetryAfter + rand.N(time.Second) //nolint:gosec // not a secret
+			}
+		default:
+			return got, nil
+		}
+		if attempt == c.retries {
+			if err != nil {
+				err = c.noResponse(err)
+			}
+			return got, err
+		}
+		fmt.Fprintf(c.log, "%s; next attempt in %s\n", why, pause.Round(100*time.Millisecond))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, errors.New("no attempt") // retries is not negative
+}
+
+// retryPause returns the pause after an attempt, the first of which is 0.
+func retryPause(attempt int) time.Duration {
+	pause := min(firstRetryPause<<min(attempt, 10), longestRetryWait)
+	return pause/2 + rand.N(pause/2) //nolint:gosec // not a secret
+}
+
+// try sends a call once. It reads the body, unless that is a stream.
+func (c *client) try(ctx context.Context, one call) (*reply, error) {
+	request, err := http.NewRequestWithContext(ctx, one.method, c.url+one.path, bytes.NewReader(one.body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header = one.header
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	got := &reply{Response: response}
+	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
+		return got, nil
+	}
+	defer response.Body.Close()
+	got.text, err = io.ReadAll(io.LimitReader(response.Body, maxResponse))
+	return got, err
+}
+
+// do sends a call with a JSON body, or without one if the body is nil. It decodes the
+// response into a value, unless that is nil. The error may be a [*follow.StatusError].
+func (c *client) do(ctx context.Context, method, path string, body, into any) error {
+	one := call{method: method, path: path}
+	if body != nil {
+		var err error
+		if one.body, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	got, err := c.send(ctx, one)
+	if err == nil {
+		err = got.err()
+	}
+	if err != nil || into == nil {
+		return err
+	}
+	if err := json.Unmarshal(got.text, into); err != nil {
+		return fmt.Errorf("the response of %s is not from Petstore: %w", c.url, err)
+	}
+	return nil
+}
+
+// noResponse explains why there is no response, and what to do.
+func (c *client) noResponse(err error) error {
+	return fmt.Errorf("no response from %s: %s; %s", c.url, whyNoResponse(err, responseTimeout), startServer)
+}
+
+// startServer says what to do if no server responds.
+const startServer = "start a server with `petstore dev`, or set PETSTORE_URL or --url to where one listens"
+
+// isDial reports whether an error means that there was no connection.
+func isDial(err error) bool {
+	network, ok := errors.AsType[*net.OpError](err)
+	return ok && network.Op == "dial"
+}
+
+// whyNoResponse explains briefly why a request with a timeout failed.
+func whyNoResponse(err error, timeout time.Duration) string {
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	number, isNumber := errors.AsType[syscall.Errno](err)
+	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	var netErr net.Error
+	switch {
+	case isLookup:
+		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
+	case isNumber: // such as "connection refused"
+		return number.Error()
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return fmt.Sprintf("no response within %s", timeout)
+	case isCertificate:
+		return fmt.Sprintf("its certificate is not valid (%v)", certificate.Err)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "the server there speaks http, not https"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the server closed the connection"
+	default:
+		return "the program that listens there does not speak HTTP"
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"petstore/internal/pgtest"
+)
+
+// TestCommandsFindDev runs client and database commands below the folder of a running dev,
+// without variables, and after its end.
+func TestCommandsFindDev(t *testing.T) {
+	t.Parallel()
+	dir := pgtest.Dir(t)
+	below := filepath.Join(dir, "src", "shop")
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dev := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	export := strings.Fields(dev.expect("export PETSTORE_URL="))[1:]
+	dev.address()
+	wantPrivate(t, filepath.Join(dir, devDir))
+	base, key := strings.TrimPrefix(export[0], "PETSTORE_URL="), strings.TrimPrefix(export[1], "PETSTORE_API_KEY=")
+
+	run := func(environ []string, line string) (stdout string, err error) {
+		stdout, _, err = executeIn(t, below, environ, "", strings.Fields(line)...)
+		return stdout, err
+	}
+	for line, want := range map[string]string{
+		"api /pets/1":             `{"id":1,"name":"Rex","categoryId":1,"status":"available"}`,
+		"key list --account demo": "in force",
+		"account list --json":     `"name":"demo"`,
+		"migrate status":          "00001_create_accounts.sql",
+		"trigger pet.created":     "  pet.created  /pets/",
+		"listen --print-secret":   "whsec_",
+	} {
+		if got, err := run(nil, line); err != nil || !strings.Contains(got, want) {
+			t.Errorf("petstore %s: %q, %v; want %s", line, got, err, want)
+		}
+	}
+
+	// Variables and flags come first, and the key of dev goes to no other server.
+	for _, test := range []struct{ environ, line, want string }{
+		{"PETSTORE_URL=http://127.0.0.1:1", "api /pets", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
+		{"", "api /pets --url http://127.0.0.1:1", "PETSTORE_API_KEY must be set to an API key for http://127.0.0.1:1; petstore key create prints one"},
+		{"PETSTORE_API_KEY=" + strings.Replace(key, "petstore_", "petstore_0", 1), "api /pets", "PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one"},
+		{"DATABASE_URL=postgres:///x?host=/nowhere", "account list", "cannot connect to PostgreSQL at the socket /nowhere/.s.PGSQL.5432: there is no such socket; check that it runs there, or correct DATABASE_URL"},
+	} {
+		if _, err := run([]string{test.environ}, test.line); err == nil || err.Error() != test.want {
+			t.Errorf("%s petstore %s: %v, want %s", test.environ, test.line, err, test.want)
+		}
+	}
+	if got, err := run([]string{"PETSTORE_API_KEY=" + key}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
+		t.Errorf("with the key only, api prints %q, %v", got, err)
+	}
+	if got, err := run([]string{"PETSTORE_URL=" + base}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
+		t.Errorf("with the URL only, api prints %q, %v", got, err)
+	}
+
+	second := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	second.expect("another petstore dev runs in this folder")
+	if code := second.wait(); code != exitFailure {
+		t.Errorf("a second dev in the folder exits with %d", code)
+	}
+
+	if code := dev.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	wantNoDev(t, dir, below)
+	if text, err := os.ReadFile(filepath.Join(dir, devDir, devFile)); err != nil || len(text) > 0 {
+		t.Errorf("after its end, dev leaves %q, %v", text, err)
+	}
+	stale, err := json.Marshal(devServer{URL: base, APIKey: key, DatabaseURL: "postgres:///x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, devDir, devFile), stale, 0o600); err != nil { // as kill -9 does
+		t.Fatal(err)
+	}
+	wantNoDev(t, dir, below)
+}
+
+// wantNoDev checks that commands say that dev does not run.
+func wantNoDev(t *testing.T, dir, below string) {
+	t.Helper()
+	for _, line := range []string{"api /pets", "listen", "trigger order.placed", "account list", "migrate up"} {
+		if _, _, err := executeIn(t, below, nil, "", strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), ", because petstore dev does not run in "+dir) {
+			t.Errorf("petstore %s: %v", line, err)
+		}
+	}
+}
+
+// TestDevFileOfOthers checks that a command does not follow the file of another user.
+func TestDevFileOfOthers(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file to another user")
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, devDir, devFile)
+	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(`{"url":"http://127.0.0.1:1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(file, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := executeIn(t, dir, nil, "", "api", "/pets"); err == nil || !strings.Contains(err.Error(), file+" belongs to another user") {
+		t.Error(err)
+	}
+}

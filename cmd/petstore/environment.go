@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// environmentKey is the annotation of a command with the variables that it reads.
+const environmentKey = "environment"
+
+// The variables that the commands read.
+var (
+	databaseVariables = []string{"DATABASE_URL", "PETSTORE_DB_MAX_CONNS"}
+	migrateVariables  = []string{"DATABASE_URL", "PETSTORE_DIRECT_URL", "PETSTORE_SERVING_ROLE"}
+	clientVariables   = []string{"PETSTORE_URL", "PETSTORE_API_KEY"}
+)
+
+// reads notes the variables that a command and its subcommands read.
+func reads(cmd *cobra.Command, variables ...string) *cobra.Command {
+	cmd.Annotations = map[string]string{environmentKey: strings.Join(variables, ", ")}
+	return cmd
+}
+
+// serverVariables returns the variables that a server reads: all that no other command does.
+func serverVariables() (names []string) {
+	others := strings.Join([]string{"PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SERVING_ROLE", "PETSTORE_PG_BIN"}, " ")
+	var add func(reflect.Type)
+	add = func(t reflect.Type) {
+		for _, field := range reflect.VisibleFields(t) {
+			name := field.Tag.Get("env")
+			if field.Type.Kind() == reflect.Struct && name == "" {
+				add(field.Type)
+			}
+			if name != "" && !strings.Contains(others, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	add(reflect.TypeFor[config]())
+	return names
+}
+
+// showEnvironment makes the help of every command name the variables that it reads.
+func showEnvironment(root *cobra.Command) {
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		help(cmd, args)
+		for one := cmd; one != nil; one = one.Parent() {
+			if variables := one.Annotations[environmentKey]; variables != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "\nEnvironment variables (docs/configuration.md):\n  %s\n", wrap(variables, 84))
+				return
+			}
+		}
+	})
+}
+
+// wrap breaks a text into lines of at most a width, indented by two spaces.
+func wrap(text string, width int) string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return strings.Join(append(lines, line), "\n  ")
+}

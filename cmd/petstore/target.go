@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"petstore/internal/auth"
+)
+
+const defaultURL = "http://localhost:8080"
+
+// target is the server and the key of a client command.
+type target struct {
+	url, key string
+	isDev    bool // whether they belong to the running dev
+}
+
+// urlFlag is the --url of a client command.
+const urlFlag = "url"
+
+func addURLFlag(cmd *cobra.Command) {
+	cmd.Flags().String(urlFlag, "", "the URL of the API (default: PETSTORE_URL, the running dev, or "+defaultURL+")")
+}
+
+// target returns the server and the key of a client command. --url and the variables come
+// first. The key of the running dev goes to its own server only.
+func (p *program) target(cmd *cobra.Command) (target, error) {
+	c, err := p.loadConfig(false)
+	if err != nil {
+		return target{}, err
+	}
+	to := target{url: c.URL, key: c.APIKey}
+	if flag := cmd.Flags().Lookup(urlFlag); flag.Changed {
+		if to.url = flag.Value.String(); !isClientURL(to.url) {
+			return target{}, wrongUsage(cmd, "--url %s", clientURLRule(to.url))
+		}
+	}
+	if to.url == "" || to.key == "" {
+		dev, err := p.findDev()
+		isOther := to.url != "" && to.url != dev.URL
+		switch {
+		case to.key == "" && err != nil:
+			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key, because %w; petstore dev and petstore key create print one", err)
+		case to.key == "" && isOther:
+			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key for %s; petstore key create prints one", to.url)
+		case err != nil:
+			to.url = defaultURL
+		default:
+			to.url = dev.URL
+			if to.key == "" {
+				to.key, to.isDev = dev.APIKey, true
+			}
+		}
+	}
+	to.url = strings.TrimSuffix(to.url, "/")
+	if _, err := auth.ParseSecret(to.key); err != nil {
+		return target{}, errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
+	}
+	return to, nil
+}

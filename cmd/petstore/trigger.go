@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"petstore/internal/event"
+	"petstore/internal/follow"
+)
+
+// triggerPatience is the maximum time until the event is in the feed.
+const triggerPatience = time.Minute
+
+// eventTypeObject is a type of events in the output of --json.
+type eventTypeObject struct {
+	Type        string `json:"type"`
+	Description string `json:"description"`
+}
+
+func (p *program) triggerCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "trigger [EVENT_TYPE]",
+		Short: "Make an event of a type happen in a sandbox",
+		Long: `Trigger sends the requests that make an event of a type happen, and prints the event.
+Other events may come before it: to place an order, trigger first creates a pet. Without
+a type, it lists the types.
+
+It changes the store, so the API key must be one of a sandbox or of the running dev. For
+message.delivered, message.failed and webhook.disabled, the server must reach this
+machine and allow webhooks to it, as dev does. These and store.reset need the scope
+admin.`,
+		Example: "  petstore trigger\n  petstore trigger order.placed --json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return wrongUsage(cmd, "trigger takes one type of events, but got %d arguments", len(args))
+			case len(args) == 1 && triggers[event.Type(args[0])] == nil:
+				return wrongUsage(cmd, "there is no type of events %q%s; petstore trigger lists the types", args[0], didYouMean(args[0], event.TypeNames()))
+			}
+			return nil
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			for _, one := range event.Types {
+				if len(args) == 0 && strings.HasPrefix(string(one.Type), begun) {
+					names = append(names, cobra.CompletionWithDesc(string(one.Type), one.Text))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return p.listEventTypes(asJSON)
+			}
+			to, err := p.target(cmd)
+			if err != nil {
+				return err
+			}
+			return p.trigger(cmd.Context(), p.newClient(to), event.Type(args[0]), asJSON)
+		},
+	}
+	addURLFlag(command)
+	command.Flags().BoolVar(&asJSON, "json", false, "print the event, or the list, as JSON")
+	return command
+}
+
+func (p *program) listEventTypes(asJSON bool) error {
+	if asJSON {
+		all := make([]eventTypeObject, len(event.Types))
+		for i, one := range event.Types {
+			all[i] = eventTypeObject{string(one.Type), one.Text}
+		}
+		return p.printJSON(all)
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TYPE\tHAPPENS WHEN")
+	for _, one := range event.Types {
+		fmt.Fprintf(table, "%s\t%s\n", one.Type, one.Text)
+	}
+	return table.Flush()
+}
+
+// trigger makes an event of a type happen and prints it.
+func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, asJSON bool) error {
+	if err := sender.requireSandbox(ctx); err != nil {
+		return err
+	}
+	feed := &follow.Feed{URL: sender.url, Key: sender.key, Types: []string{string(kind)}, Client: newHTTPClient(follow.ResponseTimeout)}
+	feed.Lost = func(err error, _ time.Duration) { fmt.Fprintf(p.stderr, "no connection: %s\n", whyNotConnected(err)) }
+	if err := feed.SeekEnd(ctx); err != nil {
+		return listenError(err, sender.url)
+	}
+	t := &triggering{client: sender}
+	err := triggers[kind](ctx, t)
+	if err == nil {
+		err = p.printNext(ctx, feed, asJSON)
+	}
+	return errors.Join(err, t.clean(ctx))
+}
+
+// printNext prints the next event of a feed.
+func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool) error {
+	limited, cancel := context.WithTimeout(ctx, triggerPatience)
+	defer cancel()
+	errDone := errors.New("done")
+	err := feed.Follow(limited, func(_ context.Context, e follow.Event) error {
+		return errors.Join(errDone, p.printEvent(e, asJSON))
+	})
+	switch {
+	case errors.Is(err, errDone):
+		return nil
+	case limited.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("the feed has no event %s after %s; is a worker running?", strings.Join(feed.Types, ", "), triggerPatience)
+	default:
+		return listenError(err, feed.URL)
+	}
+}
+
+// requireSandbox returns an error unless the key is one of a sandbox or of the running dev.
+func (c *client) requireSandbox(ctx context.Context) error {
+	var account struct{ ID, Name string }
+	if err := c.do(ctx, "GET", "/account", nil, &account); err != nil {
+		return err
+	}
+	if c.isDev || strings.HasPrefix(account.ID, "sbx_") {
+		return nil
+	}
+	return fmt.Errorf("trigger changes the store, but the API key belongs to the account %q, which is not a sandbox; create one with `petstore sandbox create` and use its key", account.Name)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"petstore/internal/event"
+	"petstore/internal/pgtest"
+)
+
+// TestTrigger makes an event of every type happen in a sandbox.
+func TestTrigger(t *testing.T) {
+	t.Parallel()
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0", "PETSTORE_ACCOUNT_RATE_LIMIT=0",
+		"PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
+	}
+	owner := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
+	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
+	base := begin(t, t.TempDir(), environ, "serve").address()
+	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	for _, one := range event.Types {
+		printed := must(t, client, "trigger", string(one.Type), "--json")
+		var made struct {
+			Type, AccountID string
+			Data            map[string]json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(printed), &made); err != nil || made.Type != string(one.Type) || made.AccountID != sandbox.ID {
+			t.Errorf("trigger %s prints %s, %v", one.Type, printed, err)
+		}
+		for _, field := range one.Data {
+			if made.Data[field] == nil {
+				t.Errorf("the event %s has no %s: %s", one.Type, field, printed)
+			}
+		}
+	}
+	if left := must(t, client, "api", "/webhooks"); left != "[]" {
+		t.Errorf("trigger leaves the webhooks %s", left)
+	}
+
+	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
+	if err == nil || !strings.HasPrefix(err.Error(), `trigger changes the store, but the API key belongs to the account "acme", which is not a sandbox`) {
+		t.Errorf("trigger in an account: %v", err)
+	}
+}
+
+// TestTriggerListsTypes checks that every type has a line and a text.
+func TestTriggerListsTypes(t *testing.T) {
+	t.Parallel()
+	lines := strings.Split(strings.TrimSpace(must(t, nil, "trigger")), "\n")
+	objects := fromJSON[[]eventTypeObject](t, must(t, nil, "trigger", "--json"))
+	if len(lines) != len(event.Types)+1 || len(objects) != len(event.Types) || len(triggers) != len(event.Types) {
+		t.Fatalf("%d lines, %d objects and %d triggers for %d types", len(lines), len(objects), len(triggers), len(event.Types))
+	}
+	for i, one := range event.Types {
+		if fields := strings.Fields(lines[i+1]); fields[0] != string(one.Type) || len(fields) < 4 || objects[i].Type != fields[0] || !strings.HasSuffix(objects[i].Description, ".") {
+			t.Errorf("the type %s has the line %q and the object %v", one.Type, lines[i+1], objects[i])
+		}
+	}
+}

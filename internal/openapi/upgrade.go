@@ -1,0 +1,110 @@
+package openapi
+
+import "slices"
+
+// version31 is the OpenAPI version of [Upgrade].
+const version31 = "3.1.1"
+
+// Upgrade returns a spec in OpenAPI 3.0.3 as OpenAPI 3.1, in JSON. It adds the webhooks and a
+// schema for the events of each type.
+func Upgrade(spec []byte) ([]byte, error) {
+	tree, err := parse(spec)
+	if err != nil {
+		return nil, err
+	}
+	for i, one := range getObject(tree, "components", "schemas") {
+		getObject(tree, "components", "schemas")[i].Value = upgradeSchema(one.Value)
+	}
+	upgradeSchemasIn(tree)
+	tree = set(tree, "openapi", version31)
+	components := getObject(tree, "components")
+	schemas, webhooks := eventSchemas(tree), webhooksOf(tree)
+	set(components, "schemas", append(getObject(components, "schemas"), schemas...))
+	set(components, "parameters", append(getObject(components, "parameters"), webhookHeaders()...))
+	addCallback(tree)
+	at := indexOf(tree, "paths") + 1
+	return encode(slices.Insert(tree, at, field("webhooks", webhooks)))
+}
+
+// notSpec are fields whose values are no part of the spec, but data of clients.
+var notSpec = []string{"example", "examples", "default", "enum", "x-codeSamples"}
+
+// upgradeSchemasIn upgrades the schemas in a part of the spec outside of schemas.
+func upgradeSchemasIn(part any) {
+	switch part := part.(type) {
+	case object:
+		for i, one := range part {
+			name, _ := one.Key.(string)
+			switch {
+			case name == "schema":
+				part[i].Value = upgradeSchema(one.Value)
+			case name != "schemas" && !slices.Contains(notSpec, name):
+				upgradeSchemasIn(one.Value)
+			}
+		}
+	case []any:
+		for _, one := range part {
+			upgradeSchemasIn(one)
+		}
+	}
+}
+
+// upgradeSchema returns a schema of OpenAPI 3.0 as JSON Schema 2020-12.
+func upgradeSchema(value any) any {
+	schema, ok := value.(object)
+	if !ok {
+		return value // additionalProperties: false
+	}
+	for i, one := range schema {
+		switch one.Key {
+		case "items", "not", "additionalProperties":
+			schema[i].Value = upgradeSchema(one.Value)
+		case "properties":
+			properties, _ := one.Value.(object)
+			for j, property := range properties {
+				properties[j].Value = upgradeSchema(property.Value)
+			}
+		case "allOf", "anyOf", "oneOf":
+			alternatives, _ := one.Value.([]any)
+			for j, alternative := range alternatives {
+				alternatives[j] = upgradeSchema(alternative)
+			}
+		}
+	}
+	schema = upgradeNull(schema)
+	schema = upgradeBound(schema, "minimum", "exclusiveMinimum")
+	schema = upgradeBound(schema, "maximum", "exclusiveMaximum")
+	if i := indexOf(schema, "example"); i >= 0 {
+		schema[i] = field("examples", []any{schema[i].Value})
+	}
+	return schema
+}
+
+// upgradeNull turns nullable into a type.
+func upgradeNull(schema object) object {
+	isNullable := get(schema, "nullable") == true
+	schema = without(schema, "nullable")
+	if !isNullable {
+		return schema
+	}
+	if values, ok := get(schema, "enum").([]any); ok && !slices.Contains(values, nil) {
+		schema = set(schema, "enum", append(values, nil))
+	}
+	if kind := getString(schema, "type"); kind != "" {
+		return set(schema, "type", []any{kind, "null"})
+	}
+	return object{field("anyOf", []any{schema, object{field("type", "null")}})}
+}
+
+// upgradeBound turns a bound that a boolean makes exclusive into an exclusive bound.
+func upgradeBound(schema object, bound, exclusive string) object {
+	isExclusive, isBoolean := get(schema, exclusive).(bool)
+	switch {
+	case !isBoolean:
+		return schema
+	case !isExclusive:
+		return without(schema, exclusive)
+	}
+	limit := get(schema, bound)
+	return set(without(schema, bound), exclusive, limit)
+}
