@@ -188,7 +188,7 @@ func (p *tab) note(event any, base string) {
 	case *network.EventLoadingFinished:
 		p.received += e.EncodedDataLength
 	case *network.EventLoadingFailed:
-		fault("loading failed: %s", e.ErrorText)
+		fault("loading failed: %s of a %s", e.ErrorText, e.Type)
 	}
 }
 

@@ -13,29 +13,27 @@ export function sender(operation, request) {
   const outcome = h("div", { class: "outcomes" });
   const status = h("p", { class: "unseen", role: "status" });
   const sendButton = h("button", { type: "submit", class: "send-button" }, `Send ${operation.method}`);
-  const stopButton = h("button", { type: "button", class: "plain-button", hidden: true, onclick: () => running?.abort() }, "Stop");
+  const stopButton = h("button", { type: "button", class: "plain-button", hidden: true, onclick: () => running.abort() }, "Stop");
   let running;
 
   const send = async () => {
-    running?.abort();
-    const turn = (running = new AbortController());
+    running = new AbortController();
+    const { signal } = running;
     const began = performance.now();
     const view = show(outcome, () => performance.now() - began);
     sendButton.disabled = true;
     const slow = setTimeout(() => (stopButton.hidden = false), soon);
     status.textContent = "Sending the request.";
     try {
-      const response = await fetch(...arguments_(request(), turn.signal));
+      const response = await fetch(...fetchArguments(request(), signal));
       view.head(response);
       await view.body(response);
     } catch (error) {
-      view.failed(turn.signal.aborted, error);
+      view.failed(signal.aborted, error);
     }
     clearTimeout(slow);
-    if (turn !== running) return;
     view.end();
     status.textContent = view.summary();
-    running = undefined;
     sendButton.disabled = false;
     if (document.activeElement === stopButton) sendButton.focus();
     stopButton.hidden = true;
@@ -43,7 +41,7 @@ export function sender(operation, request) {
   return { buttons: [sendButton, stopButton], outcome: h("div", null, status, outcome), send };
 }
 
-function arguments_(request, signal) {
+function fetchArguments(request, signal) {
   const headers = new Headers(request.headers);
   if (request.type) headers.set("Content-Type", request.type);
   const { key } = settings();
