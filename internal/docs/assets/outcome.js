@@ -74,18 +74,18 @@ function show(outcome, elapsed) {
       );
     },
     async body(response) {
-      const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
-      const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
-      for (let part = await reader?.read(); part && !part.done; part = await reader.read()) {
-        text += part.value;
-        if (!isStream) continue;
-        text = text.slice(-most);
+      if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
+        text = await response.text();
+        noteIDs(text);
+        this.print(response);
+        return;
+      }
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let part = await reader.read(); !part.done; part = await reader.read()) {
+        text = (text + part.value).slice(-most);
         code.textContent = text;
         code.parentElement.scrollTop = code.parentElement.scrollHeight;
       }
-      if (isStream) return;
-      noteIDs(text);
-      this.print(response);
     },
     print(response) {
       if (text === "") {
