@@ -295,8 +295,8 @@ var inPath = regexp.MustCompile(`\{(\w+)\}`)
 func (s sample) withOwnIDs(p *petstore) sample {
 	p.t.Helper()
 	pattern := strings.NewReplacer(`\{`, "{", `\}`, "}").Replace(regexp.QuoteMeta(s.path))
-	pattern = inPath.ReplaceAllString(pattern, `([^/"?\x60\s]+)`)
-	found := regexp.MustCompile(pattern + `["?\x60\s]`).FindStringSubmatch(s.Source)
+	pattern = inPath.ReplaceAllString(pattern, `([^/"'?\x60\s]+)`)
+	found := regexp.MustCompile(pattern + `["'?\x60\s]`).FindStringSubmatch(s.Source)
 	if found == nil {
 		p.t.Fatalf("%s in %s: no path %s in\n%s", s.operationID, s.Lang, s.path, s.Source)
 	}

@@ -10,8 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
 )
 
 // hostileText has the characters that end a text or begin something else in a shell, JavaScript,
@@ -90,6 +93,25 @@ func runGo(t *testing.T, source, url, key string) (output string, err error) {
 	return string(text), err
 }
 
+// runCLI runs commands of a shell that finds the program petstore in a folder.
+func runCLI(t *testing.T, folder, source, url, key string) (output string, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "bash", "-c", source)
+	command.Env = append(sampleEnviron(), "PATH="+folder+":"+os.Getenv("PATH"), "PETSTORE_URL="+url, "PETSTORE_API_KEY="+key)
+	text, err := command.CombinedOutput()
+	return string(text), err
+}
+
+// buildCLI builds petstore and returns its folder.
+func buildCLI(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "petstore/cmd/petstore").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return folder
+}
+
 // TestHostileSamples: the samples send exactly the values of the form, whatever these contain.
 func TestHostileSamples(t *testing.T) {
 	t.Parallel()
@@ -108,13 +130,17 @@ func TestHostileSamples(t *testing.T) {
 	wrong := sampleRequest{"queueMessage", nil, `{"message": '` + hostileText}
 	all := start(t).samplesOf(append(requests, search, wrong))
 
-	for _, lang := range []string{"cURL", "JavaScript", "Python", "Go"} {
+	folder := buildCLI(t)
+	for _, lang := range []string{"cURL", "JavaScript", "Python", "Go", "CLI"} {
 		t.Run(lang, func(t *testing.T) {
 			t.Parallel()
 			p := start(t)
 			run := func(source string) (string, error) {
-				if lang == "Go" {
+				switch lang {
+				case "Go":
 					return runGo(t, source, p.url, p.key)
+				case "CLI":
+					return runCLI(t, folder, source, p.url, p.key)
 				}
 				return sample{Lang: lang, Source: source}.run(t, nil, p.url, p.key)
 			}
@@ -152,6 +178,38 @@ func TestHostileSamples(t *testing.T) {
 			if output, err := run(all[len(messages)+1][lang]); err == nil || !strings.Contains(output+err.Error(), refusal) {
 				t.Errorf("an invalid body: %s, %v", output, err)
 			}
+		})
+	}
+}
+
+// TestCLISamples: the first sample of each operation with "petstore api" runs in the sample shop,
+// and its request succeeds.
+func TestCLISamples(t *testing.T) {
+	t.Parallel()
+	var operations []sample
+	var requests []sampleRequest
+	p := start(t)
+	for _, s := range p.samples() {
+		if s.Lang == "cURL" {
+			operations = append(operations, s)
+			requests = append(requests, sampleRequest{Operation: s.operationID})
+		}
+	}
+	all, folder := p.samplesOf(requests), buildCLI(t)
+	for i, s := range operations {
+		t.Run(s.operationID, func(t *testing.T) {
+			t.Parallel()
+			p := startShop(t)
+			scope := auth.Write
+			if isAdmin(s.path) {
+				scope = auth.Admin
+			}
+			key := p.newKey("tester", scope)
+			s.Source = all[i]["CLI"] + "\n"
+			if output, err := runCLI(t, folder, s.withOwnIDs(p.as(key)).Source, p.url, key); err != nil {
+				t.Fatalf("%v\n%s\n%s", err, s.Source, output)
+			}
+			eventually(t, 5*time.Second, func() bool { return p.succeeded(s.method, s.path) == 1 })
 		})
 	}
 }
