@@ -13,24 +13,27 @@ import (
 // spec has the parts of openapi.json that the pages show, without $ref.
 type spec struct {
 	Info struct {
-		Title, Version, Description string
-	}
-	Security   []any
-	Tags       []tag
-	Paths      ordered[ordered[*Operation]]
+		Title       string `json:"title"`
+		Version     string `json:"version"`
+		Description string `json:"description"`
+	} `json:"info"`
+	Security   []any                        `json:"security"`
+	Tags       []tag                        `json:"tags"`
+	Paths      ordered[ordered[*Operation]] `json:"paths"`
 	Components struct {
-		Schemas    ordered[*Schema]
-		Parameters ordered[Parameter]
-		Responses  ordered[*Response]
-		Headers    ordered[Header]
-		Examples   ordered[example]
-	}
+		Schemas    ordered[*Schema]   `json:"schemas"`
+		Parameters ordered[Parameter] `json:"parameters"`
+		Responses  ordered[*Response] `json:"responses"`
+		Headers    ordered[Header]    `json:"headers"`
+		Examples   ordered[example]   `json:"examples"`
+	} `json:"components"`
 }
 
 // tag groups operations, or other tags that name it in Parent.
 type tag struct {
-	Name, Description string
-	Parent            string `json:"x-parent"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Parent      string `json:"x-parent"`
 }
 
 // reference is a node that may name another one.
@@ -43,18 +46,18 @@ func (r reference) target() string { return r.Ref[strings.LastIndex(r.Ref, "/")+
 
 // Operation is an operation of the spec.
 type Operation struct {
-	ID           string `json:"operationId"`
-	Summary      string
-	Description  string
-	Tags         []string
-	Deprecated   bool
-	Sunset       string `json:"x-deprecated-sunset"`
-	Successor    string `json:"x-deprecated-successor"`
-	Stability    string `json:"x-stability"`
-	WithoutForm  bool   `json:"x-hideTryItPanel"`
-	Security     *[]any
-	Parameters   []Parameter
-	RequestBody  *Body
+	ID           string             `json:"operationId"`
+	Summary      string             `json:"summary"`
+	Description  string             `json:"description"`
+	Tags         []string           `json:"tags"`
+	Deprecated   bool               `json:"deprecated"`
+	Sunset       string             `json:"x-deprecated-sunset"`
+	Successor    string             `json:"x-deprecated-successor"`
+	Stability    string             `json:"x-stability"`
+	WithoutForm  bool               `json:"x-hideTryItPanel"`
+	Security     *[]any             `json:"security"`
+	Parameters   []Parameter        `json:"parameters"`
+	RequestBody  *Body              `json:"requestBody"`
 	ResponseList ordered[*Response] `json:"responses"`
 	Samples      []Sample           `json:"x-codeSamples"`
 
@@ -63,55 +66,60 @@ type Operation struct {
 }
 
 // Sample is a request in one language.
-type Sample struct{ Lang, Source string }
+type Sample struct {
+	Lang   string `json:"lang"`
+	Source string `json:"source"`
+}
 
 // Parameter is a parameter of an operation.
 type Parameter struct {
 	reference
 
-	Name, In, Description string
-	Required              bool
-	Schema                *Schema
-	Example               jsontext.Value
+	Name        string         `json:"name"`
+	In          string         `json:"in"`
+	Description string         `json:"description"`
+	Required    bool           `json:"required"`
+	Schema      *Schema        `json:"schema"`
+	Example     jsontext.Value `json:"example"`
 }
 
 // Body is the body of a request.
 type Body struct {
-	Description string
-	Required    bool
-	Content     ordered[*Media]
+	Description string          `json:"description"`
+	Required    bool            `json:"required"`
+	Content     ordered[*Media] `json:"content"`
 }
 
 // Response is a response of an operation.
 type Response struct {
 	reference
 
-	Description string
-	Headers     ordered[Header]
-	Content     ordered[*Media]
+	Description string          `json:"description"`
+	Headers     ordered[Header] `json:"headers"`
+	Content     ordered[*Media] `json:"content"`
 }
 
 // Header is a header of a response.
 type Header struct {
 	reference
 
-	Description string
-	Schema      *Schema
-	Example     jsontext.Value
+	Description string         `json:"description"`
+	Schema      *Schema        `json:"schema"`
+	Example     jsontext.Value `json:"example"`
 }
 
 // Media is a body in one format.
 type Media struct {
-	Schema   *Schema
-	Example  jsontext.Value
-	Examples ordered[example]
+	Schema   *Schema          `json:"schema"`
+	Example  jsontext.Value   `json:"example"`
+	Examples ordered[example] `json:"examples"`
 }
 
 type example struct {
 	reference
 
-	Summary string
-	Value   jsontext.Value
+	Summary string         `json:"summary"`
+	Value   jsontext.Value `json:"value"`
 }
 
 // ordered is an object in the order of the text.
@@ -132,8 +140,7 @@ func (o ordered[T]) at(name string) (value T, found bool) {
 	return value, false
 }
 
-// UnmarshalJSONFrom reads an object. It skips a field whose value does not fit, such as the
-// parameters of a path among its operations.
+// UnmarshalJSONFrom reads an object.
 func (o *ordered[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err
@@ -177,13 +184,13 @@ func (o *Operation) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		return json.UnmarshalDecode(dec, &o.Parameters)
 	}
 	type plain Operation
-	return json.UnmarshalDecode(dec, (*plain)(o), json.MatchCaseInsensitiveNames(true))
+	return json.UnmarshalDecode(dec, (*plain)(o))
 }
 
 // parseSpec reads openapi.json.
 func parseSpec(text []byte) (*spec, error) {
 	var s spec
-	if err := json.Unmarshal(text, &s, json.MatchCaseInsensitiveNames(true)); err != nil {
+	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("openapi.json: %w", err)
 	}
 	for _, named := range s.Components.Schemas {
