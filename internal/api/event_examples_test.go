@@ -92,9 +92,8 @@ func TestEventExamples(t *testing.T) {
 		if described != nil {
 			want = plain(t, described.Value.Value)
 		}
-		text, _ := json.Marshal(got)
 		if diff := cmp.Diff(constant("", want), constant("", any(got))); diff != "" {
-			t.Errorf("components.examples has another %s than %s (-example +recorded):\n%s", kind, text, diff)
+			t.Errorf("components.examples has another %s than %v (-example +recorded):\n%s", kind, got, diff)
 		}
 	}
 }

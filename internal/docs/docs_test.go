@@ -130,7 +130,7 @@ func TestLinks(t *testing.T) {
 		case file.Markdown != nil:
 			pattern = inHTML
 		case path.Ext(name) == ".md" || path.Ext(name) == ".txt":
-			pattern, text = inMarkdown, regexp.MustCompile("(?ms)^```.*?^```$|`[^`\n]*`").ReplaceAllString(text, "")
+			pattern, text = inMarkdown, regexp.MustCompile("(?s)\n```.*?\n```\n|`[^`\n]*`").ReplaceAllString(text, "")
 		}
 		for _, match := range pattern.FindAllStringSubmatch(text, -1) {
 			target, fragment, _ := strings.Cut(match[1], "#")

@@ -146,7 +146,7 @@ func (s *shop) unknown(t *testing.T) {
 	}
 	p.click(`main a`)
 	p.wait(`location.pathname === "/docs"`)
-	if status := get[int](p, fmt.Sprintf(`fetch("/nowhere", { headers: { Accept: "*/*" } }).then((response) => response.status)`)); status != http.StatusNotFound {
+	if status := get[int](p, `fetch("/nowhere", { headers: { Accept: "*/*" } }).then((response) => response.status)`); status != http.StatusNotFound {
 		t.Errorf("a program gets %d", status)
 	}
 	p.wait("true")

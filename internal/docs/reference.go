@@ -107,11 +107,11 @@ func (r *Reference) findModels(s *spec) {
 	for _, tag := range r.Tags {
 		for _, o := range tag.Operations {
 			returned := o.Returns()
-			if returned == nil || !returned.Element().IsModel() {
+			if returned == nil {
 				continue
 			}
 			for _, m := range r.Models {
-				if m.Name == returned.Element().Model && !slices.ContainsFunc(tag.Models, func(known Model) bool { return known.Name == m.Name }) {
+				if m.Name == returned.Schema.Element().Model && !slices.ContainsFunc(tag.Models, func(known Model) bool { return known.Name == m.Name }) {
 					tag.Models = append(tag.Models, m)
 				}
 			}
@@ -156,16 +156,6 @@ func collect(schema *Schema, value jsontext.Value, examples map[string]jsontext.
 	}
 }
 
-// Returns returns the schema of the first successful response with a body, or nil.
-func (o *Operation) Returns() *Schema {
-	for _, r := range o.ResponseList {
-		if strings.HasPrefix(r.Name, "2") && len(r.Value.Content) > 0 {
-			return r.Value.Content[0].Value.Schema
-		}
-	}
-	return nil
-}
-
 // EventType is a type of event, and an example of it.
 type EventType struct{ Name, Text, Example string }
 
@@ -202,31 +192,46 @@ func (o *Operation) Sample(language string) string {
 	return ""
 }
 
-// Body returns the format, schema and example of the body of a request.
-func (o *Operation) Body() (body struct {
-	Type, Example string
-	Schema        *Schema
-}) {
-	if o.RequestBody != nil {
-		first := o.RequestBody.Content[0]
-		body.Type, body.Schema, body.Example = first.Name, first.Value.Schema, text(first.Value.Example)
+// Body returns the body of a request, or nil.
+func (o *Operation) Body() *Media {
+	if o.RequestBody == nil {
+		return nil
 	}
-	return body
+	return o.RequestBody.Content[0].Value
 }
 
-// Example is an example response.
-type Example struct{ Status, Type, Text string }
-
-// Example returns the example of the first successful response with a body.
-func (o *Operation) Example() *Example {
+// success returns the first successful response and its status.
+func (o *Operation) success() (string, *Response) {
 	for _, r := range o.ResponseList {
-		if strings.HasPrefix(r.Name, "2") && len(r.Value.Content) > 0 && r.Value.Content[0].Value.Example != nil {
-			first := r.Value.Content[0]
-			return &Example{r.Name, first.Name, text(first.Value.Example)}
+		if strings.HasPrefix(r.Name, "2") {
+			return r.Name, r.Value
 		}
+	}
+	return "", &Response{}
+}
+
+// Status returns the status of the first successful response.
+func (o *Operation) Status() string {
+	status, _ := o.success()
+	return status
+}
+
+// Headers lists the headers of the first successful response.
+func (o *Operation) Headers() []entry[Header] {
+	_, response := o.success()
+	return response.Headers
+}
+
+// Returns returns the body of the first successful response, or nil.
+func (o *Operation) Returns() *Media {
+	if _, response := o.success(); len(response.Content) > 0 {
+		return response.Content[0].Value
 	}
 	return nil
 }
+
+// Text returns the example as people read it.
+func (m *Media) Text() string { return text(m.Example) }
 
 // Outcome is a response of an operation.
 type Outcome struct {
@@ -235,7 +240,7 @@ type Outcome struct {
 	Codes               []string // of errors
 }
 
-// Outcomes lists the responses.
+// Outcomes lists the responses. The examples of an error are named by its codes.
 func (o *Operation) Outcomes() []Outcome {
 	var all []Outcome
 	for _, r := range o.ResponseList {
@@ -243,25 +248,14 @@ func (o *Operation) Outcomes() []Outcome {
 		for _, media := range r.Value.Content {
 			outcome.Schema = media.Value.Schema
 			for _, e := range media.Value.Examples {
-				var failure struct{ Code string }
-				if json.Unmarshal(e.Value.Value, &failure, json.MatchCaseInsensitiveNames(true)) == nil && failure.Code != "" && !slices.Contains(outcome.Codes, failure.Code) {
-					outcome.Codes = append(outcome.Codes, failure.Code)
+				if r.Name >= "400" {
+					outcome.Codes = append(outcome.Codes, e.Name)
 				}
 			}
 		}
 		all = append(all, outcome)
 	}
 	return all
-}
-
-// ResponseHeaders lists the headers of the first successful response.
-func (o *Operation) ResponseHeaders() ordered[Header] {
-	for _, r := range o.ResponseList {
-		if strings.HasPrefix(r.Name, "2") {
-			return r.Value.Headers
-		}
-	}
-	return nil
 }
 
 // data returns reference.json, from which the pages make forms and samples.

@@ -184,8 +184,8 @@ func (s *Site) fieldEntries() []found {
 				index.add(found{Kind: "parameter", Title: p.Name, Path: s.pathOf(o), Where: o.Summary, Text: p.Description}, p.In+p.Name+p.Description)
 			}
 		}
-		if body := o.Body().Schema; body != nil {
-			index.addFields(body, "", found{Kind: "field", Path: s.pathOf(o), Where: "Body of " + o.Summary})
+		if body := o.Body(); body != nil {
+			index.addFields(body.Schema, "", found{Kind: "field", Path: s.pathOf(o), Where: "Body of " + o.Summary})
 		}
 	}
 	for _, m := range s.reference.Models {

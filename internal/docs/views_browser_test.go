@@ -45,6 +45,7 @@ func TestViews(t *testing.T) {
 
 // printed looks at a page as a printer does.
 func (s *shop) printed(t *testing.T) {
+	t.Helper()
 	for _, path := range []string{"/docs/reference/store", "/docs/quickstart", "/docs/reference/all"} {
 		p := s.visit(t, path, look{width: 800, height: 1100, dark: true})
 		p.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
@@ -71,6 +72,7 @@ const maxBytes = 150_000
 
 // weight measures a first visit.
 func (s *shop) weight(t *testing.T) {
+	t.Helper()
 	for _, path := range written {
 		p := s.visit(t, path, look{})
 		p.wait(`performance.getEntriesByName("first-contentful-paint").length > 0`)

@@ -12,7 +12,7 @@ import (
 // Block is a block of code that a guide marks with "run" or "run=NAME".
 type Block struct{ Language, Name, Code string }
 
-var block = regexp.MustCompile("(?ms)^```(\\w+) run(?:=(\\S+))?(?: [^\n]*)?\n(.*?)^```$")
+var block = regexp.MustCompile("(?s)\n```(\\w+) run(?:=([^\\s]+))?(?: [^\n]*)?\n(.*?\n)```\n")
 
 // maxLine is the longest line that a panel shows without scrolling.
 const maxLine = 72
@@ -20,7 +20,7 @@ const maxLine = 72
 // Read returns the code in a file that tests run. A line that is too long fails the test.
 func Read(t testing.TB, file string) []Block {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(file) //nolint:gosec // a test names the file
 	if err != nil {
 		t.Fatal(err)
 	}
