@@ -81,7 +81,15 @@ func TestEventExamples(t *testing.T) {
 	}
 	made("webhook.disabled", "/webhooks/"+hook.ID, json.RawMessage(disabled))
 
-	examples := theContract().document.Components.Examples
+	components := theContract().document.Components
+	meanings := map[string]any{}
+	for _, one := range feedevent.Types {
+		meanings[string(one.Type)] = one.Text
+	}
+	if diff := cmp.Diff(meanings, components.Schemas["EventType"].Value.Extensions["x-enumDescriptions"]); diff != "" {
+		t.Errorf("texts of the types (-source +spec):\n%s", diff)
+	}
+	examples := components.Examples
 	for _, kind := range feedevent.TypeNames() {
 		got, described := recorded[kind], examples[kind]
 		if got == nil {

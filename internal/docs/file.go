@@ -56,7 +56,7 @@ const catalogPath = "/.well-known/api-catalog"
 
 // newCatalog returns the catalog of RFC 9727, which leads programs to the spec and the docs.
 func newCatalog() *File {
-	const catalog = `{"linkset":[{"anchor":"../","service-desc":[{"href":"../openapi.json","type":"application/json"}],` +
+	const catalog = `{"linkset":[{"anchor":"../","service-desc":[{"href":"../openapi.json","type":"application/json"},{"href":"../openapi-3.1.json","type":"application/json"}],` +
 		`"service-doc":[{"href":"../docs","type":"text/html"},{"href":"../llms.txt","type":"text/markdown"}],"status":[{"href":"../readyz"}]}]}`
 	return newFile(func() []byte { return []byte(catalog) }, `application/linkset+json; profile="https://www.rfc-editor.org/info/rfc9727"`, http.Header{
 		"Cache-Control": {"public, no-cache"},

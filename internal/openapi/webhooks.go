@@ -1,7 +1,6 @@
 package openapi
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -81,54 +80,14 @@ func dataSchema(tree object, one event.Description) object {
 	return append(schema, field("additionalProperties", true))
 }
 
-// resources has the response, the collection and the id of each resource in the data of events.
-var resources = map[string]struct{ response, collection, id string }{
-	"pet":       {"Pet", "/pets/", "id"},
-	"category":  {"Category", "/categories/", "id"},
-	"inventory": {"InventoryItem", "/store/inventory/", "petId"},
-	"order":     {"Order", "/store/orders/", "id"},
-	"message":   {"Message", "/messages/", "id"},
-	"webhook":   {"Webhook", "/webhooks/", "id"},
-}
-
-// changes are the fields of the examples that differ after a change, by type.
-var changes = map[event.Type]object{
-	event.OrderCompleted:   {field("complete", true)},
-	event.MessageDelivered: {field("status", "delivered")},
-	event.MessageFailed:    {field("status", "failed")},
-	event.WebhookDisabled:  {field("status", "disabled"), field("disabledReason", "gone")},
-}
-
-// exampleOf returns an event of a type, made of the examples of the responses.
+// exampleOf returns the example of the events of a type.
 func exampleOf(tree object, one event.Description) object {
-	data := object{}
-	subject := "/account"
-	if one.Type == testEvent.Type {
-		subject = "/webhooks/" + getString(responseExample(tree, "Webhook"), "id")
+	of := func(kind event.Type) object { return getObject(tree, "components", "examples", string(kind), "value") }
+	if one.Type != testEvent.Type {
+		return of(one.Type)
 	}
-	for i, name := range one.Data {
-		example := slices.Clone(responseExample(tree, resources[name].response))
-		if name == "webhook" {
-			example = without(without(example, "url"), "description") // only the scope admin may read them
-		}
-		if i == 0 {
-			for _, change := range changes[one.Type] {
-				example = set(example, change.Key.(string), change.Value) //nolint:forcetypeassert // made above
-			}
-			subject = resources[name].collection + fmt.Sprint(get(example, resources[name].id))
-		}
-		data = append(data, field(name, example))
-	}
-	whole := slices.Clone(responseExample(tree, "Event"))
-	if one.Type == testEvent.Type {
-		whole = set(whole, "sequence", 0)
-	}
-	return set(set(set(whole, "type", string(one.Type)), "subject", subject), "data", data)
-}
-
-// responseExample returns the example of a response of the components.
-func responseExample(tree object, name string) object {
-	return getObject(tree, "components", "responses", name, "content", "application/json", "example")
+	test := set(slices.Clone(of(event.StoreReset)), "type", string(one.Type))
+	return set(set(test, "subject", get(of(event.WebhookDisabled), "subject")), "sequence", 0)
 }
 
 // webhookHeaders returns the components for the headers of a delivery.
