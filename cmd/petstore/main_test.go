@@ -485,7 +485,7 @@ func TestCompletion(t *testing.T) {
 		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
 		"account delete ":              ":4\n",
 		"listen --after ":              "latest\nstart\n:4\n",
-		"openapi --format ":            "yaml\njson\njson-3.1\n:4\n",
+		"openapi --format ":            "yaml\njson\njson-3.1\npostman\n:4\n",
 		"help mig":                     "migrate\tMigrate the database schema at deploy time\n:4\n",
 		"help migrate u":               "up\tApply every pending migration\n:4\n",
 		"key revoke ":                  ":4\n",
