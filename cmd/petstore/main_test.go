@@ -481,7 +481,7 @@ func TestCompletion(t *testing.T) {
 		"sandbox create --expires-in ": "1h\n24h\n7d\n:4\n",
 		"sandbox delete ":              ":4\n",
 		"api ":                         ":4\n",
-		"trigger order.pl":             "order.placed\tAn order was placed and took stock.\n:4\n",
+		"trigger order.pl":             "order.placed\tAn order took units from stock.\n:4\n",
 		"account del":                  "delete\tDelete an account with its store, its keys and its sandboxes\n:4\n",
 		"account delete ":              ":4\n",
 		"listen --after ":              "latest\nstart\n:4\n",

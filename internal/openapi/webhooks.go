@@ -1,7 +1,6 @@
 package openapi
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -81,54 +80,14 @@ func dataSchema(tree object, one event.Description) object {
 	return append(schema, field("additionalProperties", true))
 }
 
-// resources has the response, the collection and the id of each resource in the data of events.
-var resources = map[string]struct{ response, collection, id string }{
-	"pet":       {"Pet", "/pets/", "id"},
-	"category":  {"Category", "/categories/", "id"},
-	"inventory": {"InventoryItem", "/store/inventory/", "petId"},
-	"order":     {"Order", "/store/orders/", "id"},
-	"message":   {"Message", "/messages/", "id"},
-	"webhook":   {"Webhook", "/webhooks/", "id"},
-}
-
-// changes are the fields of the examples that differ after a change, by type.
-var changes = map[event.Type]object{
-	event.OrderCompleted:   {field("complete", true)},
-	event.MessageDelivered: {field("status", "delivered")},
-	event.MessageFailed:    {field("status", "failed")},
-	event.WebhookDisabled:  {field("status", "disabled"), field("disabledReason", "gone")},
-}
-
-// exampleOf returns an event of a type, made of the examples of the responses.
-func exampleOf(tree object, one event.Description) object {
-	data := object{}
-	subject := "/account"
-	if one.Type == testEvent.Type {
-		subject = "/webhooks/" + getString(responseExample(tree, "Webhook"), "id")
+// exampleOf returns the example of the events of a type.
+func exampleOf(tree object, kind event.Type) object {
+	if kind != testEvent.Type {
+		return getObject(tree, "components", "examples", string(kind), "value")
 	}
-	for i, name := range one.Data {
-		example := slices.Clone(responseExample(tree, resources[name].response))
-		if name == "webhook" {
-			example = without(without(example, "url"), "description") // only the scope admin may read them
-		}
-		if i == 0 {
-			for _, change := range changes[one.Type] {
-				example = set(example, change.Key.(string), change.Value) //nolint:forcetypeassert // made above
-			}
-			subject = resources[name].collection + fmt.Sprint(get(example, resources[name].id))
-		}
-		data = append(data, field(name, example))
-	}
-	whole := slices.Clone(responseExample(tree, "Event"))
-	if one.Type == testEvent.Type {
-		whole = set(whole, "sequence", 0)
-	}
-	return set(set(set(whole, "type", string(one.Type)), "subject", subject), "data", data)
-}
-
-// responseExample returns the example of a response of the components.
-func responseExample(tree object, name string) object {
-	return getObject(tree, "components", "responses", name, "content", "application/json", "example")
+	example := slices.Clone(exampleOf(tree, event.StoreReset)) // which has no data either
+	example = set(set(example, "type", string(kind)), "sequence", 0)
+	return set(example, "subject", "/webhooks/wh_0198c5f27d3a7c419b0e5a1f3c2d4e6f")
 }
 
 // webhookHeaders returns the components for the headers of a delivery.
@@ -151,7 +110,7 @@ func webhooksOf(tree object) (items object) {
 	for _, one := range descriptions() {
 		name := typeName(one.Type) + "Event"
 		text := one.Text + " The server sends the event to the URL of each webhook that has its type."
-		items = append(items, field(string(one.Type), receiver("receive"+name, string(one.Type), text, name, exampleOf(tree, one))))
+		items = append(items, field(string(one.Type), receiver("receive"+name, string(one.Type), text, name, exampleOf(tree, one.Type))))
 	}
 	return items
 }
@@ -159,7 +118,7 @@ func webhooksOf(tree object) (items object) {
 // addCallback adds the events of all types to the operation that creates a webhook.
 func addCallback(tree object) {
 	operation := getObject(tree, "paths", "/webhooks", "post")
-	item := receiver("receiveEvent", "Receive an event", "The server sends the events of the types of the webhook to its URL.", allEvents, exampleOf(tree, event.Types[0]))
+	item := receiver("receiveEvent", "Receive an event", "The server sends the events of the types of the webhook to its URL.", allEvents, exampleOf(tree, event.OrderPlaced))
 	callbacks := object{field("event", object{field("{$request.body#/url}", item)})}
 	items := getObject(tree, "paths", "/webhooks")
 	items[indexOf(items, "post")].Value = set(operation, "callbacks", callbacks)
