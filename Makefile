@@ -22,6 +22,7 @@ OPENAPI_GENERATORS := 7.17.0 7.25.0
 PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typing-extensions==4.16.0 \
                       httpx==0.28.1 httpx-sse==0.4.3
 PAYLOAD_GENERATOR  := datamodel-code-generator==0.89.0
+NEWMAN             := newman@6.2.2
 WEBHOOK_LIBRARIES  := standardwebhooks@1.1.1 standardwebhooks==1.1.0
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
@@ -142,9 +143,10 @@ clients: export GO_CLIENT := $(GO_CLIENT)
 clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
 clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
 clients: export PAYLOAD_GENERATOR := $(PAYLOAD_GENERATOR)
+clients: export NEWMAN := $(NEWMAN)
 clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
 clients: export WEBHOOK_LIBRARIES := $(WEBHOOK_LIBRARIES)
-clients: ## Generate clients from the spec and run them against a live server (needs Node.js, Python, Java, Maven, and PHP and Ruby with Guzzle and Typhoeus)
+clients: ## Generate clients from the spec and run them and its collection against a live server (needs Node.js, Python, Java, Maven, and PHP and Ruby with Guzzle and Typhoeus)
 	.ci/clients
 
 .PHONY: licences

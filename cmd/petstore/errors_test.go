@@ -66,7 +66,7 @@ func TestUsageSentences(t *testing.T) {
 		"trigger order.plced":              `there is no type of events "order.plced" (did you mean order.placed?); petstore trigger lists the types; see petstore trigger --help`,
 		"serve ---x":                       "---x is not a flag; see petstore serve --help",
 		"openapi --format":                 "--format needs a value; see petstore openapi --help",
-		"openapi --format xml":             `--format must be yaml, json or json-3.1, but is "xml"; see petstore openapi --help`,
+		"openapi --format xml":             `--format must be yaml, json, json-3.1 or postman, but is "xml"; see petstore openapi --help`,
 		"seed --pets many":                 `--pets must be a whole number between 1 and 10000000, but is "many"; see petstore seed --help`,
 		"seed --pets 1.5":                  `--pets must be a whole number between 1 and 10000000, but is "1.5"; see petstore seed --help`,
 		"seed --pets 99999999999999999999": `--pets must be a whole number between 1 and 10000000, but is "99999999999999999999"; see petstore seed --help`,

@@ -9,7 +9,7 @@ import (
 )
 
 // specFormats are the values of --format.
-var specFormats = []string{"yaml", "json", "json-3.1"}
+var specFormats = []string{"yaml", "json", "json-3.1", "postman"}
 
 func (p *program) openAPICommand() *cobra.Command {
 	var format string
@@ -17,7 +17,8 @@ func (p *program) openAPICommand() *cobra.Command {
 		Use:   "openapi",
 		Short: "Print the OpenAPI spec of the API",
 		Long: `Openapi prints the spec: in OpenAPI 3.0.3 as YAML or JSON, or in OpenAPI 3.1 as JSON,
-which also has the webhooks with a schema for the events of each type.`,
+which also has the webhooks with a schema for the events of each type. The format
+postman is a collection of requests for Postman, and for other programs that import it.`,
 		Example: "  petstore openapi --format json > openapi.json\n  petstore openapi --format json-3.1 > openapi-3.1.json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -34,6 +35,8 @@ which also has the webhooks with a schema for the events of each type.`,
 				spec = json
 			case "json-3.1":
 				spec, err = api.Spec31(c.BaseURL)
+			case "postman":
+				spec, err = api.Collection(c.BaseURL)
 			}
 			if err != nil {
 				return err

@@ -118,11 +118,11 @@ func New(options Options) (*Server, error) {
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
 	s.messages = newMessageReader(s.reads)
-	pages, err := docsFiles()
+	spec, err := specFor(options.BaseURL)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := specFor(options.BaseURL)
+	pages, err := pagesFor(options.BaseURL, spec)
 	if err != nil {
 		return nil, err
 	}

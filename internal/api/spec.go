@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/goccy/go-yaml"
@@ -84,3 +85,40 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
 	}
 	return docs.New(docs.Site{Spec: d.JSON, Problems: errorReference})
 })
+
+// sharedCollection is the Postman collection of servers without a base URL.
+var sharedCollection = sync.OnceValue(func() *docs.File { return collectionOf(openapiYAML) })
+
+// collectionOf returns the Postman collection of a spec that [specFor] has returned.
+func collectionOf(spec []byte) *docs.File {
+	return docs.NewDownload(httpjson.ContentType, func() []byte {
+		text, err := openapi.Collection(spec)
+		if err != nil {
+			panic(err) // only a bug can cause it: specFor has parsed the spec
+		}
+		return text
+	})
+}
+
+// pagesFor returns the files below /docs for a server with a base URL, or without one.
+func pagesFor(baseURL string, spec gate.Spec) (map[string]*docs.File, error) {
+	files, err := docsFiles()
+	if err != nil {
+		return nil, err
+	}
+	files = maps.Clone(files)
+	if files[docs.CollectionPath] = sharedCollection(); baseURL != "" {
+		files[docs.CollectionPath] = collectionOf(spec.YAML)
+	}
+	return files, nil
+}
+
+// Collection returns a Postman collection of the API. If baseURL is not empty, its requests
+// go there.
+func Collection(baseURL string) ([]byte, error) {
+	d, err := specFor(baseURL)
+	if err != nil {
+		return nil, err
+	}
+	return openapi.Collection(d.YAML)
+}

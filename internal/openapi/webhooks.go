@@ -81,13 +81,13 @@ func dataSchema(tree object, one event.Description) object {
 }
 
 // exampleOf returns the example of the events of a type.
-func exampleOf(tree object, one event.Description) object {
-	of := func(kind event.Type) object { return getObject(tree, "components", "examples", string(kind), "value") }
-	if one.Type != testEvent.Type {
-		return of(one.Type)
+func exampleOf(tree object, kind event.Type) object {
+	if kind != testEvent.Type {
+		return getObject(tree, "components", "examples", string(kind), "value")
 	}
-	test := set(slices.Clone(of(event.StoreReset)), "type", string(one.Type))
-	return set(set(test, "subject", get(of(event.WebhookDisabled), "subject")), "sequence", 0)
+	example := slices.Clone(exampleOf(tree, event.StoreReset)) // which has no data either
+	example = set(set(example, "type", string(kind)), "sequence", 0)
+	return set(example, "subject", "/webhooks/wh_0198c5f27d3a7c419b0e5a1f3c2d4e6f")
 }
 
 // webhookHeaders returns the components for the headers of a delivery.
@@ -110,7 +110,7 @@ func webhooksOf(tree object) (items object) {
 	for _, one := range descriptions() {
 		name := typeName(one.Type) + "Event"
 		text := one.Text + " The server sends the event to the URL of each webhook that has its type."
-		items = append(items, field(string(one.Type), receiver("receive"+name, string(one.Type), text, name, exampleOf(tree, one))))
+		items = append(items, field(string(one.Type), receiver("receive"+name, string(one.Type), text, name, exampleOf(tree, one.Type))))
 	}
 	return items
 }
@@ -118,7 +118,7 @@ func webhooksOf(tree object) (items object) {
 // addCallback adds the events of all types to the operation that creates a webhook.
 func addCallback(tree object) {
 	operation := getObject(tree, "paths", "/webhooks", "post")
-	item := receiver("receiveEvent", "Receive an event", "The server sends the events of the types of the webhook to its URL.", allEvents, exampleOf(tree, event.Types[0]))
+	item := receiver("receiveEvent", "Receive an event", "The server sends the events of the types of the webhook to its URL.", allEvents, exampleOf(tree, event.OrderPlaced))
 	callbacks := object{field("event", object{field("{$request.body#/url}", item)})}
 	items := getObject(tree, "paths", "/webhooks")
 	items[indexOf(items, "post")].Value = set(operation, "callbacks", callbacks)

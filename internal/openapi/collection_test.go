@@ -1,0 +1,122 @@
+package openapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/openapi"
+)
+
+// postman are the parts of a collection that the tests read.
+type postman struct {
+	Variable []struct{ Key, Value string }
+	Item     []struct {
+		Name string
+		Item []struct {
+			Name    string
+			Event   []struct{ Script struct{ Exec []string } }
+			Request struct {
+				Method string
+				Auth   *struct{ Type string }
+				Header []struct {
+					Key, Value string
+					Disabled   bool
+				}
+				Body *struct{ Raw string }
+				URL  struct {
+					Raw      string
+					Variable []struct{ Key, Value string }
+				}
+			}
+		}
+	}
+}
+
+// collectionOf returns the collection of a spec.
+func collectionOf(t *testing.T, spec []byte) (made postman) {
+	t.Helper()
+	text, err := openapi.Collection(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &made); err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestCollection compares the requests of the collection with the operations of the spec.
+// `make clients` runs them.
+func TestCollection(t *testing.T) {
+	t.Parallel()
+	spec := readSpec(t)
+	upgraded, err := openapi.Upgrade(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for path, item := range decode(t, upgraded)["paths"].(map[string]any) {
+		for method, operation := range item.(map[string]any) {
+			if _, isOperation := operation.(map[string]any); isOperation {
+				want = append(want, strings.ToUpper(method)+" {{url}}"+strings.NewReplacer("{", ":", "}", "").Replace(path))
+			}
+		}
+	}
+	made := collectionOf(t, spec)
+	values := map[string]string{}
+	for _, variable := range made.Variable {
+		values[variable.Key] = variable.Value
+	}
+	for _, folder := range made.Item {
+		deletes := false
+		for _, one := range folder.Item {
+			got = append(got, one.Request.Method+" "+one.Request.URL.Raw)
+			if one.Request.Method == http.MethodDelete {
+				deletes = true
+			} else if deletes {
+				t.Errorf("%s comes after a deletion", one.Name)
+			}
+			if isOpen := one.Request.Auth != nil && one.Request.Auth.Type == "noauth"; isOpen != (folder.Name == "meta") {
+				t.Errorf("%s has the authorization %v", one.Name, one.Request.Auth)
+			}
+			if body := one.Request.Body; body != nil && !json.Valid([]byte(body.Raw)) {
+				t.Errorf("%s has the body %s", one.Name, body.Raw)
+			}
+			for _, parameter := range one.Request.URL.Variable {
+				if parameter.Value != "{{"+parameter.Key+"}}" || values[parameter.Key] == "" {
+					t.Errorf("%s has the parameter %s of the value %s, which is %q", one.Name, parameter.Key, parameter.Value, values[parameter.Key])
+				}
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("requests (-operations +collection):\n%s", diff)
+	}
+	if values["url"] != "http://localhost:8080" {
+		t.Errorf("the URL is %q", values["url"])
+	}
+	create := made.Item[0].Item[1] // Create a pet
+	script := strings.Join(create.Event[0].Script.Exec, "\n")
+	if !strings.Contains(script, "oneOf([201])") || !strings.Contains(script, `pm.collectionVariables.set("petId", petId)`) {
+		t.Errorf("%s has the script\n%s", create.Name, script)
+	}
+	if header := create.Request.Header[0]; header.Key != "Idempotency-Key" || header.Value != "{{$guid}}" || header.Disabled {
+		t.Errorf("%s has the header %v", create.Name, header)
+	}
+}
+
+// TestCollectionServer checks that a collection has the absolute URL of a spec.
+func TestCollectionServer(t *testing.T) {
+	t.Parallel()
+	spec := strings.Replace(string(readSpec(t)), "- url: /\n", "- url: https://petstore.example\n", 1)
+	if got := collectionOf(t, []byte(spec)).Variable[0].Value; got != "https://petstore.example" {
+		t.Errorf("the URL is %q", got)
+	}
+}
