@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/goccy/go-yaml"
@@ -83,7 +84,11 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return docs.New(docs.Site{Spec: d.JSON, Problems: errorReference})
+	tags := map[string]bool{}
+	for _, operation := range d.Operations {
+		tags[operation.Tags[0]] = true
+	}
+	return docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
 })
 
 // sharedCollection is the Postman collection of servers without a base URL.

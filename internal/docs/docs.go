@@ -12,6 +12,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path"
+	"slices"
+	"sync"
 )
 
 // Paths of the pages.
@@ -40,7 +42,8 @@ type Problem struct {
 
 // Site has what the pages show.
 type Site struct {
-	Spec     []byte // openapi.json
+	Spec     []byte   // openapi.json
+	Tags     []string // that have operations
 	Problems []Problem
 
 	reference *Reference
@@ -48,28 +51,43 @@ type Site struct {
 	pages     []*page
 }
 
-// New returns the pages and assets by path. Except for the reading of the spec, the work is
-// done at the first request of each page. The pages use relative links, so that they also work
-// behind a proxy that adds a prefix.
+// New returns the pages and assets by path. The work is done at the first request: reading the
+// spec takes 10 ms. The pages use relative links, so that they also work behind a proxy
+// that adds a prefix.
 func New(site Site) (map[string]*File, error) {
-	var err error
-	if site.reference, err = newReference(site.Spec); err != nil {
-		return nil, fmt.Errorf("docs: %w", err)
+	var tags []*Tag
+	for _, name := range site.Tags {
+		tags = append(tags, &Tag{Name: name})
 	}
-	site.pages = site.newPages()
-	if site.assets, err = site.readAssets(); err != nil {
+	paths := site.newPages(tags) // without the content of the spec
+	read := sync.OnceFunc(func() {
+		var err error
+		if site.reference, err = newReference(site.Spec); err != nil {
+			panic(err) // only a mistake in the spec can cause it, and tests read every page
+		}
+		site.pages = site.newPages(site.reference.Tags)
+	})
+	var err error
+	if site.assets, err = site.readAssets(paths, read); err != nil {
 		return nil, fmt.Errorf("docs: %w", err)
 	}
 	files := map[string]*File{}
 	for name, file := range site.assets.files {
 		files[path.Join(HomePath, site.assets.dir, name)] = file
 	}
-	for _, p := range site.pages {
-		markdown := newMarkdown(p.text)
-		files[p.Path], files[p.Markdown()] = newPage(p.html, markdown), markdown
+	for _, p := range paths {
+		whole := func() *page {
+			read()
+			return site.pages[slices.IndexFunc(site.pages, func(one *page) bool { return one.Path == p.Path })]
+		}
+		markdown := newMarkdown(func() []byte { return whole().text() })
+		files[p.Path], files[p.Markdown()] = newPage(func() []byte { return whole().html() }, markdown), markdown
 	}
 	index := &page{Site: &site, Path: "/llms.txt"}
-	files[index.Path] = newMarkdown(func() []byte { return index.execute("llms.txt") })
+	files[index.Path] = newMarkdown(func() []byte {
+		read()
+		return index.execute("llms.txt")
+	})
 	files[catalogPath] = newCatalog()
 	return files, nil
 }
@@ -81,31 +99,37 @@ type assets struct {
 	files map[string]*File
 }
 
-func (s *Site) readAssets() (assets, error) {
-	read := assets{files: map[string]*File{}}
+func (s *Site) readAssets(pages []*page, read func()) (assets, error) {
+	all := assets{files: map[string]*File{}}
 	hash := sha256.New()
 	entries, err := assetFiles.ReadDir("assets")
 	if err != nil {
-		return read, err
+		return all, err
 	}
 	for _, entry := range entries {
 		name := entry.Name()
 		text, err := assetFiles.ReadFile("assets/" + name)
 		if err != nil {
-			return read, err
+			return all, err
 		}
 		fmt.Fprintf(hash, "%s %d\n%s", name, len(text), text)
-		read.files[name] = newAsset(name, func() []byte { return text })
+		all.files[name] = newAsset(name, func() []byte { return text })
 	}
 	hash.Write(s.Spec)
-	for _, p := range s.pages {
+	for _, p := range pages {
 		if p.source != "" {
 			hash.Write([]byte(p.file()))
 		}
 	}
 	fmt.Fprint(hash, s.Problems)
-	read.files["reference.json"] = newAsset("reference.json", s.reference.data)
-	read.files["search.json"] = newAsset("search.json", s.search)
-	read.dir = "assets/" + hex.EncodeToString(hash.Sum(nil)[:8])
-	return read, nil
+	all.files["reference.json"] = newAsset("reference.json", func() []byte {
+		read()
+		return s.reference.data()
+	})
+	all.files["search.json"] = newAsset("search.json", func() []byte {
+		read()
+		return s.search()
+	})
+	all.dir = "assets/" + hex.EncodeToString(hash.Sum(nil)[:8])
+	return all, nil
 }

@@ -37,7 +37,7 @@ func spec(t *testing.T) []byte {
 
 func newFiles(t *testing.T) map[string]*docs.File {
 	t.Helper()
-	files, err := docs.New(docs.Site{Spec: spec(t), Problems: problems})
+	files, err := docs.New(docs.Site{Spec: spec(t), Tags: tagNames(t), Problems: problems})
 	if err != nil {
 		t.Fatal(err)
 	}

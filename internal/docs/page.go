@@ -34,12 +34,12 @@ var guides = []string{
 }
 
 // newPages returns all pages in the order of the sidebar.
-func (s *Site) newPages() []*page {
+func (s *Site) newPages(tags []*Tag) []*page {
 	all := []*page{{Path: HomePath, source: "home", template: "home", hidden: true}}
 	for _, name := range guides {
 		all = append(all, &page{Path: HomePath + "/" + name, source: name, template: "guide"})
 	}
-	for _, tag := range s.reference.Tags {
+	for _, tag := range tags {
 		all = append(all, &page{Path: "/" + tag.Path(), Title: tag.Title, Description: tag.Description, Tag: tag, Wide: true, template: "tag"})
 	}
 	all = append(all,

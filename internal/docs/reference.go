@@ -216,10 +216,17 @@ func (o *Operation) Status() string {
 	return status
 }
 
+// ResponseHeader is a header of a response.
+type ResponseHeader struct{ Name, Description string }
+
 // Headers lists the headers of the first successful response.
-func (o *Operation) Headers() []entry[Header] {
+func (o *Operation) Headers() []ResponseHeader {
 	_, response := o.success()
-	return response.Headers
+	var all []ResponseHeader
+	for _, h := range response.Headers {
+		all = append(all, ResponseHeader{h.Name, h.Value.Description})
+	}
+	return all
 }
 
 // Returns returns the body of the first successful response, or nil.

@@ -22,8 +22,8 @@ var pictured = []string{
 	"/docs/reference/pets", "/docs/reference/store", "/docs/reference/events", "/docs/reference/webhooks", "/docs/reference/models",
 }
 
-// TestViews looks at every page in narrow and wide windows with axe-core, and takes pictures of
-// twelve pages in windows of three widths, light and dark.
+// TestViews runs axe-core on every page in narrow and wide windows. It takes pictures of
+// twelve pages at three widths, light and dark.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	s := open(t)
