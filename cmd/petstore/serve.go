@@ -144,6 +144,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		replicas.Run,
 		func(ctx context.Context) { database.FollowNodes(ctx, log) },
 		func(ctx context.Context) { verifier.RecordUses(postgres.ForAllAccounts(ctx), log) },
+		handler.Record,
 	)
 	defer stop()
 

@@ -90,7 +90,7 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 		}
 	}
 	_, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
-		for _, remove := range []func(context.Context, int64) (int64, error){queries.StoreDeleteFaults, queries.StoreDeleteState, queries.AccountForget} {
+		for _, remove := range []func(context.Context, int64) (int64, error){queries.StoreDeleteFaults, queries.StoreDeleteExchangeLog, queries.StoreDeleteState, queries.AccountForget} {
 			if _, err := remove(ctx, id); err != nil {
 				return 0, err
 			}
@@ -100,12 +100,15 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 	return err
 }
 
-// sweptTables returns the deletions of a store, its stored responses, its webhooks and the
-// keys of its account, in an order like storeTables.
+// sweptTables returns the deletions of a store, its stored responses, its record, its webhooks and
+// the keys of its account, in an order like storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
+		},
+		func(ctx context.Context, id int64, batch int32) (int64, error) {
+			return queries.StoreDeleteExchanges(ctx, db.StoreDeleteExchangesParams{AccountID: id, BatchSize: batch})
 		},
 		func(ctx context.Context, id int64, batch int32) (int64, error) {
 			return queries.StoreDeleteEvents(ctx, db.StoreDeleteEventsParams{AccountID: id, BatchSize: batch})

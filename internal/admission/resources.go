@@ -56,6 +56,8 @@ var (
 	LongPolls = Resource{Name: "requests that wait for a change", Total: 800}
 	// Delays are requests that wait for the delay of a fault rule.
 	Delays = Resource{Name: "requests that a fault rule delays", Total: 512}
+	// Exchanges are bytes of the requests of sandboxes that are not in their record yet.
+	Exchanges = Resource{Name: "bytes of exchanges to record", Total: 16 << 20}
 	// Counts are exact counts and summaries, which read an index entry per row.
 	Counts = Resource{Name: "exact counts and summaries", Total: 2, Share: 1, Wait: time.Second}
 	// Locks are transactions that wait for locks of rows. The total is the number of
@@ -77,7 +79,7 @@ var (
 // Resources lists all resources, as decision 8 does.
 func Resources() []Resource {
 	return []Resource{
-		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Counts, Locks, Loads,
+		Requests, Bodies, BodyBytes, PageBytes, Streams, LongPolls, Delays, Exchanges, Counts, Locks, Loads,
 		FastWebhooks, SlowWebhooks, DeliveryTransactions, Dispatches,
 	}
 }

@@ -181,6 +181,13 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(p.t.Context()))
+	var recording sync.WaitGroup
+	recording.Go(func() { server.Record(ctx) })
+	p.t.Cleanup(func() {
+		stop()
+		recording.Wait()
+	})
 	listening := httptest.NewServer(server)
 	p.t.Cleanup(listening.Close)
 	other := *p

@@ -321,7 +321,9 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 		gate.Expensive:    costInText.MatchString(operation.Description),
 		gate.Waits:        strings.Contains(prefer, "`wait`"),
 		gate.Streams:      operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/event-stream") != nil,
+		gate.Archives:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("application/har+json") != nil,
 		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath), // as FaultRuleInput says
+		gate.NoRecord:     strings.HasPrefix(path, recordPath),
 	} {
 		if has {
 			route.Attributes |= attribute
@@ -329,6 +331,9 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 	}
 	return route
 }
+
+// recordPath is the path of the record of a sandbox.
+const recordPath = sandboxesPath + "/{sandboxId}/requests"
 
 // unseen lists the operations and statuses that no exchange had.
 func (c *contract) unseen() []string {

@@ -17,6 +17,7 @@ var (
 	errInventoryNotFound = &httpjson.Error{Status: 404, Code: "inventory_not_found", Message: "The pet does not exist, so it has no inventory entry. Check its id."}
 	errMessageNotFound   = &httpjson.Error{Status: 404, Code: "message_not_found", Message: "Your account has no message with this id. Check the id and the account of your key."}
 	errAPIKeyNotFound    = &httpjson.Error{Status: 404, Code: "api_key_not_found", Message: "Your account has no API key with this id, or the key is revoked. Check the id."}
+	errRequestNotFound   = &httpjson.Error{Status: 404, Code: "request_not_found", Message: "The sandbox has no recorded request with this id. It may be older than 24 hours, or deleted. Check the id."}
 	errSandboxNotFound   = &httpjson.Error{Status: 404, Code: "sandbox_not_found", Message: "Your account has no sandbox with this id, or it is deleted or expired. Check the id."}
 	errWebhookNotFound   = &httpjson.Error{Status: 404, Code: "webhook_not_found", Message: "Your account has no webhook with this id. Check the id and the account of your key."}
 	errEventNotFound     = &httpjson.Error{Status: 404, Code: "event_not_found", Message: "The feed of your account has no event with this id. Check the id and the account of your key."}
@@ -79,6 +80,7 @@ var errorReference = describe(
 		{errInventoryNotFound, "Find the pet's id with `GET /pets`. Every pet has an inventory entry from its creation to its deletion."},
 		{errMessageNotFound, "Use the id from the response to `POST /messages`, with a key of the same account."},
 		{errAPIKeyNotFound, "Find the id with `GET /account/api-keys`, with a key of the same account. You cannot rotate a revoked key. Create a new one."},
+		{errRequestNotFound, "List the requests with `GET /sandboxes/{sandboxId}/requests`. A sandbox keeps its newest 5,000, for at most 24 hours and up to 16 MiB."},
 		{errSandboxNotFound, "Find the id with `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`. Create another one in that case."},
 		{errWebhookNotFound, "Find the id with `GET /webhooks`, with a key of the same account. A deleted webhook no longer exists."},
 		{errEventNotFound, "Use the id of an event from `GET /events`, with a key of the same account. Events are kept for 30 days. A `webhook.test` event is in no feed."},

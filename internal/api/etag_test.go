@@ -278,7 +278,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 	}
 	category := fmt.Sprintf("/categories/%d", s.category())
 	sandbox, _ := p.sandbox(p.accountID(), stores.SampleEmpty)
-	faults := fmt.Sprintf("/sandboxes/sbx_%d/faults", sandbox)
+	faults, recorded := fmt.Sprintf("/sandboxes/sbx_%d/faults", sandbox), fmt.Sprintf("/sandboxes/sbx_%d/requests", sandbox)
 	p.deleteWebhooks()
 	hook, deleted := p.newWebhook("*").path(), p.newWebhook("*").path()
 	test := decode[delivery](p.do("POST", hook+"/test", nil).want(202))
@@ -333,6 +333,9 @@ func (p *petstore) everyOperation() []conditionalRequest {
 		{"GET /sandboxes/{sandboxId}/faults", faults, nil, 200},
 		{"PUT /sandboxes/{sandboxId}/faults", faults, object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}, 200},
 		{"DELETE /sandboxes/{sandboxId}/faults", faults, nil, 204},
+		{"GET /sandboxes/{sandboxId}/requests", recorded, nil, 200},
+		{"DELETE /sandboxes/{sandboxId}/requests", p.newSandbox("record", "empty").path() + "/requests", nil, 204},
+		{"GET /sandboxes/{sandboxId}/requests/{requestId}", recorded + "/" + p.recordRequest(fmt.Sprintf("sbx_%d", sandbox)), nil, 200},
 		{"GET /openapi.json", "/openapi.json", nil, 200},
 		{"GET /openapi-3.1.json", "/openapi-3.1.json", nil, 200},
 		{"GET /openapi.yaml", "/openapi.yaml", nil, 200},

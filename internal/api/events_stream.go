@@ -31,10 +31,15 @@ func costAfter(page feed.Page) int {
 	return windowCost
 }
 
+// watchedBy returns the feed of the account that sends a request.
+func (s *Server) watchedBy(c *gin.Context) gate.Watched {
+	return gate.Watched{Hub: s.feed, Account: gate.Caller(c).AccountID}
+}
+
 // awaitEvents waits until the feed has events after an empty page, and returns them. It
 // returns an empty page after the time or when the server shuts down.
 func (s *Server) awaitEvents(c *gin.Context, q *feed.Query, page feed.Page, wait time.Duration) (feed.Page, error) {
-	err := s.gate.Await(c, wait, seenWith(page), func(ctx context.Context) (gate.Seen, error) {
+	err := s.gate.Await(c, s.watchedBy(c), wait, seenWith(page), func(ctx context.Context) (gate.Seen, error) {
 		cost := costAfter(page)
 		if cost > 0 && !s.gate.Limits.Pay(gate.Caller(c), cost) {
 			return gate.Seen{Found: true}, nil // the client follows the link when it may again
@@ -55,7 +60,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	if err != nil {
 		return err
 	}
-	return s.gate.Stream(c, func(sent *gate.Stream) {
+	return s.gate.Stream(c, s.watchedBy(c), func(sent *gate.Stream) {
 		stream := &eventStream{Stream: sent}
 		if q.After != nil {
 			stream.told = *q.After

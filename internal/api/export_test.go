@@ -33,3 +33,6 @@ func (s *Server) PositionOf(ctx context.Context, token string) (postgres.Positio
 
 // WaitingForEvents returns the number of requests that wait for events.
 func (s *Server) WaitingForEvents() int { return s.feed.Waiting() }
+
+// WaitingForRecords returns the number of requests that wait for exchanges.
+func (s *Server) WaitingForRecords() int { return s.exchanges.Waiting() }

@@ -91,7 +91,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 // awaitMessage waits until a queued message has another status, and returns it. It returns
 // the queued message after the time or when the server shuts down.
 func (s *Server) awaitMessage(c *gin.Context, row db.Message, wait time.Duration) (db.Message, error) {
-	err := s.gate.Await(c, wait, gate.Seen{More: true}, func(ctx context.Context) (gate.Seen, error) {
+	err := s.gate.Await(c, s.watchedBy(c), wait, gate.Seen{More: true}, func(ctx context.Context) (gate.Seen, error) {
 		found, err := s.messages.Do(ctx, row.AccountID, row.ID)
 		if err != nil {
 			return gate.Seen{}, err

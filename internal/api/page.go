@@ -107,6 +107,8 @@ type list[Row, Item any] struct {
 	count    func(context.Context) (int64, error)
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
+	// The media type of a page whose JSON is not only an array, and the text around the array.
+	contentType, prefix, suffix string
 }
 
 // writePage sends a page of a list. Concurrent requests for the same page share the
@@ -124,7 +126,7 @@ func writePage[Row, Item any](s *Server, c *gin.Context, p *page, l list[Row, It
 		}
 		total = &count
 	}
-	key := fmt.Sprintf("%d %s", p.account, p.url.RequestURI())
+	key := fmt.Sprintf("%d %s %s", p.account, l.contentType, p.url.RequestURI())
 	made, err := s.pages.Do(ctx, key, func(ctx context.Context) (gate.Page, error) {
 		return readPage(ctx, s, p, l)
 	})
@@ -164,7 +166,10 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	if err != nil {
 		return made, err
 	}
-	made.Items = items
+	made.Items, made.ContentType = items, l.contentType
+	if l.contentType != "" {
+		made.Items = slices.Concat([]byte(l.prefix), items, []byte(l.suffix))
+	}
 	if count < len(rows) {
 		key, err := s.gate.SigningKey(ctx)
 		if err != nil {

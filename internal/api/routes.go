@@ -21,6 +21,8 @@ const (
 	sandboxesPath  = "/sandboxes"
 	sandboxPath    = sandboxesPath + "/{sandboxId}"
 	faultsPath     = sandboxPath + "/faults"
+	requestsPath   = sandboxPath + "/requests"
+	requestPath    = requestsPath + "/{requestId}"
 )
 
 // The columns of the table of routes.
@@ -31,6 +33,9 @@ const (
 	counted, expensive = gate.Counted, gate.Expensive
 	waits, streams     = gate.Waits, gate.Streams
 	noFaults, allNodes = gate.NoFaults, gate.AllNodes
+	archives           = gate.Archives
+	// unseen operations are about the record of a sandbox, without faults and traces in it.
+	unseen = gate.NoFaults | gate.NoRecord | gate.AllNodes
 )
 
 // routes lists every operation on resources, in the order of the spec.
@@ -103,6 +108,9 @@ func (s *Server) accountRoutes() []gate.Route {
 		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults|allNodes, s.getSandboxFaults),
 		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults|allNodes, s.setSandboxFaults),
 		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults|allNodes, s.deleteSandboxFaults),
+		route("GET "+requestsPath, "listSandboxRequests", admin, counted|waits|streams|archives|unseen, s.listRequests),
+		route("DELETE "+requestsPath, "deleteSandboxRequests", admin, unseen, s.deleteRequests),
+		route("GET "+requestPath, "getSandboxRequest", admin, unseen, s.getRequest),
 	}
 }
 

@@ -274,11 +274,11 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 
 // TestCodeSamplesAreReadable: a panel of the reference page shows lines of this
 // length without wrapping, in windows of at least 1280 pixels. Package docs
-// measures that in a browser. A line with a long id wraps.
+// measures that in a browser. A line with a long id or path wraps.
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
-	longID := regexp.MustCompile(`_[0-9a-f]{32}`)
+	longID := regexp.MustCompile(`_[0-9a-f]{32}|/sbx_\d+/requests`)
 	for _, sample := range start(t).samples() {
 		for line := range strings.Lines(sample.Source) {
 			if line = strings.TrimSuffix(line, "\n"); len(line) > limit && !longID.MatchString(line) {
@@ -337,6 +337,8 @@ func (p *petstore) ownID(operationID, parameter string, own map[string]string) s
 		return decode[[]feedEvent](p.get("/events?limit=1").want(200))[0].ID
 	case "apiKeyId":
 		return created("/account/api-keys", exampleBody("/account/api-keys"), 201)
+	case "requestId":
+		return p.recordRequest(own["sandboxId"])
 	case "sandboxId":
 		return created("/sandboxes", exampleBody("/sandboxes"), 201)
 	}

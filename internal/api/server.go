@@ -10,6 +10,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/egress"
+	"petstore/internal/exchange"
 	"petstore/internal/faults"
 	"petstore/internal/feed"
 	"petstore/internal/gate"
@@ -79,10 +80,14 @@ type Server struct {
 	planned   *db.Queries            // as reads, for statements that Postgres plans with their values
 	committer *groupcommit.Committer // runs the writes of stores
 	feed      *feed.Hub
+	exchanges *feed.Hub // wakes the readers of records
+	recorder  *exchange.Recorder
 	faults    *faults.Injector
 	// faultNames are the operations that a fault rule may name.
 	faultNames []string
-	pets       *sharedRead[any, ownPet, *db.Pet]
+	// recordedOperations are the operations in the records of sandboxes.
+	recordedOperations []string
+	pets               *sharedRead[any, ownPet, *db.Pet]
 	// pagesOfPets are different pages.
 	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
 	pages       *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
@@ -111,7 +116,9 @@ func New(options Options) (*Server, error) {
 		planned:  db.New(plannedByValues{reads}),
 		faults:   faults.New(options.DB),
 	}
-	s.feed = feed.New(s.db)
+	s.feed = feed.New(s.db, s.queries.FeedEnds)
+	s.exchanges = feed.New(s.db, s.exchangeEnds)
+	s.recorder = exchange.New(s.db, s.exchanges, options.Log, s.metrics.Recorded)
 	s.pets = newPetReader(s.reads)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
@@ -128,8 +135,13 @@ func New(options Options) (*Server, error) {
 	}
 	routes := s.routes()
 	s.faultNames = faultNames(routes)
+	for _, r := range routes {
+		if r.Attributes&gate.NoRecord == 0 {
+			s.recordedOperations = append(s.recordedOperations, r.Operation)
+		}
+	}
 	s.gate, err = gate.New(options.Options, gate.API{
-		Version: Version, Routes: routes, Spec: spec, Pages: pages, Feed: s.feed, Faults: s.faults,
+		Version: Version, Routes: routes, Spec: spec, Pages: pages, Hubs: []*feed.Hub{s.feed, s.exchanges}, Faults: s.faults, Recorder: s.recorder,
 	})
 	if err != nil {
 		return nil, err
@@ -143,6 +155,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.gate.Serv
 
 // ShutDown lets /readyz fail and ends what waits, as [gate.Gate.ShutDown] does.
 func (s *Server) ShutDown() { s.gate.ShutDown() }
+
+// Record writes the requests of sandboxes to their records until ctx ends.
+func (s *Server) Record(ctx context.Context) { s.recorder.Run(ctx) }
 
 // Routes lists every operation, in the order of the spec.
 func (s *Server) Routes() []gate.Route { return s.gate.Routes() }

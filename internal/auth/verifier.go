@@ -134,6 +134,21 @@ func (v *Verifier) Verify(ctx context.Context, text string, limit OverLimit) (Id
 	return key.identity, nil
 }
 
+// Remembered returns the identity of a secret that is cached. It makes no query and counts no use,
+// so it does not find every valid secret.
+func (v *Verifier) Remembered(text string) (Identity, bool) {
+	secret, err := ParseSecret(text)
+	if err != nil {
+		return Identity{}, false
+	}
+	now := v.now()
+	key, remembered := v.cache.Get(secret.Hash())
+	if !remembered || !v.isFresh(key, now) || key.endsAt != nil && !now.Before(*key.endsAt) {
+		return Identity{}, false
+	}
+	return key.identity, true
+}
+
 // isFresh reports whether a cached key is still valid without reading it again.
 func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
 	return !v.changes.since(key.change, key.identity) &&

@@ -30,7 +30,7 @@ type page struct {
 // guides are written in Markdown, in the order of the sidebar.
 var guides = []string{
 	"quickstart", "authentication", "requests", "lists", "retries", "idempotency", "concurrency", "limits", "stock", "events",
-	"webhooks", "sandboxes", "faults",
+	"webhooks", "sandboxes", "record", "faults",
 }
 
 // newPages returns all pages in the order of the sidebar.

@@ -27,10 +27,14 @@ const (
 	failedRest = time.Second
 )
 
-// Hub wakes requests that wait for events. It is safe for concurrent use.
+// Ends returns the numbers of the newest events of accounts.
+type Ends func(ctx context.Context, accounts []int64) ([]db.FeedEndsRow, error)
+
+// Hub wakes requests that wait for events, or for something else that has numbers. It is safe for
+// concurrent use.
 type Hub struct {
-	db      *postgres.DB
-	queries *db.Queries
+	db   *postgres.DB
+	ends Ends
 
 	mu       sync.Mutex
 	accounts map[int64]*account // with waiting requests
@@ -45,9 +49,9 @@ type account struct {
 	changed chan struct{} // closed when there may be new events
 }
 
-// New returns a Hub that looks for events on the primary.
-func New(database *postgres.DB) *Hub {
-	return &Hub{db: database, queries: db.New(database), accounts: map[int64]*account{}}
+// New returns a Hub that looks for events with a query of the primary.
+func New(database *postgres.DB, ends Ends) *Hub {
+	return &Hub{db: database, ends: ends, accounts: map[int64]*account{}}
 }
 
 // Announce wakes the requests of an account after a commit with events.
@@ -143,7 +147,7 @@ func (h *Hub) look() {
 		ids = h.db.Reachable(ids)
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-		rows, err := h.queries.FeedEnds(h.db.ForAccounts(ctx, ids...), ids)
+		rows, err := h.ends(h.db.ForAccounts(ctx, ids...), ids)
 		cancel()
 		rest := nextLook(time.Since(began))
 		if err == nil {

@@ -15,7 +15,7 @@ import (
 func TestWaitersWithDifferentCursors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := New(nil)
+		h := New(nil, nil)
 		h.looking = true // the test looks
 		woken := make(chan bool)
 		wait := func(after int64) { woken <- h.Wait(t.Context(), 1, after) }
@@ -42,7 +42,7 @@ func TestWaitersWithDifferentCursors(t *testing.T) {
 func TestHub(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := New(nil)
+		h := New(nil, nil)
 		h.looking = true
 		ctx, cancel := context.WithCancel(t.Context())
 		woken := map[string]bool{}

@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 
@@ -29,6 +30,7 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	state := requestOf(c)
 	state.identity, state.reserved.payer = identity, identity.Payer()
 	state.scope(g.db, r)
+	g.capture(c)
 	if limit, err := g.Limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		state.limitReached = limit
 		return err
@@ -37,7 +39,7 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	switch {
 	case !identity.Scope.Includes(r.Scope):
 		return ErrInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.Scope))
-	case !httpjson.AcceptsJSON(c.Request.Header) && !(r.has(Streams) && PrefersStream(c.Request.Header)):
+	case !r.accepted(c.Request.Header):
 		return httpjson.ErrNotAcceptable
 	case r.has(Body) && !httpjson.IsJSON(c.Request) && !(r.has(OptionalBody) && httpjson.HasNoBody(c.Request)):
 		return httpjson.ErrUnsupportedContentType
@@ -46,11 +48,9 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	}
 }
 
-// authenticate verifies the API key of the request (RFC 6750, section 2.1).
-func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
-	r := c.Request
-	fields := r.Header["Authorization"]
-	credentials, found := "", false
+// credentialsOf returns the API key of a request.
+func credentialsOf(r *http.Request) (credentials string, err error) {
+	fields, found := r.Header["Authorization"], false
 	for _, field := range fields {
 		if scheme, rest, _ := strings.Cut(field, " "); strings.EqualFold(scheme, "Bearer") {
 			credentials, found = rest, true
@@ -58,14 +58,24 @@ func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
 	}
 	switch {
 	case !found:
-		return auth.Identity{}, ErrMissingAPIKey
+		return "", ErrMissingAPIKey
 	case len(fields) > 1: // ambiguous
-		return auth.Identity{}, ErrInvalidAPIKey
+		return "", ErrInvalidAPIKey
+	default:
+		return strings.Trim(credentials, " "), nil
 	}
-	credentials = strings.Trim(credentials, " ")
+}
+
+// authenticate verifies the API key of the request (RFC 6750, section 2.1).
+func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
+	r := c.Request
+	credentials, err := credentialsOf(r)
+	if err != nil {
+		return auth.Identity{}, err
+	}
 	var identity auth.Identity
 	ctx := g.db.ForNoAccount(r.Context())
-	err := postgres.RetryRead(ctx, func() (err error) {
+	err = postgres.RetryRead(ctx, func() (err error) {
 		identity, err = g.verifier.Verify(ctx, credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
 		return err
 	})

@@ -72,6 +72,7 @@ func (g *Gate) writeError(c *gin.Context, err error) {
 	if response.Status >= http.StatusInternalServerError && !errors.Is(err, response) {
 		state.cause = err
 	}
+	state.code = response.Code
 	if response.Code == ErrTooManyConcurrent.Code {
 		state.limitReached = telemetry.ConcurrencyLimit
 	}

@@ -18,6 +18,7 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/docs"
+	"petstore/internal/exchange"
 	"petstore/internal/faults"
 	"petstore/internal/feed"
 	"petstore/internal/httpjson"
@@ -97,8 +98,10 @@ type API struct {
 	Routes  []Route
 	Spec    Spec
 	Pages   map[string]*docs.File // of the reference, by path
-	Feed    *feed.Hub
+	Hubs    []*feed.Hub           // in which requests wait
 	Faults  *faults.Injector
+	// Recorder records the requests of sandboxes; nil: nobody does.
+	Recorder *exchange.Recorder
 }
 
 // Spec is openapi.yaml in the formats that the server returns, and its operations by method
@@ -117,8 +120,9 @@ type Gate struct {
 	replicas *postgres.Replicas // nil: none
 	verifier *auth.Verifier
 	log      *slog.Logger
-	feed     *feed.Hub
+	hubs     []*feed.Hub
 	faults   *faults.Injector
+	recorder *exchange.Recorder
 	known    func(context.Context) // see [Options.Known]
 	metrics  *telemetry.Metrics
 	tracer   *telemetry.Tracer
@@ -163,8 +167,9 @@ func New(options Options, api API) (*Gate, error) {
 		replicas:       options.Replicas,
 		verifier:       options.Verifier,
 		log:            options.Log,
-		feed:           api.Feed,
+		hubs:           api.Hubs,
 		faults:         api.Faults,
+		recorder:       api.Recorder,
 		known:          options.Known,
 		metrics:        options.Metrics,
 		tracer:         options.Tracer,
@@ -210,7 +215,9 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.engine.Serv
 func (g *Gate) ShutDown() {
 	if g.shuttingDown.CompareAndSwap(false, true) {
 		close(g.shutDown)
-		g.feed.Close()
+		for _, hub := range g.hubs {
+			hub.Close()
+		}
 	}
 }
 

@@ -33,6 +33,8 @@ type request struct {
 	cause        error           // of a 5xx
 	change       Change          // for the log; zero: none
 	limitReached telemetry.Limit // that refused the request; "": none
+	code         string          // of the error response; "": none
+	sent         *captured       // the response, if it is recorded
 }
 
 type requestKey struct{}

@@ -60,6 +60,7 @@ func (g *Gate) logRequest(c *gin.Context) {
 			span.Inject(injected.String(), injected.replacesResponse())
 		}
 		span.End(c.Writer.Status())
+		g.record(c, id, began, took)
 		writeLogLine(c, op.log, requestLine{id, span.TraceID(), began, took})
 		switch {
 		case injected.closes():

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -36,6 +37,8 @@ type Page struct {
 	Items []byte
 	Links string // the header Link
 	Total *int64 // the number of items of all pages; nil: the client does not want it
+	// ContentType is the media type of Items; "": JSON.
+	ContentType string
 }
 
 // WritePage sends a page of a list. It sets headers only after the last possible
@@ -74,11 +77,12 @@ func (g *Gate) WritePage(c *gin.Context, page Page) error {
 	header.Set("Vary", vary)
 	if zip {
 		header.Set("Content-Encoding", "gzip")
+		state.sent.decoded(page.Items)
 	}
 	if page.Total != nil {
 		header.Set("X-Total-Count", strconv.FormatInt(*page.Total, 10))
 		ApplyPreference(header, "count=exact")
 	}
-	httpjson.Send(c.Writer, http.StatusOK, httpjson.ContentType, encoded)
+	httpjson.Send(c.Writer, http.StatusOK, cmp.Or(page.ContentType, httpjson.ContentType), encoded)
 	return nil
 }

@@ -29,7 +29,7 @@ type Route struct {
 
 // Attributes are the facts about an operation that decide what happens before and after its
 // handler. TestRoutesAsDescribed compares them with openapi.yaml.
-type Attributes uint8
+type Attributes uint16
 
 // The attributes of an operation.
 const (
@@ -51,6 +51,11 @@ const (
 	// AllNodes means that the operation needs all nodes of a sharded cluster. It changes accounts
 	// or keys, of which each node has a copy, or uses the rows of a sandbox.
 	AllNodes
+	// NoRecord means that the record of a sandbox does not have the requests. Otherwise
+	// everybody who reads the record would fill it.
+	NoRecord
+	// Archives means that a list may be an HTTP Archive.
+	Archives
 
 	// OptionalBody is a Body that a request may omit. It then counts as {}.
 	OptionalBody = Body | optional
@@ -61,6 +66,11 @@ func (r Route) has(attributes Attributes) bool { return r.Attributes&attributes 
 
 // HasFaults reports whether fault rules of a sandbox may name the operation.
 func (r Route) HasFaults() bool { return r.Scope != 0 && !r.has(NoFaults) }
+
+// accepted reports whether Accept allows a response of the operation.
+func (r Route) accepted(header http.Header) bool {
+	return httpjson.AcceptsJSON(header) || r.has(Streams) && PrefersStream(header) || r.has(Archives) && PrefersArchive(header)
+}
 
 // expensiveCost is the number of requests that an expensive one counts as. Exact counts
 // and the inventory summary read an index entry for every matching row. For 400,000 rows

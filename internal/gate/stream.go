@@ -15,6 +15,8 @@ const (
 	// eventStream is the content type of Server-Sent Events
 	// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 	eventStream = "text/event-stream"
+	// ArchiveType is the content type of HTTP Archives, which has no registration.
+	ArchiveType = "application/har+json"
 
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
@@ -29,28 +31,34 @@ const (
 // PrefersStream reports whether a request prefers a stream of events to a page. If Accept
 // gives both the same weight, it must name the stream, at least by text/*, and no less
 // precisely than the page.
-func PrefersStream(header http.Header) bool {
-	stream, page := httpjson.QualityOf(header, eventStream), httpjson.QualityOf(header, httpjson.ContentType)
-	if stream.Weight != page.Weight {
-		return stream.Weight > page.Weight
+func PrefersStream(header http.Header) bool { return prefers(header, eventStream) }
+
+// PrefersArchive reports whether a request prefers an HTTP Archive to a page, by the same rule.
+func PrefersArchive(header http.Header) bool { return prefers(header, ArchiveType) }
+
+func prefers(header http.Header, mediaType string) bool {
+	wanted, page := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
+	if wanted.Weight != page.Weight {
+		return wanted.Weight > page.Weight
 	}
-	const textRange = 2
-	return stream.Weight > 0 && stream.Specificity >= max(page.Specificity, textRange)
+	const typeRange = 2
+	return wanted.Weight > 0 && wanted.Specificity >= max(page.Specificity, typeRange)
 }
 
 // Stream is a response that sends events until it cannot go on: its client disconnects or
 // does not read, its key ends or the server shuts down.
 type Stream struct {
-	gate  *Gate
-	c     *gin.Context
-	state *request
-	sent  time.Time // of the last bytes
-	err   error     // that sending has failed
+	gate    *Gate
+	c       *gin.Context
+	state   *request
+	watched Watched
+	sent    time.Time // of the last bytes
+	err     error     // that sending has failed
 }
 
 // Stream sends the header of a stream, and lets run send the events. The error says that the
 // account has too many. The request has no place among those in progress.
-func (g *Gate) Stream(c *gin.Context, run func(*Stream)) error {
+func (g *Gate) Stream(c *gin.Context, watched Watched, run func(*Stream)) error {
 	state := requestOf(c)
 	payer := state.identity.Payer()
 	if err := g.Limits.streams.Take(c.Request.Context(), payer, 1); err != nil {
@@ -70,7 +78,7 @@ func (g *Gate) Stream(c *gin.Context, run func(*Stream)) error {
 	g.metrics.StreamOpened()
 	defer g.metrics.StreamClosed()
 	defer state.countWait(time.Now())
-	s := &Stream{gate: g, c: c, state: state, sent: g.now()}
+	s := &Stream{gate: g, c: c, state: state, watched: watched, sent: g.now()}
 	run(s)
 	if s.err == nil {
 		setWriteDeadline(c, g.streamPause) // for the end of the body
@@ -100,7 +108,7 @@ func (s *Stream) Rest() bool {
 func (s *Stream) Wait(after int64) (found bool) {
 	ctx, cancel := context.WithTimeout(s.state.connection, keyCheck)
 	defer cancel()
-	return s.gate.feed.Wait(ctx, s.state.identity.AccountID, after) && pause(s.state.connection, readPace)
+	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && pause(s.state.connection, readPace)
 }
 
 // Read reads from the database as a request in progress.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/feed"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
 )
@@ -46,10 +47,16 @@ type Seen struct {
 	Found  bool  // whether it has what it waits for
 }
 
+// Watched names the events for which a request waits: those of an account in a hub.
+type Watched struct {
+	Hub     *feed.Hub
+	Account int64
+}
+
 // Await lets a request wait after what it has seen. It calls look when the account may have
 // newer events, until look has found something, the time is over or the server shuts down.
 // While the request waits, it has no place among those in progress.
-func (g *Gate) Await(c *gin.Context, wait time.Duration, seen Seen, look func(context.Context) (Seen, error)) error {
+func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen Seen, look func(context.Context) (Seen, error)) error {
 	if seen.Found {
 		return nil
 	}
@@ -65,7 +72,7 @@ func (g *Gate) Await(c *gin.Context, wait time.Duration, seen Seen, look func(co
 	defer state.countWait(time.Now())
 	extended := time.Now()
 	for !seen.Found && ctx.Err() == nil {
-		if !seen.More && !(g.feed.Wait(ctx, state.identity.AccountID, seen.Newest) && pause(ctx, readPace)) {
+		if !seen.More && !(watched.Hub.Wait(ctx, watched.Account, seen.Newest) && pause(ctx, readPace)) {
 			break
 		}
 		extendDeadline(c, time.Since(extended))

@@ -93,7 +93,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync/atomic"
 
 	"petstore/internal/account"
 	"petstore/internal/admission"
@@ -194,7 +193,6 @@ type Committer struct {
 	groups  *coalesce.Coalescer[Store, *Write, outcome]
 	waiting *coalesce.Coalescer[lockedRow, *Write, outcome] // groups that wait for locks
 	apart   *apart
-	sharded atomic.Pointer[bool] // whether the database is a sharded cluster; nil: unknown
 }
 
 // lockedRow is the row that the writes of a waiting group have in common: their pet, or
@@ -291,19 +289,10 @@ func (c *Committer) writesNow() int {
 	return maxWrites
 }
 
-// spans reports whether groups may span stores. It asks the database, and again only after an
-// error.
+// spans reports whether groups may span stores. They do not while nobody knows.
 func (c *Committer) spans(ctx context.Context) bool {
-	sharded := c.sharded.Load()
-	if sharded == nil {
-		is, err := c.db.IsSharded(ctx)
-		if err != nil {
-			return false
-		}
-		sharded = &is
-		c.sharded.Store(sharded)
-	}
-	return !*sharded
+	sharded, err := c.db.IsSharded(ctx)
+	return err == nil && !sharded
 }
 
 // alone runs one write in a transaction that waits for locks. It does not begin if the

@@ -47,6 +47,7 @@ var planExceptions = map[string]struct{ kind, why string }{
 	"StoreKeysLock":               {onlyHere, "a statement of common groups, which a cluster does not have"},
 	"StoresWrite":                 {onlyHere, "a statement of common groups, which a cluster does not have"},
 	"EventsAppend":                {onlyHere, "a function of the coordinator, whose statements run on the shard of the account"},
+	"ExchangesAppend":             {onlyHere, "a function of the coordinator, whose statements run on the shard of the sandbox"},
 	"EventsFit":                   {onlyHere, "the catalog of the coordinator, which has the partitions of the shards"},
 	"EventsMaintain":              {onlyHere, "a function of the coordinator, which changes partitions on all nodes once an hour"},
 	"IDsReserve":                  {onlyHere, "a sequence of the coordinator"},
@@ -65,6 +66,8 @@ var planExceptions = map[string]struct{ kind, why string }{
 
 	"APIKeyMarkUsed":      {allShards, "a process stores the last uses of the keys of all accounts together, in the background"},
 	"DispatchAccounts":    {allShards, "a worker looks for events to dispatch, of all accounts or of those that have just written"},
+	"ExchangeEnds":        {allShards, "a process looks for new exchanges of the sandboxes for which requests wait"},
+	"ExchangeLogsPage":    {allShards, "a sweep finds the sandboxes with a record"},
 	"DrainWebhooks":       {allShards, "a worker looks for due deliveries of all accounts"},
 	"IdempotencyKeySweep": {allShards, "the sweep deletes expired responses of all accounts"},
 	"MessagesExpired":     {allShards, "a worker looks for expired messages of all accounts"},

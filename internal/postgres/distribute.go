@@ -62,9 +62,15 @@ func (m *Migrations) isDistributed(ctx context.Context) (is bool, err error) {
 
 const hasCitus = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
 
-// IsSharded reports whether the database is the coordinator of a Citus cluster.
+// IsSharded reports whether the database is the coordinator of a Citus cluster. It asks the
+// database once.
 func (d *DB) IsSharded(ctx context.Context) (sharded bool, err error) {
-	err = d.QueryRow(ctx, hasCitus).Scan(&sharded)
+	if known := d.sharded.Load(); known != nil {
+		return *known, nil
+	}
+	if err = d.QueryRow(ctx, hasCitus).Scan(&sharded); err == nil {
+		d.sharded.Store(&sharded)
+	}
 	return sharded, err
 }
 

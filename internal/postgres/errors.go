@@ -205,6 +205,12 @@ func Retry[Arg, Result any](ctx context.Context, d *DB, query func(context.Conte
 // its connection was lost.
 func RetryRead(ctx context.Context, read func() error) error { return retry(ctx, ConnectionLost, read) }
 
+// NotSent reports whether a statement failed before any of it was sent.
+func NotSent(err error) bool {
+	_, noConnection := errors.AsType[*acquireError](err)
+	return noConnection || pgconn.SafeToRetry(err)
+}
+
 // RolledBack reports whether the server reported an error of a statement or of COMMIT, so
 // that it has certainly rolled the transaction back. If the connection broke, the server may
 // have committed it. A connection pooler reports that in class 08, and Citus as the loss of

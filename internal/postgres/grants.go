@@ -44,6 +44,13 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"INSERT (account_id, sequence, created_at, nonce, type, subject, data), " +
 			"DELETE",
 	},
+	{"exchange_logs", "SELECT (account_id, last_number, bytes, dropped), INSERT (account_id), UPDATE (last_number, bytes, dropped), DELETE"},
+	{
+		"exchanges",
+		"SELECT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages), " +
+			"INSERT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages), " +
+			"DELETE",
+	},
 	{"goose_db_version", "SELECT (version_id, is_applied)"},
 	{
 		"idempotency_keys",

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -281,7 +282,9 @@ func (s *served) prepareQueries(t *testing.T) *preparedQueries {
 			}
 		}
 	}
-	for name, statement := range appendEvents(t) {
+	functions := appendEvents(t)
+	maps.Copy(functions, appendExchanges(t))
+	for name, statement := range functions {
 		var parameters []string
 		queries[name] = regexp.MustCompile(`@\w+`).ReplaceAllStringFunc(statement, func(parameter string) string {
 			if !slices.Contains(parameters, parameter) {

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,13 +20,13 @@ import (
 
 // storeTables are the tables whose rows belong to an account.
 var storeTables = []string{
-	"account_state", "api_key_uses", "categories", "events", "idempotency_keys", "inventory", "messages", "orders", "pets", "sandbox_faults",
+	"account_state", "api_key_uses", "categories", "events", "exchange_logs", "exchanges", "idempotency_keys", "inventory", "messages", "orders", "pets", "sandbox_faults",
 	"webhook_deliveries", "webhooks",
 }
 
 // maintenance lists the queries that read or write rows of several accounts. No request
 // runs them.
-var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksFailing", "WebhooksToSettle", "WebhooksToSweep"}
+var maintenance = []string{"APIKeyMarkUsed", "DispatchAccounts", "DrainWebhooks", "ExchangeEnds", "ExchangeLogsPage", "FeedEnds", "IdempotencyKeySweep", "MessagesExpired", "WebhooksFailing", "WebhooksToSettle", "WebhooksToSweep"}
 
 // ofCommonGroups lists the queries of groups with writes of several accounts. They name each
 // row by the account and the id that a write has. A sharded cluster has no such groups.
@@ -91,6 +92,38 @@ func appendEvents(t *testing.T) map[string]string {
 		}
 	}
 	return map[string]string{"append_events, UPDATE": statements[0] + ";", "append_events, INSERT": statements[1]}
+}
+
+// appendExchanges returns the statements of the function append_exchanges as queries with
+// parameters.
+func appendExchanges(t *testing.T) map[string]string {
+	t.Helper()
+	migration, err := os.ReadFile("../../migrations/00019_create_exchanges.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(migration), "CREATE FUNCTION append_exchanges(")
+	arguments, body, _ := strings.Cut(text, ") RETURNS")
+	_, body, _ = strings.Cut(body, "BEGIN\n")
+	body, _, found := strings.Cut(body, "END\n$$;")
+	body = strings.ReplaceAll(strings.ReplaceAll(body, "locked := ARRAY(", ""), "SKIP LOCKED);", "SKIP LOCKED;")
+	body = strings.ReplaceAll(body, "RETURN QUERY", "")
+	types := map[string]string{"locked": "bigint[]"}
+	for argument := range strings.SplitSeq(arguments, ",") {
+		name, kind, _ := strings.Cut(strings.TrimSpace(argument), " ")
+		types[name] = kind
+	}
+	for name, kind := range types {
+		body = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(body, "@"+name+"::"+kind)
+	}
+	statements := map[string]string{}
+	for i, statement := range strings.Split(strings.TrimSpace(body), ";\n\n") {
+		statements[fmt.Sprint("append_exchanges ", i)] = statement
+	}
+	if !found || len(statements) != 6 {
+		t.Fatalf("append_exchanges has the statements %q", statements)
+	}
+	return statements
 }
 
 // TestAppendEvents checks the statements of the function as those in queries/ are.

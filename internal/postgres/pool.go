@@ -75,6 +75,7 @@ type shared struct {
 	outside     *pgx.ConnConfig // for connections outside the pool
 	settings    settings
 	reports     atomic.Bool // whether transactions report their positions
+	sharded     atomic.Pointer[bool]
 	maintenance maintenance
 	cluster     atomic.Pointer[cluster] // nil: the database is not sharded
 }

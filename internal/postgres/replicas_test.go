@@ -393,7 +393,7 @@ func TestUnsuitableReplicas(t *testing.T) {
 	if _, err := pair.Pool.Exec(t.Context(), "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) VALUES (99999, 'citus', 10, 11, false, '13')"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{pair.Standby.URL}, options); err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
+	if _, err := postgres.OpenReplicas(t.Context(), open(t, pair.URL, 1), []string{pair.Standby.URL}, options); err == nil || !strings.Contains(err.Error(), "PETSTORE_REPLICA_URLS does not work with Citus") {
 		t.Errorf("on Citus: %v", err)
 	}
 }

@@ -44,6 +44,7 @@ type Metrics struct {
 	inFlight  prometheus.Gauge
 	limited   map[Limit]prometheus.Counter
 	replays   prometheus.Counter
+	recorded  *prometheus.CounterVec
 	injected  *prometheus.CounterVec
 	streams   prometheus.Gauge
 	webhooks  webhookMetrics
@@ -76,6 +77,10 @@ func NewMetrics() *Metrics {
 			Name: "petstore_idempotent_replays_total",
 			Help: "Stored responses returned for a repeated Idempotency-Key.",
 		}),
+		recorded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "petstore_recorded_requests_total",
+			Help: "Requests of sandboxes for their records, by result: written, or dropped because a buffer was full or the database failed.",
+		}, []string{"result"}),
 		injected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_injected_faults_total",
 			Help: "Faults injected into requests of sandboxes, by effect: status, delay or close.",
@@ -89,7 +94,7 @@ func NewMetrics() *Metrics {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
 	m.webhooks = newWebhookMetrics(m.registry)
-	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.injected, m.streams,
+	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.recorded, m.injected, m.streams,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -194,6 +199,12 @@ func (m *Metrics) RateLimited(limit Limit) { m.limited[limit].Inc() }
 
 // Replayed counts a stored response that was returned again.
 func (m *Metrics) Replayed() { m.replays.Inc() }
+
+// Recorded counts requests that the records of sandboxes have, and requests that they lack.
+func (m *Metrics) Recorded(written, dropped int) {
+	m.recorded.WithLabelValues("written").Add(float64(written))
+	m.recorded.WithLabelValues("dropped").Add(float64(dropped))
+}
 
 // StreamOpened and StreamClosed count the streams of events that are open.
 func (m *Metrics) StreamOpened() { m.streams.Inc() }

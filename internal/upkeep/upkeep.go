@@ -14,6 +14,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/exchange"
 	"petstore/internal/postgres"
 	"petstore/internal/webhook"
 )
@@ -41,6 +42,10 @@ func Tasks(database *postgres.DB, vault *webhook.Vault) []Task {
 		{
 			Name: "sweep webhooks", Every: 10 * time.Minute,
 			Run: func(ctx context.Context) error { return webhook.Sweep(ctx, database, vault) },
+		},
+		{
+			Name: "sweep recorded requests", Every: 10 * time.Minute,
+			Run: func(ctx context.Context) error { return exchange.Expire(ctx, database) },
 		},
 		{
 			Name: "maintain partitions of events", Every: time.Hour, Again: time.Minute,

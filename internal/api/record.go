@@ -1,0 +1,386 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/exchange"
+	"petstore/internal/feed"
+	"petstore/internal/gate"
+	"petstore/internal/httpjson"
+)
+
+// recordedRequest is the RecordedRequest schema of the spec.
+type recordedRequest struct {
+	ID             string         `json:"id"`
+	StartedAt      time.Time      `json:"startedAt"`
+	DurationMs     float64        `json:"durationMs"`
+	RequestID      string         `json:"requestId"`
+	APIKeyID       int64          `json:"apiKeyId"`
+	Method         string         `json:"method"`
+	Path           string         `json:"path"`
+	Query          string         `json:"query,omitempty"`
+	Operation      string         `json:"operation,omitempty"`
+	Status         int32          `json:"status,omitzero"`
+	Code           string         `json:"code,omitempty"`
+	IdempotencyKey string         `json:"idempotencyKey,omitempty"`
+	Fault          *injectedFault `json:"fault,omitempty"`
+}
+
+// injectedFault is the InjectedFault schema of the spec.
+type injectedFault struct {
+	Rule   int64  `json:"rule"`
+	Effect string `json:"effect"`
+}
+
+// recordedExchange is the RecordedExchange schema of the spec.
+type recordedExchange struct {
+	recordedRequest
+
+	exchange.Messages
+}
+
+// exchangeID is the id of a recorded request.
+type exchangeID struct{ account, number int64 }
+
+func (id exchangeID) String() string { return fmt.Sprintf("req_%d_%d", id.account, id.number) }
+
+// exchangeIDPattern matches the ids that String returns.
+var exchangeIDPattern = regexp.MustCompile(`^req_([1-9][0-9]{0,15})_([1-9][0-9]{0,15})$`)
+
+func parseExchangeID(text string) (id exchangeID, ok bool) {
+	match := exchangeIDPattern.FindStringSubmatch(text)
+	if match == nil {
+		return id, false
+	}
+	id.account, _ = strconv.ParseInt(match[1], 10, 64) // the pattern allows only numbers
+	id.number, _ = strconv.ParseInt(match[2], 10, 64)
+	return id, true
+}
+
+func recordedRequestFrom(account int64, row db.ExchangeListRow) recordedRequest {
+	r := recordedRequest{
+		ID: exchangeID{account, row.Number}.String(), StartedAt: row.StartedAt.UTC(), DurationMs: float64(row.Microseconds) / 1000,
+		RequestID: row.RequestID, APIKeyID: row.APIKeyID, Method: row.Method, Path: row.Path, Query: row.Query,
+		Operation: row.Operation, Status: row.Status, Code: row.Code, IdempotencyKey: row.IdempotencyKey,
+	}
+	if rule, effect, injected := strings.Cut(row.Fault, "/"); injected {
+		r.Fault = &injectedFault{Effect: effect}
+		r.Fault.Rule, _ = strconv.ParseInt(rule, 10, 64)
+	}
+	return r
+}
+
+func recordedExchangeFrom(account int64, row db.ExchangeListRow) (e recordedExchange, err error) {
+	e.recordedRequest = recordedRequestFrom(account, row)
+	err = json.Unmarshal([]byte(row.Messages), &e.Messages)
+	return e, err
+}
+
+// exchangeQuery says which requests of a sandbox a client wants.
+type exchangeQuery struct {
+	sandbox        string // the id in the path, or current
+	account        int64
+	after, before  exchangeID // zero: not given
+	latest         bool       // whether to begin at the end
+	operation      string
+	firstStatus    int32
+	lastStatus     int32
+	apiKeyID       int64
+	idempotencyKey string
+}
+
+const firstStatus, lastStatus = 100, 599
+
+// readExchangeQuery reads the parameters that the list and the stream share.
+func (s *Server) readExchangeQuery(c *gin.Context, params *httpjson.Params) (*exchangeQuery, error) {
+	q := &exchangeQuery{sandbox: readSandboxID(c, params), lastStatus: lastStatus}
+	q.operation, _ = params.Enum("operation", s.recordedOperations...)
+	if status, given := params.Value("status"); given {
+		q.firstStatus, q.lastStatus = readStatuses(params, status)
+	}
+	if id := params.ID("apiKeyId"); id != nil {
+		q.apiKeyID = *id
+	}
+	q.idempotencyKey, _ = params.Value("idempotencyKey")
+	after, _ := params.Value("after")
+	if q.latest = after == feed.Latest; !q.latest {
+		q.after = readExchangeID(params, "after")
+	}
+	q.before = readExchangeID(params, "before")
+	if last := c.GetHeader("Last-Event-ID"); last != "" && gate.PrefersStream(c.Request.Header) {
+		id, ok := parseExchangeID(last)
+		if !ok {
+			return nil, errInvalidLastEventID
+		}
+		q.after, q.latest = id, false
+	}
+	return q, nil
+}
+
+// readStatuses reads a status such as 404, or a class such as 4xx.
+func readStatuses(params *httpjson.Params, text string) (first, last int32) {
+	const class = 100
+	if digit, ok := strings.CutSuffix(text, "xx"); ok && len(digit) == 1 && digit >= "1" && digit <= "5" {
+		first = int32(digit[0]-'0') * class
+		return first, first + class - 1
+	}
+	status, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || status < firstStatus || status > lastStatus || len(text) != len("404") {
+		params.Reject("status", "invalid_format", "`status` must be a status such as `404`, or a class such as `4xx`.")
+	}
+	return int32(status), int32(status)
+}
+
+// readExchangeID reads the id of a recorded request from a parameter, which may be missing.
+func readExchangeID(params *httpjson.Params, name string) (id exchangeID) {
+	text, given := params.Value(name)
+	if !given {
+		return id
+	}
+	id, ok := parseExchangeID(text)
+	if !ok {
+		params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request, such as `req_1042_57`.")
+	}
+	return id
+}
+
+// findRecord finds the sandbox of a query. The error says that there is none, or that an id in the
+// query belongs to another one.
+func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchangeQuery) error {
+	if err := params.Err(); err != nil {
+		return err
+	}
+	sandbox, err := s.sandboxOf(c, q.sandbox)
+	if err != nil {
+		return err
+	}
+	q.account = sandbox.ID
+	for name, id := range map[string]exchangeID{"after": q.after, "before": q.before} {
+		if id != (exchangeID{}) && id.account != q.account {
+			params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request of this sandbox.")
+		}
+	}
+	if err := params.Err(); err != nil || !q.latest {
+		return err
+	}
+	q.after.number, err = s.endOfRecord(c.Request.Context(), q.account)
+	return err
+}
+
+// endOfRecord returns the number of the newest request of a sandbox; 0: it has none.
+func (s *Server) endOfRecord(ctx context.Context, account int64) (int64, error) {
+	number, err := s.queries.ExchangeEnd(ctx, account)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return number, err
+}
+
+// exchangeEnds returns the numbers of the newest requests of sandboxes.
+func (s *Server) exchangeEnds(ctx context.Context, accounts []int64) ([]db.FeedEndsRow, error) {
+	rows, err := s.queries.ExchangeEnds(ctx, accounts)
+	return transform(rows, func(row db.ExchangeEndsRow) db.FeedEndsRow { return db.FeedEndsRow(row) }), err
+}
+
+// recordOf returns what a request for a record waits for.
+func (s *Server) recordOf(q *exchangeQuery) gate.Watched {
+	return gate.Watched{Hub: s.exchanges, Account: q.account}
+}
+
+// listRequests lists the requests of a sandbox, newest first, or sends them as they end.
+func (s *Server) listRequests(c *gin.Context) error {
+	params := readParams(c)
+	p := newPage(c, params, defaultLimit, newestFirst)
+	q, err := s.readExchangeQuery(c, params)
+	if err != nil {
+		return err
+	}
+	if err := s.findRecord(c, params, q); err != nil {
+		return err
+	}
+	if gate.PrefersStream(c.Request.Header) {
+		return s.streamRequests(c, q)
+	}
+	wait := gate.PreferredWait(c)
+	if wait > 0 {
+		if err := s.awaitRequest(c, q, wait); err != nil {
+			return err
+		}
+	}
+	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
+	if q.before.number > 0 && p.after == last {
+		p.after.ID = q.before.number
+	}
+	gate.ApplyWait(c.Writer.Header(), wait)
+	if gate.PrefersArchive(c.Request.Header) {
+		err = writePage(s, c, p, s.archive(p, q))
+	} else {
+		err = writePage(s, c, p, s.recordList(p, q))
+	}
+	if err != nil {
+		c.Writer.Header().Del("Preference-Applied")
+	}
+	return err
+}
+
+// recordList returns the parts of the list of requests.
+func (s *Server) recordList(p *page, q *exchangeQuery) list[db.ExchangeListRow, recordedRequest] {
+	return list[db.ExchangeListRow, recordedRequest]{
+		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
+			return s.reads.ExchangeList(ctx, q.page(p, false))
+		},
+		count:    func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		item:     func(row db.ExchangeListRow) recordedRequest { return recordedRequestFrom(q.account, row) },
+		cursorOf: cursorOfExchange,
+	}
+}
+
+func cursorOfExchange(row db.ExchangeListRow) httpjson.Position {
+	return httpjson.Position{ID: row.Number}
+}
+
+// page returns the parameters of the query for a page. Whole rows have the messages.
+func (q *exchangeQuery) page(p *page, whole bool) db.ExchangeListParams {
+	return db.ExchangeListParams{
+		Whole: whole, AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: p.after.ID, Operation: q.operation,
+		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: p.queryLimit(),
+	}
+}
+
+// count returns the parameters of the count of all pages.
+func (q *exchangeQuery) count() db.ExchangeCountParams {
+	before := int64(math.MaxInt64)
+	if q.before.number > 0 {
+		before = q.before.number
+	}
+	return db.ExchangeCountParams{
+		AccountID: q.account, AfterNumber: q.after.number, BeforeNumber: before, Operation: q.operation,
+		FirstStatus: q.firstStatus, LastStatus: q.lastStatus, APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey,
+	}
+}
+
+// next returns the parameters of the query for the oldest requests after a number.
+func (q *exchangeQuery) next(after int64, most int32) db.ExchangesAfterParams {
+	return db.ExchangesAfterParams{
+		AccountID: q.account, AfterNumber: after, Operation: q.operation, FirstStatus: q.firstStatus, LastStatus: q.lastStatus,
+		APIKeyID: q.apiKeyID, IdempotencyKey: q.idempotencyKey, PageSize: most,
+	}
+}
+
+// awaitRequest waits until the record has a request that matches, the time is over or the server
+// shuts down.
+func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Duration) error {
+	look := func(ctx context.Context) (seen gate.Seen, err error) {
+		if seen.Newest, err = s.endOfRecord(ctx, q.account); err != nil {
+			return seen, err
+		}
+		found, err := s.queries.ExchangesAfter(ctx, q.next(q.after.number, 1))
+		seen.Found = len(found) > 0
+		return seen, err
+	}
+	seen, err := look(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	return s.gate.Await(c, s.recordOf(q), wait, seen, look)
+}
+
+// streamRequests sends the requests of a sandbox as they end.
+func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
+	return s.gate.Stream(c, s.recordOf(q), func(stream *gate.Stream) {
+		stream.Send("retry: 1000\n")
+		for at := q.after.number; stream.Continues(); {
+			end := at
+			var rows []db.ExchangesAfterRow
+			err := stream.Read(func(ctx context.Context) (err error) {
+				if end, err = s.endOfRecord(ctx, q.account); err == nil {
+					rows, err = s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
+				}
+				return err
+			})
+			if err != nil {
+				return // the client connects again and gets the error
+			}
+			for _, row := range rows {
+				at = row.Number
+				sendRequest(stream, recordedRequestFrom(q.account, db.ExchangeListRow(row)))
+			}
+			if len(rows) == streamPage {
+				continue
+			}
+			at = max(at, end) // those in between do not match
+			for !stream.Wait(at) {
+				if !stream.Continues() || !stream.KeyWorks() {
+					return
+				}
+				if stream.IsSilent() {
+					stream.Send(":\n")
+				}
+			}
+		}
+	})
+}
+
+// sendRequest sends a request on a stream.
+func sendRequest(stream *gate.Stream, r recordedRequest) {
+	data, err := httpjson.Encode(r)
+	if err != nil {
+		stream.Fail(err)
+		return
+	}
+	stream.Send(fmt.Sprintf("id: %s\nevent: request\ndata: %s\n\n", r.ID, data))
+}
+
+// getRequest sends a request of a sandbox with its response.
+func (s *Server) getRequest(c *gin.Context) error {
+	params := readParams(c)
+	q := &exchangeQuery{sandbox: readSandboxID(c, params)}
+	if err := s.findRecord(c, params, q); err != nil {
+		return err
+	}
+	id, ok := parseExchangeID(c.Param("requestId"))
+	if !ok || id.account != q.account {
+		return errRequestNotFound
+	}
+	row, err := s.reads.ExchangeGet(c.Request.Context(), db.ExchangeGetParams{AccountID: id.account, Number: id.number})
+	if err != nil {
+		return orNotFound(err, errRequestNotFound)
+	}
+	whole, err := recordedExchangeFrom(id.account, db.ExchangeListRow(row))
+	if err != nil {
+		return err
+	}
+	return writeResource(c, whole)
+}
+
+// deleteRequests empties the record of a sandbox.
+func (s *Server) deleteRequests(c *gin.Context) error {
+	params := readParams(c)
+	q := &exchangeQuery{sandbox: readSandboxID(c, params)}
+	if err := s.findRecord(c, params, q); err != nil {
+		return err
+	}
+	if err := checkUntagged(c.Request); err != nil {
+		return err
+	}
+	_, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+		return struct{}{}, db.New(tx).ExchangesDelete(ctx, q.account)
+	})
+	if err == nil {
+		c.Status(http.StatusNoContent)
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/exchange"
+	"petstore/internal/gate"
+)
+
+// archive returns the parts of the list of requests as an HTTP Archive
+// (http://www.softwareishard.com/blog/har-12-spec).
+func (s *Server) archive(p *page, q *exchangeQuery) list[db.ExchangeListRow, archived] {
+	return list[db.ExchangeListRow, archived]{
+		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
+			return s.reads.ExchangeList(ctx, q.page(p, true))
+		},
+		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
+		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row) },
+		cursorOf:    cursorOfExchange,
+		contentType: gate.ArchiveType,
+		prefix:      `{"log":{"version":"1.2","creator":{"name":"Petstore","version":"` + Version + `"},"entries":`,
+		suffix:      "}}",
+	}
+}
+
+// archived is an entry of an HTTP Archive. The type and its parts have the names of the format.
+type archived struct {
+	ID       string           `json:"_id"`
+	Started  time.Time        `json:"startedDateTime"`
+	Time     float64          `json:"time"` // ms
+	Request  archivedRequest  `json:"request"`
+	Response archivedResponse `json:"response"`
+	Cache    struct{}         `json:"cache"`
+	Timings  archivedTimings  `json:"timings"`
+}
+
+type archivedTimings struct {
+	Send    float64 `json:"send"`
+	Wait    float64 `json:"wait"`
+	Receive float64 `json:"receive"`
+}
+
+type archivedMessage struct {
+	HTTPVersion string            `json:"httpVersion"`
+	Cookies     []struct{}        `json:"cookies"`
+	Headers     []exchange.Header `json:"headers"`
+	HeadersSize int               `json:"headersSize"` // -1: unknown
+	BodySize    int64             `json:"bodySize"`
+}
+
+type archivedRequest struct {
+	Method      string            `json:"method"`
+	URL         string            `json:"url"`
+	QueryString []exchange.Header `json:"queryString"`
+	PostData    *archivedBody     `json:"postData,omitempty"`
+
+	archivedMessage
+}
+
+type archivedResponse struct {
+	Status      int32        `json:"status"` // 0: there is none
+	StatusText  string       `json:"statusText"`
+	RedirectURL string       `json:"redirectURL"`
+	Content     archivedBody `json:"content"`
+
+	archivedMessage
+}
+
+type archivedBody struct {
+	MimeType string `json:"mimeType"`
+	Size     int64  `json:"size,omitempty"`
+	Text     string `json:"text"`
+	Encoding string `json:"encoding,omitempty"`
+}
+
+// archivedFrom returns the entry of an exchange. One whose messages are unreadable has none.
+func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
+	e, _ := recordedExchangeFrom(account, row) // the recorder has written it
+	entry := archived{
+		ID: e.ID, Started: e.StartedAt, Time: e.DurationMs, Timings: archivedTimings{Wait: e.DurationMs},
+		Request:  archivedRequest{Method: e.Method, URL: s.archivedURL(e), QueryString: []exchange.Header{}, archivedMessage: archivedFromMessage(e.Request)},
+		Response: archivedResponse{archivedMessage: archivedFromMessage(exchange.Message{})},
+	}
+	if query, err := url.ParseQuery(e.Query); err == nil {
+		for name, values := range query {
+			for _, value := range values {
+				entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: name, Value: value})
+			}
+		}
+	}
+	if e.Request.Size > 0 {
+		entry.Request.PostData = new(archivedFromBody(e.Request))
+	}
+	if e.Response != nil {
+		entry.Response = archivedResponse{
+			Status: e.Status, StatusText: http.StatusText(int(e.Status)), RedirectURL: valueOf(e.Response.Headers, "Location"),
+			Content: archivedFromBody(*e.Response), archivedMessage: archivedFromMessage(*e.Response),
+		}
+		entry.Response.Content.Size = e.Response.Size
+	}
+	return entry
+}
+
+// archivedURL returns the URL of a request. Without a base URL, the scheme is a guess.
+func (s *Server) archivedURL(e recordedExchange) string {
+	base := s.base
+	if base == "" {
+		base = "http://" + valueOf(e.Request.Headers, "Host")
+	}
+	if e.Query != "" {
+		return base + e.Path + "?" + e.Query
+	}
+	return base + e.Path
+}
+
+func archivedFromMessage(m exchange.Message) archivedMessage {
+	headers := m.Headers
+	if headers == nil {
+		headers = []exchange.Header{}
+	}
+	return archivedMessage{HTTPVersion: "HTTP/1.1", Cookies: []struct{}{}, Headers: headers, HeadersSize: -1, BodySize: m.Size}
+}
+
+func archivedFromBody(m exchange.Message) archivedBody {
+	return archivedBody{MimeType: valueOf(m.Headers, "Content-Type"), Text: m.Body, Encoding: m.Encoding}
+}
+
+// valueOf returns the value of a header, or "".
+func valueOf(headers []exchange.Header, name string) string {
+	for _, h := range headers {
+		if h.Name == name {
+			return h.Value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,356 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	stores "petstore/internal/account"
+	"petstore/internal/auth"
+	"petstore/internal/exchange"
+)
+
+// ownRecord is the path of the record of the client's sandbox.
+const ownRecord = "/sandboxes/current/requests"
+
+// recorded is an exchange in the record of a sandbox.
+type recorded struct {
+	ID, Method, Path, Query, Operation, Code, IdempotencyKey string
+	Status                                                   int
+	APIKeyID                                                 int64 `json:"apiKeyId"`
+	RequestID                                                string
+	Fault                                                    *struct {
+		Rule   int
+		Effect string
+	}
+	Request, Response exchange.Message
+	Redacted          []string
+}
+
+// line describes an exchange.
+func (r recorded) line() string {
+	line := fmt.Sprintf("%s %s", r.Method, r.Path)
+	if r.Query != "" {
+		line += "?" + r.Query
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %d %s", line, r.Status, r.Code))
+}
+
+// inSandbox returns a client with a new sandbox of the account of the test.
+func (p *petstore) inSandbox(sample string) *petstore {
+	p.t.Helper()
+	_, key := p.sandbox(p.accountID(), sample)
+	return p.as(key)
+}
+
+// record returns the record of the sandbox, newest first, when it has this number of exchanges.
+func (p *petstore) record(number int) (all []recorded) {
+	p.t.Helper()
+	eventually(p.t, 5*time.Second, func() bool {
+		all = decode[[]recorded](p.get(ownRecord).want(200))
+		return len(all) >= number
+	})
+	if len(all) != number {
+		p.t.Fatalf("the record has %d exchanges, want %d: %v", len(all), number, all)
+	}
+	return all
+}
+
+// exchange returns the newest exchange with its messages.
+func (p *petstore) newestExchange(number int) recorded {
+	p.t.Helper()
+	return decode[recorded](p.get(ownRecord + "/" + p.record(number)[0].ID).want(200))
+}
+
+// recordRequest adds an exchange to the record of a sandbox, and returns its id.
+func (p *petstore) recordRequest(sandbox string) string {
+	p.t.Helper()
+	account, ok := stores.ParseSandboxID(sandbox)
+	if !ok {
+		p.t.Fatalf("%s is not a sandbox", sandbox)
+	}
+	p.exec(`WITH log AS (INSERT INTO exchange_logs (account_id, last_number) VALUES ($1, 1) ON CONFLICT DO NOTHING RETURNING account_id)
+		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
+		SELECT $1, 1, 0, now(), 1, 'id', 1, 'GET', '/pets', '', 'listPets', 200, '', '', '', '{"request":{"headers":[],"body":"","bodySize":0},"redacted":[]}' FROM log`, account)
+	return fmt.Sprintf("req_%d_1", account)
+}
+
+// TestRecord: the record of a sandbox has each request that its keys have sent, as the client
+// sent it, with the response that it got.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.do("POST", "/store/orders", object{"petId": 1, "quantity": 2}, "Idempotency-Key", "order-1", "X-Request-Id", "mine").want(201)
+	p.post("/store/orders", object{"petId": 1, "quantity": 0}).want(400)
+	p.get("/pets?limit=1&status=sold").want(200)
+	p.get("/pets/4711").want(404)
+	p.verifier.Trust() // a wrong path makes no lookup of the key
+	p.get("/petz").want(404)
+	p.do("PUT", "/pets", nil).want(405)
+	p.do("HEAD", "/pets/1", nil).want(200)
+
+	all := p.record(7)
+	var lines []string
+	for _, one := range all {
+		lines = append(lines, one.line())
+	}
+	if diff := cmp.Diff([]string{
+		"HEAD /pets/1 200", "PUT /pets 405 method_not_allowed", "GET /petz 404 route_not_found", "GET /pets/4711 404 pet_not_found",
+		"GET /pets?limit=1&status=sold 200", "POST /store/orders 400 validation_failed", "POST /store/orders 201",
+	}, lines); diff != "" {
+		t.Errorf("the record (-want +got):\n%s", diff)
+	}
+	first := decode[recorded](p.get(ownRecord + "/" + all[6].ID).want(200))
+	if first.Operation != "placeOrder" || first.IdempotencyKey != "order-1" || first.RequestID != "mine" ||
+		first.Request.Body != `{"petId":1,"quantity":2}` || first.Request.Size != 24 || len(first.Redacted) != 0 {
+		t.Errorf("the first exchange is %+v", first)
+	}
+	if got := decode[order](&response{t: t, body: []byte(first.Response.Body)}); got.Quantity != 2 {
+		t.Errorf("the body of the response is %q", first.Response.Body)
+	}
+	headers := map[string]string{}
+	for _, h := range first.Request.Headers {
+		headers[h.Name] = h.Value
+	}
+	if key := headers["Authorization"]; !regexp.MustCompile(`^Bearer petstore_\w{8}…$`).MatchString(key) || headers["Host"] == "" {
+		t.Errorf("the headers of the request are %v", headers)
+	}
+}
+
+// TestRecordOfFaults: the record says which fault a rule has injected, and that the client got no
+// response.
+func TestRecordOfFaults(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.setFaults(
+		object{"operation": "getPet", "effect": "status", "status": 503},
+		object{"operation": "listPets", "effect": "close", "when": "before"},
+		object{"operation": "listOrders", "effect": "close", "when": "after"})
+	p.get("/pets/1").want(503)
+	for _, path := range []string{"/pets", "/store/orders"} {
+		if resp, err := p.try("GET", path, nil); err == nil {
+			t.Errorf("GET %s: %d", path, resp.status)
+		}
+	}
+	var last recorded
+	for operation, want := range map[string]string{
+		"getPet": "GET /pets/1 503 injected_fault 0/status", "listPets": "GET /pets 0 1/close", "listOrders": "GET /store/orders 0 2/close",
+	} {
+		all := decode[[]recorded](p.do("GET", ownRecord+"?operation="+operation, nil, "Prefer", "wait=10").want(200))
+		for _, one := range all { // the client may have sent a request again
+			if got := fmt.Sprintf("%s %d/%s", one.line(), one.Fault.Rule, one.Fault.Effect); got != want {
+				t.Errorf("the record has %s, want %s", got, want)
+			}
+			last = one
+		}
+	}
+	if last.Status != 0 {
+		last = decode[[]recorded](p.get(ownRecord + "?operation=listPets").want(200))[0]
+	}
+	whole := decode[map[string]json.RawMessage](p.get(ownRecord + "/" + last.ID).want(200))
+	if text, has := whole["response"]; has {
+		t.Errorf("the client got the response %s", text)
+	}
+}
+
+// TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them.
+func TestRecordFilters(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.get("/pets").want(200)
+	p.get("/pets/1").want(200)
+	p.get("/pets/4711").want(404)
+	p.do("POST", "/store/orders", object{"petId": 1}, "Idempotency-Key", "a").want(201)
+	p.do("POST", "/store/orders", object{"petId": 1}, "Idempotency-Key", "a").want(201)
+	all := p.record(5)
+	for query, want := range map[string]int{
+		"operation=getPet": 2, "status=4xx": 1, "status=404": 1, "status=2xx": 4, "status=201": 2, "status=5xx": 0, "idempotencyKey=a": 2,
+		"operation=getPet&status=2xx":                             1,
+		"after=" + all[3].ID:                                      3,
+		"before=" + all[3].ID:                                     1,
+		"after=" + all[4].ID + "&before=" + all[0].ID:             3,
+		"after=latest":                                            0,
+		fmt.Sprintf("apiKeyId=%d", all[0].APIKeyID):               5,
+		fmt.Sprintf("apiKeyId=%d", all[0].APIKeyID+1_000_000_000): 0,
+	} {
+		resp := p.do("GET", ownRecord+"?"+query, nil, "Prefer", "count=exact").want(200)
+		if got := len(decode[[]recorded](resp)); got != want || resp.header.Get("X-Total-Count") != fmt.Sprint(want) {
+			t.Errorf("%s: %d exchanges, counted %s, want %d", query, got, resp.header.Get("X-Total-Count"), want)
+		}
+	}
+	var walked []recorded
+	for next := ownRecord + "?limit=2"; next != ""; {
+		resp := p.get(next).want(200)
+		walked = append(walked, decode[[]recorded](resp)...)
+		if next = ""; strings.Contains(resp.header.Get("Link"), `rel="next"`) {
+			next = resp.link("next")
+		}
+	}
+	if diff := cmp.Diff(all, walked); diff != "" {
+		t.Errorf("the pages (-list +pages):\n%s", diff)
+	}
+	for _, query := range []string{"status=2x", "status=600", "status=4XX", "operation=nothing", "operation=listRequests", "after=1", "after=req_1_1", "before=latest", "apiKeyId=0", "limit=0", "sort=id"} {
+		p.get(ownRecord + "?" + query).want(400)
+	}
+	p.do("GET", ownRecord, nil, "Accept", "text/event-stream", "Last-Event-ID", "7").want(400)
+}
+
+// TestRecordOfSandboxesOnly: accounts have no record, and only the parent reads the record of a
+// sandbox beside the sandbox itself.
+func TestRecordOfSandboxesOnly(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	id, key := parent.sandbox(parent.accountID(), stores.SampleShop)
+	p, path := parent.as(key), fmt.Sprintf("/sandboxes/sbx_%d/requests", id)
+	p.get("/pets/1").want(200)
+	one := p.record(1)[0]
+	if got := decode[[]recorded](parent.get(path).want(200)); len(got) != 1 || got[0].ID != one.ID {
+		t.Errorf("the parent reads %v", got)
+	}
+	parent.get(path + "/" + one.ID).want(200)
+	p.get("/sandboxes/current/requests").want(200)
+
+	parent.get(ownRecord).want(409)
+	parent.get(ownRecord + "/" + one.ID).want(409)
+	parent.do("DELETE", ownRecord, nil).want(409)
+	stranger := parent.as(parent.newKey("stranger", auth.Admin))
+	stranger.get(path).want(404)
+	stranger.get(path + "/" + one.ID).want(404)
+	sibling := parent.inSandbox(stores.SampleEmpty)
+	sibling.get(path).want(404)
+	sibling.get(ownRecord + "/" + one.ID).want(404)
+	sibling.get(ownRecord + "?after=" + one.ID).want(400)
+	for _, id := range []string{"req_1", "req_01_1", "req_1_0", "1"} {
+		p.get(ownRecord + "/" + id).want(404)
+	}
+	p.get("/sandboxes/nobody/requests").want(400)
+}
+
+// wantRequest fails the test unless the next event of the stream is a request with this status.
+func (s *stream) wantRequest(status int) {
+	s.t.Helper()
+	fields, ok := s.next()
+	var got recorded
+	if err := json.Unmarshal([]byte(fields["data"]), &got); !ok || err != nil || fields["id"] != got.ID || fields["event"] != "request" || got.Status != status {
+		s.t.Errorf("the stream has %v, want a request with status %d", fields, status)
+	}
+}
+
+// TestRecordWaits: a request for the record waits for the next exchange, and a stream sends
+// each.
+func TestRecordWaits(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	waiting := make(chan *response)
+	for range 2 {
+		go func() { waiting <- p.do("GET", ownRecord+"?status=404&after=latest", nil, "Prefer", "wait=30") }()
+	}
+	eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 2 })
+	p.get("/pets/1").want(200)
+	p.get("/pets/4711").want(404)
+	for range 2 {
+		resp := (<-waiting).want(200)
+		if got := decode[[]recorded](resp); len(got) != 1 || got[0].Status != 404 || resp.header.Get("Preference-Applied") != "wait=30" {
+			t.Errorf("after the wait: %v, %s", got, resp.header.Get("Preference-Applied"))
+		}
+	}
+	if got := decode[[]recorded](p.do("GET", ownRecord+"?after=latest", nil, "Prefer", "wait=1").want(200)); len(got) != 0 {
+		t.Errorf("after a wait without a request: %v", got)
+	}
+
+	stream := p.stream(ownRecord + "?operation=getPet")
+	for _, status := range []int{200, 404} { // those from before
+		stream.wantRequest(status)
+	}
+	p.get("/pets").want(200)
+	p.get("/pets/2").want(200)
+	stream.wantRequest(200)
+}
+
+// TestRecordIsDeleted: a client can empty the record, which goes on with the next number.
+func TestRecordIsDeleted(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.get("/pets/1").want(200)
+	first := p.record(1)[0]
+	p.do("DELETE", ownRecord, nil).want(204)
+	p.get(ownRecord + "/" + first.ID).want(404)
+	p.record(0)
+	p.get("/pets/1").want(200)
+	if next := p.record(1)[0]; next.ID == first.ID {
+		t.Errorf("the next exchange has the id %s again", next.ID)
+	}
+	p.do("DELETE", ownRecord, nil, "If-Match", `"a"`).want(412)
+}
+
+// TestArchive: the record as an HTTP Archive has each exchange with its messages.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	p.post("/store/orders", object{"petId": 1, "quantity": 2}).want(201)
+	p.get("/pets?limit=1").want(200)
+	p.record(2)
+	resp := p.do("GET", ownRecord, nil, "Accept", "application/har+json").want(200)
+	if got := resp.header.Get("Content-Type"); got != "application/har+json" {
+		t.Errorf("Content-Type: %s", got)
+	}
+	archive := decode[struct {
+		Log struct {
+			Version string
+			Entries []struct {
+				StartedDateTime time.Time
+				Request         struct {
+					Method, URL string
+					QueryString []exchange.Header
+					PostData    struct{ MimeType, Text string }
+				}
+				Response struct {
+					Status  int
+					Content struct{ MimeType, Text string }
+				}
+			}
+		}
+	}](resp)
+	entries := archive.Log.Entries
+	if archive.Log.Version != "1.2" || len(entries) != 2 {
+		t.Fatalf("the archive is %s", resp.body)
+	}
+	if read := entries[0]; read.Request.URL != p.url+"/pets?limit=1" || len(read.Request.QueryString) != 1 || !strings.HasPrefix(read.Response.Content.Text, "[{") {
+		t.Errorf("the read is %+v", read)
+	}
+	if write := entries[1]; write.Request.PostData.Text != `{"petId":1,"quantity":2}` || write.Response.Status != http.StatusCreated || write.Response.Content.MimeType != "application/json" {
+		t.Errorf("the write is %+v", write)
+	}
+}
+
+// TestRecordHasNoSecrets: wherever a client puts a key or the secret of a webhook, and whenever
+// the server sends one, the record has neither. It says where a secret stood.
+func TestRecordHasNoSecrets(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleShop)
+	other := auth.NewSecret().Reveal()
+	escaped := strings.NewReplacer("_", `\u005f`).Replace(other)
+	for place, send := range map[string]func() *response{
+		"request.query":   func() *response { return p.get("/pets?status=" + other) },
+		"request.path":    func() *response { return p.get("/pets/" + other) },
+		"request.headers": func() *response { return p.do("GET", "/pets/1", nil, "X-Api-Key", other) },
+		"request.body":    func() *response { return p.do("POST", "/messages", []byte(`{"message":"`+escaped+`"}`)) },
+		"response.body":   func() *response { return p.post("/account/api-keys", object{"name": "new", "scope": "read"}) },
+	} {
+		p.do("DELETE", ownRecord, nil).want(204)
+		send()
+		one := p.newestExchange(1)
+		if diff := cmp.Diff([]string{place}, one.Redacted); diff != "" && !(place == "request.body" && len(one.Redacted) > 0) {
+			t.Errorf("%s: redacted (-want +got):\n%s", place, diff)
+		}
+		if text := fmt.Sprintf("%+v", one); strings.Contains(text, other[len("petstore_"):]) || strings.Contains(text, escaped) {
+			t.Errorf("%s: the record has the secret: %s", place, text)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"petstore/db"
+	"petstore/internal/admission"
+	"petstore/internal/feed"
+	"petstore/internal/postgres"
+)
+
+const (
+	// interval is the time between two writes of the buffer.
+	interval = 50 * time.Millisecond
+	// writeTimeout limits one write, and the last one at the end of the process.
+	writeTimeout = 2 * time.Second
+	// perWrite is the maximum number of exchanges of one statement, and writeBytes their size.
+	perWrite   = 500
+	writeBytes = 4 << 20
+)
+
+// Recorder writes exchanges to the database. A nil Recorder drops all. It is safe for concurrent
+// use.
+type Recorder struct {
+	db      *postgres.DB
+	queries *db.Queries
+	hub     *feed.Hub
+	buffer  *admission.Pool[int64] // bytes, by payer
+	report  func(written, dropped int)
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	waiting []*Exchange     // in the order of their ends
+	dropped map[int64]int64 // by sandbox
+	added   chan struct{}   // has an element if exchanges wait
+}
+
+// New returns a Recorder. It wakes the requests that wait in the hub, and reports the numbers of
+// exchanges that it has written and dropped.
+func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(written, dropped int)) *Recorder {
+	writing := database.Writing()
+	return &Recorder{
+		db: writing, queries: db.New(writing), hub: hub, log: log, report: report,
+		buffer: admission.New[int64](admission.Exchanges), dropped: map[int64]int64{}, added: make(chan struct{}, 1),
+	}
+}
+
+// Add adds an exchange to the buffer. It drops the exchange if the buffer is full.
+func (r *Recorder) Add(e *Exchange) {
+	if r == nil {
+		return
+	}
+	err := r.buffer.Take(context.Background(), e.Payer, e.size()) // it does not wait
+	r.mu.Lock()
+	if err == nil {
+		r.waiting = append(r.waiting, e)
+	} else {
+		r.dropped[e.Account]++
+	}
+	r.mu.Unlock()
+	if err != nil {
+		r.report(0, 1)
+	}
+	r.wake()
+}
+
+// wake makes Run look at the buffer.
+func (r *Recorder) wake() {
+	select {
+	case r.added <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes the buffer until ctx ends, and then what is left of it.
+func (r *Recorder) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.added:
+		case <-ctx.Done():
+			r.flush(context.WithoutCancel(ctx))
+			return
+		}
+		r.flush(ctx)
+		timer.Reset(interval)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// flush writes the buffer. Exchanges that it cannot write now wait for the next time.
+func (r *Recorder) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	r.mu.Lock()
+	all := &batch{r.waiting, r.dropped}
+	r.waiting, r.dropped = nil, map[int64]int64{}
+	r.mu.Unlock()
+	sharded, err := r.db.IsSharded(ctx)
+	if err != nil {
+		r.putBack(all)
+		return
+	}
+	for _, b := range all.split(sharded) {
+		r.write(ctx, b)
+	}
+}
+
+// write writes a batch. Exchanges that the database does not accept now wait for the next time. It
+// drops those of which nobody knows whether they are written, so that none is recorded twice.
+func (r *Recorder) write(ctx context.Context, b *batch) {
+	params := b.params()
+	busy, err := postgres.Retry(r.db.ForAccounts(ctx, params.Accounts...), r.db, r.queries.ExchangesAppend, params)
+	switch {
+	case err == nil:
+		later, written := b.divide(busy)
+		r.putBack(later)
+		r.finish(written, 0)
+	case postgres.Unavailable(err) && (postgres.RolledBack(err) || postgres.NotSent(err)):
+		r.putBack(b)
+	case postgres.RolledBack(err) && len(b.exchanges) > 1: // PostgreSQL does not accept one of them
+		half := len(b.exchanges) / 2
+		r.write(ctx, &batch{b.exchanges[:half], b.drops})
+		r.write(ctx, &batch{b.exchanges[half:], nil})
+	default:
+		r.log.LogAttrs(ctx, slog.LevelWarn, "the record of requests lacks some", slog.Int("requests", len(b.exchanges)), slog.Any("error", err))
+		r.finish(b, len(b.exchanges))
+	}
+}
+
+// putBack puts a batch in front of the exchanges that wait.
+func (r *Recorder) putBack(b *batch) {
+	if len(b.exchanges) == 0 && len(b.drops) == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.waiting = append(b.exchanges, r.waiting...)
+	for account, number := range b.drops {
+		r.dropped[account] += number
+	}
+	r.mu.Unlock()
+	r.wake()
+}
+
+// finish frees the buffer after a batch of which some exchanges were dropped.
+func (r *Recorder) finish(b *batch, dropped int) {
+	for _, e := range b.exchanges {
+		r.buffer.Give(e.Payer, e.size())
+		r.hub.Announce(e.Account)
+	}
+	r.report(len(b.exchanges)-dropped, dropped)
+}
+
+// batch has the exchanges of one statement.
+type batch struct {
+	exchanges []*Exchange
+	drops     map[int64]int64 // by sandbox
+}
+
+// split divides a batch into those of one statement, on a sharded cluster also by sandbox. The
+// exchanges of a sandbox keep their order.
+func (b *batch) split(bySandbox bool) (parts []*batch) {
+	var part *batch // the last one
+	bytes, sorted := int64(0), slices.Clone(b.exchanges)
+	slices.SortStableFunc(sorted, func(a, b *Exchange) int { return cmp.Compare(a.Account, b.Account) })
+	for _, e := range sorted {
+		if part == nil || len(part.exchanges) == perWrite || bytes+e.size() > writeBytes || bySandbox && part.exchanges[0].Account != e.Account {
+			part, bytes = &batch{}, 0
+			parts = append(parts, part)
+		}
+		part.exchanges = append(part.exchanges, e)
+		bytes += e.size()
+	}
+	for account, number := range b.drops {
+		parts = append(parts, &batch{drops: map[int64]int64{account: number}})
+	}
+	return parts
+}
+
+// divide returns what belongs to busy sandboxes, and the rest.
+func (b *batch) divide(busy []int64) (of, others *batch) {
+	of, others = &batch{drops: map[int64]int64{}}, &batch{}
+	for _, e := range b.exchanges {
+		part := others
+		if slices.Contains(busy, e.Account) {
+			part = of
+		}
+		part.exchanges = append(part.exchanges, e)
+	}
+	for _, account := range busy {
+		if number := b.drops[account]; number > 0 {
+			of.drops[account] = number
+		}
+	}
+	return of, others
+}
+
+// params returns the parameters of the statement. The exchanges are sorted by sandbox.
+func (b *batch) params() db.ExchangesAppendParams {
+	p := db.ExchangesAppendParams{Most: MaxExchanges, MostBytes: MaxBytes}
+	last := -1 // the index of the sandbox
+	for account, number := range b.drops {
+		last++
+		p.Accounts, p.Additions, p.AddedBytes, p.Drops = append(p.Accounts, account), append(p.Additions, 0), append(p.AddedBytes, 0), append(p.Drops, number)
+	}
+	for _, e := range b.exchanges {
+		if last < 0 || p.Accounts[last] != e.Account {
+			last++
+			p.Accounts, p.Additions, p.AddedBytes, p.Drops = append(p.Accounts, e.Account), append(p.Additions, 0), append(p.AddedBytes, 0), append(p.Drops, 0)
+		}
+		p.Additions[last]++
+		p.OfAccounts, p.Positions, p.StartBytes = append(p.OfAccounts, e.Account), append(p.Positions, p.Additions[last]), append(p.StartBytes, p.AddedBytes[last])
+		p.AddedBytes[last] += e.size()
+		p.Started, p.Durations = append(p.Started, e.Began), append(p.Durations, e.Took.Microseconds())
+		p.RequestIds, p.ApiKeyIds = append(p.RequestIds, e.RequestID), append(p.ApiKeyIds, e.APIKeyID)
+		p.Methods, p.Paths, p.Queries = append(p.Methods, e.Method), append(p.Paths, e.Path), append(p.Queries, e.Query)
+		p.Operations, p.Statuses, p.Codes = append(p.Operations, e.Operation), append(p.Statuses, int32(e.Status)), append(p.Codes, e.Code) //nolint:gosec // an HTTP status
+		p.IdempotencyKeys, p.Faults, p.Documents = append(p.IdempotencyKeys, e.IdempotencyKey), append(p.Faults, e.Fault), append(p.Documents, string(e.Messages))
+	}
+	return p
+}
+
+// expirePage is the maximum number of sandboxes that one statement finds.
+const expirePage = 100
+
+// Expire deletes the exchanges of all sandboxes that are older than [MaxAge]. The error comes
+// from the database.
+func Expire(ctx context.Context, database *postgres.DB) error {
+	queries := db.New(database.Writing())
+	for after := int64(0); ; {
+		ids, err := queries.ExchangeLogsPage(postgres.ForAllAccounts(ctx), db.ExchangeLogsPageParams{AfterID: after, PageSize: expirePage})
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := queries.ExchangesExpire(database.ForAccounts(ctx, id), id); err != nil {
+				return err
+			}
+			after = id
+		}
+		if len(ids) < expirePage {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package exchange_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/exchange"
+	"petstore/internal/feed"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+)
+
+// fixture is a database with two sandboxes and a recorder.
+type fixture struct {
+	*exchange.Recorder
+
+	t                *testing.T
+	database         *pgtest.Database
+	pool             *postgres.DB
+	written, dropped atomic.Int64
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, database: pgtest.New(t)}
+	pool, err := postgres.Open(t.Context(), f.database.URL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	f.pool = pool
+	f.exec(`INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
+		INSERT INTO account_state (account_id) VALUES (1), (2)`)
+	hub := feed.New(pool, db.New(pool).FeedEnds)
+	f.Recorder = exchange.New(pool, hub, slog.New(slog.DiscardHandler), func(written, dropped int) {
+		f.written.Add(int64(written))
+		f.dropped.Add(int64(dropped))
+	})
+	return f
+}
+
+func (f *fixture) exec(sql string) {
+	f.t.Helper()
+	if _, err := f.database.Pool.Exec(f.t.Context(), sql); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// add adds an exchange of a sandbox with a body of this size.
+func (f *fixture) add(account int64, path string, size int) {
+	f.Add(&exchange.Exchange{Account: account, Payer: account, Began: time.Now(), RequestID: "id", APIKeyID: 1, Method: "GET", Path: path, Status: 200, Messages: []byte(strings.Repeat("x", size))})
+}
+
+// flush writes the buffer.
+func (f *fixture) flush() {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	cancel()
+	f.Run(ctx)
+}
+
+// paths returns the paths in the record of a sandbox, in order, with their numbers.
+func (f *fixture) paths(account int64) (paths []string) {
+	f.t.Helper()
+	rows, err := f.database.Pool.Query(f.t.Context(), "SELECT number || ' ' || path FROM exchanges WHERE account_id = $1 ORDER BY number", account)
+	if err == nil {
+		paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return paths
+}
+
+// want fails the test unless the record of a sandbox has these paths.
+func (f *fixture) want(account int64, paths ...string) {
+	f.t.Helper()
+	if got := f.paths(account); fmt.Sprint(got) != fmt.Sprint(paths) {
+		f.t.Errorf("the record of %d has %q, want %q", account, got, paths)
+	}
+}
+
+// TestNumbers: one write numbers the exchanges of each sandbox. Exchanges of a sandbox that is gone
+// keep no others.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.add(1, "/a", 1)
+	f.add(2, "/b", 1)
+	f.add(3, "/gone", 1)
+	f.add(1, "/c", 1)
+	f.flush()
+	f.add(1, "/d", 1)
+	f.flush()
+	f.want(1, "1 /a", "2 /c", "3 /d")
+	f.want(2, "1 /b")
+	f.want(3)
+}
+
+// TestLockedLog: the exchanges of a sandbox whose log is locked wait, and others do not.
+func TestLockedLog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.add(1, "/a", 1)
+	f.flush()
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE"); err != nil {
+			return err
+		}
+		f.add(1, "/b", 1)
+		f.add(2, "/c", 1)
+		f.flush()
+		f.want(1, "1 /a")
+		f.want(2, "1 /c")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.add(1, "/d", 1)
+	f.flush()
+	f.want(1, "1 /a", "2 /b", "3 /d")
+	if f.dropped.Load() != 0 || f.written.Load() != 4 {
+		t.Errorf("%d written, %d dropped", f.written.Load(), f.dropped.Load())
+	}
+}
+
+// TestLimits: a sandbox keeps its newest exchanges, by number, size and age.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const large = exchange.MaxBytes / 8
+	for i := range 10 {
+		f.add(1, fmt.Sprint("/", i), large)
+		f.flush()
+	}
+	if got := f.paths(1); len(got) != 7 || got[0] != "4 /3" {
+		t.Errorf("the record has %q, want the last 7 in less than 16 MiB", got)
+	}
+	f.exec(`INSERT INTO exchange_logs (account_id, last_number) VALUES (2, 5000);
+		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
+		SELECT 2, n, 0, now() - interval '25 hours' * (n < 3001)::int, 1, '', 1, 'GET', '/', '', '', 200, '', '', '', '' FROM generate_series(1, 5000) AS n`)
+	f.add(2, "/a", 1)
+	f.add(2, "/b", 1)
+	f.flush()
+	if got := f.paths(2); len(got) != exchange.MaxExchanges || got[0] != "3 /" {
+		t.Errorf("the record has %d exchanges from %s on", len(got), got[0])
+	}
+	if err := exchange.Expire(t.Context(), f.pool); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.paths(2); len(got) != 2002 || got[0] != "3001 /" {
+		t.Errorf("without the old ones, the record has %d exchanges from %s on", len(got), got[0])
+	}
+}
+
+// TestFullBuffer: a sandbox with too many exchanges loses the newest, and no other one does.
+func TestFullBuffer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for range 6 {
+		f.add(1, "/a", 1<<20)
+	}
+	f.add(2, "/b", 1)
+	f.flush()
+	if got := f.paths(1); len(got) != 3 || f.dropped.Load() != 3 {
+		t.Errorf("%d exchanges are recorded and %d dropped, want 3 and 3", len(got), f.dropped.Load())
+	}
+	f.want(2, "1 /b")
+	var dropped int
+	if err := f.database.Pool.QueryRow(t.Context(), "SELECT dropped FROM exchange_logs WHERE account_id = 1").Scan(&dropped); err != nil || dropped != 3 {
+		t.Errorf("the log says that %d were dropped, %v", dropped, err)
+	}
+	f.add(1, "/c", 1<<20)
+	f.flush()
+	if got := f.paths(1); len(got) != 4 {
+		t.Errorf("after the write, the buffer is not free: %d", len(got))
+	}
+}
+
+// TestExchangeThatCannotBeStored: one that PostgreSQL rejects is dropped alone.
+func TestExchangeThatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, path := range []string{"/a", "/b", "/\x00", "/c", "/d"} {
+		f.add(1, path, 1)
+	}
+	f.flush()
+	f.want(1, "1 /a", "2 /b", "3 /c", "4 /d")
+	if f.dropped.Load() != 1 || f.written.Load() != 4 {
+		t.Errorf("%d written, %d dropped", f.written.Load(), f.dropped.Load())
+	}
+}
+
+// TestFailingDatabase: exchanges wait while the database has no resources, and are dropped if it
+// rejects them.
+func TestFailingDatabase(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		state   string
+		dropped int64
+		want    []string
+	}{
+		{"53100", 0, []string{"1 /a", "2 /b"}}, // disk_full
+		{"22000", 1, []string{"1 /b"}},         // data_exception
+	} {
+		t.Run(test.state, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE SQLSTATE ''%s''; END';
+				CREATE TRIGGER fail BEFORE INSERT ON exchange_logs FOR EACH ROW EXECUTE FUNCTION fail()`, test.state))
+			f.add(1, "/a", 1)
+			f.flush()
+			f.want(1)
+			f.exec("DROP TRIGGER fail ON exchange_logs")
+			f.add(1, "/b", 1)
+			f.flush()
+			f.want(1, test.want...)
+			if f.dropped.Load() != test.dropped {
+				t.Errorf("%d dropped", f.dropped.Load())
+			}
+		})
+	}
+}

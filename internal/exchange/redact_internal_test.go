@@ -1,0 +1,73 @@
+package exchange
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/auth"
+)
+
+// TestRedact: a text with a secret in any form loses it, and other texts stay as they are.
+func TestRedact(t *testing.T) {
+	t.Parallel()
+	key := auth.NewSecret().Reveal()
+	secret := "whsec_" + strings.Repeat("aB+/", 8)
+	for text, want := range map[string]string{
+		"":                                    "",
+		"100 % of \\ pets":                    "100 % of \\ pets",
+		"petstore_ab12CD34 is a prefix":       "petstore_ab12CD34 is a prefix",
+		"before " + key + " after":            "before [redacted] after",
+		key + key:                             "[redacted]",
+		key[:20]:                              "[redacted]",
+		`{"secret":"` + secret + `"}`:         `{"secret":"[redacted]"}`,
+		strings.ReplaceAll(secret, "/", `\/`): "[redacted]",
+		"a=" + strings.ReplaceAll(key, "_", "%5F"):   "[redacted]",
+		"a=" + strings.ReplaceAll(key, "_", "%255F"): "[redacted]",
+		strings.ReplaceAll(key, "p", `\u0070`):       "[redacted]",
+		strings.ReplaceAll(key, "_", `\u005F`):       "[redacted]",
+		"100%25 " + key + " %41":                     "100%25 [redacted] %41",
+	} {
+		got, found := redact(text)
+		if got != want || found != (want != text) {
+			t.Errorf("%q: %q, %t; want %q", text, got, found, want)
+		}
+	}
+}
+
+// TestDescribe: the messages of an exchange have the bodies up to a limit, and no credentials.
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	key := auth.NewSecret()
+	long := strings.Repeat("é", MaxBody)
+	e := &Exchange{Path: "/pets/\xff\x00", Query: "a=" + key.Reveal(), IdempotencyKey: key.Reveal()}
+	err := e.Describe(Raw{
+		Host: "shop", Body: []byte(long), Size: int64(len(long)),
+		Header: http.Header{"Authorization": {"Bearer " + key.Reveal()}, "Cookie": {"a=b"}, "X-Two": {"2", "1"}, "X-" + key.Reveal(): {"a"}},
+	}, &Raw{Body: []byte("\xff\x00\x01"), Size: 3}, key.Prefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Messages
+	if err := json.Unmarshal(e.Messages, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := Messages{
+		Request: Message{
+			Headers: []Header{{"Authorization", "Bearer " + key.Prefix() + "…"}, {"Cookie", Redacted}, {"Host", "shop"}, {"X-Two", "2"}, {"X-Two", "1"}, {"X-" + Redacted, "a"}},
+			Body:    long[:MaxBody], Size: int64(len(long)),
+		},
+		Response: &Message{Headers: []Header{}, Body: base64.StdEncoding.EncodeToString([]byte("\xff\x00\x01")), Encoding: "base64", Size: 3},
+		Redacted: []string{"request.query", "request.headers"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	if e.Path != "/pets/\uFFFD\uFFFD" || e.Query != "a="+Redacted || e.IdempotencyKey != Redacted {
+		t.Errorf("the exchange is %+v", e)
+	}
+}

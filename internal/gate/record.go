@@ -1,0 +1,105 @@
+package gate
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"petstore/internal/exchange"
+)
+
+// captured is a response that the record of a sandbox gets too.
+type captured struct {
+	gin.ResponseWriter
+
+	body []byte // the beginning
+	size int64
+	full bool // whether body is decoded, and so has everything
+}
+
+// captureBytes is the number of bytes of a response that captured keeps. It is more than the
+// record has, so that it finds a secret that begins within.
+const captureBytes = exchange.MaxBody + 1<<10
+
+// capture keeps the response to a request of a sandbox for its record.
+func (g *Gate) capture(c *gin.Context) {
+	state := requestOf(c)
+	if g.recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) {
+		state.sent = &captured{ResponseWriter: c.Writer}
+		c.Writer = state.sent
+	}
+}
+
+// keep adds a part of the body.
+func (r *captured) keep(part []byte) {
+	if r.full {
+		return
+	}
+	r.size += int64(len(part))
+	if rest := captureBytes - len(r.body); rest > 0 {
+		r.body = append(r.body, part[:min(len(part), rest)]...)
+	}
+}
+
+// decoded sets the body of a response that is compressed. A nil response is not recorded.
+func (r *captured) decoded(body []byte) {
+	if r != nil {
+		r.keep(body)
+		r.full = true
+	}
+}
+
+// Write writes a part of the body.
+func (r *captured) Write(part []byte) (int, error) {
+	r.keep(part)
+	return r.ResponseWriter.Write(part)
+}
+
+// WriteString writes a part of the body.
+func (r *captured) WriteString(part string) (int, error) {
+	r.keep([]byte(part))
+	return r.ResponseWriter.WriteString(part)
+}
+
+// Unwrap returns the response, for [http.ResponseController].
+func (r *captured) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// record adds a request of a sandbox to its record.
+func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Duration) {
+	state := requestOf(c)
+	if g.recorder == nil || state.route.has(NoRecord) {
+		return
+	}
+	identity := state.identity
+	if !state.isKnown() && state.route.Operation == "" && (state.code == ErrRouteNotFound.Code || state.code == ErrMethodNotAllowed.Code) {
+		// The path needs no key. If it has the one of a sandbox, its owner wants to see the mistake.
+		if credentials, err := credentialsOf(c.Request); err == nil {
+			identity, _ = g.verifier.Remembered(credentials)
+		}
+	}
+	if !identity.IsSandbox() {
+		return
+	}
+	r := c.Request
+	e := &exchange.Exchange{
+		Account: identity.AccountID, Payer: identity.Payer(), Began: began, Took: took, RequestID: id, APIKeyID: identity.KeyID,
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Operation: state.route.Operation, Code: state.code,
+		IdempotencyKey: r.Header.Get("Idempotency-Key"),
+	}
+	request := exchange.Raw{Host: r.Host, Header: r.Header, Body: state.body, Size: max(r.ContentLength, int64(len(state.body)))}
+	var response *exchange.Raw
+	if state.injected != nil {
+		e.Fault = state.injected.String()
+	}
+	if status := c.Writer.Status(); !state.injected.closes() && status != statusClosed && status != statusClientGone {
+		e.Status = status
+		response = &exchange.Raw{Header: c.Writer.Header()}
+		if sent := state.sent; sent != nil && r.Method != http.MethodHead {
+			response.Body, response.Size = sent.body, sent.size
+		}
+	}
+	if err := e.Describe(request, response, identity.Prefix); err == nil { // else it is no JSON
+		g.recorder.Add(e)
+	}
+}

@@ -1,0 +1,111 @@
+-- The record of the requests of sandboxes.
+
+-- name: ExchangesAppend :many
+-- Appends exchanges to the logs of several sandboxes. Returns those whose log another transaction
+-- has locked (migrations/00019_create_exchanges.sql).
+SELECT append_exchanges(
+    @accounts::bigint[], @additions::bigint[], @added_bytes::bigint[], @drops::bigint[],
+    @of_accounts::bigint[], @positions::bigint[], @start_bytes::bigint[],
+    @started::timestamptz[], @durations::bigint[], @request_ids::text[], @api_key_ids::bigint[], @methods::text[], @paths::text[], @queries::text[],
+    @operations::text[], @statuses::integer[], @codes::text[], @idempotency_keys::text[], @faults::text[], @documents::text[],
+    @most::bigint, @most_bytes::bigint
+)::bigint AS account_id;
+
+-- name: ExchangeEnds :many
+-- Returns the numbers of the newest exchanges of sandboxes, for the requests that wait for one.
+SELECT account_id, last_number AS last_sequence
+FROM exchange_logs
+WHERE account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
+
+-- name: ExchangeEnd :one
+-- Returns the number of the newest exchange of a sandbox.
+SELECT last_number
+FROM exchange_logs
+WHERE account_id = @account_id;
+
+-- name: ExchangeList :many
+-- Returns the newest exchanges between two numbers that match. Empty texts and 0 match all.
+SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault,
+       (CASE WHEN @whole::boolean THEN messages ELSE '' END)::text AS messages
+FROM exchanges
+WHERE account_id = @account_id
+  AND number > @after_number
+  AND number < @before_number
+  AND started_at > now() - interval '24 hours'
+  AND (@operation::text = '' OR operation = @operation)
+  AND status BETWEEN @first_status AND @last_status
+  AND (@api_key_id::bigint = 0 OR api_key_id = @api_key_id)
+  AND (@idempotency_key::text = '' OR idempotency_key = @idempotency_key)
+ORDER BY number DESC
+LIMIT (SELECT @page_size::int);
+
+-- name: ExchangesAfter :many
+-- Returns the oldest exchanges after a number that match, as [ExchangeList].
+SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault,
+       ''::text AS messages
+FROM exchanges
+WHERE account_id = @account_id
+  AND number > @after_number
+  AND started_at > now() - interval '24 hours'
+  AND (@operation::text = '' OR operation = @operation)
+  AND status BETWEEN @first_status AND @last_status
+  AND (@api_key_id::bigint = 0 OR api_key_id = @api_key_id)
+  AND (@idempotency_key::text = '' OR idempotency_key = @idempotency_key)
+ORDER BY number
+LIMIT (SELECT @page_size::int);
+
+-- name: ExchangeCount :one
+-- Counts the exchanges that [ExchangeList] returns.
+SELECT count(*)
+FROM exchanges
+WHERE account_id = @account_id
+  AND number > @after_number
+  AND number < @before_number
+  AND started_at > now() - interval '24 hours'
+  AND (@operation::text = '' OR operation = @operation)
+  AND status BETWEEN @first_status AND @last_status
+  AND (@api_key_id::bigint = 0 OR api_key_id = @api_key_id)
+  AND (@idempotency_key::text = '' OR idempotency_key = @idempotency_key);
+
+-- name: ExchangeGet :one
+SELECT number, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages
+FROM exchanges
+WHERE account_id = @account_id
+  AND number = @number
+  AND started_at > now() - interval '24 hours';
+
+-- name: ExchangesDelete :exec
+-- Deletes the exchanges of a sandbox. One that is recorded meanwhile may stay.
+DELETE FROM exchanges
+WHERE account_id = @account_id;
+
+-- name: ExchangeLogsPage :many
+-- Returns sandboxes with a log, by id.
+SELECT account_id
+FROM exchange_logs
+WHERE account_id > @after_id
+ORDER BY account_id
+LIMIT (SELECT @page_size::int);
+
+-- name: ExchangesExpire :exec
+-- Deletes the exchanges of a sandbox that are older than 24 hours. It looks at the oldest ones
+-- only: their numbers are the lowest.
+DELETE FROM exchanges
+WHERE exchanges.account_id = @account_id
+  AND exchanges.number < coalesce((
+      SELECT kept.number
+      FROM exchanges AS kept
+      WHERE kept.account_id = @account_id
+        AND kept.started_at > now() - interval '24 hours'
+      ORDER BY kept.number
+      LIMIT 1
+  ), 9223372036854775807);
+
+-- name: StoreDeleteExchanges :execrows
+DELETE FROM exchanges
+WHERE exchanges.account_id = @account_id
+  AND exchanges.number = ANY (ARRAY(SELECT e.number FROM exchanges AS e WHERE e.account_id = @account_id ORDER BY e.number LIMIT @batch_size));
+
+-- name: StoreDeleteExchangeLog :execrows
+DELETE FROM exchange_logs
+WHERE account_id = @account_id;
