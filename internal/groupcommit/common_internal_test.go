@@ -346,8 +346,11 @@ func TestBacklogIsApart(t *testing.T) {
 		}
 		want("with a backlog", 1, true)
 		want("beside a backlog", 2, false)
-		for range backlog {
+		for left := backlog; left > 0; left-- {
 			a.end(1)
+			if got := a.inProgress(1); got != left {
+				t.Errorf("%d writes are in progress, want %d", got, left)
+			}
 		}
 		want("just after a backlog", 1, true)
 		time.Sleep(backlogFor) //nolint:forbidigo // the clock of the test
