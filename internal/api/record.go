@@ -22,7 +22,7 @@ import (
 	"petstore/internal/httpjson"
 )
 
-// recordedRequest is the RecordedRequest schema of the spec.
+// recordedRequest is the RecordedRequest schema of the spec, as lists have it.
 type recordedRequest struct {
 	ID             string         `json:"id"`
 	StartedAt      time.Time      `json:"startedAt"`
@@ -45,7 +45,7 @@ type injectedFault struct {
 	Effect string `json:"effect"`
 }
 
-// recordedExchange is the RecordedExchange schema of the spec.
+// recordedExchange is the RecordedRequest schema of the spec with the messages.
 type recordedExchange struct {
 	recordedRequest
 

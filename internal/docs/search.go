@@ -180,7 +180,7 @@ func (s *Site) fieldEntries() []found {
 	index := entries{}
 	for _, o := range s.reference.Operations {
 		for _, p := range o.Parameters {
-			if p.In != "header" {
+			if p.In != "header" && !isOfHeader(p.Name) {
 				index.add(found{Kind: "parameter", Title: p.Name, Path: s.pathOf(o), Where: o.Summary, Text: p.Description}, p.In+p.Name+p.Description)
 			}
 		}
@@ -192,6 +192,17 @@ func (s *Site) fieldEntries() []found {
 		index.addFields(m.Schema, "", found{Kind: "property", Path: modelPath(m.Name), Where: m.Name})
 	}
 	return index.finished()
+}
+
+// isOfHeader reports whether a parameter has the name of a header that a guide explains. The reader
+// wants the guide.
+func isOfHeader(parameter string) bool {
+	for header := range explained {
+		if strings.EqualFold(strings.ReplaceAll(header, "-", ""), parameter) {
+			return true
+		}
+	}
+	return false
 }
 
 // entries collects entries that are alike.
