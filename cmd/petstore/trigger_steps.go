@@ -16,8 +16,12 @@ import (
 	"petstore/internal/follow"
 )
 
-// exhaustPause is the pause between two looks at a delivery.
-const exhaustPause = 100 * time.Millisecond
+const (
+	// exhaustPause is the pause between two looks at a delivery.
+	exhaustPause = 100 * time.Millisecond
+	// askAgain is the time after which a retry of a delivery without an attempt is due again.
+	askAgain = time.Second
+)
 
 // object is a JSON object.
 type object = map[string]any
@@ -175,6 +179,7 @@ type triedDelivery struct {
 func (t *triggering) exhaust(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
+	var asked time.Time // when the last retry was due
 	for retried := 0; ; {
 		var deliveries []triedDelivery
 		if err := t.do(limited, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
@@ -186,14 +191,18 @@ func (t *triggering) exhaust(ctx context.Context) error {
 			if one.Status == "failed" {
 				return nil
 			}
-			if len(one.Attempts) > retried {
-				retried = len(one.Attempts)
+			// The server tries a webhook that fails with one delivery at a time, which may be an
+			// older message. So a retry may come to nothing.
+			if len(one.Attempts) > retried || time.Since(asked) > askAgain {
+				retried, asked = len(one.Attempts), time.Now()
 				if err := t.do(limited, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
 					return err
 				}
 			}
 		}
-		pause(limited, exhaustPause)
+		if pause(limited, exhaustPause); limited.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
+		}
 	}
 }
 
