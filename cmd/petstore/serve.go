@@ -162,11 +162,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
-	if err := shutDown(ctx, c.requestGrace(), handler, server, public); err != nil {
-		return err
+	err = shutDown(ctx, c.requestGrace(), handler, server, public)
+	if err == nil {
+		log.Info("shut down")
 	}
-	log.Info("shut down")
-	return nil
+	return err
 }
 
 // newMetrics returns metrics with the version of the program.

@@ -16,9 +16,13 @@ const (
 	urlVariable      = "url"
 	keyVariable      = "apiKey"
 	defaultServer    = "http://localhost:8080"
-
-	eventsPath, eventID = "/events", "eventId"
 )
+
+// listed has the parameters whose ids no request creates, by the path of the list that has them.
+var listed = map[string]string{"/events": "eventId", requestsPath: "requestId"}
+
+// requestsPath is the path of a list that is empty until the key of a new sandbox is used.
+const requestsPath = "/sandboxes/{sandboxId}/requests"
 
 // collection is a Postman collection.
 type collection struct {
@@ -219,7 +223,8 @@ func (c *collector) script(method, path string, operation object) script {
 	stored := map[string]string{} // ids of the response by variable
 	for _, one := range getObject(operation, "responses") {
 		status, _ := one.Key.(string)
-		if strings.HasPrefix(status, "2") || status == "409" && method == "delete" { // the store may not allow it
+		if strings.HasPrefix(status, "2") || status == "409" && method == "delete" || // the store may not allow it
+			status == "404" && strings.HasPrefix(path, requestsPath) {
 			statuses = append(statuses, status)
 		}
 		response, _ := one.Value.(object)
@@ -231,8 +236,8 @@ func (c *collector) script(method, path string, operation object) script {
 			}
 		}
 	}
-	if method == "get" && path == eventsPath { // which no client can create
-		stored[eventID] = "body[0]?.id"
+	if name, isListed := listed[path]; isListed && method == "get" {
+		stored[name] = "body[0]?.id"
 	}
 	var made script
 	made.Listen, made.Script.Type = "test", "text/javascript"
