@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"petstore/internal/auth"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
@@ -22,8 +23,10 @@ func openReplicas(ctx context.Context, c config, database *postgres.DB, log *slo
 	})
 }
 
-// watchDatabase exports the metrics of the database and of its replicas, which may be nil.
-func watchDatabase(metrics *telemetry.Metrics, database *postgres.DB, replicas *postgres.Replicas) {
+// watchDatabase exports the metrics of the database, of its replicas, which may be nil, and of the
+// verifier of API keys.
+func watchDatabase(metrics *telemetry.Metrics, database *postgres.DB, replicas *postgres.Replicas, verifier *auth.Verifier) {
+	metrics.WatchKeys(verifier.Lookups)
 	metrics.WatchPool(database.Pool())
 	metrics.WatchWrites(database.CanceledWrites)
 	if replicas == nil {

@@ -126,9 +126,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		return err
 	}
 	defer replicas.Close()
-	watchDatabase(metrics, database, replicas)
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
-	metrics.WatchKeys(verifier.Lookups)
+	watchDatabase(metrics, database, replicas, verifier)
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
 	options.Log, options.Metrics, options.Tracer, options.Known = log, metrics, tracer, keepConnection
