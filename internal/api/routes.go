@@ -108,9 +108,9 @@ func (s *Server) accountRoutes() []gate.Route {
 		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults|allNodes, s.getSandboxFaults),
 		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults|allNodes, s.setSandboxFaults),
 		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults|allNodes, s.deleteSandboxFaults),
-		route("GET "+requestsPath, "listSandboxRequests", admin, counted|waits|streams|archives|unseen, s.listRequests),
-		route("DELETE "+requestsPath, "deleteSandboxRequests", admin, unseen, s.deleteRequests),
-		route("GET "+requestPath, "getSandboxRequest", admin, unseen, s.getRequest),
+		route("GET "+requestsPath, "listRecordedRequests", admin, counted|waits|streams|archives|unseen, s.listRequests),
+		route("DELETE "+requestsPath, "deleteRecordedRequests", admin, unseen, s.deleteRequests),
+		route("GET "+requestPath, "getRecordedRequest", admin, unseen, s.getRequest),
 	}
 }
 
