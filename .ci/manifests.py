@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 
+import jsonschema
 import yaml
 
 manifests = list(yaml.safe_load_all(pathlib.Path(sys.argv[1]).read_text()))
@@ -88,6 +89,36 @@ check(secrets["api"] == secrets["worker"], "the API and the workers have differe
 check("PETSTORE_SECRET_KEY" in secrets["api"], "the secrets of webhooks are not sealed")
 check("PETSTORE_SERVING_ROLE" in [variable["name"] for variable in migrate["spec"]["containers"][0]["env"]], "the Job does not grant privileges to the serving role")
 
+# The API server rejects unknown fields.
+def strict(schema):
+    if isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+            schema.setdefault("additionalProperties", False)
+        for part in schema.values():
+            strict(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            strict(part)
+
+
+for kind in ("PodMonitor", "PrometheusRule"):
+    definition = yaml.safe_load((pathlib.Path(sys.argv[2]) / f"monitoring.coreos.com_{kind.lower()}s.yaml").read_text())
+    (schema,) = (one["schema"]["openAPIV3Schema"] for one in definition["spec"]["versions"] if the(kind)["apiVersion"].endswith("/" + one["name"]))
+    schema["properties"]["metadata"] = {}
+    strict(schema)
+    for error in jsonschema.Draft7Validator(schema).iter_errors(the(kind)):
+        mistakes.append(f"{kind}: {error.json_path}: {error.message}")
+alerts = pathlib.Path("deploy/observability/alerts.yml").read_text()
+check(the("PrometheusRule")["spec"] == yaml.safe_load(alerts), "the PrometheusRule differs from alerts.yml: run make generate")
+monitor = the("PodMonitor")["spec"]
+((key, values),) = [(one["key"], one["values"]) for one in monitor["selector"]["matchExpressions"]]
+for name, template in pods.items():
+    ports = [port["name"] for port in template["spec"]["containers"][0].get("ports", [])]
+    check((template["metadata"]["labels"][key] in values) == ("admin" in ports), f"the PodMonitor does not fit the pod {name}")
+    job_label = template["metadata"]["labels"][monitor["jobLabel"]]
+    check(f'job="{job_label}"' in alerts, f"the alerts do not use the job {job_label}")
+check([one["port"] for one in monitor["podMetricsEndpoints"]] == ["admin"], "the PodMonitor uses another port")
+
 target = the("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
 check(target["name"] == deployment["metadata"]["name"], "the HorizontalPodAutoscaler scales something else")
 check("replicas" not in deployment["spec"], "the Deployment and the HorizontalPodAutoscaler both set replicas")
@@ -105,7 +136,7 @@ check(stop < api["spec"]["terminationGracePeriodSeconds"], "the pod is killed be
 check(seconds(values["PETSTORE_SHUTDOWN_GRACE"]) < worker["spec"]["terminationGracePeriodSeconds"], "a worker is killed before its shutdown ends")
 own = {variable["name"]: variable.get("value") for variable in delivering["env"]}
 for limit, one in ((values["GOMEMLIMIT"], container), (own["GOMEMLIMIT"], delivering)):
-    check(mebibytes(limit) < mebibytes(one["resources"]["limits"]["memory"]), f"GOMEMLIMIT is not below the memory limit of the container {one['name']}")
+    check(mebibytes(limit) + 125 <= mebibytes(one["resources"]["limits"]["memory"]), f"GOMEMLIMIT leaves less than 125 MiB for the sockets of the container {one['name']}")
 startup = container["startupProbe"]
 wait = seconds(re.search(r'env:"PETSTORE_STARTUP_WAIT" envDefault:"(\w+)"', config)[1])
 check(startup["periodSeconds"] * startup["failureThreshold"] > wait, "the startup probe kills the pod while it waits for the database")

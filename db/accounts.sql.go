@@ -34,7 +34,7 @@ func (q *Queries) AccountCreate(ctx context.Context, name string) (AccountCreate
 const accountEnsure = `-- name: AccountEnsure :one
 INSERT INTO accounts (name)
 VALUES ($1)
-ON CONFLICT (name) WHERE parent_id IS NULL AND deleted_at IS NULL DO UPDATE SET name = excluded.name
+ON CONFLICT (name) WHERE kind = 'account' AND deleted_at IS NULL DO UPDATE SET name = excluded.name
 RETURNING id, name, created_at
 `
 
@@ -55,7 +55,7 @@ func (q *Queries) AccountEnsure(ctx context.Context, name string) (AccountEnsure
 }
 
 const accountGet = `-- name: AccountGet :one
-SELECT id, parent_id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
+SELECT id, parent_id, name, sample_id, created_at, expires_at
 FROM accounts
 WHERE id = $1
 `
@@ -64,7 +64,7 @@ type AccountGetRow struct {
 	ID        int64
 	ParentID  *int64
 	Name      string
-	Sample    string
+	SampleID  *int64
 	CreatedAt time.Time
 	ExpiresAt *time.Time
 }
@@ -77,7 +77,7 @@ func (q *Queries) AccountGet(ctx context.Context, id int64) (AccountGetRow, erro
 		&i.ID,
 		&i.ParentID,
 		&i.Name,
-		&i.Sample,
+		&i.SampleID,
 		&i.CreatedAt,
 		&i.ExpiresAt,
 	)
@@ -88,7 +88,7 @@ const accountGetByName = `-- name: AccountGetByName :one
 SELECT id, name, created_at
 FROM accounts
 WHERE name = $1
-  AND parent_id IS NULL
+  AND kind = 'account'
   AND deleted_at IS NULL
 `
 
@@ -98,7 +98,7 @@ type AccountGetByNameRow struct {
 	CreatedAt time.Time
 }
 
-// Never finds a sandbox, because names of sandboxes are not unique.
+// Finds neither sandboxes, whose names are not unique, nor samples.
 func (q *Queries) AccountGetByName(ctx context.Context, name string) (AccountGetByNameRow, error) {
 	row := q.db.QueryRow(ctx, accountGetByName, name)
 	var i AccountGetByNameRow
@@ -109,7 +109,7 @@ func (q *Queries) AccountGetByName(ctx context.Context, name string) (AccountGet
 const accountList = `-- name: AccountList :many
 SELECT id, name, created_at
 FROM accounts
-WHERE parent_id IS NULL
+WHERE kind = 'account'
   AND deleted_at IS NULL
   AND id > $1
 ORDER BY id
@@ -127,7 +127,7 @@ type AccountListRow struct {
 	CreatedAt time.Time
 }
 
-// Lists the accounts without the sandboxes, for the operator.
+// Lists the accounts without sandboxes and samples, for the operator.
 func (q *Queries) AccountList(ctx context.Context, arg AccountListParams) ([]AccountListRow, error) {
 	rows, err := q.db.Query(ctx, accountList, arg.AfterID, arg.PageSize)
 	if err != nil {

@@ -463,7 +463,7 @@ func (b *CategoryWriteBatchResults) Close() error {
 }
 
 const eventsAppend = `-- name: EventsAppend :batchexec
-SELECT append_events($1, $2, $3::text[], $4::text[], $5::text[])
+SELECT append_events($1, $2, $3::text[], $4::text[], $5::text[], $6, $7, $8, $9)
 `
 
 type EventsAppendBatchResults struct {
@@ -473,16 +473,21 @@ type EventsAppendBatchResults struct {
 }
 
 type EventsAppendParams struct {
-	AccountID int64
-	Nonce     int64
-	Types     []string
-	Subjects  []string
-	Data      []string
+	AccountID      int64
+	Nonce          int64
+	Types          []string
+	Subjects       []string
+	Data           []string
+	LastCategoryID int64
+	LastPetID      int64
+	LastOrderID    int64
+	LastMessageID  int64
 }
 
 // Numbers events and inserts them (see migrations/00013_create_events.sql). Writers of an
 // account wait here for each other, so this statement comes last, together with COMMIT. So
-// the numbers have no gaps and follow the order of the commits.
+// the numbers have no gaps and follow the order of the commits. It stores the newest ids of a
+// sandbox too.
 func (q *Queries) EventsAppend(ctx context.Context, arg []EventsAppendParams) *EventsAppendBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -492,6 +497,10 @@ func (q *Queries) EventsAppend(ctx context.Context, arg []EventsAppendParams) *E
 			a.Types,
 			a.Subjects,
 			a.Data,
+			a.LastCategoryID,
+			a.LastPetID,
+			a.LastOrderID,
+			a.LastMessageID,
 		}
 		batch.Queue(eventsAppend, vals...)
 	}
@@ -536,7 +545,7 @@ type IDsReserveParams struct {
 	Number   int32
 }
 
-// Returns ids for new rows, from the sequence of their table.
+// Returns ids for new rows of an account, from the sequence of their table.
 func (q *Queries) IDsReserve(ctx context.Context, arg []IDsReserveParams) *IDsReserveBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
@@ -1777,12 +1786,20 @@ func (b *PetsWriteBatchResults) Close() error {
 }
 
 const sandboxCountRows = `-- name: SandboxCountRows :batchmany
-SELECT $1::text AS kind, (CASE $1
-    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = $2 LIMIT $3) AS counted)
-    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = $2 LIMIT $3) AS counted)
+SELECT $1::text AS kind, (CASE
+    WHEN (CASE $1
+        WHEN 'pets' THEN last_pet_id
+        WHEN 'orders' THEN last_order_id
+        WHEN 'messages' THEN last_message_id
+        WHEN 'categories' THEN last_category_id
+    END) <= $2 THEN 0
+    WHEN $1 = 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = $3 LIMIT $4) AS counted)
+    WHEN $1 = 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = $3 LIMIT $4) AS counted)
+    WHEN $1 = 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = $3 LIMIT $4) AS counted)
+    WHEN $1 = 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = $3 LIMIT $4) AS counted)
 END)::bigint AS rows
+FROM account_state
+WHERE account_state.account_id = $3
 `
 
 type SandboxCountRowsBatchResults struct {
@@ -1793,6 +1810,7 @@ type SandboxCountRowsBatchResults struct {
 
 type SandboxCountRowsParams struct {
 	Kind      string
+	Small     int64
 	AccountID int64
 	Bound     int32
 }
@@ -1802,13 +1820,15 @@ type SandboxCountRowsRow struct {
 	Rows int64
 }
 
-// Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
-// runs.
+// Counts the rows of a kind of a sandbox up to a bound. The newest id is at least the number of
+// rows. So while it is small, nothing is counted, and the number is 0. Only the branch of the
+// kind runs.
 func (q *Queries) SandboxCountRows(ctx context.Context, arg []SandboxCountRowsParams) *SandboxCountRowsBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
 			a.Kind,
+			a.Small,
 			a.AccountID,
 			a.Bound,
 		}
@@ -1901,35 +1921,44 @@ func (b *SandboxEnterBatchResults) Close() error {
 	return b.br.Close()
 }
 
-const sandboxIsClosed = `-- name: SandboxIsClosed :batchmany
-SELECT closed
+const sandboxRead = `-- name: SandboxRead :batchmany
+SELECT closed, last_category_id, last_pet_id, last_order_id, last_message_id
 FROM account_state
 WHERE account_id = $1
 `
 
-type SandboxIsClosedBatchResults struct {
+type SandboxReadBatchResults struct {
 	br     pgx.BatchResults
 	tot    int
 	closed bool
 }
 
-// Tells whether a sandbox is being deleted. No row means that it is gone.
-func (q *Queries) SandboxIsClosed(ctx context.Context, accountID []int64) *SandboxIsClosedBatchResults {
+type SandboxReadRow struct {
+	Closed         bool
+	LastCategoryID int64
+	LastPetID      int64
+	LastOrderID    int64
+	LastMessageID  int64
+}
+
+// Tells whether a sandbox is being deleted, and returns its newest ids. No row means that it is
+// gone. It runs after the lock.
+func (q *Queries) SandboxRead(ctx context.Context, accountID []int64) *SandboxReadBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range accountID {
 		vals := []interface{}{
 			a,
 		}
-		batch.Queue(sandboxIsClosed, vals...)
+		batch.Queue(sandboxRead, vals...)
 	}
 	br := q.db.SendBatch(ctx, batch)
-	return &SandboxIsClosedBatchResults{br, len(accountID), false}
+	return &SandboxReadBatchResults{br, len(accountID), false}
 }
 
-func (b *SandboxIsClosedBatchResults) Query(f func(int, []bool, error)) {
+func (b *SandboxReadBatchResults) Query(f func(int, []SandboxReadRow, error)) {
 	defer b.br.Close()
 	for t := 0; t < b.tot; t++ {
-		items := []bool{}
+		items := []SandboxReadRow{}
 		if b.closed {
 			if f != nil {
 				f(t, items, ErrBatchAlreadyClosed)
@@ -1943,11 +1972,17 @@ func (b *SandboxIsClosedBatchResults) Query(f func(int, []bool, error)) {
 			}
 			defer rows.Close()
 			for rows.Next() {
-				var closed bool
-				if err := rows.Scan(&closed); err != nil {
+				var i SandboxReadRow
+				if err := rows.Scan(
+					&i.Closed,
+					&i.LastCategoryID,
+					&i.LastPetID,
+					&i.LastOrderID,
+					&i.LastMessageID,
+				); err != nil {
 					return err
 				}
-				items = append(items, closed)
+				items = append(items, i)
 			}
 			return rows.Err()
 		}()
@@ -1957,7 +1992,7 @@ func (b *SandboxIsClosedBatchResults) Query(f func(int, []bool, error)) {
 	}
 }
 
-func (b *SandboxIsClosedBatchResults) Close() error {
+func (b *SandboxReadBatchResults) Close() error {
 	b.closed = true
 	return b.br.Close()
 }
@@ -2567,11 +2602,12 @@ func (b *StorePetsLockBatchResults) Close() error {
 }
 
 const storesFilled = `-- name: StoresFilled :batchmany
-SELECT account_state.account_id, account_state.closed, (
-    SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT $1) AS counted
-)::bigint AS orders
+SELECT account_state.account_id, account_state.closed, account_state.last_order_id, (CASE
+    WHEN account_state.last_order_id <= $1 THEN 0
+    ELSE (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT $2) AS counted)
+END)::bigint AS orders
 FROM account_state
-WHERE account_state.account_id = ANY (ARRAY(SELECT unnest($2::bigint[])))
+WHERE account_state.account_id = ANY (ARRAY(SELECT unnest($3::bigint[])))
 `
 
 type StoresFilledBatchResults struct {
@@ -2581,22 +2617,25 @@ type StoresFilledBatchResults struct {
 }
 
 type StoresFilledParams struct {
+	Small      int64
 	Bound      int32
 	AccountIds []int64
 }
 
 type StoresFilledRow struct {
-	AccountID int64
-	Closed    bool
-	Orders    int64
+	AccountID   int64
+	Closed      bool
+	LastOrderID int64
+	Orders      int64
 }
 
-// Tells whether sandboxes are being deleted, and counts their orders up to a bound. It runs
-// after the lock.
+// Tells whether sandboxes are being deleted, returns their newest orders, and counts their
+// orders as [SandboxCountRows]. It runs after the lock.
 func (q *Queries) StoresFilled(ctx context.Context, arg []StoresFilledParams) *StoresFilledBatchResults {
 	batch := &pgx.Batch{}
 	for _, a := range arg {
 		vals := []interface{}{
+			a.Small,
 			a.Bound,
 			a.AccountIds,
 		}
@@ -2624,7 +2663,12 @@ func (b *StoresFilledBatchResults) Query(f func(int, []StoresFilledRow, error)) 
 			defer rows.Close()
 			for rows.Next() {
 				var i StoresFilledRow
-				if err := rows.Scan(&i.AccountID, &i.Closed, &i.Orders); err != nil {
+				if err := rows.Scan(
+					&i.AccountID,
+					&i.Closed,
+					&i.LastOrderID,
+					&i.Orders,
+				); err != nil {
 					return err
 				}
 				items = append(items, i)
@@ -2709,12 +2753,12 @@ func (b *StoresTryEnterBatchResults) Close() error {
 
 const storesWrite = `-- name: StoresWrite :batchmany
 SELECT write_stores(
-    $1::bigint[],
-    $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-    $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::text[], $11::text[],
-    $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::timestamptz[], $17::timestamptz,
-    $18::bigint[], $19::bigint[], $20::text[], $21::bytea[], $22::int[], $23::text[], $24::bytea[],
-    $25::bigint[], $26::bigint[], $27::bigint, $28::text[], $29::text[], $30::text[]
+    $1::bigint[], $2::bigint[], $3::bigint[],
+    $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::text[],
+    $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::timestamptz[], $19::timestamptz,
+    $20::bigint[], $21::bigint[], $22::text[], $23::bytea[], $24::int[], $25::text[], $26::bytea[],
+    $27::bigint[], $28::bigint[], $29::bigint, $30::text[], $31::text[], $32::text[]
 )::bigint AS account_id
 `
 
@@ -2726,6 +2770,8 @@ type StoresWriteBatchResults struct {
 
 type StoresWriteParams struct {
 	AccountIds      []int64
+	NewEvents       []int64
+	LastOrderIds    []int64
 	StockAccounts   []int64
 	StockPets       []int64
 	Quantities      []int64
@@ -2764,6 +2810,8 @@ func (q *Queries) StoresWrite(ctx context.Context, arg []StoresWriteParams) *Sto
 	for _, a := range arg {
 		vals := []interface{}{
 			a.AccountIds,
+			a.NewEvents,
+			a.LastOrderIds,
 			a.StockAccounts,
 			a.StockPets,
 			a.Quantities,

@@ -599,11 +599,12 @@ func (q *Queries) DrainWebhooks(ctx context.Context, arg DrainWebhooksParams) ([
 }
 
 const messageEvents = `-- name: MessageEvents :many
-SELECT subject, sequence, nonce
+SELECT DISTINCT ON (subject) subject, sequence, nonce
 FROM events
 WHERE account_id = $1
   AND type = 'message.queued'
   AND subject = ANY ($2::text[])
+ORDER BY subject, sequence DESC
 LIMIT (SELECT $3::int)
 `
 
@@ -619,7 +620,8 @@ type MessageEventsRow struct {
 	Nonce    int64
 }
 
-// Returns the events of messages.
+// Returns the newest events of messages. After a reset, a message of a sandbox can have the id of
+// an earlier one.
 func (q *Queries) MessageEvents(ctx context.Context, arg MessageEventsParams) ([]MessageEventsRow, error) {
 	rows, err := q.db.Query(ctx, messageEvents, arg.AccountID, arg.Subjects, arg.PageSize)
 	if err != nil {
@@ -716,41 +718,45 @@ func (q *Queries) MessageVotes(ctx context.Context, arg MessageVotesParams) ([]M
 }
 
 const messagesExpired = `-- name: MessagesExpired :many
-SELECT m.account_id, m.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
+SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
 JOIN account_state AS s ON s.account_id = m.account_id
 JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
-  AND m.id < $1
-  AND (m.id, m.account_id) > ($2::text, $3::bigint)
+  AND m.created_at < $1
+  AND (m.created_at, m.account_id, m.id) > ($2::timestamptz, $3::bigint, $4::text)
+  AND a.kind <> 'sample'
   AND NOT s.closed
-ORDER BY m.id, m.account_id
-LIMIT $4
+ORDER BY m.created_at, m.account_id, m.id
+LIMIT $5
 `
 
 type MessagesExpiredParams struct {
-	BeforeID     string
-	AfterID      string
+	Before       time.Time
+	AfterTime    time.Time
 	AfterAccount int64
+	AfterID      string
 	PageSize     int32
 }
 
 type MessagesExpiredRow struct {
 	AccountID     int64
 	ID            string
+	CreatedAt     time.Time
 	PayerID       int64
 	HasSubscriber bool
 }
 
-// Returns queued messages whose ids are before one, of all accounts, oldest first, and
-// whether a webhook subscribes to them.
+// Returns queued messages from before a time, of all accounts, oldest first, and whether a
+// webhook subscribes to them. Those of samples wait for ever.
 func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams) ([]MessagesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, messagesExpired,
-		arg.BeforeID,
-		arg.AfterID,
+		arg.Before,
+		arg.AfterTime,
 		arg.AfterAccount,
+		arg.AfterID,
 		arg.PageSize,
 	)
 	if err != nil {
@@ -763,6 +769,7 @@ func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams
 		if err := rows.Scan(
 			&i.AccountID,
 			&i.ID,
+			&i.CreatedAt,
 			&i.PayerID,
 			&i.HasSubscriber,
 		); err != nil {

@@ -94,6 +94,32 @@ func (q *Queries) EventOldest(ctx context.Context, accountID int64) (EventOldest
 	return i, err
 }
 
+const eventWindowEnd = `-- name: EventWindowEnd :one
+SELECT sequence
+FROM (
+    (SELECT e.sequence FROM events AS e WHERE e.account_id = $1 AND e.sequence > $2 AND e.sequence <= $3 ORDER BY e.sequence DESC LIMIT 1)
+    UNION ALL
+    (SELECT e.sequence FROM events AS e WHERE e.account_id = $1 AND e.sequence > $3 ORDER BY e.sequence LIMIT 1)
+) AS found
+ORDER BY sequence
+LIMIT 1
+`
+
+type EventWindowEndParams struct {
+	AccountID     int64
+	AfterSequence int64
+	Last          int64
+}
+
+// Returns the last event in a range of numbers, or else the first one after it: a restore from a
+// backup moves the numbers ahead.
+func (q *Queries) EventWindowEnd(ctx context.Context, arg EventWindowEndParams) (int64, error) {
+	row := q.db.QueryRow(ctx, eventWindowEnd, arg.AccountID, arg.AfterSequence, arg.Last)
+	var sequence int64
+	err := row.Scan(&sequence)
+	return sequence, err
+}
+
 const feedEnd = `-- name: FeedEnd :one
 
 SELECT last_sequence, last_nonce
@@ -138,6 +164,50 @@ func (q *Queries) FeedEnds(ctx context.Context, accountIds []int64) ([]FeedEndsR
 	for rows.Next() {
 		var i FeedEndsRow
 		if err := rows.Scan(&i.AccountID, &i.LastSequence); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const reportEvents = `-- name: ReportEvents :many
+SELECT created_at, type, subject
+FROM events
+WHERE account_id = $1
+  AND sequence > $2
+  AND created_at >= $3
+  AND type IN ('order.placed', 'store.reset')
+ORDER BY sequence
+LIMIT 5000
+`
+
+type ReportEventsParams struct {
+	AccountID     int64
+	AfterSequence int64
+	Since         time.Time
+}
+
+type ReportEventsRow struct {
+	CreatedAt time.Time
+	Type      string
+	Subject   string
+}
+
+// Returns the events after a number that the report on a client reads.
+func (q *Queries) ReportEvents(ctx context.Context, arg ReportEventsParams) ([]ReportEventsRow, error) {
+	rows, err := q.db.Query(ctx, reportEvents, arg.AccountID, arg.AfterSequence, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ReportEventsRow{}
+	for rows.Next() {
+		var i ReportEventsRow
+		if err := rows.Scan(&i.CreatedAt, &i.Type, &i.Subject); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

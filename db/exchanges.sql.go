@@ -242,12 +242,44 @@ func (q *Queries) ExchangeList(ctx context.Context, arg ExchangeListParams) ([]E
 	return items, nil
 }
 
+const exchangeLogEmpty = `-- name: ExchangeLogEmpty :exec
+UPDATE exchange_logs
+SET first_number = last_number + 1, dropped = 0
+WHERE account_id = $1
+`
+
+// Begins the record of a sandbox again. Call [ExchangesDelete] in the same transaction.
+func (q *Queries) ExchangeLogEmpty(ctx context.Context, accountID int64) error {
+	_, err := q.db.Exec(ctx, exchangeLogEmpty, accountID)
+	return err
+}
+
+const exchangeLogGet = `-- name: ExchangeLogGet :one
+SELECT first_number, last_number, dropped
+FROM exchange_logs
+WHERE account_id = $1
+`
+
+type ExchangeLogGetRow struct {
+	FirstNumber int64
+	LastNumber  int64
+	Dropped     int64
+}
+
+// Returns what the record of a sandbox should have: the exchanges from first_number on.
+func (q *Queries) ExchangeLogGet(ctx context.Context, accountID int64) (ExchangeLogGetRow, error) {
+	row := q.db.QueryRow(ctx, exchangeLogGet, accountID)
+	var i ExchangeLogGetRow
+	err := row.Scan(&i.FirstNumber, &i.LastNumber, &i.Dropped)
+	return i, err
+}
+
 const exchangeLogsPage = `-- name: ExchangeLogsPage :many
 SELECT account_id
 FROM exchange_logs
 WHERE account_id > $1
 ORDER BY account_id
-LIMIT (SELECT $2::int)
+LIMIT $2
 `
 
 type ExchangeLogsPageParams struct {
@@ -451,7 +483,7 @@ DELETE FROM exchanges
 WHERE account_id = $1
 `
 
-// Deletes the exchanges of a sandbox. One that is recorded meanwhile may stay.
+// Deletes the exchanges of a sandbox.
 func (q *Queries) ExchangesDelete(ctx context.Context, accountID int64) error {
 	_, err := q.db.Exec(ctx, exchangesDelete, accountID)
 	return err

@@ -26,7 +26,7 @@ type Category struct {
 type Message struct {
 	// The account that the row belongs to.
 	AccountID int64
-	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.
+	// msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time. In a sandbox, the number of the message instead, from 1001.
 	ID      string
 	Message string
 	// queued; then delivered when every endpoint that subscribes has accepted the message, or failed.

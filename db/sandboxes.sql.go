@@ -37,7 +37,7 @@ WHERE (id = $1 OR parent_id = $1)
 RETURNING id
 `
 
-// Marks an account and its sandboxes as deleted, and returns their ids. The sweep
+// Marks an account, its sandboxes and its samples as deleted, and returns their ids. The sweep
 // deletes their data.
 func (q *Queries) AccountDelete(ctx context.Context, id int64) ([]int64, error) {
 	rows, err := q.db.Query(ctx, accountDelete, id)
@@ -76,7 +76,7 @@ func (q *Queries) AccountForget(ctx context.Context, id int64) (int64, error) {
 const accountsOf = `-- name: AccountsOf :many
 SELECT id
 FROM accounts
-WHERE (id = $1 OR parent_id = $1)
+WHERE (id = $1 OR parent_id = $1 AND kind = 'sandbox')
   AND deleted_at IS NULL
 ORDER BY id
 LIMIT 1000
@@ -107,7 +107,8 @@ const accountsToSweep = `-- name: AccountsToSweep :many
 SELECT accounts.id
 FROM accounts
 WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
-  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.parent_id = accounts.id)
+  AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
+  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
   AND accounts.id > $1
 ORDER BY accounts.id
 LIMIT $2
@@ -120,8 +121,8 @@ type AccountsToSweepParams struct {
 
 // Returns accounts whose data is to be deleted: accounts that were deleted and
 // sandboxes that expired at least a minute ago. By then no request of theirs is in
-// progress, so none sees a part of the data. An account comes after its sandboxes,
-// whose rows refer to it.
+// progress, so none sees a part of the data. An account comes after its sandboxes and samples,
+// and a sample after its sandboxes: their rows refer to it.
 func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, accountsToSweep, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -319,6 +320,7 @@ const sandboxCountStored = `-- name: SandboxCountStored :one
 SELECT count(*)
 FROM accounts
 WHERE parent_id = $1::bigint
+  AND kind = 'sandbox'
 `
 
 // Counts the sandboxes of the account with those that the sweep has not deleted yet.
@@ -330,14 +332,15 @@ func (q *Queries) SandboxCountStored(ctx context.Context, parentID int64) (int64
 }
 
 const sandboxCreate = `-- name: SandboxCreate :one
-INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES ($1::bigint, $2, $3::text, least(coalesce($4::timestamptz, now() + make_interval(secs => $5::bigint)), $6::timestamptz))
+INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at)
+VALUES ('sandbox', $1::bigint, $2, $3::bigint, $4::text, least(coalesce($5::timestamptz, now() + make_interval(secs => $6::bigint)), $7::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
 `
 
 type SandboxCreateParams struct {
 	ParentID         int64
 	Name             string
+	SampleID         int64
 	Sample           string
 	ExpiresAt        *time.Time
 	ExpiresInSeconds int64
@@ -358,6 +361,7 @@ func (q *Queries) SandboxCreate(ctx context.Context, arg SandboxCreateParams) (S
 	row := q.db.QueryRow(ctx, sandboxCreate,
 		arg.ParentID,
 		arg.Name,
+		arg.SampleID,
 		arg.Sample,
 		arg.ExpiresAt,
 		arg.ExpiresInSeconds,
@@ -468,7 +472,7 @@ FROM account_state
 WHERE account_id = $1
 `
 
-// Locks the number of sandboxes of an account until the transaction ends.
+// Locks the number of sandboxes and samples of an account until the transaction ends.
 func (q *Queries) SandboxesLock(ctx context.Context, accountID int64) error {
 	_, err := q.db.Exec(ctx, sandboxesLock, accountID)
 	return err
@@ -682,7 +686,7 @@ FROM account_state
 WHERE account_id = $1
 `
 
-// Sandboxes are accounts with a parent. Writes to the store of a sandbox take an
+// Sandboxes are accounts with a parent, and start as a sample (queries/samples.sql). Writes to the store of a sandbox take an
 // advisory lock of its account first: changes of its keys share it, and a group of
 // writes, a reset and a deletion hold it alone. Unlike the lock of a row, an advisory
 // lock is granted in the order of arrival, so a reset gets its turn while others write.

@@ -167,6 +167,55 @@ func (q *Queries) ReplayPending(ctx context.Context, arg ReplayPendingParams) ([
 	return items, nil
 }
 
+const reportDeliveries = `-- name: ReportDeliveries :many
+SELECT id, webhook_id, type, status, attempts
+FROM webhook_deliveries
+WHERE account_id = $1
+  AND id >= $2
+ORDER BY id DESC
+LIMIT 1000
+`
+
+type ReportDeliveriesParams struct {
+	AccountID int64
+	FirstID   string
+}
+
+type ReportDeliveriesRow struct {
+	ID        string
+	WebhookID string
+	Type      string
+	Status    string
+	Attempts  []byte
+}
+
+// Returns the newest deliveries of all webhooks from an id on, for the report on a client.
+func (q *Queries) ReportDeliveries(ctx context.Context, arg ReportDeliveriesParams) ([]ReportDeliveriesRow, error) {
+	rows, err := q.db.Query(ctx, reportDeliveries, arg.AccountID, arg.FirstID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ReportDeliveriesRow{}
+	for rows.Next() {
+		var i ReportDeliveriesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.WebhookID,
+			&i.Type,
+			&i.Status,
+			&i.Attempts,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const storeDeleteWebhookDeliveries = `-- name: StoreDeleteWebhookDeliveries :execrows
 DELETE FROM webhook_deliveries
 WHERE webhook_deliveries.account_id = $1

@@ -19,7 +19,7 @@ ALTER TABLE messages ALTER COLUMN account_id SET (n_distinct = 100);
 
 COMMENT ON TABLE  messages            IS 'Messages from clients.';
 COMMENT ON COLUMN messages.account_id IS 'The account that the row belongs to.';
-COMMENT ON COLUMN messages.id         IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time.';
+COMMENT ON COLUMN messages.id         IS 'msg_ and a UUIDv7 (RFC 9562) in hexadecimal, so that ids sort by time. In a sandbox, the number of the message instead, from 1001.';
 COMMENT ON COLUMN messages.status     IS 'queued; then delivered when every endpoint that subscribes has accepted the message, or failed.';
 
 -- +goose Down

@@ -26,16 +26,24 @@ COMMENT ON COLUMN events.data       IS 'The resources whose representation the c
 -- them does not hold the row of its account.
 
 -- +goose StatementBegin
-CREATE FUNCTION append_events(account bigint, new_nonce bigint, types text[], subjects text[], documents text[]) RETURNS void
+CREATE FUNCTION append_events(
+    account bigint, new_nonce bigint, types text[], subjects text[], documents text[],
+    new_category bigint, new_pet bigint, new_order bigint, new_message bigint
+) RETURNS void
     LANGUAGE plpgsql
 AS $$
--- Takes the next numbers of the feed of an account, and inserts events with them. Writers of
--- the account wait here for each other until the transaction ends.
+-- Takes the next numbers of the feed of an account, and inserts events with them. It also
+-- stores the newest ids of a sandbox; 0: nothing new. Writers of the account wait here for each
+-- other until the transaction ends.
 BEGIN
     UPDATE account_state
     SET last_sequence = last_sequence + cardinality(types),
-        last_nonce = new_nonce,
-        last_event_at = greatest(last_event_at, statement_timestamp())
+        last_nonce = CASE WHEN cardinality(types) > 0 THEN new_nonce ELSE last_nonce END,
+        last_event_at = greatest(last_event_at, statement_timestamp()),
+        last_category_id = greatest(last_category_id, new_category),
+        last_pet_id = greatest(last_pet_id, new_pet),
+        last_order_id = greatest(last_order_id, new_order),
+        last_message_id = greatest(last_message_id, new_message)
     WHERE account_id = account;
 
     INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
@@ -162,5 +170,5 @@ SELECT maintain_events();
 -- +goose Down
 DROP FUNCTION maintain_events();
 DROP FUNCTION event_partitions();
-DROP FUNCTION append_events(bigint, bigint, text[], text[], text[]);
+DROP FUNCTION append_events(bigint, bigint, text[], text[], text[], bigint, bigint, bigint, bigint);
 DROP TABLE events;

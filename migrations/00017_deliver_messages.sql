@@ -3,7 +3,7 @@
 CREATE INDEX messages_queued_idx ON messages (account_id, id) WHERE status = 'queued';
 
 -- The messages of all accounts that wait. The sweep ends those that have waited too long.
-CREATE INDEX messages_expiry_idx ON messages (id, account_id) WHERE status = 'queued';
+CREATE INDEX messages_expiry_idx ON messages (created_at, account_id, id) WHERE status = 'queued';
 
 -- The webhooks to which the worker adapts the messages that wait.
 CREATE INDEX webhooks_unsettled_idx ON webhooks (account_id, id) WHERE unsettled_after IS NOT NULL;

@@ -7,7 +7,7 @@
 
 -- +goose StatementBegin
 CREATE FUNCTION write_stores(
-    accounts bigint[],
+    accounts bigint[], new_events bigint[], new_orders bigint[],
     stock_accounts bigint[], stock_pets bigint[], quantities bigint[], helds bigint[],
     pet_accounts bigint[], pet_ids bigint[], category_ids bigint[], names text[], name_keys text[], statuses text[],
     order_accounts bigint[], order_ids bigint[], order_pets bigint[], order_quantities bigint[], ship_dates timestamptz[], no_ship_date timestamptz,
@@ -19,7 +19,9 @@ CREATE FUNCTION write_stores(
 AS $$
 -- Writes what a group has decided for several accounts, and numbers its events. It skips the
 -- accounts whose feed another transaction holds or that are gone, and returns the others.
--- later_events has the number of events of the same account that come after each event.
+-- new_events has the number of events of each account, and new_orders its newest order if it is
+-- a sandbox; 0: nothing new. later_events has the number of events of the same account that come
+-- after each event.
 DECLARE
     written bigint[] := ARRAY(SELECT account_id FROM account_state WHERE account_id = ANY (accounts) FOR NO KEY UPDATE SKIP LOCKED);
     complete boolean := cardinality(written) = cardinality(accounts);
@@ -67,9 +69,10 @@ BEGIN
 
     UPDATE account_state
     SET last_sequence = last_sequence + new.events,
-        last_nonce    = new_nonce,
-        last_event_at = greatest(last_event_at, statement_timestamp())
-    FROM (SELECT account_id, count(*) AS events FROM unnest(event_accounts) AS account_id GROUP BY account_id) AS new
+        last_nonce    = CASE WHEN new.events > 0 THEN new_nonce ELSE last_nonce END,
+        last_event_at = greatest(last_event_at, statement_timestamp()),
+        last_order_id = greatest(last_order_id, new.order_id)
+    FROM (SELECT unnest(accounts) AS account_id, unnest(new_events) AS events, unnest(new_orders) AS order_id) AS new
     WHERE account_state.account_id = new.account_id
       AND (complete OR new.account_id = ANY (written));
 
@@ -90,7 +93,7 @@ $$;
 
 -- +goose Down
 DROP FUNCTION write_stores(
-    bigint[],
+    bigint[], bigint[], bigint[],
     bigint[], bigint[], bigint[], bigint[],
     bigint[], bigint[], bigint[], text[], text[], text[],
     bigint[], bigint[], bigint[], bigint[], timestamptz[], timestamptz,

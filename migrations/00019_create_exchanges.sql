@@ -1,18 +1,20 @@
 -- +goose Up
 CREATE TABLE exchange_logs (
-    account_id  bigint NOT NULL,
-    last_number bigint NOT NULL DEFAULT 0,
-    bytes       bigint NOT NULL DEFAULT 0,
-    dropped     bigint NOT NULL DEFAULT 0,
+    account_id   bigint NOT NULL,
+    first_number bigint NOT NULL DEFAULT 1,
+    last_number  bigint NOT NULL DEFAULT 0,
+    bytes        bigint NOT NULL DEFAULT 0,
+    dropped      bigint NOT NULL DEFAULT 0,
 
     CONSTRAINT exchange_logs_pkey PRIMARY KEY (account_id)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE  exchange_logs             IS 'One row per sandbox that has sent requests. Writers of exchanges lock it, so that their numbers have the order of the commits.';
-COMMENT ON COLUMN exchange_logs.account_id  IS 'The sandbox.';
-COMMENT ON COLUMN exchange_logs.last_number IS 'The number of the newest exchange; 0: there was none.';
-COMMENT ON COLUMN exchange_logs.bytes       IS 'The size of all exchanges so far, including those that are deleted.';
-COMMENT ON COLUMN exchange_logs.dropped     IS 'The number of exchanges that were not recorded, because a buffer was full.';
+COMMENT ON TABLE  exchange_logs              IS 'One row per sandbox that has sent requests. Writers of exchanges lock it, so that their numbers have the order of the commits.';
+COMMENT ON COLUMN exchange_logs.account_id   IS 'The sandbox.';
+COMMENT ON COLUMN exchange_logs.first_number IS 'The number of the first exchange since a client has emptied the record. If the oldest one has a greater number, the record has lost some.';
+COMMENT ON COLUMN exchange_logs.last_number  IS 'The number of the newest exchange; 0: there was none.';
+COMMENT ON COLUMN exchange_logs.bytes        IS 'The size of all exchanges so far, including those that are deleted.';
+COMMENT ON COLUMN exchange_logs.dropped      IS 'The number of exchanges since then that were not recorded, because a buffer was full.';
 
 CREATE TABLE exchanges (
     account_id      bigint      NOT NULL,

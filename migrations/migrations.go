@@ -3,7 +3,11 @@ package migrations
 
 import "embed"
 
-// FS contains all migrations. Their names start with five-digit versions.
+// Locks is the file with the locks of each migration on tables that exist before it.
+// TestMigrationLocks measures them.
+const Locks = "locks.txt"
+
+// FS contains all migrations, whose names start with five-digit versions, and [Locks].
 //
-//go:embed *.sql
+//go:embed *.sql locks.txt
 var FS embed.FS

@@ -4,7 +4,7 @@
 -- [AccountStateEnsure] in the same transaction.
 INSERT INTO accounts (name)
 VALUES (@name)
-ON CONFLICT (name) WHERE parent_id IS NULL AND deleted_at IS NULL DO UPDATE SET name = excluded.name
+ON CONFLICT (name) WHERE kind = 'account' AND deleted_at IS NULL DO UPDATE SET name = excluded.name
 RETURNING id, name, created_at;
 
 -- name: AccountCreate :one
@@ -20,18 +20,18 @@ VALUES (@account_id)
 ON CONFLICT ON CONSTRAINT account_state_pkey DO NOTHING;
 
 -- name: AccountGetByName :one
--- Never finds a sandbox, because names of sandboxes are not unique.
+-- Finds neither sandboxes, whose names are not unique, nor samples.
 SELECT id, name, created_at
 FROM accounts
 WHERE name = @name
-  AND parent_id IS NULL
+  AND kind = 'account'
   AND deleted_at IS NULL;
 
 -- name: AccountList :many
--- Lists the accounts without the sandboxes, for the operator.
+-- Lists the accounts without sandboxes and samples, for the operator.
 SELECT id, name, created_at
 FROM accounts
-WHERE parent_id IS NULL
+WHERE kind = 'account'
   AND deleted_at IS NULL
   AND id > @after_id
 ORDER BY id
@@ -39,6 +39,6 @@ LIMIT @page_size;
 
 -- name: AccountGet :one
 -- Returns an account.
-SELECT id, parent_id, name, coalesce(sample, '')::text AS sample, created_at, expires_at
+SELECT id, parent_id, name, sample_id, created_at, expires_at
 FROM accounts
 WHERE id = @id;

@@ -339,19 +339,20 @@ WHERE messages.account_id = @account_id
   AND messages.id = made.id;
 
 -- name: MessagesExpired :many
--- Returns queued messages whose ids are before one, of all accounts, oldest first, and
--- whether a webhook subscribes to them.
-SELECT m.account_id, m.id, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
+-- Returns queued messages from before a time, of all accounts, oldest first, and whether a
+-- webhook subscribes to them. Those of samples wait for ever.
+SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
 FROM messages AS m
 JOIN account_state AS s ON s.account_id = m.account_id
 JOIN accounts AS a ON a.id = m.account_id
 WHERE m.status = 'queued'
-  AND m.id < @before_id
-  AND (m.id, m.account_id) > (@after_id::text, @after_account::bigint)
+  AND m.created_at < @before
+  AND (m.created_at, m.account_id, m.id) > (@after_time::timestamptz, @after_account::bigint, @after_id::text)
+  AND a.kind <> 'sample'
   AND NOT s.closed
-ORDER BY m.id, m.account_id
+ORDER BY m.created_at, m.account_id, m.id
 LIMIT @page_size;
 
 -- name: Clock :one
@@ -359,10 +360,12 @@ LIMIT @page_size;
 SELECT statement_timestamp()::timestamptz AS now;
 
 -- name: MessageEvents :many
--- Returns the events of messages.
-SELECT subject, sequence, nonce
+-- Returns the newest events of messages. After a reset, a message of a sandbox can have the id of
+-- an earlier one.
+SELECT DISTINCT ON (subject) subject, sequence, nonce
 FROM events
 WHERE account_id = @account_id
   AND type = 'message.queued'
   AND subject = ANY (@subjects::text[])
+ORDER BY subject, sequence DESC
 LIMIT (SELECT @page_size::int);

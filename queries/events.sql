@@ -21,6 +21,18 @@ WHERE account_id = @account_id
 ORDER BY sequence
 LIMIT 1;
 
+-- name: EventWindowEnd :one
+-- Returns the last event in a range of numbers, or else the first one after it: a restore from a
+-- backup moves the numbers ahead.
+SELECT sequence
+FROM (
+    (SELECT e.sequence FROM events AS e WHERE e.account_id = @account_id AND e.sequence > @after_sequence AND e.sequence <= @last ORDER BY e.sequence DESC LIMIT 1)
+    UNION ALL
+    (SELECT e.sequence FROM events AS e WHERE e.account_id = @account_id AND e.sequence > @last ORDER BY e.sequence LIMIT 1)
+) AS found
+ORDER BY sequence
+LIMIT 1;
+
 -- name: EventList :many
 -- Returns the events of some types in a range of numbers. The first and the last of the
 -- range are returned whatever their type, because the cursors of a page name them.
@@ -32,6 +44,17 @@ WHERE account_id = @account_id
   AND (type = ANY (@types::text[]) OR sequence IN (@first, @last))
 ORDER BY sequence
 LIMIT (SELECT @page_size::int);
+
+-- name: ReportEvents :many
+-- Returns the events after a number that the report on a client reads.
+SELECT created_at, type, subject
+FROM events
+WHERE account_id = @account_id
+  AND sequence > @after_sequence
+  AND created_at >= @since
+  AND type IN ('order.placed', 'store.reset')
+ORDER BY sequence
+LIMIT 5000;
 
 -- name: StoreDeleteEvents :execrows
 -- Deletes a batch of the events of an account that is being deleted.

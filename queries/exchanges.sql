@@ -74,8 +74,20 @@ WHERE account_id = @account_id
   AND number = @number
   AND started_at > now() - interval '24 hours';
 
+-- name: ExchangeLogGet :one
+-- Returns what the record of a sandbox should have: the exchanges from first_number on.
+SELECT first_number, last_number, dropped
+FROM exchange_logs
+WHERE account_id = @account_id;
+
+-- name: ExchangeLogEmpty :exec
+-- Begins the record of a sandbox again. Call [ExchangesDelete] in the same transaction.
+UPDATE exchange_logs
+SET first_number = last_number + 1, dropped = 0
+WHERE account_id = @account_id;
+
 -- name: ExchangesDelete :exec
--- Deletes the exchanges of a sandbox. One that is recorded meanwhile may stay.
+-- Deletes the exchanges of a sandbox.
 DELETE FROM exchanges
 WHERE account_id = @account_id;
 
@@ -85,7 +97,7 @@ SELECT account_id
 FROM exchange_logs
 WHERE account_id > @after_id
 ORDER BY account_id
-LIMIT (SELECT @page_size::int);
+LIMIT @page_size;
 
 -- name: ExchangesExpire :exec
 -- Deletes the exchanges of a sandbox that are older than 24 hours. It looks at the oldest ones

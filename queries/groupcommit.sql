@@ -36,21 +36,31 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('store', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
 
--- name: SandboxIsClosed :batchmany
--- Tells whether a sandbox is being deleted. No row means that it is gone.
-SELECT closed
+-- name: SandboxRead :batchmany
+-- Tells whether a sandbox is being deleted, and returns its newest ids. No row means that it is
+-- gone. It runs after the lock.
+SELECT closed, last_category_id, last_pet_id, last_order_id, last_message_id
 FROM account_state
 WHERE account_id = @account_id;
 
 -- name: SandboxCountRows :batchmany
--- Counts the rows of a kind of a sandbox up to a bound. Only the branch of the kind
--- runs.
-SELECT @kind::text AS kind, (CASE @kind
-    WHEN 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
-    WHEN 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = @account_id LIMIT @bound) AS counted)
-END)::bigint AS rows;
+-- Counts the rows of a kind of a sandbox up to a bound. The newest id is at least the number of
+-- rows. So while it is small, nothing is counted, and the number is 0. Only the branch of the
+-- kind runs.
+SELECT @kind::text AS kind, (CASE
+    WHEN (CASE @kind
+        WHEN 'pets' THEN last_pet_id
+        WHEN 'orders' THEN last_order_id
+        WHEN 'messages' THEN last_message_id
+        WHEN 'categories' THEN last_category_id
+    END) <= @small THEN 0
+    WHEN @kind = 'pets' THEN (SELECT count(*) FROM (SELECT FROM pets WHERE pets.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN @kind = 'orders' THEN (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN @kind = 'messages' THEN (SELECT count(*) FROM (SELECT FROM messages WHERE messages.account_id = @account_id LIMIT @bound) AS counted)
+    WHEN @kind = 'categories' THEN (SELECT count(*) FROM (SELECT FROM categories WHERE categories.account_id = @account_id LIMIT @bound) AS counted)
+END)::bigint AS rows
+FROM account_state
+WHERE account_state.account_id = @account_id;
 
 -- name: IdempotencyKeysLock :batchmany
 -- Locks keys until the transaction ends, and returns those that no other request holds.
@@ -152,7 +162,7 @@ WHERE account_id = @account_id
   AND id = ANY (ARRAY(SELECT unnest(@ids::bigint[])));
 
 -- name: IDsReserve :batchmany
--- Returns ids for new rows, from the sequence of their table.
+-- Returns ids for new rows of an account, from the sequence of their table.
 SELECT nextval((@sequence::text)::regclass)::bigint AS id
 FROM generate_series(1, (SELECT @number::int));
 
@@ -257,8 +267,9 @@ LEFT JOIN account_state ON account_state.account_id = @account_id;
 -- name: EventsAppend :batchexec
 -- Numbers events and inserts them (see migrations/00013_create_events.sql). Writers of an
 -- account wait here for each other, so this statement comes last, together with COMMIT. So
--- the numbers have no gaps and follow the order of the commits.
-SELECT append_events(@account_id, @nonce, @types::text[], @subjects::text[], @data::text[]);
+-- the numbers have no gaps and follow the order of the commits. It stores the newest ids of a
+-- sandbox too.
+SELECT append_events(@account_id, @nonce, @types::text[], @subjects::text[], @data::text[], @last_category_id, @last_pet_id, @last_order_id, @last_message_id);
 
 -- name: IdempotencyKeyDelete :batchexec
 -- Deletes an expired response that the sweep has not deleted yet.
@@ -296,11 +307,12 @@ FROM (SELECT unnest(@account_ids::bigint[]) AS account_id) AS wanted
 WHERE pg_try_advisory_xact_lock(hashtextextended('store', wanted.account_id));
 
 -- name: StoresFilled :batchmany
--- Tells whether sandboxes are being deleted, and counts their orders up to a bound. It runs
--- after the lock.
-SELECT account_state.account_id, account_state.closed, (
-    SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT @bound) AS counted
-)::bigint AS orders
+-- Tells whether sandboxes are being deleted, returns their newest orders, and counts their
+-- orders as [SandboxCountRows]. It runs after the lock.
+SELECT account_state.account_id, account_state.closed, account_state.last_order_id, (CASE
+    WHEN account_state.last_order_id <= @small THEN 0
+    ELSE (SELECT count(*) FROM (SELECT FROM orders WHERE orders.account_id = account_state.account_id LIMIT @bound) AS counted)
+END)::bigint AS orders
 FROM account_state
 WHERE account_state.account_id = ANY (ARRAY(SELECT unnest(@account_ids::bigint[])));
 
@@ -347,7 +359,7 @@ CROSS JOIN LATERAL (
 -- Writes what a group has decided for the accounts whose feed it can lock, and returns them
 -- (see migrations/00018_write_stores.sql). It comes last, together with COMMIT.
 SELECT write_stores(
-    @account_ids::bigint[],
+    @account_ids::bigint[], @new_events::bigint[], @last_order_ids::bigint[],
     @stock_accounts::bigint[], @stock_pets::bigint[], @quantities::bigint[], @helds::bigint[],
     @pet_accounts::bigint[], @pet_ids::bigint[], @category_ids::bigint[], @names::text[], @name_keys::text[], @statuses::text[],
     @order_accounts::bigint[], @order_ids::bigint[], @order_pets::bigint[], @order_quantities::bigint[], @ship_dates::timestamptz[], @no_ship_date::timestamptz,

@@ -1,4 +1,4 @@
--- Sandboxes are accounts with a parent. Writes to the store of a sandbox take an
+-- Sandboxes are accounts with a parent, and start as a sample (queries/samples.sql). Writes to the store of a sandbox take an
 -- advisory lock of its account first: changes of its keys share it, and a group of
 -- writes, a reset and a deletion hold it alone. Unlike the lock of a row, an advisory
 -- lock is granted in the order of arrival, so a reset gets its turn while others write.
@@ -36,7 +36,7 @@ SET reset_at = statement_timestamp()
 WHERE account_id = @account_id;
 
 -- name: SandboxesLock :exec
--- Locks the number of sandboxes of an account until the transaction ends.
+-- Locks the number of sandboxes and samples of an account until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('sandboxes', @account_id::bigint))
 FROM account_state
 WHERE account_id = @account_id;
@@ -44,8 +44,8 @@ WHERE account_id = @account_id;
 -- name: SandboxCreate :one
 -- The sandbox expires at expires_at, or else after a time, but no later than not_after, if
 -- that is set. Call [AccountStateEnsure] in the same transaction.
-INSERT INTO accounts (parent_id, name, sample, expires_at)
-VALUES (@parent_id::bigint, @name, @sample::text, least(coalesce(sqlc.narg(expires_at)::timestamptz, now() + make_interval(secs => @expires_in_seconds::bigint)), sqlc.narg(not_after)::timestamptz))
+INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at)
+VALUES ('sandbox', @parent_id::bigint, @name, @sample_id::bigint, @sample::text, least(coalesce(sqlc.narg(expires_at)::timestamptz, now() + make_interval(secs => @expires_in_seconds::bigint)), sqlc.narg(not_after)::timestamptz))
 RETURNING id, name, coalesce(sample, '')::text AS sample, created_at, expires_at;
 
 -- name: SandboxGet :one
@@ -80,19 +80,20 @@ WHERE parent_id = @parent_id::bigint
 -- Counts the sandboxes of the account with those that the sweep has not deleted yet.
 SELECT count(*)
 FROM accounts
-WHERE parent_id = @parent_id::bigint;
+WHERE parent_id = @parent_id::bigint
+  AND kind = 'sandbox';
 
 -- name: AccountsOf :many
 -- Returns the ids of an account and of its sandboxes, without deleted ones.
 SELECT id
 FROM accounts
-WHERE (id = @id OR parent_id = @id)
+WHERE (id = @id OR parent_id = @id AND kind = 'sandbox')
   AND deleted_at IS NULL
 ORDER BY id
 LIMIT 1000;
 
 -- name: AccountDelete :many
--- Marks an account and its sandboxes as deleted, and returns their ids. The sweep
+-- Marks an account, its sandboxes and its samples as deleted, and returns their ids. The sweep
 -- deletes their data.
 UPDATE accounts
 SET deleted_at = now()
@@ -103,12 +104,13 @@ RETURNING id;
 -- name: AccountsToSweep :many
 -- Returns accounts whose data is to be deleted: accounts that were deleted and
 -- sandboxes that expired at least a minute ago. By then no request of theirs is in
--- progress, so none sees a part of the data. An account comes after its sandboxes,
--- whose rows refer to it.
+-- progress, so none sees a part of the data. An account comes after its sandboxes and samples,
+-- and a sample after its sandboxes: their rows refer to it.
 SELECT accounts.id
 FROM accounts
 WHERE least(accounts.deleted_at, accounts.expires_at) <= now() - interval '1 minute'
-  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.parent_id = accounts.id)
+  AND NOT EXISTS (SELECT FROM accounts AS child WHERE child.parent_id = accounts.id)
+  AND NOT EXISTS (SELECT FROM accounts AS sandbox WHERE sandbox.sample_id = accounts.id)
   AND accounts.id > @after_id
 ORDER BY accounts.id
 LIMIT @page_size;

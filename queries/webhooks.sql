@@ -141,6 +141,15 @@ WHERE account_id = @account_id
   AND id = @id
   AND webhook_id = @webhook_id;
 
+-- name: ReportDeliveries :many
+-- Returns the newest deliveries of all webhooks from an id on, for the report on a client.
+SELECT id, webhook_id, type, status, attempts
+FROM webhook_deliveries
+WHERE account_id = @account_id
+  AND id >= @first_id
+ORDER BY id DESC
+LIMIT 1000;
+
 -- name: WebhookDeliveryCreateTest :one
 -- Creates the delivery of a webhook.test event, which is due now. The body is a text, because
 -- pgx sends bytes as bytea through a connection pooler.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -85,46 +84,32 @@ func createAccount(ctx context.Context, database *postgres.DB, name string) (mad
 }
 
 func (p *program) accountListCommand() *cobra.Command {
-	var asJSON bool
-	command := &cobra.Command{
-		Use:     "list",
-		Short:   "List the accounts, without their sandboxes",
-		Example: "  petstore account list --json",
-		Args:    noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.listAccounts(ctx, db.New(database), asJSON)
-			})
+	return listCommand(p, listing[accountObject]{
+		short:   "List the accounts, without their sandboxes",
+		example: "  petstore account list --json",
+		fields:  "id, name and createdAt",
+		header:  "ID\tNAME\tCREATED",
+		row: func(one accountObject) string {
+			return one.ID + "\t" + one.Name + "\t" + formatTime(&one.CreatedAt, "")
 		},
-	}
-	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with id, name and createdAt")
-	return command
+		read: listAccounts,
+	})
 }
 
-func (p *program) listAccounts(ctx context.Context, queries *db.Queries, asJSON bool) error {
-	all := []accountObject{}
+func listAccounts(ctx context.Context, queries *db.Queries, _ int64) (all []accountObject, err error) {
 	for page := (db.AccountListParams{PageSize: accountsPerPage}); ; {
 		rows, err := queries.AccountList(ctx, page)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, row := range rows {
 			all = append(all, accountObject{account.PublicID(row.ID, false), row.Name, row.CreatedAt.UTC()})
 		}
 		if len(rows) < accountsPerPage {
-			break
+			return all, nil
 		}
 		page.AfterID = rows[len(rows)-1].ID
 	}
-	if asJSON {
-		return p.printJSON(all)
-	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tNAME\tCREATED")
-	for _, one := range all {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", one.ID, one.Name, one.CreatedAt.Format(time.RFC3339))
-	}
-	return table.Flush()
 }
 
 func (p *program) accountDeleteCommand() *cobra.Command {

@@ -183,8 +183,8 @@ func TestTooManySandboxes(t *testing.T) {
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "account", "create", "acme")
 	if _, err := database.Pool.Exec(t.Context(), `
-		INSERT INTO accounts (parent_id, name, sample, expires_at)
-		SELECT 1001, 'full', 'empty', now() + interval '1 hour' FROM generate_series(1, $1)`, account.MaxSandboxes); err != nil {
+		INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at)
+		SELECT 'sandbox', 1001, 'full', 1001, 'empty', now() + interval '1 hour' FROM generate_series(1, $1)`, account.MaxSandboxes); err != nil {
 		t.Fatal(err)
 	}
 	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, which is the maximum; delete one first`, "sandbox", "create", "--account", "acme")

@@ -177,11 +177,31 @@ func (p *program) indent(text []byte, prefix string) []byte {
 }
 
 // printPages sends a call and follows its links to the next pages. It prints the elements of
-// all pages as one JSON array, one in each line. The feed of events always has a next page,
-// so an empty page is the last.
+// all pages as one JSON array, one in each line.
 func (p *program) printPages(ctx context.Context, sender *client, one call) error {
-	for separator := "[\n"; ; {
-		got, err := sender.send(ctx, one)
+	separator := "[\n"
+	err := sender.eachElement(ctx, one, func(element json.RawMessage) error {
+		_, err := fmt.Fprintf(p.stdout, "%s  %s", separator, p.indent(element, "  "))
+		separator = ",\n"
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	end := "\n]\n"
+	if separator == "[\n" {
+		end = "[]\n"
+	}
+	_, err = io.WriteString(p.stdout, end)
+	return err
+}
+
+// eachElement sends a call and follows its links to the next pages. It calls a function with each
+// element of all pages, until that returns an error. The feed of events always has a next page, so
+// an empty page is the last.
+func (c *client) eachElement(ctx context.Context, one call, do func(json.RawMessage) error) error {
+	for {
+		got, err := c.send(ctx, one)
 		if err != nil {
 			return err
 		}
@@ -190,23 +210,16 @@ func (p *program) printPages(ctx context.Context, sender *client, one call) erro
 		}
 		var elements []json.RawMessage
 		if err := json.Unmarshal(got.text, &elements); err != nil {
-			return fmt.Errorf("--paginate needs a list, but the response of %s is not a JSON array", one.path)
+			return fmt.Errorf("the response of %s is not a JSON array", one.path)
 		}
 		for _, element := range elements {
-			if _, err := fmt.Fprintf(p.stdout, "%s  %s", separator, p.indent(element, "  ")); err != nil {
+			if err := do(element); err != nil {
 				return err
 			}
-			separator = ",\n"
 		}
-		if one.path = nextPage(got.Header); one.path != "" && len(elements) > 0 {
-			continue
+		if one.path = nextPage(got.Header); one.path == "" || len(elements) == 0 {
+			return nil
 		}
-		end := "\n]\n"
-		if separator == "[\n" {
-			end = "[]\n"
-		}
-		_, err = io.WriteString(p.stdout, end)
-		return err
 	}
 }
 

@@ -27,6 +27,8 @@ const (
 	// maxResponse is the number of bytes that are read of a response. Pages have less.
 	maxResponse = 16 << 20
 
+	mostParallel = 256 // to a server, for the requests of import
+
 	defaultRetries   = 4
 	mostRetries      = 20
 	firstRetryPause  = time.Second
@@ -41,10 +43,12 @@ const (
 var keyedPosts = []string{"/pets", "/categories", "/store/orders", "/messages"}
 
 // newHTTPClient returns a client that does not follow redirects, because they could lead to
-// another server. Timeout is the maximum time to the header of a response.
-func newHTTPClient(timeout time.Duration) *http.Client {
+// another server. Timeout is the maximum time to the header of a response. The TLS
+// configuration may be nil.
+func newHTTPClient(timeout time.Duration, config *tls.Config) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented
-	transport.ResponseHeaderTimeout = timeout
+	transport.ResponseHeaderTimeout, transport.TLSClientConfig = timeout, config
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = mostParallel, mostParallel
 	return &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -57,11 +61,14 @@ type client struct {
 	target
 	http    *http.Client
 	retries int
-	log     io.Writer // for people
+	// patience is the time for which a client waits for a server that is away, in addition to the
+	// retries. A client with patience waits for 429 without end.
+	patience time.Duration
+	log      io.Writer // for people
 }
 
 func (p *program) newClient(to target) *client {
-	return &client{target: to, http: newHTTPClient(responseTimeout), retries: defaultRetries, log: p.stderr}
+	return &client{target: to, http: to.client(responseTimeout), retries: defaultRetries, log: p.stderr}
 }
 
 // call is a request to the API.
@@ -104,7 +111,8 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 	}
 	one.header = header
 	isSafe := one.method != http.MethodPost || header.Get(idempotencyKey) != ""
-	for attempt := range c.retries + 1 {
+	end := time.Now().Add(c.patience)
+	for attempt := 0; ; attempt++ {
 		got, err := c.try(ctx, one)
 		pause := retryPause(attempt)
 		var why string
@@ -113,11 +121,11 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			return nil, ctx.Err()
 		case err != nil:
 			// The first attempt finds out that there is no server.
-			if !isSafe || attempt == 0 && isDial(err) {
+			if !isSafe || attempt == 0 && isDial(err) && c.patience == 0 {
 				return nil, c.noResponse(err)
 			}
 			why = whyNoResponse(err, responseTimeout)
-		case got.StatusCode == http.StatusTooManyRequests, got.StatusCode == http.StatusServiceUnavailable && isSafe:
+		case isTemporary(got, isSafe):
 			failed := follow.ReadError(got.StatusCode, got.Header, got.text)
 			why = strings.TrimSuffix(failed.Error(), ".")
 			if failed.RetryAfter > 0 {
@@ -126,7 +134,8 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 		default:
 			return got, nil
 		}
-		if attempt == c.retries {
+		waits := c.patience > 0 && (got != nil && got.StatusCode == http.StatusTooManyRequests || time.Now().Before(end))
+		if attempt >= c.retries && !waits {
 			if err != nil {
 				err = c.noResponse(err)
 			}
@@ -139,7 +148,21 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			return nil, ctx.Err()
 		}
 	}
-	return nil, errors.New("no attempt") // retries is not negative
+}
+
+// isTemporary reports whether the same request may succeed later. A request that is not safe to
+// repeat has certainly had no effect.
+func isTemporary(got *reply, isSafe bool) bool {
+	switch got.StatusCode {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return isSafe
+	case http.StatusConflict:
+		return isSafe && follow.ReadError(got.StatusCode, got.Header, got.text).Code == "idempotency_in_progress"
+	default:
+		return false
+	}
 }
 
 // retryPause returns the pause after an attempt, the first of which is 0.

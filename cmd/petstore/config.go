@@ -37,6 +37,8 @@ type config struct {
 	ReplicaMaxLag  time.Duration `env:"PETSTORE_REPLICA_MAX_LAG" envDefault:"10s"`
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
 	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
+	TLSCertFile    string        `env:"PETSTORE_TLS_CERT_FILE"`
+	TLSKeyFile     string        `env:"PETSTORE_TLS_KEY_FILE"`
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
 	AdminHosts     []string      `env:"PETSTORE_ADMIN_HOSTS"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
@@ -62,6 +64,7 @@ type config struct {
 	SecretKeys   []string       `env:"PETSTORE_SECRET_KEY"`
 	vault        *webhook.Vault // with SecretKeys
 	application  string         // the application_name of connections; empty: petstore
+	unknown      []string       // variables that nobody reads; see [program.unknownVariables]
 
 	LogLevel  slog.Level `env:"PETSTORE_LOG_LEVEL" envDefault:"info"`
 	LogFormat string     `env:"PETSTORE_LOG_FORMAT"`
@@ -94,9 +97,17 @@ const (
 	mostConnections  = 1_000_000
 )
 
-// loadConfig reads and validates the whole configuration. The error lists all
-// invalid variables. Database says whether the command requires DATABASE_URL.
-func (p *program) loadConfig(database bool) (config, error) {
+// loadConfig reads the configuration of a command other than a server. It warns of unknown
+// variables.
+func (p *program) loadConfig() (config, error) {
+	c, err := p.loadServerConfig(false)
+	p.warnOfUnknown(c)
+	return c, err
+}
+
+// loadServerConfig reads and validates the whole configuration. The error lists all
+// invalid and unknown variables. Database says whether the command requires DATABASE_URL.
+func (p *program) loadServerConfig(database bool) (config, error) {
 	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
 	unparsed := p.parseMistakes(err)
 	mistakes := slices.Clone(unparsed)
@@ -125,6 +136,8 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(!isHostPort(parsed.Addr), "PETSTORE_ADDR must be host:port or :port with a port from 0 to 65535, but is %q", parsed.Addr)
 	wrong(parsed.AdminAddr != adminOff && !isHostPort(parsed.AdminAddr),
 		"PETSTORE_ADMIN_ADDR must be off, host:port or :port with a port from 0 to 65535, but is %q", parsed.AdminAddr)
+	wrong(parsed.TLSKeyFile == "" && parsed.TLSCertFile != "", "PETSTORE_TLS_KEY_FILE must be set to the file of the private key, because PETSTORE_TLS_CERT_FILE is set")
+	wrong(parsed.TLSCertFile == "" && parsed.TLSKeyFile != "", "PETSTORE_TLS_CERT_FILE must be set to the file of the certificate chain, because PETSTORE_TLS_KEY_FILE is set")
 	for i, name := range parsed.AdminHosts {
 		parsed.AdminHosts[i] = strings.TrimSpace(name)
 		wrong(!hostPattern.MatchString(parsed.AdminHosts[i]), "PETSTORE_ADMIN_HOSTS must list host names without a port, such as petstore or metrics.example, but has %q", name)
@@ -143,7 +156,11 @@ func (p *program) loadConfig(database bool) (config, error) {
 	wrong(err != nil, "PETSTORE_SECRET_KEY %v", err)
 	mistakes = append(mistakes, parsed.Tracing.mistakes()...)
 	wrong(parsed.LogFormat != telemetry.JSON && parsed.LogFormat != telemetry.Text, "PETSTORE_LOG_FORMAT must be json or text, but is %q", parsed.LogFormat)
+	parsed.unknown = p.unknownVariables()
 	if len(mistakes) > 0 {
+		for _, name := range parsed.unknown {
+			mistakes = append(mistakes, "unknown variable "+name)
+		}
 		return config{}, fmt.Errorf("invalid configuration: %s", strings.Join(mistakes, "; "))
 	}
 	return parsed, nil
@@ -152,7 +169,7 @@ func (p *program) loadConfig(database bool) (config, error) {
 // loadDatabaseConfig reads the configuration of a command that needs a database but no
 // server. Without DATABASE_URL, it uses the database of the running dev.
 func (p *program) loadDatabaseConfig() (config, error) {
-	c, err := p.loadConfig(false)
+	c, err := p.loadConfig()
 	if err != nil || c.DatabaseURL != "" {
 		return c, err
 	}
@@ -430,7 +447,12 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// logger returns the logger of a server. Call flush before the program ends.
+// logger returns the logger of a server, after it has warned of unknown variables. Call flush
+// before the program ends.
 func (p *program) logger(c config) (log *slog.Logger, flush func()) {
-	return telemetry.NewLogger(p.stderr, c.LogLevel, c.LogFormat)
+	log, flush = telemetry.NewLogger(p.stderr, c.LogLevel, c.LogFormat)
+	if len(c.unknown) > 0 {
+		log.Warn(unknownWarning, "variables", c.unknown)
+	}
+	return log, flush
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -51,6 +54,11 @@ type connections struct {
 	idle     ring // connections of known clients without a request
 	networks map[netip.Addr]*network
 	crowds   int // networks with more than their share
+
+	waiting  waitingStreams
+	burst    float64     // frames that a client may send at once
+	tls      *tls.Config // nil without TLS
+	logError func(format string, args ...any)
 }
 
 // network counts the strangers of a network.
@@ -59,14 +67,20 @@ type network struct {
 	strangers int
 }
 
-// connection is a connection that counts against the limit. It has the methods of
-// *net.TCPConn that net/http uses.
+// connection is a connection that counts against the limit. With TLS, it encrypts, so that it
+// sees the [frames] of HTTP/2.
 type connection struct {
-	*net.TCPConn
+	net.Conn
+	tcp             *net.TCPConn
+	handshake       func() error         // nil without TLS
+	state           *tls.ConnectionState // nil without TLS
+	frames          frames
 	of              *connections
 	counted, ending bool
-	known           bool // the API key of the request in progress is verified
-	written         atomic.Bool
+	known           bool        // the API key of a request is verified, until StateIdle
+	knownStreams    int         // streams in progress whose API key is verified
+	cut             bool        // closed, or about to be
+	written         atomic.Bool // a part of a response
 	wide            atomic.Bool // the kernel may buffer [maxUnsent] bytes
 	network         *network    // while the connection is a stranger
 	in              *ring
@@ -84,6 +98,7 @@ type ring struct {
 // [connectionContext] for each connection.
 func limitConnections(listener net.Listener, most int) *connections {
 	c := &connections{Listener: listener, most: most, networks: map[netip.Addr]*network{}}
+	c.waiting = waitingStreams{max(most, leastWaiting), map[*connection]int{}, 0}
 	c.changed.L = &c.mu
 	for _, r := range []*ring{&c.fresh, &c.served, &c.idle} {
 		r.head.next, r.head.prev = &r.head, &r.head
@@ -91,7 +106,21 @@ func limitConnections(listener net.Listener, most int) *connections {
 	return c
 }
 
-// connectionKey is the key of the connection in the context of its requests.
+// serve runs a server on the listener, with TLS if there is a certificate.
+func (c *connections) serve(server *http.Server, cert *certificate) error {
+	if cert != nil {
+		c.tls, c.logError = cert.config(), server.ErrorLog.Printf
+		server.MaxHeaderBytes += headerSlop // HTTP/2 has none
+		c.burst = framesAtOnce + maxStreams*float64(server.MaxHeaderBytes>>10)
+		server.Protocols = &http.Protocols{}
+		server.Protocols.SetHTTP1(true)
+		server.Protocols.SetUnencryptedHTTP2(true) // a connection encrypts itself
+	}
+	return server.Serve(c)
+}
+
+// connectionKey is the key of the connection in the context of its requests, or of the
+// [stream] of a request over HTTP/2.
 type connectionKey struct{}
 
 // connectionContext is the ConnContext hook of an http.Server.
@@ -102,8 +131,12 @@ func connectionContext(ctx context.Context, conn net.Conn) context.Context {
 // keepConnection protects the connection of a request with a verified API key until the
 // end of the request.
 func keepConnection(ctx context.Context) {
-	conn, ok := ctx.Value(connectionKey{}).(*connection)
-	if !ok {
+	conn, _ := ctx.Value(connectionKey{}).(*connection)
+	if s, ok := ctx.Value(connectionKey{}).(*stream); ok {
+		s.setKnown(true)
+		conn = s.conn
+	}
+	if conn == nil {
 		return
 	}
 	conn.of.mu.Lock()
@@ -111,7 +144,7 @@ func keepConnection(ctx context.Context) {
 	conn.leave()
 	conn.of.mu.Unlock()
 	if !conn.wide.Swap(true) {
-		if raw, err := conn.SyscallConn(); err == nil {
+		if raw, err := conn.tcp.SyscallConn(); err == nil {
 			_ = limitUnsent(raw, maxUnsent) // otherwise large responses take longer
 		}
 	}
@@ -127,16 +160,38 @@ func (c *connections) Accept() (net.Conn, error) {
 	if !ok {
 		return accepted, nil // does not happen with our listeners
 	}
-	conn := &connection{TCPConn: tcp, of: c}
+	conn := &connection{Conn: tcp, tcp: tcp, of: c}
+	if c.tls != nil {
+		conn.encrypt()
+	}
 	evicted, ok := c.admit(conn)
 	if !ok {
 		_ = tcp.Close() // no data was read from it
 		return nil, net.ErrClosed
 	}
 	if evicted != nil {
-		_ = evicted.TCPConn.Close() // it is closed even if this fails
+		_ = evicted.tcp.Close() // it is closed even if this fails
 	}
 	return conn, nil
+}
+
+// encrypt makes the first Read of a connection begin with the handshake of TLS.
+func (c *connection) encrypt() {
+	secure := tls.Server(c.tcp, c.of.tls)
+	c.Conn = secure
+	c.handshake = sync.OnceValue(func() error {
+		err := secure.HandshakeContext(context.Background()) // net/http sets a deadline
+		if err == nil {
+			c.state = new(secure.ConnectionState())
+			return nil
+		}
+		if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
+			_, _ = io.WriteString(c.tcp, "HTTP/1.0 400 Bad Request\r\n\r\nThis server needs HTTPS.\n")
+		}
+		_ = c.tcp.Close() // net/http closes it too
+		c.of.logError("http: TLS handshake error from %s: %v", c.RemoteAddr(), err)
+		return err
+	})
 }
 
 // admit waits for a place and counts the connection. It returns the connection that
@@ -205,13 +260,16 @@ func (c *connections) oldestStranger() *connection {
 // isCrowd reports whether a network has more strangers than its share.
 func (c *connections) isCrowd(n *network) bool { return n.strangers > c.most/spareShare }
 
+// networkAddress returns the address of the network that limits a client.
+func networkAddress(remote net.Addr) netip.Addr {
+	tcp, _ := remote.(*net.TCPAddr)
+	return ratelimit.Network(tcp.AddrPort().Addr()) // invalid if the address is
+}
+
 // networkOf returns the network of an address, and adds it if it has no strangers. The
 // caller holds the lock.
 func (c *connections) networkOf(remote net.Addr) *network {
-	var address netip.Addr
-	if tcp, ok := remote.(*net.TCPAddr); ok {
-		address = ratelimit.Network(tcp.AddrPort().Addr())
-	}
+	address := networkAddress(remote)
 	n := c.networks[address]
 	if n == nil {
 		n = &network{address: address}
@@ -254,6 +312,9 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if tracked.frames.isHTTP2() && tracked.frames.last == 0 {
+		return // net/http sets both states before there is a request
+	}
 	switch {
 	case state == http.StateActive && tracked.in == &c.idle:
 		tracked.leave()
@@ -292,40 +353,65 @@ func (c *connections) Close() error {
 	return c.Listener.Close()
 }
 
+// Read reads a part of a request.
+func (c *connection) Read(text []byte) (int, error) {
+	if c.handshake != nil {
+		if err := c.handshake(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.Conn.Read(text)
+	if n > 0 {
+		if failed := c.received(text[:n]); failed != nil {
+			return 0, failed
+		}
+	}
+	return n, err
+}
+
 // Write writes a part of a response.
 func (c *connection) Write(text []byte) (int, error) {
-	if !c.written.Swap(true) {
+	if !c.frames.isHTTP2() && !c.written.Load() {
 		c.of.mu.Lock()
-		if c.in == &c.of.fresh {
-			c.leave()
-			c.enter(&c.of.served)
-		}
+		c.responded()
 		c.of.mu.Unlock()
 	}
-	written, err := c.TCPConn.Write(text)
+	n, err := c.Conn.Write(text)
+	c.sent(text[:n])
 	if err != nil {
 		c.discard()
 	}
-	return written, err
+	return n, err
 }
 
-// discard makes Close discard the part of a response that the client has not read yet.
-// Otherwise the kernel would keep it for minutes.
+// responded says that a response has begun. The caller holds the lock.
+func (c *connection) responded() {
+	if !c.written.Swap(true) && c.in == &c.of.fresh {
+		c.leave()
+		c.enter(&c.of.served)
+	}
+}
+
+// discard closes a connection without its place, and discards the part of a response that the
+// client has not read yet. Otherwise the kernel would keep it for minutes, and Close with TLS
+// would wait 5 s for room after it.
 func (c *connection) discard() {
-	_ = c.SetLinger(0) // fails only if the connection is closed
+	_ = c.tcp.SetLinger(0) // fails only if the connection is closed
+	_ = c.tcp.Close()      // net/http then closes the connection too
 }
 
 // Close closes the connection and frees its place.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	c.of.forget(c)
+	c.unlist()
 	if c.ending {
 		c.ending = false
 		c.of.ending--
 	}
 	c.of.changed.Signal()
 	c.of.mu.Unlock()
-	return c.TCPConn.Close()
+	return c.Conn.Close()
 }
 
 // CloseWrite shuts down the sending side. net/http calls it after a response to a
@@ -333,7 +419,7 @@ func (c *connection) Close() error {
 // then waits 500 ms for the client. Such a connection is replaced first, so that
 // clients cannot fill the server with them.
 func (c *connection) CloseWrite() error {
-	err := c.TCPConn.CloseWrite()
+	err := c.Conn.(interface{ CloseWrite() error }).CloseWrite() // *net.TCPConn or *tls.Conn
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	if c.counted {

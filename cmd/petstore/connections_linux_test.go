@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"net"
 	"net/http"
 	"testing"
@@ -52,6 +53,54 @@ func TestConnectionsOfCrowdsAreReplacedFirst(t *testing.T) {
 	}
 }
 
+// TestWaitingStreamsOfKnownClientsFit: many networks without a key, with few streams each, do not
+// close the connection of a known client with more streams.
+func TestWaitingStreamsOfKnownClientsFit(t *testing.T) {
+	t.Parallel()
+	b, _ := startBoundedTLS(t, 100)
+	b.limitWaiting(12)
+	known := dialHTTP2(t, b.limited.Addr().String())
+	for range 3 {
+		known.get("/known", "authorization", "a key")
+		b.handled("/known")
+	}
+	for i := range 6 {
+		b.openStreams(fmt.Sprintf("127.0.0.%d", 2+i), 2)
+	}
+	b.untilWaiting(12)
+	for range 3 {
+		b.finish() // the client does not read the response
+	}
+	b.until(func(_ int, evicted uint64) bool { return evicted == 2 })
+	if got, want := b.waitingCount(), 12+3-2*2; got != want {
+		t.Errorf("%d streams wait, want %d", got, want)
+	}
+}
+
+// openStreams connects from an address and opens streams that wait.
+func (b *bounded) openStreams(address string, streams int) {
+	b.t.Helper()
+	p := beginHTTP2(b.t, &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}, b.limited.Addr().String())
+	for range streams {
+		p.get("/large")
+		b.handled("/large")
+	}
+}
+
+// TestWaitingStreamsOfNetworks: the network with the most streams that wait loses a connection, not
+// the connection with the most of them.
+func TestWaitingStreamsOfNetworks(t *testing.T) {
+	t.Parallel()
+	b, _ := startBoundedTLS(t, 100)
+	b.limitWaiting(8)
+	for range 3 {
+		b.openStreams("127.0.0.1", 2)
+	}
+	b.openStreams("127.0.0.2", 3)
+	b.untilWaiting(3*2 + 3 - 2)
+	b.wantEvicted(1)
+}
+
 // TestConnectionsHaveOptions: connections inherit the time limits of silence. The kernel
 // buffers less for a client without a known key.
 func TestConnectionsHaveOptions(t *testing.T) {
@@ -77,7 +126,7 @@ func TestConnectionsHaveOptions(t *testing.T) {
 // wantOptions fails the test unless the socket has these options of TCP.
 func (c *connection) wantOptions(t *testing.T, options map[int]int) {
 	t.Helper()
-	raw, err := c.SyscallConn()
+	raw, err := c.tcp.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

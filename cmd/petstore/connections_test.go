@@ -26,9 +26,16 @@ type bounded struct {
 	began   chan string
 	proceed chan struct{}
 	served  chan error
+	log     strings.Builder
 }
 
 func startBounded(t *testing.T, most int) *bounded {
+	t.Helper()
+	return startBoundedWith(t, most, nil)
+}
+
+// startBoundedWith is [startBounded] with TLS, unless the certificate is nil.
+func startBoundedWith(t *testing.T, most int, cert *certificate) *bounded {
 	t.Helper()
 	inner, err := listen(t.Context(), "127.0.0.1:0", "")
 	if err != nil {
@@ -36,13 +43,17 @@ func startBounded(t *testing.T, most int) *bounded {
 	}
 	b := &bounded{t: t, limited: limitConnections(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
 	b.server = &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: b.limited.streams(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/verified-late" {
+				b.began <- r.URL.Path
+				<-b.proceed
+			}
 			if r.Header.Get("Authorization") != "" {
 				keepConnection(r.Context())
 			}
 			b.began <- r.URL.Path
 			if r.URL.Path == "/late" {
-				_ = http.NewResponseController(w).SetWriteDeadline(time.Now()) // the write then fails
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(50 * time.Millisecond)) // the write then fails
 			}
 			if r.URL.Path == "/large" || r.URL.Path == "/late" {
 				_, _ = w.Write(make([]byte, 1<<20)) // the client does not read it
@@ -53,14 +64,15 @@ func startBounded(t *testing.T, most int) *bounded {
 			case <-r.Context().Done():
 			}
 			_, _ = io.WriteString(w, r.URL.Path) // the client may be gone
-		}),
+		})),
+		HTTP2:             http2Config(),
 		ConnState:         b.limited.track,
 		ConnContext:       connectionContext,
 		ReadHeaderTimeout: patience,
 		MaxHeaderBytes:    1, // plus headerSlop
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(clientErrors{slog.NewTextHandler(&b.log, nil)}, slog.LevelWarn),
 	}
-	go func() { b.served <- b.server.Serve(b.limited) }()
+	go func() { b.served <- b.limited.serve(b.server, cert) }()
 	t.Cleanup(func() { _ = b.server.Close() })
 	return b
 }
@@ -544,11 +556,10 @@ func TestConnectionsAreCounted(t *testing.T) {
 	b.until(func(open int, _ uint64) bool { return open == 0 })
 }
 
-// awaitConnections waits until the server has a number of connections, and returns its
-// metrics.
-func awaitConnections(t *testing.T, admin string, want int) string {
+// awaitMetric waits until a metric without labels has a value, and returns all metrics.
+func awaitMetric(t *testing.T, admin, name string, want int) string {
 	t.Helper()
-	line := fmt.Sprintf("\npetstore_http_connections %d\n", want)
+	line := fmt.Sprintf("\n%s %d\n", name, want)
 	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
 		metrics := read(t, admin+"/metrics")
 		if strings.Contains(metrics, line) {
@@ -585,7 +596,7 @@ func TestServeLimitsConnections(t *testing.T) {
 		p.Close()
 	}
 
-	awaitConnections(t, admin, 0) // the server closes one after 431 later than its client
+	awaitMetric(t, admin, "petstore_http_connections", 0) // the server closes one after 431 later than its client
 
 	var slow []*peer
 	for range 5 {
@@ -599,7 +610,7 @@ func TestServeLimitsConnections(t *testing.T) {
 	p := dialPeer(t, address)
 	p.send("GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n")
 	p.want(http.StatusOK)
-	metrics := awaitConnections(t, admin, 2)
+	metrics := awaitMetric(t, admin, "petstore_http_connections", 2)
 	if !strings.Contains(metrics, "\npetstore_http_evicted_connections_total ") || strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
 		t.Error("no connection was evicted")
 	}

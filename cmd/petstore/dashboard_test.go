@@ -64,7 +64,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: patience})
-	queries := append(dashboardQueries(t), alertQueries(t)...)
+	queries := slices.Concat(dashboardQueries(t, "grafana/petstore.json"), dashboardQueries(t, "grafana/objectives.json"), alertQueries(t))
 	if len(queries) < 20 {
 		t.Fatalf("found only %d queries", len(queries))
 	}
@@ -74,14 +74,14 @@ func TestDashboardAndAlerts(t *testing.T) {
 			t.Errorf("%s: %q: %v", q.where, q.expr, err)
 			continue
 		}
-		if condition, ok := expr.(*parser.BinaryExpr); ok && condition.Op.IsComparisonOperator() {
-			expr = condition.LHS // whether there are values to compare
-		}
 		if name := sumOfShared(expr); name != "" {
 			t.Errorf("%s: %q adds up %s, which is the same in every instance; use max", q.where, q.expr, name)
 		}
 		for _, missing := range scraped.missing(expr) {
 			t.Errorf("%s: %q: the server does not expose %s", q.where, q.expr, missing)
+		}
+		for condition, ok := expr.(*parser.BinaryExpr); ok && (condition.Op.IsComparisonOperator() || condition.Op.IsSetOperator()); condition, ok = expr.(*parser.BinaryExpr) {
+			expr = condition.LHS // whether there are values to compare
 		}
 		query, err := engine.NewInstantQuery(t.Context(), scraped, nil, expr.String(), scraped.now)
 		if err != nil {
@@ -133,7 +133,7 @@ type query struct {
 	labels      []string
 }
 
-func dashboardQueries(t *testing.T) []query {
+func dashboardQueries(t *testing.T, name string) []query {
 	t.Helper()
 	var dashboard struct {
 		Panels []struct {
@@ -141,7 +141,7 @@ func dashboardQueries(t *testing.T) []query {
 			Targets     []struct{ Expr, LegendFormat string }
 		}
 	}
-	decodeFile(t, json.Unmarshal, "grafana/petstore.json", &dashboard)
+	decodeFile(t, json.Unmarshal, name, &dashboard)
 	legendLabel := regexp.MustCompile(`{{(\w+)}}`)
 	var all []query
 	for _, panel := range dashboard.Panels {
@@ -149,7 +149,7 @@ func dashboardQueries(t *testing.T) []query {
 			t.Errorf("the panel %q has no query", panel.Title)
 		}
 		for _, target := range panel.Targets {
-			q := query{where: "panel " + panel.Title, expr: strings.ReplaceAll(target.Expr, "$__rate_interval", "1m")}
+			q := query{where: name + ": panel " + panel.Title, expr: withErrors(strings.ReplaceAll(target.Expr, "$__rate_interval", "1m"))}
 			for _, match := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
 				q.labels = append(q.labels, match[1])
 			}
@@ -165,17 +165,27 @@ func alertQueries(t *testing.T) []query {
 		Groups []struct {
 			Rules []struct {
 				Alert, Expr string
-				Annotations struct{ Summary string }
+				Labels      struct{ Severity string }
+				Annotations struct{ Summary, Runbook string }
 			}
 		}
 	}
 	decodeFile(t, yaml.Unmarshal, "alerts.yml", &rules)
+	runbook, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	toldLabel := regexp.MustCompile(`\$labels\.(\w+)`)
 	var all []query
 	for _, group := range rules.Groups {
 		for _, rule := range group.Rules {
-			// A healthy server has no 5xx, so 4xx stand in for them.
-			q := query{where: "alert " + rule.Alert, expr: strings.ReplaceAll(rule.Expr, `{status=~"5.."}`, `{status=~"4.."}`)}
+			q := query{where: "alert " + rule.Alert, expr: withErrors(rule.Expr)}
+			if severity := rule.Labels.Severity; severity != "page" && severity != "ticket" {
+				t.Errorf("alert %s has the severity %q", rule.Alert, severity)
+			}
+			if want := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != want || !strings.Contains(string(runbook), "\n## "+rule.Alert+"\n") {
+				t.Errorf("alert %s has the runbook %s; want %s and its section", rule.Alert, rule.Annotations.Runbook, want)
+			}
 			for _, match := range toldLabel.FindAllStringSubmatch(rule.Annotations.Summary, -1) {
 				q.labels = append(q.labels, match[1])
 			}
@@ -183,6 +193,11 @@ func alertQueries(t *testing.T) []query {
 		}
 	}
 	return all
+}
+
+// withErrors replaces 5xx by 4xx in a query, because a healthy server has no 5xx.
+func withErrors(expr string) string {
+	return strings.ReplaceAll(expr, `{status=~"5.."}`, `{status=~"4.."}`)
 }
 
 func decodeFile[F ~func([]byte, any) error](t *testing.T, decode F, name string, into any) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -31,6 +33,7 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 		{"internal/pgtest/container.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
 		{".ci/docker", regexp.MustCompile(`(?m)^postgres=(postgres:.*)$`), pinnedImage, 1},
 		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
+		{".github/workflows/release.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 4},
 	} {
 		text, err := os.ReadFile("../../" + test.file)
 		if err != nil {
@@ -81,6 +84,32 @@ func TestComposeFiles(t *testing.T) {
 				if strings.HasSuffix(variable, "PASSWORD") {
 					t.Errorf("%s: %s: the environment contains the password %s", path, name, variable)
 				}
+			}
+		}
+	}
+}
+
+// TestMemoryLimits checks that GOMEMLIMIT leaves 64 KB for each of 2,000 connections, in the
+// kernel. .ci/manifests checks the manifests.
+func TestMemoryLimits(t *testing.T) {
+	t.Parallel()
+	for path, limit := range map[string]*regexp.Regexp{
+		"docker-compose.yml":                             regexp.MustCompile(`GOMEMLIMIT: (\d+)MiB(?s:.*?)mem_limit: (\d+)m`),
+		"deploy/systemd/petstore-.service.d/limits.conf": regexp.MustCompile(`MemoryMax=(\d+)M\nEnvironment=GOMEMLIMIT=(\d+)MiB`),
+	} {
+		text, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := limit.FindAllStringSubmatch(string(text), -1)
+		if len(found) == 0 {
+			t.Errorf("%s: found no limit of memory with GOMEMLIMIT", path)
+		}
+		for _, match := range found {
+			one, oneErr := strconv.Atoi(match[1])
+			other, otherErr := strconv.Atoi(match[2])
+			if err := errors.Join(oneErr, otherErr); err != nil || max(one, other)-min(one, other) < 125 {
+				t.Errorf("%s: the limit is less than 125 MiB above GOMEMLIMIT: %q, %v", path, match[0], err)
 			}
 		}
 	}

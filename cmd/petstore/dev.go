@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"petstore/internal/localpg"
 	"petstore/internal/postgres"
 	"petstore/internal/seed"
+	"petstore/internal/selfsigned"
 )
 
 const (
@@ -34,7 +36,7 @@ const (
 
 func (p *program) devCommand() *cobra.Command {
 	var port int
-	var open bool
+	var open, https bool
 	command := &cobra.Command{
 		Use:   "dev",
 		Short: "Run the API for development with a database, sample data and a key",
@@ -48,7 +50,7 @@ database, unless variables or flags name others.`,
 		Example: "  petstore dev --port 8081 --open",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.loadConfig(false)
+			c, err := p.loadServerConfig(false)
 			if err != nil {
 				return err
 			}
@@ -60,18 +62,20 @@ database, unless variables or flags name others.`,
 				c.Addr = net.JoinHostPort(host, strconv.Itoa(port))
 			}
 			c.WebhookAllow = append(c.WebhookAllow, loopback...)
-			return p.dev(cmd.Context(), c, open)
+			return p.dev(cmd.Context(), c, open, https)
 		},
 	}
 	flags := command.Flags()
 	addNumberFlag(command, &port, "port", numberRange{0, math.MaxUint16}, "the port to listen on, instead of the port of PETSTORE_ADDR or 8080; 0 selects a free port")
+	flags.BoolVar(&https, "https", false, "serve HTTPS with a self-signed certificate for localhost, which other commands here trust")
 	flags.BoolVar(&open, "open", false, "open the API reference in the browser")
 	return command
 }
 
 // dev runs the API with everything that it needs. If open is true, it opens the API
-// reference in the browser.
-func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
+// reference in the browser. If https is true and the configuration has no certificate, it makes
+// one.
+func (p *program) dev(ctx context.Context, c config, open, https bool) (err error) {
 	if err := makeDevDir(); err != nil {
 		return err
 	}
@@ -80,6 +84,10 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 		return err
 	}
 	defer lock.Close()
+	c, cert, err := certifyDev(c, https)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	own := c.DatabaseURL == ""
@@ -113,24 +121,41 @@ func (p *program) dev(ctx context.Context, c config, open bool) (err error) {
 	if err != nil { // not fatal: developers rarely need metrics and profiles
 		log.Warn("metrics and profiles are not available", "error", err)
 	}
-	address := devURL(public.Addr())
-	server := devServer{URL: address, APIKey: secret.Reveal(), DatabaseURL: c.DatabaseURL, DirectURL: c.DirectURL}
+	server := devServer{URL: devURL(c.scheme(), public.Addr()), APIKey: secret.Reveal(), DatabaseURL: c.DatabaseURL, DirectURL: c.DirectURL, Certificate: cert}
 	withdraw, err := publishDev(lock, server)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, withdraw()) }()
-	p.printDevWelcome(server, own)
+	p.printDevWelcome(server, c.TLSCertFile, own)
 	if open {
-		if err := openBrowser(ctx, address+docs.HomePath); err != nil {
-			log.Warn("the browser cannot be opened; open the address yourself", "address", address+docs.HomePath, "error", err)
-		}
+		openReference(ctx, server.URL+docs.HomePath, log)
 	}
 	err = serve(ctx, c, log, public, admin)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err
+}
+
+// certifyDev makes a certificate if https is true and the configuration has none. It returns the
+// configuration with it, and the certificate that clients must trust.
+func certifyDev(c config, https bool) (with config, cert string, err error) {
+	if https && c.TLSCertFile == "" {
+		if err := selfsigned.Make(devCertFile, devKeyFile, time.Now()); err != nil {
+			return c, "", notWritten(err)
+		}
+		c.TLSCertFile, c.TLSKeyFile = devCertFile, devKeyFile
+	}
+	cert, err = c.trusted()
+	return c, cert, err
+}
+
+// openReference opens the API reference in the browser, or logs its address.
+func openReference(ctx context.Context, address string, log *slog.Logger) {
+	if err := openBrowser(ctx, address); err != nil {
+		log.Warn("the browser cannot be opened; open the address yourself", "address", address, "error", err)
+	}
 }
 
 // openBrowser opens an address in the user's browser without waiting for it.
@@ -217,16 +242,33 @@ func devKey(ctx context.Context, database *postgres.DB) (auth.Secret, error) {
 	return secret, notWritten(os.WriteFile(file, []byte(secret.Reveal()+"\n"), 0o600))
 }
 
-// devURL returns the URL of an address as a user would type it.
-func devURL(addr net.Addr) string {
-	host, port, err := net.SplitHostPort(addr.String())
-	if ip := net.ParseIP(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
-		return "http://localhost:" + port
+// scheme returns the scheme of the URLs of the server.
+func (c config) scheme() string {
+	if c.TLSCertFile == "" {
+		return "http"
 	}
-	return "http://" + addr.String()
+	return "https"
 }
 
-func (p *program) printDevWelcome(server devServer, own bool) {
+// trusted returns the certificate chain of the server in PEM, or "" without TLS.
+func (c config) trusted() (string, error) {
+	if c.TLSCertFile == "" {
+		return "", nil
+	}
+	text, err := readPEM("PETSTORE_TLS_CERT_FILE", c.TLSCertFile)
+	return string(text), err
+}
+
+// devURL returns the URL of an address as a user would type it.
+func devURL(scheme string, addr net.Addr) string {
+	host, port, err := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); err == nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		return scheme + "://localhost:" + port
+	}
+	return scheme + "://" + addr.String()
+}
+
+func (p *program) printDevWelcome(server devServer, certFile string, own bool) {
 	database := server.DatabaseURL
 	if !own {
 		database = "the one that DATABASE_URL names" // which may have a password
@@ -234,6 +276,7 @@ func (p *program) printDevWelcome(server devServer, own bool) {
 	fmt.Fprintf(p.stdout, `
   Petstore      %[1]s
   API reference %[1]s/docs
+  Console       %[1]s/console
   API key       %[2]s
   Account       %[4]s
   Database      %[5]s
@@ -248,6 +291,9 @@ func (p *program) printDevWelcome(server devServer, own bool) {
   Press Ctrl-C to stop. The data is kept in %[3]s/.
 
 `, server.URL, server.APIKey, devDir, devAccount, database, programName())
+	if certFile != "" {
+		fmt.Fprintf(p.stdout, "  The certificate is in %s. Other commands in this folder trust it. Trust it elsewhere:\n  curl --cacert %[1]s %s/livez\n\n", certFile, server.URL)
+	}
 }
 
 // programName returns the name of the program as the user has typed it.

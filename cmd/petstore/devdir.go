@@ -21,12 +21,20 @@ const (
 	devFile = "dev.json"
 )
 
+// The certificate of dev --https and its key.
+var (
+	devCertFile = filepath.Join(devDir, "cert.pem")
+	devKeyFile  = filepath.Join(devDir, "key.pem")
+)
+
 // devServer is a running dev, as other commands find it.
 type devServer struct {
 	URL         string `json:"url"`
 	APIKey      string `json:"apiKey"`
 	DatabaseURL string `json:"databaseUrl"`
 	DirectURL   string `json:"directUrl,omitempty"`
+	Certificate string `json:"certificate,omitempty"` // in PEM; empty: without TLS
+	dir         string // in which it runs
 }
 
 // makeDevDir creates the data folder of dev, ignored by git.
@@ -132,5 +140,6 @@ func readDev(dir string) (devServer, error) {
 	if err := json.Unmarshal(text, &server); err != nil {
 		return devServer{}, fmt.Errorf("petstore dev in %s is starting or stopping", dir)
 	}
+	server.dir = dir
 	return server, nil
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,22 +25,9 @@ func reads(cmd *cobra.Command, variables ...string) *cobra.Command {
 }
 
 // serverVariables returns the variables that a server reads: all that no other command does.
-func serverVariables() (names []string) {
-	others := strings.Join([]string{"PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SERVING_ROLE", "PETSTORE_PG_BIN"}, " ")
-	var add func(reflect.Type)
-	add = func(t reflect.Type) {
-		for _, field := range reflect.VisibleFields(t) {
-			name := field.Tag.Get("env")
-			if field.Type.Kind() == reflect.Struct && name == "" {
-				add(field.Type)
-			}
-			if name != "" && !strings.Contains(others, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	add(reflect.TypeFor[config]())
-	return names
+func serverVariables() []string {
+	others := []string{"PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SERVING_ROLE", "PETSTORE_PG_BIN"}
+	return slices.DeleteFunc(variables(), func(name string) bool { return slices.Contains(others, name) })
 }
 
 // showEnvironment makes the help of every command name the variables that it reads.

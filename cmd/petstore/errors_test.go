@@ -80,9 +80,15 @@ func TestUsageSentences(t *testing.T) {
 		"account create \t":                "the name must have 1 to 100 characters, not only white space and no control characters; see petstore account create --help",
 		"sandbox create":                   "--account is required: name the account of the new sandbox; see petstore sandbox create --help",
 
-		"sandbox create --account a --sample big":    `--sample must be shop or empty, but is "big"; see petstore sandbox create --help`,
+		"sandbox create --account a --sample Big":    `--sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "Big"; see petstore sandbox create --help`,
 		"sandbox create --account a --expires-in 8d": `--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is "8d"; see petstore sandbox create --help`,
 
+		"sample save a b":                     "sample save takes the name of one sample, but got 2 arguments; see petstore sample save --help",
+		"sample save A":                       `the name of a sample must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen, but is "A"; see petstore sample save --help`,
+		"sample save a --from 42":             `--from must be the id of a sandbox, such as sbx_1002, but is "42"; see petstore sample save --help`,
+		"sample list":                         "--account is required: name the account whose samples to list; see petstore sample list --help",
+		"sample delete a":                     "--account is required: name the account of the sample; see petstore sample delete --help",
+		"sample delete shop --account a":      "the sample shop is built in, so it cannot be deleted; see petstore sample delete --help",
 		"sandbox list":                        "--account is required: name the account whose sandboxes to list; see petstore sandbox list --help",
 		"sandbox reset":                       "sandbox reset takes the id of one sandbox, but got 0 arguments; see petstore sandbox reset --help",
 		"sandbox delete 42":                   `the id of a sandbox is sbx_ and a number, such as sbx_1002, but is "42"; see petstore sandbox delete --help`,
@@ -392,6 +398,18 @@ func TestStatementSentences(t *testing.T) {
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"migrate", "up"}, false,
 		`the migration 00001_create_accounts.sql failed: relation "accounts" already exists (SQLSTATE 42P07)`)
 	serving := pgtest.New(t)
+	lock, err := serving.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
+		t.Fatal(err)
+	}
+	wantSentence(t, []string{"DATABASE_URL=" + serving.OwnerURL + "&lock_timeout=100ms"}, []string{"migrate", "down", "--yes"}, false,
+		"PostgreSQL reports: canceling statement due to lock timeout (SQLSTATE 55P03); try again when the transactions that hold the lock have ended")
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, []string{"migrate", "down", "--yes"}, false,
 		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")

@@ -35,7 +35,7 @@ type forwarder struct {
 }
 
 func newForwarder(target string, secret standardwebhooks.Secret, log io.Writer) *forwarder {
-	client := newHTTPClient(forwardTimeout)
+	client := newHTTPClient(forwardTimeout, nil)
 	client.Timeout = forwardTimeout // also for the body
 	return &forwarder{url: target, secret: secret, pause: forwardPause, log: log, client: client}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -67,7 +66,7 @@ func (p *program) withDatabase(ctx context.Context, action func(context.Context,
 }
 
 // withDatabaseOf runs an action on the database of a URL. It returns an error if the
-// schema is not current or a connection pooler drops settings.
+// schema does not fit this program or a connection pooler drops settings.
 func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(context.Context, *postgres.DB) error) error {
 	database, err := postgres.Open(ctx, url, maxConns)
 	if err != nil {
@@ -77,12 +76,12 @@ func withDatabaseOf(ctx context.Context, url string, maxConns int, action func(c
 	if err := database.CheckSession(ctx); err != nil {
 		return err
 	}
-	current, err := database.SchemaIsCurrent(ctx)
+	fit, err := database.SchemaFit(ctx)
 	if err != nil {
 		return err
 	}
-	if !current {
-		return errors.New("the database schema is behind; run `petstore migrate up`")
+	if problem := fit.Problem(); problem != "" {
+		return errors.New(problem)
 	}
 	return action(ctx, database)
 }
@@ -185,51 +184,35 @@ func parseDays(text string) (time.Duration, error) {
 }
 
 func (p *program) keyListCommand() *cobra.Command {
-	var name string
-	var asJSON bool
-	command := &cobra.Command{
-		Use:     "list",
-		Short:   "List the API keys of an account",
-		Example: "  petstore key list --account acme\n  petstore key list --account acme --json",
-		Args:    noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if name == "" {
-				return wrongUsage(cmd, "--account is required: name the account whose keys to list")
-			}
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.listKeys(ctx, db.New(database), name, asJSON)
-			})
+	return listCommand(p, listing[listedKey]{
+		short:     "List the API keys of an account",
+		example:   "  petstore key list --account acme\n  petstore key list --account acme --json",
+		resources: "keys",
+		fields:    "the fields of the API and status",
+		header:    "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS",
+		row: func(key listedKey) string {
+			return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s", key.ID, key.Prefix, key.Name, key.Scope,
+				formatTime(&key.CreatedAt, ""), formatTime(key.LastUsedAt, "never"), formatTime(key.ExpiresAt, "never"), key.Status)
 		},
-	}
-	command.Flags().StringVar(&name, "account", "", "the name of the account (required)")
-	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with the fields of the API and status")
-	return command
+		read: listKeys,
+	})
 }
 
-func (p *program) listKeys(ctx context.Context, queries *db.Queries, name string, asJSON bool) error {
-	owner, err := findAccount(ctx, queries, name)
-	if err != nil {
-		return err
-	}
-	all := []listedKey{}
+func listKeys(ctx context.Context, queries *db.Queries, accountID int64) (all []listedKey, err error) {
 	now := time.Now()
-	for page := (db.APIKeyListParams{AccountID: owner.ID, PageSize: keysPerPage}); ; {
+	for page := (db.APIKeyListParams{AccountID: accountID, PageSize: keysPerPage}); ; {
 		keys, err := queries.APIKeyList(ctx, page)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, key := range keys {
 			all = append(all, listKey(key, now))
 		}
 		if len(keys) < keysPerPage {
-			break
+			return all, nil
 		}
 		page.AfterID = keys[len(keys)-1].ID
 	}
-	if asJSON {
-		return p.printJSON(all)
-	}
-	return p.printKeys(all)
 }
 
 // listedKey is an API key in the output of --json. It has the fields of the API, and a
@@ -265,22 +248,6 @@ func inUTC(at *time.Time) *time.Time {
 		return nil
 	}
 	return new(at.UTC())
-}
-
-func (p *program) printKeys(keys []listedKey) error {
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tPREFIX\tNAME\tSCOPE\tCREATED\tLAST USED\tEXPIRES\tSTATUS")
-	format := func(at *time.Time) string {
-		if at == nil {
-			return "never"
-		}
-		return at.Format(time.RFC3339)
-	}
-	for _, key := range keys {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			key.ID, key.Prefix, key.Name, key.Scope, format(&key.CreatedAt), format(key.LastUsedAt), format(key.ExpiresAt), key.Status)
-	}
-	return table.Flush()
 }
 
 func (p *program) keyRotateCommand() *cobra.Command {

@@ -120,7 +120,7 @@ func TestServeLimitsRequests(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			resp, err := exchange(t, strings.TrimPrefix(base, "http://"), test.sent, test.within)
+			resp, err := roundTrip(t, strings.TrimPrefix(base, "http://"), test.sent, test.within)
 			if err != nil {
 				t.Fatalf("the connection was not closed: %v", err)
 			}
@@ -136,9 +136,58 @@ func TestServeLimitsRequests(t *testing.T) {
 	}
 }
 
-// exchange sends text and reads until the server closes the connection, or a
+// TestServeLimitsHTTP2: over HTTP/2, the longest header works, and 100 requests at once with a
+// long one. Beyond the limit, the response is 431, or the connection ends for a single field.
+func TestServeLimitsHTTP2(t *testing.T) {
+	t.Parallel()
+	certFile, keyFile := newCertificate(t)
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0",
+		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
+	}
+	key := "Bearer " + strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	address := strings.TrimPrefix(begin(t, t.TempDir(), environ, "serve").address(), "http://")
+	for want, sizes := range map[string][]int{"200": {16_000}, "431": {9_000, 9_000}, "COMPRESSION_ERROR": {17_000}} {
+		p := beginHTTP2(t, &net.Dialer{}, address)
+		fields := []string{}
+		for _, size := range sizes {
+			fields = append(fields, "x-long", strings.Repeat("x", size))
+		}
+		if p.get("/livez", fields...); p.result() != want {
+			t.Errorf("fields of %d bytes: not %s", sizes, want)
+		}
+	}
+
+	client, base := trusting(t, certFile), "https://"+address
+	if _, err := fetch(t.Context(), client, base+"/livez"); err != nil { // the others use its connection
+		t.Fatal(err)
+	}
+	results := make(chan error, maxStreams)
+	for range maxStreams {
+		go func() {
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/pets", nil) // the URL is valid
+			request.Header.Set("Authorization", key)
+			request.Header.Set("X-Long", strings.Repeat("x", 10_000))
+			response, err := client.Do(request)
+			if err == nil {
+				response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					err = errors.New(response.Status)
+				}
+			}
+			results <- err
+		}()
+	}
+	for range maxStreams {
+		if err := <-results; err != nil {
+			t.Errorf("one of %d requests with a header of 10 KB: %v", maxStreams, err)
+		}
+	}
+}
+
+// roundTrip sends text and reads until the server closes the connection, or a
 // complete response. It returns an error if neither happens in time.
-func exchange(t *testing.T, address, text string, within time.Duration) (string, error) {
+func roundTrip(t *testing.T, address, text string, within time.Duration) (string, error) {
 	t.Helper()
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(t.Context(), "tcp", address)

@@ -102,11 +102,8 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 		return err
 	}
 	feed := &follow.Feed{
-		URL: to.url, Key: to.key, Types: o.types, Client: newHTTPClient(follow.ResponseTimeout),
-		Connected: p.sayConnected(to.url),
-		Lost: func(err error, pause time.Duration) {
-			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
-		},
+		URL: to.url, Key: to.key, Types: o.types, Client: to.client(follow.ResponseTimeout),
+		Connected: p.sayConnected(to.url), Lost: p.sayLost,
 	}
 	switch o.after {
 	case afterStart:
@@ -147,6 +144,11 @@ func (p *program) sayConnected(url string) func() {
 	}
 }
 
+// sayLost prints why a stream has ended, and when it begins again.
+func (p *program) sayLost(err error, pause time.Duration) {
+	fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+}
+
 // printEvent prints an event as one line.
 func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 	if asJSON {
@@ -158,19 +160,22 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 }
 
 // listenError returns the error of the feed as one sentence that says what to do.
-func listenError(err error, target string) error {
+func listenError(err error, target string) error { return streamError("events", err, target) }
+
+// streamError returns the error of a stream as one sentence that says what to do.
+func streamError(of string, err error, target string) error {
 	_, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
 	case isStatus:
-		return fmt.Errorf("no events from %s: %s", target, strings.TrimSuffix(err.Error(), "."))
+		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))
 	case errors.Is(err, follow.ErrGap):
 		return fmt.Errorf("the feed of %s is not complete: %w; list your resources again, and listen with --after latest", target, err)
 	case errors.Is(err, follow.ErrNotFeed):
-		return fmt.Errorf("no events from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", target, err)
+		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, target, err)
 	default:
-		return fmt.Errorf("no events from %s: %s; %s", target, whyNotConnected(err), startServer)
+		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNotConnected(err), startServer)
 	}
 }
 

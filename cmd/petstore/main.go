@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	_ "golang.org/x/crypto/x509roots/fallback" // the container image has no certificate authorities
 
 	"petstore/internal/postgres"
 )
@@ -62,11 +63,13 @@ at deploy time and "petstore serve" serves requests; both read DATABASE_URL.`,
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
 		reads(p.serveCommand(), serverVariables()...), reads(p.workerCommand(), serverVariables()...),
-		reads(p.devCommand(), append(serverVariables(), "PETSTORE_PG_BIN")...), reads(p.migrateCommand(), migrateVariables...),
+		reads(p.devCommand(), append(serverVariables(), "PETSTORE_PG_BIN")...), reads(p.migrateCommand(), migrateVariables...), reads(p.afterRestoreCommand(), migrateVariables[:2]...),
 		reads(p.accountCommand(), databaseVariables...), reads(p.keyCommand(), databaseVariables...),
-		reads(p.sandboxCommand(), databaseVariables...), reads(p.seedCommand(), migrateVariables[:2]...),
+		reads(p.sandboxCommand(), databaseVariables...), reads(p.sampleCommand(), databaseVariables...), reads(p.seedCommand(), migrateVariables[:2]...),
 		reads(p.listenCommand(), clientVariables...), reads(p.apiCommand(), clientVariables...), reads(p.triggerCommand(), clientVariables...),
-		reads(p.openAPICommand(), "PETSTORE_BASE_URL"), reads(p.healthcheckCommand(), "PETSTORE_ADDR"), p.versionCommand(),
+		reads(p.logsCommand(), clientVariables...), reads(p.reportCommand(), clientVariables...), reads(p.importCommand(), clientVariables...), reads(p.exportCommand(), clientVariables...),
+		reads(p.openAPICommand(), "PETSTORE_BASE_URL"), reads(p.healthcheckCommand(), "PETSTORE_ADDR"),
+		reads(p.configCommand(), variables()...), reads(p.doctorCommand(), serverVariables()...), p.versionCommand(), p.manCommand(),
 	)
 	showEnvironment(root)
 	addHelpCommand(root)

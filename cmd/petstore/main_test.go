@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	pgtest.Widen()
 	flag.Parse()
 	os.Exit(runWithReplica(m.Run, flag.Lookup("test.run").Value.String() == ""))
 }
@@ -78,7 +79,7 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 		"", "serve", "dev", "migrate", "migrate up", "migrate down", "migrate distribute", "migrate status", "migrate version",
 		"account", "account create", "account list", "account delete",
 		"key", "key create", "key list", "key rotate", "key revoke",
-		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "listen", "api", "trigger", "seed", "openapi", "healthcheck", "version",
+		"sandbox", "sandbox create", "sandbox list", "sandbox reset", "sandbox delete", "sample", "sample save", "sample list", "sample delete", "listen", "api", "trigger", "logs", "import", "export", "seed", "openapi", "healthcheck", "config", "doctor", "version",
 	} {
 		help := must(t, nil, append(strings.Fields(command), "--help")...)
 		if !strings.Contains(help, "Examples:\n  ") {
@@ -96,16 +97,19 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{
-		"nonsense", "serve now", "serve --nonsense", "migrate sideways", "openapi --format xml", "seed --pets 0", "seed --pets many",
+		"nonsense", "serve now", "serve --nonsense", "migrate sideways", "migrate up --json", "openapi --format xml", "seed --pets 0", "seed --pets many",
 		"key create", "key create --account a --scope root", "key create --account a --expires-in soon",
 		"key create --account a --expires-in 0d", "key list", "key revoke",
 		"key create --account \t", "key create --account a\u0085b", "key create --account a --name \x7F", "key create --account " + strings.Repeat("a", 101),
 		"account create", "account create a b", "account create \t", "account delete", "account list a",
-		"sandbox create", "sandbox create --account a --sample big", "sandbox create --account a --expires-in 59s", "sandbox create --account a --expires-in 8d",
+		"sandbox create", "sandbox create --account a --sample Big", "sample save a", "sample save A --from sbx_1", "sample save a --from 1", "sample list", "sample delete a", "sample delete shop --account a", "sandbox create --account a --expires-in 59s", "sandbox create --account a --expires-in 8d",
 		"sandbox create --account a --expires-in 61500ms", "sandbox create --account a --name \t", "sandbox list", "sandbox reset", "sandbox reset 1", "sandbox delete sbx_0", "sandbox delete current",
 		"api", "api pets", "api GOT /pets", "api /pets name", "api POST /pets name:=", "api POST /pets a=1 a=2", "api /pets --header Prefer", "api POST /pets --paginate",
 		"api /pets --paginate -i", "api /pets --input -", "api POST /pets --input - a=1", "api /pets --retries 21", "api /pets --url x", "trigger order.plced", "trigger a b",
 		"listen now", "listen --after now", "listen --url localhost:8080", "listen --forward-to /hook", "listen --types ,",
+		"logs now", "logs --sandbox 1002", "logs --limit 0", "logs --limit 5001", "logs --har --json", "logs --har -f",
+		"import", "import a --resource messages", "import a --in-doubt no", "import a --connections 0", "import a --connections 257",
+		"export petz", "export pets status", "export --csv", "export pets --csv -f", "export pets -f status=sold",
 		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {
 		_, _, err := execute(t, []string{"DATABASE_URL=postgres:///unused?host=/nowhere"}, strings.Split(args, " ")...)
@@ -477,7 +481,7 @@ func TestCompletion(t *testing.T) {
 		"key create --scope=":          "read\nwrite\nadmin\n:4\n",
 		"key create --expires-in ":     "30d\n90d\n365d\n:4\n",
 		"key rotate 1 --grace ":        "10m\n1h\n24h\n:4\n",
-		"sandbox create --sample ":     "shop\nempty\n:4\n",
+		"sandbox create --sample ":     "empty\nshop\n:4\n",
 		"sandbox create --expires-in ": "1h\n24h\n7d\n:4\n",
 		"sandbox delete ":              ":4\n",
 		"api ":                         ":4\n",

@@ -14,6 +14,9 @@ import (
 	"petstore/internal/postgres"
 )
 
+// migrateAction is the part of a command that uses the migrations.
+type migrateAction func(context.Context, config, *postgres.Migrations) error
+
 func (p *program) migrateCommand() *cobra.Command {
 	migrate := &cobra.Command{
 		Use:   "migrate",
@@ -29,7 +32,7 @@ reach cannot change the schema.`,
 		Args:    noArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	add := func(name, short, long string, action func(context.Context, config, *postgres.Migrations) error) *cobra.Command {
+	add := func(name, short, long string, action migrateAction) *cobra.Command {
 		command := &cobra.Command{
 			Use:     name,
 			Short:   short,
@@ -44,7 +47,7 @@ reach cannot change the schema.`,
 		return command
 	}
 	var yes bool
-	add("up", "Apply every pending migration", "", p.migrateUp)
+	p.addMigrateUp(add)
 	down := add("down", "Revert the latest migration",
 		`Down reverts the latest migration and deletes the data in the tables and columns
 that it drops. It asks for confirmation. Scripts without a terminal need --yes.`,
@@ -73,7 +76,7 @@ Running it again changes nothing. Later runs of up also distribute new tables.`,
 	return migrate
 }
 
-func (p *program) withMigrations(ctx context.Context, action func(context.Context, config, *postgres.Migrations) error) (err error) {
+func (p *program) withMigrations(ctx context.Context, action migrateAction) (err error) {
 	c, err := p.loadDatabaseConfig()
 	if err != nil {
 		return err
@@ -124,7 +127,11 @@ func (p *program) grantServing(ctx context.Context, c config, m *postgres.Migrat
 	if c.ServingRole == "" {
 		return nil
 	}
-	if err := m.GrantServing(ctx, c.ServingRole); err != nil {
+	switch err := m.GrantServing(ctx, c.ServingRole); {
+	case errors.Is(err, postgres.ErrLaterSchema):
+		fmt.Fprintf(p.stdout, "granted %s nothing, because the schema is of a later release; run migrate up of that release\n", c.ServingRole)
+		return nil
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(p.stdout, "granted %s the privileges of serve\n", c.ServingRole)

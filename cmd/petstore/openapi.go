@@ -25,7 +25,7 @@ postman is a collection of requests for Postman, and for other programs that imp
 			if !slices.Contains(specFormats, format) {
 				return wrongUsage(cmd, "--format must be %s, but is %q", orList(specFormats), format)
 			}
-			c, err := p.loadConfig(false)
+			c, err := p.loadConfig()
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +14,6 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/postgres"
 )
-
-// samples are the values of --sample.
-var samples = []string{account.SampleShop, account.SampleEmpty}
 
 // sandboxObject is a sandbox in the output of --json. It has the fields of the API.
 type sandboxObject struct {
@@ -44,7 +41,7 @@ func (p *program) sandboxCommand() *cobra.Command {
 		Use:   "sandbox",
 		Short: "Create, list, reset and delete sandboxes",
 		Long: `A sandbox is a temporary account for a test run or a demo. Its store is its own and
-starts with sample data. It shares the limits of the account that it belongs to. When
+starts as a copy of a sample. It shares the limits of the account that it belongs to. When
 it expires, its API keys stop and a running server deletes its data.`,
 		Example: "  petstore sandbox create --account demo",
 		Args:    noArguments,
@@ -75,8 +72,8 @@ apiKey, whose secret is the key.`,
 			if !isName(sandbox.Name) {
 				return wrongUsage(cmd, "--name must have 1 to %d characters, not only white space and no control characters", maxAccountName)
 			}
-			if sandbox.Sample != account.SampleShop && sandbox.Sample != account.SampleEmpty {
-				return wrongUsage(cmd, "--sample must be %s, but is %q", orList(samples), sandbox.Sample)
+			if !account.IsSampleName(sandbox.Sample) {
+				return wrongUsage(cmd, "--sample %s, but is %q", sampleNameRule, sandbox.Sample)
 			}
 			if sandbox.Expiry, err = parseDays(expiresIn); err != nil || sandbox.Expiry < account.MinExpiry || sandbox.Expiry > account.MaxExpiry || sandbox.Expiry%time.Second != 0 {
 				return wrongUsage(cmd, "--expires-in must be a duration from 1m to 7d in whole seconds, such as 24h, but is %q", expiresIn)
@@ -101,10 +98,10 @@ apiKey, whose secret is the key.`,
 	flags := command.Flags()
 	flags.StringVar(&owner, "account", "", "the name of the account that the sandbox belongs to (required)")
 	flags.StringVar(&sandbox.Name, "name", account.DefaultName, "a label for the sandbox")
-	flags.StringVar(&sandbox.Sample, "sample", account.SampleShop, "the sample data: shop or empty")
+	flags.StringVar(&sandbox.Sample, "sample", account.SampleShop, "the sample that the sandbox starts as: shop, empty or one that you have saved")
 	flags.StringVar(&expiresIn, "expires-in", "24h", "how long the sandbox exists, from 1m to 7d")
 	flags.BoolVar(&asJSON, "json", false, "print the sandbox and its key as a JSON object")
-	completeFlag(command, "sample", samples...)
+	completeFlag(command, "sample", account.BuiltInSamples()...)
 	completeFlag(command, "expires-in", "1h", "24h", "7d")
 	return command
 }
@@ -121,6 +118,8 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 		switch {
 		case errors.Is(err, account.ErrTooManySandboxes):
 			return fmt.Errorf("the account %q has %d live sandboxes, which is the maximum; delete one first", name, account.MaxSandboxes)
+		case errors.Is(err, account.ErrNoSample):
+			return noSample(sandbox.Sample, name)
 		case errors.Is(err, account.ErrClosed): // deleted meanwhile
 			return noAccount(name)
 		}
@@ -135,56 +134,30 @@ func sandboxFrom(row db.SandboxListRow) sandboxObject {
 }
 
 func (p *program) sandboxListCommand() *cobra.Command {
-	var owner string
-	var asJSON bool
-	command := &cobra.Command{
-		Use:     "list",
-		Short:   "List the sandboxes of an account",
-		Example: "  petstore sandbox list --account demo",
-		Args:    noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if owner == "" {
-				return wrongUsage(cmd, "--account is required: name the account whose sandboxes to list")
-			}
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				return p.listSandboxes(ctx, db.New(database), owner, asJSON)
-			})
+	return listCommand(p, listing[sandboxObject]{
+		short:     "List the sandboxes of an account",
+		example:   "  petstore sandbox list --account demo",
+		resources: "sandboxes",
+		fields:    "id, name, sample, createdAt and expiresAt",
+		header:    "ID\tNAME\tSAMPLE\tCREATED\tEXPIRES",
+		row: func(one sandboxObject) string {
+			return strings.Join([]string{one.ID, one.Name, one.Sample, formatTime(&one.CreatedAt, ""), formatTime(one.ExpiresAt, "")}, "\t")
 		},
-	}
-	command.Flags().StringVar(&owner, "account", "", "the name of the account (required)")
-	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with id, name, sample, createdAt and expiresAt")
-	return command
-}
-
-func (p *program) listSandboxes(ctx context.Context, queries *db.Queries, name string, asJSON bool) error {
-	owner, err := findAccount(ctx, queries, name)
-	if err != nil {
-		return err
-	}
-	rows, err := queries.SandboxList(ctx, db.SandboxListParams{ParentID: owner.ID, PageSize: account.MaxSandboxes})
-	if err != nil {
-		return err
-	}
-	all := make([]sandboxObject, len(rows))
-	for i, row := range rows {
-		all[i] = sandboxFrom(row)
-	}
-	if asJSON {
-		return p.printJSON(all)
-	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tNAME\tSAMPLE\tCREATED\tEXPIRES")
-	for _, one := range all {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", one.ID, one.Name, one.Sample, one.CreatedAt.Format(time.RFC3339), one.ExpiresAt.Format(time.RFC3339))
-	}
-	return table.Flush()
+		read: func(ctx context.Context, queries *db.Queries, accountID int64) (all []sandboxObject, err error) {
+			rows, err := queries.SandboxList(ctx, db.SandboxListParams{ParentID: accountID, PageSize: account.MaxSandboxes})
+			for _, row := range rows {
+				all = append(all, sandboxFrom(row))
+			}
+			return all, err
+		},
+	})
 }
 
 func (p *program) sandboxResetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reset ID",
-		Short: "Return a sandbox to its sample data",
-		Long: `Reset deletes all data of a sandbox and loads its sample data again, in one
+		Short: "Return a sandbox to its sample",
+		Long: `Reset deletes all data of a sandbox and copies its sample again, in one
 transaction. Its API keys and its faults stay. It does not ask for confirmation.`,
 		Example: "  petstore sandbox reset sbx_1002",
 		Args:    oneSandbox,

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,11 +80,11 @@ func (p *program) serveCommand() *cobra.Command {
 		Short: "Serve requests until SIGTERM",
 		Long: `Serve serves requests on PETSTORE_ADDR until SIGTERM or SIGINT. Then readiness
 fails, running requests finish, and the program exits with 0. It never migrates:
-while the schema is behind, the server is not ready.`,
+while the schema does not fit, the server is not ready.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore serve",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.loadConfig(true)
+			c, err := p.loadServerConfig(true)
 			if err != nil {
 				return err
 			}
@@ -108,6 +109,10 @@ while the schema is behind, the server is not ready.`,
 func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
 	defer public.Close()
 	tuneRuntime(c)
+	cert, err := openCertificate(c)
+	if err != nil {
+		return err
+	}
 	metrics := newMetrics()
 	defer startAdmin(admin, c.adminHosts(), metrics, log)()
 	tracer, stopTracer, err := startTracer(ctx, c, log)
@@ -115,16 +120,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 		return err
 	}
 	defer stopTracer()
-	statements := &telemetry.Statements{Log: log, Slow: slowStatement, Tracer: tracer}
-	database, err := openDatabase(ctx, c, log, statements)
+	database, replicas, err := openStores(ctx, c, log, &telemetry.Statements{Log: log, Slow: slowStatement, Tracer: tracer})
 	if err != nil {
 		return err
 	}
 	defer database.Close()
-	replicas, err := openReplicas(ctx, c, database, log, statements)
-	if err != nil {
-		return err
-	}
 	defer replicas.Close()
 	verifier := auth.NewVerifier(db.New(database), db.New(database.Writing()))
 	watchDatabase(metrics, database, replicas, verifier)
@@ -152,8 +152,9 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	warnOfDescriptors(c, log)
 	server := newHTTPServer(c, handler, limited, log)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(limited) }()
-	log.Info("listening", "address", public.Addr().String(), "admin_address", addressOf(admin), "version", version())
+	defer startBackground(ctx, c.closingTime(), func(ctx context.Context) { cert.follow(ctx, log) })()
+	go func() { failed <- limited.serve(server, cert) }()
+	log.Info("listening", "address", public.Addr().String(), "tls", cert != nil, "admin_address", addressOf(admin), "version", version())
 	select {
 	case err := <-failed:
 		return err
@@ -161,11 +162,23 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 
 	log.Info("shutting down", "grace", c.ShutdownGrace.String())
-	err = shutDown(ctx, c.requestGrace(), handler, server, public)
-	if err == nil {
-		log.Info("shut down")
+	if err := shutDown(ctx, c.requestGrace(), handler, server, public); err != nil {
+		return err
 	}
-	return err
+	log.Info("shut down")
+	return nil
+}
+
+// openStores opens the database and its replicas.
+func openStores(ctx context.Context, c config, log *slog.Logger, statements *telemetry.Statements) (database *postgres.DB, replicas *postgres.Replicas, err error) {
+	if database, err = openDatabase(ctx, c, log, statements); err != nil {
+		return nil, nil, err
+	}
+	if replicas, err = openReplicas(ctx, c, database, log, statements); err != nil {
+		database.Close()
+		return nil, nil, err
+	}
+	return database, replicas, nil
 }
 
 // newMetrics returns metrics with the version of the program.
@@ -253,7 +266,8 @@ func startBackground(ctx context.Context, limit time.Duration, tasks ...func(con
 // newHTTPServer returns a server with timeouts that tracks its connections.
 func newHTTPServer(c config, handler http.Handler, limited *connections, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           limited.streams(handler),
+		HTTP2:             http2Config(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -261,10 +275,25 @@ func newHTTPServer(c config, handler http.Handler, limited *connections, log *sl
 		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
 		ConnState:         limited.track,
 		ConnContext:       connectionContext,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(clientErrors{log.Handler()}, slog.LevelWarn),
 
 		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *
 	}
+}
+
+// clientErrors logs the errors of TLS and HTTP/2 for debugging only, because any client can
+// cause them.
+type clientErrors struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h clientErrors) Handle(ctx context.Context, record slog.Record) error {
+	begins := func(prefix string) bool { return strings.HasPrefix(record.Message, prefix) }
+	if begins("http: TLS handshake error") || begins("timeout waiting for SETTINGS") || begins("http2: ") && !begins("http2: panic") {
+		if record.Level = slog.LevelDebug; !h.Enabled(ctx, record.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, record)
 }
 
 // shutDown waits for the requests of a server. It returns an error if they took
@@ -342,13 +371,13 @@ func openDatabase(ctx context.Context, c config, log *slog.Logger, tracer pgx.Qu
 		database.Close()
 		return nil, err
 	}
-	current, err := database.SchemaIsCurrent(ctx)
+	fit, err := database.SchemaFit(ctx)
 	if err != nil {
 		database.Close()
 		return nil, fmt.Errorf("reading the version of the schema: %w", err)
 	}
-	if !current {
-		log.Warn("the database schema is behind; run `petstore migrate up`")
+	if problem := fit.Problem(); problem != "" {
+		log.Warn("the server is not ready", "reason", problem)
 	}
 	return database, nil
 }

@@ -17,7 +17,8 @@ func didYouMean(word string, names []string) string {
 	}
 	var similar []string
 	for _, name := range names {
-		if distance(strings.ToLower(word), name) <= most || len(word) > 2 && strings.HasPrefix(name, strings.ToLower(word)) {
+		lower := strings.ToLower(name)
+		if distance(strings.ToLower(word), lower) <= most || len(word) > 2 && strings.HasPrefix(lower, strings.ToLower(word)) {
 			similar = append(similar, name)
 		}
 	}

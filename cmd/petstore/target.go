@@ -1,9 +1,13 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +20,21 @@ const defaultURL = "http://localhost:8080"
 type target struct {
 	url, key string
 	isDev    bool // whether they belong to the running dev
+	// certificate is trusted besides the authorities of the machine, in PEM.
+	certificate string
+}
+
+// client returns an HTTP client for the server.
+func (t target) client(timeout time.Duration) *http.Client {
+	if t.certificate == "" {
+		return newHTTPClient(timeout, nil)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	roots.AppendCertsFromPEM([]byte(t.certificate))
+	return newHTTPClient(timeout, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
 }
 
 // urlFlag is the --url of a client command.
@@ -28,7 +47,7 @@ func addURLFlag(cmd *cobra.Command) {
 // target returns the server and the key of a client command. --url and the variables come
 // first. The key of the running dev goes to its own server only.
 func (p *program) target(cmd *cobra.Command) (target, error) {
-	c, err := p.loadConfig(false)
+	c, err := p.loadConfig()
 	if err != nil {
 		return target{}, err
 	}
@@ -38,7 +57,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 			return target{}, wrongUsage(cmd, "--url %s", clientURLRule(to.url))
 		}
 	}
-	if to.url == "" || to.key == "" {
+	if to.url == "" || to.key == "" || strings.HasPrefix(to.url, "https://") {
 		dev, err := p.findDev()
 		isOther := to.url != "" && to.url != dev.URL
 		switch {
@@ -46,10 +65,10 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key, because %w; petstore dev and petstore key create print one", err)
 		case to.key == "" && isOther:
 			return target{}, fmt.Errorf("PETSTORE_API_KEY must be set to an API key for %s; petstore key create prints one", to.url)
-		case err != nil:
+		case err != nil && to.url == "":
 			to.url = defaultURL
-		default:
-			to.url = dev.URL
+		case err == nil && !isOther:
+			to.url, to.certificate = dev.URL, dev.Certificate
 			if to.key == "" {
 				to.key, to.isDev = dev.APIKey, true
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -67,8 +68,9 @@ func TestDeleteAsks(t *testing.T) {
 	environ := []string{"PETSTORE_ADMIN_ADDR=off", "DATABASE_URL=" + pgtest.New(t).URL}
 	must(t, environ, "account", "create", "acme")
 	must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty")
+	sandbox := regexp.MustCompile("sbx_[0-9]+").FindString(must(t, environ, "sandbox", "list", "--account", "acme"))
 	for _, test := range []struct{ command, question, list string }{
-		{"sandbox delete sbx_1002", "Delete the sandbox sbx_1002 (sandbox) with its store and its keys? [y/N] ", "sandbox list --account acme"},
+		{"sandbox delete " + sandbox, "Delete the sandbox " + sandbox + " (sandbox) with its store and its keys? [y/N] ", "sandbox list --account acme"},
 		{"account delete acme", `Delete the account "acme" with its store, its keys and its sandboxes? [y/N] `, "account list"},
 	} {
 		before := must(t, environ, strings.Fields(test.list)...)

@@ -91,7 +91,7 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if err := sender.requireSandbox(ctx); err != nil {
 		return err
 	}
-	feed := &follow.Feed{URL: sender.url, Key: sender.key, Types: []string{string(kind)}, Client: newHTTPClient(follow.ResponseTimeout)}
+	feed := &follow.Feed{URL: sender.url, Key: sender.key, Types: []string{string(kind)}, Client: sender.client(follow.ResponseTimeout)}
 	feed.Lost = func(err error, _ time.Duration) { fmt.Fprintf(p.stderr, "no connection: %s\n", whyNotConnected(err)) }
 	if err := feed.SeekEnd(ctx); err != nil {
 		return listenError(err, sender.url)

@@ -179,10 +179,18 @@ type triedDelivery struct {
 func (t *triggering) exhaust(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
+	err := t.retryUntilFailed(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
+	}
+	return err
+}
+
+func (t *triggering) retryUntilFailed(ctx context.Context) error {
 	var asked time.Time // when the last retry was due
-	for retried := 0; ; {
+	for retried := 0; ; pause(ctx, exhaustPause) {
 		var deliveries []triedDelivery
-		if err := t.do(limited, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
+		if err := t.do(ctx, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
 			return err
 		}
 		if len(deliveries) > 0 {
@@ -195,13 +203,10 @@ func (t *triggering) exhaust(ctx context.Context) error {
 			// older message. So a retry may come to nothing.
 			if len(one.Attempts) > retried || time.Since(asked) > askAgain {
 				retried, asked = len(one.Attempts), time.Now()
-				if err := t.do(limited, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
+				if err := t.do(ctx, "POST", t.webhook+"/deliveries/"+one.ID+"/retry", nil, nil); err != nil {
 					return err
 				}
 			}
-		}
-		if pause(limited, exhaustPause); limited.Err() != nil && ctx.Err() == nil {
-			return fmt.Errorf("the delivery of the message has attempts left after %s; is a worker running?", triggerPatience)
 		}
 	}
 }

@@ -24,7 +24,7 @@ both may run at the same time.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore worker",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.loadConfig(true)
+			c, err := p.loadServerConfig(true)
 			if err != nil {
 				return err
 			}

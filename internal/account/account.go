@@ -1,13 +1,17 @@
-// Package account creates, resets and deletes accounts and their sandboxes.
+// Package account creates, resets and deletes accounts, their sandboxes and their samples.
 //
 // A sandbox is a temporary account with a parent. Its store is written under an
 // advisory lock (queries/sandboxes.sql), so that a reset or a deletion never mixes with
 // a write: groups of writes, [Reset] and [Delete] hold it alone, and [Enter] shares it.
 //
+// A sample is an account without API keys, whose store nobody writes. A sandbox starts as a
+// copy of a sample, and [SaveSample] makes a sample of a sandbox.
+//
 // Every transaction takes its locks in this order, so that none deadlock:
 //
 //   - the sweep of the account, for which no transaction waits
-//   - the number of sandboxes of the account
+//   - the creation of built-in samples
+//   - the number of sandboxes and samples of the account
 //   - rows of accounts
 //   - the store
 //   - an idempotency key, for which no transaction waits
@@ -16,7 +20,8 @@
 //   - rows of the store
 //
 // [CreateSandbox] takes the number of sandboxes of the parent last. Until then no other
-// transaction sees the rows of the sandbox, so none waits for them.
+// transaction sees the rows of the sandbox, so none waits for them. And no transaction that holds
+// that number waits for the store of a sample.
 package account
 
 import (
@@ -30,7 +35,6 @@ import (
 	"petstore/db"
 	"petstore/internal/auth"
 	"petstore/internal/event"
-	"petstore/internal/seed"
 )
 
 // Limits of sandboxes.
@@ -49,12 +53,6 @@ const (
 	MinExpiry     = time.Minute
 	MaxExpiry     = 7 * 24 * time.Hour
 	DefaultExpiry = 24 * time.Hour
-)
-
-// The sample data of a sandbox.
-const (
-	SampleShop  = "shop"  // the shop of [seed.Fill] with [seed.ShopPets] pets
-	SampleEmpty = "empty" // nothing
 )
 
 // DefaultName is the name of a sandbox whose client gives none.
@@ -92,7 +90,7 @@ func Ensure(ctx context.Context, queries *db.Queries, name string) (db.AccountEn
 type NewSandbox struct {
 	ParentID  int64
 	Name      string        // 1 to 100 code points
-	Sample    string        // SampleShop or SampleEmpty
+	Sample    string        // the name of a sample
 	ExpiresAt *time.Time    // MinExpiry to MaxExpiry from now; nil: after Expiry
 	Expiry    time.Duration // MinExpiry to MaxExpiry, in whole seconds
 	NotAfter  *time.Time    // the latest time at which the sandbox expires; nil: none
@@ -105,15 +103,19 @@ type Created struct {
 	Secret  auth.Secret
 }
 
-// CreateSandbox creates a sandbox with its sample data, and an admin key that expires
+// CreateSandbox creates a sandbox as a copy of its sample, and an admin key that expires
 // with it. The queries must run in a transaction, which must roll back after an
-// error. The error is [ErrTooManySandboxes], [ErrClosed] or a database error.
+// error. The error is [ErrTooManySandboxes], [ErrNoSample], [ErrClosed] or a database error.
 func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox) (made Created, err error) {
 	if err := checkSandboxes(ctx, queries, sandbox.ParentID, 1); err != nil { // before the work
 		return made, err
 	}
+	sampleID, err := findSample(ctx, queries, sandbox.ParentID, sandbox.Sample)
+	if err != nil {
+		return made, fmt.Errorf("account: finding the sample: %w", err)
+	}
 	made.Sandbox, err = queries.SandboxCreate(ctx, db.SandboxCreateParams{
-		ParentID: sandbox.ParentID, Name: sandbox.Name, Sample: sandbox.Sample, ExpiresAt: sandbox.ExpiresAt,
+		ParentID: sandbox.ParentID, Name: sandbox.Name, SampleID: sampleID, Sample: sandbox.Sample, ExpiresAt: sandbox.ExpiresAt,
 		ExpiresInSeconds: int64(sandbox.Expiry / time.Second), NotAfter: sandbox.NotAfter,
 	})
 	if err != nil {
@@ -127,8 +129,8 @@ func CreateSandbox(ctx context.Context, queries *db.Queries, sandbox NewSandbox)
 	if err != nil {
 		return made, err
 	}
-	if err := fill(ctx, queries, row.ID, row.Sample); err != nil {
-		return made, err
+	if err := copyStore(ctx, queries, sampleID, row.ID); err != nil {
+		return made, fmt.Errorf("account: copying the sample: %w", err)
 	}
 	// The lock comes last, so that several sandboxes of an account are filled at a time.
 	if err := queries.SandboxesLock(ctx, sandbox.ParentID); err != nil {
@@ -157,17 +159,6 @@ func checkSandboxes(ctx context.Context, queries *db.Queries, id, created int64)
 	return nil
 }
 
-// fill loads the sample data of a sandbox whose store is empty.
-func fill(ctx context.Context, queries *db.Queries, id int64, sample string) error {
-	if sample != SampleShop {
-		return nil
-	}
-	if err := seed.Fill(ctx, queries, id, seed.ShopPets, nil); err != nil {
-		return fmt.Errorf("account: loading the sample data: %w", err)
-	}
-	return nil
-}
-
 // Kind is the kind of rows that a write creates.
 type Kind string
 
@@ -180,9 +171,9 @@ const (
 	Messages   Kind = "messages"
 )
 
-// Enter begins a change of the keys or fault rules of a sandbox. It must come first in
-// the transaction, and waits while the sandbox is reset. With alone it also waits for
-// groups of writes and for other changes. The error is [ErrClosed] or a database error.
+// Enter begins a change of the keys or fault rules of a sandbox, or a copy of a store. It waits
+// while the sandbox is written or reset. With alone it also waits for such changes and copies.
+// The error is [ErrClosed] or a database error.
 func Enter(ctx context.Context, queries *db.Queries, id int64, alone bool) error {
 	lock := queries.StoreLockShared
 	if alone {
@@ -203,9 +194,9 @@ func checkOpen(ctx context.Context, queries *db.Queries, id int64) error {
 	return err
 }
 
-// Reset returns a sandbox to its sample data. Its API keys and its faults stay, and
-// the faults count from the start. The stored responses are not replayed any more. The
-// queries must run in a transaction. The error is [ErrClosed] or a database error.
+// Reset returns a sandbox to its sample, even if that is deleted: a sample is stored as long as
+// its sandboxes. The API keys and the faults stay, and the faults count from the start. The
+// stored responses are not replayed any more. The queries must run in a transaction. The error is [ErrClosed] or a database error.
 func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 	if err := Enter(ctx, queries, id, true); err != nil {
 		return resetError(err)
@@ -224,8 +215,8 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 	if err := queries.FaultRestart(ctx, id); err != nil {
 		return resetError(err)
 	}
-	if err := fill(ctx, queries, id, row.Sample); err != nil {
-		return err
+	if err := copyStore(ctx, queries, *row.SampleID, id); err != nil {
+		return resetError(err)
 	}
 	if err := queries.StoreResetNow(ctx, id); err != nil {
 		return resetError(err)
@@ -235,8 +226,9 @@ func Reset(ctx context.Context, queries *db.Queries, id int64) error {
 
 func resetError(err error) error { return fmt.Errorf("account: resetting the sandbox: %w", err) }
 
-// Delete closes an account and its sandboxes: their API keys stop within a second on
-// every server, and [Sweep] deletes their data. The queries must run in a
+// Delete closes an account with its sandboxes and samples: their API keys stop within a second
+// on every server, and [Sweep] deletes their data. It deletes a sample alone when no copy of it is
+// in progress. The queries must run in a
 // transaction. It reports false if the account was deleted before.
 func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, err error) {
 	// A concurrent CreateSandbox either commits before, or finds the account deleted.
@@ -244,7 +236,8 @@ func Delete(ctx context.Context, queries *db.Queries, id int64) (deleted bool, e
 		return false, fmt.Errorf("account: deleting the account: %w", err)
 	}
 	// The stores come first. On a sharded cluster, a write to accounts or api_keys locks the
-	// whole table. So a transaction that has written one must not wait for a store.
+	// whole table. So a transaction that has written one must not wait for a store. No sandbox can
+	// start as a sample of the account any more, because its number of sandboxes is locked.
 	stores, err := queries.AccountsOf(ctx, id)
 	if err != nil {
 		return false, fmt.Errorf("account: deleting the account: %w", err)

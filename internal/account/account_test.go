@@ -159,7 +159,7 @@ var tables = map[string]string{
 func (f *fixture) age(id int64) {
 	f.t.Helper()
 	f.exec("UPDATE accounts SET deleted_at = now() - interval '1 minute' WHERE id = $1 AND deleted_at IS NOT NULL", id)
-	f.exec("UPDATE accounts SET expires_at = now() - interval '1 minute' WHERE id = $1 AND parent_id IS NOT NULL", id)
+	f.exec("UPDATE accounts SET expires_at = now() - interval '1 minute' WHERE id = $1 AND kind = 'sandbox'", id)
 }
 
 func (f *fixture) sweep() {
@@ -277,7 +277,7 @@ func TestSweepOfAParent(t *testing.T) {
 func TestStoredSandboxes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.exec("INSERT INTO accounts (parent_id, name, sample, expires_at, deleted_at) SELECT $1, 'x', 'empty', now(), now() FROM generate_series(1, $2)", f.id, account.MaxStored-1)
+	f.exec("INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at, deleted_at) SELECT 'sandbox', $1, 'x', $1, 'empty', now(), now() FROM generate_series(1, $2)", f.id, account.MaxStored-1)
 	f.exec("INSERT INTO account_state (account_id) SELECT id FROM accounts WHERE parent_id = $1", f.id)
 	last := f.mustSandbox(account.SampleEmpty)
 	if _, err := f.sandbox(f.id, account.SampleEmpty); !errors.Is(err, account.ErrTooManySandboxes) {
@@ -495,8 +495,117 @@ func TestResetWaitsAndGivesUp(t *testing.T) {
 	}
 }
 
-// BenchmarkSandbox measures the creation and the reset of a sandbox with the sample shop.
+// TestSweepOfASample checks that a deleted sample is stored until its last sandbox has ended, and
+// counts as long.
+func TestSweepOfASample(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	save := func(name string, from int64) (int64, error) {
+		return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: f.id, Name: name, SandboxID: from})
+			return made.ID, err
+		})
+	}
+	source := f.mustSandbox(account.SampleShop)
+	sample, err := save("mine", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fork := f.mustSandbox("mine")
+	want := f.rows(fork)["pets"]
+	if _, err := f.remove(sample); err != nil {
+		t.Fatal(err)
+	}
+	f.age(sample)
+	f.sweep()
+	f.fill(fork, 5)
+	if err := f.reset(fork); err != nil || want != 200 || f.rows(fork)["pets"] != want {
+		t.Errorf("a reset to a deleted sample: %v, %v", err, f.rows(fork))
+	}
+	if _, err := f.sandbox(f.id, "mine"); !errors.Is(err, account.ErrNoSample) {
+		t.Errorf("a sandbox of a deleted sample: %v", err)
+	}
+	f.exec("INSERT INTO accounts (kind, parent_id, name, deleted_at) SELECT 'sample', $1, 'x', now() FROM generate_series(2, $2::int)", f.id, account.MaxStoredSamples)
+	if _, err := save("more", source); !errors.Is(err, account.ErrTooManySamples) {
+		t.Errorf("sample %d: %v", account.MaxStoredSamples+1, err)
+	}
+	if _, err := f.remove(fork); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := save("more", fork); !errors.Is(err, account.ErrTooManySamples) {
+		t.Errorf("while the deleted sample is stored: %v", err)
+	}
+	f.age(fork)
+	f.sweep()
+	for _, id := range []int64{sample, fork} {
+		if rows := f.rows(id); len(rows) > 0 {
+			t.Errorf("account %d has %v", id, rows)
+		}
+	}
+	if _, err := save("more", fork); !errors.Is(err, account.ErrNoSandbox) {
+		t.Errorf("a sample of a sandbox that has ended: %v", err)
+	}
+	if _, err := save("more", source); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSamplesAtOnce: forks, saves, resets and deletions do not deadlock, and a fork has the whole
+// sample or none. On a slow machine, some wait too long for a lock.
+func TestSamplesAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	source := f.mustSandbox(account.SampleShop)
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			made, err := f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+				made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: f.id, Name: fmt.Sprint("s", i%4), SandboxID: source})
+				return made.ID, err
+			})
+			if errors.Is(err, account.ErrSampleExists) || postgres.IsLockTimeout(err) {
+				return
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			var inner sync.WaitGroup
+			for range 2 {
+				inner.Go(func() {
+					id, err := f.sandbox(f.id, fmt.Sprint("s", i%4))
+					if err == nil && f.rows(id)["orders"] != 200 {
+						t.Errorf("a fork has %v", f.rows(id))
+					}
+					if err != nil && !errors.Is(err, account.ErrNoSample) && !postgres.IsLockTimeout(err) {
+						t.Error(err)
+					}
+				})
+			}
+			inner.Go(func() {
+				if err := f.reset(source); err != nil && !postgres.IsLockTimeout(err) {
+					t.Error(err)
+				}
+			})
+			inner.Go(func() {
+				if _, err := f.remove(made); err != nil && !postgres.IsLockTimeout(err) {
+					t.Error(err)
+				}
+			})
+			inner.Wait()
+		})
+	}
+	group.Wait()
+	var deadlocks int
+	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
+		t.Errorf("%d deadlocks, %v", deadlocks, err)
+	}
+}
+
+// BenchmarkSandbox measures a sandbox with a sample of 1000 rows: its creation, its reset, saving
+// it, and the creation of many by ten accounts at once.
 func BenchmarkSandbox(b *testing.B) {
+	const parents, rows = 10, 1000
 	database := pgtest.New(b)
 	pool, err := postgres.Open(b.Context(), database.URL, 8)
 	if err != nil {
@@ -506,33 +615,89 @@ func BenchmarkSandbox(b *testing.B) {
 	run := func(action func(context.Context, *db.Queries) (int64, error)) int64 {
 		id, err := postgres.Transact(b.Context(), pool, func(ctx context.Context, tx pgx.Tx) (int64, error) { return action(ctx, db.New(tx)) })
 		if err != nil {
-			b.Fatal(err)
+			b.Error(err)
 		}
 		return id
 	}
-	parent := run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-		row, err := account.Ensure(ctx, queries, "owner")
-		return row.ID, err
-	})
-	var id int64
-	b.Run("create", func(b *testing.B) {
-		for b.Loop() {
-			id = run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-				made, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: account.SampleShop, Expiry: time.Hour})
-				return made.Sandbox.ID, err
-			})
-			b.StopTimer()
-			if _, err := database.Pool.Exec(b.Context(), "UPDATE accounts SET expires_at = now() WHERE parent_id = $1 AND id <> $2", parent, id); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
+	exec := func(sql string, args ...any) {
+		if _, err := database.Pool.Exec(b.Context(), sql, args...); err != nil {
+			b.Fatal(err)
 		}
-	})
+	}
+	create := func(parent int64, sample string) int64 {
+		return run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			made, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: sample, Expiry: time.Hour})
+			return made.Sandbox.ID, err
+		})
+	}
+	save := func(parent, sandbox int64, name string) {
+		run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: parent, Name: name, SandboxID: sandbox})
+			return made.ID, err
+		})
+	}
+	var owners, sources []int64
+	for i := range parents {
+		owner := run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			row, err := account.Ensure(ctx, queries, fmt.Sprint("owner ", i))
+			return row.ID, err
+		})
+		source := create(owner, account.SampleEmpty)
+		exec("INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 1, 'Dogs', 'dogs')", source)
+		exec("INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT $1, n, 1, 'Rex', 'rex' FROM generate_series(1, $2::int) AS n", source, rows/3)
+		exec("INSERT INTO inventory (account_id, pet_id, quantity) SELECT $1, n, 5 FROM generate_series(1, $2::int) AS n", source, rows/3)
+		exec("INSERT INTO orders (account_id, id, pet_id, quantity) SELECT $1, n, n, 1 FROM generate_series(1, $2::int) AS n", source, rows/3)
+		save(owner, source, "thousand")
+		owners, sources = append(owners, owner), append(sources, source)
+	}
+	exec("ANALYZE")
+	free := func() {
+		exec("UPDATE accounts SET expires_at = now(), parent_id = $1 WHERE kind = 'sandbox' AND id <> ALL ($2)", run(func(ctx context.Context, queries *db.Queries) (int64, error) {
+			row, err := account.Ensure(ctx, queries, "former owner")
+			return row.ID, err
+		}), sources)
+	}
+	for _, sample := range []string{account.SampleShop, "thousand"} {
+		b.Run("create "+sample, func(b *testing.B) {
+			for b.Loop() {
+				create(owners[0], sample)
+				b.StopTimer()
+				free()
+				b.StartTimer()
+			}
+		})
+	}
+	id := create(owners[0], "thousand")
 	b.Run("reset", func(b *testing.B) {
 		for b.Loop() {
 			run(func(ctx context.Context, queries *db.Queries) (int64, error) {
 				return 0, account.Reset(ctx, queries, id)
 			})
 		}
+	})
+	b.Run("save", func(b *testing.B) {
+		for b.Loop() {
+			save(owners[1], sources[1], "another")
+			b.StopTimer()
+			exec("UPDATE accounts SET name = name || id, parent_id = NULL WHERE kind = 'sample' AND name = 'another'")
+			b.StartTimer()
+		}
+	})
+	b.Run("create by ten accounts", func(b *testing.B) {
+		for range b.N {
+			b.StopTimer()
+			free()
+			b.StartTimer()
+			var group sync.WaitGroup
+			for _, owner := range owners {
+				group.Go(func() {
+					for range account.MaxSandboxes - 1 {
+						create(owner, "thousand")
+					}
+				})
+			}
+			group.Wait()
+		}
+		b.ReportMetric(float64(b.N*parents*(account.MaxSandboxes-1))/b.Elapsed().Minutes(), "forks/min")
 	})
 }

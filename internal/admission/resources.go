@@ -58,14 +58,15 @@ var (
 	Delays = Resource{Name: "requests that a fault rule delays", Total: 512}
 	// Exchanges are bytes of the requests of sandboxes that are not in their record yet.
 	Exchanges = Resource{Name: "bytes of exchanges to record", Total: 16 << 20}
-	// Counts are exact counts and summaries, which read an index entry per row.
-	Counts = Resource{Name: "exact counts and summaries", Total: 2, Share: 1, Wait: time.Second}
+	// Counts are exact counts and summaries, which read an index entry per row, and reports, which
+	// read the whole record of a sandbox.
+	Counts = Resource{Name: "exact counts, summaries and reports", Total: 2, Share: 1, Wait: time.Second}
 	// Locks are transactions that wait for locks of rows. The total is the number of
 	// connections that such transactions may have ([petstore/internal/postgres.DB.LockWaits]).
 	// A payer has two, so that one that waits does not stop its others.
 	Locks = Resource{Name: "transactions that wait for locks", Least: 2, Wait: Forever}
-	// Loads are transactions that write many rows: new sandboxes, resets and replays.
-	Loads = Resource{Name: "new sandboxes, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
+	// Loads are transactions that write many rows: new sandboxes and samples, resets and replays.
+	Loads = Resource{Name: "new sandboxes and samples, resets and replays", Total: 2, Share: 1, Wait: 3 * time.Second}
 	// FastWebhooks and SlowWebhooks are webhooks to which the worker delivers at a time. Slow
 	// are those that fail or have taken long lately.
 	FastWebhooks = Resource{Name: "webhooks that receive deliveries", Total: 400, Wait: Forever}

@@ -128,7 +128,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 		return err
 	}
 	gate.Record(c, keyEvent(eventKeyCreated, made.ID))
-	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
+	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // apiKeyParams reads the fields of a new API key. It expires no later than the key of
@@ -189,7 +189,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	}
 	s.verifier.ForgetKey(in.pathID)
 	gate.Record(c, keyEvent(eventKeyRotated, in.pathID))
-	return writeSecret(c, itemPath("/account/api-keys", made.ID), made)
+	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // revokeAPIKey revokes all secrets of a key. The request may revoke its own key, unless
@@ -219,9 +219,9 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 	return nil
 }
 
-// writeSecret sends a new resource with its secret, which nobody may store. It has no
-// entity tag, because no GET returns this representation.
-func writeSecret(c *gin.Context, location string, value any) error {
+// writeNew sends a new resource that has no entity tag, such as one with its secret, which
+// nobody may store.
+func writeNew(c *gin.Context, location string, value any) error {
 	body, err := httpjson.Encode(value)
 	if err != nil {
 		return err

@@ -13,10 +13,8 @@ import (
 	"net/url"
 	"os"
 	"regexp"
-	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +49,7 @@ type contract struct {
 
 // theContract is loaded once.
 var theContract = sync.OnceValue(func() *contract {
+	openapi3filter.RegisterBodyDecoder("text/markdown", openapi3filter.PlainBodyDecoder)
 	yaml, _, err := api.Spec("")
 	if err != nil {
 		panic(err)
@@ -98,8 +97,8 @@ func TestResponseSchemas(t *testing.T) {
 		for method, operation := range item.Operations() {
 			for status, response := range operation.Responses.Map() {
 				for mediaType, media := range response.Value.Content {
-					if mediaType == "text/event-stream" {
-						continue // the data of an event is an Event, whose schema the pages use
+					if strings.HasPrefix(mediaType, "text/") {
+						continue // Markdown, or a stream, whose data is an Event, which the pages use
 					}
 					schema := media.Schema
 					if schema.Value.Type.Is("array") {
@@ -248,10 +247,7 @@ func TestExamplesOfParameters(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	// Many tests wait for time to pass. The flag of the command line comes first.
-	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
-		panic(err) // go test has this flag
-	}
+	pgtest.Widen()
 	debug.SetGCPercent(200) // saves CPU time
 	code := m.Run()
 	closeShared()
@@ -322,8 +318,9 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 		gate.Waits:        strings.Contains(prefer, "`wait`"),
 		gate.Streams:      operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/event-stream") != nil,
 		gate.Archives:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("application/har+json") != nil,
-		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath), // as FaultRuleInput says
-		gate.NoRecord:     strings.HasPrefix(path, recordPath),
+		gate.Markdown:     operation.Responses.Status(http.StatusOK) != nil && operation.Responses.Status(http.StatusOK).Value.Content.Get("text/markdown") != nil,
+		gate.NoFaults:     strings.HasPrefix(path, sandboxesPath) || strings.HasPrefix(path, samplesPath), // as FaultRuleInput says
+		gate.NoRecord:     strings.HasPrefix(path, recordPath) || path == reportPath,
 	} {
 		if has {
 			route.Attributes |= attribute
@@ -334,6 +331,8 @@ func routeOf(method, path string, operation *openapi3.Operation) gate.Route {
 
 // recordPath is the path of the record of a sandbox.
 const recordPath = sandboxesPath + "/{sandboxId}/requests"
+
+const reportPath = sandboxesPath + "/{sandboxId}/report"
 
 // unseen lists the operations and statuses that no exchange had.
 func (c *contract) unseen() []string {

@@ -13,7 +13,7 @@ import (
 const (
 	exposedHeaders = "ETag, Link, Location, X-Total-Count, Preference-Applied, Idempotent-Replayed, Retry-After, RateLimit, RateLimit-Policy, " +
 		"WWW-Authenticate, Allow, Deprecation, Sunset, API-Version, X-Request-Id, Petstore-Fault, Petstore-Consistency"
-	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, Petstore-Observer, X-Request-Id, traceparent, tracestate, baggage"
 )
 
 // corsOf returns the CORS headers of a response.

@@ -19,6 +19,7 @@ var (
 	errAPIKeyNotFound    = &httpjson.Error{Status: 404, Code: "api_key_not_found", Message: "Your account has no API key with this id, or the key is revoked. Check the id."}
 	errRequestNotFound   = &httpjson.Error{Status: 404, Code: "request_not_found", Message: "The sandbox has no recorded request with this id. It may be older than 24 hours, or deleted. Check the id."}
 	errSandboxNotFound   = &httpjson.Error{Status: 404, Code: "sandbox_not_found", Message: "Your account has no sandbox with this id, or it is deleted or expired. Check the id."}
+	errSampleNotFound    = &httpjson.Error{Status: 404, Code: "sample_not_found", Message: "Your account has no sample with this name. Check the name and the account of your key."}
 	errWebhookNotFound   = &httpjson.Error{Status: 404, Code: "webhook_not_found", Message: "Your account has no webhook with this id. Check the id and the account of your key."}
 	errEventNotFound     = &httpjson.Error{Status: 404, Code: "event_not_found", Message: "The feed of your account has no event with this id. Check the id and the account of your key."}
 	errDeliveryNotFound  = &httpjson.Error{Status: 404, Code: "delivery_not_found", Message: "The webhook has no delivery with this id. Check the id."}
@@ -34,7 +35,10 @@ var (
 	errLastAdminKey = &httpjson.Error{Status: 409, Code: "last_admin_key", Message: "This is the account's last live API key of scope admin. Create another one before you revoke it."}
 
 	errTooManySandboxes = &httpjson.Error{Status: 409, Code: "too_many_sandboxes", Message: "Your account has 100 live sandboxes, which is the maximum. Delete one first."}
-	errNestedSandbox    = &httpjson.Error{Status: 409, Code: "nested_sandbox", Message: "Your API key is one of a sandbox, which cannot have sandboxes. Use a key of the account that created it."}
+	errNestedSandbox    = &httpjson.Error{Status: 409, Code: "nested_sandbox", Message: "Your API key is one of a sandbox, which cannot have sandboxes or samples. Use a key of the account that created it."}
+	errTooManySamples   = &httpjson.Error{Status: 409, Code: "too_many_samples", Message: "Your account has 20 samples, which is the maximum. Delete one first."}
+	errSampleExists     = &httpjson.Error{Status: 409, Code: "sample_exists", Message: "A sample has this name. Choose another name, or delete the sample first."}
+	errBuiltInSample    = &httpjson.Error{Status: 409, Code: "built_in_sample", Message: "The sample is built in, so it cannot be deleted."}
 	errSandboxFull      = &httpjson.Error{Status: 409, Code: "sandbox_full", Message: "The sandbox has 10,000 resources of this kind, which is the maximum. Reset the sandbox or delete some."}
 
 	errNotASandbox    = &httpjson.Error{Status: 409, Code: "not_a_sandbox", Message: "Your API key is not one of a sandbox. Send the id of a sandbox instead of current, or use a key of a sandbox."}
@@ -48,6 +52,8 @@ var (
 
 	errCursorExpired = &httpjson.Error{Status: 410, Code: "cursor_expired", Message: "The feed of your account does not have the event in `after`. List your resources again, and follow the feed from `after=latest`."}
 
+	errUnknownSample        = &httpjson.Error{Status: 422, Code: "unknown_sample", Message: "The sample in sample does not exist. Save it first or send the name of another one."}
+	errUnknownSandbox       = &httpjson.Error{Status: 422, Code: "unknown_sandbox", Message: "The sandbox in from does not exist, or it is deleted or expired. Send the id of a live sandbox."}
 	errUnknownCategory      = &httpjson.Error{Status: 422, Code: "unknown_category", Message: "The category in categoryId does not exist. Create it first or send the id of another one."}
 	errIdempotencyKeyReused = &httpjson.Error{Status: 422, Code: "idempotency_key_reused", Message: "This Idempotency-Key was used for another path or body. Use a new key for each new request."}
 	errExpiryBeyondCreator  = &httpjson.Error{Status: 422, Code: "expiry_beyond_creator", Message: "The new secret would work longer than your own API key. Send an earlier expiry, or use a key that expires later."}
@@ -66,8 +72,8 @@ var errorReference = describe(
 		{httpjson.ErrUnsupportedContentType, "Send the header `Content-Type: application/json`, and do not compress the body. PATCH also accepts `application/merge-patch+json`."},
 		{httpjson.ErrInvalidParameter, "Correct every parameter that `errors` lists. Remove unknown and empty parameters. In a query, write the `+` of a time's offset as `%2B`."},
 		{errInvalidIdempotencyKey, "Send the header once, with 1 to 255 visible ASCII characters, best a random UUID. Do not send it to an operation that returns a secret."},
-		{gate.ErrInvalidConsistency, "Send `Prefer: consistency=` with the latest `Petstore-Consistency` of a response from this API, or with `eventual`. Without the preference, the server reads the current state."},
-		{httpjson.ErrInvalidCursor, "Follow the URLs in the `Link` header instead of building them. Start again without `cursor` when you change the filters or the sort."},
+		{gate.ErrInvalidConsistency, "Send `Prefer: consistency=` with the latest `Petstore-Consistency` of a response from this API, or with `eventual`. A token from before the restore of a backup is invalid. Without the preference, the server reads the current state."},
+		{httpjson.ErrInvalidCursor, "Follow the URLs in the `Link` header instead of building them. Start again without `cursor` when you change the filters or the sort, and after the restore of a backup."},
 
 		{gate.ErrMissingAPIKey, "Add the header `Authorization: Bearer <API_KEY>`. Check that the variable that holds the key is set where the program runs."},
 		{gate.ErrInvalidAPIKey, "Check the form of the key: `petstore_` and 36 letters and digits, without quotes or line breaks. If the form is right, the key is unknown, revoked or expired. Get a new one."},
@@ -82,6 +88,7 @@ var errorReference = describe(
 		{errAPIKeyNotFound, "Find the id with `GET /account/api-keys`, with a key of the same account. You cannot rotate a revoked key. Create a new one."},
 		{errRequestNotFound, "List the requests with `GET /sandboxes/{sandboxId}/requests`. A sandbox keeps its newest 5,000, for at most 24 hours and up to 16 MiB."},
 		{errSandboxNotFound, "Find the id with `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`. Create another one in that case."},
+		{errSampleNotFound, "Find the name with `GET /samples`. Another client may have deleted the sample."},
 		{errWebhookNotFound, "Find the id with `GET /webhooks`, with a key of the same account. A deleted webhook no longer exists."},
 		{errEventNotFound, "Use the id of an event from `GET /events`, with a key of the same account. Events are kept for 30 days. A `webhook.test` event is in no feed."},
 		{errDeliveryNotFound, "Find the id with `GET /webhooks/{webhookId}/deliveries`. Deliveries are kept for 30 days."},
@@ -100,6 +107,9 @@ var errorReference = describe(
 
 		{errTooManySandboxes, "List the sandboxes with `GET /sandboxes`, and delete one that you do not need. A sandbox also ends at its `expiresAt`. Send an earlier `expiresAt`. If you delete many, wait a few minutes until their data is deleted, or reset a sandbox instead."},
 		{errNestedSandbox, "Use a key of the account that created the sandbox. A sandbox's own key can read, reset and delete its sandbox as `/sandboxes/current`."},
+		{errTooManySamples, "List the samples with `GET /samples`, and delete one that you do not need. A deleted sample counts until its sandboxes have ended, if there are more than 40 of both kinds."},
+		{errSampleExists, "Choose another name, or delete the sample with `DELETE /samples/{name}` first. Sandboxes of the deleted sample still return to it."},
+		{errBuiltInSample, "Keep the sample. Every account has it."},
 		{errSandboxFull, "Reset the sandbox with `POST /sandboxes/{sandboxId}/reset`, or delete resources that you do not need. A sandbox holds at most 10,000 pets, categories, orders and messages each."},
 		{errNotASandbox, "Send the id of a sandbox, such as `sbx_42`, or use an API key of the sandbox. Only sandboxes can be reset and have faults."},
 		{errTooManyAPIKeys, "List the keys with `GET /account/api-keys`, and revoke one that you do not need. A key is live if it is neither revoked nor expired."},
@@ -112,11 +122,13 @@ var errorReference = describe(
 
 		{httpjson.ErrRequestTimeout, "Send the whole body within 10 seconds of the header. The server closes the connection. Open a new one and retry."},
 
-		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover. List your resources again, and follow the feed from `after=latest`."},
+		{errCursorExpired, "The event is older than 30 days, of another account, or was lost in a failover or a restore. List your resources again, and follow the feed from `after=latest`."},
 		{gate.ErrOperationSunset, "Use the successor in the header `Link` (`successor-version`). The reference says how they differ."},
 		{httpjson.ErrPreconditionFailed, "Read the resource again, decide again, and send the change with the new tag. Lists, the summary, the account and API keys have no tag. Send neither `If-Match` nor `If-None-Match` there. A write with `If-None-Match` succeeds only if the resource does not have the tag."},
 		{httpjson.ErrBodyTooLarge, "Send a smaller body. The default limit is 64 KiB (65,536 bytes). The operator of the server can change it."},
 		{errUnknownCategory, "Create the category first, or use an id from `GET /categories`."},
+		{errUnknownSample, "Use a name from `GET /samples`. Another client may have deleted the sample."},
+		{errUnknownSandbox, "Use an id from `GET /sandboxes`. A sandbox ends when it is deleted or at its `expiresAt`."},
 		{errExpiryBeyondCreator, "A key creates or rotates no key, and creates no sandbox, that expires later than itself. `GET /account` shows its expiry. Without `expiresAt`, a new key or sandbox expires no later than that. Rotate a key that expires later with one that lives as long."},
 		{errURLNotAllowed, "Send an `https` URL whose host has only public addresses, with port 443 or 8443 and without a user name or fragment. The operator of the server can allow other networks."},
 		{errUnknownPet, "Create the pet first, or use an id from `GET /pets`."},
@@ -125,7 +137,7 @@ var errorReference = describe(
 		// All rate limits have the same code.
 		{gate.ErrRateLimited, "Wait as many seconds as `Retry-After` says and a random time of up to a second, and send fewer requests at once. The header `RateLimit` has the number of requests left to the key and to its account. The keys of an account and of its sandboxes share the second number. With the key of a sandbox, a third number is for all sandboxes of the account. An address that sends too many requests without a valid key gets this error too. Correct the key in that case."},
 
-		{gate.ErrTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, reset or replay, at a time."},
+		{gate.ErrTooManyConcurrent, "Wait as many seconds as `Retry-After` says and a random time of up to a second. Send fewer requests at the same time. An account may have 640 requests in progress, 128 bodies in upload, 200 streams and 200 waiting requests. It may have 128 delayed requests and 8 MiB of unread lists. Its keys and sandboxes share them. It may have one exact count or summary, and one new sandbox, new sample, reset or replay, at a time."},
 
 		{gate.InjectedErrors[429], injectedRemedy},
 		{gate.InjectedErrors[500], injectedRemedy},

@@ -2,16 +2,13 @@ package api_test
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/api"
 	feedevent "petstore/internal/event"
-	sampledata "petstore/internal/seed"
 )
 
 // TestEventExamples records an event of each type in the sample shop and compares it with the
@@ -19,13 +16,7 @@ import (
 func TestEventExamples(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
-	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error {
-		return errors.Join(
-			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), sampledata.ShopPets, nil),
-			feedevent.Append(t.Context(), db.New(tx), p.accountID(), feedevent.Reset()))
-	}); err != nil {
-		t.Fatal(err)
-	}
+	p.fillShop()
 	for _, step := range []struct {
 		method, target string
 		body           any

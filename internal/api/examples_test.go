@@ -21,7 +21,7 @@ func exampleBody(path string) any {
 // take time, an account has a name of its own, and events have a test of their own.
 var ownStory = []string{
 	"listEvents", "getEvent", "listWebhookDeliveries", "getWebhookDelivery", "replayWebhook", "getAccount", "listAPIKeys",
-	"getSandboxFaults", "listRecordedRequests", "getRecordedRequest", "getOpenAPIJSON", "getOpenAPI31JSON", "getOpenAPIYAML",
+	"getSandboxFaults", "listRecordedRequests", "getRecordedRequest", "getReport", "getOpenAPIJSON", "getOpenAPI31JSON", "getOpenAPIYAML",
 }
 
 // wantExample compares the output of a cURL sample with the example response of its operation,

@@ -57,8 +57,8 @@ func faultRulesFrom(rows []faults.Rule) faultRules {
 // setSandboxFaults replaces the fault rules of a sandbox. They take effect in this
 // process before it responds, and in the others within a second.
 func (s *Server) setSandboxFaults(c *gin.Context) error {
-	in := s.decode(c, ofSandbox, required("rules"))
-	rules, err := s.readFaultRules(in)
+	in := s.decode(c, ofSandbox)
+	rules, err := s.readFaults(in)
 	if err != nil {
 		return err
 	}
@@ -127,15 +127,36 @@ func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCr
 	return rows, err
 }
 
-// readFaultRules reads the rules in a body.
-func (s *Server) readFaultRules(in *input) ([]db.FaultCreateParams, error) {
-	objects := in.Objects("rules", faults.MaxRules)
-	rules := make([]db.FaultCreateParams, len(objects))
-	for i, object := range objects {
-		rules[i] = s.readFaultRule(object)
+// readFaults reads the rules in a body, or the exercise that has them.
+func (s *Server) readFaults(in *input) ([]db.FaultCreateParams, error) {
+	var rules []db.FaultCreateParams
+	if in.Has("exercise") {
+		name := in.Enum("exercise", exerciseNames()...)
+		in.Exclude("must not be there with `exercise`. Send one of them.", "rules")
+		for _, one := range faults.Exercises {
+			if name != nil && one.Name == *name {
+				rules = slices.Clone(one.Rules)
+			}
+		}
+	} else {
+		in.Require("rules")
+		in.Enum("exercise")
+		for _, object := range in.Objects("rules", faults.MaxRules) {
+			rules = append(rules, s.readFaultRule(object))
+		}
+	}
+	for i := range rules {
 		rules[i].Position = int32(i)
 	}
 	return rules, in.Err()
+}
+
+// exerciseNames returns the names of the exercises.
+func exerciseNames() (names []string) {
+	for _, one := range faults.Exercises {
+		names = append(names, one.Name)
+	}
+	return names
 }
 
 // readFaultRule reads a rule. The effect decides which other fields the rule has.
@@ -146,7 +167,11 @@ func (s *Server) readFaultRule(in *httpjson.Object) db.FaultCreateParams {
 	if operation := in.Enum("operation", s.faultNames...); operation != nil {
 		rule.Operation = *operation
 	}
-	effect := in.Enum("effect", faults.EffectStatus, faults.EffectDelay, faults.EffectClose)
+	effects := []string{faults.EffectStatus, faults.EffectDelay, faults.EffectClose}
+	if rule.Operation == faults.DeliverWebhook {
+		effects = []string{faults.EffectClose}
+	}
+	effect := in.Enum("effect", effects...)
 	if effect != nil {
 		rule.Effect = *effect
 	}
@@ -195,7 +220,7 @@ func transform[In, Out any](items []In, convert func(In) Out) []Out {
 
 // faultNames returns the operations that a rule may name.
 func faultNames(routes []gate.Route) []string {
-	names := []string{faults.AnyOperation}
+	names := []string{faults.AnyOperation, faults.DeliverWebhook}
 	for _, r := range routes {
 		if r.HasFaults() {
 			names = append(names, r.Operation)

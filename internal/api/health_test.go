@@ -96,7 +96,9 @@ func TestNotReadyWithoutDatabase(t *testing.T) {
 	p.wantNotReady("database", gone)
 }
 
-func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
+// TestNotReadyUntilSchemaFits: the server is not ready while its schema lacks migrations, and
+// after a migration that its release does not survive. With a newer schema it is ready.
+func TestNotReadyUntilSchemaFits(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	clock := &stoppedClock{}
@@ -118,6 +120,18 @@ func TestNotReadyWhileSchemaIsBehind(t *testing.T) {
 	}
 	clock.move(time.Second)
 	p.get("/readyz").want(200)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		clock.move(time.Second)
+	}
+	exec("INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version")
+	p.get("/readyz").want(200)
+	exec("DO $$ BEGIN EXECUTE format('COMMENT ON TABLE goose_db_version IS %L', 'supports programs from ' || (SELECT max(version_id) FROM goose_db_version)); END $$")
+	p.wantNotReady("Start the release that has migrated it", map[string]string{"database": "ok", "schema": "ahead", "partitions": "unknown", "shutdown": "ok"})
+	p.get("/pets").want(200) // only the balancer sends no more requests
 
 	empty, err := postgres.Open(t.Context(), pgtest.NewEmpty(t).URL, 2)
 	if err != nil {

@@ -1043,8 +1043,8 @@ func TestBodyTooSlow(t *testing.T) {
 	}
 }
 
-// TestExpensiveRequests checks that exact counts, the summary and the creation and reset
-// of a sandbox cost ten requests each. An account can run one count or summary at a time.
+// TestExpensiveRequests checks that exact counts, the summary, the creation and reset
+// of a sandbox and a new sample cost ten requests each. An account can run one count or summary at a time.
 func TestExpensiveRequests(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
@@ -1052,7 +1052,7 @@ func TestExpensiveRequests(t *testing.T) {
 	limited, clock := p.limited(ratelimit.Limit{PerMinute: 60, Burst: 12}, ratelimit.Limit{})
 	const policy = `"key";q=12;w=12`
 	hook := p.newWebhook("*")
-	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes", webhooksPath, webhooksPath + "/" + hook.ID + "/deliveries"} {
+	for _, target := range []string{"/categories", "/pets", "/store/orders", "/store/inventory", "/messages", "/account/api-keys", "/sandboxes", samplesPath, webhooksPath, webhooksPath + "/" + hook.ID + "/deliveries"} {
 		limited.do("GET", target+"?limit=1", nil, "Prefer", "count=exact").want(200).wantLimit(policy, `"key";r=2;t=10`)
 		limited.do("GET", target, nil, "Prefer", "count=exact").wantLimited("8").wantLimit(policy, `"key";r=2;t=10`)
 		limited.get(target).want(200).wantLimit(policy, `"key";r=1;t=11`)
@@ -1069,6 +1069,8 @@ func TestExpensiveRequests(t *testing.T) {
 	one := decode[sandbox](made)
 	clock.move(time.Minute)
 	limited.post(one.path()+"/reset", nil).want(204).wantLimit(policy, `"key";r=2;t=10`)
+	clock.move(time.Minute)
+	limited.post(samplesPath, object{"name": "expensive", "from": one.ID}).want(201).wantLimit(policy, `"key";r=2;t=10`)
 	clock.move(time.Minute)
 	limited.del(one.path()).want(204).wantLimit(policy, `"key";r=11;t=1`)
 

@@ -2,13 +2,11 @@ package api
 
 import (
 	"context"
-	"encoding/hex"
 	"net/http"
 	"regexp"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/google/uuid"
 
 	"petstore/db"
 	"petstore/internal/account"
@@ -32,14 +30,8 @@ func messageFrom(row db.Message) message {
 	return message{ID: row.ID, Message: row.Message, Status: row.Status, CreatedAt: row.CreatedAt.UTC()}
 }
 
-// messageIDPattern matches the ids that newMessageID returns.
+// messageIDPattern matches the ids of messages.
 var messageIDPattern = regexp.MustCompile(`^msg_[0-9a-f]{32}$`)
-
-// newMessageID returns an opaque id. Ids sort by time.
-func newMessageID() (string, error) {
-	id, err := uuid.NewV7()
-	return "msg_" + hex.EncodeToString(id[:]), err
-}
 
 func (s *Server) queueMessage(c *gin.Context) error {
 	in := s.decode(c, required("message"), readOnly("id", "status", "createdAt"))
@@ -47,12 +39,8 @@ func (s *Server) queueMessage(c *gin.Context) error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	id, err := newMessageID()
-	if err != nil {
-		return err
-	}
 	return s.post(c, in, groupcommit.Write{Creates: account.Messages, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		createdAt := state.CreateMessage(groupcommit.Message{ID: id, Text: *text})
+		id, createdAt := state.CreateMessage(*text)
 		path, queued := "/messages/"+id, message{ID: id, Message: *text, Status: messageQueued, CreatedAt: createdAt.UTC()}
 		if err := emit(state, event.MessageQueued, path, affected{Message: &queued}); err != nil {
 			return refused(err)

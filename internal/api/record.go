@@ -168,9 +168,12 @@ func (s *Server) findRecord(c *gin.Context, params *httpjson.Params, q *exchange
 		return err
 	}
 	q.account = sandbox.ID
-	for name, id := range map[string]exchangeID{"after": q.after, "before": q.before} {
-		if id != (exchangeID{}) && id.account != q.account {
-			params.Reject(name, "invalid_format", "`"+name+"` must be the id of a recorded request of this sandbox.")
+	for _, bound := range []struct {
+		name string
+		id   exchangeID
+	}{{"after", q.after}, {"before", q.before}} {
+		if bound.id != (exchangeID{}) && bound.id.account != q.account {
+			params.Reject(bound.name, "invalid_format", "`"+bound.name+"` must be the id of a recorded request of this sandbox.")
 		}
 	}
 	if err := params.Err(); err != nil || !q.latest {
@@ -302,7 +305,7 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 	return s.gate.Stream(c, s.recordOf(q), func(stream *gate.Stream) {
 		stream.Send("retry: 1000\n")
-		for at := q.after.number; stream.Continues(); {
+		for at := q.after.number; stream.Continues() && stream.KeyWorks(); {
 			end := at
 			var rows []db.ExchangesAfterRow
 			err := stream.Read(func(ctx context.Context) (err error) {
@@ -321,7 +324,7 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 			if len(rows) == streamPage {
 				continue
 			}
-			at = max(at, end) // those in between do not match
+			at = max(at, end) // the filters leave out the others
 			for !stream.Wait(at) {
 				if !stream.Continues() || !stream.KeyWorks() {
 					return
@@ -377,7 +380,11 @@ func (s *Server) deleteRequests(c *gin.Context) error {
 		return err
 	}
 	_, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
-		return struct{}{}, db.New(tx).ExchangesDelete(ctx, q.account)
+		queries := db.New(tx)
+		if err := queries.ExchangeLogEmpty(ctx, q.account); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, queries.ExchangesDelete(ctx, q.account)
 	})
 	if err == nil {
 		c.Status(http.StatusNoContent)

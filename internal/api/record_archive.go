@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"petstore/db"
@@ -77,7 +79,7 @@ type archivedBody struct {
 	Encoding string `json:"encoding,omitempty"`
 }
 
-// archivedFrom returns the entry of an exchange. One whose messages are unreadable has none.
+// archivedFrom returns the entry of an exchange.
 func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 	e, _ := recordedExchangeFrom(account, row) // the recorder has written it
 	entry := archived{
@@ -86,8 +88,8 @@ func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 		Response: archivedResponse{archivedMessage: archivedFromMessage(exchange.Message{})},
 	}
 	if query, err := url.ParseQuery(e.Query); err == nil {
-		for name, values := range query {
-			for _, value := range values {
+		for _, name := range slices.Sorted(maps.Keys(query)) {
+			for _, value := range query[name] {
 				entry.Request.QueryString = append(entry.Request.QueryString, exchange.Header{Name: name, Value: value})
 			}
 		}

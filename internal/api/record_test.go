@@ -159,6 +159,23 @@ func TestRecordOfFaults(t *testing.T) {
 	}
 }
 
+// TestObserver: a request of an observer is not in the record, and no fault rule counts it.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleEmpty)
+	p.setFaults(object{"operation": "*", "effect": "status", "status": 503, "first": 1})
+	p.do("GET", "/pets", nil, "Petstore-Observer", "true").want(200)
+	p.do("POST", "/categories", object{"name": "Seen"}, "Petstore-Observer", "true").want(201)
+	p.do("GET", "/pets", nil, "Petstore-Observer", "1").want(503)
+	var lines []string
+	for _, one := range p.record(2) {
+		lines = append(lines, one.line())
+	}
+	if diff := cmp.Diff([]string{"GET /pets 503 injected_fault", "PUT /sandboxes/current/faults 200"}, lines); diff != "" {
+		t.Errorf("the record (-want +got):\n%s", diff)
+	}
+}
+
 // TestRecordFilters: the filters of the list select exchanges, and pages of it have all of them.
 func TestRecordFilters(t *testing.T) {
 	t.Parallel()
@@ -271,6 +288,39 @@ func TestRecordWaits(t *testing.T) {
 	p.get("/pets").want(200)
 	p.get("/pets/2").want(200)
 	stream.wantRequest(200)
+}
+
+// TestStreamOfRecordEnds: a stream ends with its API key, also while requests keep it busy.
+func TestStreamOfRecordEnds(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	sandbox := p.newSandbox("busy", stores.SampleShop)
+	id, key := p.issue(auth.Admin, nil)
+	followed := p.as(key).stream(sandbox.path() + "/requests")
+	inside, ended, done := p.as(sandbox.Key.Secret), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				_, _ = inside.try("GET", "/pets/1", nil)
+			}
+		}
+	}()
+	followed.wantRequest(200)
+	p.revoke(id)
+	const most = 1500 // of the 200 a second that the limit allows
+	sent := 0
+	for _, ok := followed.next(); ok && sent <= most; _, ok = followed.next() {
+		sent++
+	}
+	if sent > most {
+		t.Errorf("the stream of a revoked key goes on after %d requests", sent)
+	}
+	close(ended)
+	<-done
 }
 
 // TestRecordIsDeleted: a client can empty the record, which goes on with the next number.

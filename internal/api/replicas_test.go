@@ -192,6 +192,8 @@ func TestTokensOfWrites(t *testing.T) {
 		r.put(sandboxPath+"/faults", object{"rules": []object{}}).want(200),
 		r.del(sandboxPath + "/faults").want(204),
 		r.do("POST", sandboxPath+"/reset", nil).want(204),
+		r.post(samplesPath, object{"name": "new", "from": strings.TrimPrefix(sandboxPath, sandboxesPath+"/")}).want(201),
+		r.del(samplesPath + "/new").want(204),
 		r.del(sandboxPath).want(204),
 	} {
 		tokenOf(write)
@@ -390,6 +392,7 @@ func TestReplicaServesAllReads(t *testing.T) {
 	order, category := r.newOrder(pet, 1), r.newCategory("Dogs")
 	message := r.post("/messages", object{"message": "Hello"}).want(202).header.Get("Location")
 	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201).header.Get("Location")
+	sample := r.saveSample("replicated", strings.TrimPrefix(sandbox, sandboxesPath+"/"))
 	token := tokenOf(r.put(sandbox+"/faults", object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200))
 	r.newKey("other", auth.Read)
 	r.awaitReplica("/pets", token, "Rex")
@@ -397,7 +400,7 @@ func TestReplicaServesAllReads(t *testing.T) {
 		"/pets", fmt.Sprint("/pets/", pet), fmt.Sprintf("/pets?id=%d", pet), fmt.Sprintf("/pets?id=%d&id=99", pet), "/pets?name=r&sort=-name", "/pets?status=available",
 		"/categories", fmt.Sprint("/categories/", category), "/store/orders", fmt.Sprint("/store/orders/", order), "/store/orders?shipDateFrom=2020-01-01T00:00:00Z",
 		fmt.Sprintf("/store/orders?petId=%d", pet), "/store/orders?complete=false", "/store/inventory", "/store/inventory?low=true", fmt.Sprint("/store/inventory/", pet),
-		"/store/inventory/summary", "/messages", message, "/account", keysPath, sandboxesPath, sandbox, sandbox + "/faults",
+		"/store/inventory/summary", "/messages", message, "/account", keysPath, sandboxesPath, sandbox, sandbox + "/faults", samplesPath, samplesPath + "/" + sample,
 	} {
 		primary := r.get(path).want(200)
 		r.want(path, token, strings.TrimSpace(string(primary.body)), true)

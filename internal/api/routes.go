@@ -23,6 +23,9 @@ const (
 	faultsPath     = sandboxPath + "/faults"
 	requestsPath   = sandboxPath + "/requests"
 	requestPath    = requestsPath + "/{requestId}"
+	samplesPath    = "/samples"
+	samplePath     = samplesPath + "/{name}"
+	reportPath     = sandboxPath + "/report"
 )
 
 // The columns of the table of routes.
@@ -33,7 +36,7 @@ const (
 	counted, expensive = gate.Counted, gate.Expensive
 	waits, streams     = gate.Waits, gate.Streams
 	noFaults, allNodes = gate.NoFaults, gate.AllNodes
-	archives           = gate.Archives
+	archives, markdown = gate.Archives, gate.Markdown
 	// unseen operations are about the record of a sandbox, without faults and traces in it.
 	unseen = gate.NoFaults | gate.NoRecord | gate.AllNodes
 )
@@ -78,7 +81,7 @@ func (s *Server) storeRoutes() []gate.Route {
 	}
 }
 
-// accountRoutes lists the operations on webhooks, accounts, API keys and sandboxes.
+// accountRoutes lists the operations on webhooks, accounts, API keys, sandboxes and samples.
 func (s *Server) accountRoutes() []gate.Route {
 	return []gate.Route{
 		route("GET "+webhooksPath, "listWebhooks", admin, counted, s.listWebhooks),
@@ -88,6 +91,7 @@ func (s *Server) accountRoutes() []gate.Route {
 		route("DELETE "+webhookPath, "deleteWebhook", admin, 0, s.deleteWebhook),
 		route("POST "+webhookPath+"/rotate", "rotateWebhook", admin, mayOmit, s.rotateWebhook),
 		route("POST "+webhookPath+"/test", "testWebhook", admin, 0, s.testWebhook),
+		route("POST "+webhookPath+"/probe", "probeWebhook", admin, 0, s.probeWebhook),
 		route("POST "+webhookPath+"/replay", "replayWebhook", admin, body, s.replayWebhook),
 		route("GET "+deliveriesPath, "listWebhookDeliveries", admin, counted, s.listWebhookDeliveries),
 		route("GET "+deliveryPath, "getWebhookDelivery", admin, 0, s.getWebhookDelivery),
@@ -111,6 +115,12 @@ func (s *Server) accountRoutes() []gate.Route {
 		route("GET "+requestsPath, "listRecordedRequests", admin, counted|waits|streams|archives|unseen, s.listRequests),
 		route("DELETE "+requestsPath, "deleteRecordedRequests", admin, unseen, s.deleteRequests),
 		route("GET "+requestPath, "getRecordedRequest", admin, unseen, s.getRequest),
+		route("GET "+reportPath, "getReport", admin, expensive|markdown|unseen, s.getReport),
+
+		route("GET "+samplesPath, "listSamples", admin, counted|noFaults, s.listSamples),
+		route("POST "+samplesPath, "saveSample", admin, body|expensive|noFaults|allNodes, s.saveSample),
+		route("GET "+samplePath, "getSample", admin, noFaults, s.getSample),
+		route("DELETE "+samplePath, "deleteSample", admin, noFaults|allNodes, s.deleteSample),
 	}
 }
 

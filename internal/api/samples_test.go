@@ -221,14 +221,22 @@ func needSampleTools(t *testing.T) {
 func startShop(t *testing.T) *petstore {
 	t.Helper()
 	p := start(t)
-	if err := pgx.BeginFunc(t.Context(), p.db, func(tx pgx.Tx) error { // Load would vacuum the tables of all tests
-		return errors.Join(
-			sampledata.Fill(t.Context(), db.New(tx), p.accountID(), sampledata.ShopPets, nil),
-			feedevent.Append(t.Context(), db.New(tx), p.accountID(), feedevent.Reset()))
-	}); err != nil {
-		t.Fatal(err)
-	}
+	p.fillShop()
 	return p
+}
+
+// fillShop fills the store of the account "tester" with the sample shop. [sampledata.Load] would vacuum
+// the tables of all tests.
+func (p *petstore) fillShop() {
+	p.t.Helper()
+	ctx, id := p.t.Context(), p.accountID() // before the transaction, which has a connection of the pool too
+	if err := pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+		return errors.Join(
+			sampledata.Fill(ctx, db.New(tx), id, sampledata.ShopPets, nil),
+			feedevent.Append(ctx, db.New(tx), id, feedevent.Reset()))
+	}); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // succeeded counts the successful requests of an operation in the server's log.
@@ -308,6 +316,12 @@ func (s sample) withOwnIDs(p *petstore) sample {
 		}
 	}
 	s.Source = strings.Replace(s.Source, found[0], path, 1)
+	switch s.operationID {
+	case "listSamples":
+		p.saveExample()
+	case "saveSample":
+		s.Source = strings.Replace(s.Source, "sbx_1042", p.newSandbox("ci", "shop").ID, 1)
+	}
 	return s
 }
 
@@ -341,8 +355,16 @@ func (p *petstore) ownID(operationID, parameter string, own map[string]string) s
 		return p.recordRequest(own["sandboxId"])
 	case "sandboxId":
 		return created("/sandboxes", exampleBody("/sandboxes"), 201)
+	case "name":
+		p.saveExample()
 	}
 	return ""
+}
+
+// saveExample saves the sample of the spec.
+func (p *petstore) saveExample() {
+	p.t.Helper()
+	p.saveSample("black-friday", p.newSandbox("ci", "shop").ID)
 }
 
 // TestCodeSamples: every sample runs on its own in the sample shop, unchanged except for ids

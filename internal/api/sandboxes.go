@@ -74,8 +74,11 @@ func (s *Server) createSandbox(c *gin.Context) error {
 			return account.Created{}, errNestedSandbox
 		}
 		made, err := account.CreateSandbox(ctx, queries, params)
-		if errors.Is(err, account.ErrTooManySandboxes) {
+		switch {
+		case errors.Is(err, account.ErrTooManySandboxes):
 			err = errTooManySandboxes
+		case errors.Is(err, account.ErrNoSample):
+			err = errUnknownSample
 		}
 		return made, storeError(err)
 	})
@@ -84,7 +87,7 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	}
 	gate.Record(c, sandboxEvent(eventSandboxCreated, made.Sandbox.ID))
 	sandbox := sandboxFrom(db.SandboxListRow(made.Sandbox))
-	return writeSecret(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, newAPIKeyFrom(made.Key, made.Secret)})
+	return writeNew(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, newAPIKeyFrom(made.Key, made.Secret)})
 }
 
 // newSandboxParams reads the fields of a new sandbox. Its key expires no later than the
@@ -94,7 +97,7 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 		ParentID: creator.AccountID, Name: account.DefaultName, Sample: account.SampleShop, Expiry: account.DefaultExpiry, NotAfter: creator.ExpiresAt,
 	}
 	name := in.Name(maxSandboxNameLength)
-	sample := in.Enum("sample", account.SampleShop, account.SampleEmpty)
+	sample := readSampleName(in, "sample")
 	params.ExpiresAt = in.Time("expiresAt")
 	if at, now := params.ExpiresAt, s.now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
 		in.Reject("expiresAt", "out_of_range", "must be a minute to seven days from now.")
@@ -128,7 +131,7 @@ func (s *Server) getSandbox(c *gin.Context) error {
 	return httpjson.WriteUntagged(c.Writer, c.Request, sandboxFrom(db.SandboxListRow(row)))
 }
 
-// resetSandbox returns a sandbox to its sample data. It reads no body, and is safe to
+// resetSandbox returns a sandbox to its sample. It reads no body, and is safe to
 // repeat without an Idempotency-Key.
 func (s *Server) resetSandbox(c *gin.Context) error {
 	return s.changeSandbox(c, s.gate.Limits.Loads, eventSandboxReset, account.Reset)

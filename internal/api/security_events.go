@@ -15,6 +15,8 @@ const (
 	eventSandboxCreated = "sandbox_created"
 	eventSandboxReset   = "sandbox_reset"
 	eventSandboxDeleted = "sandbox_deleted"
+	eventSampleSaved    = "sample_saved"
+	eventSampleDeleted  = "sample_deleted"
 	eventWebhookCreated = "webhook_created"
 	eventWebhookUpdated = "webhook_updated"
 	eventWebhookDeleted = "webhook_deleted"
@@ -29,6 +31,11 @@ func keyEvent(name string, id int64) gate.Change {
 // sandboxEvent is a change of a sandbox.
 func sandboxEvent(name string, accountID int64) gate.Change {
 	return gate.Change{Event: name, Target: slog.String("target_account_id", account.PublicID(accountID, true))}
+}
+
+// sampleEvent is a change of a sample.
+func sampleEvent(event, name string) gate.Change {
+	return gate.Change{Event: event, Target: slog.String("target_sample", name)}
 }
 
 // webhookEvent is a change of a webhook.

@@ -21,6 +21,7 @@ type eventLine struct {
 	TargetKeyID        int64  `json:"target_key_id"`
 	TargetAccountID    string `json:"target_account_id"`
 	TargetWebhookID    string `json:"target_webhook_id"`
+	TargetSample       string `json:"target_sample"`
 	RequestID          string `json:"request_id"`
 }
 
@@ -68,6 +69,9 @@ func TestSecurityEvents(t *testing.T) {
 	ofSandbox := func(event, target string) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetAccountID: target}
 	}
+	ofSample := func(event, target string) eventLine {
+		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetSample: target}
+	}
 	hook := p.newWebhook("*")
 	ofWebhook := func(event string) eventLine {
 		return eventLine{Event: event, Client: client, Key: prefix(p.key), AccountID: account, KeyID: admin, TargetWebhookID: hook.ID}
@@ -95,6 +99,9 @@ func TestSecurityEvents(t *testing.T) {
 		{"revoked-again", p, "DELETE", keyPath(target.ID), nil, 204, eventLine{Key: prefix(p.key)}},
 		{"sandbox-created", p, "POST", sandboxesPath, object{"sample": "empty"}, 201, ofSandbox("sandbox_created", fmt.Sprint("sbx_", boxAccount+1))},
 		{"sandbox-reset", p, "POST", box.path() + "/reset", nil, 204, ofSandbox("sandbox_reset", box.ID)},
+		{"sample-saved", p, "POST", samplesPath, object{"name": "saved", "from": box.ID}, 201, ofSample("sample_saved", "saved")},
+		{"sample-deleted", p, "DELETE", samplesPath + "/saved", nil, 204, ofSample("sample_deleted", "saved")},
+		{"sample-deleted-again", p, "DELETE", samplesPath + "/saved", nil, 404, eventLine{Key: prefix(p.key)}},
 		{"sandbox-deleted", p, "DELETE", box.path(), nil, 204, ofSandbox("sandbox_deleted", box.ID)},
 		{"sandbox-deleted-again", p, "DELETE", box.path(), nil, 404, eventLine{Key: prefix(p.key)}},
 		{"webhook-updated", p, "PATCH", hook.path(), object{"status": "disabled"}, 200, ofWebhook("webhook_updated")},

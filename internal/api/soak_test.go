@@ -135,8 +135,8 @@ func waitFor(t *testing.T, d time.Duration) {
 	}
 }
 
-// total returns the requests of the accounts of the worker that does not fail, those of the
-// other accounts, and the events of the first.
+// total sums up what buyers have done: requests on the worker that does not fail, other requests,
+// and events from the former.
 func total(buyers []*buyer) (sum [3]int64) {
 	for _, b := range buyers {
 		if b.isLost {

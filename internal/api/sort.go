@@ -27,6 +27,7 @@ type sorts struct {
 
 var (
 	byIDOnly     = sorts{plain: []string{"id"}}
+	byNameOnly   = sorts{plain: []string{"name"}}
 	byPetIDOnly  = sorts{plain: []string{"petId"}}
 	newestFirst  = sorts{plain: []string{"-id"}}
 	byIDOrName   = sorts{plain: []string{"id", "-id", "name", "-name"}, ranged: []string{"name", "-name"}, filters: []string{"name"}}

@@ -3,10 +3,12 @@ package api_test
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
@@ -86,5 +88,27 @@ func TestBaseURL(t *testing.T) {
 	}
 	if first := p.get("/pets?limit=1").want(200).link("first"); first != base+"/pets?limit=1" {
 		t.Errorf("link %q", first)
+	}
+}
+
+// TestSpecAsJSON checks that openapi.json is openapi.yaml as JSON. With -update it writes the file.
+func TestSpecAsJSON(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("openapi.json", want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile("openapi.json")
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("openapi.json is not openapi.yaml: run make generate (%v)", err)
 	}
 }

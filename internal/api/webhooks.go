@@ -139,7 +139,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 		return err
 	}
 	gate.Record(c, webhookEvent(eventWebhookCreated, made.ID))
-	return writeSecret(c, webhooksPath+"/"+made.ID, made)
+	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 
 // readWebhookFields reads the fields that a new webhook and a change have alike, after the
@@ -258,7 +258,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 		return err
 	}
 	gate.Record(c, webhookEvent(eventWebhookRotated, made.ID))
-	return writeSecret(c, webhooksPath+"/"+made.ID, made)
+	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 
 // testWebhook sends a webhook.test event to one webhook. The event is in no feed.
@@ -266,29 +266,58 @@ func (s *Server) testWebhook(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	eventID, err := webhook.NewTestID()
-	if err != nil {
-		return err
-	}
-	deliveryID, err := webhook.NewDeliveryID()
-	if err != nil {
-		return err
-	}
-	body, err := httpjson.Encode(apiEvent{
-		ID: eventID, Source: sourceOf(gate.Caller(c)), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
-		Subject: webhooksPath + "/" + c.Param("webhookId"), Data: jsontext.Value("{}"),
-	})
-	if err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
 		}
-		row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: gate.Caller(c).AccountID, ID: deliveryID, WebhookID: at.ID, EventID: eventID, Type: webhook.TestType, Body: string(body),
-		})
-		return deliveryFrom(db.WebhookDeliveryListRow(row)), err
+		return s.createTest(ctx, queries, gate.Caller(c), at.ID, webhook.TestType)
+	})
+}
+
+// createTest creates a delivery of a new webhook.test event. Its type is that or the one of a
+// probe.
+func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller auth.Identity, webhookID, deliveryType string) (made delivery, err error) {
+	eventID, err := webhook.NewTestID()
+	if err != nil {
+		return made, err
+	}
+	deliveryID, err := webhook.NewDeliveryID()
+	if err != nil {
+		return made, err
+	}
+	body, err := httpjson.Encode(apiEvent{
+		ID: eventID, Source: sourceOf(caller), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
+		Subject: webhooksPath + "/" + webhookID, Data: jsontext.Value("{}"),
+	})
+	if err != nil {
+		return made, err
+	}
+	row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+		AccountID: caller.AccountID, ID: deliveryID, WebhookID: webhookID, EventID: eventID, Type: deliveryType, Body: string(body),
+	})
+	return deliveryFrom(db.WebhookDeliveryListRow(row)), err
+}
+
+// probes is the WebhookProbes schema of the spec.
+type probes struct {
+	Deliveries []delivery `json:"deliveries"`
+}
+
+// probeWebhook sends events to a webhook that it must refuse, and one twice.
+func (s *Server) probeWebhook(c *gin.Context) error {
+	if err := readParams(c).Err(); err != nil {
+		return err
+	}
+	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
+		var made probes
+		for _, probe := range webhook.Probes {
+			one, err := s.createTest(ctx, queries, gate.Caller(c), at.ID, probe)
+			if err != nil {
+				return nil, err
+			}
+			made.Deliveries = append(made.Deliveries, one)
+		}
+		return made, queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID})
 	})
 }
 

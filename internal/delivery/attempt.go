@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/egress"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/webhook"
 )
 
 // Timeout is the maximum time of an attempt, from the lookup of the host name to the
@@ -68,22 +69,33 @@ type result struct {
 
 func (r *result) isSuccess() bool { return r.httpStatus/100 == 2 }
 
-func (r *result) isGone() bool { return r.httpStatus == http.StatusGone }
+func (r *result) isGone() bool { return r.httpStatus == http.StatusGone && !r.isProbe() }
+
+// isProbe reports whether the result says nothing about the health of the webhook.
+func (r *result) isProbe() bool { return webhook.IsProbe(r.eventType) }
+
+// isRepeated reports whether the same event follows at once.
+func (r *result) isRepeated() bool {
+	return r.eventType == webhook.ProbeDuplicate && r.attempts == 0 && r.isSuccess()
+}
 
 // isFinal reports whether there is no further attempt.
 func (r *result) isFinal() bool {
+	if r.isProbe() {
+		return !r.isRepeated()
+	}
 	return r.isSuccess() || r.isGone() || r.unsent != "" || r.attempts+1 >= maxAttempts
 }
 
 // status returns the status of the delivery after the attempt.
 func (r *result) status() string {
 	switch {
+	case !r.isFinal():
+		return "pending"
 	case r.isSuccess():
 		return "delivered"
-	case r.isFinal():
-		return "failed"
 	default:
-		return "pending"
+		return "failed"
 	}
 }
 
@@ -92,6 +104,9 @@ func (r *result) status() string {
 func (r *result) next(now time.Time) time.Time {
 	if r.isFinal() {
 		return never
+	}
+	if r.isRepeated() {
+		return now
 	}
 	return now.Add(max(vary(waits[r.attempts]), r.retryAfter))
 }
@@ -114,6 +129,10 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, errTimeout)
 	defer cancel()
+	loses := d.injectFault(ctx, &r)
+	if r.problem != "" {
+		return r
+	}
 	response, err := d.post(ctx, to, &r) //nolint:bodyclose // finish closes it
 	r.took = time.Since(began)
 	if err != nil {
@@ -127,19 +146,23 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		}
 		finish(response.Body, cancel)
 	}
+	if loses && err == nil {
+		r.httpStatus, r.retryAfter, r.problem = 0, 0, webhook.LostResponse
+	}
 	d.options.Metrics.WebhookAttempted(r.outcome(), r.took)
 	return r
 }
 
 // post sends the request of an attempt.
 func (d *drain) post(ctx context.Context, to *target, r *result) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(r.body))
+	sent := r.probe(to)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(sent.body))
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "Petstore-Webhooks")
-	standardwebhooks.Sign(request.Header, r.eventID, r.at, r.body, to.secrets...)
+	standardwebhooks.Sign(request.Header, r.eventID, sent.at, r.body, sent.secrets...)
 	return d.options.Client.Do(request)
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -385,13 +384,6 @@ func TestSeconds(t *testing.T) {
 	t.Parallel()
 	if got := seconds(1.5); got != 1500*time.Millisecond {
 		t.Errorf("1.5 seconds are %s", got)
-	}
-}
-
-func TestMessageIDAt(t *testing.T) {
-	t.Parallel()
-	if got, want := messageIDAt(at), fmt.Sprintf("msg_%012x%020d", at.UnixMilli(), 0); got != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -10,8 +10,14 @@ import (
 
 	"petstore/db"
 	"petstore/internal/delivery"
+	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
+
+func TestMain(m *testing.M) {
+	pgtest.Widen()
+	m.Run()
+}
 
 // TestDeliverAtOnce: a delivery that a request has made due is sent without a sweep.
 func TestDeliverAtOnce(t *testing.T) {

@@ -65,6 +65,7 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/egress"
 	"petstore/internal/event"
+	"petstore/internal/faults"
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
@@ -126,6 +127,7 @@ type Worker struct {
 	db      *postgres.DB
 	queries *db.Queries
 	log     *slog.Logger
+	faults  *faults.Injector // of sandboxes
 
 	places     *admission.Pool[int64] // at the database, for drains
 	dispatches *admission.Pool[int64]
@@ -139,13 +141,13 @@ type Worker struct {
 	mu     sync.Mutex
 	idle   map[int64]bool // accounts without a webhook to dispatch to, since the last sweep
 	leases map[*drain]bool
-	behind sync.Once // says that the schema is behind
+	unfit  sync.Once // says that the schema does not fit
 }
 
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) *Worker {
 	return &Worker{
-		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log,
+		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB),
 		places: admission.New[int64](admission.DeliveryTransactions), dispatches: admission.New[int64](admission.Dispatches),
 		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
 		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),
@@ -212,7 +214,7 @@ func (w *Worker) change(ctx context.Context, payer, accountID int64, action func
 	err = postgres.TransactThen(ctx, w.db, func(ctx context.Context, tx pgx.Tx, last *postgres.Pipeline) error {
 		events, err := action(ctx, db.New(tx))
 		if err == nil {
-			event.Queue(ctx, db.New(last), accountID, events)
+			event.Queue(ctx, db.New(last), accountID, events, event.NewestIDs{})
 		}
 		emitted = len(events)
 		return err
@@ -259,21 +261,22 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// warn logs an error, unless it is the end of ctx or comes from a schema that is not
-// migrated yet.
+// warn logs an error, unless it is the end of ctx or comes from a schema that does not
+// fit.
 func (w *Worker) warn(ctx context.Context, message string, err error) {
-	if err != nil && ctx.Err() == nil && !w.schemaIsBehind(ctx) {
+	if err != nil && ctx.Err() == nil && !w.schemaIsUnfit(ctx) {
 		w.log.LogAttrs(ctx, slog.LevelWarn, message, slog.Any("error", err)) //nolint:sloglint // the message is a constant of the caller
 	}
 }
 
-// schemaIsBehind reports whether the schema is behind, and says so once.
-func (w *Worker) schemaIsBehind(ctx context.Context) bool {
-	if current, err := w.db.SchemaIsCurrent(ctx); err != nil || current {
+// schemaIsUnfit reports whether the schema does not fit this program, and says so once.
+func (w *Worker) schemaIsUnfit(ctx context.Context) bool {
+	fit, err := w.db.SchemaFit(ctx)
+	if err != nil || fit == postgres.SchemaFits {
 		return false
 	}
-	w.behind.Do(func() {
-		w.log.LogAttrs(ctx, slog.LevelWarn, "the schema of the database is behind, so no webhooks are delivered; run petstore migrate up")
+	w.unfit.Do(func() {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "no webhooks are delivered", slog.String("reason", fit.Problem()))
 	})
 	return true
 }

@@ -285,6 +285,7 @@ func (d *drain) note(r *result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case r.isProbe():
 	case r.isSuccess():
 		d.failures = 0
 	case r.unsent == "":

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
@@ -232,7 +230,7 @@ func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int
 	return queries.DeliveriesInsert(ctx, made)
 }
 
-// eventsOf returns the ids of the events of messages. The id is zero if the feed no longer
+// eventsOf returns the ids of the newest events of messages. The id is zero if the feed no longer
 // has the event.
 func eventsOf(ctx context.Context, queries *db.Queries, accountID int64, ids []string) (map[string]event.ID, error) {
 	events := map[string]event.ID{}
@@ -261,8 +259,8 @@ func (w *Worker) expireMessages(ctx context.Context) {
 // expireBefore ends the messages from before a time to which no webhook subscribes. An
 // account whose messages cannot be ended does not keep the messages of others.
 func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
-	next := db.MessagesExpiredParams{BeforeID: messageIDAt(before), PageSize: page}
-	lost := messageIDAt(before.Add(MessageExpiry - lostAfter))
+	next := db.MessagesExpiredParams{Before: before, PageSize: page}
+	lost := before.Add(MessageExpiry - lostAfter)
 	var failed error
 	for {
 		rows, err := w.queries.MessagesExpired(postgres.ForAllAccounts(ctx), next)
@@ -271,10 +269,10 @@ func (w *Worker) expireBefore(ctx context.Context, before time.Time) error {
 		}
 		byAccount, payers := map[int64][]string{}, map[int64]int64{}
 		for _, row := range rows {
-			if !row.HasSubscriber || row.ID < lost {
+			if !row.HasSubscriber || row.CreatedAt.Before(lost) {
 				byAccount[row.AccountID], payers[row.AccountID] = append(byAccount[row.AccountID], row.ID), row.PayerID
 			}
-			next.AfterAccount, next.AfterID = row.AccountID, row.ID
+			next.AfterTime, next.AfterAccount, next.AfterID = row.CreatedAt, row.AccountID, row.ID
 		}
 		for accountID, ids := range byAccount {
 			if err := w.expire(ctx, payers[accountID], accountID, ids); err != nil {
@@ -300,14 +298,4 @@ func (w *Worker) expire(ctx context.Context, payer, accountID int64, ids []strin
 		}
 		return settleMessages(ctx, queries, accountID, messages, true)
 	})
-}
-
-// messageIDAt returns the smallest id of a message from a time on.
-func messageIDAt(at time.Time) string {
-	var id uuid.UUID // version 7: the first 48 bits are the time in milliseconds
-	ms := at.UnixMilli()
-	for i := range 6 {
-		id[i] = byte(ms >> (8 * (5 - i))) //nolint:gosec // the low byte
-	}
-	return "msg_" + hex.EncodeToString(id[:])
 }

@@ -217,7 +217,7 @@ func TestPayersHaveShares(t *testing.T) {
 	})
 	t.Cleanup(func() { close(release) })
 	f.exec(`
-		WITH made AS (INSERT INTO accounts (parent_id, name, sample, expires_at) SELECT $1, 'sandbox ' || n, 'empty', now() + interval '1 day' FROM generate_series(1, $2::int) AS n RETURNING id)
+		WITH made AS (INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', $1, 'sandbox ' || n, $1, 'empty', now() + interval '1 day' FROM generate_series(1, $2::int) AS n RETURNING id)
 		INSERT INTO account_state (account_id, last_sequence) SELECT id, 1 FROM made`, f.account, sandboxes)
 	f.exec("INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data) SELECT account_id, 1, now(), 1, 'pet.created', '/pets/1', '{}' FROM account_state WHERE account_id <> $1", f.account)
 	f.exec(`

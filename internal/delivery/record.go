@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +95,13 @@ func (d *drain) recordOnce(ctx context.Context, queries *db.Queries, results []r
 	if err != nil {
 		return nil, err
 	}
+	if len(messages) > 0 { // a reset may have given the id to another message
+		newest, err := eventsOf(ctx, queries, d.AccountID, slices.Collect(maps.Keys(messages)))
+		if err != nil {
+			return nil, err
+		}
+		maps.DeleteFunc(messages, func(id string, sequence int64) bool { return sequence < newest[id].Sequence })
+	}
 	events, err := settleMessages(ctx, queries, d.AccountID, messages, false)
 	return append(events, disabled...), err
 }
@@ -131,6 +139,7 @@ func (d *drain) health(webhook db.WebhookLockRow, results []result) (after db.We
 	succeeded, failed := false, false
 	for _, r := range results {
 		switch {
+		case r.isProbe():
 		case r.isSuccess():
 			succeeded, after.Failures = true, 0
 		case r.unsent == "":

@@ -22,7 +22,7 @@ func (f *feed) queue(count int, age time.Duration) (first int64) {
 	f.t.Helper()
 	first = read[int64](f, "SELECT last_sequence + 1 FROM account_state WHERE account_id = $1", f.account)
 	prefix := fmt.Sprintf("msg_%012x7000", time.Now().Add(-age).UnixMilli())
-	f.exec("INSERT INTO messages (account_id, id, message) SELECT $1, $2::text || lpad(to_hex($3::bigint + n), 16, '0'), 'hello' FROM generate_series(0, $4::int - 1) AS n", f.account, prefix, first, count)
+	f.exec("INSERT INTO messages (account_id, id, message, created_at) SELECT $1, $2::text || lpad(to_hex($3::bigint + n), 16, '0'), 'hello', $5 FROM generate_series(0, $4::int - 1) AS n", f.account, prefix, first, count, time.Now().Add(-age))
 	f.exec(`
 		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 		SELECT $1, $3::bigint + n, now(), n, 'message.queued', '/messages/' || $2::text || lpad(to_hex($3::bigint + n), 16, '0'), '{}'
@@ -374,6 +374,7 @@ func TestNoExpiryBesideABacklog(t *testing.T) {
 		"a webhook and no event":            {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL, after_sequence = 99", "failed 1"},
 		"a webhook that is not dispatched":  {1000 * time.Hour, "UPDATE webhooks SET unsettled_after = NULL", "queued 1"},
 		"a webhook that is not settled yet": {1000 * time.Hour, "UPDATE webhooks SET after_sequence = 99", "queued 1"},
+		"a sample":                          {1000 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'; UPDATE accounts SET kind = 'sample'", "queued 1"},
 		"a deleted account":                 {1000 * time.Hour, "UPDATE webhooks SET status = 'disabled', disabled_reason = 'manual'; UPDATE account_state SET closed = true", "queued 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -415,7 +416,7 @@ func TestExpiryThatFails(t *testing.T) {
 	f.exec(`
 		WITH made AS (INSERT INTO accounts (name) SELECT 'other ' || n FROM generate_series(1, 1500) AS n RETURNING id)
 		INSERT INTO account_state (account_id) SELECT id FROM made`)
-	f.exec("INSERT INTO messages (account_id, id, message) SELECT account_id, 'msg_' || lpad(to_hex(account_id), 32, '0'), 'hello' FROM account_state WHERE account_id <> $1", f.account)
+	f.exec("INSERT INTO messages (account_id, id, message, created_at) SELECT account_id, 'msg_' || lpad(to_hex(account_id), 32, '0'), 'hello', now() - interval '100 hours' FROM account_state WHERE account_id <> $1", f.account)
 	err := f.idleWorker().ExpireBefore(context.WithoutCancel(t.Context()), time.Now().Add(-delivery.MessageExpiry))
 	if err == nil || strings.Count(err.Error(), "refused") != 1 {
 		t.Errorf("%v", err)

@@ -336,7 +336,7 @@ func TestWarn(t *testing.T) {
 	for range 2 {
 		l.worker.warn(t.Context(), "a failure", failure)
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "run petstore migrate up") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "run `petstore migrate up`") {
 		t.Errorf("%s", got)
 	}
 }

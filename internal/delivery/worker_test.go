@@ -39,7 +39,7 @@ func TestBodiesAreEvents(t *testing.T) {
 	}
 	f := newFeed(t)
 	inside := &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: f.account + 1000}
-	f.exec("INSERT INTO accounts (id, parent_id, name, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, $2, 'sandbox', 'empty', now() + interval '1 day')", inside.account, f.account)
+	f.exec("INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, 'sandbox', $2, 'sandbox', $2, 'empty', now() + interval '1 day')", inside.account, f.account)
 	f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
 	worker := f.work()
 	for _, test := range []struct {

@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -35,9 +34,13 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/delivery"
+	"petstore/internal/egress"
 	"petstore/internal/gate"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+	"petstore/internal/webhook"
 )
 
 var (
@@ -51,7 +54,7 @@ const patience = 60 * time.Second
 // shop is a server with a key, and the browser that visits it.
 type shop struct {
 	url, key string
-	server   http.Handler
+	server   *api.Server
 	browser  context.Context
 }
 
@@ -68,16 +71,27 @@ func open(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Write})
+	_, secret, err := auth.Issue(t.Context(), queries, auth.NewKey{AccountID: reader.ID, Name: "docs", Scope: auth.Admin})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := api.New(api.Options{Options: gate.Options{
-		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: slog.New(slog.DiscardHandler),
+	log, guard := slog.New(slog.DiscardHandler), egress.New(egress.Options{Allow: egress.Loopback})
+	worker := delivery.New(delivery.Options{DB: pool, Client: guard.Client(delivery.Timeout), Vault: &webhook.Vault{}, Disabled: api.WebhookDisabled, Metrics: telemetry.NewMetrics(), Log: log})
+	server, err := api.New(api.Options{Egress: guard, Announce: worker.Wake, Deliver: worker.Deliver, Options: gate.Options{
+		DB: pool, Verifier: auth.NewVerifier(queries, db.New(pool.Writing())), Log: log,
 		MaxBodyBytes: 1 << 20, RequestTimeout: 6 * time.Second,
 	}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context){worker.Run, server.Record} {
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			run(ctx)
+		}()
+		t.Cleanup(func() { stop(); <-ended })
 	}
 	listening := httptest.NewServer(server)
 	t.Cleanup(listening.Close)
@@ -182,7 +196,7 @@ func (p *tab) note(event any, base string) {
 		}
 	case *network.EventRequestWillBeSent:
 		p.requests[e.Request.URL]++
-		if !strings.HasPrefix(e.Request.URL, base+"/") && !strings.HasPrefix(e.Request.URL, "data:") {
+		if !strings.HasPrefix(e.Request.URL, base+"/") && !strings.HasPrefix(e.Request.URL, "data:") && !strings.HasPrefix(e.Request.URL, "blob:"+base+"/") {
 			fault("a request to %s", e.Request.URL)
 		}
 	case *network.EventLoadingFinished:

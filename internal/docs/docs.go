@@ -3,7 +3,8 @@
 // nothing from other addresses.
 //
 // The server renders complete pages. Plain modules, without a build step, add forms, samples
-// in other languages and the search.
+// in other languages and the search. They are also the console, which shows what happens in a
+// store.
 package docs
 
 import (
@@ -19,6 +20,7 @@ import (
 // Paths of the pages.
 const (
 	HomePath     = "/docs"
+	ConsolePath  = "/console"
 	ErrorsPath   = "/docs/errors"
 	NotFoundPath = "/docs/404"
 )
@@ -80,8 +82,12 @@ func New(site Site) (map[string]*File, error) {
 			read()
 			return site.pages[slices.IndexFunc(site.pages, func(one *page) bool { return one.Path == p.Path })]
 		}
-		markdown := newMarkdown(func() []byte { return whole().text() })
-		files[p.Path], files[p.Markdown()] = newPage(func() []byte { return whole().html() }, markdown), markdown
+		var markdown *File
+		if p.Markdown() != "" {
+			markdown = newMarkdown(func() []byte { return whole().text() })
+			files[p.Markdown()] = markdown
+		}
+		files[p.Path] = newPage(func() []byte { return whole().html() }, markdown)
 	}
 	index := &page{Site: &site, Path: "/llms.txt"}
 	files[index.Path] = newMarkdown(func() []byte {

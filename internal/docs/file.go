@@ -19,7 +19,7 @@ type File struct {
 	ContentType string
 	// Fields are additional header fields for both codings.
 	Fields http.Header
-	// Markdown is the same page as Markdown; nil: this is not an HTML page.
+	// Markdown is the same page as Markdown; nil: there is none.
 	Markdown *File
 
 	plain, compressed func() Coded

@@ -25,6 +25,7 @@ func (p *page) functions() template.FuncMap {
 			html, err := markdown(source)
 			return template.HTML(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(html)), "<p>"), "</p>")), err //nolint:gosec // our own texts
 		},
+		"fieldText": func(text string) (template.HTML, error) { return markdown(withoutTable(text)) },
 		"forms":     func() bool { return p.template != "all" },
 		"class":     statusClass,
 		"lower":     strings.ToLower,
@@ -39,6 +40,17 @@ func (p *page) functions() template.FuncMap {
 			return p.stability(label)
 		},
 	}
+}
+
+var tableRow = regexp.MustCompile(`(?m)^\|.*\n?`)
+
+// withoutTable replaces the table of codes in the text of a field by a link to the page that
+// explains each code.
+func withoutTable(text string) string {
+	if short := tableRow.ReplaceAllString(text, ""); short != text {
+		return strings.TrimSpace(short) + " [All codes](docs/errors)"
+	}
+	return text
 }
 
 // stability returns a badge with a link to its meaning.

@@ -30,7 +30,7 @@ type page struct {
 // guides are written in Markdown, in the order of the sidebar.
 var guides = []string{
 	"quickstart", "authentication", "requests", "lists", "retries", "idempotency", "concurrency", "limits", "stock", "events",
-	"webhooks", "sandboxes", "record", "faults",
+	"webhooks", "sandboxes", "record", "console", "faults", "report", "transfer",
 }
 
 // newPages returns all pages in the order of the sidebar.
@@ -48,6 +48,7 @@ func (s *Site) newPages(tags []*Tag) []*page {
 		&page{Path: HomePath + "/changelog", source: "changelog", template: "guide", Description: "The changes of each version."},
 		&page{Path: HomePath + "/reference/all", Title: "The whole reference", Description: "All operations and models on one page, for printing.", Wide: true, template: "all"},
 		&page{Path: NotFoundPath, source: "404", template: "guide", hidden: true},
+		&page{Path: ConsolePath, Title: "Console", Description: "Requests, events and webhooks of a store, as they happen.", Wide: true, template: "console", hidden: true},
 	)
 	var previous *page
 	for _, p := range all {
@@ -118,11 +119,20 @@ func Relocate(page []byte, path string) []byte {
 // Assets returns the relative URL of the assets.
 func (p *page) Assets() string { return p.Root() + "docs/" + p.assets.dir + "/" }
 
-// Modules lists the modules that page.js imports.
+// Script returns the name of the module that the page runs.
+func (p *page) Script() string {
+	if p.template == "console" {
+		return "console.js"
+	}
+	return "page.js"
+}
+
+// Modules lists the modules that the script imports, except those of the docs in the console.
 func (p *page) Modules() []string {
 	var all []string
 	for name := range p.assets.files {
-		if path.Ext(name) == ".js" && name != "page.js" && name != "early.js" {
+		ofConsole := strings.HasPrefix(name, "console")
+		if path.Ext(name) == ".js" && ofConsole == (p.template == "console") && name != p.Script() && name != "early.js" {
 			all = append(all, name)
 		}
 	}
@@ -142,12 +152,16 @@ func (p *page) Summary() string {
 // Reference returns the spec for readers.
 func (p *page) Reference() *Reference { return p.reference }
 
-// Markdown returns the path of the page as Markdown.
+// Markdown returns the path of the page as Markdown; "": it is an application.
 func (p *page) Markdown() string {
-	if p.Path == HomePath {
+	switch p.Path {
+	case HomePath:
 		return HomePath + "/index.md"
+	case ConsolePath:
+		return ""
+	default:
+		return p.Path + ".md"
 	}
-	return p.Path + ".md"
 }
 
 // html returns the page as HTML, and text as Markdown. They panic on errors, which only a bug

@@ -122,7 +122,7 @@ func TestGroups(t *testing.T) {
 	for _, match := range regexp.MustCompile(`<p class="nav-group">([^<]*)</p>|docs/reference/([a-z]+)"`).FindAllStringSubmatch(sidebar, -1) {
 		got = append(got, match[1]+match[2])
 	}
-	want := []string{"Guides", "Pets", "pets", "categories", "Store", "store", "inventory", "More operations", "messages", "events", "webhooks", "accounts", "sandboxes", "meta", "Appendix", "models", "all"}
+	want := []string{"Guides", "Pets", "pets", "categories", "Store", "store", "inventory", "More operations", "messages", "events", "webhooks", "accounts", "sandboxes", "clients", "meta", "Appendix", "models", "all"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the sidebar has %q", got)
 	}

@@ -66,7 +66,7 @@ var Types = []Description{
 	{MessageDelivered, "All webhooks for messages have accepted the message.", []string{"message"}, nil},
 	{MessageFailed, "No webhook accepts the message any more.", []string{"message"}, nil},
 	{WebhookDisabled, "The server disabled a webhook that fails or is gone. The event has neither its `url` nor its `description`.", []string{"webhook"}, nil},
-	{StoreReset, "Sample data replaced everything in the store.", nil, nil},
+	{StoreReset, "Sample data, or a backup that was restored, replaced everything in the store.", nil, nil},
 }
 
 // TypeNames returns the names of the types of events, in the order of [Types].
@@ -91,18 +91,21 @@ type Event struct {
 // would be the whole store, so it has none.
 func Reset() Event { return Event{Type: StoreReset, Subject: "/account", Data: []byte("{}")} }
 
-// Queue queues the statement that numbers and inserts events at the end of a transaction.
-// The queries must belong to a pipeline. Nothing may come after it but COMMIT, because
-// all writers of the account wait until the transaction ends.
-func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event) {
-	if len(events) > 0 {
-		queries.EventsAppend(ctx, statement(accountID, events))
+// NewestIDs are the newest ids of a sandbox, by kind; 0: nothing new.
+type NewestIDs struct{ Category, Pet, Order, Message int64 }
+
+// Queue queues the statement that numbers and inserts events at the end of a transaction,
+// and stores the newest ids of a sandbox. The queries must belong to a pipeline. Nothing may
+// come after it but COMMIT, because all writers of the account wait until the transaction ends.
+func Queue(ctx context.Context, queries *db.Queries, accountID int64, events []Event, newest NewestIDs) {
+	if len(events) > 0 || newest != (NewestIDs{}) {
+		queries.EventsAppend(ctx, statement(accountID, events, newest))
 	}
 }
 
 // Append numbers and inserts events as [Queue] does, in a transaction without a pipeline.
 func Append(ctx context.Context, queries *db.Queries, accountID int64, events ...Event) (err error) {
-	queries.EventsAppend(ctx, statement(accountID, events)).Exec(func(_ int, failed error) { err = failed })
+	queries.EventsAppend(ctx, statement(accountID, events, NewestIDs{})).Exec(func(_ int, failed error) { err = failed })
 	if err != nil {
 		return fmt.Errorf("event: appending to the feed: %w", err)
 	}
@@ -113,12 +116,13 @@ func Append(ctx context.Context, queries *db.Queries, accountID int64, events ..
 // loses all of them or none.
 func NewNonce() int64 { return int64(rand.Uint32()) } //nolint:gosec // no secret
 
-// statement returns the parameters of the statement for events, at least one.
-func statement(accountID int64, events []Event) []db.EventsAppendParams {
+// statement returns the parameters of the statement.
+func statement(accountID int64, events []Event, newest NewestIDs) []db.EventsAppendParams {
 	made := db.EventsAppendParams{
 		AccountID: accountID,
 		Nonce:     NewNonce(),
 		Types:     make([]string, len(events)), Subjects: make([]string, len(events)), Data: make([]string, len(events)),
+		LastCategoryID: newest.Category, LastPetID: newest.Pet, LastOrderID: newest.Order, LastMessageID: newest.Message,
 	}
 	for i, e := range events {
 		made.Types[i], made.Subjects[i], made.Data[i] = string(e.Type), e.Subject, string(e.Data)

@@ -24,8 +24,7 @@ const (
 	writeBytes = 4 << 20
 )
 
-// Recorder writes exchanges to the database. A nil Recorder drops all. It is safe for concurrent
-// use.
+// Recorder writes exchanges to the database. It is safe for concurrent use.
 type Recorder struct {
 	db      *postgres.DB
 	queries *db.Queries
@@ -52,10 +51,7 @@ func New(database *postgres.DB, hub *feed.Hub, log *slog.Logger, report func(wri
 
 // Add adds an exchange to the buffer. It drops the exchange if the buffer is full.
 func (r *Recorder) Add(e *Exchange) {
-	if r == nil {
-		return
-	}
-	err := r.buffer.Take(context.Background(), e.Payer, e.size()) // it does not wait
+	err := r.buffer.Take(context.Background(), e.Payer, e.size()) // the resource has no wait
 	r.mu.Lock()
 	if err == nil {
 		r.waiting = append(r.waiting, e)
@@ -116,7 +112,7 @@ func (r *Recorder) flush(ctx context.Context) {
 }
 
 // write writes a batch. Exchanges that the database does not accept now wait for the next time. It
-// drops those of which nobody knows whether they are written, so that none is recorded twice.
+// drops an exchange if nobody knows whether it is written, so that none is recorded twice.
 func (r *Recorder) write(ctx context.Context, b *batch) {
 	params := b.params()
 	busy, err := postgres.Retry(r.db.ForAccounts(ctx, params.Accounts...), r.db, r.queries.ExchangesAppend, params)
@@ -134,6 +130,11 @@ func (r *Recorder) write(ctx context.Context, b *batch) {
 	default:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "the record of requests lacks some", slog.Int("requests", len(b.exchanges)), slog.Any("error", err))
 		r.finish(b, len(b.exchanges))
+		drops := map[int64]int64{}
+		for _, e := range b.exchanges {
+			drops[e.Account]++
+		}
+		r.putBack(&batch{drops: drops}) // the log counts them
 	}
 }
 
@@ -166,8 +167,8 @@ type batch struct {
 	drops     map[int64]int64 // by sandbox
 }
 
-// split divides a batch into those of one statement, on a sharded cluster also by sandbox. The
-// exchanges of a sandbox keep their order.
+// split divides a batch into parts for one statement each, on a sharded cluster also by sandbox.
+// The exchanges of a sandbox keep their order.
 func (b *batch) split(bySandbox bool) (parts []*batch) {
 	var part *batch // the last one
 	bytes, sorted := int64(0), slices.Clone(b.exchanges)

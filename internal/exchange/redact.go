@@ -16,9 +16,9 @@ import (
 const Redacted = "[redacted]"
 
 // secrets matches texts with the shape of an API key (package auth) or of the secret of a webhook
-// (package standardwebhooks). It also matches a part of one that is longer than a display prefix. A
-// JSON string may have a backslash before a slash.
-var secrets = regexp.MustCompile(`petstore_[0-9A-Za-z_]{9,}|whsec_[0-9A-Za-z+/_=\\-]{8,}`)
+// (package standardwebhooks). It also matches a part of one that is longer than a display prefix. Characters
+// of it may be escaped as in JSON, a URL or a JSON Pointer.
+var secrets = regexp.MustCompile(`petstore_[0-9A-Za-z_\\%]{9,}|whsec_[0-9A-Za-z+/_=\\%~-]{8,}`)
 
 // mayHide reports whether a text may have a secret. It costs less than a match.
 func mayHide(text string) bool {

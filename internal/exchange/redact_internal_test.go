@@ -2,7 +2,9 @@ package exchange
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -26,11 +28,14 @@ func TestRedact(t *testing.T) {
 		key[:20]:                              "[redacted]",
 		`{"secret":"` + secret + `"}`:         `{"secret":"[redacted]"}`,
 		strings.ReplaceAll(secret, "/", `\/`): "[redacted]",
-		"a=" + strings.ReplaceAll(key, "_", "%5F"):   "[redacted]",
-		"a=" + strings.ReplaceAll(key, "_", "%255F"): "[redacted]",
-		strings.ReplaceAll(key, "p", `\u0070`):       "[redacted]",
-		strings.ReplaceAll(key, "_", `\u005F`):       "[redacted]",
-		"100%25 " + key + " %41":                     "100%25 [redacted] %41",
+		"a=" + strings.ReplaceAll(key, "_", "%5F"):                          "[redacted]",
+		"a=" + strings.ReplaceAll(key, "_", "%255F"):                        "[redacted]",
+		strings.ReplaceAll(key, "p", `\u0070`):                              "[redacted]",
+		strings.ReplaceAll(key, "_", `\u005F`):                              "[redacted]",
+		"/note%20" + key[:25] + "%" + fmt.Sprintf("%X", key[25]) + key[26:]: "/note%20[redacted]",
+		"/" + strings.ReplaceAll(secret, "/", "~1"):                         "/[redacted]",
+		"/" + url.PathEscape(secret):                                        "/[redacted]",
+		"100%25 " + key + " %41":                                            "100%25 [redacted] %41",
 	} {
 		got, found := redact(text)
 		if got != want || found != (want != text) {

@@ -32,8 +32,13 @@ const (
 // MaxRules is the maximum number of rules of a sandbox.
 const MaxRules = 20
 
-// AnyOperation in a rule means all operations that rules may name.
+// AnyOperation in a rule means all operations that rules may name. Deliveries are none.
 const AnyOperation = "*"
+
+// DeliverWebhook in a rule means the first attempt of each delivery to a webhook of the sandbox,
+// instead of an operation. Its effect is to close: before, so that the event comes late, or after,
+// so that it comes again.
+const DeliverWebhook = "deliverWebhook"
 
 // The effects of a rule, and when a rule closes the connection.
 const (
@@ -178,7 +183,7 @@ func (f *Injector) tryRules(ctx context.Context, account int64, operation string
 	}
 	rest := make([]*Rule, 0, MaxRules)
 	for i := range all {
-		if all[i].Operation == AnyOperation || all[i].Operation == operation {
+		if all[i].Operation == operation || all[i].Operation == AnyOperation && operation != DeliverWebhook {
 			rest = append(rest, &all[i])
 		}
 	}

@@ -94,7 +94,10 @@ func Find(ctx context.Context, queries *db.Queries, q *Query) (Page, error) {
 		}
 		first = oldest.Sequence - 1
 	}
-	last := min(newest.Sequence, first+Window)
+	last, err := WindowEnd(ctx, queries, db.EventWindowEndParams{AccountID: q.Account, AfterSequence: first, Last: first + Window}, newest.Sequence)
+	if err != nil {
+		return Page{}, err
+	}
 	rows, err := queries.EventList(ctx, db.EventListParams{AccountID: q.Account, First: first, Last: last, Types: q.Types, PageSize: int32(q.Limit) + 1}) //nolint:gosec // at most the limit of lists
 	if err != nil {
 		return Page{}, err
@@ -103,6 +106,20 @@ func Find(ctx context.Context, queries *db.Queries, q *Query) (Page, error) {
 		return Page{}, expired(ctx, queries, q.Account, *q.After)
 	}
 	return q.page(rows, first, newest), nil
+}
+
+// WindowEnd returns the number of the last event of a window of numbers, which ends at the newest
+// event at the latest. If a restore from a backup has skipped all of the window, it is the next
+// event. The error comes from the database.
+func WindowEnd(ctx context.Context, queries *db.Queries, window db.EventWindowEndParams, newest int64) (int64, error) {
+	if newest <= window.Last {
+		return newest, nil
+	}
+	end, err := queries.EventWindowEnd(ctx, window)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return newest, nil
+	}
+	return min(end, newest), err
 }
 
 // page makes a page of rows from the number first on. The row of that number is the one of
@@ -122,7 +139,7 @@ func (q *Query) page(rows []db.EventListRow, first int64, newest event.ID) Page 
 		}
 	}
 	page.More = page.Next != newest
-	page.Looked = page.Next.Sequence - first
+	page.Looked = min(page.Next.Sequence-first, Window) // the numbers may skip some after a restore
 	return page
 }
 

@@ -1,5 +1,6 @@
-// Package follow is a client of the feed of events of an account. It receives every event
-// once and in order, also over restarts of the server.
+// Package follow is a client of the streams of the API: of the feed of events of an account, and
+// of the record of requests of a sandbox. It receives every event once and in order, also over
+// restarts of the server.
 package follow
 
 import (
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -77,6 +79,10 @@ type Feed struct {
 	URL   string // of the API, such as https://api.example
 	Key   string
 	Types []string // nil: all
+	// Path is the path of another stream; "": /events. Only events have a number, so Follow finds
+	// gaps only in the feed.
+	Path   string
+	Filter url.Values // more parameters of the stream
 	// After is the id of the event before the next. It is "" for the oldest event that the
 	// server keeps. Follow changes it after each event.
 	After string
@@ -157,6 +163,7 @@ func (f *Feed) stream(ctx context.Context, handle func(Event) error, connected *
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	query := url.Values{"type": f.Types}
+	maps.Copy(query, f.Filter)
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if f.After != "" {
 		query.Set("after", f.After)
@@ -224,7 +231,7 @@ func (f *Feed) receive(data []byte, handle func(Event) error) error {
 
 // get requests events. The error is a [StatusError] unless the status is 200.
 func (f *Feed) get(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
-	target := strings.TrimSuffix(f.URL, "/") + "/events?" + query.Encode()
+	target := strings.TrimSuffix(f.URL, "/") + cmp.Or(f.Path, "/events") + "?" + query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 // Headers that pages of other origins may send and read. The guide to requests lists them
 // under "Browsers".
 const (
-	corsAllowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, X-Request-Id, traceparent, tracestate, baggage"
+	corsAllowedHeaders = "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, Cache-Control, Petstore-Observer, X-Request-Id, traceparent, tracestate, baggage"
 	corsExposedHeaders = "ETag, Link, Location, X-Total-Count, Preference-Applied, Idempotent-Replayed, Retry-After, RateLimit, RateLimit-Policy, WWW-Authenticate, Allow, Deprecation, Sunset, API-Version, X-Request-Id, Petstore-Fault, Petstore-Consistency"
 	corsMaxAge         = "7200" // seconds, the maximum in Chromium
 )

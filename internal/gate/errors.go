@@ -64,8 +64,8 @@ func errorResponse(err error) *httpjson.Error {
 func (g *Gate) writeError(c *gin.Context, err error) {
 	response, state := errorResponse(err), requestOf(c)
 	if response == ErrInternal && postgres.FromServer(err) {
-		// A statement that the schema has not learned yet may succeed after the migration.
-		if schema, checkErr := g.schema.check(c.Request.Context()); checkErr == nil && !schema.current {
+		// A statement that does not fit the schema may succeed after the migration or the upgrade.
+		if schema, checkErr := g.schema.check(c.Request.Context()); checkErr == nil && schema.fit != postgres.SchemaFits {
 			response = ErrUnavailable
 		}
 	}

@@ -33,7 +33,7 @@ func (g *Gate) getLiveness(c *gin.Context) error {
 	return httpjson.Write(c.Writer, health{Status: "ok"})
 }
 
-// getReadiness responds with 200 if the database responds, the schema is current, events
+// getReadiness responds with 200 if the database responds, the schema fits, events
 // has a partition for new rows and no shutdown has begun. /readyz needs no key, so all
 // probes share one check of the database a second.
 func (g *Gate) getReadiness(c *gin.Context) error {
@@ -57,9 +57,12 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 		requestOf(c).cause = err
 		checks["schema"], checks["partitions"] = "unknown", "unknown"
 		return unready("database", "unavailable", "The database does not respond. Retry after the time in Retry-After.")
-	case !schema.current:
+	case schema.fit == postgres.SchemaBehind:
 		checks["partitions"] = "unknown"
-		return unready("schema", "behind", "The database schema is behind. Run `petstore migrate up`.")
+		return unready("schema", string(schema.fit), "The database schema is behind. Run `petstore migrate up`.")
+	case schema.fit == postgres.SchemaAhead:
+		checks["partitions"] = "unknown"
+		return unready("schema", string(schema.fit), "The database schema no longer supports this release. Start the release that has migrated it.")
 	case schema.missing != nil:
 		requestOf(c).cause = schema.missing
 		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")
@@ -70,14 +73,14 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 
 // schemaState is the state of the schema of the database.
 type schemaState struct {
-	current bool
-	missing error // why events has no partition for new rows; nil: it has one, or current is false
+	fit     postgres.SchemaFit
+	missing error // why events has no partition for new rows; nil: it has one, or the schema does not fit
 }
 
 // readSchema reads the state of the schema. It creates the partitions of events that are
 // missing.
 func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
-	if state.current, err = g.db.SchemaIsCurrent(ctx); err != nil || !state.current {
+	if state.fit, err = g.db.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
 		return state, err
 	}
 	fit, err := g.db.EventsFit(ctx, 0)

@@ -37,7 +37,7 @@ func (i *injection) closes() bool { return i != nil && i.Effect == faults.Effect
 // that the account has too many delayed requests.
 func (g *Gate) injectFault(c *gin.Context) error {
 	state := requestOf(c)
-	if !state.identity.IsSandbox() || !state.route.HasFaults() {
+	if !state.identity.IsSandbox() || !state.route.HasFaults() || observes(c.Request) {
 		return nil
 	}
 	rule, err := g.faults.Choose(c.Request.Context(), state.identity.AccountID, state.route.Operation)

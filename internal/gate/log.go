@@ -43,8 +43,9 @@ func (g *Gate) logRequest(c *gin.Context) {
 	header["X-Request-Id"] = []string{id}
 	header["Vary"], header["Api-Version"], header["X-Content-Type-Options"] = varyByOrigin, g.apiVersion, noSniff
 	maps.Copy(header, g.corsHeaders(c.GetHeader("Origin")))
-	// net/http accepts PRI * HTTP/2.0, which no valid request follows.
-	if g.shuttingDown.Load() || c.Request.ProtoMajor != 1 {
+	// net/http accepts PRI * HTTP/2.0 over HTTP/1.1, which no valid request follows. Over
+	// HTTP/2, Connection: close becomes a GOAWAY.
+	if g.shuttingDown.Load() || c.Request.Method == "PRI" {
 		header.Set("Connection", "close")
 	}
 

@@ -22,10 +22,14 @@ type captured struct {
 // record has, so that it finds a secret that begins within.
 const captureBytes = exchange.MaxBody + 1<<10
 
+// observes reports whether a request comes from an observer of a sandbox instead of the client
+// that is under test. It leaves no trace in the record and in the counts of fault rules.
+func observes(request *http.Request) bool { return request.Header.Get("Petstore-Observer") == "true" }
+
 // capture keeps the response to a request of a sandbox for its record.
 func (g *Gate) capture(c *gin.Context) {
 	state := requestOf(c)
-	if g.recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) {
+	if g.recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) && !observes(c.Request) {
 		state.sent = &captured{ResponseWriter: c.Writer}
 		c.Writer = state.sent
 	}
@@ -68,7 +72,7 @@ func (r *captured) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // record adds a request of a sandbox to its record.
 func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Duration) {
 	state := requestOf(c)
-	if g.recorder == nil || state.route.has(NoRecord) {
+	if g.recorder == nil || state.route.has(NoRecord) || observes(c.Request) {
 		return
 	}
 	identity := state.identity
@@ -92,7 +96,8 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 	if state.injected != nil {
 		e.Fault = state.injected.String()
 	}
-	if status := c.Writer.Status(); !state.injected.closes() && status != statusClosed && status != statusClientGone {
+	isCut := state.injected.closes() && c.Writer.Header().Get("Content-Type") != eventStream
+	if status := c.Writer.Status(); !isCut && status != statusClosed && status != statusClientGone {
 		e.Status = status
 		response = &exchange.Raw{Header: c.Writer.Header()}
 		if sent := state.sent; sent != nil && r.Method != http.MethodHead {

@@ -56,6 +56,8 @@ const (
 	NoRecord
 	// Archives means that a list may be an HTTP Archive.
 	Archives
+	// Markdown means that the response may be Markdown.
+	Markdown
 
 	// OptionalBody is a Body that a request may omit. It then counts as {}.
 	OptionalBody = Body | optional
@@ -69,7 +71,8 @@ func (r Route) HasFaults() bool { return r.Scope != 0 && !r.has(NoFaults) }
 
 // accepted reports whether Accept allows a response of the operation.
 func (r Route) accepted(header http.Header) bool {
-	return httpjson.AcceptsJSON(header) || r.has(Streams) && PrefersStream(header) || r.has(Archives) && PrefersArchive(header)
+	return httpjson.AcceptsJSON(header) || r.has(Streams) && PrefersStream(header) || r.has(Archives) && PrefersArchive(header) ||
+		r.has(Markdown) && PrefersMarkdown(header)
 }
 
 // expensiveCost is the number of requests that an expensive one counts as. Exact counts
@@ -100,8 +103,15 @@ func (g *Gate) ownRoutes() []Route {
 // methods are registered for every literal path, so that no pattern matches it instead.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
-// redirects has the status of each path that redirects to the reference page.
-var redirects = map[string]int{"/": http.StatusFound, docs.HomePath + "/": http.StatusPermanentRedirect}
+// redirects has the page that each path redirects to, and the status.
+var redirects = map[string]struct {
+	to     string
+	status int
+}{
+	"/":                    {docs.HomePath, http.StatusFound},
+	docs.HomePath + "/":    {docs.HomePath, http.StatusPermanentRedirect},
+	docs.ConsolePath + "/": {docs.ConsolePath, http.StatusPermanentRedirect},
+}
 
 // newEngine registers the routes, with HEAD for every GET and OPTIONS for every path.
 // Other requests get 404 or 405.
@@ -148,9 +158,9 @@ func (g *Gate) newEngine() *gin.Engine {
 		engine.GET(path, page)
 		engine.HEAD(path, page)
 	}
-	for path, status := range redirects {
+	for path, target := range redirects {
 		redirect := g.handler(Route{Handle: func(c *gin.Context) error {
-			c.Redirect(status, g.base+docs.HomePath)
+			c.Redirect(target.status, g.base+target.to)
 			return nil
 		}})
 		engine.GET(path, redirect)

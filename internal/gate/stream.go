@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -17,6 +18,8 @@ const (
 	eventStream = "text/event-stream"
 	// ArchiveType is the content type of HTTP Archives, which has no registration.
 	ArchiveType = "application/har+json"
+	// MarkdownType is the content type of Markdown.
+	MarkdownType = "text/markdown"
 
 	// keyCheck is the time between two checks of the API key of a stream.
 	keyCheck = time.Second
@@ -35,6 +38,9 @@ func PrefersStream(header http.Header) bool { return prefers(header, eventStream
 
 // PrefersArchive reports whether a request prefers an HTTP Archive to a page, by the same rule.
 func PrefersArchive(header http.Header) bool { return prefers(header, ArchiveType) }
+
+// PrefersMarkdown reports whether a request prefers Markdown to JSON, by the same rule.
+func PrefersMarkdown(header http.Header) bool { return prefers(header, MarkdownType) }
 
 func prefers(header http.Header, mediaType string) bool {
 	wanted, page := httpjson.QualityOf(header, mediaType), httpjson.QualityOf(header, httpjson.ContentType)
@@ -72,8 +78,11 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, run func(*Stream)) error 
 	header.Set("Vary", varyOfStream)
 	header.Set("X-Accel-Buffering", "no") // nginx then does not buffer the stream
 	c.Status(http.StatusOK)
-	if c.Request.Method == http.MethodHead || state.injected.closes() {
+	if c.Request.Method == http.MethodHead {
 		return nil
+	}
+	if hidden, ok := c.Writer.(discarded); ok { // Send breaks the stream after its first events
+		c.Writer = hidden.ResponseWriter
 	}
 	g.metrics.StreamOpened()
 	defer g.metrics.StreamClosed()
@@ -133,6 +142,9 @@ func (s *Stream) Send(text string) {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
 	s.sent = s.gate.now()
+	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
+		s.err = errConnectionClosed
+	}
 }
 
 // Fail ends the stream.

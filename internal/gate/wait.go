@@ -47,7 +47,7 @@ type Seen struct {
 	Found  bool  // whether it has what it waits for
 }
 
-// Watched names the events for which a request waits: those of an account in a hub.
+// Watched names the account and the hub for whose events a request waits.
 type Watched struct {
 	Hub     *feed.Hub
 	Account int64

@@ -81,7 +81,7 @@ func (g *common) lock(p *postgres.Pipeline) error {
 	return g.send(p)
 }
 
-// enterSandboxes locks the stores of sandboxes, and counts their orders.
+// enterSandboxes locks the stores of sandboxes, reads their newest orders and counts them.
 func (g *common) enterSandboxes() {
 	var sandboxes []int64
 	for _, s := range g.stores {
@@ -94,9 +94,10 @@ func (g *common) enterSandboxes() {
 		return
 	}
 	find(g.batch, g.queries.StoresTryEnter(g.ctx, [][]int64{sandboxes}), func(id int64) { g.states[id].entered = true })
-	find(g.batch, g.queries.StoresFilled(g.ctx, []db.StoresFilledParams{{AccountIds: sandboxes, Bound: account.MaxRows}}), func(row db.StoresFilledRow) {
+	find(g.batch, g.queries.StoresFilled(g.ctx, []db.StoresFilledParams{{AccountIds: sandboxes, Small: smallID, Bound: account.MaxRows}}), func(row db.StoresFilledRow) {
 		s := g.states[row.AccountID]
 		s.closed = row.Closed
+		s.newest = map[account.Kind]int64{account.Orders: row.LastOrderID}
 		s.stored[account.Orders] = int(row.Orders)
 	})
 }
@@ -142,11 +143,11 @@ func (g *common) lockPets() {
 	})
 }
 
-// reserve reserves the ids of new orders.
+// reserve reserves the ids of new orders of accounts.
 func (g *common) reserve() {
 	var orders []*State // of each order
 	for _, w := range g.writes {
-		if w.Creates == account.Orders {
+		if w.Creates == account.Orders && !w.Sandbox {
 			orders = append(orders, g.states[w.AccountID])
 		}
 	}
@@ -188,7 +189,8 @@ func (g *common) write(p *postgres.Pipeline) error {
 // addTo adds what the writes of a store have changed to the rows that a group writes.
 func (s *State) addTo(rows *db.StoresWriteParams) {
 	id := s.store.AccountID
-	rows.AccountIds = append(rows.AccountIds, id)
+	rows.AccountIds, rows.NewEvents = append(rows.AccountIds, id), append(rows.NewEvents, int64(len(s.events)))
+	rows.LastOrderIds = append(rows.LastOrderIds, s.newIDs().Order)
 	for stock, pet := range s.changedPets() {
 		if stock != nil {
 			rows.StockAccounts, rows.StockPets = append(rows.StockAccounts, id), append(rows.StockPets, stock.ID)

@@ -139,7 +139,9 @@ func TestStoresThatLeaveTheCommonGroup(t *testing.T) {
 		"its sandbox is being deleted":    {"UPDATE account_state SET closed = true WHERE account_id = 3", "", storeWrite{sandbox, order(1, 1)}, account.ErrClosed},
 		"its sandbox is gone":             {"", "", storeWrite{Store{AccountID: 99, Sandbox: true}, order(1, 1)}, account.ErrClosed},
 		"its sandbox is full": {
-			fmt.Sprintf("INSERT INTO orders (account_id, pet_id, quantity) SELECT 3, 1, 1 FROM generate_series(1, %d)", account.MaxRows), "",
+			fmt.Sprintf(`
+				INSERT INTO orders (account_id, id, pet_id, quantity) SELECT 3, n, 1, 1 FROM generate_series(1, %[1]d) AS n;
+				UPDATE account_state SET last_order_id = %[1]d WHERE account_id = 3`, account.MaxRows), "",
 			storeWrite{sandbox, order(1, 1)},
 			account.ErrFull,
 		},

@@ -5,7 +5,7 @@
 // A group has three steps, in two round trips:
 //
 //  1. Lock. One batch begins the transaction, locks the Idempotency-Keys, categories and
-//     pets that the writes name, reads them, and reserves ids for new rows. It skips what
+//     pets that the writes name, reads them, and gets ids for new rows. It skips what
 //     another transaction has locked, so that a group does not wait for it.
 //  2. Decide. Each write decides in Go, in the order of arrival, on the rows of its store as
 //     the writes before it left them. It returns its response or its error.
@@ -85,6 +85,12 @@
 // of a kind. So its groups first lock its store, as [account.Reset] and [account.Delete]
 // do. If another transaction has locked the store or waits for it, the writes join one
 // group that waits for the store.
+//
+// The ids of new rows of a sandbox count up from those of its sample. So the same writes to the
+// same sample get the same ids. A group reads the newest ids under the lock of the
+// store, and the statement that numbers the events stores them. So a write that is refused, or a
+// group that fails, takes no id. An account has more groups at a time, so its ids come from
+// sequences.
 package groupcommit
 
 import (
@@ -103,6 +109,8 @@ import (
 const (
 	// maxWrites is the maximum number of writes of a group.
 	maxWrites = 100
+	// smallID is an id up to which a group cannot fill a sandbox. Such a sandbox is not counted.
+	smallID = account.MaxRows - maxWrites
 	// maxWritesBeside is the maximum number of writes of a group of one store while other stores
 	// write too. When a group ends, the requests of all its writes go on at once, and keep the
 	// CPU from others.

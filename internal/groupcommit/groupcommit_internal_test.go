@@ -23,6 +23,11 @@ import (
 	"petstore/internal/stock"
 )
 
+func TestMain(m *testing.M) {
+	pgtest.Widen()
+	m.Run()
+}
+
 // fixture is a database with the accounts 1 and 2. Each has the pets 1 to 4 of the
 // category 1, with 10 units of each, and the API key 1 or 2.
 type fixture struct {
@@ -378,7 +383,7 @@ func TestGroupsEndWithTheirDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		_, err := f.Do(ctx, one, &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
-			s.CreateMessage(Message{ID: "msg_" + strings.Repeat("0", 32), Text: "hello"})
+			s.CreateMessage("hello")
 			return Response{Status: 202}, nil
 		}})
 		if !postgres.Unavailable(err) {
@@ -425,7 +430,7 @@ func TestStatementsKeepTheirPlan(t *testing.T) {
 			return Response{Status: 201}, nil
 		}}
 		sent := &Write{Creates: account.Messages, Decide: func(s *State) (Response, error) {
-			s.CreateMessage(Message{ID: fmt.Sprintf("msg_%032d", i), Text: "hello"})
+			s.CreateMessage("hello")
 			return Response{Status: 202}, nil
 		}}
 		removed := &Write{Pet: n, Alone: true, Decide: func(s *State) (Response, error) {

@@ -114,8 +114,8 @@ func (b *batch) limitStatements(limit time.Duration) {
 	b.await(b.queries.StatementsLimit(b.ctx, []int64{limit.Milliseconds()}))
 }
 
-// enterSandbox locks the store of a sandbox, and counts the rows of the kinds that the
-// writes create. Without the lock the count may change.
+// enterSandbox locks the store of a sandbox, reads its newest ids, and counts the rows of the
+// kinds that the writes create. Without the lock both may change.
 func (l *locking) enterSandbox(creates map[account.Kind]int) {
 	id := l.store.AccountID
 	if l.waits {
@@ -125,9 +125,14 @@ func (l *locking) enterSandbox(creates map[account.Kind]int) {
 		find(l.batch, l.queries.SandboxTryEnter(l.ctx, []int64{id}), func(locked bool) { l.entered = locked })
 	}
 	l.closed = true // if there is no row
-	find(l.batch, l.queries.SandboxIsClosed(l.ctx, []int64{id}), func(closed bool) { l.closed = closed })
+	find(l.batch, l.queries.SandboxRead(l.ctx, []int64{id}), func(row db.SandboxReadRow) {
+		l.closed = row.Closed
+		l.newest = map[account.Kind]int64{
+			account.Categories: row.LastCategoryID, account.Pets: row.LastPetID, account.Orders: row.LastOrderID, account.Messages: row.LastMessageID,
+		}
+	})
 	for kind := range creates {
-		find(l.batch, l.queries.SandboxCountRows(l.ctx, []db.SandboxCountRowsParams{{Kind: string(kind), AccountID: id, Bound: account.MaxRows}}), func(row db.SandboxCountRowsRow) {
+		find(l.batch, l.queries.SandboxCountRows(l.ctx, []db.SandboxCountRowsParams{{Kind: string(kind), AccountID: id, Small: smallID, Bound: account.MaxRows}}), func(row db.SandboxCountRowsRow) {
 			l.stored[account.Kind(row.Kind)] = int(row.Rows)
 		})
 	}
@@ -225,18 +230,20 @@ func (l *locking) readOrders(ids []int64) {
 	})
 }
 
-// sequences are the sequences of the ids of new rows. Messages have random ids.
+// sequences are the sequences of the ids of new rows of accounts. Messages have random ids.
 var sequences = map[account.Kind]string{
 	account.Categories: "categories_id_seq",
 	account.Pets:       "pets_id_seq",
 	account.Orders:     "orders_id_seq",
 }
 
-// reserve reserves ids for new rows, and reads the time of the transaction.
+// reserve reserves ids for new rows of an account, and reads the time of the transaction.
 func (l *locking) reserve(creates map[account.Kind]int) {
 	for kind, number := range creates {
 		if kind == account.Messages {
 			find(l.batch, l.queries.TransactionTime(l.ctx, []int32{1}), func(now time.Time) { l.now = now })
+		}
+		if kind == account.Messages || l.store.Sandbox {
 			continue
 		}
 		find(l.batch, l.queries.IDsReserve(l.ctx, []db.IDsReserveParams{{Sequence: sequences[kind], Number: int32(number)}}), func(id int64) { //nolint:gosec // at most maxWrites

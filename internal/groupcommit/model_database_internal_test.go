@@ -36,6 +36,7 @@ type groupSeen struct {
 	Orders   [stores]int
 	Events   [stores]string // their numbers
 	Response int8
+	Newest   int8 // order of the sandbox
 }
 
 // seen describes an outcome.
@@ -95,7 +96,7 @@ func (m *groupModel) predict(t groupTrial) (seen groupSeen) {
 			seen.Orders[m.writes[w].store] += int(effects)
 		}
 	}
-	seen.Units, seen.Response = s.stock, s.response
+	seen.Units, seen.Response, seen.Newest = s.stock, s.response, s.newest
 	return seen
 }
 
@@ -178,8 +179,9 @@ func (f *fixture) read(of [stores]Store) (seen groupSeen) {
 		var events []int64
 		err := f.database.Pool.QueryRow(f.t.Context(), `
 			SELECT quantity, (SELECT count(*) FROM orders WHERE account_id = $1), (SELECT array_agg(sequence ORDER BY sequence) FROM events WHERE account_id = $1),
-				greatest($2, (SELECT ascii(convert_from(body, 'UTF8')) FROM idempotency_keys WHERE account_id = $1))
-			FROM inventory WHERE account_id = $1 AND pet_id = 1`, store.AccountID, seen.Response).Scan(&seen.Units[id], &seen.Orders[id], &events, &seen.Response)
+				greatest($2, (SELECT ascii(convert_from(body, 'UTF8')) FROM idempotency_keys WHERE account_id = $1)),
+				greatest($3, (SELECT last_order_id - 1000 FROM account_state WHERE account_id = $1))
+			FROM inventory WHERE account_id = $1 AND pet_id = 1`, store.AccountID, seen.Response, seen.Newest).Scan(&seen.Units[id], &seen.Orders[id], &events, &seen.Response, &seen.Newest)
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -232,5 +234,5 @@ func TestGroupModelOnDatabase(t *testing.T) {
 // commonMistakes are the mistakes of a common group alone.
 var commonMistakes = []string{
 	feedsWait, petsWait, sandboxesWait, keysUnlocked, petsUnlocked, sandboxesUnlocked, writesWithoutFeed, writesHeldFeed, reportsHeldFeed,
-	refusesHeldFeed, numbersPerGroup, writesSpoiled, decidesTwins, storesResponsesLate,
+	refusesHeldFeed, numbersPerGroup, writesSpoiled, idsForgotten, decidesTwins, storesResponsesLate,
 }

@@ -28,6 +28,7 @@ import (
 //
 //   - an event without the next number of its feed, in the order of the commits
 //   - a write or a key with two effects; a result that differs from the effect
+//   - an order of a sandbox without the next id, in the order of the commits
 //   - a stock that is below 0 or not what the orders leave; a refusal of an order for which there is stock
 //   - a response that does not commit with its effect
 //   - a common group that waits for a lock
@@ -146,6 +147,7 @@ type snapshot struct {
 	hasKey    bool
 	response  int8         // 1 + the write whose response was stored; 0: none
 	units     [stores]int8 // in stock
+	newest    int8         // order of the sandbox
 }
 
 // The errors that a group can have.
@@ -162,6 +164,7 @@ type modelState struct {
 	locks    [locks]int8
 	stock    [stores]int8
 	last     [stores]int8 // number of events
+	newest   int8         // order of the sandbox
 	response int8         // 1 + the write whose response is stored; 0: none; elsewhereResponse: another one
 	// The processes, and the transaction elsewhere
 	lanes     [mostOrders]lane
@@ -173,6 +176,7 @@ type modelState struct {
 	keyed   int8         // effects of writes with the key
 	want    [stores]int8 // stock
 	kept    int8         // orders since a reset has deleted all
+	ids     int8         // the id of the newest order of the sandbox
 }
 
 // The progress of the transaction elsewhere.
@@ -238,7 +242,7 @@ var groupModels = []groupModel{
 		{process: 1, store: storeA},
 		{process: 1, store: storeB},
 		{process: 2, store: storeA, begins: inOwn},
-	}, mistakes: []string{sandboxesWait, sandboxesUnlocked}},
+	}, mistakes: []string{sandboxesWait, sandboxesUnlocked, idsReadEarly, idsForgotten}},
 	{name: "a write that spoils its store", stock: [stores]int8{2, 2}, writes: []modelWrite{
 		{process: 0, store: storeA},
 		{process: 0, store: storeA, spoils: true},
@@ -268,6 +272,8 @@ const (
 	keysReadEarly       = "the response of a key is read before its lock, and replaced"
 	petsUnlocked        = "the pets are read without a lock"
 	sandboxesUnlocked   = "the sandboxes are not locked"
+	idsReadEarly        = "the newest id of a sandbox is read before its lock"
+	idsForgotten        = "the newest id of a sandbox is not stored"
 	writesWithoutFeed   = "a store whose feed is held is written, without its events"
 	writesHeldFeed      = "a store whose feed is held is written, with its events"
 	reportsHeldFeed     = "a store whose feed is held is reported as written"
@@ -367,6 +373,7 @@ type decision struct {
 	states   [stores]*State // nil if no write is of the store
 	rows     db.StoresWriteParams
 	changed  uint8 // a bit per store
+	orders   []int // the writes that have made the orders
 }
 
 func (g *modelGroup) has(w int) bool { return g.writes&(1<<w) != 0 }
@@ -388,6 +395,7 @@ func (m *groupModel) decide(g *modelGroup) *decision {
 	}
 	d := &decision{}
 	m.decided[g.snapshot] = d
+	var orders [stores][]int
 	for _, w := range m.writesOf(g) {
 		store := &d.states[m.writes[w].store]
 		if *store == nil {
@@ -399,12 +407,16 @@ func (m *groupModel) decide(g *modelGroup) *decision {
 			}
 		}
 		(*store).ids[account.Orders] = []int64{int64(w)}
-		d.outcomes[w].Result, d.outcomes[w].err = (*store).tryDecide(m.write(w))
+		before := len((*store).orders.created)
+		if d.outcomes[w].Result, d.outcomes[w].err = (*store).tryDecide(m.write(w)); len((*store).orders.created) > before {
+			orders[m.writes[w].store] = append(orders[m.writes[w].store], w)
+		}
 	}
 	for id, store := range d.states {
 		if store != nil && store.changes() > 0 && (!store.spoiled || m.mistake == writesSpoiled) {
 			d.changed |= 1 << id
 			store.addTo(&d.rows)
+			d.orders = append(d.orders, orders[id]...)
 		}
 	}
 	if m.mistake == numbersPerGroup {
@@ -419,6 +431,7 @@ func (m *groupModel) decide(g *modelGroup) *decision {
 func (m *groupModel) read(g *modelGroup, id int) *State {
 	s := newState(Store{AccountID: int64(id), Sandbox: m.isSandbox && id == storeA}, g.kind.waits())
 	s.common, s.entered = g.kind == inCommon, g.isEntered || m.mistake == sandboxesUnlocked
+	s.newest[account.Orders] = int64(g.newest)
 	if units := int64(g.units[id]); units != notRead {
 		row := db.PetsLockRow{ID: 1, Quantity: units, Status: string(stock.Available)}
 		if units == 0 {
@@ -558,7 +571,9 @@ func (m *groupModel) run(s *modelState, n int) (isPossible bool, wrong string) {
 	}
 	switch g.at {
 	case atStore:
-		g.isEntered = s.locks[storeLock] == int8(n+1)
+		if g.isEntered = s.locks[storeLock] == int8(n+1); g.isEntered && m.mistake != idsReadEarly {
+			g.newest = s.newest
+		}
 	case atKey:
 		g.hasKey = s.locks[keyLock] == int8(n+1)
 	case atKeyRead:
@@ -637,14 +652,24 @@ func (m *groupModel) commit(s *modelState, n int) (wrong string) {
 	}
 	for i, id := range d.rows.OrderAccounts {
 		if is(id) {
-			w := d.rows.OrderIds[i]
+			w := d.orders[i]
 			if s.effects[w]++; m.writes[w].isKeyed {
 				s.keyed++
+			}
+			if m.isSandbox && id == storeA {
+				if s.ids++; d.rows.OrderIds[i] != int64(s.ids) {
+					wrong = fmt.Sprintf("the id of an order is wrong by %d", d.rows.OrderIds[i]-int64(s.ids))
+				}
 			}
 			s.want[id]--
 			if s.elsewhere == elsewhereDeleted && id == storeA {
 				s.kept++
 			}
+		}
+	}
+	for i, id := range d.rows.AccountIds {
+		if is(id) && m.mistake != idsForgotten {
+			s.newest = max(s.newest, int8(d.rows.LastOrderIds[i]))
 		}
 	}
 	for i := range d.rows.Keys {
@@ -737,6 +762,11 @@ func (m *groupModel) giveUp(s *modelState, g *modelGroup, err error) {
 	}
 }
 
+// readsEarly reports whether the groups read the newest id of the sandbox when they begin.
+func (m *groupModel) readsEarly() bool {
+	return m.mistake == idsReadEarly || m.mistake == sandboxesUnlocked
+}
+
 // isHere reports whether a group has a process.
 func (g *modelGroup) isHere() bool { return g.writes != 0 && !g.isLost }
 
@@ -780,6 +810,9 @@ func (m *groupModel) start(s *modelState, first int) (started uint8) {
 		}
 	}
 	s.groups[first] = modelGroup{snapshot: snapshot{kind: kind, writes: started, units: [stores]int8{notRead, notRead}}}
+	if m.readsEarly() {
+		s.groups[first].newest = s.newest
+	}
 	m.goOn(s, first, 0)
 	return started
 }
@@ -812,6 +845,7 @@ func (m *groupModel) otherwise(s *modelState) (isPossible bool) {
 		s.stock[storeA], s.want[storeA] = m.stock[storeA], m.stock[storeA]-s.kept
 		s.last[storeA]++
 		s.kept = 0
+		s.newest, s.ids = s.newest-mostOrders, s.ids-mostOrders
 	case m.holds == feedLock:
 		s.last[storeA]++
 	case m.holds == petLock && s.stock[storeA] > 0:
@@ -940,6 +974,12 @@ func (m *groupModel) forget(s *modelState) {
 		}
 	}
 	s.last = [stores]int8{}
+	for i := range s.groups {
+		if g := &s.groups[i]; g.isEntered || g.writes != 0 && m.readsEarly() {
+			g.newest -= s.newest
+		}
+	}
+	s.newest, s.ids = 0, s.ids-s.newest
 	for w, in := range s.lanes {
 		if in == isDone && !slices.ContainsFunc(s.groups[:], func(g modelGroup) bool { return g.has(w) }) {
 			s.effects[w] = 0

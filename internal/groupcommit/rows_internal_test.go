@@ -104,7 +104,7 @@ func TestRowsOfEachKind(t *testing.T) {
 				s.SetOrder(o)
 			})
 		}, "category Birds, order of 2030, pet Coco in stock 0, pet Max in stock 9"},
-		{"send a message", func() *Write { return send(1, "hello") }, "category Birds, message hello, order of 2030, pet Coco in stock 0, pet Max in stock 9"},
+		{"send a message", func() *Write { return send("hello") }, "category Birds, message hello, order of 2030, pet Coco in stock 0, pet Max in stock 9"},
 	} {
 		if _, err := f.Do(t.Context(), one, step.write()); err != nil {
 			t.Fatalf("%s: %v", step.what, err)
@@ -129,7 +129,7 @@ func TestWriteThatFailsAfterAChange(t *testing.T) {
 		"stock":      func(s *State) { p, _ := s.Pet(1); s.SetPet(p) },
 		"an order":   func(s *State) { s.CreateOrder(db.Order{PetID: 1, Quantity: 1}) },
 		"a category": func(s *State) { s.CreateCategory(db.Category{Name: "Cats", NameKey: "cats"}) },
-		"a message":  func(s *State) { s.CreateMessage(Message{ID: messageID(1), Text: "hello"}) },
+		"a message":  func(s *State) { s.CreateMessage("hello") },
 		"a pet and an order": func(s *State) {
 			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
 			s.CreateOrder(db.Order{PetID: 1, Quantity: 1})
@@ -140,7 +140,7 @@ func TestWriteThatFailsAfterAChange(t *testing.T) {
 		},
 		"a pet and a message": func(s *State) {
 			s.CreatePet(Pet{CategoryID: 1, Name: "Coco", NameKey: "coco"})
-			s.CreateMessage(Message{ID: messageID(1), Text: "hello"})
+			s.CreateMessage("hello")
 		},
 		"a pet twice": func(s *State) { p, _ := s.Pet(1); s.SetPet(p); s.DeletePet(1) },
 	} {
@@ -170,9 +170,10 @@ func TestSandboxFillsInOneGroup(t *testing.T) {
 	f.newSandbox()
 	f.exec(fmt.Sprintf(`
 		INSERT INTO messages (account_id, id, message) SELECT 3, 'msg_' || md5(n::text), 'x' FROM generate_series(1, %[1]d) AS n;
-		INSERT INTO orders (account_id, id, pet_id, quantity) SELECT 3, 100000 + n, 1, 1 FROM generate_series(1, %[1]d) AS n`, account.MaxRows-1))
+		INSERT INTO orders (account_id, id, pet_id, quantity) SELECT 3, n, 1, 1 FROM generate_series(1, %[1]d) AS n;
+		UPDATE account_state SET last_message_id = %[1]d, last_order_id = %[1]d WHERE account_id = 3`, account.MaxRows-1))
 	for name, writes := range map[string][]*Write{
-		"messages": {send(1, "a"), send(2, "b"), send(3, "c")},
+		"messages": {send("a"), send("b"), send("c")},
 		"orders":   {order(2, 1), order(3, 1), order(4, 1)},
 	} {
 		decided, err := f.group(sandbox, writes...)

@@ -20,7 +20,7 @@ var sandbox = Store{AccountID: 3, Sandbox: true, Payer: 1}
 func (f *fixture) newSandbox() {
 	f.t.Helper()
 	f.exec(`
-		INSERT INTO accounts (id, parent_id, name, sample, expires_at) VALUES (3, 1, 'sandbox', 'empty', now() + interval '1 day');
+		INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) VALUES (3, 'sandbox', 1, 'sandbox', 1, 'empty', now() + interval '1 day');
 		INSERT INTO account_state (account_id) VALUES (3);
 		INSERT INTO categories (account_id, id, name, name_key) VALUES (3, 1, 'Dogs', 'dogs');
 		INSERT INTO pets (account_id, id, category_id, name, name_key, status)
@@ -120,7 +120,9 @@ func TestSandboxChecksUnderItsLock(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.newSandbox()
-	f.exec(fmt.Sprintf("INSERT INTO messages (account_id, id, message) SELECT 3, 'msg_' || md5(n::text), 'x' FROM generate_series(1, %d) AS n", account.MaxRows-1))
+	f.exec(fmt.Sprintf(`
+		INSERT INTO messages (account_id, id, message) SELECT 3, 'msg_' || md5(n::text), 'x' FROM generate_series(1, %[1]d) AS n;
+		UPDATE account_state SET last_message_id = %[1]d WHERE account_id = 3`, account.MaxRows-1))
 	for _, test := range []struct {
 		meanwhile string
 		want      error
@@ -136,7 +138,7 @@ func TestSandboxChecksUnderItsLock(t *testing.T) {
 				return err
 			}
 			waiting.Go(func() {
-				if _, err := f.Do(t.Context(), sandbox, send(1, "hello")); !errors.Is(err, test.want) {
+				if _, err := f.Do(t.Context(), sandbox, send("hello")); !errors.Is(err, test.want) {
 					t.Errorf("after %s: %v, want %v", test.meanwhile, err, test.want)
 				}
 			})

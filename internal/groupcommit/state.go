@@ -1,8 +1,12 @@
 package groupcommit
 
 import (
+	"encoding/hex"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"petstore/db"
 	"petstore/internal/account"
@@ -24,23 +28,24 @@ type State struct {
 	pets       rows[Pet]
 	orders     rows[db.Order]
 	categories rows[db.Category]
-	messages   []Message
+	messages   []message
 	events     []event.Event
 	keys       map[keyName]*heldKey // that no other transaction holds
 	replays    bool                 // whether a stored response is returned
 
-	stored, created map[account.Kind]int // rows of a sandbox, and rows that the group creates
-	ids             map[account.Kind][]int64
-	now             time.Time // of the transaction
-	withOrders      []int64   // pets with orders, if a write runs alone
-	withPets        []int64   // categories with pets, if a write runs alone
+	stored, created map[account.Kind]int     // rows of a sandbox, and rows that the group creates
+	ids             map[account.Kind][]int64 // that an account has reserved
+	newest          map[account.Kind]int64   // the newest ids of a sandbox, with those of the group
+	now             time.Time                // of the transaction
+	withOrders      []int64                  // pets with orders, if a write runs alone
+	withPets        []int64                  // categories with pets, if a write runs alone
 }
 
 // newState returns the state of a group that has not locked anything yet.
 func newState(store Store, waits bool) *State {
 	return &State{
 		store: store, waits: waits, keys: map[keyName]*heldKey{},
-		stored: map[account.Kind]int{}, created: map[account.Kind]int{}, ids: map[account.Kind][]int64{},
+		stored: map[account.Kind]int{}, created: map[account.Kind]int{}, ids: map[account.Kind][]int64{}, newest: map[account.Kind]int64{},
 	}
 }
 
@@ -51,8 +56,8 @@ type Pet struct {
 	Stock          stock.State
 }
 
-// Message is a new message.
-type Message struct{ ID, Text string }
+// message is a new message.
+type message struct{ id, text string }
 
 // keyName identifies an Idempotency-Key within an account.
 type keyName struct {
@@ -133,19 +138,41 @@ func (s *State) HasPets(categoryID int64) bool { return slices.Contains(s.withPe
 // DeleteCategory deletes a category without pets. The write must run alone.
 func (s *State) DeleteCategory(id int64) { s.categories.delete(id) }
 
-// CreateMessage creates a message, and returns the time of its creation.
-func (s *State) CreateMessage(m Message) (createdAt time.Time) {
-	s.created[account.Messages]++
-	s.messages = append(s.messages, m)
-	return s.now
+// CreateMessage creates a message, and returns its id and the time of its creation.
+func (s *State) CreateMessage(text string) (id string, createdAt time.Time) {
+	id = s.newMessageID()
+	s.messages = append(s.messages, message{id, text})
+	return id, s.now
 }
 
 // Emit adds an event about a change that the write has made.
 func (s *State) Emit(e event.Event) { s.events = append(s.events, e) }
 
-// newID returns a reserved id of a kind.
+// newMessageID returns the id of a new message. Ids sort by time.
+func (s *State) newMessageID() string {
+	if s.store.Sandbox {
+		return fmt.Sprintf("msg_%032x", s.newID(account.Messages))
+	}
+	id := uuid.Must(uuid.NewV7()) // reading random bytes never fails
+	return "msg_" + hex.EncodeToString(id[:])
+}
+
+// newIDs returns the newest ids of a sandbox if the group has created rows.
+func (s *State) newIDs() event.NewestIDs {
+	if !s.store.Sandbox || len(s.created) == 0 {
+		return event.NewestIDs{}
+	}
+	return event.NewestIDs{Category: s.newest[account.Categories], Pet: s.newest[account.Pets], Order: s.newest[account.Orders], Message: s.newest[account.Messages]}
+}
+
+// newID returns the id of a new row of a kind: in a sandbox the one after the newest, and in
+// an account a reserved one.
 func (s *State) newID(kind account.Kind) int64 {
 	s.created[kind]++
+	if s.store.Sandbox {
+		s.newest[kind]++
+		return s.newest[kind]
+	}
 	id := s.ids[kind][0]
 	s.ids[kind] = s.ids[kind][1:]
 	return id

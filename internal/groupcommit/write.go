@@ -23,7 +23,7 @@ func (s *State) write(ctx context.Context, p *postgres.Pipeline) {
 	s.deletePets(ctx, queries)
 	s.writeMessages(ctx, queries)
 	s.writeKeys(ctx, queries)
-	event.Queue(ctx, queries, s.store.AccountID, s.events) // last, because writers wait for each other there
+	event.Queue(ctx, queries, s.store.AccountID, s.events, s.newIDs()) // last, because writers wait for each other there
 }
 
 func (s *State) writeCategories(ctx context.Context, queries *db.Queries) {
@@ -148,7 +148,7 @@ func (s *State) writeMessages(ctx context.Context, queries *db.Queries) {
 	}
 	sent := db.MessagesInsertParams{AccountID: s.store.AccountID}
 	for _, m := range s.messages {
-		sent.Ids, sent.Messages = append(sent.Ids, m.ID), append(sent.Messages, m.Text)
+		sent.Ids, sent.Messages = append(sent.Ids, m.id), append(sent.Messages, m.text)
 	}
 	queries.MessagesInsert(ctx, []db.MessagesInsertParams{sent})
 }

@@ -171,9 +171,13 @@ func (f finder) download(ctx context.Context) ([]byte, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s returns %s", address, response.Status)
 	}
+	begin := time.Now()
 	archive, err := io.ReadAll(io.LimitReader(f.watch(response), maxArchive))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", address, err)
+	}
+	if f.progress != nil {
+		fmt.Fprintf(f.progress, "Downloaded it in %.1f s.\n", time.Since(begin).Seconds())
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(archive)); got != f.digest {
 		return nil, fmt.Errorf("%s has the SHA-256 %s instead of %s, so it was not unpacked", address, got, f.digest)

@@ -21,7 +21,7 @@ const (
 // listed has the parameters whose ids no request creates, by the path of the list that has them.
 var listed = map[string]string{"/events": "eventId", requestsPath: "requestId"}
 
-// requestsPath is the path of a list that is empty until the key of a new sandbox is used.
+// requestsPath is the path of the record of a sandbox.
 const requestsPath = "/sandboxes/{sandboxId}/requests"
 
 // collection is a Postman collection.
@@ -187,9 +187,19 @@ func (c *collector) item(method, path string, operation object) item {
 	media := getObject(operation, "requestBody", "content", "application/json")
 	if example := getObject(media, "example"); example != nil {
 		made.Request.Header = append(made.Request.Header, variable{Key: "Content-Type", Value: "application/json"})
-		made.Request.Body = &body{Mode: "raw", Raw: indented(example), Options: map[string]any{"raw": map[string]string{"language": "json"}}}
+		made.Request.Body = &body{Mode: "raw", Raw: c.withIDs(indented(example)), Options: map[string]any{"raw": map[string]string{"language": "json"}}}
 	}
 	return made
+}
+
+// withIDs replaces the ids in a body by the variables of the collection, if they are texts.
+func (c *collector) withIDs(body string) string {
+	for _, known := range c.made.Variable {
+		if strings.HasSuffix(known.Key, "Id") {
+			body = strings.ReplaceAll(body, fmt.Sprintf("%q", known.Value), fmt.Sprintf("%q", "{{"+known.Key+"}}"))
+		}
+	}
+	return body
 }
 
 var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
@@ -224,7 +234,7 @@ func (c *collector) script(method, path string, operation object) script {
 	for _, one := range getObject(operation, "responses") {
 		status, _ := one.Key.(string)
 		if strings.HasPrefix(status, "2") || status == "409" && method == "delete" || // the store may not allow it
-			status == "404" && strings.HasPrefix(path, requestsPath) {
+			status == "404" && path == requestsPath+"/{requestId}" { // nobody has used the key of a new sandbox
 			statuses = append(statuses, status)
 		}
 		response, _ := one.Value.(object)

@@ -11,10 +11,13 @@ package pgtest
 import (
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"maps"
 	"net/url"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +80,15 @@ var Shared = sync.OnceValues(func() (*Database, error) {
 	}
 	return database, err
 })
+
+// Widen lets four tests for each CPU run at a time, because tests with a database wait most of
+// the time: for other processes, or for time to pass. TestMain calls it. The flag -parallel of the
+// command line comes first.
+func Widen() {
+	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err) // go test has this flag
+	}
+}
 
 var leaveShared = func(bool) error { return nil }
 

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(noMigrationsEnv) != "" {
 		migrations.FS = embed.FS{}
 	}
+	pgtest.Widen()
 	code := m.Run()
 	if err := pgtest.LeaveShared(code != 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)

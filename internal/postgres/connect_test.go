@@ -17,6 +17,11 @@ import (
 	"petstore/internal/postgres"
 )
 
+func TestMain(m *testing.M) {
+	pgtest.Widen()
+	m.Run()
+}
+
 // proxy forwards TCP connections to a server. It can swallow their data.
 type proxy struct {
 	url string // URL of the database through the proxy

@@ -117,7 +117,15 @@ func (d *distribution) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.exec(ctx, drop...); err != nil {
+	// Citus finds the shard of an account only in a plan for the values of the parameters.
+	reset, err := d.strings(ctx, `
+		SELECT format('ALTER FUNCTION %s RESET plan_cache_mode', oid::regprocedure)
+		FROM pg_proc
+		WHERE pronamespace = current_schema()::regnamespace AND 'plan_cache_mode=force_generic_plan' = ANY (proconfig)`)
+	if err != nil {
+		return err
+	}
+	if err := d.exec(ctx, append(reset, drop...)...); err != nil {
 		return err
 	}
 	for _, table := range tables {

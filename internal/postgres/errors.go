@@ -19,7 +19,6 @@ import (
 // may omit it.
 const (
 	protocolViolation         = "08P01"
-	foreignKeyViolation       = "23503"
 	uniqueViolation           = "23505"
 	checkViolation            = "23514"
 	readOnlySQLTransaction    = "25006"
@@ -57,10 +56,6 @@ type acquireError struct{ err error }
 
 func (e *acquireError) Error() string { return "postgres: acquiring a connection: " + e.err.Error() }
 func (e *acquireError) Unwrap() error { return e.err }
-
-// IsForeignKeyViolation reports whether a row references a row that does not exist,
-// or is still referenced.
-func IsForeignKeyViolation(err error) bool { return sqlState(err) == foreignKeyViolation }
 
 // IsUniqueViolation reports whether another row has the same value in a unique
 // column.

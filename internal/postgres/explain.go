@@ -34,6 +34,7 @@ var remedies = map[string]string{
 	tooManyConnections:    "close other connections, or raise max_connections",
 	cannotConnectNow:      "try again in a moment",
 	insufficientPrivilege: "connect as the role that owns the schema",
+	lockNotAvailable:      "try again when the transactions that hold the lock have ended",
 }
 
 // Explain returns one sentence for the operator: why the database cannot be reached

@@ -13,6 +13,12 @@ func OpenMigrationsOf(ctx context.Context, url string, files fs.FS) (*Migrations
 // EndOfRecord is an SQL expression of the position lsn.
 const EndOfRecord = endOfRecord
 
+// SchemaVersions is the query of [DB.SchemaFit].
+const SchemaVersions = schemaVersions
+
+// FormerPrivileges are granted, although no query needs them.
+var FormerPrivileges = formerPrivileges
+
 // HashOf is the hash by which Citus distributes accounts.
 func HashOf(id int64) int32 { return hashOf(id) }
 

@@ -15,11 +15,14 @@ import (
 // default privileges would grant too much, and a grant in a migration would have to name an
 // unknown role. UPDATE on a column includes locking the row. Identity columns need no privilege on their sequences.
 var servingPrivileges = []struct{ table, privileges string }{
-	{"account_state", "SELECT (account_id, closed, reset_at, last_sequence, last_nonce, last_event_at), INSERT (account_id), UPDATE (closed, reset_at, last_sequence, last_nonce, last_event_at), DELETE"},
+	{"account_state", "SELECT (account_id, closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id), " +
+		"INSERT (account_id), " +
+		"UPDATE (closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id), " +
+		"DELETE"},
 	{
 		"accounts",
-		"SELECT (id, parent_id, name, sample, created_at, expires_at, deleted_at), " +
-			"INSERT (parent_id, name, sample, expires_at), " +
+		"SELECT (id, kind, parent_id, name, sample_id, sample, created_at, expires_at, deleted_at), " +
+			"INSERT (kind, parent_id, name, sample_id, sample, expires_at), " +
 			"UPDATE (name, deleted_at), " +
 			"DELETE",
 	},
@@ -44,7 +47,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"INSERT (account_id, sequence, created_at, nonce, type, subject, data), " +
 			"DELETE",
 	},
-	{"exchange_logs", "SELECT (account_id, last_number, bytes, dropped), INSERT (account_id), UPDATE (last_number, bytes, dropped), DELETE"},
+	{"exchange_logs", "SELECT (account_id, first_number, last_number, bytes, dropped), INSERT (account_id), UPDATE (first_number, last_number, bytes, dropped), DELETE"},
 	{
 		"exchanges",
 		"SELECT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages), " +
@@ -59,7 +62,7 @@ var servingPrivileges = []struct{ table, privileges string }{
 			"DELETE",
 	},
 	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
-	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message), UPDATE (status), DELETE"},
+	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message, status), UPDATE (status), DELETE"},
 	{
 		"orders",
 		"SELECT (account_id, id, pet_id, quantity, ship_date, complete), " +
@@ -98,6 +101,10 @@ var servingPrivileges = []struct{ table, privileges string }{
 	},
 }
 
+// formerPrivileges are privileges, such as "SELECT (name) ON pets", that only queries of the
+// last release need. Its programs run until a deployment replaces them.
+var formerPrivileges []string
+
 // servingSequences are the sequences that queries read explicitly.
 var servingSequences = []string{"categories_id_seq", "pets_id_seq", "orders_id_seq"}
 
@@ -111,28 +118,34 @@ const largeObjects = "pg_catalog.lo_create(oid), pg_catalog.lo_creat(integer), p
 // ServingPrivileges describes the privileges that [Migrations.GrantServing] grants. The
 // text changes when they do.
 func ServingPrivileges() string {
-	return fmt.Sprint(servingPrivileges, servingSequences, servingFunctions, largeObjects)
+	return fmt.Sprint(servingPrivileges, formerPrivileges, servingSequences, servingFunctions, largeObjects)
 }
 
 // grantLock is the advisory lock of a transaction that grants. Two concurrent ones
 // would change the same catalog rows, and one would fail.
 const grantLock = 0x70657473746f7265 // "petstore"
 
+// ErrLaterSchema means that a later release has migrated the schema and knows its privileges.
+var ErrLaterSchema = errors.New("the schema is of a later release, which grants the privileges")
+
 // GrantServing grants a role the privileges that serve and the commands account, key and
 // sandbox need, column by column. It revokes all its other privileges on tables,
 // sequences and the schema. It also revokes from all roles the right to create objects in
-// the schema and temporary tables. As a superuser, it also revokes the creation of large
+// the schema and temporary tables. No other role may call the functions of the service. As a superuser, it also revokes the creation of large
 // objects. On a distributed database it grants INSERT on all columns, because the
 // coordinator of Citus sends their defaults to the workers. The role must exist. It must not
 // be a superuser or inherit from the role that migrates, because it could then change the
 // schema anyway.
 //
-// If the schema is newer than this program, GrantServing changes nothing, because a
-// later release may need other privileges.
+// If the schema is newer than this program, GrantServing changes nothing and returns
+// [ErrLaterSchema], because a later release may need other privileges.
 func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	version, err := m.Version(ctx)
-	if err != nil || version > latestVersion {
+	switch {
+	case err != nil:
 		return err
+	case version > latestVersion:
+		return ErrLaterSchema
 	}
 	distributed, err := m.isDistributed(ctx)
 	if err != nil {
@@ -185,11 +198,17 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 			statements = append(statements, "GRANT INSERT ON "+schema+"."+on.table+" TO "+role)
 		}
 	}
+	for _, privilege := range formerPrivileges {
+		columns, table, _ := strings.Cut(privilege, " ON ")
+		statements = append(statements, "GRANT "+columns+" ON "+schema+"."+table+" TO "+role)
+	}
 	for _, sequence := range servingSequences {
 		statements = append(statements, "GRANT USAGE ON SEQUENCE "+schema+"."+sequence+" TO "+role)
 	}
 	for _, function := range servingFunctions {
-		statements = append(statements, "GRANT EXECUTE ON FUNCTION "+schema+"."+function+" TO "+role)
+		// pg_restore --no-privileges leaves the default: every role may call it.
+		statements = append(statements, "REVOKE EXECUTE ON FUNCTION "+schema+"."+function+" FROM PUBLIC",
+			"GRANT EXECUTE ON FUNCTION "+schema+"."+function+" TO "+role)
 	}
 	if isSuperuser {
 		statements = append(statements, "REVOKE EXECUTE ON FUNCTION "+largeObjects+" FROM PUBLIC, "+role)

@@ -37,6 +37,7 @@ type Migrations struct {
 
 	provider *goose.Provider
 	db       *sql.DB
+	files    fs.FS
 }
 
 // Migration is one migration of the schema.
@@ -80,7 +81,7 @@ func openMigrations(ctx context.Context, url string, files fs.FS) (*Migrations, 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: %w", err), db.Close())
 	}
-	return &Migrations{provider: provider, db: db}, nil
+	return &Migrations{provider: provider, db: db, files: files}, nil
 }
 
 // errMigrateDirectly says what to do if migrations would run through a pooler.
@@ -168,8 +169,12 @@ func (m *Migrations) pending(ctx context.Context) ([]Migration, error) {
 	return slices.DeleteFunc(all, func(one Migration) bool { return !one.AppliedAt.IsZero() }), err
 }
 
-// Down reverts the latest migration and returns it, or nothing if there is none.
+// Down reverts the latest migration and returns it, or nothing if there is none. It returns an
+// error if a later release has applied the latest one.
 func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
+	if _, err := m.applied(ctx); err != nil {
+		return nil, err
+	}
 	result, err := m.provider.Down(ctx)
 	if errors.Is(err, goose.ErrNoNextVersion) {
 		return nil, nil
@@ -213,42 +218,3 @@ func wrapMigration(err error) error {
 	}
 	return nil
 }
-
-// SQLSTATE codes before and during the first migration, while the tables do not
-// exist or the role cannot read them yet (see GrantServing).
-const (
-	undefinedTable        = "42P01"
-	insufficientPrivilege = "42501"
-)
-
-// schemaMissing reports whether a statement failed because the database was never
-// migrated, or because the migration has not granted privileges to the role yet.
-func schemaMissing(err error) bool {
-	state := sqlState(err)
-	return state == undefinedTable || state == insufficientPrivilege
-}
-
-// SchemaIsCurrent reports whether the database has every migration of this program.
-// A newer schema is current too, because a deployment migrates before it replaces
-// the programs.
-func (d *DB) SchemaIsCurrent(ctx context.Context) (bool, error) {
-	var version int64
-	err := d.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
-	if schemaMissing(err) {
-		return false, nil
-	}
-	return version >= latestVersion, err
-}
-
-// latestVersion is the version of the last embedded migration.
-var latestVersion = func() int64 {
-	files, err := migrations.FS.ReadDir(".")
-	if err != nil || len(files) == 0 {
-		panic("postgres: no migrations are embedded")
-	}
-	version, err := goose.NumericComponent(files[len(files)-1].Name())
-	if err != nil {
-		panic("postgres: " + err.Error())
-	}
-	return version
-}()

@@ -1,11 +1,13 @@
 package postgres_test
 
 import (
+	"cmp"
+	"fmt"
 	"io/fs"
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -112,7 +114,7 @@ func TestMigrations(t *testing.T) {
 	up := func() {
 		t.Helper()
 		applied, err := migrations.Up(t.Context())
-		if diff := cmp.Diff(all, versions(applied)); diff != "" || err != nil {
+		if diff := gocmp.Diff(all, versions(applied)); diff != "" || err != nil {
 			t.Fatalf("applied (%v) (-want +got):\n%s", err, diff)
 		}
 		isAt(latest)
@@ -140,7 +142,7 @@ func TestMigrations(t *testing.T) {
 		t.Errorf("down from an empty schema: %v, %v", none, err)
 	}
 	up()
-	if diff := cmp.Diff(made, schema(t, database.Pool)); diff != "" {
+	if diff := gocmp.Diff(made, schema(t, database.Pool)); diff != "" {
 		t.Errorf("schema after down and up (-first +second):\n%s", diff)
 	}
 }
@@ -199,10 +201,10 @@ func TestMigrationsAtOnce(t *testing.T) {
 	for _, version := range numbered(t) {
 		want[version] = 1
 	}
-	if diff := cmp.Diff(want, times); diff != "" {
+	if diff := gocmp.Diff(want, times); diff != "" {
 		t.Errorf("runs of each migration (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
+	if diff := gocmp.Diff(schema(t, pgtest.New(t).Pool), schema(t, database.Pool)); diff != "" {
 		t.Errorf("schema (-one process +five):\n%s", diff)
 	}
 }
@@ -233,7 +235,7 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 		rows, _ := database.Pool.Query(t.Context(), "SELECT name || '=' || setting FROM settings ORDER BY name")
 		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		want := []string{"enable_seqscan=on", "idle_in_transaction_session_timeout=0", "lock_timeout=" + lockTimeout, "statement_timeout=0"}
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		if diff := gocmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("settings of a migration: %v (-want +got):\n%s", err, diff)
 		}
 		if _, err := m.Down(t.Context()); err != nil {
@@ -245,30 +247,47 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 	}
 }
 
-func TestSchemaIsCurrent(t *testing.T) {
+// TestSchemaFit: a program works with its schema and with newer ones, until a migration says
+// that it does not. An older schema is behind.
+func TestSchemaFit(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	migrations, pool := openMigrations(t, database.URL), open(t, database.URL, 1)
-	current := func(want bool) {
-		t.Helper()
-		if got, err := pool.SchemaIsCurrent(t.Context()); err != nil || got != want {
-			t.Errorf("current: %t (%v), want %t", got, err, want)
-		}
+	if got, err := pool.SchemaFit(t.Context()); err != nil || got != postgres.SchemaBehind {
+		t.Errorf("an empty database: %s, %v", got, err)
 	}
-	current(false)
 	if _, err := migrations.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	current(true)
 	latest := len(numbered(t))
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1); err != nil {
-		t.Fatal(err)
+	const contract = "COMMENT ON TABLE goose_db_version IS 'supports programs from %d'"
+	for _, test := range []struct {
+		what    string
+		version int
+		comment string
+		want    postgres.SchemaFit
+	}{
+		{"its own schema", latest, "", postgres.SchemaFits},
+		{"older by one", latest - 1, "", postgres.SchemaBehind},
+		{"older by two", latest - 2, "", postgres.SchemaBehind},
+		{"newer by one", latest + 1, "", postgres.SchemaFits},
+		{"newer by one, which removes what the release before this one used", latest + 1, fmt.Sprintf(contract, latest), postgres.SchemaFits},
+		{"newer by two", latest + 2, "", postgres.SchemaFits},
+		{"newer by two, which removes what this release uses", latest + 2, fmt.Sprintf(contract, latest+1), postgres.SchemaAhead},
+		{"older by one, with a comment of an operator", latest - 1, "COMMENT ON TABLE goose_db_version IS 'ours'", postgres.SchemaBehind},
+		{"its own schema after that", latest, "", postgres.SchemaFits},
+	} {
+		statement := fmt.Sprintf("DELETE FROM goose_db_version WHERE version_id > %d; INSERT INTO goose_db_version (version_id, is_applied) VALUES (%[1]d, true); %s",
+			test.version, cmp.Or(test.comment, "COMMENT ON TABLE goose_db_version IS NULL"))
+		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pool.SchemaFit(t.Context()); err != nil || got != test.want {
+			t.Errorf("%s: the schema is %q (%v), want %q", test.what, got, err, test.want)
+		} else if hasProblem := got.Problem() != ""; hasProblem != (test.want != postgres.SchemaFits) {
+			t.Errorf("%s: the problem is %q", test.what, got.Problem())
+		}
 	}
-	current(true) // a newer schema, as during a deployment
-	if _, err := database.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id >= $1", latest); err != nil {
-		t.Fatal(err)
-	}
-	current(false)
 }
 
 func TestOpenMigrationsFails(t *testing.T) {

@@ -153,7 +153,7 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 		}, func() float64 { open, _ := counts(); return float64(open) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "petstore_http_evicted_connections_total",
-			Help: "Connections without a known API key, and idle ones, closed to make room for new ones.",
+			Help: "Connections closed for new ones, or for their streams or frames of HTTP/2.",
 		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
 	)
 }

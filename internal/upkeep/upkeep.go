@@ -68,13 +68,13 @@ func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []T
 }
 
 // once runs a task, and returns the time after which it is due again. It logs errors, unless
-// the schema is behind, because serve already warns about that.
+// the schema does not fit, because serve already warns about that.
 func (t Task) once(ctx context.Context, database *postgres.DB, log *slog.Logger) time.Duration {
 	err := t.Run(postgres.ForAllAccounts(ctx))
 	if err == nil {
 		return t.Every
 	}
-	if ctx.Err() == nil && !isBehind(ctx, database) {
+	if ctx.Err() == nil && schemaFits(ctx, database) {
 		log.LogAttrs(ctx, slog.LevelWarn, "a periodic task failed", slog.String("task", t.Name), slog.Any("error", err))
 	}
 	return cmp.Or(t.Again, t.Every)
@@ -90,10 +90,11 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// isBehind reports whether the schema of the database is older than this program.
-func isBehind(ctx context.Context, database *postgres.DB) bool {
-	current, err := database.SchemaIsCurrent(ctx)
-	return err == nil && !current
+// schemaFits reports whether the schema of the database fits this program, as far as the
+// database says.
+func schemaFits(ctx context.Context, database *postgres.DB) bool {
+	fit, err := database.SchemaFit(ctx)
+	return err != nil || fit == postgres.SchemaFits
 }
 
 // keysPerBatch is the maximum number of stored responses that one transaction deletes.

@@ -79,9 +79,13 @@ func (r Replay) Looked(after int64) int64 {
 // delivery is pending, and those that the worker has not dispatched yet, because the webhook
 // gets them anyway. The error is [ErrTooManyDeliveries] or comes from the database.
 func (r Replay) Run(ctx context.Context, after int64, wanted []string) (deliveries int64, next *event.ID, err error) {
-	types, last := r.types(wanted), after+r.Looked(after)
-	if last <= after {
+	if r.Looked(after) == 0 {
 		return 0, nil, nil
+	}
+	types := r.types(wanted)
+	last, err := feed.WindowEnd(ctx, r.queries, db.EventWindowEndParams{AccountID: r.account, AfterSequence: after, Last: after + int64(r.window)}, r.to.AfterSequence)
+	if err != nil {
+		return 0, nil, err
 	}
 	pending, err := r.pending(ctx, after, last)
 	if err != nil {

@@ -59,6 +59,22 @@ export function connect({ key, url, remembered }) {
   change({ key, url, remembered: remembered && key !== "" });
 }
 
+/** Returns a key that belongs to a sandbox, or "". */
+export function sandboxKey(id) {
+  return passing.get(`key.${id}`) ?? "";
+}
+
+/** Keeps the key of a sandbox as long as the tab. An empty key removes it. */
+export function noteSandboxKey(id, key) {
+  passing.set(`key.${id}`, key);
+}
+
+/** Forgets all keys, also those of sandboxes. */
+export function forgetKeys() {
+  connect({ ...current, key: "", remembered: false });
+  passing.clear("key.");
+}
+
 function change(part) {
   current = { ...current, ...part };
   for (const listener of listeners) listener();
@@ -78,6 +94,13 @@ export function noteIDs(text) {
 function storage(name) {
   const prefixed = (key) => `petstore.${key}`;
   return {
+    clear(beginning) {
+      try {
+        for (const key of Object.keys(window[name])) if (key.startsWith(prefixed(beginning))) window[name].removeItem(key);
+      } catch {
+        // There is nothing to remove.
+      }
+    },
     get(key) {
       try {
         return window[name].getItem(prefixed(key));

@@ -149,8 +149,8 @@ func (b *build) ask(ctx context.Context, method, path, body string) (http.Header
 const (
 	newAccounts  = "INSERT INTO accounts (name) SELECT 'small ' || i FROM generate_series(1, $1) AS i RETURNING id"
 	newSandboxes = `
-		INSERT INTO accounts (parent_id, name, sample, expires_at)
-		SELECT parent.id, 'sandbox', 'empty', now() + interval '1 day'
+		INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at)
+		SELECT 'sandbox', parent.id, 'sandbox', parent.id, 'empty', now() + interval '1 day'
 		FROM (SELECT id FROM accounts WHERE name LIKE 'small %' ORDER BY id LIMIT 10) AS parent, generate_series(1, $1)
 		RETURNING id`
 )

@@ -114,7 +114,53 @@ var faults = []fault{
 	},
 	{48, "a missing partition is an internal error", "internal/postgres/partitions.go", "\treturn &partitionError{err}\n", "\treturn err\n"},
 	{48, "a write creates no partition", "internal/postgres/partitions.go", "sqlState(err) == checkViolation && d.MaintainEvents(ctx) == nil", "sqlState(err) == deadlockDetected"},
-	{48, "readiness ignores missing partitions", "internal/gate/health.go", "case schema.missing != nil:", "case schema.missing != nil && !schema.current:"},
+	{49, "a migration keeps its lock for seconds", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nSELECT pg_sleep(5);"},
+	{49, "a migration drops a column that the last release uses", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nALTER TABLE categories DROP COLUMN description;"},
+	{49, "a migration restarts the numbers of events", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nUPDATE account_state SET last_sequence = 0;\nDELETE FROM events;"},
+	{49, "migrate up revokes a privilege that the last release needs", "internal/postgres/grants.go", `"UPDATE (category_id, name, name_key, status), "`, `"UPDATE (category_id, name_key, status), "`},
+	{49, "the program refuses a newer schema", "internal/postgres/schema.go", "case version < latestVersion:", "case version != latestVersion:"},
+	{50, "commits do not wait for the copy of the WAL", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
+	{50, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
+	{50, "cursors and tokens survive a restore", "internal/postgres/restore.go", "SET secret = sha256(", "SET secret = secret WHERE secret = sha256("},
+	{50, "ids come again", "internal/postgres/restore.go", "nextval(sequence) + $1)", "nextval(sequence) + 0 * $1)"},
+	{50, "numbers of events come again", "internal/postgres/restore.go", "SET last_sequence = last_sequence + $1", "SET last_sequence = last_sequence + 0 * $1"},
+	{50, "pages end at the skipped numbers", "internal/feed/page.go", "return min(end, newest), err", "return min(end, window.Last), err"},
+	{50, "clients are not told of a restore", "internal/postgres/restore.go", "AND accounts.kind <> 'sample'", "AND accounts.kind = 'sample'"},
+	{51, "the record has the bodies as they are", "internal/exchange/redact.go", "text = r.text(place, string(body))", "text = string(body)"},
+	{51, "the record has escaped secrets", "internal/exchange/redact.go", "if mayHide(decoded) && secrets.MatchString(decoded) {", "if mayHide(decoded) && secrets.MatchString(text) {"},
+	{51, "the record has the Authorization header", "internal/exchange/redact.go", `return r.line(place, scheme) + " " + r.prefix + "…"`, "return value + scheme[:0]"},
+	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tr.mu.Lock()\n\tif err == nil {\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tr.mu.Lock()\n\tif err == nil {\n"},
+	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[e.Account]++", "r.dropped[e.Account] += 0"},
+	{52, "each attempt to import a row has a key of its own", "internal/transfer/import.go", `"%s %s %v", r.journal.Digest,`, `"%s %s %v", time.Now(),`},
+	{52, "import does not read the journal", "internal/transfer/journal.go", "if !isNew {", "if isNew {"},
+	{52, "a row is in the journal before it is sent", "internal/transfer/import.go", "if err := r.journal.begin(one.line); err != nil {", "if err := r.journal.done(one.line, 1, one.hash()); err != nil {"},
+	{52, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
+	{53, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
+	{53, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
+	{48, "readiness ignores missing partitions", "internal/gate/health.go", "case schema.missing != nil:", "case schema.missing != nil && schema.fit != postgres.SchemaFits:"},
+	{
+		54, "a handshake is a response", "cmd/petstore/connections.go", "\tsecure := tls.Server(c.tcp, c.of.tls)\n",
+		`	config := c.of.tls.Clone()
+	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
+		c.responded()
+		return c.of.tls.GetCertificate(hello)
+	}
+	secure := tls.Server(c.tcp, config)
+`,
+	},
+	{54, "streams that wait are not limited", "cmd/petstore/streams.go", "if s.total > s.most {", "if s.total > 1_000_000 {"},
+	{
+		54, "the connection with the most streams is closed, whoever its client is", "cmd/petstore/streams.go",
+		`		if group.strangers == (ofStrangers > s.most/spareShare) &&
+			(chosen == nil || cmp.Or(cmp.Compare(groups[group], groups[chosen.streamGroup()]), cmp.Compare(count, s.of[chosen])) > 0) {
+`,
+		"\t\tif ofStrangers < 0 && group.strangers || chosen == nil || cmp.Compare(count, s.of[chosen]) > 0 {\n",
+	},
+	{54, "data of closed streams are free", "cmd/petstore/frames.go", " && f.open[stream] > 0 {\n\t\t\tcost = 0", " {\n\t\t\tcost = 0"},
+	{54, "frames are not limited", "cmd/petstore/frames.go", "if f.budget < 0 && !c.cut {", "if f.budget < -1e9 && !c.cut {"},
+	{55, "cursors and tokens survive a restore", "internal/postgres/restore.go", "SET secret = sha256(", "SET secret = secret WHERE secret = sha256("},
 }
 
 // unlocked reads the stock of pets without locking them.

@@ -96,7 +96,7 @@ func holdConnection(ctx context.Context, addr string, text []byte) {
 // connection and on new ones, and health checks without a key. It returns their response
 // times.
 func (s *deployment) measureOthers(ctx context.Context, during time.Duration) (known, checks durations) {
-	unkept := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
+	unkept := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: anyCertificate()}
 	fresh, anonymous := &client{base: s.base, key: s.key, transport: unkept}, &client{base: s.base, transport: unkept}
 	began := time.Now()
 	wait := must.Background(func() {

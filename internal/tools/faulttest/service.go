@@ -45,8 +45,13 @@ func environment(dbURL, addr, admin string) []string {
 
 // runCommand runs a command of the program and returns its output.
 func (f *fixture) runCommand(ctx context.Context, db *database, args ...string) string {
-	cmd := exec.CommandContext(ctx, f.program.binary, args...)
-	cmd.Env = environment(db.url(), "127.0.0.1:0", "127.0.0.1:0")
+	return runBinary(ctx, f.program.binary, environment(db.url(), "127.0.0.1:0", "127.0.0.1:0"), args...)
+}
+
+// runBinary runs a command of a build of the program and returns its output.
+func runBinary(ctx context.Context, binary string, environ []string, args ...string) string {
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = environ
 	output, err := cmd.Output()
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("petstore %s: %w: %s", strings.Join(args, " "), err, failed.Stderr)

@@ -92,9 +92,9 @@ func (c *eventClients) want(opened int) {
 // payerWork is row 44: under the default limits, an account lets its sandboxes do whatever
 // is heavy. Twelve replay without end, 24 are reset 40 times at once, and each of their 480
 // webhooks takes 14.5 s. Its own keys follow a feed of 300,000 events for a type that it does
-// not have. Another account gets no error and its webhooks in time. Its p99 is at most five
-// times the value before, or 50 ms if that is more. The database does not wait for its disk:
-// a slow fsync delays all accounts, whatever one of them does.
+// not have. Another account gets no error and its webhooks in time, and is slower only as
+// [wantFair] allows. The database does not wait for its disk: a slow fsync delays all accounts,
+// whatever one of them does.
 func payerWork(ctx context.Context, f *fixture) string {
 	const sandboxes, attacked = 24, 10 * time.Second
 	db := f.startDatabase(ctx, "", map[string]string{"fsync": "off"})
@@ -107,10 +107,12 @@ func payerWork(ctx context.Context, f *fixture) string {
 	before := normal.measure(ctx, idleTime)
 	work := h.work(ctx)
 	defer work.finish()
-	var during time.Duration
-	webhooks := s.timeEvents(ctx, r, 500*time.Millisecond, 0, func() { during = normal.measure(ctx, attacked) })
+	var webhooks string
+	during := wantFair(ctx, before, func() (during time.Duration) {
+		webhooks = s.timeEvents(ctx, r, 500*time.Millisecond, 0, func() { during = normal.measure(ctx, attacked) })
+		return during
+	})
 	l := work.finish()
-	wantFair(before, during)
 	l.wantOnly(http.StatusOK, http.StatusAccepted, http.StatusNoContent, http.StatusConflict, http.StatusTooManyRequests)
 	return fmt.Sprintf("another account: no error, p99 %s (%s before), webhooks: %s; the heavy account: %s",
 		round(during), round(before), webhooks, l.summary())

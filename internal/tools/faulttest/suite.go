@@ -27,12 +27,13 @@ const (
 // suite has everything that the rows share: the built program, the installed
 // PostgreSQL, and a template cluster that each row copies.
 type suite struct {
-	stdout   io.Writer
-	dir      string
-	program  program
-	postgres localpg.Binaries
-	key      string   // the API key in every copy, of scope admin
-	keys     []string // the keys of the stores: key, and one of each small store
+	stdout    io.Writer
+	exchanges int // of row 51
+	dir       string
+	program   program
+	postgres  localpg.Binaries
+	key       string   // the API key in every copy, of scope admin
+	keys      []string // the keys of the stores: key, and one of each small store
 }
 
 // newSuite builds the program from the sources in the current folder and creates the
@@ -53,7 +54,7 @@ func newSuite(ctx context.Context, stdout io.Writer) (*suite, error) {
 
 // close removes everything except the logs of failed rows.
 func (s *suite) close() error {
-	err := errors.Join(os.RemoveAll(s.templateDir()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(s.program.binary))
+	err := errors.Join(os.RemoveAll(s.templateDir()), os.RemoveAll(filepath.Join(s.dir, "fault")), os.RemoveAll(s.program.binary), os.RemoveAll(filepath.Join(s.dir, "released")))
 	_ = os.Remove(s.dir) // not empty if a row failed
 	return err
 }

@@ -33,8 +33,10 @@ func (d *database) addSandboxes(ctx context.Context, sandboxes ...tenant) {
 	d.addTenants(ctx, append(sandboxes, tenant{name: "payer"})...)
 	d.exec(ctx, fmt.Sprintf(`
 		UPDATE accounts
-		SET parent_id = (SELECT id FROM accounts WHERE name = 'payer'), sample = 'empty', expires_at = now() + interval '1 day'
-		WHERE name IN ('%s')`, names(sandboxes)))
+		SET kind = 'sandbox', parent_id = payer.id, sample_id = payer.id, sample = 'empty', expires_at = now() + interval '1 day'
+		FROM accounts AS payer
+		WHERE payer.name = 'payer'
+		  AND accounts.name IN ('%s')`, names(sandboxes)))
 }
 
 // addEvents adds events to the feeds of accounts.

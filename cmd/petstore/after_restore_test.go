@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// exchanged is a response that was read.
+type exchanged struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// sender sends requests to a server with a key.
+type sender struct {
+	t         *testing.T
+	base, key string
+}
+
+// send sends a request with a header, if it has a name and a value.
+func (c sender) send(method, target, body string, header ...string) exchanged {
+	c.t.Helper()
+	t := c.t
+	request, err := http.NewRequestWithContext(t.Context(), method, c.base+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	request.Header.Set("Content-Type", "application/json")
+	if len(header) > 0 {
+		request.Header.Set(header[0], header[1])
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exchanged{response.StatusCode, response.Header, string(text)}
+}
+
+// next returns the target of the next page.
+func (e exchanged) next(t *testing.T) string {
+	t.Helper()
+	match := regexp.MustCompile(`<([^>]*)>; rel="next"`).FindStringSubmatch(e.header.Get("Link"))
+	if match == nil {
+		t.Fatalf("no next page: %+v", e)
+	}
+	return match[1]
+}
+
+// TestAfterRestore: after-restore makes cursors, tokens and places in records invalid, and ids and
+// numbers that were lost do not come again. Every page of the feed leads over the skipped
+// numbers, and so does a replay.
+func TestAfterRestore(t *testing.T) {
+	t.Parallel()
+	if pgtest.Is(pgtest.PgBouncer) {
+		t.Skip("PgBouncer keeps the connections of a process that has ended")
+	}
+	database := pgtest.New(t)
+	owner := []string{"DATABASE_URL=" + database.OwnerURL}
+	environ := []string{
+		"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_REPLICA_URLS=" + database.URL,
+		"PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
+	}
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
+	sandbox := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
+	p := begin(t, t.TempDir(), environ, "serve")
+	base := p.address()
+	c := sender{t, base, key}
+	for i := range 3 {
+		post(t, base+"/categories", key, fmt.Sprintf(`{"name": "Category %d"}`, i))
+	}
+	hook := post(t, base+"/webhooks", key, `{"url": "http://127.0.0.1:9/", "types": ["category.created", "store.reset"]}`)
+	made := c.send("POST", "/categories", `{"name": "Last"}`)
+	token, lost := made.header.Get("Petstore-Consistency"), made.header.Get("Location")
+	cursor := c.send("GET", "/categories?limit=1", "").next(t)
+	page := strings.Replace(c.send("GET", "/events?limit=1", "").next(t), "&limit=1", "", 1)
+	end := c.send("GET", "/events?after=latest", "").next(t)
+	(sender{t, base, sandbox}).send("GET", "/pets", "")
+	if token == "" {
+		t.Fatalf("no token: %+v", made)
+	}
+	if _, _, err := execute(t, owner, "after-restore"); err == nil || !strings.Contains(err.Error(), "stop every process") {
+		t.Errorf("after-restore beside serve: %v", err)
+	}
+	p.end(syscall.SIGTERM)
+	if out := must(t, owner, "after-restore", "--nothing-lost"); strings.Contains(out, "store.reset") {
+		t.Errorf("after-restore --nothing-lost: %q", out)
+	}
+	if out := must(t, owner, "after-restore"); !strings.Contains(out, "store.reset to 2 feeds") {
+		t.Errorf("after-restore: %q", out)
+	}
+
+	p = begin(t, t.TempDir(), environ, "serve")
+	base = p.address()
+	c = sender{t, base, key}
+	if got := c.send("GET", cursor, ""); got.status != 400 || !strings.Contains(got.body, "invalid_cursor") {
+		t.Errorf("a cursor from before: %+v", got)
+	}
+	if got := c.send("GET", "/pets", "", "Prefer", "consistency="+token); got.status != 400 || !strings.Contains(got.body, "invalid_consistency") {
+		t.Errorf("a token from before: %+v", got)
+	}
+	var id, before int64
+	created := post(t, base+"/categories", key, `{"name": "New"}`)
+	if n, err := fmt.Sscanf(lost+" "+created, "/categories/%d /categories/%d", &before, &id); n != 2 || id <= before+restoreSkip {
+		t.Errorf("the category %s after %s: %v", created, lost, err)
+	}
+	for _, from := range []string{page, end} {
+		for _, limit := range []string{"&limit=1", "&limit=200", "&type=store.reset"} {
+			if got := c.walkToReset(from + limit); got.Sequence != 4+restoreSkip+1 {
+				t.Errorf("from %s: the event %+v", from+limit, got)
+			}
+		}
+	}
+	c.wantReplayOverGap(hook)
+	var sandboxes []struct{ ID string }
+	if got := c.send("GET", "/sandboxes", ""); json.Unmarshal([]byte(got.body), &sandboxes) != nil || len(sandboxes) != 1 {
+		t.Fatalf("the sandboxes: %+v", got)
+	}
+	if got := c.send("GET", "/sandboxes/"+sandboxes[0].ID+"/requests", ""); got.status != http.StatusOK || got.body != "[]" {
+		t.Errorf("the record of a sandbox: %+v", got)
+	}
+}
+
+// resetEvent is an event.
+type resetEvent struct {
+	ID, Type string
+	Sequence int64
+}
+
+// walkToReset follows the pages of the feed to the event store.reset.
+func (c sender) walkToReset(target string) resetEvent {
+	c.t.Helper()
+	t := c.t
+	for range 20 {
+		page := c.send("GET", target, "")
+		var events []resetEvent
+		if err := json.Unmarshal([]byte(page.body), &events); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range events {
+			if one.Type == "store.reset" {
+				return one
+			}
+		}
+		target = page.next(t)
+	}
+	t.Fatal("no page has the event store.reset")
+	return resetEvent{}
+}
+
+// wantReplayOverGap waits until a replay ends before the skipped numbers, and requires that the
+// next ones continue after them to the end.
+func (c sender) wantReplayOverGap(hook string) {
+	c.t.Helper()
+	t := c.t
+	replay := func(body string) (next string) {
+		var replayed struct{ Next string }
+		got := c.send("POST", hook+"/replay", body)
+		if err := json.Unmarshal([]byte(got.body), &replayed); err != nil || got.status != http.StatusAccepted {
+			t.Fatalf("a replay: %+v", got)
+		}
+		return replayed.Next
+	}
+	next := ""
+	for deadline := time.Now().Add(patience); next == ""; <-time.After(pollInterval) {
+		if time.Now().After(deadline) {
+			t.Fatal("no replay names an event to continue after")
+		}
+		next = replay(`{}`)
+	}
+	for range 3 {
+		if next = replay(fmt.Sprintf(`{"after": %q}`, next)); next == "" {
+			return
+		}
+	}
+	t.Errorf("replays do not end: the last one ends before %s", next)
+}

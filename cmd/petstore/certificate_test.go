@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/selfsigned"
+)
+
+// newCertificate makes files with a certificate for localhost.
+func newCertificate(t *testing.T) (certFile, keyFile string) {
+	t.Helper()
+	dir := t.TempDir()
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	if err := selfsigned.Make(certFile, keyFile, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return certFile, keyFile
+}
+
+// trusting returns a client over HTTP/2 that trusts the certificates in a file.
+func trusting(t *testing.T, certFile string) *http.Client {
+	t.Helper()
+	text, err := os.ReadFile(certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := target{certificate: string(text)}.client(patience)
+	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+// fetch sends a GET.
+func fetch(ctx context.Context, client *http.Client, url string) (f fetched, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return f, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return f, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return fetched{response.StatusCode, response.ProtoMajor, string(text)}, err
+}
+
+// fetched is a response.
+type fetched struct {
+	status, protocol int
+	text             string
+}
+
+// TestHTTPS serves over HTTP/2, reloads the certificate without losing connections, and keeps
+// the old one while the new files are wrong.
+func TestHTTPS(t *testing.T) {
+	t.Parallel()
+	certFile, keyFile := newCertificate(t)
+	otherCert, otherKey := newCertificate(t)
+	environ := []string{
+		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
+		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
+	}
+	p := begin(t, t.TempDir(), environ, "serve")
+	plain, admin := p.addresses()
+	base := "https" + strings.TrimPrefix(plain, "http")
+	kept := trusting(t, certFile)
+	response, err := fetch(t.Context(), kept, base+"/livez")
+	if err != nil || response.status != http.StatusOK || response.protocol != 2 {
+		t.Fatalf("GET /livez: %+v, %v", response, err)
+	}
+	if response, err := fetch(t.Context(), http.DefaultClient, plain+"/livez"); err != nil || response.status != http.StatusBadRequest {
+		t.Errorf("plain HTTP: %+v, %v", response, err)
+	}
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}}
+	if conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(plain, "http://")); err == nil {
+		conn.Close()
+		t.Error("the server accepts TLS 1.1")
+	}
+	health := slices.Concat(environ, []string{"PETSTORE_ADDR=" + strings.TrimPrefix(plain, "http://")})
+	if out := must(t, health, "healthcheck"); out != "ready\n" {
+		t.Errorf("healthcheck: %q", out)
+	}
+
+	replace(t, otherCert, certFile) // without its key
+	p.expect("the old one stays in use")
+	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err == nil {
+		t.Error("a certificate without its key is in use")
+	}
+	if err := os.Remove(keyFile); err != nil {
+		t.Fatal(err)
+	}
+	p.expect("no such file")
+	replace(t, otherKey, keyFile)
+	p.expect("the certificate has changed")
+	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err != nil {
+		t.Errorf("with the new certificate: %v", err)
+	}
+	if _, err := fetch(t.Context(), kept, base+"/livez"); err != nil { // a new connection would fail
+		t.Errorf("on a connection from before: %v", err)
+	}
+
+	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
+	waiting := make(chan error, 1)
+	go func() { waiting <- waitForEvent(t.Context(), kept, base, key) }()
+	awaitMetric(t, admin, "petstore_http_requests_in_flight", 1)
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if err := <-waiting; err != nil {
+		t.Errorf("a request during the shutdown: %v", err)
+	}
+}
+
+// waitForEvent reads the feed with a wait, which the shutdown ends.
+func waitForEvent(ctx context.Context, client *http.Client, base, key string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/events", nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Prefer", "wait=5")
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusOK {
+		err = errors.Join(err, fmt.Errorf("status %s", response.Status))
+	}
+	return err
+}
+
+// replace replaces a file with a copy of another one.
+func replace(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(to+".new", to)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWrongCertificate(t *testing.T) {
+	t.Parallel()
+	certFile, keyFile := newCertificate(t)
+	_, otherKey := newCertificate(t)
+	for _, test := range []struct{ cert, key, want string }{
+		{certFile, "", "invalid configuration: PETSTORE_TLS_KEY_FILE must be set to the file of the private key, because PETSTORE_TLS_CERT_FILE is set"},
+		{"", keyFile, "invalid configuration: PETSTORE_TLS_CERT_FILE must be set to the file of the certificate chain, because PETSTORE_TLS_KEY_FILE is set"},
+		{"/nowhere/cert.pem", keyFile, "PETSTORE_TLS_CERT_FILE must be a file that petstore can read, but /nowhere/cert.pem cannot be read: no such file or directory"},
+		{certFile, "/", "PETSTORE_TLS_KEY_FILE must be a file that petstore can read, but / cannot be read: is a directory"},
+		{certFile, otherKey, "PETSTORE_TLS_CERT_FILE and PETSTORE_TLS_KEY_FILE must have a certificate chain and its private key in PEM: tls: private key does not match public key"},
+		{keyFile, keyFile, "PETSTORE_TLS_CERT_FILE and PETSTORE_TLS_KEY_FILE must have a certificate chain and its private key in PEM: tls: found a certificate rather than a key"},
+	} {
+		_, _, err := execute(t, []string{
+			"DATABASE_URL=postgres://localhost:1/petstore", "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_TLS_CERT_FILE=" + test.cert, "PETSTORE_TLS_KEY_FILE=" + test.key,
+		}, "serve")
+		if want := strings.TrimSuffix(test.want, ": tls: found a certificate rather than a key"); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got  %v\nwant %s", err, test.want)
+		}
+	}
+}
+
+// TestDevHTTPS: the commands in the folder of dev trust its certificate, and no others.
+func TestDevHTTPS(t *testing.T) {
+	t.Parallel()
+	dir := pgtest.Dir(t)
+	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev", "--https")
+	p.expect("https://localhost:")
+	p.expect("curl --cacert .petstore/cert.pem")
+	p.expect("listening")
+	wantPrivate(t, filepath.Join(dir, devDir))
+	stdout, stderr, err := executeIn(t, dir, nil, "", "api", "/pets?limit=1")
+	if err != nil || !strings.Contains(stdout, `"id":1`) {
+		t.Errorf("petstore api: %v\n%s%s", err, stdout, stderr)
+	}
+	dev, err := (&program{dir: dir}).findDev()
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"PETSTORE_URL=" + dev.URL, "PETSTORE_API_KEY=" + dev.APIKey}
+	if _, stderr, err := executeIn(t, dir, environ, "", "api", "/pets?limit=1"); err != nil {
+		t.Errorf("petstore api with variables: %v\n%s", err, stderr)
+	}
+	if _, _, err := execute(t, environ, "api", "/pets?limit=1", "--retries", "0"); err == nil || !strings.Contains(err.Error(), "its certificate is not valid") {
+		t.Errorf("petstore api in another folder: %v", err)
+	}
+	before, err := os.ReadFile(filepath.Join(dir, devCertFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || !bytes.Equal(after, before) {
+		t.Error("a valid certificate is replaced")
+	}
+	if err := selfsigned.Make(filepath.Join(dir, devCertFile), filepath.Join(dir, devKeyFile), time.Now().Add(selfsigned.Validity)); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, devCertFile)); err != nil || bytes.Equal(after, before) {
+		t.Error("a certificate that ends soon is kept")
+	}
+}

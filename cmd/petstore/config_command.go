@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/spf13/cobra"
+)
+
+func (p *program) configCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "config",
+		Short: "Print the configuration and where each value comes from",
+		Long: `Config prints each variable with its effective value and source. Sources are:
+
+  environment  the variable is set
+  default      the variable is not set or empty
+  derived      the default depends on other variables or on this machine
+  dev          the value belongs to the running petstore dev
+  unknown      no program reads the variable; its value is not printed
+
+Secrets and the passwords in URLs are not printed. An invalid configuration is an error.`,
+		Example: "  petstore config --json",
+		Args:    noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := p.loadServerConfig(false)
+			if err != nil {
+				return err
+			}
+			settings := p.settings(c)
+			if asJSON {
+				return p.printJSON(settings)
+			}
+			table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "VARIABLE\tSOURCE\tVALUE")
+			for _, one := range settings {
+				fmt.Fprintf(table, "%s\t%s\t%s\n", one.Name, one.Source, strings.Join(strings.Fields(one.Value), " "))
+			}
+			return table.Flush()
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with name, value and source")
+	return command
+}
+
+// setting is a variable in the output of config.
+type setting struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"` // without secrets
+	Source string `json:"source"`
+}
+
+// settings returns all variables of a configuration with their effective values.
+func (p *program) settings(c config) []setting {
+	environ := env.ToMap(p.environ)
+	isDev := false
+	if c.DatabaseURL == "" {
+		if dev, err := p.findDev(); err == nil {
+			c.DatabaseURL, c.DirectURL, isDev = dev.DatabaseURL, dev.DirectURL, true
+		}
+	}
+	c.DirectURL = c.directURL()
+	var all []setting
+	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
+		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
+		switch {
+		case environ[one.Name] != "":
+			one.Source = "environment"
+		case isDev && (one.Name == "DATABASE_URL" || one.Name == "PETSTORE_DIRECT_URL"):
+			one.Source = "dev"
+		case slices.Contains(derived, one.Name) && one.Value != "":
+			one.Source = "derived"
+		}
+		all = append(all, one)
+	})
+	for _, name := range c.unknown {
+		all = append(all, setting{Name: name, Source: "unknown"})
+	}
+	return all
+}
+
+// derived are the variables whose default depends on other variables or on the machine.
+var derived = []string{"PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT", "PETSTORE_LOG_FORMAT"}
+
+// textOf returns a value as one would write it in the environment.
+func textOf(value reflect.Value) string {
+	switch v := reflect.Indirect(value).Interface().(type) {
+	case []string:
+		return strings.Join(v, ",")
+	case slog.Level:
+		return strings.ToLower(v.String())
+	case bool:
+		return strconv.FormatBool(v)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// redacted replaces a secret.
+const redacted = "REDACTED"
+
+var (
+	// urlPassword matches the password in a URL, up to the last @, because libpq accepts an @ in it.
+	urlPassword = regexp.MustCompile(`(://[^:/?#\s]*:)\S*@`)
+	// namedPassword matches a password in the query of a URL or in a list of libpq parameters.
+	namedPassword = regexp.MustCompile(`(?i)\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&']+)`)
+)
+
+// redact replaces the secrets in the value of a variable.
+func redact(name, value string) string {
+	if value != "" && (name == "PETSTORE_API_KEY" || name == "PETSTORE_SECRET_KEY") {
+		return redacted
+	}
+	value = urlPassword.ReplaceAllString(value, "${1}"+redacted+"@")
+	return namedPassword.ReplaceAllString(value, "${1}"+redacted)
+}

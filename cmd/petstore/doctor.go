@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"petstore/internal/delivery"
+	"petstore/internal/postgres"
+	"petstore/internal/telemetry"
+)
+
+const (
+	mostSkew         = time.Second
+	leastDisk        = 1 << 30
+	certificateAlarm = 14 * 24 * time.Hour
+	replicaTime      = 5 * time.Second // until a replica must be in rotation
+	partitionsAhead  = 7 * 24 * time.Hour
+)
+
+func (p *program) doctorCommand() *cobra.Command {
+	var asJSON bool
+	command := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the configuration, the database and what serve needs",
+		Long: `Doctor checks the configuration and the database that serve would use, or those of the
+running dev. It prints a line for each check: ok, or what is wrong and what to do. It
+changes nothing, and exits with 1 if something is wrong. Run it with the environment of
+serve, before you deploy and when something fails.`,
+		Example: "  petstore doctor --json",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.doctor(cmd.Context(), asJSON)
+		},
+	}
+	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with check, ok and message")
+	return command
+}
+
+// finding is the result of a check.
+type finding struct {
+	Check   string `json:"check"`
+	OK      bool   `json:"ok"`
+	Message string `json:"message"` // if OK is false, it says what to do
+}
+
+// doctor runs all checks. The error says how many have found a mistake.
+func (p *program) doctor(ctx context.Context, asJSON bool) error {
+	c, err := p.loadServerConfig(false)
+	if err != nil {
+		return err
+	}
+	d := &diagnosis{c: c}
+	d.dev, err = p.findDev()
+	if d.isDev = err == nil && (c.DatabaseURL == "" || c.DatabaseURL == d.dev.DatabaseURL); d.isDev {
+		d.c.DatabaseURL, d.c.DirectURL = d.dev.DatabaseURL, d.dev.DirectURL
+	} else if c.DatabaseURL == "" {
+		return fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
+	}
+	findings := d.run(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	wrong := 0
+	for _, one := range findings {
+		mark := "ok   "
+		if !one.OK {
+			wrong++
+			mark = "WRONG"
+		}
+		if !asJSON {
+			fmt.Fprintf(p.stdout, "%s  %-13s  %s\n", mark, one.Check, one.Message)
+		}
+	}
+	if asJSON {
+		err = p.printJSON(findings)
+	} else {
+		err = nil
+	}
+	if err == nil && wrong > 0 {
+		err = fmt.Errorf("%d of %d checks found something wrong; do what their lines say", wrong, len(findings))
+	}
+	return err
+}
+
+// diagnosis has what the checks share.
+type diagnosis struct {
+	c      config
+	dev    devServer
+	isDev  bool
+	db     *postgres.DB
+	server postgres.Server
+}
+
+// run runs the checks. Without a connection, it runs none that needs one.
+func (d *diagnosis) run(ctx context.Context) (findings []finding) {
+	checks := []struct {
+		name string
+		run  func(context.Context) (string, error)
+	}{
+		{"variables", d.variables},
+		{"certificate", d.certificate},
+		{"disk", d.disk},
+		{"database", d.database},
+		{"clock", d.clock},
+		{"connections", d.connections},
+		{"pooler", d.pooler},
+		{"settings", d.settings},
+		{"schema", d.schema},
+		{"role", d.role},
+		{"partitions", d.partitions},
+		{"replicas", d.replicas},
+		{"webhooks", d.webhooks},
+		{"secret key", d.secretKey},
+		{"workers", d.workers},
+	}
+	defer func() {
+		if d.db != nil {
+			d.db.Close()
+		}
+	}()
+	for _, check := range checks {
+		message, err := check.run(ctx)
+		if err != nil {
+			message = plain(err).Error()
+		}
+		if message != "" {
+			findings = append(findings, finding{check.name, err == nil, message})
+		}
+		if check.name == "database" && err != nil {
+			break
+		}
+	}
+	return findings
+}
+
+func (d *diagnosis) variables(context.Context) (string, error) {
+	if len(d.c.unknown) > 0 {
+		return "", fmt.Errorf("%s: %s", unknownWarning, strings.Join(d.c.unknown, ", "))
+	}
+	return "all are known and valid", nil
+}
+
+func (d *diagnosis) certificate(context.Context) (string, error) {
+	cert, err := openCertificate(d.c)
+	if cert == nil || err != nil {
+		return "", err
+	}
+	end := cert.current.Load().Leaf.NotAfter
+	if time.Until(end) < certificateAlarm {
+		return "", fmt.Errorf("the certificate in %s ends at %s; renew it", d.c.TLSCertFile, end.UTC().Format(time.RFC3339))
+	}
+	return "valid until " + end.UTC().Format(time.RFC3339), nil
+}
+
+// disk checks the disk of the data of dev.
+func (d *diagnosis) disk(context.Context) (string, error) {
+	if !d.isDev || d.dev.dir == "" {
+		return "", nil
+	}
+	folder := filepath.Join(d.dev.dir, devDir)
+	var stat unix.Statfs_t
+	if err := unix.Statfs(folder, &stat); err != nil {
+		return "", fmt.Errorf("the disk of %s cannot be read: %w", folder, err)
+	}
+	return diskMessage(folder, stat.Bavail*uint64(stat.Bsize)) //nolint:gosec // positive; the type depends on the system
+}
+
+func diskMessage(folder string, free uint64) (string, error) {
+	text := fmt.Sprintf("%s has %d MiB free", folder, free>>20)
+	if free < leastDisk {
+		return "", errors.New("the disk of " + text + "; delete something, or start dev elsewhere")
+	}
+	return text, nil
+}
+
+// database connects.
+func (d *diagnosis) database(ctx context.Context) (string, error) {
+	const connections = 2 // for Inspect
+	db, err := postgres.OpenAs(ctx, "petstore doctor", d.c.DatabaseURL, connections)
+	if err != nil {
+		return "", err
+	}
+	if d.server, err = db.Inspect(ctx); err == nil && !d.server.IsSupported {
+		err = fmt.Errorf("PostgreSQL %s is too old; upgrade it to 15 or later", d.server.Version)
+	}
+	if err == nil && !d.server.IsEncrypted && isPublic(d.server.Remote) {
+		err = fmt.Errorf("the connection to %s is not encrypted; add sslmode=verify-full to DATABASE_URL", d.server.Remote)
+	}
+	if err != nil {
+		db.Close()
+		return "", err
+	}
+	d.db = db
+	encrypted := "not encrypted, in a private network"
+	if d.server.IsEncrypted {
+		encrypted = "TLS"
+	}
+	return fmt.Sprintf("PostgreSQL %s, %s", d.server.Version, encrypted), nil
+}
+
+// isPublic reports whether an address is on the internet.
+func isPublic(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback() && !tcp.IP.IsPrivate() && !tcp.IP.IsLinkLocalUnicast()
+}
+
+func (d *diagnosis) clock(context.Context) (string, error) { return clockMessage(d.server) }
+
+func clockMessage(s postgres.Server) (string, error) {
+	skew := s.Skew.Round(time.Millisecond)
+	if skew.Abs() > mostSkew+s.Error {
+		return "", fmt.Errorf("the clocks of this machine and the database differ by %s; run NTP on both", skew.Abs())
+	}
+	return "differs by " + skew.Abs().String(), nil
+}
+
+// connections checks that the server has room for a process like serve.
+func (d *diagnosis) connections(context.Context) (string, error) {
+	needed := d.c.DBMaxConns + 1
+	if d.c.Worker {
+		needed += delivery.Connections
+	}
+	text := fmt.Sprintf("%d of %d are in use; a process needs up to %d", d.server.Connections, d.server.MaxConnections, needed)
+	switch {
+	case d.server.IsPooled:
+		return text + ", which the pooler shares", nil
+	case needed > d.server.MaxConnections, d.server.Connections*10 > d.server.MaxConnections*9:
+		return "", errors.New(text + "; raise max_connections, lower PETSTORE_DB_MAX_CONNS, or use a connection pooler")
+	}
+	return text, nil
+}
+
+func (d *diagnosis) pooler(ctx context.Context) (string, error) {
+	if d.c.DirectURL != "" {
+		if err := d.db.CheckDirect(ctx, d.c.DirectURL); err != nil {
+			return "", fmt.Errorf("PETSTORE_DIRECT_URL: %w", plain(err))
+		}
+	}
+	switch {
+	case !d.server.IsPooled:
+		return "none", nil
+	case d.c.DirectURL == "":
+		return "", errors.New("DATABASE_URL leads through a connection pooler; set PETSTORE_DIRECT_URL to a URL without it, for revoked keys and migrations")
+	case d.server.IsTransaction:
+		return "transaction mode; PETSTORE_DIRECT_URL leads around it", nil
+	}
+	return "session mode, so each client keeps a connection; PETSTORE_DIRECT_URL leads around it", nil
+}
+
+func (d *diagnosis) settings(ctx context.Context) (string, error) {
+	return "time limits, jit and enable_seqscan are as serve needs them", d.db.CheckSession(ctx)
+}
+
+func (d *diagnosis) schema(ctx context.Context) (string, error) {
+	fit, err := d.db.SchemaFit(ctx)
+	if problem := fit.Problem(); problem != "" {
+		err = errors.New(problem)
+	}
+	return "fits this program", err
+}
+
+func (d *diagnosis) role(ctx context.Context) (string, error) {
+	role, err := d.db.Role(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case role.CanChangeSchema && !d.isDev:
+		return "", fmt.Errorf("the role %q can change the schema; run serve as another role (docs/deploying.md#two-roles)", role.Name)
+	}
+	missing, err := d.db.MissingPrivileges(ctx)
+	if len(missing) > 0 {
+		err = fmt.Errorf("the role %q lacks %d privileges, such as %s; run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE=%[1]s", role.Name, len(missing), missing[0])
+	}
+	return fmt.Sprintf("%q has the privileges of serve", role.Name), err
+}
+
+func (d *diagnosis) partitions(ctx context.Context) (string, error) {
+	for _, after := range []time.Duration{0, partitionsAhead} {
+		fit, err := d.db.EventsFit(ctx, after)
+		if err != nil {
+			return "", err
+		}
+		if !fit {
+			return "", fmt.Errorf("the table events has no partition for %s; run SELECT maintain_events() as the owner", time.Now().Add(after).UTC().Format(time.DateOnly))
+		}
+	}
+	return "events has those of this week and the next", nil
+}
+
+func (d *diagnosis) replicas(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, replicaTime)
+	defer cancel()
+	silent := slog.New(slog.DiscardHandler)
+	replicas, err := openReplicas(ctx, d.c, d.db, silent, &telemetry.Statements{Log: silent, Slow: slowStatement})
+	if err != nil || replicas == nil {
+		return "", err
+	}
+	defer replicas.Close()
+	defer startBackground(ctx, closingTimeout, replicas.Run)()
+	for {
+		var problems, names []string
+		for i, name := range replicas.Names() {
+			names = append(names, name)
+			if status := replicas.Status(i); !status.InRotation {
+				problems = append(problems, fmt.Sprintf("%s serves no reads: %s", name, status.Problem))
+			}
+		}
+		switch {
+		case len(problems) == 0:
+			return strings.Join(names, ", ") + " serve reads", nil
+		case ctx.Err() != nil:
+			return "", errors.New(strings.Join(problems, "; ") + "; see docs/deploying.md#read-replicas")
+		}
+		pause(ctx, startupInterval)
+	}
+}
+
+func (d *diagnosis) webhooks(ctx context.Context) (string, error) {
+	state, err := d.db.Webhooks(ctx)
+	text := fmt.Sprintf("%d are enabled, %d of them fail", state.Enabled, state.Failing)
+	switch {
+	case err != nil:
+	case state.Overdue > 0 && !state.Delivering:
+		err = fmt.Errorf("%d webhooks have deliveries that are overdue, and no process delivers; start petstore worker, or serve with PETSTORE_WORKER=true", state.Overdue)
+	case state.Enabled > 0 && state.Failing == state.Enabled:
+		err = errors.New("all webhooks fail; check that this network may connect to public addresses (docs/deploying.md#webhooks)")
+	}
+	return text, err
+}
+
+func (d *diagnosis) secretKey(ctx context.Context) (string, error) {
+	state, err := d.db.Webhooks(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case len(d.c.SecretKeys) > 0:
+		return "set", nil
+	case state.Enabled > 0 && !d.isDev:
+		return "", errors.New("PETSTORE_SECRET_KEY is not set, so the secrets of webhooks are stored as they are; set it (docs/security.md#webhooks)")
+	}
+	return "", nil
+}
+
+func (d *diagnosis) workers(ctx context.Context) (string, error) {
+	workers, err := d.db.CheckWorkers(ctx)
+	if workers == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("the coordinator reaches all %d", workers), err
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
+	"petstore/internal/selfsigned"
+)
+
+// examine runs doctor --json and returns the findings by check.
+func examine(t *testing.T, dir string, environ []string) (map[string]finding, error) {
+	t.Helper()
+	stdout, _, err := executeIn(t, dir, environ, "", "doctor", "--json")
+	var all []finding
+	if parseErr := json.Unmarshal([]byte(stdout), &all); parseErr != nil {
+		t.Fatalf("doctor --json prints %q: %v, %v", stdout, parseErr, err)
+	}
+	byCheck := map[string]finding{}
+	for _, one := range all {
+		byCheck[one.Check] = one
+	}
+	return byCheck, err
+}
+
+// anotherWebhook adds an enabled webhook to a new account.
+const anotherWebhook = `
+	WITH account AS (INSERT INTO accounts (name) VALUES ('webhooks') RETURNING id),
+	     state AS (INSERT INTO account_state (account_id) SELECT id FROM account)
+	INSERT INTO webhooks (account_id, id, url, types, secret, after_sequence)
+	SELECT id, 'wh_0123456789abcdef0123456789abcdef', 'https://hook.example', '{*}', '\x00', 0 FROM account;`
+
+// TestDoctor breaks one thing after another and wants its line, and no other wrong line.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the cases break a database without shards")
+	pgtest.Not(t, pgtest.PgBouncer, "the cases bring their own pooler")
+	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	if err := selfsigned.Make(certFile, keyFile, time.Now().Add(certificateAlarm-time.Hour-selfsigned.Validity)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		check, want string
+		sql         string                                      // as the owner
+		environ     func(*testing.T, *pgtest.Database) []string // more variables
+	}{
+		{check: "variables", want: "PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", environ: variable("PETSTORE_RATE_LIMT=60")},
+		{check: "certificate", want: "renew it", environ: variable("PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile)},
+		{check: "certificate", want: "cannot be read: no such file", environ: variable("PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE=/nowhere")},
+		{check: "database", want: "connection refused", environ: variable("DATABASE_URL=postgres://localhost:1/petstore")},
+		{check: "connections", want: "raise max_connections", environ: variable("PETSTORE_DB_MAX_CONNS=9999")},
+		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
+		{check: "schema", want: "start the release that has migrated it", sql: "COMMENT ON TABLE goose_db_version IS 'supports programs from 99999'"},
+		{check: "role", want: "can change the schema", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"DATABASE_URL=" + d.OwnerURL} }},
+		{check: "role", want: "lacks 1 privileges, such as DELETE ON pets", sql: "DO $$ BEGIN EXECUTE (SELECT format('REVOKE DELETE ON pets FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"},
+		{check: "role", want: "such as INSERT (name) ON pets", sql: "DO $$ BEGIN EXECUTE (SELECT format('REVOKE INSERT (name) ON pets FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"},
+		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
+		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
+		{check: "replicas", want: "it does not respond", environ: variable("PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore")},
+		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook},
+		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
+			"UPDATE account_state SET last_sequence = 1, last_event_at = now() - interval '2 minutes'", environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=")},
+		{
+			check: "webhooks", want: "all webhooks fail", sql: anotherWebhook + "UPDATE webhooks SET failures = 1, failing_since = now()",
+			environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="),
+		},
+		{check: "pooler", want: "DATABASE_URL leads through a connection pooler", environ: throughPooler(func(*pgtest.Pooler, string) string { return "" })},
+		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
+		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads to another server or database", environ: func(t *testing.T, _ *pgtest.Database) []string {
+			t.Helper()
+			return []string{"PETSTORE_DIRECT_URL=" + pgtest.New(t).URL}
+		}},
+		{check: "settings", want: "lacks settings that a connection pooler or Citus does not pass on", environ: func(t *testing.T, d *pgtest.Database) []string {
+			t.Helper()
+			role, url := d.NewRole(t)
+			must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+			return []string{"DATABASE_URL=" + pgtest.StartPooler(t, url).URL + "&default_query_exec_mode=exec", "PETSTORE_DIRECT_URL=" + url}
+		}},
+	} {
+		t.Run(test.check+" "+test.want, func(t *testing.T) {
+			t.Parallel()
+			database := pgtest.New(t)
+			environ := []string{"DATABASE_URL=" + database.URL}
+			if test.sql != "" {
+				if _, err := database.Pool.Exec(t.Context(), test.sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.environ != nil {
+				environ = append(environ, test.environ(t, database)...)
+			}
+			found, err := examine(t, t.TempDir(), environ)
+			if err == nil || !strings.Contains(err.Error(), "1 of ") {
+				t.Errorf("the error is %v", err)
+			}
+			for check, one := range found {
+				switch {
+				case check == test.check && (one.OK || !strings.Contains(one.Message, test.want)):
+					t.Errorf("got %+v, want %q", one, test.want)
+				case check != test.check && !one.OK:
+					t.Errorf("also wrong: %+v", one)
+				}
+			}
+		})
+	}
+}
+
+func variable(variables ...string) func(*testing.T, *pgtest.Database) []string {
+	return func(*testing.T, *pgtest.Database) []string { return variables }
+}
+
+// throughPooler leads to a pooler, with the settings of the role and a direct URL, or none.
+func throughPooler(direct func(p *pgtest.Pooler, roleURL string) string) func(*testing.T, *pgtest.Database) []string {
+	return func(t *testing.T, d *pgtest.Database) []string {
+		t.Helper()
+		role, url := d.NewRole(t)
+		must(t, []string{"DATABASE_URL=" + d.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
+		for _, sql := range postgres.RoleSettings(role) {
+			if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := pgtest.StartPooler(t, url)
+		return []string{"DATABASE_URL=" + p.URL + "&default_query_exec_mode=exec", "PETSTORE_DIRECT_URL=" + direct(p, url)}
+	}
+}
+
+// TestDoctorFindsNothing: all is well in a new database, and in the one of dev.
+func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	out := must(t, []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL}, "doctor")
+	if strings.Contains(out, "WRONG") || strings.Count(out, "\nok     ") < 8 {
+		t.Errorf("doctor prints:\n%s", out)
+	}
+	if pgtest.Is(pgtest.PgBouncer) && !strings.Contains(out, "transaction mode") {
+		t.Errorf("behind PgBouncer, doctor prints:\n%s", out)
+	}
+	if !pgtest.Is(pgtest.PgBouncer) && !pgtest.Is(pgtest.Citus) {
+		environ := throughPooler(func(_ *pgtest.Pooler, url string) string { return url })(t, pgtest.NewEmpty(t))
+		if out := must(t, environ, "doctor"); !strings.Contains(out, "transaction mode; PETSTORE_DIRECT_URL leads around it") {
+			t.Errorf("behind a pooler, doctor prints:\n%s", out)
+		}
+	}
+	dir := pgtest.Dir(t)
+	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	p.expect("listening")
+	found, err := examine(t, dir, nil)
+	if err != nil || !found["disk"].OK || !strings.Contains(found["role"].Message, "has the privileges") {
+		t.Errorf("beside dev: %v, %+v", err, found)
+	}
+	wantSentence(t, nil, []string{"doctor"}, false, "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because petstore dev runs in no folder from here upwards")
+}
+
+// TestDoctorLimits has the checks of things that a test cannot change: clocks, disks and networks.
+func TestDoctorLimits(t *testing.T) {
+	t.Parallel()
+	for _, skew := range []time.Duration{-2 * time.Second, 2 * time.Second} {
+		if _, err := clockMessage(postgres.Server{Skew: skew, Error: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "differ by 2s; run NTP") {
+			t.Errorf("a skew of %s: %v", skew, err)
+		}
+	}
+	if _, err := clockMessage(postgres.Server{Skew: 2 * time.Second, Error: 3 * time.Second}); err != nil {
+		t.Errorf("a skew within its error: %v", err)
+	}
+	if _, err := diskMessage(devDir, leastDisk-1); err == nil || !strings.Contains(err.Error(), "1023 MiB free; delete something") {
+		t.Errorf("a full disk: %v", err)
+	}
+	for address, want := range map[string]bool{"203.0.113.1": true, "10.1.2.3": false, "127.0.0.1": false, "::1": false, "2001:db8::1": true, "fd00::1": false} {
+		if got := isPublic(&net.TCPAddr{IP: net.ParseIP(address)}); got != want {
+			t.Errorf("isPublic(%s) = %t", address, got)
+		}
+	}
+}

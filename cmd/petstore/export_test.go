@@ -1,0 +1,301 @@
+package main
+
+import (
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+// fill creates a store with all states of pets and orders, and with texts that files could spoil.
+func (s *store) fill() {
+	s.t.Helper()
+	api := func(args ...string) map[string]any {
+		return fromJSON[map[string]any](s.t, must(s.t, s.environ, append([]string{"api"}, args...)...)+"\n")
+	}
+	for i, text := range hostileTexts {
+		args := []string{"POST", "/categories", fmt.Sprintf("name:=%q", fmt.Sprint("c", i))}
+		if i > 0 {
+			args = append(args, fmt.Sprintf("description:=%s", quoteJSON(s.t, text)))
+		}
+		api(args...)
+	}
+	category := s.rows("categories")[0]["id"]
+	stock := func(pet any, quantity int) {
+		api("PUT", fmt.Sprint("/store/inventory/", pet), fmt.Sprint("quantity=", quantity))
+	}
+	order := func(pet any, quantity int, complete bool, more ...string) {
+		placed := api(append([]string{"POST", "/store/orders", fmt.Sprint("petId=", pet), fmt.Sprint("quantity=", quantity)}, more...)...)
+		if complete {
+			api("PATCH", fmt.Sprint("/store/orders/", placed["id"]), "complete=true")
+		}
+	}
+	for i, steps := range []func(any){
+		func(any) {},
+		func(pet any) { stock(pet, 7) },
+		func(pet any) { stock(pet, 7); order(pet, 3, false, "shipDate=2026-12-24T09:30:00Z") },
+		func(pet any) { stock(pet, 7); order(pet, 3, true); order(pet, 4, false) }, // pending
+		func(pet any) { stock(pet, 7); order(pet, 7, true) },                       // sold
+		func(pet any) {
+			stock(pet, 7)
+			order(pet, 1, true)
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=sold")
+		},
+		func(pet any) {
+			stock(pet, 7)
+			order(pet, 1, false)
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=pending")
+		},
+		func(pet any) {
+			stock(pet, 2)
+			order(pet, 2, false)
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=available")
+		},
+		func(pet any) {
+			stock(pet, 1)
+			order(pet, 1, true)
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=available")
+		},
+		func(pet any) { // sold became pending
+			stock(pet, 1)
+			order(pet, 1, true)
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=available")
+			api("PATCH", fmt.Sprint("/pets/", pet), "status=pending")
+		},
+	} {
+		steps(api("POST", "/pets", fmt.Sprintf("name:=%q", fmt.Sprint("=pet ", i)), fmt.Sprint("categoryId=", category))["id"])
+	}
+}
+
+// hostileTexts are descriptions of categories.
+var hostileTexts = []string{
+	"absent", "", "=1+1", "+1", "-1", "@a", "\ta", "\ra", "\na", "'", "''", "'=1", "'Tis", "a,b", "a\"b", "a\r\nb", "a\nb\rc\r", " a ", "＝1", "null", "1", `\.`, "\u2028", "ä€😀",
+}
+
+func quoteJSON(t *testing.T, text string) string {
+	t.Helper()
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(quoted)
+}
+
+// content returns the rows of an archive without ids, each with the row that it refers to.
+func content(t *testing.T, rows []map[string]any) []string {
+	t.Helper()
+	names := map[string]any{} // by kind and id
+	for _, row := range rows {
+		if row["name"] != nil {
+			names[fmt.Sprint(row["kind"], row["id"])] = row["name"]
+		}
+	}
+	var all []string
+	for _, row := range rows {
+		row = maps.Clone(row)
+		delete(row, "id")
+		for field, kind := range map[string]string{"categoryId": "category", "petId": "pet"} {
+			if id := row[field]; id != nil {
+				name := names[kind+fmt.Sprint(id)]
+				if name == nil {
+					t.Errorf("the row %v refers to no row", row)
+				}
+				row[field] = name
+			}
+		}
+		all = append(all, fmt.Sprintf("%q", row))
+	}
+	slices.SortFunc(all, cmp.Compare)
+	return all
+}
+
+// TestArchive: export, import into an empty store, and export give the same, apart from the ids.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	newStore := newStores(t)
+	from, to := newStore(t), newStore(t)
+	from.fill()
+	text := must(t, from.environ, "export")
+	path := to.file("store.ndjson.gz", packedWhole(text))
+	if got := to.load(path, "--connections", "1"); got.Imported != int64(strings.Count(text, "\n")) || got.Failed != 0 {
+		t.Errorf("the import: %+v", got)
+	}
+	if got := to.load(path); got.Imported != 0 || got.Before != got.Rows {
+		t.Errorf("the import again: %+v", got)
+	}
+	want := content(t, from.rows())
+	if diff := gocmp.Diff(want, content(t, to.rows())); diff != "" || len(want) < 50 {
+		t.Errorf("the archives (-exported +imported):\n%s", diff)
+	}
+	piped := newStore(t)
+	stdout, stderr, err := executeIn(t, piped.dir, piped.environ, text, "import", "-")
+	if err != nil || !strings.HasPrefix(stdout, fmt.Sprintf("stdin: imported %d of %[1]d rows in ", len(want))) {
+		t.Errorf("import of stdin prints %s%s%v", stdout, stderr, err)
+	}
+	if diff := gocmp.Diff(want, content(t, piped.rows())); diff != "" {
+		t.Errorf("the archives (-exported +imported from stdin):\n%s", diff)
+	}
+	if journals, _ := filepath.Glob(filepath.Join(piped.dir, "stdin.*.journal")); len(journals) != 1 {
+		t.Errorf("stdin has the journals %q", journals)
+	}
+	lines := strings.SplitAfter(text, "\n")
+	slices.Reverse(lines)
+	newStore(t).fails([]string{to.file("reversed.ndjson", strings.Join(lines, ""))}, "must come before orders in an archive")
+	lone := newStore(t)
+	lone.fails([]string{lone.file("some.ndjson", `{"kind":"pet","id":1,"name":"a","categoryId":5}`+"\n"+`{"kind":"dog"}`+"\n")},
+		"some.ndjson:1: The archive has no category 5 before this line, or it was not imported.", "some.ndjson:2: `kind` must be category, pet, inventory or order.")
+}
+
+// packedWhole returns text as gzip.
+func packedWhole(text string) string {
+	var out strings.Builder
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write([]byte(text)) // to memory
+	_ = w.Close()
+	return out.String()
+}
+
+// TestExportCSV: import reads back each text of a CSV file, in which no cell is a formula.
+func TestExportCSV(t *testing.T) {
+	t.Parallel()
+	newStore := newStores(t)
+	from, to := newStore(t), newStore(t)
+	from.fill()
+	text := must(t, from.environ, "export", "categories", "--csv")
+	if !strings.HasPrefix(text, "id,name,description\n") || regexp.MustCompile(`[,\n]"?[=+@\t＝-]`).MatchString(text) {
+		t.Errorf("the file\n%s", text)
+	}
+	to.load(to.file("categories.csv", text))
+	texts := func(s *store) (all []string) {
+		for _, row := range s.rows("categories") {
+			all = append(all, fmt.Sprintf("%q %q", row["name"], row["description"]))
+		}
+		slices.Sort(all)
+		return all
+	}
+	if diff := gocmp.Diff(texts(from), texts(to)); diff != "" {
+		t.Errorf("the categories (-exported +imported):\n%s", diff)
+	}
+	category := to.rows("categories")[0]["id"]
+	pets := strings.ReplaceAll(must(t, from.environ, "export", "pets", "--csv"), fmt.Sprintf(",%v,", from.rows("categories")[0]["id"]), fmt.Sprintf(",%v,", category))
+	if !strings.Contains(pets, ",'=pet 0,") {
+		t.Errorf("the pets\n%s", pets)
+	}
+	to.load(to.file("pets.csv", pets))
+	for _, resource := range []string{"inventory", "orders"} {
+		want := map[string]string{"inventory": "petId,quantity,status\n", "orders": "id,petId,quantity,shipDate,complete\n"}[resource]
+		if got := must(t, from.environ, "export", resource, "--csv"); !strings.HasPrefix(got, want) || strings.Count(got, "\n") < 5 {
+			t.Errorf("the %s\n%s", resource, got)
+		}
+	}
+	ids := to.rows("pets")
+	to.load(to.file("inventory.csv", fmt.Sprintf("petId,quantity,status\n%v,5,sold\n%v,0,\n", ids[0]["id"], ids[1]["id"])))
+	to.load(to.file("orders.csv", fmt.Sprintf("id,petId,quantity,shipDate,complete\n1,%v,2,2026-12-24T09:30:00Z,true\n2,%[1]v,,,false\n", ids[0]["id"])))
+	if got := to.rows("orders", "complete=true"); len(got) != 1 || fmt.Sprintf("%v %v", got[0]["quantity"], got[0]["shipDate"]) != "2 2026-12-24T09:30:00Z" {
+		t.Errorf("the complete orders: %v", got)
+	}
+	if got := to.rows("inventory", "low=true", "status=available"); fmt.Sprint(got[0]["quantity"]) != "2" {
+		t.Errorf("the inventory: %v", got)
+	}
+}
+
+// TestExportFollows: export writes the list, and then each change and deletion.
+func TestExportFollows(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	api := func(args ...string) { must(t, s.environ, append([]string{"api"}, args...)...) }
+	api("POST", "/categories", "name=first")
+	p := begin(t, s.dir, s.environ, "export", "categories", "--follow")
+	p.expect("listening")
+	api("POST", "/categories", "name=second")
+	id := regexp.MustCompile(`\d+`).FindString(p.expect(`"name":"second"}`))
+	api("PATCH", "/categories/"+id, "name=changed")
+	p.expect(`{"id":` + id + `,"name":"changed"}`)
+	api("DELETE", "/categories/"+id)
+	p.expect(`{"id":` + id + `,"name":"changed","deleted":true}`)
+	all := begin(t, s.dir, s.environ, "export", "-f")
+	all.expect("listening")
+	api("POST", "/messages", "message=not in the archive")
+	api("POST", "/categories", "name=third")
+	if line := all.expect(`"name":"third"`); !strings.HasPrefix(line, `{"kind":"category","id":`) {
+		t.Errorf("the row %s", line)
+	}
+	if slices.ContainsFunc(all.output, func(line string) bool { return strings.Contains(line, "message") }) {
+		t.Errorf("the archive has messages:\n%s", strings.Join(all.output, "\n"))
+	}
+	if got := s.rows("messages"); len(got) != 1 || got[0]["message"] != "not in the archive" {
+		t.Errorf("the messages %v", got)
+	}
+	api("POST", "/sandboxes/current/reset")
+	all.expect("petstore: the store was reset; export it again")
+	p.expect("petstore: the store was reset; export it again")
+	if !slices.ContainsFunc(p.output, func(line string) bool { return strings.HasSuffix(line, `"name":"first"}`) }) {
+		t.Errorf("the list is missing in\n%s", strings.Join(p.output, "\n"))
+	}
+	if code := p.end(os.Interrupt); code != 1 {
+		t.Errorf("exit code %d after the reset", code)
+	}
+}
+
+// TestImportCategories: rows may name categories, which import finds or creates once.
+func TestImportCategories(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs and cats")
+	path := s.file("pets.csv", "name,category\na,DOGS\nb,Cats\nc,cats\nd,Dogs a\n"+strings.Repeat("e,new\n", 50))
+	s.fails([]string{path, "--connections", "1"}, `pets.csv:3: There is no category "Cats". Add --create-categories to create it.`, "rows that were not imported: 53, of which the first 10 are above; --errors FILE has all")
+	if got := s.load(path, "--create-categories"); got.Imported != 53 || got.Before != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := s.rows("categories"); len(got) != 5 {
+		t.Errorf("the categories %v", got)
+	}
+	s.fails([]string{s.file("pets.ndjson", `{"name":"a","category":"Dogs","categoryId":1}`)}, "pets.ndjson:1: `category` is not allowed beside `categoryId`.")
+}
+
+// TestImportWaits: import waits for 429, 503 and lost connections, and imports each row once.
+func TestImportWaits(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	fault := func(rules string) {
+		must(t, s.environ, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rules+"]")
+	}
+	fault(`{"operation":"createCategory","effect":"status","status":503,"first":3},{"operation":"createCategory","effect":"close","when":"after","first":5}`)
+	path := s.file("categories.csv", "name\n"+strings.Join(strings.Split("abcdefghijklmnop", ""), "\n"))
+	if got := s.load(path); got.Imported != 16 || len(s.rows("categories")) != 16 {
+		t.Errorf("with faults: %+v", got)
+	}
+	fault(`{"operation":"createCategory","effect":"status","status":429,"first":3}`)
+	if got := s.load(s.file("categories.ndjson", `{"name":"x"}`)); got.Imported != 1 {
+		t.Errorf("with 429: %+v", got)
+	}
+	fault(`{"operation":"createCategory","effect":"delay","delayMs":2000}`)
+	path = s.file("late.csv", "name\n"+strings.Repeat("y\n", 3)+"z\n")
+	p := begin(t, s.dir, s.environ, "import", path, "--connections", "1", "--resource", "categories")
+	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(pollInterval) {
+		if found, _ := filepath.Glob(path + ".*.journal"); len(found) == 1 {
+			break
+		}
+	}
+	if code := p.end(syscall.SIGINT); code != 1 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	p.expect("run the same command again to continue")
+	fault("")
+	s.fails([]string{path, "--resource", "categories"}, "rows that were not imported: 2") // the names are equal
+	if got := len(s.rows("categories")); got != 19 {
+		t.Errorf("%d categories, want 19", got)
+	}
+}

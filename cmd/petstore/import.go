@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"petstore/internal/transfer"
+)
+
+// importOptions are the flags of import.
+type importOptions struct {
+	resource, errors, inDoubt             string
+	connections                           int
+	createCategories, dryRun, again, json bool
+}
+
+func (p *program) importCommand() *cobra.Command {
+	o := importOptions{connections: 32}
+	names := transfer.Names(transfer.Archived)
+	inDoubt := []string{"send", "skip"}
+	command := &cobra.Command{
+		Use:   "import FILE...",
+		Short: "Create the resources in files of NDJSON or CSV, or continue to",
+		Long: `Import sends each row of the files to the API: ` + orList(names) + `, or an
+archive, as export writes them. Files may be gzipped, and - is stdin. The name of a file
+says which resource it has, such as pets.csv. The server gives new ids. A pet has a
+categoryId or the name of a category in the column category. The API key needs the scope
+write.
+
+A journal beside the file has the ids of the rows. After an interruption, the same command
+continues, and no row is imported twice. A row that the server refuses does not stop the
+others. Correct such rows and run the command again: it sends only rows that were not
+imported. Import waits while the server limits the rate or is away.
+
+Nobody knows whether rows that were on their way at an interruption have arrived. The
+server recognizes them for 24 hours. After that, --in-doubt says what to do with them.`,
+		Example: "  petstore import categories.csv pets.csv\n  petstore import pets.ndjson.gz --errors errors.ndjson\n  petstore export | petstore import - --url https://other.example",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return wrongUsage(cmd, "import takes files, such as pets.csv, or - for stdin")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.resource != "" && !slices.Contains(names, o.resource):
+				return wrongUsage(cmd, "--resource must be %s, but is %q", orList(names), o.resource)
+			case o.inDoubt != "" && !slices.Contains(inDoubt, o.inDoubt):
+				return wrongUsage(cmd, "--in-doubt must be %s, but is %q", orList(inDoubt), o.inDoubt)
+			}
+			return p.importFiles(cmd, args, o)
+		},
+	}
+	flags := command.Flags()
+	addURLFlag(command)
+	flags.StringVar(&o.resource, "resource", "", "the resource in the files: "+orList(names)+" (default: by the file name)")
+	flags.StringVar(&o.errors, "errors", "", "a file for the rows that were not imported, with the line, field, code and message")
+	flags.StringVar(&o.inDoubt, "in-doubt", "", "send or skip rows of which nobody knows whether they were imported")
+	flags.BoolVar(&o.createCategories, "create-categories", false, "create the categories that rows name")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "only check the rows, and send nothing")
+	flags.BoolVar(&o.again, "again", false, "import all rows again, although a journal says that they were imported")
+	flags.BoolVar(&o.json, "json", false, "print the summary of each file as one line of JSON")
+	addNumberFlag(command, &o.connections, "connections", numberRange{1, mostParallel}, "the number of requests at a time")
+	completeFlag(command, "resource", names...)
+	completeFlag(command, "in-doubt", inDoubt...)
+	return command
+}
+
+// importFiles imports files one after the other.
+func (p *program) importFiles(cmd *cobra.Command, names []string, o importOptions) (err error) {
+	ctx := cmd.Context()
+	report := &rowReport{p: p}
+	if o.errors != "" {
+		file, err := os.Create(o.errors)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		report.file = json.NewEncoder(file)
+		report.file.SetEscapeHTML(false)
+	}
+	job := transfer.Import{Dir: p.dir, Connections: o.connections, CreateCategories: o.createCategories, Again: o.again, InDoubt: o.inDoubt, Failed: report.failed}
+	if !o.dryRun {
+		to, err := p.target(cmd)
+		if err != nil {
+			return err
+		}
+		sender := p.newClient(to)
+		if err := sender.do(ctx, http.MethodGet, "/account", nil, &job.Account); err != nil {
+			return err
+		}
+		sender.patience, sender.log = 10*time.Minute, &rareLog{p: p}
+		job.Send = sender.sendRow
+	}
+	for _, name := range names {
+		if err := p.importFile(ctx, name, &job, o, report); err != nil {
+			return err
+		}
+	}
+	return report.err(o)
+}
+
+// importFile imports a file, and prints the summary.
+func (p *program) importFile(ctx context.Context, name string, job *transfer.Import, o importOptions, report *rowReport) error {
+	source, err := transfer.Open(name, o.resource, p.stdin)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	job.Source = source
+	began := time.Now()
+	var summary transfer.Summary
+	verb := "imported"
+	if o.dryRun {
+		verb = "checked"
+		summary, err = source.Check(report.failed)
+	} else {
+		end := p.showImport(job, began)
+		summary, err = job.Run(ctx)
+		end()
+	}
+	done := summary.Imported + summary.Before
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run the same command again to continue", done, summary.Rows, source.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("%d of %d rows of %s are imported: %w; run the same command again to continue", done, summary.Rows, source.Name, err)
+	}
+	if o.json {
+		return p.printJSON(summary)
+	}
+	line := fmt.Sprintf("%s: %s %d of %d rows in %s", source.Name, verb, summary.Imported, summary.Rows, time.Since(began).Round(time.Millisecond))
+	if o.dryRun {
+		line = fmt.Sprintf("%s: checked %d rows", source.Name, summary.Rows)
+	}
+	if summary.Before > 0 {
+		line += fmt.Sprintf(", %d before", summary.Before)
+	}
+	if summary.Failed > 0 {
+		line += fmt.Sprintf(", %d with mistakes", summary.Failed)
+	}
+	_, err = fmt.Fprintln(p.stdout, line)
+	return err
+}
+
+// sendRow sends a request of an import.
+func (c *client) sendRow(ctx context.Context, r transfer.Request) (status int, body []byte, err error) {
+	one := call{method: r.Method, path: r.Path, body: r.Body}
+	if r.Key != "" {
+		one.header = http.Header{idempotencyKey: {r.Key}}
+	}
+	got, err := c.send(ctx, one)
+	if err != nil {
+		return 0, nil, err
+	}
+	return got.StatusCode, got.text, nil
+}
+
+// showImport shows the progress, the rate and the time left in one line of a terminal, until end is
+// called.
+func (p *program) showImport(job *transfer.Import, began time.Time) (end func()) {
+	ticker, ended := time.NewTicker(200*time.Millisecond), make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			select {
+			case <-ended:
+				p.status("")
+				return
+			case <-ticker.C:
+				done, total := job.Done(), job.Source.Rows
+				rate := float64(done-job.Skipped()) / time.Since(began).Seconds()
+				text := fmt.Sprintf("importing: %d of %d rows", done, total)
+				if rate > 0 {
+					left := time.Duration(float64(total-done) / rate * float64(time.Second))
+					text += fmt.Sprintf(", %.0f/s, %s left", rate, left.Round(time.Second))
+				}
+				p.status(text)
+			}
+		}
+	})
+	return func() {
+		ticker.Stop()
+		close(ended)
+		group.Wait()
+	}
+}
+
+// rowReport reports the mistakes in rows.
+type rowReport struct {
+	p     *program
+	file  *json.Encoder // nil: stderr
+	rows  int
+	wrote error
+}
+
+// shownMistakes is the number of rows with mistakes that import prints.
+const shownMistakes = 10
+
+// failed reports the mistakes of a row.
+func (r *rowReport) failed(wrong transfer.RowErrors) {
+	r.rows++
+	for _, one := range wrong {
+		switch {
+		case r.file != nil:
+			r.wrote = errors.Join(r.wrote, r.file.Encode(one))
+		case r.rows <= shownMistakes:
+			r.p.status("")
+			fmt.Fprintf(r.p.stderr, "%s:%d: %s\n", one.File, one.Line, printable(one.Message))
+		}
+	}
+}
+
+// err returns an error if rows have mistakes.
+func (r *rowReport) err(o importOptions) error {
+	if r.rows == 0 || r.wrote != nil {
+		return r.wrote
+	}
+	where := ""
+	if o.errors != "" {
+		where = ", see " + o.errors
+	} else if r.rows > shownMistakes {
+		where = fmt.Sprintf(", of which the first %d are above; --errors FILE has all", shownMistakes)
+	}
+	if o.dryRun {
+		return fmt.Errorf("rows with mistakes: %d%s", r.rows, where)
+	}
+	return fmt.Errorf("rows that were not imported: %d%s; correct them and run the same command again, which sends only these", r.rows, where)
+}
+
+// rareLog prints the first line of the reports of a client in ten seconds.
+type rareLog struct {
+	p    *program
+	mu   sync.Mutex
+	next time.Time
+}
+
+// Write implements [io.Writer].
+func (l *rareLog) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.After(l.next) {
+		l.next = now.Add(10 * time.Second)
+		l.p.status("")
+		fmt.Fprintf(l.p.stderr, "waiting: %s\n", strings.TrimSpace(string(text)))
+	}
+	return len(text), nil
+}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"petstore/internal/transfer"
+)
+
+// store is a sandbox with an empty store, a client of it, and a folder with files to import.
+type store struct {
+	t       *testing.T
+	environ []string
+	dir     string
+}
+
+// newStores starts a server, and returns a function that creates a sandbox.
+func newStores(t *testing.T) func(*testing.T) *store {
+	t.Helper()
+	environ, base, _ := serveAccount(t)
+	return func(t *testing.T) *store {
+		t.Helper()
+		sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
+		return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
+	}
+}
+
+// file writes a file, and returns its path.
+func (s *store) file(name, text string) string {
+	s.t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// load imports a file of which all rows must be accepted.
+func (s *store) load(path string, args ...string) transfer.Summary {
+	s.t.Helper()
+	return fromJSON[transfer.Summary](s.t, must(s.t, s.environ, append([]string{"import", path, "--json"}, args...)...))
+}
+
+// fails imports a file, and fails the test unless the output has all texts.
+func (s *store) fails(args []string, want ...string) {
+	s.t.Helper()
+	_, stderr, err := executeIn(s.t, s.dir, s.environ, "", append([]string{"import"}, args...)...)
+	for _, text := range want {
+		if err == nil || !strings.Contains(stderr+err.Error(), text) {
+			s.t.Errorf("import %q: %v, printed %q; want %q", args, err, stderr, text)
+		}
+	}
+}
+
+// rows exports a resource.
+func (s *store) rows(args ...string) []map[string]any {
+	s.t.Helper()
+	var rows []map[string]any
+	for line := range strings.Lines(must(s.t, s.environ, append([]string{"export"}, args...)...)) {
+		var row map[string]any
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			s.t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// names returns the sorted names of the pets.
+func (s *store) names() string {
+	var names []string
+	for _, pet := range s.rows("pets") {
+		names = append(names, pet["name"].(string)) //nolint:forcetypeassert // a Pet
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// brokenFiles has files with a mistake. Import names its line, and whether it has sent the other rows.
+// The corrected file leads to the pets a, b and c.
+var brokenFiles = []struct{ what, text, mistake string }{
+	{"empty file", "", "line 1: the file is empty"},
+	{"blank file", "\n\n", "line 1: the file is empty"},
+	{"no header", "a,1\nb,1\n", `line 1: there is no column "a" in pets; the columns are category, id, name, categoryId, status`},
+	{"unknown column", "name,categoryID\na,1\n", `line 1: there is no column "categoryID"`},
+	{"duplicate column", "name,categoryId,name\na,1,b\n", `line 1: the column "name" is there twice`},
+	{"missing column", "categoryId,status\n1,sold\n", `line 1: the column "name" is missing`},
+	{"unnamed column", "name,,categoryId\na,,1\n", `line 1: there is no column ""`},
+	{"semicolons", "name;categoryId\na;1\n", "line 1: cells must be separated by commas"},
+	{"tabs", "name\tcategoryId\na\t1\n", "line 1: cells must be separated by commas"},
+	{"CR line ends", "name,categoryId\ra,1\rb,1\r", "line 1: lines must end with LF or CRLF"},
+	{"UTF-16 LE", "\xff\xfen\x00a\x00m\x00e\x00\n\x00", "line 1: there is a NUL byte, or the text is UTF-16"},
+	{"UTF-16 BE", "\xfe\xff\x00n\x00a\x00m\x00e\x00\n", "line 1: there is a NUL byte, or the text is UTF-16"},
+	{"UTF-16 without a mark", "n\x00a\x00m\x00e\x00\n\x00", "line 1: there is a NUL byte"},
+	{"Latin-1", "name,categoryId\na,1\nb\xe4r,1\n", "line 3: the text is not UTF-8"},
+	{"half a character", "name,categoryId\na,1\nb\xc3,1\n", "line 3: the text is not UTF-8"},
+	{"NUL", "name,categoryId\na,1\nb\x00,1\n", "line 3: there is a NUL byte"},
+	{"open quote", "name,categoryId\na,1\n\"b,1\nc,1\n", "line 3: a quote is missing"},
+	{"quote within a cell", "name,categoryId\na,1\nb\"b,1\n", "line 3: a quote is missing"},
+	{"text after a quote", "name,categoryId\na,1\n\"b\"b,1\n", "line 3: a quote is missing"},
+	{"huge cell", "name,categoryId\na,1\n" + strings.Repeat("b", 2<<20) + ",1\n", "line 3: the line has more than 1048576 bytes"},
+	{"huge cell of many lines", "name,categoryId\na,1\n\"" + strings.Repeat("bbbbbbb\n", 1<<18) + "\",1\n", "the row has more than 1048576 bytes"},
+	{"JSON array", "[\n{\"name\":\"a\",\"categoryId\":1}\n]", "line 1: the file is a JSON array"},
+	{"truncated gzip", packed("name,categoryId\na,1\nb,1\n", -12), "line 4: the gzip data ends early"},
+	{"truncated large gzip", packed("name,categoryId\na,1\n"+strings.Repeat("b,1\n", 1<<19), -100), "the gzip data ends early"},
+	{"damaged gzip", packed("name,categoryId\na,1\nb,1\n", 0), "the gzip data is damaged"},
+	// The other rows are imported.
+	{"ragged row", "name,categoryId\na,1\nb\nc,1\n", "pets:3: The row has 1 cells, but the header has 2."},
+	{"long row", "name,categoryId\na,1\nb,1,x\nc,1\n", "pets:3: The row has 3 cells"},
+	{"exponent", "name,categoryId\na,1\nb,1e0\nc,1\n", "pets:3: `categoryId` must be an integer without a decimal point or exponent."},
+	{"decimal point", "name,categoryId\na,1\nb,1.0\nc,1\n", "pets:3: `categoryId` must be an integer without"},
+	{"space before a number", "name,categoryId\na,1\nb, 1\nc,1\n", "pets:3: `categoryId` must be an integer"},
+	{"thousands separator", "name,categoryId\na,1\nb,\"1,000\"\nc,1\n", "pets:3: `categoryId` must be an integer"},
+	{"number out of range", "name,categoryId\na,1\nb,99999999999999999999\nc,1\n", "pets:3: `categoryId` must be an integer between"},
+	{"empty cell", "name,categoryId\na,1\nb,\nc,1\n", "pets:3: `categoryId` is required."},
+	{"unknown category", "name,categoryId\na,1\nb,9\nc,1\n", "pets:3: "},
+	{"wrong status", "name,categoryId,status\na,1,\nb,1,new\nc,1,sold\n", "pets:3: `status` must be one of"},
+	{"blank name", "name,categoryId\na,1\n\" \",1\nc,1\n", "pets:3: `name` must contain a character"},
+	{"mixed line ends", "name,categoryId\r\na,1\nb,x\r\nc,1\n", "pets:3: `categoryId` must be an integer"},
+	{"quoted line ends before", "name,categoryId\n\"a\",1\n\"b\nb\",1\nc,1\n", "pets:3: `name` must not contain control characters."},
+	{"JSON that is broken", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: unexpected EOF"},
+	{"JSON that is no object", "{\"name\":\"a\",\"categoryId\":1}\n7\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: it is not an object."},
+	{"two objects", "{\"name\":\"a\",\"categoryId\":1}\n{} {}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: the line continues"},
+	{"duplicate field", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The body is not valid JSON"},
+	{"unknown field", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryID\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `categoryID` is not a field"},
+	{"wrong type", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":7,\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `name` must be a string."},
+	{"JSON exponent", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryId\":1e0}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `categoryId` must be an integer without"},
+}
+
+// packed returns text as gzip without its last bytes, or with a wrong checksum.
+func packed(text string, cut int) string {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write([]byte(text)) // to memory
+	_ = w.Close()
+	if cut == 0 {
+		out.Bytes()[out.Len()-5]++
+	}
+	return string(out.Bytes()[:out.Len()+cut])
+}
+
+// TestBrokenFiles imports broken files, and then the corrected ones.
+func TestBrokenFiles(t *testing.T) {
+	t.Parallel()
+	newStore := newStores(t)
+	for _, test := range brokenFiles {
+		t.Run(test.what, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+			category := s.rows("categories")[0]["id"]
+			// The files name the category 1, whatever its id is.
+			fill := func(text string) string {
+				if strings.HasPrefix(text, "\x1f\x8b") {
+					return text
+				}
+				text = strings.ReplaceAll(text, `"categoryId":1`, fmt.Sprintf(`"categoryId":%v`, category))
+				for _, end := range []string{"\n", "\r\n", ",", "\r"} {
+					text = strings.ReplaceAll(text, ",1"+end, fmt.Sprintf(",%v%s", category, end))
+				}
+				return text
+			}
+			path := s.file("pets", fill(test.text))
+			s.fails([]string{path}, test.mistake)
+			before := s.names()
+			if want := map[bool]string{true: "a c", false: ""}[strings.HasPrefix(test.mistake, "pets:")]; before != want {
+				t.Errorf("after the mistake, there are the pets %q, want %q", before, want)
+			}
+			corrected := "name,categoryId,status\na,1,\nb,1,\nc,1,\n"
+			switch {
+			case strings.HasPrefix(test.text, "{"):
+				corrected = "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n"
+			case test.what == "wrong status":
+				corrected = "name,categoryId,status\na,1,\nb,1,\nc,1,sold\n"
+			}
+			s.file("pets", fill(corrected))
+			summary := s.load(path)
+			if got := s.names(); got != "a b c" || summary.Imported+summary.Before != 3 {
+				t.Errorf("after the correction, there are the pets %q: %+v", got, summary)
+			}
+			if again := s.load(path); again.Before != 3 || s.names() != "a b c" {
+				t.Errorf("again: %+v", again)
+			}
+		})
+	}
+}
+
+// TestDryRun: a dry run finds the mistakes that the server finds, except the ones that depend on the
+// store, and sends nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	newStore := newStores(t)
+	long := strings.Repeat("x", 2001)
+	for name, text := range map[string]string{
+		"pets": `{"name":"","categoryId":1}
+			{"name":"a","categoryId":0,"status":"Sold"}
+			{"name":"` + long[:201] + `","categoryId":1.0}
+			{"categoryId":"1"}
+			{"name":null,"categoryId":null,"extra":1}
+			{"name":"a","name":"b","categoryId":1}
+			{"name":"a\u0007","categoryId":1e3}
+			{"name":"a"}`,
+		"categories": `{"name":"a","description":7}
+			{"description":"` + long + `"}
+			{"name":"a","description":"\u0000"}
+			{"name":"a","description":null}`,
+		"inventory": `{"petId":0,"quantity":1}
+			{"quantity":1}
+			{"petId":1}
+			{"petId":1,"quantity":-1}
+			{"petId":1,"quantity":1000000001}
+			{"petId":1,"quantity":"1","more":1}`,
+		"orders": `{"petId":0}
+			{"quantity":1}
+			{"petId":1,"quantity":0}
+			{"petId":1,"quantity":1000001}
+			{"petId":1,"shipDate":"tomorrow"}
+			{"petId":1,"complete":"yes"}
+			{"petId":1,"complete":null}
+			{"petId":1,"status":"x"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			path := s.file(name+".ndjson", text)
+			mistakes := func(args ...string) (all []string) {
+				_, _, err := executeIn(t, s.dir, s.environ, "", append([]string{"import", path, "--errors", filepath.Join(s.dir, "errors")}, args...)...)
+				if err == nil {
+					t.Errorf("import %q succeeds", args)
+				}
+				content, err := os.ReadFile(filepath.Join(s.dir, "errors"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for line := range strings.Lines(string(content)) {
+					one := transfer.RowError{}
+					if err := json.Unmarshal([]byte(line), &one); err != nil || one.File != path {
+						t.Errorf("the mistake %s: %v", line, err)
+					}
+					all = append(all, fmt.Sprintf("%d %s %s", one.Line, one.Field, one.Code))
+				}
+				slices.SortFunc(all, cmp.Compare)
+				return all
+			}
+			dry := mistakes("--dry-run")
+			if entries, _ := filepath.Glob(filepath.Join(s.dir, "*.journal")); entries != nil {
+				t.Errorf("a dry run writes %q", entries)
+			}
+			if diff := gocmp.Diff(mistakes(), dry); diff != "" {
+				t.Errorf("mistakes (-server +dry run):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestImportJournal: a row in doubt is sent again while the server knows its key, and else import says
+// what to do.
+func TestImportJournal(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	path := s.file("categories.csv", "name\na\nb\nc\n")
+	s.load(path)
+	journals, _ := filepath.Glob(path + ".sbx_*.journal")
+	if len(journals) != 1 {
+		t.Fatalf("the journals %q", journals)
+	}
+	full, err := os.ReadFile(journals[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// forget makes line 3 one that was on its way, and the journal older.
+	forget := func(age time.Duration) {
+		t.Helper()
+		var kept []string
+		for line := range strings.Lines(string(full)) {
+			if !strings.HasPrefix(line, "3 ") {
+				kept = append(kept, line)
+			}
+		}
+		at := time.Now().Add(-age)
+		if err := os.WriteFile(journals[0], []byte(strings.Join(kept, "")+"4 10"), 0o600); err != nil { // a part of a line
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(journals[0], at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forget(time.Hour)
+	if got := s.load(path); got.Imported != 1 || got.Before != 2 {
+		t.Errorf("after an hour: %+v", got)
+	}
+	forget(25 * time.Hour)
+	s.fails([]string{path}, "was interrupted when the rows in the lines 3 were on their way", "more than 24 hours have passed; look whether they are in the store, then add --in-doubt skip or --in-doubt send")
+	if got := s.load(path, "--in-doubt", "skip"); got.Imported != 0 || got.Before != 3 {
+		t.Errorf("--in-doubt skip: %+v", got)
+	}
+	forget(25 * time.Hour)
+	if got := s.load(path, "--in-doubt", "send"); got.Imported != 1 || got.Before != 2 {
+		t.Errorf("--in-doubt send: %+v", got)
+	}
+	forget(time.Hour)
+	s.file("categories.csv", "name\na\nb\nc\nd\n")
+	s.fails([]string{path}, "has changed since its import was interrupted, when the rows in the lines 3 were on their way; undo the changes")
+	s.file("categories.csv", "name\na\nb\nc\n")
+	s.load(path)
+	s.file("categories.csv", "name\nd\nc\na\nb\n")
+	if got := s.load(path); got.Imported != 1 || got.Before != 3 || len(s.rows("categories")) != 4 {
+		t.Errorf("after a change: %+v", got)
+	}
+	s.fails([]string{path, "--again"}, "rows that were not imported: 4", "categories.csv:2: Another category has this name, ")
+	if err := os.WriteFile(journals[0], []byte("mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.fails([]string{path}, "is not a journal of an import; move it away")
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"petstore/internal/pgtest"
+)
+
+// recordedSandbox starts a server with a sandbox. It returns the environments of a client of the
+// sandbox and of a client of its account, the URL, and the id of the sandbox.
+func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
+	t.Helper()
+	environ, base, _ := serveAccount(t)
+	admin := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
+	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	url := "PETSTORE_URL=" + base
+	return []string{url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, []string{url, "PETSTORE_API_KEY=" + admin}, base, sandbox.ID
+}
+
+// awaitLogs repeats logs until it prints this number of lines, and returns them.
+func awaitLogs(t *testing.T, environ []string, number int, args ...string) []string {
+	t.Helper()
+	for end := time.Now().Add(patience); ; <-time.After(pollInterval) {
+		lines := strings.Split(strings.TrimSuffix(must(t, environ, append([]string{"logs"}, args...)...), "\n"), "\n")
+		if len(lines) == number && lines[0] != "" {
+			return lines
+		}
+		if len(lines) > number || time.Now().After(end) {
+			t.Fatalf("logs %q prints\n%s\nwant %d lines", args, strings.Join(lines, "\n"), number)
+		}
+	}
+}
+
+// TestLogs prints the requests of a sandbox in all forms.
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	own, parent, _, id := recordedSandbox(t)
+	if printed := must(t, own, "logs"); printed != "" {
+		t.Errorf("without requests, logs prints %q", printed)
+	}
+	must(t, own, "api", "/pets?limit=1")
+	must(t, own, "api", "POST", "/store/orders", "petId=1")
+	_, _, _ = execute(t, own, "api", "POST", "/store/orders", "petId=9999") // 422
+	must(t, own, "api", "PUT", "/sandboxes/current/faults", `rules:=[{"operation":"listPets","effect":"close","when":"after"}]`)
+	_, _, _ = execute(t, own, "api", "/pets", "--retries", "0")
+	lines := awaitLogs(t, own, 5)
+	for i, want := range []string{
+		" ms  /pets?limit=1  listPets", "  201  POST   ", " ms  /store/orders  placeOrder  unknown_pet", "  200  PUT    ", "    -  GET    ",
+	} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("line %d is %q, want %q", i+1, lines[i], want)
+		}
+	}
+	if at, _, _ := strings.Cut(lines[0], "  "); !isTime(at) || !strings.HasSuffix(lines[4], "  fault 0: close") {
+		t.Errorf("the lines\n%s", strings.Join(lines, "\n"))
+	}
+	for _, test := range []struct {
+		environ []string
+		args    string
+		want    int
+	}{
+		{parent, "--sandbox " + id, 5}, {own, "--status 4xx", 1}, {own, "--status 201 --operation placeOrder", 1}, {own, "--operation placeOrder --json", 2}, {own, "--limit 3", 3},
+	} {
+		got := awaitLogs(t, test.environ, test.want, strings.Fields(test.args)...)
+		if strings.Contains(test.args, "--json") && !json.Valid([]byte(got[0])) {
+			t.Errorf("--json prints %s", got[0])
+		}
+	}
+	archive := fromJSON[struct {
+		Log struct {
+			Version string
+			Creator struct{ Name string }
+			Entries []struct {
+				StartedDateTime string
+				Request         struct{ URL string }
+			}
+		}
+	}](t, must(t, own, "logs", "--har"))
+	if log := archive.Log; log.Version != "1.2" || log.Creator.Name != "Petstore" || len(log.Entries) != 5 || !strings.HasSuffix(log.Entries[0].Request.URL, "/pets?limit=1") {
+		t.Errorf("--har prints %+v", archive)
+	}
+	wantSentence(t, parent, []string{"logs"}, false, "the API key is not one of a sandbox; name a sandbox of its account with --sandbox, such as sbx_1002")
+	wantSentence(t, own, []string{"logs", "--status", "9xx"}, false, "the server returned 400 invalid_parameter: `status` must be a status such as `404`, or a class such as `4xx`.")
+	wantSentence(t, own, []string{"logs", "--sandbox", "1002"}, true, `--sandbox must be sbx_ and a number, such as sbx_1002, but is "1002"; see petstore logs --help`)
+	wantSentence(t, own, []string{"logs", "--har", "--follow"}, true, "--har prints one document, so it has no --follow and no --json; see petstore logs --help")
+}
+
+// TestLogsOfTwoServers: a stream at one server has the requests to another.
+func TestLogsOfTwoServers(t *testing.T) {
+	t.Parallel()
+	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	must(t, database, "account", "create", "acme")
+	sandbox := fromJSON[sandboxObject](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
+	client := func() []string {
+		return []string{"PETSTORE_URL=" + begin(t, t.TempDir(), database, "serve").address(), "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	}
+	p := begin(t, t.TempDir(), client(), "logs", "--follow")
+	p.expect("listening")
+	must(t, client(), "api", "/categories?limit=7")
+	p.expect("/categories?limit=7")
+}
+
+// TestLogsPages: logs reads as many pages as it needs.
+func TestLogsPages(t *testing.T) {
+	t.Parallel()
+	own, _, base, _ := recordedSandbox(t)
+	key := strings.TrimPrefix(own[1], "PETSTORE_API_KEY=")
+	const total = 210
+	for range total {
+		status(t, base+"/categories?limit=1", key)
+	}
+	awaitLogs(t, own, total, "--limit", "1000")
+	awaitLogs(t, own, 205, "--limit", "205", "--json")
+}
+
+// TestLogsFollows: logs prints each request once while the server is killed and restarted.
+func TestLogsFollows(t *testing.T) {
+	t.Parallel()
+	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	must(t, database, "account", "create", "acme")
+	sandbox := fromJSON[sandboxObject](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
+	var server atomic.Pointer[url.URL]
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(server.Load()) },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	})
+	t.Cleanup(proxy.Close)
+	serve := func() *process {
+		p := begin(t, t.TempDir(), database, "serve")
+		address, err := url.Parse(p.address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Store(address)
+		return p
+	}
+	first := serve()
+	client := []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	must(t, client, "api", "/categories?limit=1")
+	awaitLogs(t, client, 1)
+	p := begin(t, t.TempDir(), client, "logs", "--follow")
+	p.expect("listening")
+	must(t, client, "api", "/categories?limit=2")
+	p.expect("/categories?limit=2")
+	_ = first.cmd.Process.Kill() // it runs
+	first.wait()
+	second := serve()
+	must(t, client, "api", "/categories?limit=3")
+	p.expect("/categories?limit=3")
+	if code := second.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	serve()
+	must(t, client, "api", "/categories?limit=4")
+	p.expect("/categories?limit=4")
+	if code := p.end(os.Interrupt); code != 0 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	for _, limit := range []string{"1", "2", "3", "4"} {
+		count := 0
+		for _, line := range p.output {
+			if strings.Contains(line, "/categories?limit="+limit+" ") {
+				count++
+			}
+		}
+		if count != 1 {
+			t.Errorf("limit=%s is there %d times in\n%s", limit, count, strings.Join(p.output, "\n"))
+		}
+	}
+}

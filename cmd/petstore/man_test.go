@@ -1,0 +1,24 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestManualPages checks that each command has a manual page.
+func TestManualPages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, nil, "man", dir)
+	for command := range strings.FieldsSeq("petstore petstore-serve petstore-api petstore-key-create petstore-migrate-up") {
+		page, err := os.ReadFile(filepath.Join(dir, command+".1"))
+		if err != nil || !strings.Contains(string(page), ".SH SYNOPSIS") {
+			t.Errorf("the page of %s: %v\n%s", command, err, page)
+		}
+	}
+	if _, _, err := execute(t, nil, "man", filepath.Join(dir, "none")); err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("without the directory: %v", err)
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"petstore/internal/pgtest"
+)
+
+// TestMigrateDryRun: migrate up --dry-run prints the pending migrations with their locks, and
+// changes nothing.
+func TestMigrateDryRun(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	environ := []string{"DATABASE_URL=" + database.OwnerURL}
+	text := must(t, environ, "migrate", "up", "--dry-run")
+	for _, want := range []string{
+		"-- 00001_create_accounts.sql, in a transaction, which holds its locks until its end\n-- locks no table that exists before it\n\nCREATE TABLE accounts (",
+		"-- 00004_create_categories.sql, in a transaction, which holds its locks until its end\n-- locks accounts: SHARE ROW EXCLUSIVE, blocks writes\n\nCREATE TABLE categories (",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the plan does not contain %q:\n%.2000s", want, text)
+		}
+	}
+	if strings.Contains(text, "+goose") || strings.Contains(text, "\nDROP TABLE accounts") {
+		t.Errorf("the plan has annotations or reverts migrations:\n%s", text)
+	}
+	var plan []plannedMigration
+	if err := json.Unmarshal([]byte(must(t, environ, "migrate", "up", "--dry-run", "--json")), &plan); err != nil {
+		t.Fatal(err)
+	}
+	want := tableLocks{Table: "accounts", Mode: "SHARE ROW EXCLUSIVE", Blocks: "writes"}
+	if len(plan) < 20 || plan[0].Locks == nil || plan[3].Name != "00004_create_categories.sql" || !plan[3].InTransaction || len(plan[3].Locks) != 1 || plan[3].Locks[0] != want {
+		t.Errorf("the plan as JSON: %+v", plan)
+	}
+	if version := must(t, environ, "migrate", "version"); version != "0\n" {
+		t.Errorf("version after a dry run: %q", version)
+	}
+	must(t, environ, "migrate", "up")
+	if text := must(t, environ, "migrate", "up", "--dry-run"); text != "-- the schema is current\n" {
+		t.Errorf("the plan without pending migrations: %q", text)
+	}
+	if text := must(t, environ, "migrate", "up", "--dry-run", "--json"); text != "[]\n" {
+		t.Errorf("the plan without pending migrations as JSON: %q", text)
+	}
+	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
+		t.Fatal(err)
+	}
+	newer := fmt.Sprintf("the schema has the migration 99999, but the last one of this program is %d; use the program of the later release", len(plan))
+	wantSentence(t, environ, []string{"migrate", "up", "--dry-run"}, false, newer)
+	wantSentence(t, environ, []string{"migrate", "down", "--yes"}, false, newer)
+	if text := must(t, append(environ, "PETSTORE_SERVING_ROLE=of_serve"), "migrate", "up"); !strings.Contains(text, "granted of_serve nothing") {
+		t.Errorf("migrate up in the schema of a later release: %q", text)
+	}
+	wantSentence(t, []string{"DATABASE_URL=postgres://127.0.0.1:1/petstore?connect_timeout=2"}, []string{"migrate", "up", "--dry-run"}, false,
+		"cannot connect to PostgreSQL at 127.0.0.1:1: connection refused; check that it runs there, or correct DATABASE_URL")
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/report"
+)
+
+// TestReport prints the report on a sandbox in all forms. The exit code depends on --fail-on.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	own, parent, base, id := recordedSandbox(t)
+	must(t, own, "report", "--fail-on", "warning")
+	must(t, own, "api", "/pets?limit=1")
+	must(t, own, "api", "/pets/1") // is deprecated
+	var r report.Report
+	for end := time.Now().Add(patience); r.Requests < 2; <-time.After(pollInterval) {
+		if r = fromJSON[report.Report](t, must(t, own, "report", "--json")); time.Now().After(end) {
+			t.Fatalf("the report is %+v", r)
+		}
+	}
+	if r.Status != report.Warning || len(r.Results) != len(report.Rules) || !strings.HasPrefix(r.Results[0].Guide, base+"/docs/") {
+		t.Errorf("the report is %+v", r)
+	}
+	const line = "WARNING not_deprecated: Use no deprecated operation\n  Once, the client used a deprecated operation.\n  req_"
+	for _, environ := range [][]string{own, parent} {
+		if text := must(t, environ, "report", "--sandbox", id, "--fail-on", "failed"); !strings.HasPrefix(text, line) || !strings.Contains(text, "passed: ") {
+			t.Errorf("report prints\n%s", text)
+		}
+	}
+	if text := must(t, own, "report", "--markdown"); !strings.HasPrefix(text, "# Report on a client: WARNING\n") || !strings.Contains(text, "]("+base+"/docs/requests#deprecation) |") {
+		t.Errorf("report --markdown prints\n%s", text)
+	}
+	if _, _, err := execute(t, own, "report", "--fail-on", "warning"); err == nil || err.Error() != "the report has too many mistakes: failed: 0, warnings: 1" {
+		t.Errorf("with --fail-on warning: %v", err)
+	}
+	if _, _, err := execute(t, parent, "report"); err == nil || !strings.Contains(err.Error(), "not_a_sandbox") {
+		t.Errorf("with a key of the account: %v", err)
+	}
+	for _, args := range [][]string{{"--fail-on", "passed"}, {"--json", "--markdown"}, {"--sandbox", "acc_1"}, {"more"}} {
+		if _, _, err := execute(t, own, append([]string{"report"}, args...)...); err == nil {
+			t.Errorf("report %q works", args)
+		}
+	}
+}

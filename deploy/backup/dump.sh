@@ -1,0 +1,9 @@
+#!/bin/sh
+# Dumps the database of OWNER_URL into a file that only you can read, because it has secrets:
+#
+#   OWNER_URL=postgres://petstore_owner@db1/petstore ./dump.sh petstore.dump
+set -eu
+umask 077
+file=${1:?name the file to write}
+pg_dump --format=custom --file="$file.part" "${OWNER_URL:?set it to the URL of the owner}"
+mv "$file.part" "$file" # so that a dump under its name is complete

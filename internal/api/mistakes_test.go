@@ -1,0 +1,444 @@
+package api_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	stores "petstore/internal/account"
+	"petstore/internal/api"
+	"petstore/internal/egress"
+	"petstore/internal/ratelimit"
+	"petstore/internal/report"
+	"petstore/internal/webhook"
+)
+
+// program is a small client of a sandbox, as somebody may write it. Its requests are not checked.
+type program struct {
+	*petstore
+
+	agent string
+	http  *http.Client
+}
+
+// programIn returns a program with a new sandbox.
+func programIn(p *petstore) *program {
+	transport := &http.Transport{DisableKeepAlives: true} // which would repeat requests by itself
+	p.t.Cleanup(transport.CloseIdleConnections)
+	return &program{petstore: p.inSandbox(stores.SampleShop), agent: "program/1", http: &http.Client{Transport: transport}}
+}
+
+// reply is the response to a program; status 0: there was none.
+type reply struct {
+	status int
+	header http.Header
+	text   string
+}
+
+// call sends a request.
+func (p *program) call(method, target, body string, header ...string) (got reply) {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), method, p.url+target, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+p.key)
+	request.Header.Set("User-Agent", p.agent)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := p.http.Do(request)
+	if err != nil {
+		return got
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, string(text)}
+}
+
+// rest waits for a pause.
+func (p *program) rest(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-p.t.Context().Done():
+	}
+}
+
+// fails makes the next requests for an operation fail.
+func (p *program) fails(operation string, status, number int) {
+	p.setFaults(object{"operation": operation, "effect": "status", "status": status, "first": number})
+}
+
+// loses loses the response to the next request for an operation.
+func (p *program) loses(operation string) {
+	p.setFaults(object{"operation": operation, "effect": "close", "when": "after", "first": 1})
+}
+
+// next returns the path of the next page and its cursor.
+func (a reply) next() (path, cursor string) {
+	link := regexp.MustCompile(`<([^>]*)>; rel="next"`).FindStringSubmatch(a.header.Get("Link"))
+	if link == nil {
+		return "", ""
+	}
+	parsed, _ := url.Parse(link[1])
+	return link[1], parsed.Query().Get("cursor")
+}
+
+const (
+	orderPath = "/store/orders"
+	anOrder   = `{"petId": 1, "quantity": 2}`
+	stockPath = "/store/inventory/1"
+)
+
+// mistakes are programs that each make a mistake, and the rule that must find it.
+var mistakes = []struct {
+	rule string
+	want report.Status
+	run  func(p *program)
+}{
+	{"retry_same_key", report.Failed, func(p *program) {
+		p.loses("placeOrder")
+		p.call("POST", orderPath, anOrder, "Idempotency-Key", "first")
+		p.call("POST", orderPath, anOrder, "Idempotency-Key", "second")
+	}},
+	{"retry_with_key", report.Failed, func(p *program) {
+		p.loses("createPet")
+		for range 2 {
+			p.call("POST", "/pets", `{"name": "Rex", "categoryId": 1}`)
+		}
+	}},
+	{"retry_new_key", report.Failed, func(p *program) {
+		for i := range 3 {
+			p.call("POST", "/categories", `{"name": "`+strconv.Itoa(i)+`"}`, "Idempotency-Key", "always")
+		}
+	}},
+	{"retry_only_temporary", report.Failed, func(p *program) {
+		for range 3 {
+			p.call("POST", orderPath, `{"petId": 4711}`)
+		}
+	}},
+	{"retry_after", report.Failed, func(p *program) {
+		p.fails("listPets", 503, 1)
+		p.call("GET", "/pets", "")
+		p.call("GET", "/pets", "")
+	}},
+	{"retry_backoff", report.Failed, func(p *program) { // no pauses
+		p.fails("listPets", 502, 6)
+		for range 7 {
+			p.call("GET", "/pets", "")
+		}
+	}},
+	{"retry_backoff", report.Warning, func(p *program) { // equal pauses
+		p.fails("listPets", 500, 5)
+		for range 6 {
+			p.call("GET", "/pets", "")
+			p.rest(300 * time.Millisecond)
+		}
+	}},
+	{"retry_jitter", report.Warning, func(p *program) {
+		p.fails("listPets", 502, 8)
+		for i := range 24 { // so that at least four pauses in a row have little noise
+			if i%6 == 5 {
+				p.call("GET", "/pets/2", "")
+				p.fails("listPets", 502, 8)
+			}
+			p.call("GET", "/pets", "")
+			p.rest(200 * time.Millisecond)
+		}
+	}},
+	{"retry_ends", report.Failed, func(p *program) {
+		p.fails("listPets", 504, 20)
+		for range 14 {
+			p.call("GET", "/pets", "")
+		}
+	}},
+	{"retry_patience", report.Warning, func(p *program) {
+		p.setFaults(object{"operation": "listPets", "effect": "delay", "delayMs": 5000, "first": 1})
+		p.http.Timeout = time.Second
+		p.call("GET", "/pets", "")
+	}},
+	{"limit_no_burst", report.Failed, func(p *program) {
+		p.fails("*", 429, 6)
+		for i := range 6 {
+			p.call("GET", "/pets/"+strconv.Itoa(i+1), "")
+		}
+	}},
+	{"limit_count_once", report.Warning, func(p *program) {
+		for next := "/pets?limit=5"; next != ""; {
+			next, _ = p.call("GET", next, "", "Prefer", "count=exact").next()
+		}
+	}},
+	{"page_link", report.Warning, func(p *program) {
+		_, cursor := p.call("GET", "/pets?limit=2&sort=name", "").next()
+		p.call("GET", "/pets?sort=name&cursor="+url.QueryEscape(cursor), "")
+	}},
+	{"page_link", report.Warning, func(p *program) { p.call("GET", "/pets?cursor=2", "") }},
+	{"page_filters", report.Failed, func(p *program) {
+		_, cursor := p.call("GET", "/pets?limit=1&status=available", "").next()
+		for _, status := range []string{"pending", "sold"} {
+			p.call("GET", "/pets?limit=1&status="+status+"&cursor="+url.QueryEscape(cursor), "")
+		}
+	}},
+	{"page_end", report.Failed, func(p *program) {
+		path := "/pets?limit=50"
+		for last := 0; last < 3; {
+			next, _ := p.call("GET", path, "").next()
+			if next == "" {
+				last++
+				continue
+			}
+			path = next
+		}
+	}},
+	{"page_size", report.Failed, func(p *program) {
+		for _, path := range []string{"/pets?limit=1000", "/pets?limit=1000&status=sold", "/pets?limit=1000&status=pending"} {
+			p.call("GET", path, "")
+		}
+	}},
+	{"condition_reads", report.Warning, func(p *program) {
+		for range 10 {
+			p.call("GET", stockPath, "")
+		}
+	}},
+	{"condition_updates", report.Warning, func(p *program) {
+		p.call("GET", stockPath, "")
+		p.call("PUT", stockPath, `{"quantity": 99}`)
+	}},
+	{"condition_updates", report.Failed, func(p *program) { // undoes a change
+		p.call("GET", stockPath, "")
+		other := *p
+		other.agent = "other/1"
+		other.call("PUT", stockPath, `{"quantity": 50}`)
+		p.call("PUT", stockPath, `{"quantity": 99}`)
+	}},
+	{"condition_412", report.Failed, func(p *program) {
+		for range 3 {
+			p.call("PUT", stockPath, `{"quantity": 99}`, "If-Match", `"old"`)
+		}
+	}},
+	{"known_fields", report.Failed, func(p *program) {
+		for i := range 3 {
+			p.call("POST", "/pets", `{"name": "`+strconv.Itoa(i)+`", "categoryId": 1, "photoUrls": []}`)
+		}
+	}},
+	{"known_parameters", report.Failed, func(p *program) {
+		for i := range 3 {
+			p.call("GET", "/pets?page="+strconv.Itoa(i), "")
+		}
+	}},
+	{"content_type", report.Failed, func(p *program) {
+		for i := range 3 {
+			p.call("POST", "/pets", `{"name": "`+strconv.Itoa(i)+`", "categoryId": 1}`, "Content-Type", "text/plain")
+		}
+	}},
+	{"order_once", report.Failed, func(p *program) {
+		p.loses("placeOrder")
+		p.call("POST", orderPath, anOrder)
+		p.call("POST", orderPath, anOrder)
+	}},
+	{"no_polling", report.Warning, func(p *program) {
+		for range 5 {
+			p.call("GET", "/events", "")
+		}
+	}},
+	{"no_polling", report.Warning, func(p *program) {
+		path := p.call("POST", "/messages", `{"message": "Hi"}`).header.Get("Location")
+		for range 5 {
+			p.call("GET", path, "")
+		}
+	}},
+	{"not_deprecated", report.Warning, func(p *program) { p.call("GET", "/pets/1", "") }},
+	{"known_paths", report.Failed, func(p *program) {
+		p.call("GET", "/pets", "")
+		p.verifier.Trust() // a wrong path makes no lookup of the key
+		for range 3 {
+			p.call("GET", "/v2/pet/findByStatus", "")
+		}
+	}},
+	{"secret_url", report.Failed, func(p *program) { p.call("GET", "/pets?api_key="+p.key, "") }},
+	{"secret_elsewhere", report.Failed, func(p *program) { p.call("GET", "/pets", "", "X-Api-Key", p.key) }},
+	{"secret_shared", report.Warning, func(p *program) {
+		for _, p.agent = range []string{"web/1", "app/2", "batch/1", "curl/8"} {
+			p.call("GET", "/pets", "")
+		}
+	}},
+	{"stream_resumes", report.Failed, func(p *program) {
+		p.call("POST", "/categories", `{"name": "Axolotls"}`)
+		p.loses("listEvents")
+		p.call("GET", "/events", "", "Accept", "text/event-stream")
+		p.rest(250 * time.Millisecond)
+		p.http.Timeout = 500 * time.Millisecond
+		p.call("GET", "/events?after=latest", "", "Accept", "text/event-stream")
+	}},
+	{"stream_waits", report.Failed, func(p *program) {
+		p.fails("listEvents", 503, 10)
+		for range 4 {
+			p.call("GET", "/events", "", "Accept", "text/event-stream")
+		}
+	}},
+}
+
+// TestMistakes: the report finds each mistake, by the right rule.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	shared := start(t)
+	for _, mistake := range mistakes {
+		t.Run(mistake.rule, func(t *testing.T) {
+			t.Parallel()
+			p := programIn(shared.in(t))
+			mistake.run(p)
+			p.find(mistake.rule, mistake.want)
+		})
+	}
+}
+
+// find waits until the report has a verdict.
+func (p *program) find(rule string, want report.Status) {
+	p.t.Helper()
+	var got report.Result
+	deadline := time.Now().Add(20 * time.Second)
+	for got.Status != want {
+		if got = verdict(decode[report.Report](p.get(ownReport).want(200)), rule); time.Now().After(deadline) {
+			p.t.Fatalf("%s is %s, want %s: %s", rule, got.Status, want, got.Summary)
+		}
+		p.rest(50 * time.Millisecond)
+	}
+	if len(got.Evidence) == 0 {
+		p.t.Errorf("%s has no evidence: %s", rule, got.Summary)
+	}
+}
+
+// TestMistakeWithLimits: a client goes on although RateLimit says that nothing is left.
+func TestMistakeWithLimits(t *testing.T) {
+	t.Parallel()
+	p := programIn(start(t).with(func(o *api.Options) { o.KeyLimit = ratelimit.Limit{PerMinute: 600, Burst: 60} }))
+	for p.call("GET", "/pets?limit=1", "").status == 200 {
+	}
+	other := *p.petstore
+	other.key = decode[apiKey](p.retried("POST", keysPath, object{"name": "judge", "scope": "admin"})).Secret
+	p.petstore = &other
+	p.find("limit_slows", report.Warning)
+}
+
+// retried sends a request until it is not refused any more.
+func (p *program) retried(method, path string, body any) (got *response) {
+	p.t.Helper()
+	eventually(p.t, 10*time.Second, func() bool {
+		got = p.do(method, path, body)
+		return got.status != 429
+	})
+	return got.want(201)
+}
+
+// receivers are receivers of webhooks that each make a mistake, and the rules that must find it.
+// They get the secret of the webhook.
+var receivers = []struct {
+	rule string
+	want report.Status
+	// respond returns a status. isValid says whether the signature and the timestamp are right.
+	respond func(seen map[string]bool, id string, isSigned, isNew bool) int
+}{
+	{"webhook_signature", report.Failed, func(map[string]bool, string, bool, bool) int { return 204 }},
+	{"webhook_body", report.Failed, func(_ map[string]bool, _ string, _, isNew bool) int { return statusIf(isNew, 204, 400) }},
+	{"webhook_timestamp", report.Failed, func(_ map[string]bool, _ string, isSigned, _ bool) int { return statusIf(isSigned, 204, 400) }},
+	{"webhook_signature", report.Warning, func(_ map[string]bool, _ string, isSigned, isNew bool) int {
+		return statusIf(isSigned && isNew, 204, 500)
+	}},
+	{"webhook_duplicates", report.Failed, func(seen map[string]bool, id string, isSigned, isNew bool) int {
+		if !isSigned || !isNew {
+			return 400
+		}
+		seenBefore := seen[id]
+		seen[id] = true
+		return statusIf(seenBefore, 409, 204)
+	}},
+	{"webhook_accepts", report.Warning, func(seen map[string]bool, _ string, _, _ bool) int {
+		first := !seen["first"]
+		seen["first"] = true
+		return statusIf(first, 500, 204)
+	}},
+	{"webhook_accepts", report.Failed, func(map[string]bool, string, bool, bool) int { return 410 }},
+}
+
+func statusIf(condition bool, status, otherwise int) int {
+	if condition {
+		return status
+	}
+	return otherwise
+}
+
+// TestReceiversWithMistakes: probes and ordinary events show the mistakes of receivers.
+func TestReceiversWithMistakes(t *testing.T) {
+	t.Parallel()
+	shared := startAlone(t).with(func(o *api.Options) { o.Egress = egress.New(egress.Options{Allow: egress.Loopback}) })
+	shared.deliver()
+	for _, r := range receivers {
+		t.Run(r.rule, func(t *testing.T) {
+			t.Parallel()
+			p := programIn(shared.in(t))
+			var mu sync.Mutex
+			secret, seen := "", map[string]bool{}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				isSigned, isNew := checkWebhook(request, secret)
+				w.WriteHeader(r.respond(seen, request.Header.Get("Webhook-Id"), isSigned, isNew))
+			}))
+			t.Cleanup(server.Close)
+			mu.Lock()
+			hook := decode[apiWebhook](p.post(webhooksPath, object{"url": server.URL, "types": []string{"category.created"}}).want(201))
+			secret = hook.Secret
+			mu.Unlock()
+			if strings.HasPrefix(r.rule, "webhook_accepts") {
+				p.newCategory("Axolotls")
+			} else {
+				p.do("POST", hook.path()+"/probe", nil).want(202)
+			}
+			p.find(r.rule, r.want)
+		})
+	}
+}
+
+// checkWebhook verifies a request to a receiver.
+func checkWebhook(request *http.Request, secret string) (isSigned, isNew bool) {
+	body, _ := io.ReadAll(request.Body)
+	key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(request.Header.Get("Webhook-Id") + "." + request.Header.Get("Webhook-Timestamp") + "."))
+	mac.Write(body)
+	want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	at, _ := strconv.ParseInt(request.Header.Get("Webhook-Timestamp"), 10, 64)
+	return request.Header.Get("Webhook-Signature") == want, time.Since(time.Unix(at, 0)) < 5*time.Minute
+}
+
+// TestProbe: the response has the deliveries of the probes.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	hook := p.newWebhook("pet.created")
+	made := decode[struct{ Deliveries []delivery }](p.do("POST", hook.path()+"/probe", nil).want(202))
+	var types []string
+	for _, one := range made.Deliveries {
+		types = append(types, one.Type)
+	}
+	if strings.Join(types, " ") != strings.Join(webhook.Probes, " ") {
+		t.Errorf("the probes are %v", types)
+	}
+	p.get(hook.path() + "/deliveries/" + made.Deliveries[0].ID).want(200)
+	p.patch(hook.path(), object{"status": "disabled"}).want(200)
+	p.do("POST", hook.path()+"/probe", nil).wantError(409, "webhook_disabled")
+	p.do("POST", webhooksPath+"/none/probe", nil).wantError(404, "webhook_not_found")
+}

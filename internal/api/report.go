@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-json-experiment/json"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/docs"
+	"petstore/internal/gate"
+	"petstore/internal/httpjson"
+	"petstore/internal/report"
+	"petstore/internal/webhook"
+)
+
+const (
+	// reportPage is the number of exchanges that a report reads at a time, with their bodies.
+	reportPage = 100
+	// reportEvents is the number of the newest events that a report looks through.
+	reportEvents = 10_000
+)
+
+// getReport judges the clients of a sandbox.
+func (s *Server) getReport(c *gin.Context) error {
+	params := readParams(c)
+	q := &exchangeQuery{sandbox: readSandboxID(c, params), lastStatus: lastStatus}
+	if err := s.findRecord(c, params, q); err != nil {
+		return err
+	}
+	ctx, payer := c.Request.Context(), gate.Caller(c).Payer()
+	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {
+		return err
+	}
+	defer s.gate.Limits.Counts.Give(payer, 1)
+	record, err := s.readReported(ctx, q)
+	if err != nil {
+		return err
+	}
+	judged := report.Judge(record, s.base+docs.HomePath+"/")
+	notModified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
+	if err != nil {
+		return err
+	}
+	c.Header("Cache-Control", "private, no-store")
+	switch {
+	case notModified:
+		c.Status(http.StatusNotModified)
+	case gate.PrefersMarkdown(c.Request.Header):
+		c.Header("Vary", "Origin, Accept")
+		httpjson.Send(c.Writer, http.StatusOK, gate.MarkdownType+"; charset=utf-8", []byte(judged.Markdown()))
+	default:
+		c.Header("Vary", "Origin, Accept")
+		return httpjson.Write(c.Writer, judged)
+	}
+	return nil
+}
+
+// readReported reads what the report on a sandbox is about.
+func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Record, error) {
+	log, err := s.reads.ExchangeLogGet(ctx, q.account)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, err
+	}
+	record := &report.Record{}
+	oldest, since := log.LastNumber+1, s.now()
+	for p := (&page{limit: reportPage, after: last}); ; {
+		rows, err := s.reads.ExchangeList(ctx, q.page(p, true))
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows[:min(len(rows), reportPage)] {
+			one, err := reportedFrom(q.account, row)
+			if err != nil {
+				return nil, err
+			}
+			record.Exchanges = append(record.Exchanges, one)
+			oldest, since = row.Number, row.StartedAt
+		}
+		if len(rows) <= reportPage {
+			break
+		}
+		p.after.ID = oldest
+	}
+	record.Incomplete = log.Dropped > 0 || oldest > max(log.FirstNumber, 1)
+	if err := s.addReportedEvents(ctx, record, q.account, since); err != nil {
+		return nil, err
+	}
+	return record, s.addReportedDeliveries(ctx, record, q.account, since)
+}
+
+// reportedFrom returns the parts of an exchange that rules read.
+func reportedFrom(account int64, row db.ExchangeListRow) (report.Exchange, error) {
+	_, effect, _ := strings.Cut(row.Fault, "/")
+	e := report.Exchange{
+		ID: exchangeID{account, row.Number}.String(), Began: row.StartedAt, Ended: row.StartedAt.Add(time.Duration(row.Microseconds) * time.Microsecond),
+		APIKeyID: row.APIKeyID, Method: row.Method, Path: row.Path, RawQuery: row.Query, Operation: row.Operation,
+		Status: int(row.Status), Code: row.Code, Key: row.IdempotencyKey, Fault: effect,
+	}
+	return e, e.SetMessages(row.Messages)
+}
+
+// addReportedEvents adds the newest events since a time that rules read.
+func (s *Server) addReportedEvents(ctx context.Context, record *report.Record, account int64, since time.Time) error {
+	end, err := s.reads.FeedEnd(ctx, account)
+	if err != nil {
+		return err
+	}
+	rows, err := s.reads.ReportEvents(ctx, db.ReportEventsParams{AccountID: account, AfterSequence: end.LastSequence - reportEvents, Since: since})
+	for _, row := range rows {
+		record.Events = append(record.Events, report.Event{At: row.CreatedAt, Type: row.Type, Subject: row.Subject})
+	}
+	return err
+}
+
+// addReportedDeliveries adds the newest deliveries since a time, oldest first.
+func (s *Server) addReportedDeliveries(ctx context.Context, record *report.Record, account int64, since time.Time) error {
+	rows, err := s.reads.ReportDeliveries(ctx, db.ReportDeliveriesParams{AccountID: account, FirstID: webhook.FirstDeliveryID(since)})
+	if err != nil {
+		return err
+	}
+	for _, row := range slices.Backward(rows) {
+		d := report.Delivery{ID: row.ID, WebhookID: row.WebhookID, Type: row.Type, Status: row.Status}
+		if err := json.Unmarshal(row.Attempts, &d.Attempts); err != nil {
+			return err
+		}
+		record.Deliveries = append(record.Deliveries, d)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	stores "petstore/internal/account"
+	"petstore/internal/exchange"
+	"petstore/internal/faults"
+	"petstore/internal/report"
+)
+
+const ownReport = "/sandboxes/current/report"
+
+// report returns the report on the sandbox of the client, when it is about a number of requests.
+func (p *petstore) report(requests int) (r report.Report) {
+	p.t.Helper()
+	eventually(p.t, 5*time.Second, func() bool {
+		r = decode[report.Report](p.get(ownReport).want(200))
+		return r.Requests >= requests
+	})
+	return r
+}
+
+// verdict returns the result of a rule.
+func verdict(r report.Report, rule string) report.Result {
+	i := slices.IndexFunc(r.Results, func(one report.Result) bool { return one.Rule == rule })
+	return r.Results[i]
+}
+
+// TestReport: the report judges what the keys of a sandbox have sent, as JSON and as Markdown. The
+// parent account gets the same report.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	id, key := parent.sandbox(parent.accountID(), stores.SampleShop)
+	p := parent.as(key)
+	p.get("/pets/1").want(200)
+	p.get("/pets").want(200)
+
+	got := p.report(2)
+	if got.Status != report.Warning || got.Counts.Warnings != 1 || got.Counts.Failed != 0 || got.Incomplete {
+		t.Errorf("the report is %+v", got)
+	}
+	if one := verdict(got, "not_deprecated"); one.Status != report.Warning || one.Evidence[0] != fmt.Sprintf("req_%d_1", id) || one.Guide != "/docs/requests#deprecation" {
+		t.Errorf("the verdict is %+v", one)
+	}
+	if of := decode[report.Report](parent.get(fmt.Sprintf("/sandboxes/sbx_%d/report", id)).want(200)); of.Requests != 2 {
+		t.Errorf("the parent sees %d requests", of.Requests)
+	}
+	page := p.do("GET", ownReport, nil, "Accept", "text/markdown").want(200)
+	if kind := page.header.Get("Content-Type"); kind != "text/markdown; charset=utf-8" || !strings.Contains(string(page.body), "| [Use no deprecated operation](/docs/requests#deprecation) | Once, the client") {
+		t.Errorf("the page is %s: %s", kind, page.body)
+	}
+	p.do("GET", ownReport, nil, "If-None-Match", "*", "Accept", "text/markdown").want(304)
+	parent.get(ownReport).wantError(409, "not_a_sandbox")
+	parent.get("/sandboxes/sbx_9007199254740991/report").wantError(404, "sandbox_not_found")
+	p.get(ownReport + "?x=1").want(400)
+}
+
+// TestIncompleteReport: the report says that requests are missing, until a client empties the
+// record.
+func TestIncompleteReport(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleEmpty)
+	incomplete := func() bool { return decode[report.Report](p.get(ownReport).want(200)).Incomplete }
+	p.get("/pets").want(200)
+	p.get("/pets").want(200)
+	p.report(2)
+	if incomplete() {
+		t.Error("incomplete, but the record has everything")
+	}
+	ours := "account_id = (SELECT account_id FROM api_keys WHERE id = " + fmt.Sprint(p.record(2)[0].APIKeyID) + ")"
+	p.exec("DELETE FROM exchanges WHERE number = 1 AND " + ours)
+	if !incomplete() {
+		t.Error("complete, but the first request is missing")
+	}
+	p.del(ownRecord).want(204)
+	if incomplete() {
+		t.Error("incomplete after the client has emptied the record")
+	}
+	p.exec("UPDATE exchange_logs SET dropped = 1 WHERE " + ours)
+	if !incomplete() {
+		t.Error("complete, but a request was dropped")
+	}
+	p.del(ownRecord).want(204)
+	p.get("/pets").want(200)
+	p.report(1)
+	if incomplete() {
+		t.Error("incomplete after the client has emptied the record again")
+	}
+}
+
+// TestExercises: an exercise loads rules, which GET and the response show.
+func TestExercises(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleEmpty)
+	for _, one := range faults.Exercises {
+		got := p.put(ownFaults, object{"exercise": one.Name}).rules()
+		if len(got) != len(one.Rules) || len(p.get(ownFaults).rules()) != len(one.Rules) {
+			t.Errorf("%s has the rules %v", one.Name, got)
+		}
+		for _, rule := range got { // so a client can send them
+			body := object{"operation": rule.Operation, "effect": rule.Effect}
+			for name, value := range map[string]any{"status": rule.Status, "delayMs": rule.DelayMs, "when": rule.When, "first": rule.First, "probability": rule.Probability, "seed": rule.Seed} {
+				if text := fmt.Sprint(value); text != "<nil>" {
+					body[name] = value
+				}
+			}
+			p.put(ownFaults, object{"rules": []object{body}}).want(200)
+		}
+	}
+	for _, body := range []object{
+		{},
+		{"exercise": "none"},
+		{"exercise": "slow", "rules": []object{}},
+		{"rules": []object{{"operation": "deliverWebhook", "effect": "delay", "delayMs": 1}}},
+	} {
+		p.put(ownFaults, body).wantError(400, "validation_failed")
+	}
+}
+
+// TestBrokenStream: a rule that closes connections breaks a stream after its first events.
+func TestBrokenStream(t *testing.T) {
+	t.Parallel()
+	p := start(t).inSandbox(stores.SampleEmpty)
+	p.newCategory("first")
+	p.setFaults(object{"operation": "listEvents", "effect": "close", "when": "after", "first": 1})
+	stream := p.stream("/events")
+	if fields, ok := stream.next(); !ok || fields["event"] != "category.created" {
+		t.Errorf("the stream begins with %v", fields)
+	}
+	if fields, ok := stream.next(); ok {
+		t.Errorf("the stream goes on with %v", fields)
+	}
+	one := p.newestExchange(3) // after the category and the rules
+	if one.Status != http.StatusOK || one.Fault.Effect != "close" || !strings.Contains(one.Response.Body, "category.created") {
+		t.Errorf("the record has %+v", one)
+	}
+}
+
+// BenchmarkReport measures a report on a full record of requests with bodies.
+func BenchmarkReport(b *testing.B) {
+	p := startAlone(b).inSandbox(stores.SampleEmpty)
+	p.get("/pets").want(200)
+	p.report(1)
+	p.exec(`INSERT INTO exchanges
+		SELECT e.account_id, n, e.start_byte, e.started_at + n * interval '10 ms', e.microseconds, e.request_id, e.api_key_id,
+			CASE n % 2 WHEN 0 THEN 'GET' ELSE 'POST' END, CASE n % 2 WHEN 0 THEN '/pets' ELSE '/store/orders' END, '',
+			CASE n % 2 WHEN 0 THEN 'listPets' ELSE 'placeOrder' END, CASE n % 10 WHEN 0 THEN 503 WHEN 1 THEN 0 ELSE 200 END,
+			'', CASE n % 2 WHEN 0 THEN '' ELSE 'key-' || n END, '', replace(e.messages, '"body":""', '"body":"' || repeat('x', 1000) || '"')
+		FROM exchanges AS e, generate_series(2, $1) AS n`, exchange.MaxExchanges)
+	p.exec("UPDATE exchange_logs SET last_number = $1", exchange.MaxExchanges)
+	for b.Loop() {
+		if got := decode[report.Report](p.get(ownReport).want(200)); got.Requests != exchange.MaxExchanges {
+			b.Fatalf("the report is about %d requests", got.Requests)
+		}
+	}
+}

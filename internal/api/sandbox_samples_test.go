@@ -1,0 +1,280 @@
+package api_test
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	stores "petstore/internal/account"
+	"petstore/internal/auth"
+)
+
+const samplesPath = "/samples"
+
+// savedSample is a sample, as a client sees it.
+type savedSample struct {
+	Name      string
+	BuiltIn   bool
+	CreatedAt *time.Time
+}
+
+// saveSample saves a sandbox, and returns the name.
+func (p *petstore) saveSample(name, from string) string {
+	p.t.Helper()
+	p.post(samplesPath, object{"name": name, "from": from}).want(201)
+	return name
+}
+
+var timeInText = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+
+// withoutTimes replaces the times of a text except ship dates, which end with a full minute.
+func withoutTimes(text []byte) string {
+	return timeInText.ReplaceAllStringFunc(string(text), func(at string) string {
+		if strings.HasSuffix(at, ":00Z") {
+			return at
+		}
+		return "now"
+	})
+}
+
+// story changes a store that starts as the shop in every way, with refused requests between,
+// and returns the responses without times.
+func (p *petstore) story() string {
+	p.t.Helper()
+	var text bytes.Buffer
+	do := func(method, target string, body any, header ...string) {
+		resp := p.do(method, target, body, header...)
+		fmt.Fprintf(&text, "%s %s: %d %s %s\n", method, target, resp.status, resp.header.Get("Location"), withoutTimes(requestIDInBody.ReplaceAll(resp.body, nil)))
+	}
+	for i := range 3 {
+		do("POST", "/categories", object{"name": fmt.Sprint("Category ", i, time.Now())[:10]})
+		do("POST", "/categories", object{"name": "Dogs"}) // exists
+		do("POST", "/pets", object{"name": "Max", "categoryId": 1})
+		do("POST", "/pets", object{"name": "Max", "categoryId": 999})
+		do("POST", "/store/orders", object{"petId": 1, "quantity": 2}, "Idempotency-Key", fmt.Sprint(i))
+		do("POST", "/store/orders", object{"petId": 1, "quantity": 2}, "Idempotency-Key", fmt.Sprint(i))
+		do("POST", "/store/orders", object{"petId": 1, "quantity": 1000})
+		do("DELETE", fmt.Sprint("/store/orders/", 1001+2*i), nil)
+		do("POST", "/store/orders", object{"petId": 1})
+		do("POST", "/messages", object{"message": "hello"})
+	}
+	return text.String()
+}
+
+var requestIDInBody = regexp.MustCompile(`"requestId":"[^"]*"`)
+
+// TestSamesIDs: the same requests to the same sample get the same ids and bodies, in two forks and
+// after a reset, whatever other accounts do. Events have the same numbers.
+func TestSameIDs(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	one, other := p.newSandbox("one", "shop"), p.newSandbox("other", "shop")
+	inside := p.as(one.Key.Secret)
+	want := inside.story()
+	for _, id := range []string{"/categories/1001", "/pets/1001", "/store/orders/1001", "/messages/msg_000000000000000000000000000003e9", "/store/orders/1006", "/messages/msg_000000000000000000000000000003eb"} {
+		if !strings.Contains(want, ": 201 "+id+" ") && !strings.Contains(want, ": 202 "+id+" ") {
+			t.Errorf("nothing has the id %s in\n%s", id, want)
+		}
+	}
+	p.oneOfEach() // takes ids of the sequences
+	if diff := cmp.Diff(want, p.as(other.Key.Secret).story()); diff != "" {
+		t.Errorf("two forks (-one +other):\n%s", diff)
+	}
+	before := withoutTimes(inside.dump())
+	if diff := cmp.Diff(before, withoutTimes(p.as(other.Key.Secret).dump())); diff != "" {
+		t.Errorf("two forks (-one +other):\n%s", diff)
+	}
+	p.post(one.path()+"/reset", nil).want(204)
+	if diff := cmp.Diff(want, inside.story()); diff != "" {
+		t.Errorf("after a reset (-before +after):\n%s", diff)
+	}
+	events, _ := inside.feed("/events")
+	fork, _ := p.as(other.Key.Secret).feed("/events")
+	if len(events) != 2*len(fork)+1 || events[len(fork)].Type != "store.reset" {
+		t.Fatalf("%d events in a fork, and %d in the one that was reset", len(fork), len(events))
+	}
+	for i, e := range fork {
+		for _, again := range []feedEvent{events[i], events[len(fork)+1+i]} {
+			if e.Subject != again.Subject || e.Type != again.Type || (again.Sequence-e.Sequence)%int64(len(fork)+1) != 0 || e.Sequence != int64(i+1) {
+				t.Errorf("event %d of a fork is %+v, and of the other %+v", i, e, again)
+			}
+		}
+	}
+
+	// A sample of the changed store goes on where the sandbox was, and so does its copy.
+	p.saveSample("later", other.ID)
+	for range 2 {
+		fork := p.as(p.newSandbox("fork", "later").Key.Secret)
+		if diff := cmp.Diff(before, withoutTimes(fork.dump())); diff != "" {
+			t.Errorf("a fork of a sample (-saved +fork):\n%s", diff)
+		}
+		placed := fork.post("/store/orders", object{"petId": 1}).want(201).header.Get("Location")
+		sent := fork.post("/messages", object{"message": "hello"}).want(202).header.Get("Location")
+		if placed != "/store/orders/1007" || sent != "/messages/msg_000000000000000000000000000003ec" {
+			t.Errorf("the next ids of the fork are %s and %s", placed, sent)
+		}
+	}
+}
+
+// TestResetToASample: a sandbox returns to its sample, even if that is deleted, and a new sample
+// with the same name changes nothing.
+func TestResetToASample(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	source := p.newSandbox("source", "empty")
+	p.as(source.Key.Secret).newPet("Rex", 5)
+	p.saveSample("rex", source.ID)
+	fork := p.newSandbox("fork", "rex")
+	inside := p.as(fork.Key.Secret)
+	want := string(inside.dump())
+	p.del(samplesPath + "/rex").want(204)
+	p.get(samplesPath+"/rex").wantError(404, "sample_not_found")
+	p.del(samplesPath+"/rex").wantError(404, "sample_not_found")
+	p.post(sandboxesPath, object{"sample": "rex"}).wantError(422, "unknown_sample")
+	p.as(source.Key.Secret).newPet("Max", 5)
+	p.saveSample("rex", source.ID)
+	inside.newPet("Igor", 1)
+	p.post(fork.path()+"/reset", nil).want(204)
+	if diff := cmp.Diff(want, string(inside.dump())); diff != "" {
+		t.Errorf("after a reset (-sample +got):\n%s", diff)
+	}
+	if got := decode[sandbox](p.get(fork.path()).want(200)).Sample; got != "rex" {
+		t.Errorf("the sample of the sandbox is %q", got)
+	}
+	if got := decode[[]pet](p.as(p.newSandbox("new", "rex").Key.Secret).get("/pets").want(200)); len(got) != 2 {
+		t.Errorf("a fork of the new sample has %+v", got)
+	}
+}
+
+// TestListSamples checks the pages of the list, which has the built-in samples and no deleted one.
+func TestListSamples(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	box := p.newSandbox("box", "empty").ID
+	for _, name := range []string{"zoo", "a", "deleted", "s1", "9"} {
+		p.saveSample(name, box)
+	}
+	p.del(samplesPath + "/deleted").want(204)
+	want := []string{"9 false", "a false", "empty true", "s1 false", "shop true", "zoo false"}
+	for _, limit := range []int{1, 2, 6, 200} {
+		var got []string
+		for _, one := range walk[savedSample](p, fmt.Sprintf("%s?limit=%d", samplesPath, limit)) {
+			got = append(got, fmt.Sprint(one.Name, " ", one.BuiltIn))
+			if (one.CreatedAt == nil) != one.BuiltIn || one.CreatedAt != nil && time.Since(*one.CreatedAt) > time.Hour {
+				t.Errorf("the sample %+v", one)
+			}
+			if diff := cmp.Diff(one, decode[savedSample](p.get(samplesPath+"/"+one.Name).want(200))); diff != "" {
+				t.Errorf("in the list (-), alone (+):\n%s", diff)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
+		}
+	}
+	if total := p.do("GET", samplesPath, nil, "Prefer", "count=exact").want(200).header.Get("X-Total-Count"); total != "6" {
+		t.Errorf("X-Total-Count %s, want 6", total)
+	}
+}
+
+// TestSampleBodies checks which names and sandboxes a new sample can have.
+func TestSampleBodies(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	box := p.newSandbox("box", "empty")
+	expired := p.newSandbox("expired", "empty")
+	p.exec("UPDATE accounts SET expires_at = now() WHERE id = $1", accountOf(expired))
+	gone := p.newSandbox("gone", "empty")
+	p.del(gone.path()).want(204)
+	for body, want := range map[string][]string{
+		`{}`:                     {"/name required", "/from required"},
+		`{"name":"","from":""}`:  {"/name invalid_format", "/from invalid_format"},
+		`{"name":1,"from":1042}`: {"/name wrong_type", "/from wrong_type"},
+		`{"name":null,"from":null,"createdAt":"x","builtIn":true,"sample":1}`:       {"/name null_not_allowed", "/from null_not_allowed", "/createdAt read_only", "/builtIn read_only", "/sample unknown_field"},
+		`{"name":"Shop","from":"current"}`:                                          {"/name invalid_format", "/from invalid_format"},
+		`{"name":"-a","from":"sbx_01"}`:                                             {"/name invalid_format", "/from invalid_format"},
+		`{"name":"a b","from":"SBX_1"}`:                                             {"/name invalid_format", "/from invalid_format"},
+		`{"name":"shop 1","from":"acc_1"}`:                                          {"/name invalid_format", "/from invalid_format"},
+		`{"name":"ä","from":"sbx_1\n"}`:                                             {"/name invalid_format", "/from invalid_format"},
+		`{"name":"` + strings.Repeat("a", 51) + `","from":"sbx_12345678901234567"}`: {"/name invalid_format", "/from invalid_format"},
+		"[]": {" wrong_type"},
+	} {
+		p.post(samplesPath, body).wantViolations("validation_failed", want...)
+	}
+	for _, name := range []string{"A", "-", "a_b", "%20", "shop%201", strings.Repeat("a", 51)} {
+		for _, method := range []string{"GET", "DELETE"} {
+			p.do(method, samplesPath+"/"+name+"?x=1", nil).wantViolations("invalid_parameter", "name invalid_format", "x unknown")
+		}
+	}
+	for _, name := range []string{"Shop", "", "shop 1", "ä"} {
+		p.post(sandboxesPath, object{"sample": name}).wantViolations("validation_failed", "/sample invalid_format")
+	}
+	p.post(sandboxesPath, object{"sample": "none"}).wantError(422, "unknown_sample")
+	stranger := p.as(p.newKey("stranger", auth.Admin))
+	for _, from := range []string{expired.ID, gone.ID, "sbx_9007199254740991", stranger.newSandbox("foreign", "empty").ID, fmt.Sprint("sbx_", p.accountID())} {
+		p.post(samplesPath, object{"name": "a", "from": from}).wantError(422, "unknown_sandbox")
+	}
+	resp := p.post(samplesPath, object{"name": strings.Repeat("a", 50), "from": box.ID}).want(201)
+	if location := resp.header.Get("Location"); location != samplesPath+"/"+strings.Repeat("a", 50) {
+		t.Errorf("Location %q", location)
+	}
+	p.do("POST", samplesPath, object{"name": "0-", "from": box.ID}, "Idempotency-Key", "key").want(201)
+	for _, name := range []string{"0-", "shop", "empty"} {
+		p.do("POST", samplesPath, object{"name": name, "from": box.ID}, "Idempotency-Key", "key").wantError(409, "sample_exists")
+	}
+	for _, name := range []string{"shop", "empty"} {
+		p.del(samplesPath+"/"+name).wantError(409, "built_in_sample")
+		p.get(samplesPath + "/" + name).want(200)
+	}
+}
+
+// TestSamplesOfTheKey: a key of a sandbox sees the built-in samples only, and cannot save any.
+func TestSamplesOfTheKey(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	box := p.newSandbox("box", "empty")
+	p.saveSample("mine", box.ID)
+	inside := p.as(box.Key.Secret)
+	inside.post(samplesPath, object{"name": "theirs", "from": box.ID}).wantError(409, "nested_sandbox")
+	inside.get(samplesPath+"/mine").wantError(404, "sample_not_found")
+	inside.del(samplesPath+"/mine").wantError(404, "sample_not_found")
+	if got := decode[[]savedSample](inside.get(samplesPath).want(200)); len(got) != 2 {
+		t.Errorf("a sandbox has the samples %+v", got)
+	}
+	stranger := p.as(p.newKey("stranger", auth.Admin))
+	stranger.post(sandboxesPath, object{"sample": "mine"}).wantError(422, "unknown_sample")
+	stranger.saveSample("mine", stranger.newSandbox("box", "shop").ID)
+	p.as(p.newKey("tester", auth.Write)).post(samplesPath, object{"name": "a", "from": box.ID}).wantError(403, "insufficient_scope")
+	p.get(samplesPath + "/mine").want(200)
+}
+
+// TestTooManySamples: an account has at most 20 samples.
+func TestTooManySamples(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	box := p.newSandbox("box", "empty").ID
+	var group sync.WaitGroup
+	statuses := make([]int, stores.MaxSamples+5)
+	for i := range statuses {
+		group.Go(func() { statuses[i] = p.post(samplesPath, object{"name": fmt.Sprint("s", i), "from": box}).status })
+	}
+	group.Wait()
+	count := map[int]int{}
+	for _, status := range statuses {
+		count[status]++
+	}
+	if count[201] > stores.MaxSamples || count[201]+count[409]+count[429]+count[503] != len(statuses) {
+		t.Errorf("statuses %v", count)
+	}
+	for i := count[201]; i < stores.MaxSamples; i++ {
+		p.saveSample(fmt.Sprint("more", i), box)
+	}
+	p.post(samplesPath, object{"name": "last", "from": box}).wantError(409, "too_many_samples")
+	p.del(samplesPath + "/" + decode[[]savedSample](p.get(samplesPath + "?limit=2").want(200))[1].Name).want(204)
+	p.saveSample("last", box)
+}

@@ -1,0 +1,124 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"petstore/db"
+	"petstore/internal/event"
+	"petstore/internal/faults"
+	"petstore/internal/postgres"
+	"petstore/internal/standardwebhooks"
+	"petstore/internal/webhook"
+)
+
+// probe creates the delivery of a probe, as the API does.
+func (f *feed) probe(webhookID, kind string, i int) {
+	f.t.Helper()
+	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+		return db.New(tx).WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: fmt.Sprintf("evt_%032x", i), Type: kind,
+			Body: fmt.Sprintf(`{"id":"evt_%032x","type":"webhook.test","data":{}}`, i),
+		})
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TestProbes: three probes have a mistake each, and the fourth comes twice. Refused probes are not
+// repeated, and the webhook stays enabled.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	f := newFeed(t)
+	to := receive(t, func(w http.ResponseWriter, r *http.Request) {
+		if id := r.Header.Get("Webhook-Id"); id != fmt.Sprintf("evt_%032x", 3) {
+			w.WriteHeader(http.StatusGone) // would disable the webhook, if it were not for a probe
+		}
+	})
+	id := f.webhook(to.url)
+	for i, kind := range webhook.Probes {
+		f.probe(id, kind, i)
+	}
+	f.work().Deliver(f.account, id)
+	await(f, int64(0), "SELECT count(*) FROM webhook_deliveries WHERE status = 'pending'")
+
+	secret, err := standardwebhooks.SecretFrom(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	correct := map[string]int{}
+	for _, one := range to.await(5) {
+		again := http.Header{}
+		var at int64
+		if _, err := fmt.Sscan(one.header.Get("Webhook-Timestamp"), &at); err != nil {
+			t.Error(err)
+		}
+		standardwebhooks.Sign(again, one.header.Get("Webhook-Id"), time.Unix(at, 0), []byte(one.body), secret)
+		state := "wrong"
+		if again.Get("Webhook-Signature") == one.header.Get("Webhook-Signature") {
+			if state = "old"; time.Since(time.Unix(at, 0)) < time.Minute {
+				state = "correct"
+			}
+		}
+		correct[one.header.Get("Webhook-Id")[len("evt_"):]+" "+state]++
+	}
+	want := map[string]int{}
+	for i, state := range []string{"wrong", "old", "wrong", "correct"} {
+		want[fmt.Sprintf("%032x %s", i, state)] = 1
+	}
+	want[fmt.Sprintf("%032x correct", 3)] = 2
+	if diff := cmp.Diff(want, correct); diff != "" {
+		t.Errorf("probes (-want +got):\n%s", diff)
+	}
+	for kind, want := range map[string]string{webhook.ProbeForged: "failed 1", webhook.ProbeOld: "failed 1", webhook.ProbeChanged: "failed 1", webhook.ProbeDuplicate: "delivered 2"} {
+		if got := read[string](f, "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries WHERE type = $1", kind); got != want {
+			t.Errorf("%s is %s, want %s", kind, got, want)
+		}
+	}
+	if got := read[string](f, "SELECT status || ' ' || failures || ' ' || (failing_since IS NULL) FROM webhooks WHERE id = $1", id); got != "enabled 0 true" {
+		t.Errorf("the webhook is %s", got)
+	}
+}
+
+// TestInjectedFaults: a rule of a sandbox drops the response to an event, which then comes again,
+// or does not send it, so that it comes late. Rules apply only to the first attempt.
+func TestInjectedFaults(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		when, problem string
+		requests      int
+	}{
+		"the response is lost":  {faults.CloseAfter, webhook.LostResponse, 2},
+		"the event is not sent": {faults.CloseBefore, webhook.Unsent, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFeed(t)
+			inside := &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: f.account + 1000}
+			f.exec("INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, 'sandbox', $2, 'sandbox', $2, 'empty', now() + interval '1 day')", inside.account, f.account)
+			f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
+			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, delay_ms) VALUES ($1, 0, '*', 'delay', 9000)", inside.account) // not for deliveries
+			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", inside.account, test.when)
+			to := receive(t, nil)
+			inside.webhook(to.url)
+			inside.emit(event.Reset())
+			f.work().Wake(inside.account)
+			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
+			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'") // instead of 5 seconds
+			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
+			if got := read[string](f, "SELECT attempts -> 0 ->> 'error' || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries"); got != test.problem+" -204" {
+				t.Errorf("the attempts are %s", got)
+			}
+			if to.count() != test.requests {
+				t.Errorf("%d requests, want %d", to.count(), test.requests)
+			}
+		})
+	}
+}

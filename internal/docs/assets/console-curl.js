@@ -1,0 +1,24 @@
+// Writes a recorded request as a command that sends it again.
+
+const left = /^(host|authorization|content-length|connection|accept-encoding|user-agent|transfer-encoding|x-forwarded-.*|x-request-id|traceparent|tracestate)$/i;
+
+const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+
+/**
+ * Returns a curl command for a POSIX shell. It quotes all parts of the request, which may have any
+ * characters. The key comes from the environment.
+ */
+export function curl({ method, path, query, request }) {
+  const { headers, body, bodyEncoding, bodySize } = request;
+  const target = (query === undefined ? path : `${path}?${query}`).replaceAll(/[^\w.~%/?&=+:,@-]/gu, encodeURIComponent);
+  const binary = bodyEncoding === "base64";
+  const parts = [`curl -X ${/^[A-Z]+$/.test(method) ? method : quoted(method)} "$PETSTORE_URL"${quoted(target)}`, '-H "Authorization: Bearer $PETSTORE_API_KEY"'];
+  for (const { name, value } of headers) if (!left.test(name)) parts.push(`-H ${quoted(`${name}: ${value}`)}`);
+  if (body !== "") parts.push(binary ? "--data-binary @-" : `--data-raw ${quoted(body)}`);
+  const kept = binary ? atob(body).length : new TextEncoder().encode(body).length;
+  const notes = [
+    bodySize > kept && `# The record has only ${kept} of the ${bodySize} bytes of the body.`,
+    JSON.stringify([target, headers.filter(({ name }) => !left.test(name)), body]).includes("[redacted]") && "# Replace [redacted].",
+  ].filter(Boolean);
+  return [...notes, `${binary ? `echo ${quoted(body)} | base64 -d | ` : ""}${parts.join(" \\\n  ")}`].join("\n");
+}

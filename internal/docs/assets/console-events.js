@@ -1,0 +1,67 @@
+// The events of a store.
+import { copyButton, write } from "./code.js";
+import { feedView } from "./console-feed.js";
+import { dayAndTime, fact, when } from "./console-list.js";
+import { read, session } from "./console-session.js";
+import { h } from "./dom.js";
+import { pretty } from "./json.js";
+
+const whole = 1000; // events that the view reads from the beginning of the feed
+const pageSize = 100;
+
+/** Returns the types of the events of a feed. */
+export const eventTypes = () => session.operations.listEvents.parameters.find(({ name }) => name === "type").schema.items.enum;
+
+/** Returns the view of the events of a store. */
+export function eventsView(context) {
+  return feedView(
+    {
+      title: "Events", things: "events", list: "listEvents", get: "getEvent", idName: "eventId",
+      filters: [{ name: "type", label: "Type", choices: eventTypes() }],
+      pages: ["after"],
+      empty: (filtered) => h("p", null, filtered ? "No event matches." : "No events yet. Each change of the store adds one."),
+      first,
+      turn: ({ items, href, isPage, more }) => [
+        more && h("a", { href: href({ after: "oldest" }) }, "Oldest"),
+        isPage && items.length === pageSize && h("a", { href: href({ after: items.at(-1).id }) }, "Later"),
+      ].filter(Boolean),
+      cells: ({ sequence, type, subject, timestamp }) => [
+        h("span", { class: "row-sequence" }, String(sequence)),
+        h("span", { class: "chip" }, type),
+        h("span", { class: "row-text" }, subject),
+        when(timestamp),
+      ],
+      detail: (event) => {
+        const code = h("code");
+        const text = pretty(JSON.stringify(event));
+        write(code, text, "json");
+        return [
+          h("h2", { class: "line" }, h("code", null, event.type), " ", event.subject),
+          h("dl", { class: "facts-of" }, fact("Number", String(event.sequence)), fact("Time", when(event.timestamp, dayAndTime)), fact("Id", h("code", null, event.id))),
+          h("div", { class: "panel outcome" }, h("div", { class: "panel-bar" }, h("h3", { class: "panel-title" }, "Payload"), copyButton(() => text)), h("pre", { tabindex: "0", role: "group", "aria-label": "Payload" }, code)),
+        ];
+      },
+    },
+    context,
+  );
+}
+
+// The API lists events from the oldest. A short feed is read whole. Of a long one, the view
+// begins with the newest event, and a link leads to the pages from the oldest.
+async function first({ store, query, isPage, signal }) {
+  const type = query.get("type") ?? undefined;
+  const page = (more) => read("listEvents", { store, query: { ...(type && { type }), ...more }, signal });
+  const after = query.get("after");
+  if (isPage) return { items: (await page({ limit: pageSize, ...(after !== "oldest" && { after }) })).data };
+  const items = [];
+  for (let last; ; ) {
+    const { data } = await page({ limit: 200, ...(last && { after: last }) });
+    items.push(...data);
+    last = data.at(-1)?.id ?? last;
+    if (data.length < 200) return { items: items.reverse().slice(0, 200), last };
+    if (items.length > 200) continue;
+    const { next } = await page({ after: "latest", limit: 1 });
+    const newest = (await read("getEvent", { store, path: { eventId: next.after }, signal })).data;
+    if (newest.sequence - items[0].sequence > whole) return { items: !type || newest.type === type ? [newest] : [], last: newest.id, more: true };
+  }
+}

@@ -1,0 +1,948 @@
+//go:build browser
+
+package docs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	t.Run("welcome", s.welcome)
+	t.Run("sign in and out", s.signsIn)
+	t.Run("requests", s.requests)
+	t.Run("texts of a client stay texts", s.hostileRequests)
+	t.Run("cURL", s.curlOfRequest)
+	t.Run("many requests", s.manyRequests)
+	t.Run("events", s.events)
+	t.Run("webhooks", s.webhooks)
+	t.Run("sandboxes", s.sandboxes)
+	t.Run("samples", s.samplesOfStores)
+	t.Run("report", s.report)
+	t.Run("API keys", s.apiKeys)
+	t.Run("scopes", s.scopes)
+	t.Run("ended sandbox", s.endedSandbox)
+	t.Run("revoked key", s.revokedKey)
+	t.Run("the server is lost and comes back", s.lostServer)
+	t.Run("limits", s.limited)
+	t.Run("keyboard", s.consoleKeyboard)
+	t.Run("looks", s.consoleLooks)
+}
+
+// object is a JSON object.
+type object = map[string]any
+
+// client sends requests with a key.
+type client struct {
+	t        *testing.T
+	url, key string
+}
+
+func (s *shop) as(t *testing.T, key string) client {
+	t.Helper()
+	return client{t, s.url, key}
+}
+
+// do sends a request, and returns the response; 0: the connection was closed.
+func (c client) do(method, path string, body any, header ...string) (status int, response object) {
+	t := c.t
+	t.Helper()
+	var content []byte
+	switch body := body.(type) {
+	case nil:
+	case string:
+		content = []byte(body)
+	default:
+		content = []byte(encoded(body))
+	}
+	request, err := http.NewRequestWithContext(t.Context(), method, c.url+path, bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	if content != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	got, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = json.Unmarshal(text, &response)
+	return got.StatusCode, response
+}
+
+// sandbox creates a sandbox and returns its id and its key.
+func (s *shop) sandbox(t *testing.T, name, sample string) (id, key string) {
+	t.Helper()
+	status, made := s.as(t, s.key).do("POST", "/sandboxes", object{"name": name, "sample": sample})
+	if status != http.StatusCreated {
+		t.Fatalf("POST /sandboxes: %d %v", status, made)
+	}
+	return made["id"].(string), made["apiKey"].(object)["secret"].(string)
+}
+
+// signIn opens the console and signs in.
+func (s *shop) signIn(t *testing.T, key, place string, how look) *tab {
+	t.Helper()
+	p := s.visit(t, "/console"+place, how)
+	t.Cleanup(func() { p.expectFailures("net::ERR_ABORTED") }) // the page ends its streams
+	p.wait(`document.querySelector(".key-form input")`)
+	p.click(".key-form input")
+	p.insert(key)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector("main.console h1")`)
+	return p
+}
+
+// rows waits until the list has a number of rows.
+func (p *tab) rows(count int) {
+	p.t.Helper()
+	p.wait(fmt.Sprintf(`document.querySelectorAll(".rows > li").length === %d`, count))
+}
+
+// button clicks the button with a text. The selector names a part of the page.
+func (p *tab) button(part, text string) {
+	p.t.Helper()
+	find := fmt.Sprintf(`[...document.querySelectorAll(%q)].find((e) => e.textContent === %q && !e.disabled && e.checkVisibility())`, part+" :is(button, a)", text)
+	p.wait(find)
+	get[bool](p, fmt.Sprintf(`(%s.focus(), %[1]s.click(), true)`, find))
+}
+
+// fieldOf is an expression for the control of a field in a dialog or an editor.
+func fieldOf(part, label string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(%q)].find((label) => label.textContent === %q && label.checkVisibility()).control`, part+" label", label)
+}
+
+// fillIn replaces the value of a field.
+func (p *tab) fillIn(part, label, text string) {
+	p.t.Helper()
+	get[bool](p, fmt.Sprintf(`(() => {
+		const control = %s;
+		control.focus();
+		if (control.localName === "select") control.value = %q;
+		else control.select();
+		control.dispatchEvent(new Event("change", { bubbles: true }));
+		return true;
+	})()`, fieldOf(part, label), text))
+	if get[bool](p, `document.activeElement.localName !== "select"`) {
+		p.insert(text)
+	}
+}
+
+// tick ticks a box of a dialog.
+func (p *tab) tick(label string) {
+	p.t.Helper()
+	get[bool](p, fmt.Sprintf(`(%s.click(), true)`, fieldOf("dialog", label)))
+}
+
+// closed waits until no dialog is open.
+func (p *tab) closed() {
+	p.t.Helper()
+	p.wait(`!document.querySelector("dialog[open]")`)
+}
+
+// secret reads the secret of a dialog and closes it.
+func (p *tab) secret() string {
+	p.t.Helper()
+	p.wait(`document.querySelector("dialog[open] .secret code")`)
+	secret := p.text("dialog[open] .secret code")
+	p.button("dialog", "I have stored it")
+	p.closed()
+	return secret
+}
+
+func (s *shop) welcome(t *testing.T) {
+	p := s.visit(t, "/console", look{})
+	p.wait(`document.querySelector(".key-form input")`)
+	if got := p.text("main"); !strings.Contains(got, "petstore dev") || !strings.Contains(got, "petstore key create") {
+		t.Errorf("the page does not say how to get a key: %s", got)
+	}
+	if shown := get[bool](p, `document.querySelector("#sidebar").checkVisibility()`); shown {
+		t.Error("the sidebar is visible without a key")
+	}
+	for key, want := range map[string]string{"": "Enter an API key", "naïve key": "Enter an API key", s.key + "x": "API key"} {
+		get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
+		p.click(".key-form input")
+		if key != "" {
+			p.insert(key)
+		}
+		p.press(kb.Enter)
+		p.wait(fmt.Sprintf(`document.querySelector(".key-form [role=alert]")?.textContent.includes(%q)`, want))
+	}
+	p.expectFailures("401")
+	// Without JavaScript, the page says so.
+	status, _ := s.as(t, "").do("GET", "/console", nil)
+	if text := get[string](p, `fetch("/console").then((r) => r.text())`); status != http.StatusOK || !strings.Contains(text, "The console needs JavaScript") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+func (s *shop) signsIn(t *testing.T) {
+	p := s.signIn(t, s.key, "", look{})
+	// The key is neither in the address, nor in the HTML, nor kept longer than the tab.
+	for _, place := range []string{"location.href", "document.documentElement.outerHTML", "JSON.stringify(localStorage)"} {
+		if text := get[string](p, place); strings.Contains(text, s.key) {
+			t.Errorf("the key is in %s", place)
+		}
+	}
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector("main.console h1")`)
+	p.click(`#sidebar a[href^="#keys"]`)
+	p.wait(`document.querySelector("h1").textContent === "API keys" && document.activeElement.localName === "h1" && document.title === "API keys · Petstore console"`)
+	p.button("#session", "Sign out")
+	p.wait(`document.querySelector(".key-form input") === document.activeElement`)
+	if stored := get[string](p, "JSON.stringify(sessionStorage)"); strings.Contains(stored, "petstore_") {
+		t.Errorf("the tab keeps %s", stored)
+	}
+	p.do(chromedp.NavigateBack())
+	p.wait(`document.querySelector(".key-form input")`)
+}
+
+func (s *shop) requests(t *testing.T) {
+	id, key := s.sandbox(t, "requests", "shop")
+	s.as(t, key).do("GET", "/pets?limit=2", nil)
+	p := s.signIn(t, s.key, "", look{})
+	p.wait(`document.querySelector("h1").textContent === "Requests"`)
+	p.button("main", id+"requests") // the account has no record
+	p.rows(1)
+	p.wait(`document.querySelector(".state.live")`)
+
+	// Requests appear as they end.
+	s.as(t, key).do("PUT", "/sandboxes/current/faults", object{"rules": []object{{"operation": "getAccount", "effect": "close", "when": "before"}}})
+	s.as(t, key).do("POST", "/store/orders?key="+key, object{"petId": 1, "quantity": 2}, "Idempotency-Key", "order-7")
+	s.as(t, key).do("GET", "/pets/999999999", nil)
+	p.rows(4)
+	s.as(t, key).do("GET", "/account", nil)
+	p.wait(`document.querySelectorAll(".rows > li").length >= 5`) // a client may try again
+	if got := p.text(".rows > li"); !strings.Contains(got, "none") || !strings.Contains(got, "GET/account") || !strings.Contains(got, "fault: close") {
+		t.Errorf("the newest row is %q", got)
+	}
+
+	// The exchange: headers, bodies, redactions and the fault.
+	get[bool](p, `(document.querySelector(".rows > li a").click(), true)`) // the rows may still move
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/account")`)
+	if got := p.text(".detail"); !strings.Contains(got, "Fault rule 1 of the sandbox injected: close.") || !strings.Contains(got, "no response") {
+		t.Errorf("the exchange is %q", got)
+	}
+	p.fillIn(".filters", "Status", "400")
+	p.press(kb.Enter)
+	p.rows(1)
+	p.click(".rows > li a")
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/store/orders")`)
+	got := p.text(".detail")
+	for _, want := range []string{"/store/orders?key=[redacted]", "A secret stood where none belongs: request.query", "placeOrder", "order-7", "invalid_parameter", "24 bytes, which the server did not read", key[:17] + "…", "Idempotency-Key"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the exchange does not contain %s:\n%s", want, got)
+		}
+	}
+	if marks := get[int](p, `CSS.highlights.get("redacted").size`); marks < 1 || strings.Contains(got, key) {
+		t.Errorf("%d redactions are marked in %s", marks, got)
+	}
+
+	// Filters are part of the address.
+	p.do(chromedp.Reload())
+	p.rows(1)
+	p.wait(`location.hash.includes("status=400") && ` + fieldOf(".filters", "Status") + `.value === "400" && document.querySelector(".detail h2")`)
+	p.fillIn(".filters", "Status", "nonsense")
+	p.press(kb.Enter)
+	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("status")`)
+	p.expectFailures("400")
+	p.fillIn(".filters", "Status", "4xx")
+	p.press(kb.Enter)
+	p.rows(2)
+	p.fillIn(".filters", "Operation", "getPet")
+	p.rows(1)
+	p.fillIn(".filters", "Operation", "")
+	p.rows(2)
+	p.click(".rows > li:last-child a")
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/store/orders")`)
+	p.button(".detail dd:has(+ *), .detail dd", "show all")
+	p.wait(`location.hash.includes("apiKeyId=") && !location.hash.includes("status")`)
+
+	// Paused, the list waits.
+	p.wait(`document.querySelector(".state.live") && document.querySelectorAll(".rows > li").length >= 5`)
+	before := p.count(".rows > li")
+	p.button(".tools", "Pause")
+	s.as(t, key).do("GET", "/categories", nil)
+	p.wait(`document.querySelector(".tools [aria-pressed]").textContent === "Resume (1)"`)
+	if now := p.count(".rows > li"); now != before {
+		t.Errorf("%d rows while paused, %d before", now, before)
+	}
+	p.button(".tools", "Resume (1)")
+	p.rows(before + 1)
+
+	// HAR and the end.
+	folder := t.TempDir()
+	p.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.CallBrowser(ctx, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{
+			Behavior: browser.SetDownloadBehaviorBehaviorAllow, BrowserContextID: chromedp.FromContext(ctx).BrowserContextID, DownloadPath: folder,
+		})
+		return err
+	}))
+	p.button(".tools", "Save HAR")
+	saved, err := os.ReadFile(filepath.Join(folder, id+".har"))
+	for until := time.Now().Add(patience); err != nil && time.Now().Before(until); <-time.After(20 * time.Millisecond) {
+		saved, err = os.ReadFile(filepath.Join(folder, id+".har"))
+	}
+	var archive struct {
+		Log struct {
+			Entries []struct{ Request struct{ URL string } }
+		}
+	}
+	if err := errors.Join(err, json.Unmarshal(saved, &archive)); err != nil || len(archive.Log.Entries) != before+1 {
+		t.Errorf("the archive has %d entries (%v)", len(archive.Log.Entries), err)
+	}
+	p.button(".tools", "Clear")
+	p.wait(`document.querySelector("dialog[open]").textContent.includes("` + id + `")`)
+	p.button("dialog", "Clear")
+	p.closed()
+	p.rows(0)
+}
+
+const script = `<script>alert(1)</script><img src=x onerror=alert(2)>`
+
+func (s *shop) hostileRequests(t *testing.T) {
+	id, key := s.sandbox(t, script, "empty")
+	long := strings.Repeat("long ", 20_000)
+	s.as(t, key).do("POST", "/categories?"+url.QueryEscape(script), object{"name": script, "description": script}, "Idempotency-Key", "<b>", "X-Hostile", script)
+	s.as(t, key).do("POST", "/categories", object{"name": script + "2"})
+	s.as(t, key).do("POST", "/messages", object{"message": long})
+	s.as(t, key).do("POST", "/messages", "\xff\xfe\x00\x01binary")
+	p := s.signIn(t, s.key, "#requests/"+id, look{})
+	p.rows(4)
+	for i, want := range []string{"//4AAWJpbmFyeQ==", "of which the record has 16,384", script + "2", script} {
+		p.click(fmt.Sprintf(".rows > li:nth-child(%d) a", i+1))
+		p.wait(fmt.Sprintf(`document.querySelector(".detail").textContent.includes(%q)`, strings.ReplaceAll(want, `"`, `\"`)))
+	}
+	// In a key of the sandbox, in events, and in names.
+	p.click(`#sidebar a[href^="#events"]`)
+	p.wait(`document.querySelector(".key-form")`)
+	p.click(".key-form input")
+	p.insert(s.key)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("belongs to acc_")`)
+	get[bool](p, `(document.querySelector(".key-form input").value = "", true)`)
+	p.click(".key-form input")
+	p.insert(key)
+	p.press(kb.Enter)
+	p.rows(1)
+	p.click(".rows > li a")
+	p.wait(`document.querySelector(".detail pre")?.textContent.includes("<script>")`)
+	p.click(`#sidebar a[href^="#sandboxes"]`)
+	p.wait(`document.querySelector(".rows")?.textContent.includes("<img")`)
+	if found := p.count("main :is(script, img), #sidebar :is(script, img)"); found > 0 {
+		t.Errorf("%d elements come from a client", found)
+	}
+	// An address may have anything, too.
+	p.do(chromedp.Navigate(s.url + "/console#requests/sbx_" + url.PathEscape(script) + "/%zz?status=%3Cimg%3E"))
+	p.wait(`document.querySelector(".empty .problem-note")`)
+	p.do(chromedp.Navigate(s.url + "/console#__proto__/x/y"))
+	p.wait(`document.querySelector("h1").textContent === "Requests"`)
+	p.expectFailures("400", "404")
+}
+
+// curlOfRequest runs the copied command.
+func (s *shop) curlOfRequest(t *testing.T) {
+	id, key := s.sandbox(t, "curl", "empty")
+	name := "It's $(touch /tmp/x) `x` \"q\" \\ é"
+	status, _ := s.as(t, key).do("POST", "/categories?a=$(id)&b='`x`", object{"name": name}, "X-Odd", "it's $HOME")
+	if status != http.StatusBadRequest {
+		t.Fatalf("status %d", status)
+	}
+	p := s.signIn(t, s.key, "#requests/"+id, look{})
+	p.allowClipboard()
+	p.rows(1)
+	p.click(".rows > li a")
+	p.button(".detail", "Copy as cURL")
+	p.wait(`document.querySelector(".copying").textContent === "Copied"`)
+	command := get[string](p, "navigator.clipboard.readText()")
+	if strings.Contains(command, key) {
+		t.Errorf("the command has the key: %s", command)
+	}
+	run := exec.CommandContext(t.Context(), "sh", "-c", command)
+	run.Env = append(run.Environ(), "PETSTORE_URL="+s.url, "PETSTORE_API_KEY="+key)
+	if output, err := run.CombinedOutput(); err != nil || !strings.Contains(string(output), "invalid_parameter") {
+		t.Fatalf("%s\n%v %s", command, err, output)
+	}
+	p.rows(2)
+	same := get[bool](p, fmt.Sprintf(`(async () => {
+		const [second, first] = await (await fetch("/sandboxes/%s/requests", { headers: { Authorization: "Bearer " + sessionStorage["petstore.key"] } })).json();
+		const one = async ({ id }) => {
+			const { method, path, query, request } = await (await fetch("/sandboxes/%[1]s/requests/" + id, { headers: { Authorization: "Bearer " + sessionStorage["petstore.key"] } })).json();
+			return JSON.stringify([method, path, decodeURIComponent(query), request.body, request.headers.find(({ name }) => name === "X-Odd").value]);
+		};
+		return (await one(first)) === (await one(second));
+	})()`, id))
+	if !same {
+		t.Errorf("the command sends another request: %s", command)
+	}
+}
+
+// manyRequests checks that the page stays small while many requests arrive.
+func (s *shop) manyRequests(t *testing.T) {
+	id, key := s.sandbox(t, "many", "empty")
+	p := s.signIn(t, s.key, "#requests/"+id, look{})
+	p.wait(`document.querySelector(".state.live")`)
+	for i := range 1200 {
+		s.as(t, key).do("GET", fmt.Sprintf("/pets?limit=%d", i%100+1), nil)
+	}
+	p.wait(`document.querySelector(".rows .row-text")?.textContent === "/pets?limit=100"`)
+	if rows, nodes := p.count(".rows > li"), p.count("*"); rows != 200 || nodes > maxNodes {
+		t.Errorf("%d rows, %d elements", rows, nodes)
+	}
+	p.wait(`/\d+ new requests/.test(document.querySelector(".unseen[role=status]").textContent)`)
+	p.do(chromedp.Reload())
+	p.rows(100)
+	p.button(".turn-pages", "Older")
+	p.wait(`location.hash.includes("before=") && document.querySelectorAll(".rows > li").length === 100 && !document.querySelector(".state").textContent`)
+	p.button(".turn-pages", "Newest")
+	p.wait(`!location.hash.includes("before=") && document.querySelector(".state.live")`)
+}
+
+func (s *shop) events(t *testing.T) {
+	id, key := s.sandbox(t, "events", "empty")
+	p := s.signIn(t, key, "#events", look{})
+	p.wait(`document.querySelector(".state.live") && document.querySelector(".empty").textContent.includes("No events yet")`)
+	s.as(t, key).do("POST", "/categories", object{"name": "One"})
+	s.as(t, key).do("POST", "/messages", object{"message": "Two"})
+	p.rows(2)
+	if got := p.text(".rows > li"); !strings.Contains(got, "message.queued") {
+		t.Errorf("the newest event is %q", got)
+	}
+	p.fillIn(".filters", "Type", "category.created")
+	p.rows(1)
+	p.wait(`document.querySelector(".state.live")`)
+	s.as(t, key).do("POST", "/messages", object{"message": "Three"})
+	s.as(t, key).do("POST", "/categories", object{"name": "Four"})
+	p.rows(2)
+	p.click(".rows > li a")
+	p.wait(`document.querySelector(".detail pre")?.textContent.includes('"name": "Four"')`)
+	if got := p.text(".detail"); !strings.Contains(got, "evt_") || !strings.Contains(got, "/categories/") {
+		t.Errorf("the event is %s", got)
+	}
+	// The console leaves no trace.
+	if status, _ := s.as(t, s.key).do("GET", "/sandboxes/"+id+"/requests?operation=listEvents", nil); status != http.StatusOK {
+		t.Errorf("the record: %d", status)
+	}
+	if seen := get[int](p, fmt.Sprintf(`fetch("/sandboxes/%s/requests?limit=200", { headers: { Authorization: "Bearer " + sessionStorage["petstore.key"] } }).then((r) => r.json()).then((all) => all.filter(({ method }) => method === "GET").length)`, id)); seen > 0 {
+		t.Errorf("the record has %d requests of the console", seen)
+	}
+	// A long feed begins with the newest event.
+	for i := range 1000 {
+		s.as(t, key).do("POST", "/messages", object{"message": fmt.Sprint(i)})
+	}
+	p.do(chromedp.Navigate(s.url + "/console#events"))
+	p.rows(1)
+	p.button(".turn-pages", "Oldest")
+	p.rows(100)
+	if got := p.text(".rows > li"); !strings.Contains(got, "category.created") {
+		t.Errorf("the oldest event is %q", got)
+	}
+	p.button(".turn-pages", "Later")
+	p.wait(`document.querySelector(".row-sequence")?.textContent === "101"`)
+}
+
+func (s *shop) webhooks(t *testing.T) {
+	_, key := s.sandbox(t, "webhooks", "empty")
+	var failing atomic.Bool
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if failing.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	p := s.signIn(t, key, "#webhooks", look{})
+	p.wait(`document.querySelector(".empty").textContent.includes("No webhooks yet")`)
+
+	p.button(".tools", "New webhook")
+	p.fillIn("dialog", "url", "ftp://example.com")
+	p.tick("order.placed")
+	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("/url")`)
+	p.expectFailures("422", "400")
+	p.fillIn("dialog", "url", receiver.URL+"/%3Cscript%3E")
+	p.tick("category.created")
+	p.fillIn("dialog", "description", script)
+	p.button("dialog", "Create")
+	if secret := p.secret(); !strings.HasPrefix(secret, "whsec_") {
+		t.Errorf("the secret is %q", secret)
+	}
+	p.rows(1)
+	p.wait(`document.querySelector(".detail h2")?.textContent.startsWith("` + receiver.URL + `")`)
+
+	p.button(".detail", "Send a test")
+	p.button("dialog", "Send a test")
+	p.closed()
+	p.wait(`document.querySelector(".deliveries .chip-delivered")`)
+	failing.Store(true)
+	s.as(t, key).do("POST", "/categories", object{"name": "Sent"})
+	p.wait(`document.querySelector(".deliveries li .chip").textContent === "pending" && document.querySelector(".deliveries li .status")?.textContent === "503"`)
+	p.click(".deliveries li summary")
+	p.wait(`document.querySelector(".deliveries li td")?.checkVisibility()`)
+	if got := p.text(".deliveries li"); !strings.Contains(got, "category.created") || !strings.Contains(got, "ms") || !strings.Contains(got, "Next attempt") {
+		t.Errorf("the delivery is %q", got)
+	}
+	failing.Store(false)
+	p.button(".deliveries li details[open]", "Retry")
+	p.button("dialog", "Retry")
+	p.closed()
+	p.wait(`document.querySelector(".deliveries li .chip").textContent === "delivered" && document.querySelectorAll(".deliveries li:first-child tbody tr").length >= 2`)
+	p.button(".detail", "Probe")
+	p.button("dialog", "Probe")
+	p.closed()
+	p.wait(`document.querySelectorAll(".deliveries li").length === 6`)
+	p.button(".detail", "Replay")
+	p.button("dialog", "Replay")
+	p.closed()
+	p.wait(`document.querySelector(".detail").textContent.includes("1 new deliveries")`)
+	p.fillIn(".detail", "Status", "failed")
+	p.wait(`document.querySelectorAll(".deliveries li").length === 0 && document.querySelector(".detail").textContent.includes("No delivery matches")`)
+	p.fillIn(".detail", "Status", "")
+	p.wait(`document.querySelectorAll(".deliveries li").length === 7`)
+
+	p.button(".detail", "Edit")
+	p.fillIn("dialog", "description", "Changed")
+	p.button("dialog", "Save")
+	p.closed()
+	p.wait(`document.querySelector(".detail dl").textContent.includes("Changed")`)
+	if got := p.text(".detail dl"); !strings.Contains(got, "order.placed, category.created") && !strings.Contains(got, "category.created, order.placed") {
+		t.Errorf("the webhook is %s", got)
+	}
+	p.button(".detail", "Pause")
+	p.wait(`document.querySelector(".detail dl").textContent.includes("disabled (manual)") && ![...document.querySelectorAll(".detail button")].some((e) => e.textContent === "Replay")`)
+	p.button(".detail", "Enable")
+	p.wait(`document.querySelector(".detail dl").textContent.includes("enabled")`)
+	p.button(".detail", "Rotate secret")
+	p.fillIn("dialog", "graceSeconds", "60")
+	p.button("dialog", "Rotate secret")
+	if secret := p.secret(); !strings.HasPrefix(secret, "whsec_") {
+		t.Errorf("the new secret is %q", secret)
+	}
+	p.click(".deliveries li summary")
+	p.button(".deliveries li details[open]", "Event")
+	p.wait(`document.querySelector("h1").textContent === "Events" && document.querySelector(".detail pre")?.textContent.includes("Sent")`)
+	p.do(chromedp.NavigateBack())
+	p.wait(`document.querySelector("h1").textContent === "Webhooks" && document.querySelector(".detail h2")`)
+	p.button(".detail", "Delete")
+	p.button("dialog", "Delete")
+	p.closed()
+	p.rows(0)
+}
+
+func (s *shop) sandboxes(t *testing.T) {
+	p := s.signIn(t, s.key, "#sandboxes", look{})
+	p.wait(`document.querySelector(".rows > li, .empty p")`)
+	p.button(".tools", "New sandbox")
+	p.fillIn("dialog", "name", "console-made")
+	p.fillIn("dialog", "expiresAt", "2020-01-01T00:00:00Z")
+	p.button("dialog", "Create")
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("/expiresAt")`)
+	p.expectFailures("400", "422")
+	get[bool](p, `(() => { const control = `+fieldOf("dialog", "expiresAt")+`; control.value = ""; control.dispatchEvent(new Event("input")); return true; })()`)
+	p.button("dialog", "Create")
+	key := p.secret()
+	p.wait(`document.querySelector(".detail h2")?.textContent.startsWith("console-made")`)
+	id := p.text(".detail h2 code")
+	if status, _ := s.as(t, key).do("POST", "/categories", object{"name": "Gone after the reset"}); status != http.StatusCreated {
+		t.Errorf("the key gets %d", status)
+	}
+	p.button(".detail", "Reset")
+	p.button("dialog", "Reset")
+	p.closed()
+	p.wait(`document.querySelector(".tools [role=status]").textContent.includes("has its sample again")`)
+	if _, account := s.as(t, key).do("GET", "/store/inventory/1", nil); account["quantity"] != 100.0 {
+		t.Errorf("inventory after the reset: %v", account)
+	}
+
+	// Fault rules.
+	p.button(".detail", "Add rule")
+	p.fillIn(".rule", "operation", "getPet")
+	p.button(".detail", "Add rule")
+	p.fillIn(".rule:nth-child(2)", "operation", "placeOrder")
+	p.fillIn(".rule:nth-child(2)", "effect", "delay")
+	p.button(".detail", "Save rules")
+	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("/rules/1/delayMs")`)
+	p.expectFailures("400")
+	p.fillIn(".rule:nth-child(2)", "delayMs", "5")
+	p.button(".detail", "Save rules")
+	p.wait(`document.querySelector(".detail form > .hint").textContent.includes("Saved")`)
+	if _, rules := s.as(t, key).do("GET", "/sandboxes/current/faults", nil); encoded(rules["rules"]) != `[{"effect":"status","first":1,"matched":0,"operation":"getPet","status":503},{"delayMs":5,"effect":"delay","first":1,"matched":0,"operation":"placeOrder"}]` {
+		t.Errorf("the rules are %s", encoded(rules))
+	}
+	p.button(".rule", "Remove")
+	p.wait(`document.querySelectorAll(".rule").length === 1 && document.querySelector(".rule legend").textContent === "Rule 1"`)
+	p.button(".detail", "Refresh")
+	p.wait(`document.querySelectorAll(".rule").length === 2 && document.querySelector(".rule").textContent.includes("counted 0")`)
+	p.button(".detail", "Delete all")
+	p.wait(`document.querySelectorAll(".rule").length === 0`)
+
+	// Its store is in the sidebar, and the console knows its key.
+	p.button(".detail", "Requests")
+	p.wait(fmt.Sprintf(`document.querySelector("h1").textContent === "Requests" && document.querySelector("#store-select").value === %q`, id))
+	p.click(`#sidebar a[href^="#events"]`)
+	p.wait(`document.querySelector(".rows")?.textContent.includes("store.reset")`)
+	p.click(`#sidebar a[href^="#sandboxes"]`)
+	p.wait(fmt.Sprintf(`document.querySelector('.rows a[data-id=%q]')`, id))
+	p.click(fmt.Sprintf(`.rows a[data-id=%q]`, id))
+	p.button(".detail", "Delete")
+	p.button("dialog", "Delete")
+	p.closed()
+	p.wait(fmt.Sprintf(`!document.querySelector('.rows a[data-id=%q]')`, id))
+	p.expectFailures("ERR_ABORTED")
+}
+
+// samplesOfStores saves the store of a sandbox, starts another one as it, and deletes the sample.
+func (s *shop) samplesOfStores(t *testing.T) {
+	id, key := s.sandbox(t, "sampled", "empty")
+	s.as(t, key).do("POST", "/categories", object{"name": "Saved"})
+	p := s.signIn(t, s.key, "#sandboxes/"+id+"/"+id, look{})
+	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("shop")`)
+	p.button(".detail", "Save as sample")
+	p.fillIn("dialog", "name", "Black Friday")
+	p.button("dialog", "Save")
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("/name")`)
+	p.expectFailures("400")
+	p.fillIn("dialog", "name", "black-friday")
+	p.button("dialog", "Save")
+	p.closed()
+	p.wait(`document.querySelector("[aria-label=Samples] .rows").textContent.includes("black-friday")`)
+	p.keep("console-samples-1440")
+	p.wantAccessible(t, "samples")
+	p.button(".tools", "New sandbox")
+	p.fillIn("dialog", "name", "forked")
+	p.fillIn("dialog", "sample", "black-friday")
+	p.button("dialog", "Create")
+	forked := p.secret()
+	if _, one := s.as(t, forked).do("GET", "/categories/1001", nil); one["name"] != "Saved" {
+		t.Errorf("the sandbox has %v", one)
+	}
+	p.button("[aria-label=Samples]", "Delete")
+	p.button("dialog", "Delete")
+	p.closed()
+	p.wait(`document.querySelector("[aria-label=Samples] .rows")?.textContent.includes("black-friday") === false`)
+}
+
+// report loads an exercise, lets a client make a mistake, and reads the verdict.
+func (s *shop) report(t *testing.T) {
+	id, key := s.sandbox(t, "report", "shop")
+	p := s.signIn(t, s.key, "#sandboxes/"+id+"/"+id, look{})
+	p.wait(`[...document.querySelectorAll(".detail label")].some((e) => e.textContent === "Exercise" && e.checkVisibility())`)
+	p.fillIn(".detail", "Exercise", "lost-responses")
+	p.wait(`document.querySelector(".detail form > .hint").textContent === "Loaded lost-responses." && document.querySelectorAll(".rule").length > 0`)
+	p.fillIn(".detail", "Exercise", "flaky-webhooks")
+	p.wait(`[...document.querySelectorAll(".rule select")].some(({ value }) => value === "deliverWebhook")`)
+	p.button(".detail", "Delete all")
+	p.wait(`document.querySelectorAll(".rule").length === 0`)
+	for range 3 {
+		s.as(t, key).do("GET", "/pets?token="+key, nil)
+	}
+	p.button(".detail", "Judge")
+	p.wait(`document.querySelectorAll("[aria-label=Verdicts] > li").length > 10`)
+	if first := p.text("[aria-label=Verdicts] > li summary"); !strings.HasPrefix(first, "failed") {
+		t.Errorf("the first verdict is %q", first)
+	}
+	if dead := get[int](p, `Promise.all([...new Set([...document.querySelectorAll("[aria-label=Verdicts] a")].map(({ href }) => href).filter((href) => !href.includes("#requests/")))].map(async (href) => !(await fetch(href)).ok)).then((all) => all.filter(Boolean).length)`); dead > 0 {
+		t.Errorf("%d links to guides are dead", dead)
+	}
+	p.keep("console-report-1440")
+	p.wantAccessible(t, "report")
+	p.click(`[aria-label=Verdicts] a[href*="#requests/"]`)
+	p.wait(`document.querySelector("h1").textContent === "Requests" && document.querySelector(".detail h2")?.textContent.includes("/pets?token=[redacted]")`)
+}
+
+func (s *shop) apiKeys(t *testing.T) {
+	_, key := s.sandbox(t, "keys", "empty")
+	p := s.signIn(t, key, "#keys", look{})
+	p.rows(1)
+	p.button(".tools", "New API key")
+	p.fillIn("dialog", "name", script)
+	p.fillIn("dialog", "scope", "read")
+	p.button("dialog", "Create")
+	made := p.secret()
+	p.rows(2)
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("<script>")`)
+	p.button(".detail", "Rotate")
+	p.button("dialog", "Rotate")
+	rotated := p.secret()
+	if status, _ := s.as(t, rotated).do("GET", "/account", nil); status != http.StatusOK || rotated == made {
+		t.Errorf("the new secret gets %d", status)
+	}
+	p.wait(`document.querySelector(".detail code")?.textContent === "` + rotated[:17] + `"`)
+	p.button(".detail", "Revoke")
+	p.button("dialog", "Cancel")
+	p.closed()
+	p.wait(`document.activeElement.textContent === "Revoke"`)
+	p.button(".detail", "Revoke")
+	p.button("dialog", "Revoke")
+	p.closed()
+	p.wait(`document.querySelector(".detail dl").textContent.includes("Revoked") && document.querySelector(".rows .chip-revoked")`)
+
+	// The key of the console itself.
+	p.click(`.rows > li:first-child a`)
+	p.wait(`document.querySelector(".detail").textContent.includes("The console uses this key")`)
+	p.button(".detail", "Rotate")
+	p.button("dialog", "Rotate")
+	p.secret()
+	p.wait(`document.querySelectorAll(".rows > li").length === 2 && document.querySelector(".detail").textContent.includes("The console uses this key")`)
+	p.button(".detail", "Revoke")
+	p.button("dialog", "Revoke")
+	p.wait(`document.querySelector("dialog .problem-note")?.textContent.includes("last_admin_key")`)
+	p.expectFailures("409")
+}
+
+func (s *shop) scopes(t *testing.T) {
+	_, key := s.sandbox(t, "scopes", "empty")
+	_, made := s.as(t, key).do("POST", "/account/api-keys", object{"name": "reader", "scope": "read"})
+	p := s.signIn(t, made["secret"].(string), "", look{})
+	p.wait(`document.querySelector("h1").textContent === "Events" && document.querySelector(".state.live")`)
+	for _, part := range []string{"requests", "webhooks", "sandboxes", "keys"} {
+		p.click(`#sidebar a[href^="#` + part + `"]`)
+		p.wait(`document.querySelector(".notice")?.textContent.includes("needs an API key of the scope admin. Your key has the scope read.")`)
+		if buttons := p.count("main :is(button, input)"); buttons > 0 {
+			t.Errorf("%s has %d controls", part, buttons)
+		}
+	}
+}
+
+func (s *shop) endedSandbox(t *testing.T) {
+	id, key := s.sandbox(t, "ended", "empty")
+	p := s.signIn(t, s.key, "#requests/"+id, look{})
+	p.wait(`document.querySelector(".state.live")`)
+	q := s.signIn(t, key, "#events", look{})
+	q.wait(`document.querySelector(".state.live")`)
+	s.as(t, s.key).do("DELETE", "/sandboxes/"+id, nil)
+	q.wait(`document.querySelector(".key-form .problem-note")?.textContent.includes("its sandbox has ended")`)
+	q.expectFailures("401", "ERR_")
+	p.do(chromedp.Reload())
+	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("sandbox_not_found")`)
+	p.expectFailures("404")
+}
+
+func (s *shop) revokedKey(t *testing.T) {
+	_, key := s.sandbox(t, "revoked", "empty")
+	_, made := s.as(t, key).do("POST", "/account/api-keys", object{"name": "short", "scope": "admin"})
+	p := s.signIn(t, made["secret"].(string), "#webhooks", look{})
+	p.wait(`document.querySelector(".empty p")`)
+	p.button(".tools", "New webhook")
+	s.as(t, key).do("DELETE", fmt.Sprintf("/account/api-keys/%.0f", made["id"]), nil)
+	p.fillIn("dialog", "url", "https://example.com/")
+	p.button("dialog", "Create")
+	p.wait(`!document.querySelector("dialog[open]") && document.querySelector(".key-form .problem-note")?.textContent.includes("does not work any more") && document.activeElement.matches(".key-form input")`)
+	p.expectFailures("401", "400")
+}
+
+func (s *shop) lostServer(t *testing.T) {
+	id, key := s.sandbox(t, "lost", "empty")
+	listening, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listening.Addr().String()
+	serve := func() *http.Server {
+		server := &http.Server{Handler: s.server, ReadHeaderTimeout: patience}
+		go func() {
+			if err := server.Serve(listening); !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		}()
+		return server
+	}
+	server := serve()
+	p := s.signIn(t, s.key, "#requests/"+id, look{url: "http://" + address})
+	s.as(t, key).do("GET", "/pets", nil)
+	p.rows(1)
+	p.wait(`document.querySelector(".state.live")`)
+	server.Close()
+	p.wait(`/Disconnected. Trying again in \d+ s./.test(document.querySelector(".state").textContent)`)
+	p.click(".rows > li a") // also says that the server is away
+	p.wait(`document.querySelector(".detail .problem-note")?.textContent.includes("does not respond")`)
+	s.as(t, key).do("GET", "/categories", nil)
+	s.as(t, key).do("GET", "/messages", nil)
+	if listening, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	server = serve()
+	t.Cleanup(func() { server.Close() })
+	p.wait(`document.querySelector(".state.live")`)
+	p.rows(3)
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/pets")`)
+	if got := p.texts(".rows .row-text"); strings.Join(got, " ") != "/messages /categories /pets" {
+		t.Errorf("the rows are %q", got)
+	}
+	p.expectFailures("ERR_")
+}
+
+// limited lets responses of another server than the shop's be 429.
+func (s *shop) limited(t *testing.T) {
+	id, _ := s.sandbox(t, "limited", "empty")
+	var refusals atomic.Int32
+	limits := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/requests") && refusals.Add(1) <= 2 {
+			w.Header().Set("Retry-After", "1")
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"code":"rate_limited","message":"Too many requests.","status":429}`)
+			return
+		}
+		s.server.ServeHTTP(w, r)
+	}))
+	t.Cleanup(limits.Close)
+	p := s.signIn(t, s.key, "#requests/"+id, look{url: limits.URL})
+	p.wait(`document.querySelector(".empty .problem-note")?.textContent.includes("Too many requests. Trying again in 1 s.")`)
+	p.wait(`document.querySelector(".state.live")`)
+	p.expectFailures("429")
+}
+
+func (s *shop) consoleKeyboard(t *testing.T) {
+	id, key := s.sandbox(t, "keyboard", "empty")
+	for _, path := range []string{"/pets", "/categories", "/messages"} {
+		s.as(t, key).do("GET", path, nil)
+	}
+	p := s.signIn(t, s.key, "#requests/"+id, look{})
+	p.rows(3)
+	get[bool](p, `(document.querySelector(".theme-button").focus(), true)`)
+	seen := []string{}
+	for range 18 {
+		p.press(kb.Tab)
+		seen = append(seen, get[string](p, `document.activeElement.labels?.[0]?.textContent || document.activeElement.textContent`))
+		if outline := get[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
+			t.Errorf("the focus is not visible on %s", seen[len(seen)-1])
+		}
+		if get[bool](p, `document.activeElement.matches(".rows a")`) {
+			break
+		}
+	}
+	for _, want := range []string{"Store", "Requests", "API keys", "Sign out", "Pause", "Save HAR", "Clear", "Operation", "Idempotency-Key"} {
+		if !strings.Contains(strings.Join(seen, "\n"), want) {
+			t.Errorf("the keyboard does not reach %s: %q", want, seen)
+		}
+	}
+	p.press(kb.ArrowDown)
+	p.press(kb.ArrowDown)
+	p.press(kb.ArrowUp)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector(".detail h2")?.textContent.includes("/categories") && document.activeElement.matches(".rows [aria-current]")`)
+	p.press(kb.Tab) // past the rows, to the pages or the exchange
+	if get[bool](p, `document.activeElement.matches(".rows a")`) {
+		t.Error("each row is a stop of the Tab key")
+	}
+	// Without details, the keyboard continues at the row.
+	get[bool](p, `(document.querySelector(".detail button").focus(), location.hash = location.hash.replace(/\/req_.*/, ""), true)`)
+	p.wait(`document.activeElement.matches(".rows a") && document.activeElement.textContent.includes("/categories") && !document.querySelector(".split.chosen")`)
+	// The skip link does not change the place.
+	get[bool](p, `(document.querySelector(".skip").focus(), true)`)
+	p.press(kb.Enter)
+	p.wait(`document.activeElement.id === "content" && location.hash.startsWith("#requests/")`)
+	// A dialog closes with Escape, and the focus returns.
+	get[bool](p, `([...document.querySelectorAll(".tools button")].find((e) => e.textContent === "Clear").focus(), true)`)
+	p.press(kb.Enter)
+	p.wait(`document.querySelector("dialog[open]")?.contains(document.activeElement)`)
+	p.press(kb.Escape)
+	p.wait(`!document.querySelector("dialog") && document.activeElement.textContent === "Clear"`)
+	p.press("/")
+	p.wait(paletteIsOpen)
+}
+
+// consoleLooks takes screenshots, and runs axe-core on each part.
+func (s *shop) consoleLooks(t *testing.T) {
+	id, key := s.sandbox(t, "shop-tests", "shop")
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event struct{ Type string }
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil || event.Type == "category.created" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	_, hook := s.as(t, key).do("POST", "/webhooks", object{"url": receiver.URL + "/hooks/petstore", "types": []string{"*"}, "description": "The warehouse"})
+	s.as(t, key).do("POST", "/webhooks", object{"url": "https://example.com/orders", "types": []string{"order.placed"}})
+	s.as(t, key).do("PUT", "/sandboxes/current/faults", object{"rules": []object{{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1}, {"operation": "*", "effect": "delay", "delayMs": 300, "probability": 0.1, "seed": 42}}})
+	for i := range 4 {
+		s.as(t, key).do("GET", "/pets?status=available&limit=20&sort=-name", nil)
+		s.as(t, key).do("POST", "/store/orders", object{"petId": i + 1, "quantity": 2}, "Idempotency-Key", fmt.Sprintf("order-%d", i/2))
+		s.as(t, key).do("POST", "/categories", object{"name": fmt.Sprintf("Category %d", i/2), "description": "Made by a test"})
+		s.as(t, key).do("GET", "/pets/99999", nil)
+		s.as(t, key).do("POST", "/pets", object{"name": "", "categoryId": "x"})
+		s.as(t, key).do("POST", "/messages?token="+key, object{"message": "Hello"})
+	}
+	for _, how := range []look{{width: 1440, height: 900}, {width: 1440, height: 900, dark: true}, {width: 900, height: 900}, {width: 390, height: 844}, {width: 390, height: 844, dark: true}} {
+		name := fmt.Sprintf("%d-dark-%t", how.width, how.dark)
+		p := s.visit(t, "/console", how)
+		p.wait(`document.querySelector(".key-form input")`)
+		look := func(part string) {
+			if got := get[int64](p, "document.documentElement.scrollWidth - innerWidth"); got > 0 {
+				widest := get[string](p, `[...document.querySelectorAll("main *")].find((e) => e.getBoundingClientRect().right > innerWidth + 1)?.outerHTML.slice(0, 200) ?? ""`)
+				t.Errorf("%s, %s: the page is %d pixels too wide: %s", part, name, got, widest)
+			}
+			p.keep("console-" + part + "-" + name)
+			p.wantAccessible(t, part+", "+name)
+		}
+		look("welcome")
+		get[bool](p, fmt.Sprintf(`(sessionStorage.setItem("petstore.key", %q), sessionStorage.setItem("petstore.key.%s", %q), true)`, s.key, id, key))
+		to := func(place string, until string) {
+			p.do(chromedp.Navigate(s.url + "/console?" + fmt.Sprint(len(place)) + "#" + place))
+			p.wait(`document.querySelector("main.console") && ` + until)
+		}
+		to("requests/"+id, `document.querySelector(".state.live") && document.querySelectorAll(".rows > li").length > 20`)
+		look("requests")
+		p.click(`.rows > li:has(.chip-fault) a`)
+		p.wait(`document.querySelector(".detail .panel")`)
+		look("fault")
+		to("requests/"+id+"?operation=queueMessage", `document.querySelectorAll(".rows > li").length === 4`)
+		p.click(`.rows > li a`)
+		p.wait(`document.querySelector(".detail .panel")`)
+		get[bool](p, `(document.querySelectorAll(".detail details").forEach((e) => (e.open = true)), true)`)
+		look("exchange")
+		to("events/"+id, `document.querySelector(".state.live")`)
+		p.click(`.rows > li a`)
+		p.wait(`document.querySelector(".detail .panel")`)
+		look("events")
+		to("webhooks/"+id+"/"+hook["id"].(string), `document.querySelector(".deliveries summary")`)
+		p.click(".deliveries li:has(.status-5xx) summary")
+		look("webhooks")
+		p.button(".detail", "Edit")
+		p.wait(`document.querySelector("dialog[open]")`)
+		look("edit")
+		to("sandboxes/"+id+"/"+id, `document.querySelectorAll(".rule").length === 2`)
+		look("sandboxes")
+		to("keys/"+id, `document.querySelector(".rows > li")`)
+		p.click(".rows > li a")
+		look("keys")
+		to("requests", `document.querySelector(".notice")`)
+		look("choose")
+		if how.width == 390 {
+			p.click(".menu-button")
+			p.wait(`getComputedStyle(document.querySelector("#sidebar")).visibility === "visible"`)
+			look("menu")
+		}
+		p.expectFailures("ERR_ABORTED")
+	}
+}

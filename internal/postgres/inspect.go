@@ -1,0 +1,201 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leastVersion is the oldest server_version_num that works: 15.
+const leastVersion = 150000
+
+// privilegePattern matches a privilege and its columns in [servingPrivileges].
+var privilegePattern = regexp.MustCompile(`(\w+)(?: \(([^)]*)\))?`)
+
+// MissingPrivileges returns the privileges of [Migrations.GrantServing] that the role of the
+// pool lacks, such as "INSERT (name) ON pets".
+func (d *DB) MissingPrivileges(ctx context.Context) (missing []string, err error) {
+	var what, relations, columns, privileges []string
+	for _, on := range servingPrivileges {
+		for _, match := range privilegePattern.FindAllStringSubmatch(on.privileges, -1) {
+			if match[2] == "" {
+				match[2] = "-" // of the table
+			}
+			for column := range strings.SplitSeq(match[2], ", ") {
+				what = append(what, strings.Replace(fmt.Sprintf("%s (%s) ON %s", match[1], column, on.table), " (-)", "", 1))
+				relations, columns, privileges = append(relations, on.table), append(columns, column), append(privileges, match[1])
+			}
+		}
+	}
+	rows, err := d.Query(ctx, `
+		SELECT what
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS wanted (what, relation, column_name, privilege)
+		WHERE NOT CASE column_name
+			WHEN '-' THEN has_table_privilege(relation, privilege)
+			ELSE has_column_privilege(relation, column_name, privilege)
+		END`, what, relations, columns, privileges)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// Role is the role of a pool.
+type Role struct {
+	Name            string
+	CanChangeSchema bool
+}
+
+// Role returns the role of the pool.
+func (d *DB) Role(ctx context.Context) (r Role, err error) {
+	err = d.QueryRow(ctx, `
+		SELECT rolname, rolsuper OR has_schema_privilege(oid, current_schema(), 'CREATE')
+			OR EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('accounts') AND pg_has_role(current_user, relowner, 'USAGE'))
+		FROM pg_roles WHERE rolname = current_user`).Scan(&r.Name, &r.CanChangeSchema)
+	return r, err
+}
+
+// Server describes the server of a pool.
+type Server struct {
+	Version     string
+	IsSupported bool
+	Remote      net.Addr
+	IsEncrypted bool
+	// IsPooled reports whether a connection pooler is in between, and IsTransaction whether it
+	// gives the server connection to others after each transaction.
+	IsPooled, IsTransaction bool
+	// Skew is the time by which the clock of the server is ahead. Error is the most by which it
+	// may be wrong.
+	Skew, Error time.Duration
+	// Connections are those of all clients, and MaxConnections those that roles without special
+	// privileges may have.
+	Connections, MaxConnections int
+}
+
+// Inspect describes the server. The pool must have two connections.
+func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return s, &acquireError{err}
+	}
+	defer conn.Release()
+	raw := conn.Conn().PgConn().Conn()
+	_, s.IsEncrypted = raw.(*tls.Conn)
+	s.Remote, s.IsPooled = raw.RemoteAddr(), ThroughPooler(conn.Conn())
+	var number, backend int
+	var now time.Time
+	err = conn.QueryRow(ctx, `
+		SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_backend_pid(),
+			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+				- coalesce(current_setting('reserved_connections', true)::int, 0)`).
+		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections)
+	if err != nil {
+		return s, err
+	}
+	s.IsSupported = number >= leastVersion
+	began := time.Now()
+	if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
+		return s, err
+	}
+	s.Error = time.Since(began) / 2
+	s.Skew = now.Sub(began.Add(s.Error))
+	if s.IsPooled {
+		// In session mode, the first connection keeps its server connection while it is idle.
+		var other, again int
+		err = errors.Join(
+			d.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&other),
+			conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&again))
+		s.IsTransaction = other == backend || again != backend
+	}
+	return s, err
+}
+
+// CheckDirect returns an error unless a URL leads to the server and the database of the pool,
+// without a pooler. The error tells the operator what to change.
+func (d *DB) CheckDirect(ctx context.Context, url string) error {
+	direct, err := Open(ctx, url, 1)
+	if err != nil {
+		return err
+	}
+	defer direct.Close()
+	conn, err := direct.pool.Acquire(ctx)
+	if err != nil {
+		return &acquireError{err}
+	}
+	defer conn.Release()
+	to := originOf(conn.Conn())
+	if to.pooled {
+		return errPooled
+	}
+	var server string
+	if err := d.QueryRow(ctx, serverQuery).Scan(&server); err != nil {
+		return err
+	}
+	if server != to.server {
+		return errOtherServer
+	}
+	return nil
+}
+
+// WebhookState counts the enabled webhooks of all accounts.
+type WebhookState struct {
+	Enabled int
+	Failing int // without a success lately
+	Overdue int // with deliveries that were due for a minute, and no process delivers
+	// Delivering reports whether a process holds a lease of a webhook.
+	Delivering bool
+}
+
+// Webhooks returns the state of the webhooks.
+func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
+	err = d.QueryRow(ctx, `
+		SELECT count(*), count(*) FILTER (WHERE w.failing_since IS NOT NULL),
+			count(*) FILTER (WHERE w.failing_since IS NULL AND coalesce(w.lease_until < statement_timestamp(), true) AND (
+				w.after_sequence < s.last_sequence AND s.last_event_at < statement_timestamp() - interval '1 minute'
+				OR EXISTS (
+					SELECT FROM webhook_deliveries AS d
+					WHERE d.account_id = w.account_id AND d.webhook_id = w.id AND d.status = 'pending'
+						AND d.next_attempt_at < statement_timestamp() - interval '1 minute'))),
+			coalesce(bool_or(w.lease_until > statement_timestamp()), false)
+		FROM webhooks AS w
+		JOIN account_state AS s ON s.account_id = w.account_id
+		WHERE w.status = 'enabled' AND w.deleted_at IS NULL`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
+	return s, err
+}
+
+// CheckWorkers returns the number of workers of a Citus cluster, or 0 without Citus. The error
+// names the workers that the coordinator cannot reach.
+func (d *DB) CheckWorkers(ctx context.Context) (workers int, err error) {
+	sharded, err := d.IsSharded(ctx)
+	if err != nil || !sharded {
+		return 0, err
+	}
+	rows, err := d.Query(ctx, `
+		SELECT nodename || ':' || nodeport, citus_check_connection_to_node(nodename, nodeport)
+		FROM pg_dist_node WHERE noderole = 'primary' AND shouldhaveshards`)
+	if err != nil {
+		return 0, err
+	}
+	var name string
+	var responds bool
+	var silent []string
+	_, err = pgx.ForEachRow(rows, []any{&name, &responds}, func() error {
+		workers++
+		if !responds {
+			silent = append(silent, name)
+		}
+		return nil
+	})
+	if err == nil && len(silent) > 0 {
+		err = errors.New("the coordinator cannot reach " + strings.Join(silent, ", ") + "; start these workers, or correct pg_dist_node")
+	}
+	return workers, err
+}

@@ -1,0 +1,88 @@
+package postgres
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/pressly/goose/v3"
+
+	"petstore/migrations"
+)
+
+// SchemaFit says whether the schema of a database fits this program.
+type SchemaFit string
+
+// The values of a [SchemaFit].
+const (
+	// SchemaFits: the database has all migrations of this program. It may have those of the
+	// next release, because a deployment migrates before it replaces the programs.
+	SchemaFits SchemaFit = "ok"
+	// SchemaBehind: the database lacks migrations of this program.
+	SchemaBehind SchemaFit = "behind"
+	// SchemaAhead: a migration has removed something that this program uses.
+	SchemaAhead SchemaFit = "ahead"
+)
+
+// Problem says what is wrong and what to do, for an operator; "" if the schema fits.
+func (f SchemaFit) Problem() string {
+	switch f {
+	case SchemaBehind:
+		return "the database schema is behind; run `petstore migrate up`"
+	case SchemaAhead:
+		return "the database schema no longer supports this release; start the release that has migrated it"
+	default:
+		return ""
+	}
+}
+
+// schemaVersions reads the version of the schema, and the oldest version whose programs it
+// supports. The comment comes from a migration that removes something (see CONTRIBUTING.md).
+const schemaVersions = `
+	SELECT coalesce(max(version_id), 0),
+	       coalesce(substring(obj_description('goose_db_version'::regclass, 'pg_class') FROM '^supports programs from ([0-9]{1,9})$')::bigint, 0)
+	FROM goose_db_version
+	WHERE is_applied`
+
+// SchemaFit reports whether the schema of the database fits this program.
+func (d *DB) SchemaFit(ctx context.Context) (SchemaFit, error) {
+	var version, oldest int64
+	err := d.QueryRow(ctx, schemaVersions).Scan(&version, &oldest)
+	switch {
+	case schemaMissing(err):
+		return SchemaBehind, nil
+	case err != nil:
+		return "", err
+	case version < latestVersion:
+		return SchemaBehind, nil
+	case latestVersion < oldest:
+		return SchemaAhead, nil
+	}
+	return SchemaFits, nil
+}
+
+// latestVersion is the version of the last embedded migration.
+var latestVersion = func() int64 {
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil || len(files) == 0 {
+		panic("postgres: no migrations are embedded")
+	}
+	version, err := goose.NumericComponent(files[len(files)-1])
+	if err != nil {
+		panic("postgres: " + err.Error())
+	}
+	return version
+}()
+
+// SQLSTATE codes before and during the first migration, while the tables do not
+// exist or the role cannot read them yet (see GrantServing).
+const (
+	undefinedTable        = "42P01"
+	insufficientPrivilege = "42501"
+)
+
+// schemaMissing reports whether a statement failed because the database was never
+// migrated, or because the migration has not granted privileges to the role yet.
+func schemaMissing(err error) bool {
+	state := sqlState(err)
+	return state == undefinedTable || state == insufficientPrivilege
+}

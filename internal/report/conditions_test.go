@@ -1,0 +1,38 @@
+package report_test
+
+import (
+	"testing"
+)
+
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	var reads, changed, slow []Exchange
+	for i := range 10 {
+		reads = append(reads, x(float64(i), "GET /pets/1 200", etag(`"a"`)))
+		changed = append(changed, x(float64(i), "GET /pets/1 200", etag(string(rune('a'+i)))))
+		slow = append(slow, x(10*float64(i), "GET /pets/1 200", etag(`"a"`)))
+	}
+	read := x(0, "GET /store/inventory/1 200", etag(`"a"`))
+	tagged := func(after float64, status string, tag string, changes ...change) Exchange {
+		return x(after, "PUT /store/inventory/1 "+status, append([]change{ifMatch(tag)}, changes...)...)
+	}
+	run(t, []test{
+		about("condition_reads", "ten times", Warning, reads...),
+		about("condition_reads", "of changes", NotSeen, changed...),
+		about("condition_reads", "with pauses", NotSeen, slow...),
+		about("condition_reads", "with the tag", Passed, reads[0], x(1, "GET /pets/1 304", etag(`"a"`), func(e *Exchange) { e.IfNoneMatch = `"a"` })),
+
+		about("condition_updates", "with the tag", Passed, read, tagged(1, "200", `"a"`)),
+		about("condition_updates", "without", Warning, read, x(1, "PUT /store/inventory/1 200")),
+		about("condition_updates", "lost update", Failed, read, x(0.5, "PUT /store/inventory/1 200", agent("other")), x(1, "PUT /store/inventory/1 200")),
+		about("condition_updates", "without a read", NotSeen, x(1, "PUT /store/inventory/1 200")),
+		about("condition_updates", "read by another client", NotSeen, x(0, "GET /store/inventory/1 200", etag(`"a"`), agent("other")), x(1, "PUT /store/inventory/1 200")),
+		about("condition_updates", "read long ago", NotSeen, read, x(60, "PUT /store/inventory/1 200")),
+
+		about("condition_412", "reads", Passed, tagged(0, "412", `"a"`), x(1, "GET /store/inventory/1 200"), tagged(2, "200", `"b"`)),
+		about("condition_412", "knows the new tag", Passed, tagged(0, "412", `"a"`), tagged(1, "200", `"b"`)),
+		about("condition_412", "again", Failed, tagged(0, "412", `"a"`), tagged(1, "412", `"a"`), tagged(2, "412", `"a"`)),
+		about("condition_412", "without the tag, once", Warning, tagged(0, "412", `"a"`), x(1, "PUT /store/inventory/1 200")),
+		about("condition_412", "gives up", NotSeen, tagged(0, "412", `"a"`)),
+	})
+}

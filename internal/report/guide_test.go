@@ -1,0 +1,45 @@
+package report_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"petstore/internal/faults"
+	"petstore/internal/report"
+)
+
+// TestGuide: the guide has each rule with its link, and each exercise.
+func TestGuide(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/pages/report.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var described, rules, explained, exercises []string
+	for _, row := range regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\((\\w+).md#(\\w+)\\) ").FindAllStringSubmatch(string(page), -1) {
+		described = append(described, fmt.Sprintf("%s %s#%s", row[1], row[2], row[3]))
+	}
+	for _, rule := range report.Rules {
+		rules = append(rules, rule.ID+" "+rule.Guide)
+	}
+	if diff := cmp.Diff(rules, described); diff != "" {
+		t.Errorf("rules (-code +guide):\n%s", diff)
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(page), -1) {
+		explained = append(explained, row[1]+" "+row[2])
+	}
+	for _, one := range faults.Exercises {
+		exercises = append(exercises, one.Name+" "+one.Text)
+	}
+	if diff := cmp.Diff(exercises, explained[:min(len(explained), len(exercises))]); diff != "" {
+		t.Errorf("exercises (-code +guide):\n%s", diff)
+	}
+	if count := fmt.Sprintf("each of %d rules", len(report.Rules)); !strings.Contains(strings.ReplaceAll(string(page), "\n", " "), count) {
+		t.Errorf("the guide does not say %q", count)
+	}
+}

@@ -1,0 +1,133 @@
+package report
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+var limitRules = []Rule{
+	{
+		ID: "limit_slows", Subject: "Limits", Title: "Slow down when RateLimit says that little is left", Guide: "limits#rate",
+		situation: "a response whose RateLimit has less than a tenth of the requests left",
+		mistake:   "the client got a 429 although RateLimit had said that little was left",
+		judge: func(r *Record, f *finding) {
+			warned := map[int64]*Exchange{} // by API key: the first of the responses in a row with little left
+			for _, e := range r.all {
+				switch low := warned[e.APIKeyID]; {
+				case e.Code == "rate_limited":
+					if low != nil && low.Ended.Before(e.Began) {
+						f.warn(e.ID)
+					}
+					delete(warned, e.APIKeyID)
+				case e.Status == 0: // the response is not there
+				case !e.isNearLimit():
+					if low != nil {
+						f.pass()
+					}
+					delete(warned, e.APIKeyID)
+				case low == nil:
+					warned[e.APIKeyID] = e
+				}
+			}
+			f.good += len(warned)
+		},
+	},
+	{
+		ID: "limit_no_burst", Subject: "Limits", Title: "Send nothing more while Retry-After of a 429 runs", Guide: "limits#rate",
+		situation: "a 429 response with Retry-After",
+		mistake:   "the client went on and got more 429 responses",
+		judge: func(r *Record, f *finding) {
+			for _, all := range r.clients {
+				for _, e := range all {
+					if e.Status == 429 && e.RetryAfter > 0 {
+						f.check(refusedAfter(all, e) <= inProgressAt(all, e)+tolerableRefusals, e.ID)
+					}
+				}
+			}
+		},
+	},
+	{
+		ID: "limit_count_once", Subject: "Limits", Title: "Count a list once and not with every page", Guide: "lists#counts",
+		situation: "a list with Prefer: count=exact",
+		mistake:   "the client asked for the count with a later page, which costs ten requests",
+		judge: func(r *Record, f *finding) {
+			for _, e := range r.all {
+				switch {
+				case !e.lists() || !strings.Contains(e.Prefer, "count=exact"):
+				case e.query().Has("cursor"):
+					f.warn(e.ID)
+				default:
+					f.pass()
+				}
+			}
+		},
+	},
+}
+
+// tolerableRefusals is the number of 429 responses that a client may get after the first: it has
+// had a few requests to send already.
+const tolerableRefusals = 2
+
+// refusedAfter counts the requests of a client that were refused while Retry-After ran.
+func refusedAfter(all []*Exchange, e *Exchange) (number int) {
+	until := e.Ended.Add(tolerated(e.RetryAfter))
+	for _, other := range all[e.index+1:] {
+		if !other.Began.Before(until) {
+			break
+		}
+		if other.Status == 429 && other.Began.After(e.Ended) {
+			number++
+		}
+	}
+	return number
+}
+
+// inProgressAt returns how many other parts of the client may not know of a 429 yet: the number
+// of requests of the client that ran at the same time as one of the latest requests.
+func inProgressAt(all []*Exchange, e *Exchange) (most int) {
+	const nearby = 50
+	around := all[max(0, e.index-nearby):min(len(all), e.index+nearby)]
+	for i, one := range around {
+		number := 0
+		for _, other := range around[:i] {
+			if other.Ended.After(one.Began) {
+				number++
+			}
+		}
+		most = max(most, number)
+	}
+	return most
+}
+
+// isNearLimit reports whether a limit had less than a tenth left after the request.
+func (e *Exchange) isNearLimit() bool {
+	const part = 10
+	quotas := parameters(e.RateLimitPolicy, "q")
+	for name, left := range parameters(e.RateLimit, "r") {
+		if quota := quotas[name]; quota > 0 && left*part < quota {
+			return true
+		}
+	}
+	return false
+}
+
+// parameters returns a parameter of each element of a structured list, such as "key";r=99;t=1.
+func parameters(list, name string) map[string]int {
+	values := map[string]int{}
+	for element := range strings.SplitSeq(list, ",") {
+		label, rest, _ := strings.Cut(strings.TrimSpace(element), ";")
+		for parameter := range strings.SplitSeq(rest, ";") {
+			if text, found := strings.CutPrefix(strings.TrimSpace(parameter), name+"="); found {
+				values[label], _ = strconv.Atoi(text)
+			}
+		}
+	}
+	return values
+}
+
+// parseRetryAfter reads the header Retry-After of the server, which is in seconds; 0: none.
+func parseRetryAfter(text string) time.Duration {
+	seconds, _ := strconv.Atoi(text)
+	return time.Duration(seconds) * time.Second
+}

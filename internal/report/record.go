@@ -1,0 +1,189 @@
+package report
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Record has the facts about the clients of a sandbox.
+type Record struct {
+	Exchanges  []Exchange
+	Events     []Event // in the order of the feed
+	Deliveries []Delivery
+	// Incomplete says that requests are missing.
+	Incomplete bool
+
+	all     []*Exchange            // that rules judge, in the order of their starts
+	clients map[client][]*Exchange // in the same order
+	chains  [][]*Exchange
+}
+
+// Event is an event of the feed.
+type Event struct {
+	At            time.Time
+	Type, Subject string
+}
+
+// The types of events that rules read.
+const (
+	OrderPlaced = "order.placed"
+	StoreReset  = "store.reset"
+)
+
+// client is a program, as its API key and its User-Agent tell.
+type client struct {
+	apiKeyID int64
+	agent    string
+}
+
+// Exchange is a request with its response: the parts that rules read.
+type Exchange struct {
+	ID           string
+	Began, Ended time.Time
+	APIKeyID     int64
+	Method, Path string
+	RawQuery     string
+	Operation    string // "": the path does not exist
+	Status       int    // 0: the client got no response
+	Code         string // of the error
+	Key          string // Idempotency-Key
+	Fault        string // the injected effect; "": none
+	Redacted     []string
+
+	// Headers of the request.
+	Agent, Accept, Prefer, IfMatch, IfNoneMatch, LastEventID string
+	// Headers of the response.
+	ETag, Link, Location, RateLimit, RateLimitPolicy string
+	RetryAfter                                       time.Duration
+	Replayed, Deprecated                             bool
+
+	Body       Body
+	Violations []Violation // of a 400
+	IsEmpty    bool        // whether the response is an empty list, or a message that waits
+	HasEvents  bool        // whether the response is a stream with an event
+
+	episode, index int // the number of resets before it; the index among those of its client
+}
+
+// Body identifies the body of a request.
+type Body struct {
+	Size int64
+	// Hash is 0 if the record does not have the whole body.
+	Hash uint64
+}
+
+// equals reports whether two bodies are known and equal.
+func (b Body) equals(other Body) bool { return b.Hash != 0 && b == other }
+
+// mayEqual reports whether two bodies can be equal, as far as they are known.
+func (b Body) mayEqual(other Body) bool {
+	if b.Hash == 0 || other.Hash == 0 {
+		return b.Size == other.Size || b.Size == 0 || other.Size == 0
+	}
+	return b == other
+}
+
+// Violation is one reason for a 400.
+type Violation struct {
+	Parameter string `json:"parameter"`
+	Code      string `json:"code"`
+}
+
+// prepare sorts and groups the exchanges. Operations on sandboxes and samples are of a test and not of
+// the client that it tests, so no rule judges them.
+func (r *Record) prepare() {
+	r.clients = map[client][]*Exchange{}
+	for i := range r.Exchanges {
+		if e := &r.Exchanges[i]; !strings.HasPrefix(e.Path, "/sandboxes") && !strings.HasPrefix(e.Path, "/samples") {
+			r.all = append(r.all, e)
+		}
+	}
+	slices.SortStableFunc(r.all, func(a, b *Exchange) int { return a.Began.Compare(b.Began) })
+	var resets []time.Time
+	for _, event := range r.Events {
+		if event.Type == StoreReset {
+			resets = append(resets, event.At)
+		}
+	}
+	slices.SortFunc(resets, time.Time.Compare)
+	episode := 0
+	for _, e := range r.all {
+		for episode < len(resets) && !resets[episode].After(e.Began) {
+			episode++
+		}
+		by := e.client()
+		e.episode, e.index = episode, len(r.clients[by])
+		r.clients[by] = append(r.clients[by], e)
+	}
+	for _, all := range r.clients {
+		r.addChains(all)
+	}
+	slices.SortStableFunc(r.chains, func(a, b []*Exchange) int {
+		return cmp.Or(a[0].Began.Compare(b[0].Began), cmp.Compare(a[0].ID, b[0].ID))
+	})
+}
+
+func (e *Exchange) client() client { return client{e.APIKeyID, e.Agent} }
+
+// next returns the exchange of the same client that began after another, or nil.
+func (r *Record) next(e *Exchange) *Exchange { return r.at(e, 1) }
+
+// at returns the exchange of the same client so many steps away, or nil.
+func (r *Record) at(e *Exchange, step int) *Exchange {
+	all := r.clients[e.client()]
+	if i := e.index + step; i >= 0 && i < len(all) {
+		return all[i]
+	}
+	return nil
+}
+
+// lasts reports whether a request is meant to last: a stream, or one that waits for a change.
+func (e *Exchange) lasts() bool { return e.streams() || strings.Contains(e.Prefer, "wait") }
+
+func (e *Exchange) streams() bool { return strings.Contains(e.Accept, "text/event-stream") }
+
+func (e *Exchange) succeeded() bool { return e.Status >= 200 && e.Status < 400 }
+
+// isFinal reports whether the same request would fail again.
+func (e *Exchange) isFinal() bool {
+	return e.Status >= 400 && e.Status < 500 && e.Status != 408 && e.Status != 429 && e.Code != "idempotency_in_progress"
+}
+
+// isLost reports whether the client cannot know if the request took effect.
+func (e *Exchange) isLost() bool {
+	return e.Status == 0 || e.Status == 408 || e.Status >= 500
+}
+
+func (e *Exchange) isRead() bool { return e.Method == http.MethodGet || e.Method == http.MethodHead }
+
+// isUpdate reports whether a request changes a resource that exists.
+func (e *Exchange) isUpdate() bool { return e.Method == http.MethodPut || e.Method == http.MethodPatch }
+
+// lists reports whether a request is for a page of a list.
+func (e *Exchange) lists() bool {
+	return e.isRead() && strings.HasPrefix(e.Operation, "list") && e.Operation != "listEvents"
+}
+
+// takesKey reports whether a request may have an Idempotency-Key.
+func (e *Exchange) takesKey() bool {
+	return slices.Contains([]string{"createPet", "createCategory", "placeOrder", "queueMessage"}, e.Operation)
+}
+
+func (e *Exchange) violates(code string) bool {
+	return slices.ContainsFunc(e.Violations, func(v Violation) bool { return v.Code == code })
+}
+
+// query returns the parameters of the query.
+func (e *Exchange) query() url.Values {
+	query, _ := url.ParseQuery(e.RawQuery) // the server has refused what is invalid
+	return query
+}
+
+// rejectsParameter reports whether a parameter is one of the violations.
+func (e *Exchange) rejectsParameter(name string) bool {
+	return slices.ContainsFunc(e.Violations, func(v Violation) bool { return v.Parameter == name })
+}

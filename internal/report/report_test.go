@@ -1,0 +1,193 @@
+package report_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/internal/report"
+)
+
+// The names of the package that all tables use.
+type (
+	Record   = report.Record
+	Exchange = report.Exchange
+	Event    = report.Event
+	Delivery = report.Delivery
+	Attempt  = report.Attempt
+	Status   = report.Status
+)
+
+const (
+	Failed  = report.Failed
+	Warning = report.Warning
+	Passed  = report.Passed
+	NotSeen = report.NotSeen
+)
+
+var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// change changes an exchange.
+type change func(*Exchange)
+
+// operations are the operations of the requests in these tests.
+var operations = map[string]string{
+	"GET /pets": "listPets", "POST /pets": "createPet", "GET /pets/1": "getPet", "PATCH /pets/1": "updatePet", "DELETE /pets/1": "deletePet",
+	"POST /store/orders": "placeOrder", "GET /events": "listEvents", "GET /messages/1": "getMessage", "PUT /store/inventory/1": "setInventory",
+	"GET /store/inventory/1": "getInventoryItem", "GET /categories": "listCategories",
+}
+
+// x makes an exchange that starts after some seconds and takes 10 ms. The line has the method, the
+// URL and the status, and may have the code of an error.
+func x(after float64, line string, changes ...change) Exchange {
+	part := strings.Fields(line)
+	e := Exchange{Began: at(after), Ended: at(after + 0.01), APIKeyID: 1, Agent: "client/1", Method: part[0]}
+	e.Path, e.RawQuery, _ = strings.Cut(part[1], "?")
+	e.Operation = operations[e.Method+" "+e.Path]
+	e.Status, _ = strconv.Atoi(part[2])
+	if len(part) > 3 {
+		e.Code = part[3]
+	}
+	for _, change := range changes {
+		change(&e)
+	}
+	return e
+}
+
+func at(after float64) time.Time { return start.Add(time.Duration(after * float64(time.Second))) }
+
+func key(key string) change    { return func(e *Exchange) { e.Key = key } }
+func agent(name string) change { return func(e *Exchange) { e.Agent = name } }
+func apiKey(id int64) change   { return func(e *Exchange) { e.APIKeyID = id } }
+func fault(name string) change { return func(e *Exchange) { e.Fault = name } }
+func etag(tag string) change   { return func(e *Exchange) { e.ETag = tag } }
+func prefer(p string) change   { return func(e *Exchange) { e.Prefer = p } }
+func ifMatch(t string) change  { return func(e *Exchange) { e.IfMatch = t } }
+func link(next string) change {
+	return func(e *Exchange) { e.Link = fmt.Sprintf(`</pets>; rel="first", <%s>; rel="next"`, next) }
+}
+func empty(e *Exchange)        { e.IsEmpty = true }
+func deprecated(e *Exchange)   { e.Deprecated = true }
+func location(l string) change { return func(e *Exchange) { e.Location = l } }
+func redacted(p string) change { return func(e *Exchange) { e.Redacted = []string{p} } }
+
+func took(seconds float64) change {
+	return func(e *Exchange) { e.Ended = e.Began.Add(time.Duration(seconds * float64(time.Second))) }
+}
+
+func retryAfter(seconds int) change {
+	return func(e *Exchange) { e.RetryAfter = time.Duration(seconds) * time.Second }
+}
+
+func body(text string) change {
+	return func(e *Exchange) {
+		hash := fnv.New64()
+		hash.Write([]byte(text))
+		e.Body = report.Body{Size: int64(len(text)), Hash: hash.Sum64()}
+	}
+}
+
+// unread is a body that the server refused to read.
+func unread(size int64) change { return func(e *Exchange) { e.Body = report.Body{Size: size} } }
+
+func violates(parameter, code string) change {
+	return func(e *Exchange) { e.Violations = []report.Violation{{Parameter: parameter, Code: code}} }
+}
+
+// test is a record and the verdict of a rule about it.
+type test struct {
+	rule, name string
+	want       Status
+	record     Record
+}
+
+// about makes a test with some exchanges.
+func about(rule, name string, want Status, exchanges ...Exchange) test {
+	return test{rule, name, want, Record{Exchanges: exchanges}}
+}
+
+// run runs tests. Each rule must have one test for each verdict that it can have.
+func run(t *testing.T, tests []test) {
+	t.Helper()
+	for _, test := range tests {
+		t.Run(test.rule+"/"+test.name, func(t *testing.T) {
+			t.Parallel()
+			record := test.record
+			record.Exchanges = slices.Clone(record.Exchanges) // Judge changes them, and tests share them
+			for i := range record.Exchanges {
+				record.Exchanges[i].ID = fmt.Sprintf("req_1_%d", i+1)
+			}
+			results := report.Judge(&record, "/docs/").Results
+			i := slices.IndexFunc(results, func(r report.Result) bool { return r.Rule == test.rule })
+			if i < 0 {
+				t.Fatalf("there is no rule %s", test.rule)
+			}
+			got := results[i]
+			if got.Status != test.want {
+				t.Errorf("%s, want %s: %s %v", got.Status, test.want, got.Summary, got.Evidence)
+			}
+			if isBad := got.Status == Failed || got.Status == Warning; isBad != (len(got.Evidence) > 0) {
+				t.Errorf("%s has the evidence %v", got.Status, got.Evidence)
+			}
+		})
+	}
+}
+
+// TestEmpty: without a request, no rule has seen anything.
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	got := report.Judge(&Record{}, "/docs/")
+	if got.Status != NotSeen || got.Counts.NotSeen != len(report.Rules) {
+		t.Errorf("the report on nothing is %s: %v", got.Status, got.Counts)
+	}
+}
+
+// TestSandboxOperations: the operations on a sandbox are of a test, not of its client.
+func TestSandboxOperations(t *testing.T) {
+	t.Parallel()
+	run(t, []test{
+		about("known_paths", "of the sandbox", NotSeen, x(0, "POST /sandboxes/current/reset 204"), x(1, "PUT /sandboxes/current/faultz 404 route_not_found")),
+	})
+}
+
+// TestReset: rules do not compare requests before and after a reset.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	order := body("1")
+	record := Record{
+		Exchanges: []Exchange{x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(2, "POST /store/orders 201", key("b"), order)},
+		Events:    []Event{{At: at(1), Type: report.StoreReset}},
+	}
+	run(t, []test{{"retry_same_key", "across a reset", NotSeen, record}})
+}
+
+// BenchmarkJudge judges the largest record.
+func BenchmarkJudge(b *testing.B) {
+	exchanges := make([]Exchange, 0, 5000)
+	for i := range cap(exchanges) {
+		after := float64(i) / 10
+		switch i % 5 {
+		case 0:
+			exchanges = append(exchanges, x(after, "GET /pets?limit=2 200", link(fmt.Sprintf("/pets?limit=2&cursor=%d", i))))
+		case 1:
+			exchanges = append(exchanges, x(after, fmt.Sprintf("GET /pets?limit=2&cursor=%d 200", i-1)))
+		case 2:
+			exchanges = append(exchanges, x(after, "POST /store/orders 0", key(strconv.Itoa(i)), body("1"), fault("close")))
+		case 3:
+			exchanges = append(exchanges, x(after, "POST /store/orders 201", key(strconv.Itoa(i-1)), body("1"), location(fmt.Sprintf("/store/orders/%d", i))))
+		default:
+			exchanges = append(exchanges, x(after, "GET /store/inventory/1 200", etag(strconv.Itoa(i))))
+		}
+	}
+	events := make([]Event, 2000)
+	for i := range events {
+		events[i] = Event{At: at(float64(i)), Type: report.OrderPlaced, Subject: fmt.Sprintf("/store/orders/%d", i)}
+	}
+	for b.Loop() {
+		report.Judge(&Record{Exchanges: exchanges, Events: events}, "/docs/")
+	}
+}

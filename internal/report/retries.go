@@ -1,0 +1,282 @@
+package report
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// soon is the time within which a request may be the repetition of one that was lost.
+	soon = time.Minute
+	// automatic is the longest pause of an HTTP library that sends a request again by itself. It
+	// does that if a connection turns out to be closed.
+	automatic = 50 * time.Millisecond
+	// mostAttempts is the number of attempts after which a client should have given up.
+	mostAttempts = 12
+	// patience is the time for which a client should wait for a response.
+	patience = 10 * time.Second
+	// slow is the time from which a response shows that a client waits.
+	slow = time.Second
+)
+
+var retryRules = []Rule{
+	{
+		ID: "retry_same_key", Subject: "Retries", Title: "Retry a POST with the same Idempotency-Key", Guide: "idempotency#send",
+		situation: "a POST with an Idempotency-Key that was repeated after a lost response or a 5xx",
+		mistake:   "the client repeated a POST with another Idempotency-Key, so it may take effect twice",
+		judge: func(r *Record, f *finding) {
+			r.eachRepeatedPost(func(lost, retry *Exchange) {
+				if lost.Key != "" || retry.Key != "" {
+					f.check(lost.Key == retry.Key, retry.ID)
+				}
+			})
+		},
+	},
+	{
+		ID: "retry_with_key", Subject: "Retries", Title: "Repeat a POST only if it has an Idempotency-Key", Guide: "retries#retries",
+		situation: "a POST that was repeated after a lost response or a 5xx",
+		mistake:   "the client repeated a POST without an Idempotency-Key, so it may take effect twice",
+		judge: func(r *Record, f *finding) {
+			r.eachRepeatedPost(func(lost, retry *Exchange) { f.check(lost.Key != "" || retry.Key != "", retry.ID) })
+		},
+	},
+	{
+		ID: "retry_new_key", Subject: "Retries", Title: "Use a new Idempotency-Key for a new request", Guide: "idempotency#rules",
+		situation: "two POST requests with different Idempotency-Keys",
+		mistake:   "the client sent the Idempotency-Key of another request",
+		judge: func(r *Record, f *finding) {
+			keys := map[string]bool{}
+			for _, e := range r.all {
+				switch {
+				case e.Code == "idempotency_key_reused":
+					f.warn(e.ID)
+				case e.Key != "" && e.takesKey() && !keys[e.Key]:
+					keys[e.Key] = true
+					if len(keys) > 1 {
+						f.pass()
+					}
+				}
+			}
+			f.escalate(2) // one may be a test
+		},
+	},
+	{
+		ID: "retry_only_temporary", Subject: "Retries", Title: "Do not retry a request that would fail again", Guide: "retries#errors",
+		situation: "a 4xx response other than 408, 409 idempotency_in_progress and 429",
+		mistake:   "the client sent a request again that had got a final 4xx",
+		judge:     judgeFinal,
+	},
+	{
+		ID: "retry_after", Subject: "Retries", Title: "Wait as long as Retry-After says", Guide: "retries#retries",
+		situation: "a request that was repeated after a response with Retry-After",
+		mistake:   "the client repeated a request before the time in Retry-After was over",
+		judge: func(r *Record, f *finding) {
+			for _, chain := range r.chains {
+				for i, e := range chain[1:] {
+					if before := chain[i]; before.RetryAfter > 0 {
+						f.check(pause(before, e) >= tolerated(before.RetryAfter), e.ID)
+					}
+				}
+			}
+		},
+	},
+	{
+		ID: "retry_backoff", Subject: "Retries", Title: "Wait longer before each attempt", Guide: "retries#retries",
+		situation: "a request with at least five attempts in a row that got no Retry-After",
+		mistake:   "the client did not wait longer before the later attempts",
+		judge:     judgeBackoff,
+	},
+	{
+		ID: "retry_jitter", Subject: "Retries", Title: "Vary the pauses at random", Guide: "retries#retries",
+		situation: "enough pauses without Retry-After to compare them",
+		mistake:   "the client made pauses without a random part, so clients that failed together come back together",
+		judge:     judgeJitter,
+	},
+	{
+		ID: "retry_ends", Subject: "Retries", Title: "Give up after some attempts", Guide: "retries#retries",
+		situation: "a request that failed at least four times until the client gave up",
+		mistake:   "the client sent a request more than 12 times in a row",
+		judge: func(r *Record, f *finding) {
+			const several = 4
+			for _, chain := range r.chains {
+				last := chain[len(chain)-1]
+				switch {
+				case len(chain) > mostAttempts:
+					f.fail(last.ID)
+				case len(chain) >= several && !last.succeeded():
+					f.pass()
+				}
+			}
+		},
+	},
+	{
+		ID: "retry_patience", Subject: "Retries", Title: "Wait at least 10 seconds for a response", Guide: "report#patience",
+		situation: "a response that took longer than a second",
+		mistake:   "the client closed the connection within 10 seconds, before the response",
+		judge: func(r *Record, f *finding) {
+			for _, e := range r.all {
+				took := e.Ended.Sub(e.Began)
+				switch {
+				case e.lasts() || e.Fault == "close":
+				case e.Status == 0 && took < patience && (took >= slow/2 || e.Fault == "delay"):
+					f.warn(e.ID)
+				case e.Status != 0 && took >= slow:
+					f.pass()
+				}
+			}
+		},
+	},
+}
+
+// tolerated returns the shortest pause that counts as a wait.
+func tolerated(wait time.Duration) time.Duration {
+	const tenths = 9
+	return wait * tenths / 10
+}
+
+// eachRepeatedPost calls a function for each POST whose effect the client does not know, and its
+// repetition. Without the same key, a request counts only if it comes next, has the same body and
+// is the only one with that body.
+func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
+	again := map[string]*Exchange{} // the last attempt with a key
+	for _, e := range slices.Backward(r.all) {
+		if !e.takesKey() {
+			continue
+		}
+		same := again[e.Path+" "+e.Key]
+		if e.Key != "" {
+			again[e.Path+" "+e.Key] = e
+		}
+		if !e.isLost() {
+			continue
+		}
+		if e.Key != "" && same != nil {
+			do(e, same)
+			continue
+		}
+		next := r.next(e)
+		if next != nil && next.Method == e.Method && next.Path == e.Path && next.episode == e.episode && next.Body.equals(e.Body) &&
+			!next.Began.Before(e.Ended) && next.Began.Sub(e.Ended) <= soon && !r.sendsOften(next) {
+			do(e, next)
+		}
+	}
+}
+
+// sendsOften reports whether the client means several requests with the same body.
+func (r *Record) sendsOften(e *Exchange) bool {
+	return slices.ContainsFunc(r.clients[e.client()], func(other *Exchange) bool {
+		return other != e && other.succeeded() && !other.Replayed && other.episode == e.episode && other.Path == e.Path && other.Body.equals(e.Body)
+	})
+}
+
+func judgeFinal(r *Record, f *finding) {
+	const certain = 2 // repetitions without a key, because a test may send a request twice
+	for _, chain := range r.chains {
+		repetitions, seen := 0, false
+		var last *Exchange
+		for i, e := range chain {
+			if !e.isFinal() {
+				continue
+			}
+			seen = true
+			if i+1 < len(chain) {
+				repetitions++
+				last = chain[i+1]
+			}
+		}
+		mayAppear := chain[0].isRead() && chain[0].Status == 404
+		switch {
+		case !seen || mayAppear && repetitions > 0: // the client may wait until the resource exists
+		case repetitions >= certain:
+			f.fail(last.ID)
+		case repetitions == 1 && last.Key != "":
+			f.warn(last.ID)
+		default:
+			f.pass()
+		}
+	}
+}
+
+// pausesOf returns the pauses between attempts that the client chose by itself.
+func pausesOf(chain []*Exchange) (pauses []time.Duration) {
+	for i, e := range chain[1:] {
+		if p := pause(chain[i], e); chain[i].RetryAfter == 0 && !chain[i].isFinal() && (p > automatic || i > 0) {
+			pauses = append(pauses, p)
+		}
+	}
+	return pauses
+}
+
+// judgeBackoff compares the first pause with the later ones. They may be random, so it needs four
+// pauses in a chain.
+func judgeBackoff(r *Record, f *finding) {
+	const enough, growth = 4, 1.3
+	for _, chain := range r.chains {
+		pauses := pausesOf(chain)
+		if len(pauses) < enough {
+			continue
+		}
+		last := chain[len(chain)-1]
+		switch longest := slices.Max(pauses[1:]); {
+		case longest <= automatic:
+			f.fail(last.ID)
+		case float64(longest) < growth*float64(pauses[0]):
+			f.warn(last.ID)
+		default:
+			f.pass()
+		}
+	}
+}
+
+// judgeJitter looks for pauses that are equal, in two ways: the pauses of one chain have equal
+// quotients or differences, or pauses with the same index agree in several chains.
+func judgeJitter(r *Record, f *finding) {
+	const enough = 4
+	byIndex := map[int][]time.Duration{}
+	lasts := map[int]*Exchange{}
+	for _, chain := range r.chains {
+		pauses := pausesOf(chain)
+		if len(pauses) > 0 && slices.Min(pauses) <= automatic {
+			continue
+		}
+		for i, p := range pauses {
+			byIndex[i] = append(byIndex[i], p)
+			lasts[i] = chain[len(chain)-1]
+		}
+		switch {
+		case len(pauses) < enough:
+		case isSeries(pauses):
+			f.warn(chain[len(chain)-1].ID)
+		default:
+			f.pass()
+		}
+	}
+	for i := range len(byIndex) {
+		pauses := byIndex[i]
+		switch {
+		case len(pauses) < enough:
+		case areEqual(slices.Min(pauses), slices.Max(pauses)):
+			f.warn(lasts[i].ID)
+		default:
+			f.pass()
+		}
+	}
+}
+
+// areEqual reports whether two pauses differ only by the precision of timers and by the time on
+// the way.
+func areEqual(a, b time.Duration) bool {
+	const noise, share = 10 * time.Millisecond, 200
+	return (a - b).Abs() <= noise+max(a, b)/share
+}
+
+// isSeries reports whether each pause follows from the two before it.
+func isSeries(pauses []time.Duration) bool {
+	geometric, arithmetic := true, true
+	for i := 2; i < len(pauses); i++ {
+		a, b, c := pauses[i-2], pauses[i-1], pauses[i]
+		geometric = geometric && areEqual(c, time.Duration(float64(b)*float64(b)/float64(a)))
+		arithmetic = arithmetic && areEqual(c, 2*b-a)
+	}
+	return geometric || arithmetic
+}

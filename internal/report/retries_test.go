@@ -1,0 +1,98 @@
+package report_test
+
+import (
+	"testing"
+)
+
+// chain returns attempts of a request with these pauses, all with one status.
+func chain(after float64, line string, pauses ...float64) []Exchange {
+	all := []Exchange{x(after, line)}
+	for _, pause := range pauses {
+		after += 0.01 + pause
+		all = append(all, x(after, line))
+	}
+	return all
+}
+
+// with adds exchanges.
+func with(all []Exchange, more ...Exchange) []Exchange { return append(all, more...) }
+
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	order, other := body("order"), body("other")
+	lost := func(after float64, changes ...change) Exchange {
+		return x(after, "POST /store/orders 0", append([]change{fault("close")}, changes...)...)
+	}
+	placed := func(after float64, changes ...change) Exchange { return x(after, "POST /store/orders 201", changes...) }
+	get := "GET /pets 502 injected_fault"
+	var firsts, varied []Exchange
+	for i := range 4 {
+		firsts = append(firsts, chain(float64(10*i), get, 0.5)...)
+		varied = append(varied, chain(float64(10*i), get, 0.5+0.1*float64(i))...)
+		firsts, varied = append(firsts, x(float64(10*i)+5, "GET /pets/1 200")), append(varied, x(float64(10*i)+5, "GET /pets/1 200"))
+	}
+	run(t, []test{
+		about("retry_same_key", "same key", Passed, lost(0, key("a"), order), placed(1, key("a"), order)),
+		about("retry_same_key", "same key, later", Passed, lost(0, key("a"), order), placed(0.5, key("b"), other), placed(1, key("a"), order)),
+		about("retry_same_key", "new key", Failed, lost(0, key("a"), order), placed(1, key("b"), order)),
+		about("retry_same_key", "new key after a 503", Failed, x(0, "POST /store/orders 503", key("a"), order), placed(1, key("b"), order)),
+		about("retry_same_key", "another order", NotSeen, lost(0, key("a"), order), placed(1, key("b"), other)),
+		about("retry_same_key", "another client", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, agent("other/1"))),
+		about("retry_same_key", "another API key", NotSeen, lost(0, key("a"), order), placed(1, key("b"), order, apiKey(2))),
+		about("retry_same_key", "a body that nobody read", NotSeen, lost(0, key("a"), unread(5)), placed(1, key("b"), order)),
+		about("retry_same_key", "many equal orders", NotSeen, placed(0, key("0"), order), lost(1, key("a"), order), placed(2, key("b"), order)),
+		about("retry_same_key", "long after", NotSeen, lost(0, key("a"), order), placed(90, key("b"), order)),
+		about("retry_same_key", "no retry", NotSeen, lost(0, key("a"), order)),
+
+		about("retry_with_key", "no key", Failed, lost(0, order), placed(1, order)),
+		about("retry_with_key", "key", Passed, lost(0, key("a"), order), placed(1, key("a"), order)),
+		about("retry_with_key", "after a 429", NotSeen, x(0, "POST /store/orders 429", order), placed(2, order)),
+		about("retry_with_key", "in parallel", NotSeen, lost(0, order, took(2)), placed(1, order)),
+
+		about("retry_new_key", "twice", Failed, x(0, "POST /pets 422 idempotency_key_reused"), x(1, "POST /pets 422 idempotency_key_reused")),
+		about("retry_new_key", "once", Warning, x(0, "POST /pets 422 idempotency_key_reused")),
+		about("retry_new_key", "new", Passed, placed(0, key("a")), placed(1, key("b"))),
+		about("retry_new_key", "one key", NotSeen, placed(0, key("a"))),
+
+		about("retry_only_temporary", "three times", Failed, chain(0, "POST /pets 400 validation_failed", 0.1, 0.1)...),
+		about("retry_only_temporary", "twice with a key", Warning, x(0, "POST /pets 400 invalid_json", key("a")), x(1, "POST /pets 400 invalid_json", key("a"))),
+		about("retry_only_temporary", "twice without a key", Passed, chain(0, "POST /pets 400 validation_failed", 0.1)...),
+		about("retry_only_temporary", "once", Passed, x(0, "POST /pets 400 validation_failed")),
+		about("retry_only_temporary", "wait until it exists", NotSeen, chain(0, "GET /pets/1 404 pet_not_found", 1, 1, 1)...),
+		about("retry_only_temporary", "409 in progress", NotSeen, x(0, "POST /pets 409 idempotency_in_progress", key("a")), x(1, "POST /pets 201", key("a"))),
+		about("retry_only_temporary", "other bodies", Passed, x(0, "POST /pets 400", body("a")), x(1, "POST /pets 400", body("b")), x(2, "POST /pets 400", body("c"))),
+
+		about("retry_after", "early", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
+		about("retry_after", "in time", Passed, x(0, "GET /pets 503", retryAfter(1)), x(1.01, "GET /pets 200")),
+		about("retry_after", "early with a key", Failed, x(0, "POST /pets 429", key("a"), unread(5), retryAfter(2)), x(0.1, "GET /pets 200", took(1)), x(1, "POST /pets 201", key("a"), order)),
+		about("retry_after", "in parallel", NotSeen, x(-1, "GET /pets/1 200", took(2)), x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
+		about("retry_after", "another request in between", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.1, "GET /pets/1 200"), x(0.2, "GET /pets 200")),
+		about("retry_after", "another client", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200", agent("other"))),
+		about("retry_after", "a poll", NotSeen, x(0, "GET /pets 200"), x(0.1, "GET /pets 200"), x(0.2, "GET /pets 200"), x(0.3, "GET /pets 503", retryAfter(1)), x(0.4, "GET /pets 200")),
+
+		about("retry_backoff", "at once", Failed, chain(0, get, 0.01, 0.01, 0.01, 0.01, 0.01)...),
+		about("retry_backoff", "constant", Warning, chain(0, get, 1, 1, 1, 1)...),
+		about("retry_backoff", "growing", Passed, chain(0, get, 0.5, 1.1, 1.9, 4.2)...),
+		about("retry_backoff", "full jitter", Passed, chain(0, get, 0.4, 0.3, 1.9, 0.8)...),
+		about("retry_backoff", "few", NotSeen, chain(0, get, 1, 1)...),
+		about("retry_backoff", "library repeats the first", Passed, chain(0, get, 0.001, 0.5, 1, 2, 4)...),
+
+		about("retry_jitter", "exponential", Warning, chain(0, get, 0.5, 1, 2, 4)...),
+		about("retry_jitter", "linear", Warning, chain(0, get, 0.5, 1, 1.5, 2)...),
+		about("retry_jitter", "constant", Warning, chain(0, get, 1, 1.001, 1, 1.002)...),
+		about("retry_jitter", "equal in several requests", Warning, firsts...),
+		about("retry_jitter", "varied in several requests", Passed, varied...),
+		about("retry_jitter", "random", Passed, chain(0, get, 0.52, 1.3, 1.8, 4.4)...),
+		about("retry_jitter", "few", NotSeen, chain(0, get, 1, 1)...),
+
+		about("retry_ends", "never", Failed, chain(0, get, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
+		about("retry_ends", "after four", Passed, with(chain(0, get, 1, 1, 1), x(9, "GET /pets/1 200"))...),
+		about("retry_ends", "after success", NotSeen, with(chain(0, get, 1, 1, 1), x(4, "GET /pets 200"))...),
+
+		about("retry_patience", "hangs up", Warning, x(0, "GET /pets 0", took(2), fault("delay"))),
+		about("retry_patience", "waits", Passed, x(0, "GET /pets 200", took(3), fault("delay"))),
+		about("retry_patience", "lost by a fault", NotSeen, x(0, "GET /pets 0", took(2), fault("close"))),
+		about("retry_patience", "ends a wait", NotSeen, x(0, "GET /events 0", took(2), prefer("wait=30"))),
+		about("retry_patience", "waits 11 seconds", NotSeen, x(0, "GET /pets 0", took(11), fault("delay"))),
+	})
+}

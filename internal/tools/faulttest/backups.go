@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"petstore/internal/localpg"
+	"petstore/internal/tools/must"
+)
+
+// restoredBackups is row 50: a database is dumped and archived while clients change 26 stores.
+// Then PostgreSQL is killed during writes, and its data are deleted. pgBackRest and the WAL of
+// pg_receivewal restore every acknowledged order, or everything up to a time before the last
+// writes. The dump restores one point too: the feed of each store makes its lists. After a restore to
+// an earlier point, the service refuses what clients hold from the lost time, and goes on.
+func restoredBackups(ctx context.Context, f *fixture) string {
+	const writers, pause, limit = 16, 1500 * time.Millisecond, 60 * time.Second
+	b := f.openArchive(ctx)
+	s := f.openWith(ctx, b.database, b.url(), "PETSTORE_REPLICA_URLS="+b.url(), allowLoopback)
+	hook := s.receive(ctx, nil)
+	before := make([]storeCopy, len(s.keys))
+	for store := range before {
+		before[store] = s.api.store(store).readStore(ctx)
+	}
+	changes := &storeChanges{instances: [2]*service{s.api, s.api}, stores: spread(12, 2*smallStores), placed: map[int][]string{}}
+	load := startLoad(ctx, len(changes.stores), func(number int) (response, error) { return changes.make(ctx, number) })
+	sleep(ctx, pause)
+	dump := filepath.Join(f.dir, "petstore.dump")
+	f.script(ctx, "deploy/backup/dump.sh", b.database, []string{dump})
+	sleep(ctx, pause)
+	load.finish().wantOnly(http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent, http.StatusNotFound, http.StatusConflict)
+	var point string
+	b.read(ctx, "SELECT clock_timestamp()::text", nil, &point)
+
+	lost := startLoad(ctx, writers, func(int) (response, error) { return s.order(ctx, unchangedPet) })
+	sleep(ctx, pause)
+	h := s.hold(ctx, hook)
+	b.signal(syscall.SIGKILL)
+	acknowledged := lost.finish()
+	s.api.kill()
+	began := time.Now()
+	b.restore(ctx, "--type=default")
+	s = f.openWith(ctx, b.database, b.url())
+	must.Get(s.order(ctx, unchangedPet)).check(http.StatusCreated)
+	took := time.Since(began)
+	missing := s.db.count(ctx, "SELECT count(*) FROM unnest($1::bigint[]) AS acknowledged (id) WHERE NOT EXISTS (SELECT FROM orders WHERE orders.id = acknowledged.id)", acknowledged.placed)
+	must.Hold(missing == 0, "%d of %d acknowledged orders are lost", missing, len(acknowledged.placed))
+	must.Hold(took <= limit, "the restore took %s", took)
+	s.api.kill()
+
+	b.restore(ctx, "--type=time", "--target="+point, "--target-action=promote")
+	f.runCommand(ctx, b.database, "after-restore")
+	b.receive(ctx, "received-again") // writes wait until it runs
+	events := f.checkRestored(ctx, b.database, before, changes.placed, h)
+
+	other := f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
+	must.OK(other.EnsureDatabase(ctx, databaseName))
+	f.script(ctx, "deploy/backup/restore.sh", other, []string{dump})
+	dumped := f.checkRestored(ctx, other, before, nil, h)
+	return fmt.Sprintf("0 of %d acknowledged orders lost, restored in %s; %d and %d events make the lists, what clients held is refused",
+		len(acknowledged.placed), round(took), events, dumped)
+}
+
+// checkRestored starts the service on a database that was restored to an earlier point. It fails the row
+// unless the feeds make the lists, the acknowledged orders are there, and the service refuses what
+// clients hold. It returns the number of events.
+func (f *fixture) checkRestored(ctx context.Context, db *database, before []storeCopy, placed map[int][]string, h *held) (events int) {
+	s := f.openWith(ctx, db, db.url(), "PETSTORE_REPLICA_URLS="+db.url(), allowLoopback)
+	defer s.api.kill()
+	must.Await(ctx, 30*time.Second, func() { // a delivery changes its message
+		must.Hold(db.count(ctx, "SELECT count(*) FROM messages WHERE status = 'queued' AND account_id IN (SELECT account_id FROM webhooks)") == 0, "messages are queued")
+	})
+	for store := range s.keys {
+		c := s.api.store(store)
+		feed := c.readFeed(ctx)
+		c.compareStore(ctx, before[store], placed[store], []*subscriber{{events: feed}})
+		reset := feed[len(feed)-1]
+		must.Hold(reset.Type == "store.reset" && reset.Sequence > int64(len(feed)), "the feed of store %d ends with %s %s", store, reset.Type, reset.ID)
+		for i, e := range feed[:len(feed)-1] {
+			must.Hold(e.Sequence == int64(i)+1, "event %d of store %d has the number %d", i+1, store, e.Sequence)
+		}
+		if events += len(feed); store == 0 {
+			h.check(ctx, s, reset.ID)
+		}
+	}
+	return events
+}
+
+// readFeed reads all events of the feed.
+func (c *client) readFeed(ctx context.Context) (events []feedEvent) {
+	newest := c.newest(ctx).ID
+	for target := "/events?limit=200"; !strings.Contains(target, newest); {
+		resp := c.want(ctx, http.StatusOK, "GET", target, "")
+		must.Hold(resp.next() != target, "the page %s leads to itself", target)
+		events, target = append(events, decode[[]feedEvent](resp)...), resp.next()
+	}
+	return events
+}
+
+// archive is a database that pgBackRest archives, and whose WAL pg_receivewal receives before a
+// commit is acknowledged.
+type archive struct {
+	*database
+
+	fixture *fixture
+	scripts string // folder of the files of deploy/backup for pgBackRest, with the paths of the row
+	user    *syscall.Credential
+	stop    func() // stops pg_receivewal
+}
+
+// openArchive starts the database and makes a full backup.
+func (f *fixture) openArchive(ctx context.Context) *archive {
+	b := &archive{fixture: f, scripts: filepath.Join(f.dir, "backup")}
+	if _, err := exec.LookPath("pgbackrest"); err != nil {
+		must.OK(skipError("it needs pgbackrest, Debian package pgbackrest"))
+	}
+	f.needClients()
+	owner, ok := must.Get(os.Stat(filepath.Join(f.templateDir(), "pg", "data"))).Sys().(*syscall.Stat_t)
+	must.Hold(ok, "the folder of the template has no owner")
+	b.user = &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}
+	data := filepath.Join(f.dir, "pg", "data")
+	for _, name := range []string{"backup", "backup/repository", "backup/log"} {
+		b.mkdir(filepath.Join(f.dir, name))
+	}
+	config := filepath.Join(b.scripts, "pgbackrest.conf")
+	places := strings.NewReplacer("/var/lib/pgbackrest", b.scripts+"/repository", "/var/lib/pgreceivewal", b.scripts+"/received",
+		"/usr/local/bin", b.scripts, "/var/lib/postgresql/15/main", data, "pgbackrest --stanza", "pgbackrest --config="+config+" --stanza",
+		"[global]", "[global]\nlog-path="+b.scripts+"/log\nlock-path="+b.scripts+"/log")
+	for _, file := range must.Get(filepath.Glob("deploy/backup/*")) {
+		text := must.Get(os.ReadFile(file))
+		must.OK(os.WriteFile(filepath.Join(b.scripts, filepath.Base(file)), []byte(places.Replace(string(text))), 0o755)) //nolint:gosec // the server's user runs it
+	}
+	b.database = f.startDatabase(ctx, "", map[string]string{
+		"archive_mode": "on", "archive_command": places.Replace("pgbackrest --stanza=petstore archive-push %p"),
+		"data_directory": data, // as pgBackRest knows it
+	})
+	b.receive(ctx, "received")
+	socket := "--pg1-socket-path=" + must.Get(url.Parse(b.url())).Query().Get("host")
+	b.backrest(ctx, "stanza-create", socket, "--pg1-user=postgres")
+	b.backrest(ctx, "backup", "--type=full", socket, "--pg1-user=postgres")
+	return b
+}
+
+// receive starts pg_receivewal with a new folder, and makes commits wait for it. The first
+// command creates the slot.
+func (b *archive) receive(ctx context.Context, folder string) {
+	folder = filepath.Join(b.scripts, folder)
+	b.mkdir(folder)
+	receive := []string{filepath.Join(b.fixture.postgres.Dir, "pg_receivewal"), "--directory=" + folder, "--slot=petstore", "--dbname=" + b.URL("")}
+	must.OK(b.command(ctx, append(receive, "--create-slot", "--if-not-exists")...).Run())
+	receiver := b.command(ctx, append(receive, "--synchronous")...)
+	must.OK(receiver.Start())
+	b.stop = sync.OnceFunc(func() { _ = receiver.Process.Kill(); _ = receiver.Wait() })
+	b.fixture.cleanup(b.stop)
+	b.configure(ctx, "synchronous_standby_names", "pg_receivewal")
+}
+
+// needClients skips the row without the programs of PostgreSQL that backups need.
+func (f *fixture) needClients() {
+	if _, err := os.Stat(filepath.Join(f.postgres.Dir, "pg_receivewal")); err != nil {
+		must.OK(skipError("it needs pg_dump, pg_receivewal and psql beside postgres"))
+	}
+}
+
+// mkdir makes a folder of the server's user.
+func (b *archive) mkdir(dir string) {
+	must.OK(os.MkdirAll(dir, 0o700))
+	must.OK(os.Chown(dir, int(b.user.Uid), int(b.user.Gid)))
+}
+
+// command returns a command that runs as the server's user.
+func (b *archive) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = "/"
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.user}
+	}
+	return cmd
+}
+
+// backrest runs a command of pgBackRest.
+func (b *archive) backrest(ctx context.Context, args ...string) {
+	all := append([]string{"pgbackrest", "--config=" + b.scripts + "/pgbackrest.conf", "--stanza=petstore"}, args...)
+	if output, err := b.command(ctx, all...).CombinedOutput(); err != nil {
+		must.OK(fmt.Errorf("pgbackrest %s: %w: %s", args[0], err, output))
+	}
+}
+
+// restore deletes the data and restores the backup in their place. It then starts the server, which
+// replays the WAL up to the target in args. Commits wait for nobody, as docs/backup.md says.
+func (b *archive) restore(ctx context.Context, args ...string) {
+	b.stop()
+	must.OK(b.Stop(ctx))
+	data := filepath.Join(b.options.Dir, "data")
+	must.OK(os.RemoveAll(data))
+	b.mkdir(data)
+	b.backrest(ctx, append([]string{"restore"}, args...)...)
+	b.Cluster = must.Get(localpg.Start(ctx, b.options))
+	must.Await(ctx, time.Minute, func() {
+		must.Hold(b.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server still recovers")
+	})
+	b.configure(ctx, "synchronous_standby_names", "")
+}
+
+// script runs a script of deploy/backup with arguments and the URL of the owner.
+func (f *fixture) script(ctx context.Context, script string, db *database, args []string, extra ...string) {
+	programs := filepath.Join(f.dir, "bin")
+	if err := os.Mkdir(programs, 0o755); !errors.Is(err, os.ErrExist) {
+		must.OK(errors.Join(err, os.Symlink(f.program.binary, filepath.Join(programs, "petstore"))))
+	}
+	cmd := exec.CommandContext(ctx, script, args...)
+	cmd.Env = append([]string{"OWNER_URL=" + db.url(), "PATH=" + programs + ":" + f.postgres.Dir + ":" + os.Getenv("PATH")}, extra...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		must.OK(fmt.Errorf("%s: %w: %s", script, err, output))
+	}
+}
+
+// held has the things that a client holds from a time that a restore loses.
+type held struct {
+	pet, cursor, token, event, key string
+	sequence                       int64
+	hook                           *receiver
+}
+
+const (
+	lostRetry    = "lost" // an Idempotency-Key
+	unchangedPet = pets   // which [storeChanges] does not change
+)
+
+// hold makes a client hold something of every kind.
+func (s *deployment) hold(ctx context.Context, hook *receiver) *held {
+	made := s.want(ctx, http.StatusCreated, "POST", "/pets", `{"name": "Lost", "categoryId": 1}`)
+	must.Get(s.order(ctx, unchangedPet, "Idempotency-Key", lostRetry)).check(http.StatusCreated)
+	h := &held{pet: made.location(), token: made.header.Get("Petstore-Consistency"), key: s.newKey(ctx, s.db, accountName, "write"), hook: hook}
+	h.cursor = s.want(ctx, http.StatusOK, "GET", "/pets?limit=1", "").next()
+	last := s.newest(ctx)
+	h.event, h.sequence = last.ID, last.Sequence
+	must.Await(ctx, 30*time.Second, func() { hook.has([]string{h.event}) })
+	return h
+}
+
+// check fails the row unless the service refuses what clients hold, and gives no id and no number
+// again. The receiver must get store.reset and a new event.
+func (h *held) check(ctx context.Context, s *deployment, reset string) {
+	refused := func(status int, code, target string, header ...string) {
+		resp := must.Get(s.do(ctx, "GET", target, "", header...)).check(status)
+		must.Hold(resp.code() == code, "GET %s: %s, want %s", target, resp, code)
+	}
+	refused(http.StatusBadRequest, "invalid_cursor", h.cursor)
+	refused(http.StatusBadRequest, "invalid_consistency", "/pets", "Prefer", "consistency="+h.token)
+	refused(http.StatusGone, "cursor_expired", "/events?after="+h.event)
+	refused(http.StatusGone, "cursor_expired", "/events", "Accept", "text/event-stream", "Last-Event-ID", h.event)
+	refused(http.StatusUnauthorized, "invalid_api_key", "/pets", "Authorization", "Bearer "+h.key)
+	refused(http.StatusNotFound, "pet_not_found", h.pet)
+	retried := must.Get(s.order(ctx, unchangedPet, "Idempotency-Key", lostRetry)).check(http.StatusCreated)
+	must.Hold(!retried.isReplay(), "a lost write is replayed: %s", retried)
+	made := s.want(ctx, http.StatusCreated, "POST", "/pets", `{"name": "New", "categoryId": 1}`)
+	must.Hold(idOf(made.location()) > idOf(h.pet), "%s came after %s", made.location(), h.pet)
+	newest := s.newest(ctx)
+	must.Hold(newest.Sequence > h.sequence, "event %s came after %s", newest.ID, h.event)
+	must.Await(ctx, 30*time.Second, func() { h.hook.has([]string{reset, newest.ID}) })
+}
+
+// idOf returns the number at the end of a path.
+func idOf(path string) int64 {
+	return must.Get(strconv.ParseInt(path[strings.LastIndex(path, "/")+1:], 10, 64))
+}

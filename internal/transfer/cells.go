@@ -1,0 +1,54 @@
+package transfer
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// formulaStarts are characters at which spreadsheets take a cell for a formula, also in their
+// full-width forms (https://owasp.org/www-community/attacks/CSV_Injection).
+const formulaStarts = "=+-@\t\r\n＝＋－＠"
+
+// needsApostrophe reports whether a text needs an apostrophe before it as a cell. An empty text
+// needs one, because an empty cell means that there is no value.
+func needsApostrophe(text string) bool {
+	rest, isQuoted := strings.CutPrefix(text, "'")
+	return text == "" || strings.ContainsRune(formulaStarts, firstRune(text)) || isQuoted && needsApostrophe(rest)
+}
+
+func firstRune(text string) rune {
+	for _, r := range text {
+		return r
+	}
+	return 0
+}
+
+// formatCell returns the cell of a JSON value. A number or a boolean is as in JSON.
+func formatCell(value json.RawMessage) string {
+	if len(value) == 0 || value[0] != '"' {
+		return string(value)
+	}
+	unquoted, _ := jsontext.AppendUnquote(nil, value) // the server has sent it
+	text := string(unquoted)
+	if needsApostrophe(text) {
+		text = "'" + text
+	}
+	return strings.ReplaceAll(text, "\r\n", "\r\r\n") // encoding/csv reads CR LF as LF
+}
+
+// parseCell returns the JSON value of a cell that is not empty. A cell that is not a number or a
+// boolean, in a column of them, becomes a string, which the server rejects.
+func (r *Resource) parseCell(column, cell string) jsontext.Value {
+	if !r.isText(column) {
+		value := jsontext.Value(cell)
+		if strings.TrimSpace(cell) == cell && !strings.ContainsAny(cell[:1], `"{[`) && value.IsValid() {
+			return value
+		}
+	} else if rest, ok := strings.CutPrefix(cell, "'"); ok && needsApostrophe(rest) {
+		cell = rest
+	}
+	quoted, _ := jsontext.AppendQuote(nil, cell) // valid UTF-8
+	return quoted
+}

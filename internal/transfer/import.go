@@ -1,0 +1,308 @@
+package transfer
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Request is a request to the API.
+type Request struct {
+	Method, Path string
+	Key          string // Idempotency-Key; "": none
+	Body         []byte // nil: none
+}
+
+// Sender sends a request until the response is not temporary. The error says that there is none.
+type Sender func(context.Context, Request) (status int, body []byte, err error)
+
+// Import imports a file into the store of an account.
+type Import struct {
+	Source           *Source
+	Send             Sender
+	Account          Account
+	Dir              string // of the journal of stdin
+	Connections      int
+	CreateCategories bool
+	// Again imports the file once more, although a journal says that it was imported.
+	Again bool
+	// InDoubt is "send" or "skip" for rows of which nobody knows whether the server has them. With "",
+	// these rows are an error.
+	InDoubt string
+	// Failed gets the mistakes of a row. Calls do not overlap.
+	Failed func(RowErrors)
+
+	done, skipped atomic.Int64 // rows
+}
+
+// Summary counts the rows of a file.
+type Summary struct {
+	File     string `json:"file"`
+	Rows     int64  `json:"rows"`
+	Imported int64  `json:"imported"` // by this import
+	Before   int64  `json:"importedBefore"`
+	Failed   int64  `json:"failed"`
+}
+
+// Done returns the number of rows that are done.
+func (i *Import) Done() int64 { return i.done.Load() }
+
+// Skipped returns the number of rows that an earlier import has done.
+func (i *Import) Skipped() int64 { return i.skipped.Load() }
+
+// grace is the time for the responses to requests in progress after an import is interrupted.
+const grace = 10 * time.Second
+
+// run is an import in progress.
+type run struct {
+	*Import
+
+	journal *journal
+	stop    context.CancelCauseFunc // ends the import with an error
+	final   bool                    // whether the stock of an archive becomes final
+
+	reporting sync.Mutex
+	summary   Summary
+
+	mu         sync.Mutex
+	mapped     map[*Resource]map[int64]int64 // new ids by the ids of an archive
+	categories map[string]int64              // by the key of the name; 0: there is none
+}
+
+// Run imports the rows that are not imported yet. The error is nil if rows have failed, and ctx.Err if
+// ctx has ended. After each error, another Run continues.
+func (i *Import) Run(ctx context.Context) (Summary, error) {
+	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}}
+	r.summary = Summary{File: i.Source.Name, Rows: i.Source.Rows}
+	i.done.Store(0)
+	i.skipped.Store(0)
+	if err := r.open(); err != nil {
+		return r.summary, err
+	}
+	defer r.journal.file.Close()
+	err := r.pass(ctx)
+	if err == nil && len(i.Source.units) > 0 {
+		r.final = true
+		err = r.pass(ctx)
+	}
+	return r.summary, err
+}
+
+// open opens the journal and decides about the rows in doubt.
+func (r *run) open() error {
+	name := r.Source.Name
+	if r.Source.spool != "" {
+		name = filepath.Join(r.Dir, "stdin."+r.Source.digest[:12])
+	}
+	h := header{Digest: r.Source.digest, Account: r.Account}
+	if r.Again {
+		h.Salt = rand.Text()
+	}
+	var err error
+	if r.journal, err = openJournal(name+"."+r.Account.ID+".journal", h, r.Again); err != nil {
+		return err
+	}
+	j := r.journal
+	lines := slices.Sorted(maps.Keys(j.begun))
+	isSame, isOld, isOther := j.Digest == h.Digest, time.Since(j.changed) > keysLast, j.Account.APIKey.ID != h.Account.APIKey.ID
+	switch {
+	case len(lines) == 0:
+	case !isSame:
+		err = fmt.Errorf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(lines))
+	case r.InDoubt == "skip":
+		for _, line := range lines {
+			text := formatDone(line, skippedID, 0)
+			err = errors.Join(err, j.readLine(strings.TrimSpace(string(text))), j.write(text))
+		}
+	case (isOld || isOther) && r.InDoubt == "":
+		why := "more than 24 hours have passed"
+		if isOther {
+			why = "the API key is another one"
+		}
+		err = fmt.Errorf("the import of %s was interrupted when %s, and now the server cannot recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)
+	}
+	if err == nil && !isSame {
+		err = j.adopt(h.Digest, r.each)
+	}
+	return err
+}
+
+// onTheirWay lists lines.
+func onTheirWay(lines []int64) string {
+	const most = 40
+	text := strings.Trim(fmt.Sprint(lines[:min(len(lines), most)]), "[]")
+	if len(lines) > most {
+		text += " …"
+	}
+	return "the rows in the lines " + text + " were on their way"
+}
+
+// each reads the file again.
+func (r *run) each(do func(*row) error) error {
+	in, err := openLines(r.Source.path)
+	if err == nil {
+		defer in.file.Close()
+		err = r.Source.each(in, do)
+	}
+	return r.Source.explain(err)
+}
+
+// pass sends the rows of the file that are not done. The rows of a resource of an archive wait for all
+// rows of the one before.
+func (r *run) pass(ctx context.Context) error {
+	ctx, r.stop = context.WithCancelCause(ctx)
+	defer r.stop(nil)
+	sending, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cut) })()
+	var workers, pending sync.WaitGroup
+	rows := make(chan *row)
+	for range r.Connections {
+		workers.Go(func() {
+			for one := range rows {
+				r.handle(sending, one)
+				pending.Done()
+			}
+		})
+	}
+	var last *Resource
+	err := r.each(func(one *row) error {
+		if one.resource != last {
+			pending.Wait()
+			last = one.resource
+		}
+		if context.Cause(ctx) != nil {
+			return context.Cause(ctx)
+		}
+		if r.isDone(one) {
+			return nil
+		}
+		if !r.final && one.failure == nil {
+			if err := r.journal.begin(one.line); err != nil {
+				return err
+			}
+		}
+		pending.Add(1)
+		select {
+		case rows <- one:
+			return nil
+		case <-ctx.Done():
+			pending.Done()
+			return errors.Join(context.Cause(ctx), r.unsent(one))
+		}
+	})
+	close(rows)
+	workers.Wait()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// isDone reports whether an earlier import has sent a row, and counts it.
+func (r *run) isDone(one *row) bool {
+	if r.final {
+		return one.resource != inventory || r.Source.units[one.number("petId")] == 0 || r.journal.settled[one.line]
+	}
+	id := r.journal.known(one.line)
+	if id != 0 {
+		r.remember(one.resource, one.number("id"), id)
+		r.summary.Before++
+		r.done.Add(1)
+		r.skipped.Add(1)
+	}
+	return id != 0
+}
+
+// unsent writes down that a row that was begun was not sent.
+func (r *run) unsent(one *row) error {
+	if r.final {
+		return nil
+	}
+	return r.journal.failed(one.line)
+}
+
+// handle sends a row, and writes down the result.
+func (r *run) handle(ctx context.Context, one *row) {
+	var hash uint64
+	var old, id int64
+	var err error
+	switch {
+	case one.failure != nil:
+		err = one.failure
+	case r.final:
+		err = r.settle(ctx, one)
+	default:
+		hash, old = one.hash(), one.number("id")
+		id, err = one.resource.put(r, ctx, one)
+	}
+	wrong, isWrong := errors.AsType[RowErrors](err)
+	_, isRefused := errors.AsType[*refusedError](err)
+	switch {
+	case isWrong:
+		err = r.fail(one, wrong)
+	case isRefused:
+		err = errors.Join(err, r.unsent(one))
+	case err != nil: // the row is in doubt
+	case r.final:
+		err = r.journal.settle(one.line)
+	default:
+		r.remember(one.resource, old, id)
+		r.reporting.Lock()
+		r.summary.Imported++
+		r.reporting.Unlock()
+		err = r.journal.done(one.line, id, hash)
+	}
+	if !r.final {
+		r.done.Add(1)
+	}
+	if err != nil {
+		r.stop(err)
+	}
+}
+
+// fail reports the mistakes of a row.
+func (r *run) fail(one *row, wrong RowErrors) error {
+	for i := range wrong {
+		wrong[i].File, wrong[i].Line = r.Source.Name, one.line
+	}
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	r.summary.Failed++
+	if r.Failed != nil {
+		r.Failed(wrong)
+	}
+	return r.unsent(one)
+}
+
+// key returns the Idempotency-Key of a request, from the digest of the file and the line.
+func (r *run) key(of any) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %v", r.journal.Digest, r.journal.Salt, of))
+	return "import-" + hex.EncodeToString(sum[:16])
+}
+
+// Check reports the mistakes of the rows that the spec forbids, and sends nothing.
+func (s *Source) Check(failed func(RowErrors)) (Summary, error) {
+	summary := Summary{File: s.Name, Rows: s.Rows}
+	err := (&run{Import: &Import{Source: s}}).each(func(one *row) error {
+		if wrong, ok := errors.AsType[RowErrors](one.validate()); ok {
+			for i := range wrong {
+				wrong[i].File, wrong[i].Line = s.Name, one.line
+			}
+			summary.Failed++
+			failed(wrong)
+		}
+		return nil
+	})
+	return summary, err
+}

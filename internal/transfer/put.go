@@ -1,0 +1,232 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"petstore/internal/casefold"
+	"petstore/internal/httpjson"
+)
+
+// refusedError is a response that ends an import, because the next rows would get it too.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+// resource has the fields of resources that an import needs.
+type resource struct {
+	ID     int64  `json:"id"`
+	PetID  int64  `json:"petId"`
+	Name   string `json:"name"`
+	Status string `json:"status"`
+}
+
+// send sends a request and decodes the response. The error is [RowErrors], [refusedError], or says that
+// nobody knows the result.
+func (r *run) send(ctx context.Context, one Request, into any) error {
+	status, text, err := r.Send(ctx, one)
+	if err != nil {
+		return err
+	}
+	if status < http.StatusMultipleChoices {
+		if err := json.Unmarshal(text, into); err != nil {
+			return &refusedError{"the response is not from Petstore"}
+		}
+		return nil
+	}
+	var problem struct {
+		Code, Message string
+		Errors        []httpjson.Violation
+	}
+	_ = json.Unmarshal(text, &problem) // another server has sent it
+	said := fmt.Sprintf("the server returned %d %s: %s", status, problem.Code, problem.Message)
+	switch {
+	case status >= http.StatusInternalServerError:
+		return fmt.Errorf("%s", strings.TrimSuffix(said, "."))
+	case slices.Contains([]int{400, 404, 409, 413, 422}, status) && problem.Code != "" && problem.Code != "route_not_found" && problem.Code != "sandbox_full":
+		return mistakes(problem.Code, problem.Message, problem.Errors)
+	default:
+		return &refusedError{strings.TrimSuffix(said, ".")}
+	}
+}
+
+// post creates a resource with the fields of a row, and returns its id.
+func (r *run) post(ctx context.Context, one *row) (int64, error) {
+	var made resource
+	err := r.send(ctx, Request{http.MethodPost, one.resource.Path, r.key(one.line), one.body()}, &made)
+	return made.ID, err
+}
+
+func (r *run) putCategory(ctx context.Context, one *row) (int64, error) {
+	one.take("id")
+	return r.post(ctx, one)
+}
+
+// putPet creates a pet. A pet of an archive with orders is available until [run.settle].
+func (r *run) putPet(ctx context.Context, one *row) (int64, error) {
+	if id := one.number("id"); r.Source.units[id] > 0 {
+		one.set("status", jsontext.Value(`"available"`))
+	}
+	one.take("id")
+	if name := one.take(categoryName); name != nil {
+		if one.get("categoryId") != nil {
+			return 0, wrong(categoryName, "not_allowed", "`category` is not allowed beside `categoryId`.")
+		}
+		text, err := jsontext.AppendUnquote(nil, name)
+		if err != nil {
+			return 0, wrong(categoryName, "wrong_type", "`category` must be a string.")
+		}
+		id, err := r.categoryNamed(ctx, string(text))
+		if err != nil {
+			return 0, err
+		}
+		one.set("categoryId", numberValue(id))
+	}
+	if err := r.mapID(one, "categoryId", categories); err != nil {
+		return 0, err
+	}
+	return r.post(ctx, one)
+}
+
+// categoryNamed returns the id of the category with a name, and creates it if that is wanted.
+func (r *run) categoryNamed(ctx context.Context, name string) (id int64, err error) {
+	key := casefold.Key(name)
+	r.mu.Lock() // so that only one row creates it
+	defer r.mu.Unlock()
+	id, known := r.categories[key]
+	for attempt := 0; !known; attempt++ {
+		var found []resource
+		query := url.Values{"name": {name}, "sort": {"name"}, "limit": {"1"}} // the whole name is the first with this prefix
+		if err := r.send(ctx, Request{http.MethodGet, "/categories?" + query.Encode(), "", nil}, &found); err != nil {
+			return 0, err
+		}
+		var made resource
+		if known = len(found) > 0 && casefold.Key(found[0].Name) == key; known {
+			id = found[0].ID
+		} else if known = !r.CreateCategories; !known {
+			quoted, _ := jsontext.AppendQuote(nil, name) // valid UTF-8
+			err := r.send(ctx, Request{http.MethodPost, "/categories", r.key("category " + key), fmt.Appendf(nil, `{"name":%s}`, quoted)}, &made)
+			if err != nil && attempt > 0 { // else another client may have created it
+				return 0, err
+			}
+			id, known = made.ID, err == nil
+		}
+	}
+	if r.categories[key] = id; id == 0 {
+		return 0, wrong(categoryName, "unknown_category", "There is no category %q. Add --create-categories to create it.", name)
+	}
+	return id, nil
+}
+
+// putStock sets the stock of a pet. With an archive, its orders take their units later.
+func (r *run) putStock(ctx context.Context, one *row) (int64, error) {
+	units := r.Source.units[one.number("petId")]
+	if err := r.mapID(one, "petId", pets); err != nil || r.Source.Resource != nil {
+		if err == nil {
+			one.take("status")
+			_, err = r.setStock(ctx, one)
+		}
+		return max(one.number("petId"), 1), err
+	}
+	switch {
+	case units > 0:
+	case string(one.get("quantity")) == "0": // as a new pet
+		return one.number("petId"), nil
+	default:
+		return one.number("petId"), r.settle(ctx, one)
+	}
+	copied := row{fields: slices.Clone(one.fields)}
+	copied.set("quantity", numberValue(min(one.number("quantity")+units, maxQuantity)))
+	copied.take("status")
+	_, err := r.setStock(ctx, &copied)
+	return one.number("petId"), err
+}
+
+// setStock sets the stock of the pet in a row, and returns the status of the pet.
+func (r *run) setStock(ctx context.Context, one *row) (status string, err error) {
+	id := one.get("petId")
+	if id == nil {
+		return "", wrong("petId", "required", "`petId` is required.")
+	}
+	body := row{fields: slices.DeleteFunc(slices.Clone(one.fields), func(f field) bool { return f.name == "petId" })}
+	var item resource
+	err = r.send(ctx, Request{http.MethodPut, "/store/inventory/" + url.PathEscape(strings.Trim(string(id), `"`)), "", body.body()}, &item)
+	return item.Status, err
+}
+
+// settle sets the stock and the status of a pet of an archive to the exported ones.
+func (r *run) settle(ctx context.Context, one *row) error {
+	if r.final {
+		if err := r.mapID(one, "petId", pets); err != nil {
+			return nil //nolint:nilerr // the row has failed before
+		}
+	}
+	wanted, _ := jsontext.AppendUnquote(nil, one.take("status")) // without one, any is right
+	status, err := r.setStock(ctx, one)
+	for err == nil && len(wanted) > 0 && status != string(wanted) {
+		next := string(wanted)
+		if status == "sold" && next == "pending" { // a sold pet must become available first
+			next = "available"
+		}
+		var changed resource
+		err = r.send(ctx, Request{http.MethodPatch, "/pets/" + string(one.get("petId")), "", fmt.Appendf(nil, `{"status":%q}`, next)}, &changed)
+		status = changed.Status
+	}
+	return err
+}
+
+// putOrder places an order and completes it. Both take effect once.
+func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
+	one.take("id")
+	complete := one.take("complete")
+	if complete.Kind() == 'n' {
+		return 0, wrong("complete", "null_not_allowed", "`complete` must not be null.")
+	}
+	if complete != nil && complete.Kind() != 't' && complete.Kind() != 'f' {
+		return 0, wrong("complete", "wrong_type", "`complete` must be true or false.")
+	}
+	if err := r.mapID(one, "petId", pets); err != nil {
+		return 0, err
+	}
+	id, err := r.post(ctx, one)
+	if err == nil && complete.Kind() == 't' {
+		var done resource
+		err = r.send(ctx, Request{http.MethodPatch, fmt.Sprintf("%s/%d", one.resource.Path, id), "", []byte(`{"complete":true}`)}, &done)
+	}
+	return id, err
+}
+
+// remember notes the new id of a category or a pet of an archive.
+func (r *run) remember(of *Resource, old, id int64) {
+	if ids := r.mapped[of]; ids != nil && r.Source.Resource == nil && old > 0 && id > 0 {
+		r.mu.Lock()
+		ids[old] = id
+		r.mu.Unlock()
+	}
+}
+
+// mapID replaces an id of an archive by the new one.
+func (r *run) mapID(one *row, name string, of *Resource) error {
+	old := one.number(name)
+	if r.Source.Resource != nil || old == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	id := r.mapped[of][old]
+	r.mu.Unlock()
+	if id == 0 {
+		return wrong(name, "unknown_"+of.Kind, "The archive has no %s %d before this line, or it was not imported.", of.Kind, old)
+	}
+	one.set(name, numberValue(id))
+	return nil
+}
+
+func numberValue(number int64) jsontext.Value { return strconv.AppendInt(nil, number, 10) }

@@ -1,0 +1,180 @@
+package transfer
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"petstore/internal/httpjson"
+)
+
+// row is a row of a file.
+type row struct {
+	line     int64 // where it begins, from 1
+	resource *Resource
+	fields   []field
+	failure  RowErrors // the row cannot be read
+}
+
+// field is a field of a row.
+type field struct {
+	name  string
+	value jsontext.Value
+}
+
+// RowError is a mistake in a row.
+type RowError struct {
+	File    string `json:"file"`
+	Line    int64  `json:"line"`
+	Field   string `json:"field,omitempty"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// RowErrors are the mistakes of one row.
+type RowErrors []RowError
+
+func (e RowErrors) Error() string { return e[0].Message }
+
+// wrong returns one mistake of a row.
+func wrong(field, code, message string, args ...any) RowErrors {
+	return RowErrors{{Field: field, Code: code, Message: fmt.Sprintf(message, args...)}}
+}
+
+// mistakes returns the mistakes of a row in an error of the API.
+func mistakes(code, message string, violations []httpjson.Violation) (all RowErrors) {
+	for _, v := range violations {
+		one := RowError{Code: v.Code, Message: v.Message}
+		if v.Pointer != nil {
+			one.Field = strings.TrimPrefix(*v.Pointer, "/")
+		} else if v.Parameter != nil {
+			one.Field = *v.Parameter
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		all = wrong("", code, "%s", message)
+	}
+	return all
+}
+
+// parseRow reads a JSON object. It keeps the fields as they are, also duplicates, because the server
+// checks them.
+func parseRow(text []byte) (fields []field, err error) {
+	decoder := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
+	if decoder.PeekKind() != '{' {
+		_, err := decoder.ReadValue()
+		if err == nil {
+			err = errors.New("it is not an object")
+		}
+		return nil, err
+	}
+	if _, err := decoder.ReadToken(); err != nil {
+		return nil, err
+	}
+	for decoder.PeekKind() == '"' {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := token.String()
+		value, err := decoder.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		fields = append(fields, field{name, value.Clone()})
+	}
+	if _, err := decoder.ReadToken(); err != nil {
+		return nil, err
+	}
+	if rest := bytes.TrimSpace(text[decoder.InputOffset():]); len(rest) > 0 {
+		return nil, errors.New("the line continues after the object")
+	}
+	return fields, nil
+}
+
+// get returns the value of a field, or nil.
+func (r *row) get(name string) jsontext.Value {
+	if i := slices.IndexFunc(r.fields, func(f field) bool { return f.name == name }); i >= 0 {
+		return r.fields[i].value
+	}
+	return nil
+}
+
+// take removes a field, and returns its value or nil.
+func (r *row) take(name string) jsontext.Value {
+	value := r.get(name)
+	r.fields = slices.DeleteFunc(r.fields, func(f field) bool { return f.name == name })
+	return value
+}
+
+// set replaces the value of a field, or adds the field.
+func (r *row) set(name string, value jsontext.Value) {
+	if i := slices.IndexFunc(r.fields, func(f field) bool { return f.name == name }); i >= 0 {
+		r.fields[i].value = value
+		return
+	}
+	r.fields = append(r.fields, field{name, value})
+}
+
+// number returns the integer in a field, or 0.
+func (r *row) number(name string) int64 {
+	number, err := strconv.ParseInt(string(r.get(name)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// body returns the JSON of the fields.
+func (r *row) body() []byte {
+	text := []byte{'{'}
+	for i, f := range r.fields {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text, _ = jsontext.AppendQuote(text, f.name) // valid UTF-8
+		text = append(append(text, ':'), f.value...)
+	}
+	return append(text, '}')
+}
+
+// hash identifies a row by its content. It does not depend on the order of the fields.
+func (r *row) hash() uint64 {
+	sorted := row{fields: slices.Clone(r.fields)}
+	slices.SortStableFunc(sorted.fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
+	sum := sha256.Sum256(append([]byte(r.resource.Kind), sorted.body()...))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// validate returns the mistakes of a row that the server would find without looking at the store.
+func (r *row) validate() error {
+	if r.failure != nil {
+		return r.failure
+	}
+	o := httpjson.ParseObject(r.body())
+	o.Require(r.resource.required...)
+	if r.resource.columns[0].name == "id" {
+		o.ID("id")
+	}
+	if r.resource == pets {
+		if o.Has(categoryName) {
+			o.Text(categoryName, 1, maxName)
+			o.Exclude("is not allowed beside `"+categoryName+"`.", "categoryId")
+		} else {
+			o.Require("categoryId")
+		}
+	}
+	r.resource.check(o)
+	if failed, ok := errors.AsType[*httpjson.Error](o.Err()); ok {
+		return mistakes(failed.Code, failed.Message, failed.Violations)
+	}
+	return nil
+}
