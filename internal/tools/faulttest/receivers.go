@@ -129,6 +129,13 @@ func (r *receiver) received() (requests, events int) {
 	return requests, len(r.requests)
 }
 
+// count returns the number of requests of an event.
+func (r *receiver) count(event string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.requests[event]
+}
+
 // slowest returns the delays of the first requests: the p99 and the longest.
 func (r *receiver) slowest() (p99, longest time.Duration) {
 	r.mu.Lock()
