@@ -46,6 +46,7 @@ var readersOf sync.Map // of *replicaReads by *pgtest.Database
 func shareReplica(t testing.TB, database *pgtest.Database, primary *postgres.DB) *replicaReads {
 	t.Helper()
 	if known, ok := readersOf.Load(database); ok {
+		primary.ReportPositions()    // as OpenReplicas does with the pool of the first server
 		return known.(*replicaReads) //nolint:forcetypeassert // all are
 	}
 	r, err := openReplica(database, primary)
@@ -162,7 +163,8 @@ func (r *replicaReads) learn(t testing.TB, server *api.Server, header http.Heade
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.token == "" || at.LSN > r.at.LSN {
+	// The token of an unknown position makes the next reads use the primary.
+	if unknown := at == (postgres.Position{}); unknown || r.token == "" || at.LSN > r.at.LSN {
 		r.token, r.at = token, at
 	}
 }
