@@ -288,6 +288,9 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare bool) (outcome, error) {
 	if mayShare {
 		decided, err := c.common.Do(ctx, struct{}{}, storeWrite{store, w})
+		if postgres.RolledBack(err) { // it had no neighbors
+			c.apart.keep(store.AccountID, failedFor)
+		}
 		if err != nil || !errors.Is(decided.err, errFeedHeld) {
 			return decided, err
 		}
