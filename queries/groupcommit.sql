@@ -1,5 +1,6 @@
 -- The statements of internal/groupcommit. The first batch of a group locks and reads,
--- the second one writes. No statement does both, which also suits a sharded cluster.
+-- the second one writes. Only StoresWrite also locks and reads as it writes; it never runs on
+-- a sharded cluster.
 --
 -- The row in inventory is the lock of a pet: every transaction that changes the pet, its
 -- stock or its orders locks that row first. So the rows that a later statement reads are

@@ -10,20 +10,24 @@ const (
 	// backlog is the number of writes in progress above which a store has groups of its own.
 	// Its writes would fill the common groups, and its neighbors would wait.
 	backlog = 8
-	// The times for which a store has groups of its own: after it had a backlog, after one of
-	// its writes has failed without neighbors too, and after a common group has left it out.
+	// The times for which a store has groups of its own: after it had a backlog, after a failure
+	// without neighbors or of an own group, and after a common group has left it out.
 	backlogFor, failedFor, contendedFor = time.Second, 10 * time.Second, time.Second
 )
 
 // apart knows the stores that take no part in common groups.
 type apart struct {
 	mu     sync.Mutex
-	writes map[int64]int       // in progress, by account
-	until  map[int64]time.Time // by account
+	writes map[int64]int // in progress, by account
+	until  times         // when stores take part again
+	held   times         // the same, without backlogs
 }
 
+// times has a time for each account.
+type times map[int64]time.Time
+
 func newApart() *apart {
-	return &apart{writes: map[int64]int{}, until: map[int64]time.Time{}}
+	return &apart{writes: map[int64]int{}, until: times{}, held: times{}}
 }
 
 // begin counts a write, and reports whether its store takes no part in common groups. Call
@@ -34,7 +38,7 @@ func (a *apart) begin(account int64) (isApart bool) {
 	defer a.mu.Unlock()
 	a.writes[account]++
 	if a.writes[account] > backlog {
-		a.put(account, now.Add(backlogFor))
+		a.until.put(account, now.Add(backlogFor))
 	}
 	return now.Before(a.until[account])
 }
@@ -54,21 +58,30 @@ func (a *apart) stores() int {
 	return len(a.writes)
 }
 
-// keep keeps a store out of common groups for a time.
+// keep keeps a store out of common groups for a time, because its feed was held or a write
+// of it has failed.
 func (a *apart) keep(account int64, duration time.Duration) {
+	until := time.Now().Add(duration)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.put(account, time.Now().Add(duration))
+	a.until.put(account, until)
+	a.held.put(account, until)
 }
 
-// put makes a store have groups of its own until a time, if it has none until then. The caller
-// holds the lock.
-func (a *apart) put(account int64, until time.Time) {
-	if _, known := a.until[account]; !known {
+// isHeld reports whether keep keeps a store out, so that its own groups may wait for the feed.
+func (a *apart) isHeld(account int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Now().Before(a.held[account])
+}
+
+// put sets the time of an account, unless it has a later one. It forgets those that are over.
+func (t times) put(account int64, until time.Time) {
+	if _, known := t[account]; !known {
 		now := time.Now()
-		maps.DeleteFunc(a.until, func(_ int64, until time.Time) bool { return !until.After(now) })
+		maps.DeleteFunc(t, func(_ int64, until time.Time) bool { return !until.After(now) })
 	}
-	if until.After(a.until[account]) {
-		a.until[account] = until
+	if until.After(t[account]) {
+		t[account] = until
 	}
 }

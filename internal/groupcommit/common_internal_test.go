@@ -235,6 +235,64 @@ func TestHeldFeedDelaysNobodyElse(t *testing.T) {
 	}
 }
 
+// TestManyHeldFeeds: a backend is stuck with the feeds of many stores, as one that is frozen
+// during the COMMIT of a common group. The writes of these stores leave connections to others.
+func TestManyHeldFeeds(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "it has no such groups")
+	const stores, clients = 30, 2
+	f := newFixture(t)
+	var stuck []Store
+	for id := int64(10); id < 10+stores; id++ {
+		f.newStores(id)
+		stuck = append(stuck, Store{AccountID: id, Payer: id})
+	}
+	err := pgx.BeginFunc(t.Context(), f.database.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SELECT FROM account_state WHERE account_id >= 10 FOR NO KEY UPDATE"); err != nil {
+			return err
+		}
+		requests, cancel := context.WithTimeout(t.Context(), 3*time.Second) // longer than lock_timeout
+		defer cancel()
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		for client := range stores * clients {
+			waiting.Go(func() {
+				for requests.Err() == nil {
+					if _, err := f.Do(requests, stuck[client%stores], emits(order(1+int64(client/stores), 1))); err == nil {
+						t.Error("a write to a store whose feed is held has succeeded")
+					}
+				}
+			})
+		}
+		// until they hold all connections that they can get
+		forWrites := 2 * f.db.LockWaits()
+		poll := time.NewTicker(10 * time.Millisecond)
+		defer poll.Stop()
+		for waiters := 0; waiters < forWrites && !f.locks.IsContended(); {
+			<-poll.C
+			var err error
+			if waiters, err = pgtest.LockWaiters(t.Context(), f.database.Pool); err != nil {
+				return err
+			}
+		}
+		for requests.Err() == nil {
+			<-poll.C
+			if _, err := f.Do(t.Context(), one, emits(restock(1, 5))); err != nil {
+				return fmt.Errorf("a write to another store: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, store := range stuck {
+		if _, err := f.Do(t.Context(), store, emits(order(1, 1))); err != nil {
+			t.Errorf("afterwards, a write to store %d: %v", store.AccountID, err)
+		}
+	}
+}
+
 // TestPoisonedStoreFailsAlone: one write makes the server fail its group, at its statement or
 // at COMMIT. The writes of other stores do not fail, and each has its effect once. The store of
 // the poisoned write then has groups of its own.
@@ -355,22 +413,31 @@ func TestBacklogIsApart(t *testing.T) {
 			}
 		}
 		want("just after a backlog", 1, true)
+		if a.isHeld(1) {
+			t.Error("the feed of a store with a backlog counts as held")
+		}
 		time.Sleep(backlogFor) //nolint:forbidigo // the clock of the test
 		want("long after a backlog", 1, false)
 		a.keep(2, failedFor)
 		a.keep(2, contendedFor)
 		time.Sleep(contendedFor) //nolint:forbidigo // the clock of the test
 		want("after a failure", 2, true)
+		if !a.isHeld(2) {
+			t.Error("the feed of a store with a failure does not count as held")
+		}
 		time.Sleep(failedFor - contendedFor) //nolint:forbidigo // the clock of the test
 		want("long after a failure", 2, false)
+		if a.isHeld(2) {
+			t.Error("the feed counts as held long after a failure")
+		}
 		a.keep(3, failedFor)
 		for account, writes := range map[int64]int{1: 3, 2: 3} {
 			for range writes {
 				a.end(account)
 			}
 		}
-		if len(a.writes) != 0 || len(a.until) != 1 {
-			t.Errorf("it remembers %v and %v", a.writes, a.until)
+		if len(a.writes) != 0 || len(a.until) != 1 || len(a.held) != 1 {
+			t.Errorf("it remembers %v, %v and %v", a.writes, a.until, a.held)
 		}
 	})
 }

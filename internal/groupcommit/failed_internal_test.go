@@ -170,6 +170,30 @@ func TestLoneWriteRunsOnce(t *testing.T) {
 	}
 }
 
+// TestStoreOfFailureIsApart: a write without neighbors fails, in a common group or in one of
+// its store. Its store then has groups of its own, which take places of the payer.
+func TestStoreOfFailureIsApart(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have no triggers")
+	f := newFixture(t)
+	f.exec(poison)
+	f.exec(`
+		CREATE FUNCTION time_out() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			RAISE EXCEPTION 'too slow' USING ERRCODE = '57014';
+		END
+		$$;
+		CREATE TRIGGER too_slow AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION time_out()`)
+	for store, w := range map[Store]*Write{one: order(1, 1), two: send("raise 57014")} {
+		if _, err := f.Do(t.Context(), store, w); stateOf(err) != "57014" {
+			t.Fatal(err)
+		}
+		if !f.apart.begin(store.AccountID) || !f.apart.isHeld(store.AccountID) {
+			t.Errorf("store %d shares groups, or its own take no place", store.AccountID)
+		}
+	}
+}
+
 // TestHangingWriteDelaysItsNeighborsBriefly: a write of a group hangs. The group gives up
 // before statement_timeout, and the neighbors run again while the write hangs alone.
 func TestHangingWriteDelaysItsNeighborsBriefly(t *testing.T) {

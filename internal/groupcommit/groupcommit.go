@@ -45,8 +45,11 @@
 // rare: two that give categories the same name. PostgreSQL then ends one of them, which runs
 // again.
 //
-// Transactions that wait for locks have shares by payer ([admission.Locks]). So an account
-// and its sandboxes leave connections to others.
+// These are likely to wait, so they take a place of their payer ([admission.Locks]): writes that
+// have left their group, and the own groups of a store whose feed was held or that had a
+// failure. All places together are half of the connections for writes. So one account leaves
+// connections to others, and so do many whose feeds one stuck transaction holds. While nobody
+// knows that a feed is held, an own group may wait for it without a place.
 //
 // # Writes that leave the group
 //
@@ -65,6 +68,10 @@
 // of its own. So a write that violates a constraint, needs too much memory or ends its own
 // connection fails without its neighbors. A statement of several writes may take 1 s, or 3 s
 // if it waits for locks. So a write that hangs delays its neighbors by that time.
+//
+// A write that had no neighbors does not run again if the database failed it, for example
+// because its statement took too long. Nor does a write that has waited too long for the lock of
+// a row. After a failure without neighbors, or of an own group, a store is apart for 10 s.
 //
 // If the database fails three of the writes one after the other, the rest fail with the
 // same error. So a full disk does not make a hundred transactions of one.
@@ -233,7 +240,7 @@ func New(database *postgres.DB, locks *admission.Pool[int64]) *Committer {
 	})
 	limits.InputsNow = c.writesNow
 	c.groups = coalesce.New(limits, func(ctx context.Context, store Store, writes []*Write) ([]outcome, error) {
-		decided, err := c.run(ctx, newState(store, false), writes)
+		decided, err := c.runOwn(ctx, newState(store, false), writes)
 		return decided, failure(err, len(writes), false)
 	})
 	limits.Spare, limits.InputsNow = 0, nil
@@ -281,12 +288,29 @@ func (c *Committer) Do(ctx context.Context, store Store, w *Write) (Result, erro
 func (c *Committer) inGroup(ctx context.Context, store Store, w *Write, mayShare bool) (outcome, error) {
 	if mayShare {
 		decided, err := c.common.Do(ctx, struct{}{}, storeWrite{store, w})
+		if postgres.RolledBack(err) { // it had no neighbors
+			c.apart.keep(store.AccountID, failedFor)
+		}
 		if err != nil || !errors.Is(decided.err, errFeedHeld) {
 			return decided, err
 		}
 		c.apart.keep(store.AccountID, contendedFor)
 	}
 	return c.groups.Do(ctx, store, w)
+}
+
+// runOwn runs writes in a group of their store. If the feed of the store was held, the group may
+// wait for it, so it needs a place.
+func (c *Committer) runOwn(ctx context.Context, s *State, writes []*Write) (decided []outcome, err error) {
+	if c.apart.isHeld(s.store.AccountID) {
+		decided, err = c.inTurn(ctx, s, writes, nil)
+	} else {
+		decided, err = c.run(ctx, s, writes)
+	}
+	if postgres.RolledBack(err) { // perhaps it has waited for the feed, and so would the next group
+		c.apart.keep(s.store.AccountID, failedFor)
+	}
+	return decided, err
 }
 
 // writesNow returns the maximum number of writes of a group of one store.
