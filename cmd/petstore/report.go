@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"petstore/internal/account"
 	"petstore/internal/report"
 )
+
+// recordDelay is longer than the time after which every server has a request in the record.
+const recordDelay = 300 * time.Millisecond
 
 // currentSandbox names the sandbox of the API key.
 const currentSandbox = "current"
@@ -64,8 +68,13 @@ also 1 after a warning.`,
 	return command
 }
 
-// printReport gets and prints a report. The error says that the client is too bad.
+// printReport gets and prints a report, when the record has the last requests of the client. The error says that the client is too bad.
 func (p *program) printReport(ctx context.Context, sender *client, o reportOptions) error {
+	select {
+	case <-time.After(recordDelay):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	path := "/sandboxes/" + o.sandbox + "/report"
 	got, err := sender.send(ctx, call{method: http.MethodGet, path: path})
 	if err == nil {

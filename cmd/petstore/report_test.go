@@ -12,7 +12,11 @@ import (
 func TestReport(t *testing.T) {
 	t.Parallel()
 	own, parent, base, id := recordedSandbox(t)
+	began := time.Now()
 	must(t, own, "report", "--fail-on", "warning")
+	if took := time.Since(began); took < recordDelay {
+		t.Errorf("report waits %s for the record, want %s", took, recordDelay)
+	}
 	must(t, own, "api", "/pets?limit=1")
 	must(t, own, "api", "/pets/1") // is deprecated
 	var r report.Report

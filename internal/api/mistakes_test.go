@@ -350,16 +350,18 @@ func (p *program) retried(method, path string, body any) (got *response) {
 var receivers = []struct {
 	rule string
 	want report.Status
+	// takes is how long it takes to respond.
+	takes time.Duration
 	// respond returns a status. isValid says whether the signature and the timestamp are right.
 	respond func(seen map[string]bool, id string, isSigned, isNew bool) int
 }{
-	{"webhook_signature", report.Failed, func(map[string]bool, string, bool, bool) int { return 204 }},
-	{"webhook_body", report.Failed, func(_ map[string]bool, _ string, _, isNew bool) int { return statusIf(isNew, 204, 400) }},
-	{"webhook_timestamp", report.Failed, func(_ map[string]bool, _ string, isSigned, _ bool) int { return statusIf(isSigned, 204, 400) }},
-	{"webhook_signature", report.Warning, func(_ map[string]bool, _ string, isSigned, isNew bool) int {
+	{"webhook_signature", report.Failed, 0, func(map[string]bool, string, bool, bool) int { return 204 }},
+	{"webhook_body", report.Failed, 0, func(_ map[string]bool, _ string, _, isNew bool) int { return statusIf(isNew, 204, 400) }},
+	{"webhook_timestamp", report.Failed, 0, func(_ map[string]bool, _ string, isSigned, _ bool) int { return statusIf(isSigned, 204, 400) }},
+	{"webhook_signature", report.Warning, 0, func(_ map[string]bool, _ string, isSigned, isNew bool) int {
 		return statusIf(isSigned && isNew, 204, 500)
 	}},
-	{"webhook_duplicates", report.Failed, func(seen map[string]bool, id string, isSigned, isNew bool) int {
+	{"webhook_duplicates", report.Failed, 0, func(seen map[string]bool, id string, isSigned, isNew bool) int {
 		if !isSigned || !isNew {
 			return 400
 		}
@@ -367,12 +369,13 @@ var receivers = []struct {
 		seen[id] = true
 		return statusIf(seenBefore, 409, 204)
 	}},
-	{"webhook_accepts", report.Warning, func(seen map[string]bool, _ string, _, _ bool) int {
+	{"webhook_accepts", report.Warning, 0, func(seen map[string]bool, _ string, _, _ bool) int {
 		first := !seen["first"]
 		seen["first"] = true
 		return statusIf(first, 500, 204)
 	}},
-	{"webhook_accepts", report.Failed, func(map[string]bool, string, bool, bool) int { return 410 }},
+	{"webhook_accepts", report.Failed, 0, func(map[string]bool, string, bool, bool) int { return 410 }},
+	{"webhook_fast", report.Warning, 5100 * time.Millisecond, func(map[string]bool, string, bool, bool) int { return 204 }},
 }
 
 func statusIf(condition bool, status, otherwise int) int {
@@ -382,9 +385,11 @@ func statusIf(condition bool, status, otherwise int) int {
 	return otherwise
 }
 
-// TestReceiversWithMistakes: probes and ordinary events show the mistakes of receivers.
+// TestReceiversWithMistakes: probes and ordinary events show the mistakes of receivers. The console
+// sends the probes, so the record has no request before the report.
 func TestReceiversWithMistakes(t *testing.T) {
 	t.Parallel()
+	observer := []string{"Petstore-Observer", "true"}
 	shared := startAlone(t).with(func(o *api.Options) { o.Egress = egress.New(egress.Options{Allow: egress.Loopback}) })
 	shared.deliver()
 	for _, r := range receivers {
@@ -394,6 +399,10 @@ func TestReceiversWithMistakes(t *testing.T) {
 			var mu sync.Mutex
 			secret, seen := "", map[string]bool{}
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+				select {
+				case <-time.After(r.takes):
+				case <-p.t.Context().Done():
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				isSigned, isNew := checkWebhook(request, secret)
@@ -401,13 +410,13 @@ func TestReceiversWithMistakes(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			mu.Lock()
-			hook := decode[apiWebhook](p.post(webhooksPath, object{"url": server.URL, "types": []string{"category.created"}}).want(201))
+			hook := decode[apiWebhook](p.do("POST", webhooksPath, object{"url": server.URL, "types": []string{"category.created"}}, observer...).want(201))
 			secret = hook.Secret
 			mu.Unlock()
 			if strings.HasPrefix(r.rule, "webhook_accepts") {
 				p.newCategory("Axolotls")
 			} else {
-				p.do("POST", hook.path()+"/probe", nil).want(202)
+				p.do("POST", hook.path()+"/probe", nil, observer...).want(202)
 			}
 			p.find(r.rule, r.want)
 		})

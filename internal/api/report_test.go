@@ -95,6 +95,24 @@ func TestIncompleteReport(t *testing.T) {
 	}
 }
 
+// TestReportOnLongRequest: the report reads the events of a request that began before the first one
+// in the record had begun, and ended after it.
+func TestReportOnLongRequest(t *testing.T) {
+	t.Parallel()
+	p := programIn(start(t))
+	p.call("GET", "/pets", "")
+	p.loses("placeOrder")
+	for range 2 {
+		p.call("POST", orderPath, anOrder, "Idempotency-Key", "a")
+	}
+	p.report(3)
+	ours := "account_id = (SELECT account_id FROM api_keys WHERE id = " + fmt.Sprint(p.record(4)[0].APIKeyID) + ")"
+	p.exec("UPDATE exchanges SET started_at = started_at + interval '1 minute' WHERE number = 1 AND " + ours)
+	if got := verdict(p.report(3), "order_once"); got.Status != report.Passed {
+		t.Errorf("%s: %s", got.Status, got.Summary)
+	}
+}
+
 // TestExercises: an exercise loads rules, which GET and the response show.
 func TestExercises(t *testing.T) {
 	t.Parallel()

@@ -146,7 +146,7 @@ func (d *drain) attempt(ctx context.Context, to *target, one delivery) result {
 		}
 		finish(response.Body, cancel)
 	}
-	if loses && err == nil {
+	if loses && r.isSuccess() {
 		r.httpStatus, r.retryAfter, r.problem = 0, 0, webhook.LostResponse
 	}
 	d.options.Metrics.WebhookAttempted(r.outcome(), r.took)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,11 +93,14 @@ func TestProbes(t *testing.T) {
 func TestInjectedFaults(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		when, problem string
-		requests      int
+		when     string
+		first    int    // status of the receiver
+		attempts string // their errors and statuses
+		requests int
 	}{
-		"the response is lost":  {faults.CloseAfter, webhook.LostResponse, 2},
-		"the event is not sent": {faults.CloseBefore, webhook.Unsent, 1},
+		"the response is lost":    {faults.CloseAfter, 204, webhook.LostResponse + " -204", 2},
+		"the receiver refuses it": {faults.CloseAfter, 400, " 400204", 2},
+		"the event is not sent":   {faults.CloseBefore, 204, webhook.Unsent + " -204", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,14 +110,21 @@ func TestInjectedFaults(t *testing.T) {
 			f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
 			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, delay_ms) VALUES ($1, 0, '*', 'delay', 9000)", inside.account) // not for deliveries
 			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", inside.account, test.when)
-			to := receive(t, nil)
+			var isLater atomic.Bool
+			to := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+				if isLater.Swap(true) {
+					w.WriteHeader(http.StatusNoContent)
+				} else {
+					w.WriteHeader(test.first)
+				}
+			})
 			inside.webhook(to.url)
 			inside.emit(event.Reset())
 			f.work().Wake(inside.account)
 			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(attempts) = 1")
 			f.exec("UPDATE webhook_deliveries SET next_attempt_at = now() WHERE status = 'pending'") // instead of 5 seconds
 			await(f, int64(1), "SELECT count(*) FROM webhook_deliveries WHERE status = 'delivered'")
-			if got := read[string](f, "SELECT attempts -> 0 ->> 'error' || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries"); got != test.problem+" -204" {
+			if got := read[string](f, "SELECT coalesce(attempts -> 0 ->> 'error', '') || ' ' || coalesce(attempts -> 0 ->> 'httpStatus', '-') || (attempts -> 1 ->> 'httpStatus') FROM webhook_deliveries"); got != test.attempts {
 				t.Errorf("the attempts are %s", got)
 			}
 			if to.count() != test.requests {

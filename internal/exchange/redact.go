@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 )
 
@@ -16,9 +17,24 @@ import (
 const Redacted = "[redacted]"
 
 // secrets matches texts with the shape of an API key (package auth) or of the secret of a webhook
-// (package standardwebhooks). It also matches a part of one that is longer than a display prefix. Characters
-// of it may be escaped as in JSON, a URL or a JSON Pointer.
-var secrets = regexp.MustCompile(`petstore_[0-9A-Za-z_\\%]{9,}|whsec_[0-9A-Za-z+/_=\\%~-]{8,}`)
+// (package standardwebhooks). It also matches a part of one that is a little longer than a display
+// prefix. Characters of it may be escaped as in JSON, a URL or a JSON Pointer.
+var secrets = regexp.MustCompile(`petstore_[0-9A-Za-z\\%]{11,}[0-9A-Za-z_\\%]*|whsec_[0-9A-Za-z+/_=\\%~-]{8,}`)
+
+// wholeKeys and wholeSecrets match whole secrets, the first only by their length.
+var (
+	wholeKeys    = regexp.MustCompile(`petstore_[0-9A-Za-z]{36}`)
+	wholeSecrets = regexp.MustCompile(`whsec_[0-9A-Za-z+/_=\\%~-]{32,}`)
+)
+
+// hasSecret reports whether a text without escapes has a whole secret. Other texts, such as
+// petstore_integration_test_1, may only look like a part of one.
+func hasSecret(text string) bool {
+	return mayHide(text) && (wholeSecrets.MatchString(text) || slices.ContainsFunc(wholeKeys.FindAllString(text, -1), func(key string) bool {
+		_, err := auth.ParseSecret(key) // checks the checksum
+		return err == nil
+	}))
+}
 
 // mayHide reports whether a text may have a secret. It costs less than a match.
 func mayHide(text string) bool {
@@ -28,29 +44,36 @@ func mayHide(text string) bool {
 // escapes match a character that is escaped in JSON, and a byte that is escaped in a URL.
 var escapes = []*regexp.Regexp{regexp.MustCompile(`\\u[0-9a-fA-F]{4}`), regexp.MustCompile(`%[0-9a-fA-F]{2}`)}
 
-// redact replaces the secrets in a text, and reports whether there were any. If a secret is there
-// only in an escaped form, it replaces the whole text.
+// redact replaces the secrets in a text, and also what may be a part of one. If that is there only in an
+// escaped form, it replaces the whole text. It reports whether the text has a whole secret.
 func redact(text string) (redacted string, found bool) {
+	redacted = text
 	if mayHide(text) {
 		redacted = secrets.ReplaceAllLiteralString(text, Redacted)
-		text, found = redacted, redacted != text
 	}
 	if !strings.ContainsAny(text, `\%`) {
-		return text, found
+		return redacted, hasSecret(text)
 	}
-	decoded := text
-	for range 2 * len(escapes) { // a text may be escaped several times
+	if rest := decode(redacted); mayHide(rest) && secrets.MatchString(rest) {
+		redacted = Redacted
+	}
+	if redacted == text {
+		return text, false
+	}
+	return redacted, hasSecret(decode(text))
+}
+
+// decode replaces the escaped characters in a text, which may be escaped several times.
+func decode(text string) string {
+	for range 2 * len(escapes) {
 		for _, escape := range escapes {
-			decoded = escape.ReplaceAllStringFunc(decoded, func(code string) string {
+			text = escape.ReplaceAllStringFunc(text, func(code string) string {
 				char, _ := strconv.ParseUint(strings.TrimLeft(code, `\u%`), 16, 16)
 				return string(rune(char))
 			})
 		}
 	}
-	if mayHide(decoded) && secrets.MatchString(decoded) {
-		return Redacted, true
-	}
-	return text, found
+	return text
 }
 
 // Raw is a message before it is redacted.

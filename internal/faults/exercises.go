@@ -28,8 +28,8 @@ var Exercises = []Exercise{
 		},
 	},
 	{
-		"slow", "A fifth of the requests take 4 seconds longer, and many others 1.5 seconds.",
-		[]db.FaultCreateParams{first(1, delayed(AnyOperation, 4000)), share(0.2, 4, delayed(AnyOperation, 4000)), share(0.3, 5, delayed(AnyOperation, 1500))},
+		"slow", "The first request takes 10 seconds longer. Then a fifth of the requests take 4 seconds longer, and many others 1.5 seconds.",
+		[]db.FaultCreateParams{first(1, delayed(AnyOperation, 10_000)), share(0.2, 4, delayed(AnyOperation, 4000)), share(0.3, 5, delayed(AnyOperation, 1500))},
 	},
 	{
 		"rate-limit", "The first four requests and then a fifth of the others return 429 with `Retry-After`.",
@@ -46,7 +46,7 @@ var Exercises = []Exercise{
 		[]db.FaultCreateParams{
 			first(1, lost("placeOrder")), first(1, lost("createPet")), first(1, lost("listEvents")),
 			first(1, failing("listPets", 429)), first(2, failing("getInventoryItem", 503)), first(5, failing("listPets", 502)),
-			first(1, delayed("listCategories", 4000)), share(0.05, 9, lost(AnyOperation)), share(0.05, 10, failing(AnyOperation, 503)),
+			first(1, delayed("listCategories", 10_000)), share(0.05, 9, lost(AnyOperation)), share(0.05, 10, failing(AnyOperation, 503)),
 			first(1, lost(DeliverWebhook)), share(0.3, 11, lost(DeliverWebhook)),
 		},
 	},

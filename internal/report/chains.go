@@ -48,6 +48,9 @@ func (r *Record) addChains(all []*Exchange) {
 // retryOf returns the next attempt after one that failed, or nil.
 func (r *Record) retryOf(e *Exchange, sameKey []*Exchange) *Exchange {
 	var retry *Exchange
+	if e.hidesKey() {
+		return nil
+	}
 	if e.Key != "" {
 		if i := slices.Index(sameKey, e); i+1 < len(sameKey) {
 			retry = sameKey[i+1]

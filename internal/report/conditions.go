@@ -17,8 +17,9 @@ var conditionRules = []Rule{
 		mistake:   "the client read a resource ten times within a minute without If-None-Match, although it had not changed",
 		judge: func(r *Record, f *finding) {
 			type resource struct {
-				client client
-				path   string
+				client  client
+				episode int
+				path    string
 			}
 			reads := map[resource][]*Exchange{} // unconditional ones of the same tag, within a minute
 			for _, e := range r.all {
@@ -29,7 +30,7 @@ var conditionRules = []Rule{
 					f.pass()
 					continue
 				}
-				at := resource{e.client(), e.Path + "?" + e.RawQuery}
+				at := resource{e.client(), e.episode, e.Path + "?" + e.RawQuery}
 				before := reads[at]
 				for len(before) > 0 && (before[0].ETag != e.ETag || e.Began.Sub(before[0].Began) > time.Minute) {
 					before = before[1:]
@@ -44,7 +45,7 @@ var conditionRules = []Rule{
 	{
 		ID: "condition_updates", Subject: "Conditions", Title: "Send If-Match to change what you have read", Guide: "concurrency#preconditions",
 		situation: "a resource that a client read and then changed",
-		mistake:   "the client changed a resource that it had read without If-Match, so it may undo the change of another client",
+		mistake:   "the client read a resource and then changed it without If-Match, so it may undo the change of another client",
 		judge: func(r *Record, f *finding) {
 			for _, e := range r.all {
 				if !e.isUpdate() || !e.succeeded() {
@@ -77,6 +78,7 @@ var conditionRules = []Rule{
 				case next == nil || next.Began.Sub(e.Ended) > soon:
 				case next.isRead() || next.IfMatch != "" && next.IfMatch != e.IfMatch:
 					f.pass()
+				case next.Method != e.Method: // another change, such as a deletion
 				default:
 					f.warn(next.ID)
 				}

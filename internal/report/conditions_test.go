@@ -2,6 +2,8 @@ package report_test
 
 import (
 	"testing"
+
+	"petstore/internal/report"
 )
 
 func TestConditions(t *testing.T) {
@@ -12,12 +14,15 @@ func TestConditions(t *testing.T) {
 		changed = append(changed, x(float64(i), "GET /pets/1 200", etag(string(rune('a'+i)))))
 		slow = append(slow, x(10*float64(i), "GET /pets/1 200", etag(`"a"`)))
 	}
+	acrossReset := about("condition_reads", "across a reset", NotSeen, reads...)
+	acrossReset.record.Events = []Event{{At: at(5.5), Type: report.StoreReset}}
 	read := x(0, "GET /store/inventory/1 200", etag(`"a"`))
 	tagged := func(after float64, status string, tag string, changes ...change) Exchange {
 		return x(after, "PUT /store/inventory/1 "+status, append([]change{ifMatch(tag)}, changes...)...)
 	}
 	run(t, []test{
 		about("condition_reads", "ten times", Warning, reads...),
+		acrossReset,
 		about("condition_reads", "of changes", NotSeen, changed...),
 		about("condition_reads", "with pauses", NotSeen, slow...),
 		about("condition_reads", "with the tag", Passed, reads[0], x(1, "GET /pets/1 304", etag(`"a"`), func(e *Exchange) { e.IfNoneMatch = `"a"` })),
@@ -33,6 +38,7 @@ func TestConditions(t *testing.T) {
 		about("condition_412", "knows the new tag", Passed, tagged(0, "412", `"a"`), tagged(1, "200", `"b"`)),
 		about("condition_412", "again", Failed, tagged(0, "412", `"a"`), tagged(1, "412", `"a"`), tagged(2, "412", `"a"`)),
 		about("condition_412", "without the tag, once", Warning, tagged(0, "412", `"a"`), x(1, "PUT /store/inventory/1 200")),
+		about("condition_412", "deletes instead", NotSeen, x(0, "PATCH /pets/1 412", ifMatch(`"a"`)), x(1, "DELETE /pets/1 204")),
 		about("condition_412", "gives up", NotSeen, tagged(0, "412", `"a"`)),
 	})
 }

@@ -120,10 +120,14 @@ func (r *Record) judgeHabit(f *finding, look func(*Exchange) (relevant, wrong bo
 
 // judgeOrders finds orders in the feed whose response was lost.
 func judgeOrders(r *Record, f *finding) {
-	known := map[string]bool{}
+	type order struct {
+		episode  int
+		location string
+	}
+	known := map[order]bool{}
 	for _, e := range r.all {
 		if e.Operation == "placeOrder" && e.Location != "" {
-			known[e.Location] = true
+			known[order{e.episode, e.Location}] = true
 		}
 	}
 	for _, e := range r.all {
@@ -131,24 +135,24 @@ func judgeOrders(r *Record, f *finding) {
 			continue
 		}
 		first, _ := slices.BinarySearchFunc(r.Events, e.Began, func(event Event, at time.Time) int { return event.At.Compare(at) })
-		placed := func(known func(string) bool) bool {
+		placed := func(isKnown bool) bool {
 			for _, event := range r.Events[first:] {
 				if event.At.After(e.Ended) {
 					break
 				}
-				if event.Type == OrderPlaced && known(event.Subject) {
+				if event.Type == OrderPlaced && known[order{e.episode, event.Subject}] == isKnown {
 					return true
 				}
 			}
 			return false
 		}
 		switch next := r.next(e); {
-		case placed(func(order string) bool { return !known[order] }):
+		case placed(false):
 			if next != nil && next.Operation == e.Operation && next.Status == 201 && next.Body.equals(e.Body) && next.Began.Sub(e.Ended) <= soon &&
 				!next.Began.Before(e.Ended) && next.episode == e.episode && !r.sendsOften(next) {
 				f.fail(next.ID)
 			}
-		case e.Key != "" && placed(func(order string) bool { return known[order] }):
+		case e.Key != "" && placed(true):
 			f.pass()
 		}
 	}
@@ -158,8 +162,9 @@ func judgeOrders(r *Record, f *finding) {
 func judgePolling(r *Record, f *finding) {
 	const often = 5
 	type place struct {
-		client client
-		path   string
+		client  client
+		episode int
+		path    string
 	}
 	vain := map[place][]*Exchange{}
 	for _, e := range r.all {
@@ -170,7 +175,7 @@ func judgePolling(r *Record, f *finding) {
 			f.pass()
 			continue
 		}
-		at := place{e.client(), e.Path}
+		at := place{e.client(), e.episode, e.Path}
 		if !e.IsEmpty {
 			delete(vain, at)
 			continue

@@ -29,7 +29,14 @@ func TestCorrectness(t *testing.T) {
 		waits = append(waits, x(float64(i), "GET /events 200", empty, prefer("wait=30")))
 		messages = append(messages, x(float64(i), "GET /messages/1 200", empty))
 	}
+	acrossReset := about("no_polling", "across a reset", NotSeen, polls...)
+	acrossReset.record.Events = []Event{{At: at(2.5), Type: report.StoreReset}}
+	sameID := orders("order of after a reset", NotSeen, x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(3, "POST /store/orders 201", key("b"), order, location("/store/orders/1")))
+	sameID.record.Events = append(sameID.record.Events, Event{At: at(2), Type: report.StoreReset})
 	run(t, []test{
+		acrossReset,
+		sameID,
+
 		about("known_fields", "always", Failed, unknown(0), unknown(1), unknown(2)),
 		about("known_fields", "once", Warning, unknown(0), created),
 		about("known_fields", "known", Passed, created),

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,12 +39,16 @@ var limitRules = []Rule{
 		situation: "a 429 response with Retry-After",
 		mistake:   "the client went on and got more 429 responses",
 		judge: func(r *Record, f *finding) {
-			for _, all := range r.clients {
-				for _, e := range all {
-					if e.Status == 429 && e.RetryAfter > 0 {
-						f.check(refusedAfter(all, e) <= inProgressAt(all, e)+tolerableRefusals, e.ID)
-					}
+			inProgress := map[client][]int{}
+			for _, e := range r.all {
+				if e.Status != 429 || e.RetryAfter == 0 {
+					continue
 				}
+				all := r.clients[e.client()]
+				if inProgress[e.client()] == nil {
+					inProgress[e.client()] = countInProgress(all)
+				}
+				f.check(refusedAfter(all, e) <= mostAround(inProgress[e.client()], e.index)+tolerableRefusals, e.ID)
 			}
 		},
 	},
@@ -83,21 +88,26 @@ func refusedAfter(all []*Exchange, e *Exchange) (number int) {
 	return number
 }
 
-// inProgressAt returns how many other parts of the client may not know of a 429 yet: the number
-// of requests of the client that ran at the same time as one of the latest requests.
-func inProgressAt(all []*Exchange, e *Exchange) (most int) {
-	const nearby = 50
-	around := all[max(0, e.index-nearby):min(len(all), e.index+nearby)]
-	for i, one := range around {
-		number := 0
-		for _, other := range around[:i] {
-			if other.Ended.After(one.Began) {
-				number++
+// neighbors is the number of requests before and after a 429 that show how parallel the client is.
+const neighbors = 50
+
+// countInProgress counts, for each request of a client, the earlier ones that ran when it began.
+func countInProgress(all []*Exchange) []int {
+	counts := make([]int, len(all))
+	for i, e := range all {
+		for _, other := range all[max(0, i-2*neighbors):i] {
+			if other.Ended.After(e.Began) {
+				counts[i]++
 			}
 		}
-		most = max(most, number)
 	}
-	return most
+	return counts
+}
+
+// mostAround returns how many other parts of the client may not know of a 429 yet: the number
+// of requests that ran at the same time as one of the requests around it.
+func mostAround(inProgress []int, index int) int {
+	return slices.Max(inProgress[max(0, index-neighbors):min(len(inProgress), index+neighbors)])
 }
 
 // isNearLimit reports whether a limit had less than a tenth left after the request.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,13 +19,14 @@ var pageRules = []Rule{
 				if cursor == "" || !e.lists() {
 					continue
 				}
-				link, known := links[cursor]
+				known := links.of(e)
 				switch {
-				case !known && r.Incomplete: // the page before may be missing
-				case !known && e.Code != "invalid_cursor": // another key may have got it
-				case known && sameQuery(link, e.query()):
+				case known == nil && links.has(cursor): // before or after a reset
+				case known == nil && r.Incomplete: // the page before may be missing
+				case known == nil && e.Code != "invalid_cursor": // another key may have got it
+				case slices.ContainsFunc(known, func(query url.Values) bool { return sameQuery(query, e.query()) }):
 					f.pass()
-				case known && e.Code == "invalid_cursor": // page_filters tells
+				case known != nil && e.Code == "invalid_cursor": // page_filters tells
 				default:
 					f.warn(e.ID)
 				}
@@ -39,9 +41,8 @@ var pageRules = []Rule{
 			links := r.links()
 			for _, e := range r.all {
 				query := e.query()
-				_, known := links[query.Get("cursor")]
 				switch {
-				case !query.Has("cursor") || !e.lists() || !known:
+				case !query.Has("cursor") || !e.lists() || links.of(e) == nil:
 				case e.Code == "invalid_cursor":
 					f.warn(e.ID)
 				case len(query) > 1 && e.succeeded():
@@ -55,21 +56,7 @@ var pageRules = []Rule{
 		ID: "page_end", Subject: "Pages", Title: "End at the page without a next link", Guide: "lists#pages",
 		situation: "the last page of a list with several",
 		mistake:   "the client read the last page again instead of ending",
-		judge: func(r *Record, f *finding) {
-			for _, e := range r.all {
-				if !e.lists() || e.Status != 200 || !e.query().Has("cursor") || nextLink(e.Link) != nil {
-					continue
-				}
-				next := r.next(e)
-				const atOnce = 10 * time.Second
-				if next != nil && next.Path == e.Path && next.RawQuery == e.RawQuery && next.Began.Sub(e.Ended) < atOnce && !next.Began.Before(e.Ended) {
-					f.warn(next.ID)
-				} else {
-					f.pass()
-				}
-			}
-			f.escalate(2) // one may be a test
-		},
+		judge:     judgeEnds,
 	},
 	{
 		ID: "page_size", Subject: "Pages", Title: "Ask for at most as many items as a page can have", Guide: "lists#pages",
@@ -81,15 +68,75 @@ var pageRules = []Rule{
 	},
 }
 
-// links returns the queries of all links to pages in the record, by cursor.
-func (r *Record) links() map[string]url.Values {
-	links := map[string]url.Values{}
+// judgeEnds finds last pages that a client read again at once. Several parts of the client may walk
+// through a list. So the page may be read as often as the client got a link to it.
+func judgeEnds(r *Record, f *finding) {
+	type page struct {
+		client client
+		place  cursorPlace
+		path   string
+	}
+	links, reads := map[page]int{}, map[page]int{}
+	for _, e := range r.all {
+		if !e.lists() || e.Status != 200 || e.IfNoneMatch != "" { // with it, the client checks for a change
+			continue
+		}
+		if next := nextLink(e.Link); next != nil {
+			links[page{e.client(), cursorPlace{e.episode, next.Query().Get("cursor")}, e.Path}]++
+			continue
+		}
+		if !e.query().Has("cursor") {
+			continue
+		}
+		last := page{e.client(), e.cursorPlace(), e.Path}
+		reads[last]++
+		const atOnce = 10 * time.Second
+		before := r.at(e, -1)
+		if before != nil && before.Path == e.Path && before.RawQuery == e.RawQuery && before.episode == e.episode &&
+			e.Began.Sub(before.Ended) < atOnce && !e.Began.Before(before.Ended) && reads[last] > max(links[last], 1) {
+			f.warn(e.ID)
+		} else {
+			f.pass()
+		}
+	}
+	f.escalate(2) // one may be a test
+}
+
+// cursorPlace is a cursor between two resets.
+type cursorPlace struct {
+	episode int
+	cursor  string
+}
+
+func (e *Exchange) cursorPlace() cursorPlace { return cursorPlace{e.episode, e.query().Get("cursor")} }
+
+// pageLinks has the queries of the links to pages. Links with other values of limit may have the
+// same cursor.
+type pageLinks map[cursorPlace][]url.Values
+
+// links returns all links to pages in the record.
+func (r *Record) links() pageLinks {
+	links := pageLinks{}
 	for _, e := range r.all {
 		if next := nextLink(e.Link); next != nil {
-			links[next.Query().Get("cursor")] = next.Query()
+			at := cursorPlace{e.episode, next.Query().Get("cursor")}
+			links[at] = append(links[at], next.Query())
 		}
 	}
 	return links
+}
+
+// of returns the queries of the links with the cursor of a request, or nil.
+func (l pageLinks) of(e *Exchange) []url.Values { return l[e.cursorPlace()] }
+
+// has reports whether there was a link with a cursor at any time.
+func (l pageLinks) has(cursor string) bool {
+	for at := range l {
+		if at.cursor == cursor {
+			return true
+		}
+	}
+	return false
 }
 
 // nextLink returns the link rel="next" in a header, or nil.

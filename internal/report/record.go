@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"petstore/internal/exchange"
 )
 
 // Record has the facts about the clients of a sandbox.
@@ -172,6 +174,9 @@ func (e *Exchange) lists() bool {
 func (e *Exchange) takesKey() bool {
 	return slices.Contains([]string{"createPet", "createCategory", "placeOrder", "queueMessage"}, e.Operation)
 }
+
+// hidesKey reports whether the record does not have the Idempotency-Key, because it may be a secret.
+func (e *Exchange) hidesKey() bool { return strings.Contains(e.Key, exchange.Redacted) }
 
 func (e *Exchange) violates(code string) bool {
 	return slices.ContainsFunc(e.Violations, func(v Violation) bool { return v.Code == code })

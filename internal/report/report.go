@@ -87,10 +87,20 @@ var Rules = slices.Concat(retryRules, limitRules, pageRules, conditionRules, cor
 // Judge applies all rules to a record. The guides are below a path or URL.
 func Judge(r *Record, guides string) Report {
 	r.prepare()
+	order := make(map[string]int, len(r.all)+len(r.Deliveries))
+	for _, e := range r.all {
+		order[e.ID] = len(order)
+	}
+	for _, d := range r.Deliveries {
+		order[d.ID] = len(order)
+	}
 	report := Report{Status: NotSeen, Incomplete: r.Incomplete, Requests: len(r.all), Results: make([]Result, 0, len(Rules))}
 	for _, rule := range Rules {
 		var f finding
 		rule.judge(r, &f)
+		for _, ids := range [][]string{f.grave, f.mild} {
+			slices.SortStableFunc(ids, func(a, b string) int { return order[a] - order[b] })
+		}
 		result := f.result(rule)
 		result.Guide = guides + rule.Guide
 		report.Results = append(report.Results, result)

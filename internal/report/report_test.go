@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"petstore/internal/report"
 )
 
@@ -162,7 +164,33 @@ func TestReset(t *testing.T) {
 		Exchanges: []Exchange{x(0, "POST /store/orders 0", key("a"), order, fault("close")), x(2, "POST /store/orders 201", key("b"), order)},
 		Events:    []Event{{At: at(1), Type: report.StoreReset}},
 	}
-	run(t, []test{{"retry_same_key", "across a reset", NotSeen, record}})
+	again := record
+	again.Exchanges = []Exchange{record.Exchanges[0], x(2, "POST /store/orders 201", key("a"), order)}
+	run(t, []test{{"retry_same_key", "across a reset", NotSeen, record}, {"retry_same_key", "same key across a reset", NotSeen, again}})
+}
+
+// TestEvidence: the evidence is the first mistakes, in the order in which they began.
+func TestEvidence(t *testing.T) {
+	t.Parallel()
+	var record Record
+	for i := range 12 {
+		order := body(strconv.Itoa(i))
+		record.Exchanges = append(record.Exchanges,
+			x(float64(10*i), "POST /store/orders 0", key(fmt.Sprintf("a-%d", i)), order, fault("close")),
+			x(float64(10*i+1), "POST /store/orders 201", key(fmt.Sprintf("b-%d", i)), order))
+	}
+	var want []string
+	for i := range record.Exchanges {
+		record.Exchanges[i].ID = fmt.Sprintf("req_1_%d", i+1)
+		if i%2 == 1 && len(want) < 10 {
+			want = append(want, record.Exchanges[i].ID)
+		}
+	}
+	results := report.Judge(&record, "/docs/").Results
+	i := slices.IndexFunc(results, func(r report.Result) bool { return r.Rule == "retry_same_key" })
+	if diff := cmp.Diff(want, results[i].Evidence); diff != "" {
+		t.Errorf("the evidence (-want +got):\n%s", diff)
+	}
 }
 
 // BenchmarkJudge judges the largest record.
@@ -170,7 +198,7 @@ func BenchmarkJudge(b *testing.B) {
 	exchanges := make([]Exchange, 0, 5000)
 	for i := range cap(exchanges) {
 		after := float64(i) / 10
-		switch i % 5 {
+		switch i % 6 {
 		case 0:
 			exchanges = append(exchanges, x(after, "GET /pets?limit=2 200", link(fmt.Sprintf("/pets?limit=2&cursor=%d", i))))
 		case 1:
@@ -179,6 +207,8 @@ func BenchmarkJudge(b *testing.B) {
 			exchanges = append(exchanges, x(after, "POST /store/orders 0", key(strconv.Itoa(i)), body("1"), fault("close")))
 		case 3:
 			exchanges = append(exchanges, x(after, "POST /store/orders 201", key(strconv.Itoa(i-1)), body("1"), location(fmt.Sprintf("/store/orders/%d", i))))
+		case 4:
+			exchanges = append(exchanges, x(after, "GET /pets 429 rate_limited", retryAfter(30)))
 		default:
 			exchanges = append(exchanges, x(after, "GET /store/inventory/1 200", etag(strconv.Itoa(i))))
 		}

@@ -15,8 +15,8 @@ const (
 	mostAttempts = 12
 	// patience is the time for which a client should wait for a response.
 	patience = 10 * time.Second
-	// slow is the time from which a response shows that a client waits.
-	slow = time.Second
+	// hurry is the time from which a client that closes a connection gave up waiting.
+	hurry = 500 * time.Millisecond
 )
 
 var retryRules = []Rule{
@@ -50,7 +50,7 @@ var retryRules = []Rule{
 				switch {
 				case e.Code == "idempotency_key_reused":
 					f.warn(e.ID)
-				case e.Key != "" && e.takesKey() && !keys[e.Key]:
+				case e.Key != "" && e.takesKey() && !e.hidesKey() && !keys[e.Key]:
 					keys[e.Key] = true
 					if len(keys) > 1 {
 						f.pass()
@@ -101,6 +101,7 @@ var retryRules = []Rule{
 			for _, chain := range r.chains {
 				last := chain[len(chain)-1]
 				switch {
+				case waitsUntilFound(chain):
 				case len(chain) > mostAttempts:
 					f.fail(last.ID)
 				case len(chain) >= several && !last.succeeded():
@@ -111,16 +112,16 @@ var retryRules = []Rule{
 	},
 	{
 		ID: "retry_patience", Subject: "Retries", Title: "Wait at least 10 seconds for a response", Guide: "report#patience",
-		situation: "a response that took longer than a second",
+		situation: "a response that took 10 seconds",
 		mistake:   "the client closed the connection within 10 seconds, before the response",
 		judge: func(r *Record, f *finding) {
 			for _, e := range r.all {
 				took := e.Ended.Sub(e.Began)
 				switch {
 				case e.lasts() || e.Fault == "close":
-				case e.Status == 0 && took < patience && (took >= slow/2 || e.Fault == "delay"):
+				case e.Status == 0 && took < patience && (took >= hurry || e.Fault == "delay"):
 					f.warn(e.ID)
-				case e.Status != 0 && took >= slow:
+				case e.Status != 0 && took >= patience:
 					f.pass()
 				}
 			}
@@ -138,14 +139,19 @@ func tolerated(wait time.Duration) time.Duration {
 // repetition. Without the same key, a request counts only if it comes next, has the same body and
 // is the only one with that body.
 func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
-	again := map[string]*Exchange{} // the last attempt with a key
+	type request struct {
+		episode   int
+		path, key string
+	}
+	again := map[request]*Exchange{} // the last attempt with a key
 	for _, e := range slices.Backward(r.all) {
-		if !e.takesKey() {
+		if !e.takesKey() || e.hidesKey() {
 			continue
 		}
-		same := again[e.Path+" "+e.Key]
+		one := request{e.episode, e.Path, e.Key}
+		same := again[one]
 		if e.Key != "" {
-			again[e.Path+" "+e.Key] = e
+			again[one] = e
 		}
 		if !e.isLost() {
 			continue
@@ -155,7 +161,7 @@ func (r *Record) eachRepeatedPost(do func(lost, retry *Exchange)) {
 			continue
 		}
 		next := r.next(e)
-		if next != nil && next.Method == e.Method && next.Path == e.Path && next.episode == e.episode && next.Body.equals(e.Body) &&
+		if next != nil && next.Method == e.Method && next.Path == e.Path && next.episode == e.episode && next.Body.equals(e.Body) && !next.hidesKey() &&
 			!next.Began.Before(e.Ended) && next.Began.Sub(e.Ended) <= soon && !r.sendsOften(next) {
 			do(e, next)
 		}
@@ -184,9 +190,8 @@ func judgeFinal(r *Record, f *finding) {
 				last = chain[i+1]
 			}
 		}
-		mayAppear := chain[0].isRead() && chain[0].Status == 404
 		switch {
-		case !seen || mayAppear && repetitions > 0: // the client may wait until the resource exists
+		case !seen || waitsUntilFound(chain) && repetitions > 0:
 		case repetitions >= certain:
 			f.fail(last.ID)
 		case repetitions == 1 && last.Key != "":
@@ -196,6 +201,9 @@ func judgeFinal(r *Record, f *finding) {
 		}
 	}
 }
+
+// waitsUntilFound reports whether a client may wait until a resource exists.
+func waitsUntilFound(chain []*Exchange) bool { return chain[0].isRead() && chain[0].Status == 404 }
 
 // pausesOf returns the pauses between attempts that the client chose by itself.
 func pausesOf(chain []*Exchange) (pauses []time.Duration) {

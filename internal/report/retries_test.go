@@ -20,6 +20,7 @@ func with(all []Exchange, more ...Exchange) []Exchange { return append(all, more
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	order, other := body("order"), body("other")
+	hidden := key("[redacted]")
 	lost := func(after float64, changes ...change) Exchange {
 		return x(after, "POST /store/orders 0", append([]change{fault("close")}, changes...)...)
 	}
@@ -42,6 +43,7 @@ func TestRetries(t *testing.T) {
 		about("retry_same_key", "a body that nobody read", NotSeen, lost(0, key("a"), unread(5)), placed(1, key("b"), order)),
 		about("retry_same_key", "many equal orders", NotSeen, placed(0, key("0"), order), lost(1, key("a"), order), placed(2, key("b"), order)),
 		about("retry_same_key", "long after", NotSeen, lost(0, key("a"), order), placed(90, key("b"), order)),
+		about("retry_same_key", "keys that the record hides", NotSeen, lost(0, hidden, order), placed(1, hidden, order)),
 		about("retry_same_key", "no retry", NotSeen, lost(0, key("a"), order)),
 
 		about("retry_with_key", "no key", Failed, lost(0, order), placed(1, order)),
@@ -53,6 +55,7 @@ func TestRetries(t *testing.T) {
 		about("retry_new_key", "once", Warning, x(0, "POST /pets 422 idempotency_key_reused")),
 		about("retry_new_key", "new", Passed, placed(0, key("a")), placed(1, key("b"))),
 		about("retry_new_key", "one key", NotSeen, placed(0, key("a"))),
+		about("retry_new_key", "keys that the record hides", NotSeen, placed(0, key("a")), placed(1, hidden)),
 
 		about("retry_only_temporary", "three times", Failed, chain(0, "POST /pets 400 validation_failed", 0.1, 0.1)...),
 		about("retry_only_temporary", "twice with a key", Warning, x(0, "POST /pets 400 invalid_json", key("a")), x(1, "POST /pets 400 invalid_json", key("a"))),
@@ -65,6 +68,7 @@ func TestRetries(t *testing.T) {
 		about("retry_after", "early", Failed, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
 		about("retry_after", "in time", Passed, x(0, "GET /pets 503", retryAfter(1)), x(1.01, "GET /pets 200")),
 		about("retry_after", "early with a key", Failed, x(0, "POST /pets 429", key("a"), unread(5), retryAfter(2)), x(0.1, "GET /pets 200", took(1)), x(1, "POST /pets 201", key("a"), order)),
+		about("retry_after", "keys that the record hides", NotSeen, x(0, "POST /pets 429", hidden, unread(5), retryAfter(2)), x(0.1, "POST /pets 201", hidden, order)),
 		about("retry_after", "in parallel", NotSeen, x(-1, "GET /pets/1 200", took(2)), x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200")),
 		about("retry_after", "another request in between", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.1, "GET /pets/1 200"), x(0.2, "GET /pets 200")),
 		about("retry_after", "another client", NotSeen, x(0, "GET /pets 503", retryAfter(1)), x(0.2, "GET /pets 200", agent("other"))),
@@ -87,10 +91,12 @@ func TestRetries(t *testing.T) {
 
 		about("retry_ends", "never", Failed, chain(0, get, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
 		about("retry_ends", "after four", Passed, with(chain(0, get, 1, 1, 1), x(9, "GET /pets/1 200"))...),
+		about("retry_ends", "waits until it exists", NotSeen, chain(0, "GET /pets/1 404 pet_not_found", 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)...),
 		about("retry_ends", "after success", NotSeen, with(chain(0, get, 1, 1, 1), x(4, "GET /pets 200"))...),
 
 		about("retry_patience", "hangs up", Warning, x(0, "GET /pets 0", took(2), fault("delay"))),
-		about("retry_patience", "waits", Passed, x(0, "GET /pets 200", took(3), fault("delay"))),
+		about("retry_patience", "waits", Passed, x(0, "GET /pets 200", took(10.01), fault("delay"))),
+		about("retry_patience", "waits 4 seconds", NotSeen, x(0, "GET /pets 200", took(4), fault("delay"))),
 		about("retry_patience", "lost by a fault", NotSeen, x(0, "GET /pets 0", took(2), fault("close"))),
 		about("retry_patience", "ends a wait", NotSeen, x(0, "GET /events 0", took(2), prefer("wait=30"))),
 		about("retry_patience", "waits 11 seconds", NotSeen, x(0, "GET /pets 0", took(11), fault("delay"))),

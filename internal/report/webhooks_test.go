@@ -78,6 +78,8 @@ func TestStreams(t *testing.T) {
 		about("stream_resumes", "resumes", Passed, cut, stream(1, "GET /events 200", resumed)),
 		about("stream_resumes", "resumes by the URL", Passed, cut, stream(1, "GET /events?after=evt_1 200")),
 		about("stream_resumes", "begins again", Failed, cut, stream(1, "GET /events?after=latest 200")),
+		about("stream_resumes", "beside another part of the client", Passed, cut, stream(1, "GET /events?after=latest 200"), stream(2, "GET /events 200", resumed)),
+		about("stream_resumes", "begins with the oldest event", Warning, cut, stream(1, "GET /events 200")),
 		about("stream_resumes", "another stream", NotSeen, cut, stream(1, "GET /events?type=pet.created 200")),
 		about("stream_resumes", "ended by the client", NotSeen, stream(0, "GET /events 200"), stream(1, "GET /events 200")),
 		about("stream_resumes", "another client", NotSeen, cut, stream(1, "GET /events 200", agent("other"))),
@@ -85,6 +87,7 @@ func TestStreams(t *testing.T) {
 		about("stream_waits", "waits", Passed, cut, stream(1, "GET /events 200", resumed)),
 		about("stream_waits", "once at once", Warning, cut, stream(0.05, "GET /events 200", resumed)),
 		about("stream_waits", "always at once", Failed, refused(0), refused(0.05), refused(0.1), refused(0.15)),
+		about("stream_waits", "corrects a mistake", NotSeen, stream(0, "GET /events?limit=1 400"), stream(0.05, "GET /events 200")),
 		about("stream_waits", "ended by the client", NotSeen, stream(0, "GET /events 200"), stream(0.1, "GET /events 200")),
 	})
 }
