@@ -107,6 +107,8 @@ type list[Row, Item any] struct {
 	count    func(context.Context) (int64, error)
 	item     func(Row) Item
 	cursorOf func(Row) httpjson.Position
+	// fitting returns the number of rows that the page may have at most; nil: all.
+	fitting func([]Row) int
 	// The media type of a page whose JSON is not only an array, and the text around the array.
 	contentType, prefix, suffix string
 }
@@ -162,7 +164,11 @@ func readPage[Row, Item any](ctx context.Context, s *Server, p *page, l list[Row
 	query := p.url.Query()
 	query.Del("cursor")
 	made.Links = s.link(p.url.Path, query, "first")
-	items, count, err := encodeItems(rows[:min(len(rows), p.limit)], l.item)
+	most := min(len(rows), p.limit)
+	if l.fitting != nil {
+		most = min(most, l.fitting(rows))
+	}
+	items, count, err := encodeItems(rows[:most], l.item)
 	if err != nil {
 		return made, err
 	}

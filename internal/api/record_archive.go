@@ -18,15 +18,48 @@ import (
 func (s *Server) archive(p *page, q *exchangeQuery) list[db.ExchangeListRow, archived] {
 	return list[db.ExchangeListRow, archived]{
 		find: func(ctx context.Context) ([]db.ExchangeListRow, error) {
-			return s.reads.ExchangeList(ctx, q.page(p, true))
+			return s.findWhole(ctx, q.page(p, true))
 		},
 		count:       func(ctx context.Context) (int64, error) { return s.reads.ExchangeCount(ctx, q.count()) },
 		item:        func(row db.ExchangeListRow) archived { return s.archivedFrom(q.account, row) },
 		cursorOf:    cursorOfExchange,
+		fitting:     fittingExchanges,
 		contentType: gate.ArchiveType,
 		prefix:      `{"log":{"version":"1.2","creator":{"name":"Petstore","version":"` + Version + `"},"entries":`,
 		suffix:      "}}",
 	}
+}
+
+// wholeRows is the number of exchanges that an archive reads at a time. One may have 250 KB.
+const wholeRows = 16
+
+// findWhole finds exchanges with their messages. It stops at the first one that does not fit into the
+// page.
+func (s *Server) findWhole(ctx context.Context, params db.ExchangeListParams) (rows []db.ExchangeListRow, err error) {
+	for most := int(params.PageSize); len(rows) < most && fittingExchanges(rows) == len(rows); {
+		params.PageSize = int32(min(most-len(rows), wholeRows)) //nolint:gosec // at most wholeRows
+		part, err := s.reads.ExchangeList(ctx, params)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, part...)
+		if len(part) < int(params.PageSize) {
+			break
+		}
+		params.BeforeNumber = part[len(part)-1].Number
+	}
+	return rows, nil
+}
+
+// fittingExchanges returns the number of exchanges whose messages fit into a page, but at least one.
+func fittingExchanges(rows []db.ExchangeListRow) int {
+	size := 0
+	for i, row := range rows {
+		if size += len(row.Messages); size > maxPageBytes && i > 0 {
+			return i
+		}
+	}
+	return len(rows)
 }
 
 // archived is an entry of an HTTP Archive. The type and its parts have the names of the format.

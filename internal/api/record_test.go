@@ -379,6 +379,64 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// TestArchiveOfLargeExchanges: the pages of an archive have all exchanges, also if they are large. The
+// server does not read the exchanges that a page has no space for, so one that nobody can read stops
+// only the last page.
+func TestArchiveOfLargeExchanges(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
+	p := parent.as(key)
+	p.get("/pets").want(200)
+	p.record(1)
+	const number = 150
+	p.exec(`INSERT INTO exchanges
+		SELECT e.account_id, n, e.start_byte, e.started_at, e.microseconds, e.request_id, e.api_key_id, e.method, '/' || n, '', e.operation, e.status, '', '', '',
+			replace(e.messages, '"body":""', '"body":"' || repeat('x', 16384) || '"')
+		FROM exchanges AS e, generate_series(2, $2::int) AS n
+		WHERE account_id = $1`, id, number)
+	p.exec("UPDATE exchange_logs SET last_number = $2 WHERE account_id = $1", id, number)
+	read := func(path string) (paths []string, next string) {
+		resp := p.do("GET", path, nil, "Accept", "application/har+json").want(200)
+		archive := decode[struct {
+			Log struct {
+				Entries []struct{ Request struct{ URL string } }
+			}
+		}](resp)
+		for _, entry := range archive.Log.Entries {
+			paths = append(paths, strings.TrimPrefix(entry.Request.URL, p.url))
+		}
+		if len(paths) == 0 || len(resp.body) > 512<<10 {
+			t.Fatalf("%s has %d entries in %d bytes", path, len(paths), len(resp.body))
+		}
+		if strings.Contains(resp.header.Get("Link"), `rel="next"`) {
+			next = resp.link("next")
+		}
+		return paths, next
+	}
+	want := []string{"/pets"}
+	for n := 2; n <= number; n++ {
+		want = append([]string{fmt.Sprint("/", n)}, want...)
+	}
+	for _, limit := range []int{1, 16, 17, 50, 200} {
+		var got []string
+		for next := fmt.Sprintf("%s?limit=%d", ownRecord, limit); next != ""; {
+			var page []string
+			page, next = read(next)
+			if len(page) > limit {
+				t.Errorf("limit=%d: a page has %d entries", limit, len(page))
+			}
+			got = append(got, page...)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("limit=%d (-want +got):\n%s", limit, diff)
+		}
+	}
+	p.exec("UPDATE exchanges SET started_at = 'infinity' WHERE account_id = $1 AND number = 1", id)
+	read(ownRecord + "?limit=200")
+	p.do("GET", ownRecord+"?limit=200&before="+fmt.Sprintf("req_%d_3", id), nil, "Accept", "application/har+json").want(500)
+}
+
 // TestRecordHasNoSecrets: wherever a client puts a key or the secret of a webhook, and whenever
 // the server sends one, the record has neither. It says where a secret stood.
 func TestRecordHasNoSecrets(t *testing.T) {
@@ -387,6 +445,7 @@ func TestRecordHasNoSecrets(t *testing.T) {
 	other := auth.NewSecret().Reveal()
 	escaped := strings.NewReplacer("_", `\u005f`).Replace(other)
 	for place, send := range map[string]func() *response{
+		"request.method":  func() *response { p.verifier.Trust(); return p.do(other, "/pets", nil).want(405) }, // a wrong method makes no lookup of the key
 		"request.query":   func() *response { return p.get("/pets?status=" + other) },
 		"request.path":    func() *response { return p.get("/pets/" + other) },
 		"request.headers": func() *response { return p.do("GET", "/pets/1", nil, "X-Api-Key", other) },

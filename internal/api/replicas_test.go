@@ -393,6 +393,7 @@ func TestReplicaServesAllReads(t *testing.T) {
 	message := r.post("/messages", object{"message": "Hello"}).want(202).header.Get("Location")
 	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201).header.Get("Location")
 	sample := r.saveSample("replicated", strings.TrimPrefix(sandbox, sandboxesPath+"/"))
+	recordedID := r.recordRequest(strings.TrimPrefix(sandbox, sandboxesPath+"/"))
 	token := tokenOf(r.put(sandbox+"/faults", object{"rules": []object{{"operation": "*", "effect": "delay", "delayMs": 1}}}).want(200))
 	r.newKey("other", auth.Read)
 	r.awaitReplica("/pets", token, "Rex")
@@ -401,6 +402,7 @@ func TestReplicaServesAllReads(t *testing.T) {
 		"/categories", fmt.Sprint("/categories/", category), "/store/orders", fmt.Sprint("/store/orders/", order), "/store/orders?shipDateFrom=2020-01-01T00:00:00Z",
 		fmt.Sprintf("/store/orders?petId=%d", pet), "/store/orders?complete=false", "/store/inventory", "/store/inventory?low=true", fmt.Sprint("/store/inventory/", pet),
 		"/store/inventory/summary", "/messages", message, "/account", keysPath, sandboxesPath, sandbox, sandbox + "/faults", samplesPath, samplesPath + "/" + sample,
+		sandbox + "/requests", sandbox + "/requests/" + recordedID,
 	} {
 		primary := r.get(path).want(200)
 		r.want(path, token, strings.TrimSpace(string(primary.body)), true)

@@ -42,7 +42,7 @@ type Exchange struct {
 // size returns the number of bytes that count towards the limits.
 func (e *Exchange) size() int64 {
 	const others = 200 // the columns of fixed size, the tuple header and the index
-	return int64(others + len(e.RequestID) + len(e.Path) + len(e.Query) + len(e.Operation) + len(e.IdempotencyKey) + len(e.Messages))
+	return int64(others + len(e.RequestID) + len(e.Method) + len(e.Path) + len(e.Query) + len(e.Operation) + len(e.IdempotencyKey) + len(e.Messages))
 }
 
 // Messages has the request as the client sent it, and the response as the client got it.

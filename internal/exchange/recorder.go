@@ -106,27 +106,41 @@ func (r *Recorder) flush(ctx context.Context) {
 		r.putBack(all)
 		return
 	}
-	for _, b := range all.split(sharded) {
-		r.write(ctx, b)
-	}
+	r.putBack(r.writeParts(ctx, all.split(sharded)))
 }
 
-// write writes a batch. Exchanges that the database does not accept now wait for the next time. It
-// drops an exchange if nobody knows whether it is written, so that none is recorded twice.
-func (r *Recorder) write(ctx context.Context, b *batch) {
+// writeParts writes parts that are sorted by sandbox. It returns what has to wait for the next
+// time: what the database does not accept now, and the later exchanges of the same sandbox.
+func (r *Recorder) writeParts(ctx context.Context, parts []*batch) *batch {
+	rest := &batch{drops: map[int64]int64{}}
+	for _, b := range parts {
+		if last := len(rest.exchanges) - 1; last >= 0 { // only this sandbox may continue in the next part
+			later, now := b.divide([]int64{rest.exchanges[last].Account})
+			rest.add(later)
+			b = now
+		}
+		if !b.isEmpty() {
+			rest.add(r.write(ctx, b))
+		}
+	}
+	return rest
+}
+
+// write writes a batch, and returns what has to wait for the next time. It drops an exchange if
+// nobody knows whether it is written, so that none is recorded twice.
+func (r *Recorder) write(ctx context.Context, b *batch) (rest *batch) {
 	params := b.params()
 	busy, err := postgres.Retry(r.db.ForAccounts(ctx, params.Accounts...), r.db, r.queries.ExchangesAppend, params)
 	switch {
 	case err == nil:
 		later, written := b.divide(busy)
-		r.putBack(later)
 		r.finish(written, 0)
+		return later
 	case postgres.Unavailable(err) && (postgres.RolledBack(err) || postgres.NotSent(err)):
-		r.putBack(b)
+		return b
 	case postgres.RolledBack(err) && len(b.exchanges) > 1: // PostgreSQL does not accept one of them
 		half := len(b.exchanges) / 2
-		r.write(ctx, &batch{b.exchanges[:half], b.drops})
-		r.write(ctx, &batch{b.exchanges[half:], nil})
+		return r.writeParts(ctx, []*batch{{b.exchanges[:half], b.drops}, {b.exchanges[half:], nil}})
 	default:
 		r.log.LogAttrs(ctx, slog.LevelWarn, "the record of requests lacks some", slog.Int("requests", len(b.exchanges)), slog.Any("error", err))
 		r.finish(b, len(b.exchanges))
@@ -134,13 +148,13 @@ func (r *Recorder) write(ctx context.Context, b *batch) {
 		for _, e := range b.exchanges {
 			drops[e.Account]++
 		}
-		r.putBack(&batch{drops: drops}) // the log counts them
+		return &batch{drops: drops} // the log counts them
 	}
 }
 
 // putBack puts a batch in front of the exchanges that wait.
 func (r *Recorder) putBack(b *batch) {
-	if len(b.exchanges) == 0 && len(b.drops) == 0 {
+	if b.isEmpty() {
 		return
 	}
 	r.mu.Lock()
@@ -167,6 +181,16 @@ type batch struct {
 	drops     map[int64]int64 // by sandbox
 }
 
+func (b *batch) isEmpty() bool { return len(b.exchanges) == 0 && len(b.drops) == 0 }
+
+// add adds what another batch has.
+func (b *batch) add(other *batch) {
+	b.exchanges = append(b.exchanges, other.exchanges...)
+	for account, number := range other.drops {
+		b.drops[account] += number
+	}
+}
+
 // split divides a batch into parts for one statement each, on a sharded cluster also by sandbox.
 // The exchanges of a sandbox keep their order.
 func (b *batch) split(bySandbox bool) (parts []*batch) {
@@ -189,7 +213,7 @@ func (b *batch) split(bySandbox bool) (parts []*batch) {
 
 // divide returns what belongs to busy sandboxes, and the rest.
 func (b *batch) divide(busy []int64) (of, others *batch) {
-	of, others = &batch{drops: map[int64]int64{}}, &batch{}
+	of, others = &batch{drops: map[int64]int64{}}, &batch{drops: map[int64]int64{}}
 	for _, e := range b.exchanges {
 		part := others
 		if slices.Contains(busy, e.Account) {
@@ -197,10 +221,12 @@ func (b *batch) divide(busy []int64) (of, others *batch) {
 		}
 		part.exchanges = append(part.exchanges, e)
 	}
-	for _, account := range busy {
-		if number := b.drops[account]; number > 0 {
-			of.drops[account] = number
+	for account, number := range b.drops {
+		part := others
+		if slices.Contains(busy, account) {
+			part = of
 		}
+		part.drops[account] = number
 	}
 	return of, others
 }

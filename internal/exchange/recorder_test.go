@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type fixture struct {
 	database         *pgtest.Database
 	pool             *postgres.DB
 	written, dropped atomic.Int64
+	afterWrite       func() // runs after each statement that succeeds; nil: nothing
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -43,6 +45,9 @@ func newFixture(t *testing.T) *fixture {
 	f.Recorder = exchange.New(pool, hub, slog.New(slog.DiscardHandler), func(written, dropped int) {
 		f.written.Add(int64(written))
 		f.dropped.Add(int64(dropped))
+		if f.afterWrite != nil {
+			f.afterWrite()
+		}
 	})
 	return f
 }
@@ -130,6 +135,38 @@ func TestLockedLog(t *testing.T) {
 	if f.dropped.Load() != 0 || f.written.Load() != 4 {
 		t.Errorf("%d written, %d dropped", f.written.Load(), f.dropped.Load())
 	}
+}
+
+// TestLogLockedForOneStatement: if only the first of several statements for a sandbox finds the log
+// locked, the exchanges of the others wait behind its exchanges.
+func TestLogLockedForOneStatement(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.add(1, "/first", 1)
+	f.flush()
+	tx, err := f.database.Pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = 1 FOR UPDATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.afterWrite = sync.OnceFunc(func() {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	want := []string{"1 /first"}
+	for number := 2; number <= 1100; number++ { // more than two statements
+		path := fmt.Sprint("/", number)
+		f.add(1, path, 1)
+		want = append(want, fmt.Sprintf("%d %s", number, path))
+	}
+	f.add(2, "/other", 1)
+	f.flush()
+	f.want(2, "1 /other")
+	f.flush()
+	f.want(1, want...)
 }
 
 // TestLimits: a sandbox keeps its newest exchanges, by number, size and age.

@@ -88,6 +88,7 @@ type Raw struct {
 // is the display prefix of the API key. A nil response means that the client got none.
 func (e *Exchange) Describe(request Raw, response *Raw, prefix string) error {
 	r := redactor{prefix: prefix, places: []string{}}
+	e.Method = r.line("request.method", e.Method)
 	e.Path = r.line("request.path", e.Path)
 	e.Query = r.line("request.query", e.Query)
 	e.IdempotencyKey = r.line("request.headers", e.IdempotencyKey)

@@ -85,3 +85,18 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("the exchange is %+v", e)
 	}
 }
+
+// TestSize: all texts that a client chooses count towards the limits.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	const text = "chosen by the client"
+	empty := (&Exchange{}).size()
+	for name, e := range map[string]Exchange{
+		"request id": {RequestID: text}, "method": {Method: text}, "path": {Path: text}, "query": {Query: text},
+		"idempotency key": {IdempotencyKey: text}, "messages": {Messages: []byte(text)},
+	} {
+		if got := e.size() - empty; got != int64(len(text)) {
+			t.Errorf("the %s counts as %d bytes, want %d", name, got, len(text))
+		}
+	}
+}
