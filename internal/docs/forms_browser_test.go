@@ -479,6 +479,22 @@ func (s *shop) knownIDs(t *testing.T) {
 	if got := p.send("getMessage"); !strings.HasPrefix(got, "200") {
 		t.Errorf("GET /messages/{messageId}: %s", got)
 	}
+
+	id, key := s.sandbox(t, "known-ids", "shop")
+	s.as(t, key).do("GET", "/pets?limit=2", nil)
+	p.do(chromedp.Navigate(s.url + "/docs/reference/clients"))
+	p.wait(`document.querySelector("#listRecordedRequests .try-button")`)
+	p.openForm("listRecordedRequests")
+	p.enter("listRecordedRequests", "sandboxId", id)
+	p.enter("listRecordedRequests", "Prefer", "wait=30")
+	if got := p.send("listRecordedRequests"); !strings.Contains(got, `"req_`) {
+		t.Fatalf("GET /sandboxes/{sandboxId}/requests: %s", got)
+	}
+	p.openForm("getRecordedRequest")
+	p.enter("getRecordedRequest", "sandboxId", id)
+	if got := p.send("getRecordedRequest"); !strings.HasPrefix(got, "200") {
+		t.Errorf("GET /sandboxes/{sandboxId}/requests/{requestId}: %s", got)
+	}
 }
 
 func (s *shop) streams(t *testing.T) {
