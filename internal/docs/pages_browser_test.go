@@ -33,6 +33,7 @@ func TestPages(t *testing.T) {
 	t.Run("quickstart", s.quickstart)
 	t.Run("unknown address", s.unknown)
 	t.Run("phone", s.phone)
+	t.Run("phone without JavaScript", s.withoutScripts)
 }
 
 func (s *shop) deepLinks(t *testing.T) {
@@ -224,4 +225,29 @@ func (s *shop) phone(t *testing.T) {
 	p.click(".menu-button")
 	p.click(`#sidebar a[href$="docs/lists"]`)
 	p.wait(`location.pathname === "/docs/lists"`)
+}
+
+func (s *shop) withoutScripts(t *testing.T) {
+	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844, plain: true})
+	t.Cleanup(func() { p.expectFailures("of a Script") }) // the browser does not load scripts
+	if got := get[int64](p, "document.documentElement.scrollWidth"); got > 390 {
+		t.Errorf("the page is %d pixels wide", got)
+	}
+	if p.count(".try-button, [role=tab]") > 0 {
+		t.Error("the scripts run")
+	}
+	if got := get[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility()).map((e) => e.className)`); len(got) > 0 {
+		t.Errorf("buttons that do nothing are visible: %v", got)
+	}
+	// Timers do not run, so nothing can wait for the page that a link leads to.
+	if reached := get[bool](p, `(() => {
+		const link = document.querySelector("#sidebar a");
+		const { left, top } = link.getBoundingClientRect();
+		return top < innerHeight / 2 && link.contains(document.elementFromPoint(left + 30, top + 5));
+	})()`); !reached {
+		t.Error("the first link of the sidebar is not in view")
+	}
+	if covered := get[bool](p, `document.querySelector("#sidebar").getBoundingClientRect().bottom > document.querySelector("#content").getBoundingClientRect().top`); covered {
+		t.Error("the sidebar covers the page")
+	}
 }
