@@ -15,11 +15,15 @@ import (
 // written are the pages that the tests of every page visit.
 var written = []string{
 	"/docs", "/docs/quickstart", "/docs/authentication", "/docs/requests", "/docs/lists", "/docs/retries", "/docs/idempotency",
-	"/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/console", "/docs/faults",
+	"/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/record", "/docs/console", "/docs/faults",
+	"/docs/report", "/docs/transfer",
 	"/docs/reference/pets", "/docs/reference/categories", "/docs/reference/store", "/docs/reference/inventory", "/docs/reference/messages",
 	"/docs/reference/events", "/docs/reference/webhooks", "/docs/reference/accounts", "/docs/reference/sandboxes", "/docs/reference/clients", "/docs/reference/meta",
-	"/docs/reference/models", "/docs/errors", "/docs/changelog",
+	"/docs/reference/models", "/docs/errors", "/docs/changelog", wholeReference,
 }
+
+// wholeReference is the page for printing.
+const wholeReference = "/docs/reference/all"
 
 func TestPages(t *testing.T) {
 	t.Parallel()
