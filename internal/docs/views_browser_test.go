@@ -32,6 +32,9 @@ func TestViews(t *testing.T) {
 		if slices.Contains(pictured, path) {
 			looks = append(looks, look{width: 900, height: 900}, look{width: 900, height: 900, dark: true}, look{width: 390, height: 844}, look{width: 1440, height: 900, dark: true})
 		}
+		if path == wholeReference {
+			looks = looks[:1] // axe-core needs long for its 12,000 elements, which other pages have in all looks
+		}
 		for i, how := range looks {
 			p := s.visit(t, path, how)
 			if i == 0 {
