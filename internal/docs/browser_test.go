@@ -132,6 +132,7 @@ type tab struct {
 type look struct {
 	width, height int64
 	dark          bool
+	plain         bool   // without JavaScript
 	url           string // of another server than the shop's
 }
 
@@ -169,7 +170,8 @@ func (s *shop) visit(t *testing.T, path string, how look) *tab {
 			_, media := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
 			})
-			return errors.Join(network, log, audits, media)
+			_, scripts := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: how.plain})
+			return errors.Join(network, log, audits, media, scripts)
 		}),
 		chromedp.EmulateViewport(how.width, how.height),
 		chromedp.Navigate(base+path),

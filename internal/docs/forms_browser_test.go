@@ -30,6 +30,7 @@ func TestForms(t *testing.T) {
 	t.Run("ids of responses are the next values", s.knownIDs)
 	t.Run("streams and long polls stop", s.streams)
 	t.Run("the server is away", s.away)
+	t.Run("the data of the reference is away", s.withoutData)
 	t.Run("no form without a panel", s.withoutForm)
 	t.Run("keyboard", s.formKeyboard)
 	t.Run("hostile values stay text", s.hostileValues)
@@ -478,6 +479,22 @@ func (s *shop) knownIDs(t *testing.T) {
 	if got := p.send("getMessage"); !strings.HasPrefix(got, "200") {
 		t.Errorf("GET /messages/{messageId}: %s", got)
 	}
+
+	id, key := s.sandbox(t, "known-ids", "shop")
+	s.as(t, key).do("GET", "/pets?limit=2", nil)
+	p.do(chromedp.Navigate(s.url + "/docs/reference/clients"))
+	p.wait(`document.querySelector("#listRecordedRequests .try-button")`)
+	p.openForm("listRecordedRequests")
+	p.enter("listRecordedRequests", "sandboxId", id)
+	p.enter("listRecordedRequests", "Prefer", "wait=30")
+	if got := p.send("listRecordedRequests"); !strings.Contains(got, `"req_`) {
+		t.Fatalf("GET /sandboxes/{sandboxId}/requests: %s", got)
+	}
+	p.openForm("getRecordedRequest")
+	p.enter("getRecordedRequest", "sandboxId", id)
+	if got := p.send("getRecordedRequest"); !strings.HasPrefix(got, "200") {
+		t.Errorf("GET /sandboxes/{sandboxId}/requests/{requestId}: %s", got)
+	}
 }
 
 func (s *shop) streams(t *testing.T) {
@@ -533,6 +550,35 @@ func (s *shop) away(t *testing.T) {
 	get[bool](p, `!(window.fetch = () => Promise.reject(new TypeError("Failed to fetch")))`)
 	if got := p.send("getLiveness"); got != "No response: Failed to fetch. Is the server running?" {
 		t.Errorf("the outcome is %q", got)
+	}
+}
+
+// withoutData checks forms and samples while the data that they need is missing or late.
+func (s *shop) withoutData(t *testing.T) {
+	p := s.visit(t, "/docs/reference/meta", look{})
+	const missing = `!(window.fetch = () => Promise.resolve(new Response("", { status: 404 })))`
+	first := p.sample("getLiveness")
+	get[bool](p, `!(window.whole = window.fetch)`)
+	get[bool](p, missing)
+	p.choose("getLiveness", "Python", "The sample cannot load: the server returned 404.")
+	if visible := get[bool](p, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`); visible {
+		t.Error("the error can be copied as a sample")
+	}
+	p.choose("getLiveness", "cURL", first)
+	p.click("#getLiveness .try-button")
+	p.wait(`document.querySelector("#getLiveness .try [role=alert]")?.textContent.startsWith("The form cannot load: the server returned 404.")`)
+
+	// Two clicks, while the data comes, open one form.
+	get[bool](p, `!(window.fetch = (...request) => new Promise((resolve) => (window.arrive = () => resolve(window.whole(...request)))))`)
+	get[bool](p, `(() => { const button = document.querySelector("#getLiveness .try-button"); button.click(); button.click(); return true; })()`)
+	get[bool](p, `(window.arrive(), true)`)
+	p.wait(`document.querySelector("#getLiveness .try-form")?.checkVisibility()`)
+	if got := p.text("#getLiveness .try-button"); p.count("#getLiveness .try-form") != 1 || p.count("#getLiveness .try [role=alert]") > 0 || !strings.HasPrefix(got, "Close") {
+		t.Errorf("after two clicks: %d forms, button %q: %s", p.count("#getLiveness .try-form"), got, p.text("#getLiveness .try"))
+	}
+	p.choose("getLiveness", "Python", begins["Python"])
+	if visible := get[bool](p, `document.querySelector("#getLiveness .samples .copy").checkVisibility()`); !visible {
+		t.Error("the sample cannot be copied")
 	}
 }
 

@@ -15,33 +15,84 @@ import (
 // written are the pages that the tests of every page visit.
 var written = []string{
 	"/docs", "/docs/quickstart", "/docs/authentication", "/docs/requests", "/docs/lists", "/docs/retries", "/docs/idempotency",
-	"/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/console", "/docs/faults",
+	"/docs/concurrency", "/docs/limits", "/docs/stock", "/docs/events", "/docs/webhooks", "/docs/sandboxes", "/docs/record", "/docs/console", "/docs/faults",
+	"/docs/report", "/docs/transfer",
 	"/docs/reference/pets", "/docs/reference/categories", "/docs/reference/store", "/docs/reference/inventory", "/docs/reference/messages",
 	"/docs/reference/events", "/docs/reference/webhooks", "/docs/reference/accounts", "/docs/reference/sandboxes", "/docs/reference/clients", "/docs/reference/meta",
-	"/docs/reference/models", "/docs/errors", "/docs/changelog",
+	"/docs/reference/models", "/docs/errors", "/docs/changelog", wholeReference,
 }
+
+// wholeReference is the page for printing.
+const wholeReference = "/docs/reference/all"
 
 func TestPages(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	t.Run("deep links", s.deepLinks)
 	t.Run("the sidebar and the address follow the scroll", s.scrolling)
+	t.Run("the address keeps the place that a link leads to", s.chosenPlace)
 	t.Run("pages link to each other", s.turning)
 	t.Run("keyboard", s.keyboard)
 	t.Run("dark", s.dark)
 	t.Run("quickstart", s.quickstart)
 	t.Run("unknown address", s.unknown)
 	t.Run("phone", s.phone)
+	t.Run("phone without JavaScript", s.withoutScripts)
 }
 
 func (s *shop) deepLinks(t *testing.T) {
-	for _, address := range []string{"/docs/reference/inventory#setInventory", "/docs/reference/models#model-Error", "/docs/errors#insufficient_stock", "/docs/events#stream"} {
-		_, id, _ := strings.Cut(address, "#")
-		p := s.visit(t, address, look{})
+	// Some places have no entry in the sidebar, which then shows the entry that they belong to.
+	for _, link := range []struct{ address, entry string }{
+		{"/docs/reference/inventory#setInventory", "#setInventory"},
+		{"/docs/reference/models#model-Error", "#model-Error"},
+		{"/docs/errors#insufficient_stock", "#insufficient_stock"},
+		{"/docs/events#stream", "#stream"},
+		{"/docs/reference/events#order.placed", "#types"},
+		{"/docs/reference/pets#model-Pet", ""},
+		{"/docs/webhooks#by-hand", "#receivers"},
+	} {
+		_, id, _ := strings.Cut(link.address, "#")
+		p := s.visit(t, link.address, look{})
 		there := fmt.Sprintf(`Math.abs(document.getElementById(%q).getBoundingClientRect().top - 80) < 4`, id)
 		p.wait(there)
 		p.do(chromedp.Reload())
 		p.wait(there)
+		p.scroll(-20)
+		if got := get[string](p, currentEntry); got != link.entry {
+			t.Errorf("%s: the sidebar shows %q, want %q", link.address, got, link.entry)
+		}
+		if got := get[string](p, "location.hash"); got != "#"+id {
+			t.Errorf("%s: after a scroll, the address ends with %q", link.address, got)
+		}
+	}
+}
+
+// currentEntry is an expression for the entry of the sidebar that the reader is at.
+const currentEntry = `(document.querySelector('#sidebar [aria-current="location"]')?.getAttribute("href") ?? "")`
+
+// scroll scrolls the page by some pixels, and waits until the page has followed.
+func (p *tab) scroll(pixels int) {
+	p.t.Helper()
+	get[bool](p, fmt.Sprintf(`new Promise((resolve) => {
+		addEventListener("scroll", () => requestAnimationFrame(() => requestAnimationFrame(() => resolve(true))), { once: true });
+		scrollBy(0, %d);
+	})`, pixels))
+}
+
+// chosenPlace chooses a place that is too near to the end of its page for the top of the window.
+func (s *shop) chosenPlace(t *testing.T) {
+	for _, path := range []string{"/docs/errors", "/docs/reference/models", "/docs/quickstart"} {
+		p := s.visit(t, path, look{height: 1600, width: 1440})
+		get[bool](p, `(scrollTo(0, document.documentElement.scrollHeight), true)`)
+		last := get[string](p, `[...document.querySelectorAll("#sidebar .nav-parts a")].at(-1).getAttribute("href")`)
+		p.wait(currentEntry + fmt.Sprintf(` === %q`, last))
+		chosen := get[string](p, `[...document.querySelectorAll("#sidebar .nav-parts a")].at(-2).getAttribute("href")`)
+		p.click(fmt.Sprintf(`#sidebar .nav-parts a[href=%q]`, chosen))
+		p.wait(currentEntry + fmt.Sprintf(` === %q`, chosen))
+		p.scroll(-20)
+		if got := get[string](p, `location.hash + " " + `+currentEntry); got != chosen+" "+chosen {
+			t.Errorf("%s: after a scroll, the address and the sidebar are at %s, want %s", path, got, chosen)
+		}
 	}
 }
 
@@ -178,4 +229,29 @@ func (s *shop) phone(t *testing.T) {
 	p.click(".menu-button")
 	p.click(`#sidebar a[href$="docs/lists"]`)
 	p.wait(`location.pathname === "/docs/lists"`)
+}
+
+func (s *shop) withoutScripts(t *testing.T) {
+	p := s.visit(t, "/docs/reference/store", look{width: 390, height: 844, plain: true})
+	t.Cleanup(func() { p.expectFailures("of a Script") }) // the browser does not load scripts
+	if got := get[int64](p, "document.documentElement.scrollWidth"); got > 390 {
+		t.Errorf("the page is %d pixels wide", got)
+	}
+	if p.count(".try-button, [role=tab]") > 0 {
+		t.Error("the scripts run")
+	}
+	if got := get[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility()).map((e) => e.className)`); len(got) > 0 {
+		t.Errorf("buttons that do nothing are visible: %v", got)
+	}
+	// Timers do not run, so nothing can wait for the page that a link leads to.
+	if reached := get[bool](p, `(() => {
+		const link = document.querySelector("#sidebar a");
+		const { left, top } = link.getBoundingClientRect();
+		return top < innerHeight / 2 && link.contains(document.elementFromPoint(left + 30, top + 5));
+	})()`); !reached {
+		t.Error("the first link of the sidebar is not in view")
+	}
+	if covered := get[bool](p, `document.querySelector("#sidebar").getBoundingClientRect().bottom > document.querySelector("#content").getBoundingClientRect().top`); covered {
+		t.Error("the sidebar covers the page")
+	}
 }

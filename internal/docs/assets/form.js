@@ -17,12 +17,22 @@ function enhance(place) {
   const button = h("button", { type: "button", class: "try-button", "aria-expanded": "false", "aria-controls": box.id, onclick: toggle }, "Try it", more);
   place.append(button, box);
 
+  let loading = false;
+
   async function toggle() {
-    if (box.childElementCount === 0) {
+    if (loading) return;
+    if (!box.querySelector("form")) {
+      loading = true;
+      box.replaceChildren();
+      box.hidden = true;
       try {
         box.append(form(id, await operationOf(id)));
       } catch (error) {
-        box.replaceChildren(`The form cannot load: ${error.message}.`);
+        box.append(h("p", { class: "field-error", role: "alert" }, `The form cannot load: ${error.message}. Try again, or reload the page.`));
+        box.hidden = false;
+        return; // the next click tries again
+      } finally {
+        loading = false;
       }
     }
     box.hidden = !box.hidden;

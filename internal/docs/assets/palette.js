@@ -110,7 +110,7 @@ document.querySelector(".search-button")?.addEventListener("click", open);
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
   const slash = event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey;
-  const ctrlK = event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
+  const ctrlK = event.key?.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey;
   if ((!slash && !ctrlK) || document.querySelector("dialog[open]:not(.palette)")) return;
   event.preventDefault();
   open();

@@ -39,13 +39,23 @@ function enhance(place) {
   let language = languages[0];
   let request;
 
+  const copy = copyButton(() => source(own({ hidden: false })));
   const source = (values) => (request ? sample(language, request, values) : first);
   const update = async () => {
+    let failure;
     if (!request && (language !== languages[0] || own({ hidden: true }).url)) {
-      const operation = await operationOf(id);
-      request ??= build(operation, initial(operation));
+      try {
+        const operation = await operationOf(id);
+        request ??= build(operation, initial(operation));
+      } catch (error) {
+        failure = error;
+      }
     }
-    write(code, source(own({ hidden: true })), language);
+    // The page has the first language without any data.
+    const missing = failure && !request && language !== languages[0];
+    copy.hidden = missing;
+    if (missing) write(code, `The sample cannot load: ${failure.message}. Reload the page.`, "");
+    else write(code, source(own({ hidden: true })), language);
   };
   const tabs = languageTabs({
     languages,
@@ -56,7 +66,6 @@ function enhance(place) {
       return update();
     },
   });
-  const copy = copyButton(() => source(own({ hidden: false })));
   place.querySelector("figcaption").replaceWith(h("div", { class: "panel-bar" }, tabs, copy));
   subscribe(update);
   panels.set(id, (changed) => {

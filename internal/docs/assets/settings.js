@@ -87,7 +87,7 @@ export function knownID(prefix) {
 
 /** Remembers the ids of a response, which later requests need. */
 export function noteIDs(text) {
-  for (const [, id, prefix] of text.matchAll(/"id":"((wh|msg|evt|dlv|sbx)_\w+)"/g)) passing.set(`id.${prefix}`, id);
+  for (const [, id, prefix] of text.matchAll(/"id":"((wh|msg|evt|dlv|sbx|req)_\w+)"/g)) passing.set(`id.${prefix}`, id);
 }
 
 /** Wraps a storage of the browser with our prefix. An empty value removes the entry. */
