@@ -135,7 +135,7 @@ fmt: ## Check that all Go files are formatted with gofmt
 
 .PHONY: vet
 vet: ## Run go vet
-	go vet -tags browser,plans ./...
+	go vet -tags alerts,browser,plans ./...
 
 .PHONY: platforms
 platforms: ## Compile for the other platforms
@@ -232,7 +232,7 @@ engines: ## Run the tests on every database engine, or on some: ENGINES="postgre
 
 .PHONY: plans
 plans: ## Check the query plans of all lists with a million pets, orders and messages
-	go test -tags plans -count 1 -timeout 10m -run '^TestListPlans$$' ./internal/api -scale 1000000
+	go test -tags plans -count 1 -timeout 10m -run '^Test(ListPlans|PlansOfDeliveries)$$' ./internal/api -scale 1000000
 
 .PHONY: bench-once
 bench-once: ## Run every Go benchmark once

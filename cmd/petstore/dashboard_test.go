@@ -1,3 +1,5 @@
+//go:build alerts
+
 package main
 
 import (

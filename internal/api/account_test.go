@@ -256,7 +256,7 @@ func TestRotationWithoutABody(t *testing.T) {
 // the parameters and before the body are checked.
 func TestSecretsRejectIdempotencyKeys(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	made := p.makeKey("x", "read")
 	for _, target := range []string{keysPath, rotatePath(made.ID)} {
 		for _, values := range [][]string{{"x"}, {""}, {"a b"}, {"x", "y"}, {strings.Repeat("x", 256)}} {
@@ -548,7 +548,7 @@ func TestAdminsRevokeEachOther(t *testing.T) {
 // was revoked before its body arrived.
 func TestRevokedWhileTheBodyArrives(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	writer := p.makeKey("writer", "write")
 	finish := p.as(writer.Secret).slowly()
 	p.del(keyPath(writer.ID)).want(204)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/db"
@@ -58,7 +59,7 @@ type petstore struct {
 // an admin key of an account of its own.
 //
 // A test needs [startAlone] if it could notice other tests or disturb them. It locks tables,
-// changes the schema, or sweeps. It reads rows of all accounts, or knows ids in advance. It
+// changes the schema, or sweeps. It reads rows of all accounts, or knows their ids in advance. It
 // waits for statements that wait, or cuts, closes or counts connections of the server.
 func start(t testing.TB) *petstore {
 	t.Helper()
@@ -80,6 +81,27 @@ func startOn(t testing.TB, database *pgtest.Database) *petstore {
 	}
 	t.Cleanup(pool.Close)
 	return startWith(t, conns{database, pool, shareReplica(t, database, pool)}, "")
+}
+
+// owned returns a condition for the rows of the accounts of the test and of their sandboxes. The
+// column has the id of the account. If the database is its own, all rows belong to the test.
+func (p *petstore) owned(column string) string {
+	p.t.Helper()
+	if p.suffix == "" {
+		return "TRUE"
+	}
+	found, err := p.db.Query(p.t.Context(), `
+		SELECT one.id::text
+		FROM accounts AS one LEFT JOIN accounts AS parent ON parent.id = one.parent_id
+		WHERE right(coalesce(parent.name, one.name), length($1)) = $1`, p.suffix)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return fmt.Sprintf("%s IN (%s)", column, strings.Join(ids, ", "))
 }
 
 // mustBeAlone fails the test unless its database is its own.

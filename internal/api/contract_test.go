@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -251,7 +252,7 @@ func TestMain(m *testing.M) {
 	debug.SetGCPercent(200) // saves CPU time
 	code := m.Run()
 	closeShared()
-	if err := pgtest.LeaveShared(code != 0); err != nil {
+	if err := errors.Join(pgtest.LeaveShared(code != 0), os.RemoveAll(cliFolder)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

@@ -352,7 +352,7 @@ func (p *petstore) everyOperation() []conditionalRequest {
 // first, on reads too, and only "*" matches a resource without a tag.
 func TestPreconditionsOfEveryOperation(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	var covered, routed []string
 	for _, operation := range p.everyOperation() {
 		covered = append(covered, operation.route)
@@ -482,19 +482,18 @@ func (p *petstore) conditionalWrites() []conditionalWrite {
 	}
 }
 
-// everything dumps all tables that the API can change.
+// everything dumps the rows of the test in all tables that the API can change.
 func (p *petstore) everything() (dump string) {
 	p.t.Helper()
-	p.mustBeAlone()
-	err := p.db.QueryRow(p.t.Context(), `
+	err := p.db.QueryRow(p.t.Context(), strings.ReplaceAll(`
 		SELECT concat_ws(E'\n',
-			(SELECT string_agg(pets::text, E'\n' ORDER BY id) FROM pets),
-			(SELECT string_agg(categories::text, E'\n' ORDER BY id) FROM categories),
-			(SELECT string_agg(orders::text, E'\n' ORDER BY id) FROM orders),
-			(SELECT string_agg(inventory::text, E'\n' ORDER BY pet_id) FROM inventory),
-			(SELECT string_agg(messages::text, E'\n' ORDER BY id) FROM messages),
-			(SELECT string_agg(concat_ws(' ', id, prefix, revoked_at), E'\n' ORDER BY id) FROM api_keys),
-			(SELECT string_agg(concat_ws(' ', id, deleted_at), E'\n' ORDER BY id) FROM accounts))`).Scan(&dump)
+			(SELECT string_agg(pets::text, E'\n' ORDER BY id) FROM pets WHERE OWNED),
+			(SELECT string_agg(categories::text, E'\n' ORDER BY id) FROM categories WHERE OWNED),
+			(SELECT string_agg(orders::text, E'\n' ORDER BY id) FROM orders WHERE OWNED),
+			(SELECT string_agg(inventory::text, E'\n' ORDER BY pet_id) FROM inventory WHERE OWNED),
+			(SELECT string_agg(messages::text, E'\n' ORDER BY id) FROM messages WHERE OWNED),
+			(SELECT string_agg(concat_ws(' ', id, prefix, revoked_at), E'\n' ORDER BY id) FROM api_keys WHERE OWNED),
+			(SELECT string_agg(concat_ws(' ', id, deleted_at), E'\n' ORDER BY id) FROM accounts WHERE `+p.owned("id")+`))`, "OWNED", p.owned("account_id"))).Scan(&dump)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -505,7 +504,7 @@ func TestIfMatch(t *testing.T) {
 	t.Parallel()
 	t.Run("does not hold", func(t *testing.T) {
 		t.Parallel()
-		p := startAlone(t)
+		p := start(t)
 		writes := p.conditionalWrites()
 		before := p.everything()
 		for _, write := range writes {
@@ -521,7 +520,7 @@ func TestIfMatch(t *testing.T) {
 	})
 	t.Run("holds", func(t *testing.T) {
 		t.Parallel()
-		p := startAlone(t)
+		p := start(t)
 		for i, condition := range conditions(otherTag) {
 			if !condition.strong {
 				continue
@@ -567,7 +566,7 @@ func TestIfMatchSeesOrders(t *testing.T) {
 // 422 and 409.
 func TestIfMatchInTheOrderOfChecks(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	s := p.stage(on("sold", 5, 1, 2))
 	s.run(completing(1)).want(200)
 	p.newCategory("taken")

@@ -1,7 +1,9 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,14 +105,27 @@ func runCLI(t *testing.T, folder, source, url, key string) (output string, err e
 	return string(text), err
 }
 
-// buildCLI builds petstore and returns its folder.
-func buildCLI(t *testing.T) (folder string) {
-	t.Helper()
-	folder = t.TempDir()
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "petstore/cmd/petstore").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
+// cliFolder has the program of [buildCLI], if a test called it.
+var cliFolder string
+
+// buildCLI builds petstore once for all tests. TestMain deletes it.
+var buildCLI = sync.OnceValue(func() (err error) {
+	if cliFolder, err = os.MkdirTemp("", "petstore-cli-"); err != nil {
+		return err
 	}
-	return folder
+	if output, err := exec.CommandContext(context.Background(), "go", "build", "-o", cliFolder, "petstore/cmd/petstore").CombinedOutput(); err != nil { // no test's, which could end
+		return fmt.Errorf("%w\n%s", err, output)
+	}
+	return nil
+})
+
+// needCLI returns the folder of the program petstore.
+func needCLI(t *testing.T) (folder string) {
+	t.Helper()
+	if err := buildCLI(); err != nil {
+		t.Fatal(err)
+	}
+	return cliFolder
 }
 
 // TestHostileSamples: the samples send exactly the values of the form, whatever these contain.
@@ -130,7 +146,7 @@ func TestHostileSamples(t *testing.T) {
 	wrong := sampleRequest{"queueMessage", nil, `{"message": '` + hostileText}
 	all := start(t).samplesOf(append(requests, search, wrong))
 
-	folder := buildCLI(t)
+	folder := needCLI(t)
 	for _, lang := range []string{"cURL", "JavaScript", "Python", "Go", "CLI"} {
 		t.Run(lang, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +211,7 @@ func TestCLISamples(t *testing.T) {
 			requests = append(requests, sampleRequest{Operation: s.operationID})
 		}
 	}
-	all, folder := p.samplesOf(requests), buildCLI(t)
+	all, folder := p.samplesOf(requests), needCLI(t)
 	for i, s := range operations {
 		t.Run(s.operationID, func(t *testing.T) {
 			t.Parallel()

@@ -304,7 +304,7 @@ func TestRateLimitOnEveryResponse(t *testing.T) {
 // TestEveryOperationIsLimited: a limited request has no effect.
 func TestEveryOperationIsLimited(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
 	before := p.contents(tables)
@@ -1001,7 +1001,7 @@ func TestUnreadBody(t *testing.T) {
 // 408, that the request has no effect, and that the connection is closed.
 func TestBodyTooSlow(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	p.oneOfEach()
 	tables := []string{"categories", "pets", "inventory", "orders", "messages", "idempotency_keys"}
 	before := p.contents(tables)
@@ -1240,7 +1240,7 @@ func TestTimeLimits(t *testing.T) {
 func TestPageBytes(t *testing.T) {
 	t.Parallel()
 	const messages = 60
-	p := startAlone(t)
+	p := start(t)
 	p.insertMessages(messages)
 	resp := p.get("/messages?limit=200").want(200)
 	if got := len(resp.body); got < 480<<10 || got > 512<<10 {
@@ -1251,15 +1251,14 @@ func TestPageBytes(t *testing.T) {
 	}
 }
 
-// insertMessages inserts messages of the maximum size, 16 KB, spread over all
-// accounts.
+// insertMessages inserts messages of the maximum size, 16 KB, into each store of the test.
 func (p *petstore) insertMessages(count int) {
 	p.t.Helper()
-	p.mustBeAlone()
 	_, err := p.db.Exec(p.t.Context(), `
 		INSERT INTO messages (account_id, id, message)
 		SELECT accounts.id, 'msg_' || lpad(to_hex(number), 32, '0'), repeat('🐕', 4000)
-		FROM accounts, generate_series(1, $1) AS number`, count)
+		FROM accounts, generate_series(1, $1) AS number
+		WHERE `+p.owned("accounts.id"), count)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -1315,7 +1314,7 @@ func (p *petstore) slowReader(target string) net.Conn {
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	const most = 50 // more than the share allows
-	p := startAlone(t).withSmallBuffers(func(*http.Server) {})
+	p := start(t).withSmallBuffers(func(*http.Server) {})
 	another := p.newKey("another", auth.Read)
 	keys := []string{p.key, p.sandboxKey(), p.sandboxKey(), p.sandboxKey()} // they share one share
 	p.insertMessages(50)
@@ -1357,7 +1356,7 @@ func TestSlowReaders(t *testing.T) {
 // that reads more slowly than the minimum rate, also without a key.
 func TestSlowReadersAreClosed(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	p.insertMessages(50)
 	const readers = 4
 	var open atomic.Int64

@@ -116,7 +116,7 @@ func TestCreateSandbox(t *testing.T) {
 
 func TestSandboxBodies(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	in := func(d time.Duration) string { return time.Now().Add(d).Format(time.RFC3339) }
 	for body, want := range map[string][]string{
 		`{"name":"","sample":"","expiresAt":"` + in(59*time.Second) + `"}`:                        {"/name too_short", "/sample invalid_format", "/expiresAt out_of_range"},
@@ -405,7 +405,7 @@ func TestDeleteSandbox(t *testing.T) {
 
 	rows := func() (all int) {
 		for _, table := range []string{"account_state", "api_keys", "api_key_uses", "categories", "pets", "inventory", "orders", "messages", "idempotency_keys", "sandbox_faults", "events", "webhooks", "webhook_deliveries"} {
-			all += p.count(table + " WHERE account_id = " + accountOf(one))
+			all += p.count(table, "account_id = "+accountOf(one))
 		}
 		return all
 	}
@@ -449,7 +449,7 @@ func TestSandboxExpires(t *testing.T) {
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
 	p.sweepAccounts()
-	if got := p.count("accounts WHERE kind <> 'sample'"); got != 1 {
+	if got := p.count("accounts", "kind <> 'sample'"); got != 1 {
 		t.Errorf("%d accounts, want 1", got)
 	}
 	p.as(one.Key.Secret).get("/pets").wantError(401, "invalid_api_key")
@@ -744,7 +744,7 @@ func TestSandboxIsFull(t *testing.T) {
 		},
 	} {
 		table := test.target[strings.LastIndex(test.target, "/")+1:]
-		rows := func() int { return p.count(table + " WHERE account_id = " + id) }
+		rows := func() int { return p.count(table, "account_id = "+id) }
 		p.exec(strings.NewReplacer("$1", id, "$2", fmt.Sprint(stores.MaxRows-free-rows())).Replace(test.fill))
 		var created, refused atomic.Int64
 		atOnce(t, requests, func(i int) error {

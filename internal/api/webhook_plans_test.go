@@ -1,3 +1,5 @@
+//go:build plans
+
 package api_test
 
 import (

@@ -16,21 +16,19 @@ type replayed struct {
 	Next       string
 }
 
-// dispatchAll marks all events so far as dispatched, as the worker does.
+// dispatchAll marks all events of the test so far as dispatched, as the worker does.
 func (p *petstore) dispatchAll() {
 	p.t.Helper()
-	p.mustBeAlone()
-	_, err := p.db.Exec(p.t.Context(), "UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id")
+	_, err := p.db.Exec(p.t.Context(), "UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id AND "+p.owned("webhooks.account_id"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// deliverAll marks all deliveries as delivered, as the worker does.
+// deliverAll marks all deliveries of the test as delivered, as the worker does.
 func (p *petstore) deliverAll() {
 	p.t.Helper()
-	p.mustBeAlone()
-	if _, err := p.db.Exec(p.t.Context(), "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL"); err != nil {
+	if _, err := p.db.Exec(p.t.Context(), "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL WHERE "+p.owned("account_id")); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -47,7 +45,7 @@ func (p *petstore) deliveredEvents(hook apiWebhook) []string {
 
 func TestReplayWebhook(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook := p.newWebhook("pet.created", "category.created")
 	p.newPet("Rex", 1) // category.created, pet.created, inventory.updated
 	p.newPet("Bello", 1)
@@ -103,7 +101,7 @@ func TestReplayWebhook(t *testing.T) {
 	for _, cursor := range []string{p.eventID(0, 1), p.eventID(1, 0), p.eventID(4711, 1), foreign.ID, foreign.ID[:16] + events[0].ID[16:], foreign.ID[:16] + beginning[16:], "evt_0198c5f27d3a7c419b0e5a1f3c2d4e71"} {
 		p.post(hook.path()+"/replay", object{"after": cursor}).wantError(410, "cursor_expired")
 	}
-	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence <= 2"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence <= 2 AND account_id = $1", p.accountID()); err != nil {
 		t.Fatal(err)
 	}
 	p.post(hook.path()+"/replay", object{"after": beginning}).wantError(410, "cursor_expired")
@@ -118,7 +116,7 @@ func TestReplayWebhook(t *testing.T) {
 // pending, and no others.
 func TestReplayOfPendingEvents(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
 	for i := range 4 {
 		p.post("/categories", object{"name": fmt.Sprint("category ", i)}).want(201)

@@ -125,7 +125,7 @@ func TestWebhooks(t *testing.T) {
 
 func TestWebhookBodies(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook := p.newWebhook("*")
 	many := make([]string, 101)
 	for i := range many {
@@ -170,7 +170,7 @@ func TestWebhookBodies(t *testing.T) {
 // takes one uses it.
 func TestWebhookURLs(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook := p.newWebhook("*")
 	before := p.rows()
 	for _, forbidden := range []string{
@@ -284,7 +284,7 @@ func TestWebhookSecrets(t *testing.T) {
 // enabled again.
 func TestWebhookBegins(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	position := func(hook apiWebhook) (after, last int64, isSettled bool) {
 		t.Helper()
 		err := p.db.QueryRow(t.Context(), `
@@ -301,7 +301,7 @@ func TestWebhookBegins(t *testing.T) {
 	if after, last, _ := position(hook); after != last || last == 0 {
 		t.Errorf("a new webhook receives the events after %d, and the last is %d", after, last)
 	}
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET unsettled_after = NULL, failing_since = now()"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET unsettled_after = NULL, failing_since = now() WHERE id = $1", hook.ID); err != nil {
 		t.Fatal(err)
 	}
 	p.newPet("Bello", 1)
@@ -316,7 +316,7 @@ func TestWebhookBegins(t *testing.T) {
 	}
 	p.patch(hook.path(), object{"status": "enabled"}).want(200)
 	var isFailing bool
-	if err := p.db.QueryRow(t.Context(), "SELECT failing_since IS NOT NULL FROM webhooks").Scan(&isFailing); err != nil || isFailing {
+	if err := p.db.QueryRow(t.Context(), "SELECT failing_since IS NOT NULL FROM webhooks WHERE id = $1", hook.ID).Scan(&isFailing); err != nil || isFailing {
 		t.Errorf("an enabled webhook is failing: %t, %v", isFailing, err)
 	}
 	if after, _, _ := position(hook); after != begin {
@@ -333,7 +333,7 @@ func TestWebhookBegins(t *testing.T) {
 
 func TestTestWebhook(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook := p.newWebhook("order.placed")
 	made := decode[delivery](p.do("POST", hook.path()+"/test", nil).want(202))
 	if made.Type != "webhook.test" || made.Status != "pending" || made.NextAttemptAt == nil || len(made.Attempts) > 0 || !webhook.IsDeliveryID(made.ID) {
@@ -343,7 +343,7 @@ func TestTestWebhook(t *testing.T) {
 		t.Errorf("deliveries %+v, want %+v", listed, made)
 	}
 	var text []byte
-	if err := p.db.QueryRow(t.Context(), "SELECT body FROM webhook_deliveries").Scan(&text); err != nil {
+	if err := p.db.QueryRow(t.Context(), "SELECT body FROM webhook_deliveries WHERE id = $1", made.ID).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	var body feedEvent
@@ -366,7 +366,7 @@ func TestTestWebhook(t *testing.T) {
 // gets to know the webhook.
 func TestWorkerIsCalled(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	var called []string
 	var account int64
 	asked := p.with(func(options *api.Options) {
@@ -398,9 +398,9 @@ func TestWorkerIsCalled(t *testing.T) {
 // more than a key with the scope read may see.
 func TestDisabledWebhookEvent(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
+	p := start(t)
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone'"); err != nil {
+	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID); err != nil {
 		t.Fatal(err)
 	}
 	data, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)

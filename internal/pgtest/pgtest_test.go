@@ -178,15 +178,8 @@ func TestProcessesShareOneServer(t *testing.T) {
 	}
 }
 
-func TestServerStopsWhenIdle(t *testing.T) {
-	t.Parallel()
-	user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
-	user.mustRun()
-	user.waitForEnd()
-}
-
-// TestServerStopsAfterFailure checks that a run that fails before it has a template does
-// not leave a server that runs forever.
+// TestServerStopsAfterFailure checks that a server stops when it is idle, also after a run that
+// fails before it has a template.
 func TestServerStopsAfterFailure(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{noMigrationsEnv + "=1", "PETSTORE_TEST_IDLE=soon"} {
