@@ -114,12 +114,12 @@ mutation: ## Change the operators of stock, coalesce, groupcommit and delivery o
 
 .PHONY: image
 image: ## Build the container image petstore:dev
-	docker build --build-arg VERSION="$$(git describe --always --dirty)" --tag petstore:dev .
+	docker build --build-arg VERSION="$$(git describe --always --abbrev=12 --dirty)" --tag petstore:dev .
 
 .PHONY: release-snapshot
 release-snapshot: export CYCLONEDX := $(CYCLONEDX)
 release-snapshot: ## Build the archives of a release in dist (needs jq)
-	.ci/archives "$(or $(VERSION),1.0.0-snapshot-$$(git rev-parse --short HEAD))"
+	.ci/archives "$(or $(VERSION),1.0.0-snapshot-$$(git describe --always --abbrev=12 --exclude "*" --dirty))"
 
 # The workflow of a release runs it, and signs with the identity of the workflow.
 .PHONY: sign

@@ -55,6 +55,9 @@ func (c *certificate) reload() (changed bool, err error) {
 	return true, nil
 }
 
+// end returns when the certificate in use ends.
+func (c *certificate) end() time.Time { return c.current.Load().Leaf.NotAfter }
+
 // readPEM reads the file that a variable names.
 func readPEM(variable, file string) ([]byte, error) {
 	text, err := os.ReadFile(file) //nolint:gosec // the operator names the file
@@ -72,7 +75,7 @@ func (c *certificate) follow(ctx context.Context, log *slog.Logger) {
 		case err != nil:
 			log.Warn("the new certificate cannot be used; the old one stays in use", "error", err)
 		case changed:
-			log.Info("the certificate has changed", "not_after", c.current.Load().Leaf.NotAfter)
+			log.Info("the certificate has changed", "not_after", c.end())
 		}
 	}
 }

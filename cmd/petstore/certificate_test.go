@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,7 +74,10 @@ type fetched struct {
 func TestHTTPS(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := newCertificate(t)
-	otherCert, otherKey := newCertificate(t)
+	otherCert, otherKey := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	if err := selfsigned.Make(otherCert, otherKey, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
 	environ := []string{
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
@@ -96,8 +103,13 @@ func TestHTTPS(t *testing.T) {
 		t.Errorf("healthcheck: %q", out)
 	}
 
+	end := regexp.MustCompile(`\npetstore_certificate_end_timestamp_seconds (\S+)\n`)
+	before := end.FindString(read(t, admin+"/metrics"))
 	replace(t, otherCert, certFile) // without its key
 	p.expect("the old one stays in use")
+	if got := end.FindString(read(t, admin+"/metrics")); got != before || got == "" {
+		t.Errorf("the metric was %q, and is %q with the same certificate", before, got)
+	}
 	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err == nil {
 		t.Error("a certificate without its key is in use")
 	}
@@ -107,6 +119,19 @@ func TestHTTPS(t *testing.T) {
 	p.expect("no such file")
 	replace(t, otherKey, keyFile)
 	p.expect("the certificate has changed")
+	text, err := os.ReadFile(otherCert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	other, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := end.FindStringSubmatch(read(t, admin+"/metrics"))
+	if got, err := strconv.ParseFloat(match[1], 64); err != nil || int64(got) != other.NotAfter.Unix() {
+		t.Errorf("the metric is %s, %v; the certificate ends at %d", match[1], err, other.NotAfter.Unix())
+	}
 	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err != nil {
 		t.Errorf("with the new certificate: %v", err)
 	}

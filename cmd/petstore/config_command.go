@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -23,7 +24,8 @@ func (p *program) configCommand() *cobra.Command {
 
   environment  the variable is set
   default      the variable is not set or empty
-  derived      the default depends on other variables or on this machine
+  derived      the default depends on other variables, on this machine or, for GOGC and
+               GOMEMLIMIT, on the command; the value is that of serve
   dev          the value belongs to the running petstore dev
   unknown      no program reads the variable; its value is not printed
 
@@ -68,6 +70,8 @@ func (p *program) settings(c config) []setting {
 		}
 	}
 	c.DirectURL = c.directURL()
+	c.GOGC = cmp.Or(c.GOGC, strconv.Itoa(gcPercent))
+	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))
 	var all []setting
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
@@ -87,8 +91,8 @@ func (p *program) settings(c config) []setting {
 	return all
 }
 
-// derived are the variables whose default depends on other variables or on the machine.
-var derived = []string{"PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT", "PETSTORE_LOG_FORMAT"}
+// derived are the variables whose default depends on other variables, the machine or the command.
+var derived = []string{"PETSTORE_DIRECT_URL", "PETSTORE_DB_MAX_CONNS", "PETSTORE_RATE_BURST", "PETSTORE_ACCOUNT_RATE_LIMIT", "PETSTORE_LOG_FORMAT", "GOGC", "GOMEMLIMIT"}
 
 // textOf returns a value as one would write it in the environment.
 func textOf(value reflect.Value) string {
@@ -108,10 +112,13 @@ func textOf(value reflect.Value) string {
 const redacted = "REDACTED"
 
 var (
+	// pairPassword matches a password in a list of libpq parameters, up to white space that has no
+	// backslash, or in quotes.
+	pairPassword = regexp.MustCompile(`(?is)(^|[\s\v'])((?:ssl)?password[\s\v]*=[\s\v]*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s\v])+)`)
+	// queryPassword matches a password in the query of a URL.
+	queryPassword = regexp.MustCompile(`(?i)([?&](?:ssl)?password=)[^\s&]+`)
 	// urlPassword matches the password in a URL, up to the last @, because libpq accepts an @ in it.
 	urlPassword = regexp.MustCompile(`(://[^:/?#\s]*:)\S*@`)
-	// namedPassword matches a password in the query of a URL or in a list of libpq parameters.
-	namedPassword = regexp.MustCompile(`(?i)\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&']+)`)
 )
 
 // redact replaces the secrets in the value of a variable.
@@ -119,6 +126,7 @@ func redact(name, value string) string {
 	if value != "" && (name == "PETSTORE_API_KEY" || name == "PETSTORE_SECRET_KEY") {
 		return redacted
 	}
-	value = urlPassword.ReplaceAllString(value, "${1}"+redacted+"@")
-	return namedPassword.ReplaceAllString(value, "${1}"+redacted)
+	value = pairPassword.ReplaceAllString(value, "${1}${2}"+redacted)
+	value = queryPassword.ReplaceAllString(value, "${1}"+redacted)
+	return urlPassword.ReplaceAllString(value, "${1}"+redacted+"@")
 }

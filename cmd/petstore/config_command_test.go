@@ -42,6 +42,8 @@ func TestConfig(t *testing.T) {
 		{"PETSTORE_LOG_LEVEL", "warn", "environment"},
 		{"PETSTORE_LOG_FORMAT", "json", "derived"},
 		{"PETSTORE_WORKER", "true", "default"},
+		{"GOGC", "400", "derived"},
+		{"GOMEMLIMIT", "192MiB", "derived"},
 		{"PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", "", "unknown"},
 	} {
 		if got[want.Name] != want {
@@ -89,6 +91,11 @@ func TestRedact(t *testing.T) {
 		"postgres://db/petstore?sslpassword=x&sslkey=key.pem":                "postgres://db/petstore?sslpassword=REDACTED&sslkey=key.pem",
 		"host=db user=me password=hunter2 dbname=petstore":                   "host=db user=me password=REDACTED dbname=petstore",
 		`host=db password = 'hun\'ter 2' dbname=petstore`:                    "host=db password = REDACTED dbname=petstore",
+		"host=db password=hun&ter dbname=petstore":                           "host=db password=REDACTED dbname=petstore",
+		"host=db password=hun'ter dbname=petstore":                           "host=db password=REDACTED dbname=petstore",
+		`host=db password=hun\ ter\\ dbname=petstore`:                        "host=db password=REDACTED dbname=petstore",
+		"user='me'password=hunter2\v\vdbname=petstore":                       "user='me'password=REDACTED\v\vdbname=petstore",
+		"postgres://me@db:5432/petstore?password=hun@ter&sslmode=require":    "postgres://me@db:5432/petstore?password=REDACTED&sslmode=require",
 		"postgres://a:hunter2@db2/petstore\n postgres://b:hunter2@db3/store": "postgres://a:REDACTED@db2/petstore\n postgres://b:REDACTED@db3/store",
 		"http://user:hunter2@proxy.example:3128":                             "http://user:REDACTED@proxy.example:3128",
 		"http://localhost:8080":                                              "http://localhost:8080",

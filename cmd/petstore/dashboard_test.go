@@ -54,6 +54,9 @@ func TestDashboardAndAlerts(t *testing.T) {
 	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + freePort(t)} { // nothing listens on the second one
 		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
 	}
+	certFile, keyFile := newCertificate(t)
+	_, secure := begin(t, t.TempDir(), append(environ, "PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile, "PETSTORE_WORKER=false"), "serve").addresses()
+	certificate := regexp.MustCompile(`(?m)^petstore_certificate_.*\n`).FindString(read(t, secure+"/metrics"))
 	scraped := newSeries(time.Now())
 	for round := range 3 {
 		createCategories(t, base, key, round, round)
@@ -62,7 +65,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 			status(t, base+path, key)
 		}
 		status(t, base+"/pets", "")
-		scraped.add(t, read(t, admin+"/metrics"))
+		scraped.add(t, read(t, admin+"/metrics")+certificate)
 	}
 
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: patience})

@@ -33,7 +33,7 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 		{"internal/pgtest/container.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
 		{".ci/docker", regexp.MustCompile(`(?m)^postgres=(postgres:.*)$`), pinnedImage, 1},
 		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
-		{".github/workflows/release.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 4},
+		{".github/workflows/release.yml", regexp.MustCompile(`(?m)uses: ([^.].*)$`), pinnedAction, 4}, // ./ is this repository
 	} {
 		text, err := os.ReadFile("../../" + test.file)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ const (
 	certificateAlarm = 14 * 24 * time.Hour
 	replicaTime      = 5 * time.Second // until a replica must be in rotation
 	partitionsAhead  = 7 * 24 * time.Hour
+	webhookHosts     = 10
+	webhookTime      = 2 * time.Second
 )
 
 func (p *program) doctorCommand() *cobra.Command {
@@ -62,6 +65,7 @@ func (p *program) doctor(ctx context.Context, asJSON bool) error {
 	d.dev, err = p.findDev()
 	if d.isDev = err == nil && (c.DatabaseURL == "" || c.DatabaseURL == d.dev.DatabaseURL); d.isDev {
 		d.c.DatabaseURL, d.c.DirectURL = d.dev.DatabaseURL, d.dev.DirectURL
+		d.c.WebhookAllow = append(d.c.WebhookAllow, loopback...)
 	} else if c.DatabaseURL == "" {
 		return fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
 	}
@@ -100,7 +104,7 @@ type diagnosis struct {
 	server postgres.Server
 }
 
-// run runs the checks. Without a connection, it runs none that needs one.
+// run runs the checks. Without a connection or a schema that fits, it runs none that needs one.
 func (d *diagnosis) run(ctx context.Context) (findings []finding) {
 	checks := []struct {
 		name string
@@ -114,13 +118,13 @@ func (d *diagnosis) run(ctx context.Context) (findings []finding) {
 		{"connections", d.connections},
 		{"pooler", d.pooler},
 		{"settings", d.settings},
+		{"replicas", d.replicas},
+		{"workers", d.workers},
 		{"schema", d.schema},
 		{"role", d.role},
 		{"partitions", d.partitions},
-		{"replicas", d.replicas},
 		{"webhooks", d.webhooks},
 		{"secret key", d.secretKey},
-		{"workers", d.workers},
 	}
 	defer func() {
 		if d.db != nil {
@@ -135,7 +139,7 @@ func (d *diagnosis) run(ctx context.Context) (findings []finding) {
 		if message != "" {
 			findings = append(findings, finding{check.name, err == nil, message})
 		}
-		if check.name == "database" && err != nil {
+		if err != nil && (check.name == "database" || check.name == "schema") {
 			break
 		}
 	}
@@ -154,7 +158,7 @@ func (d *diagnosis) certificate(context.Context) (string, error) {
 	if cert == nil || err != nil {
 		return "", err
 	}
-	end := cert.current.Load().Leaf.NotAfter
+	end := cert.end()
 	if time.Until(end) < certificateAlarm {
 		return "", fmt.Errorf("the certificate in %s ends at %s; renew it", d.c.TLSCertFile, end.UTC().Format(time.RFC3339))
 	}
@@ -223,17 +227,17 @@ func clockMessage(s postgres.Server) (string, error) {
 	return "differs by " + skew.Abs().String(), nil
 }
 
-// connections checks that the server has room for a process like serve.
+// connections checks that the server has room for one more process.
 func (d *diagnosis) connections(context.Context) (string, error) {
 	needed := d.c.DBMaxConns + 1
 	if d.c.Worker {
 		needed += delivery.Connections
 	}
-	text := fmt.Sprintf("%d of %d are in use; a process needs up to %d", d.server.Connections, d.server.MaxConnections, needed)
+	text := fmt.Sprintf("%d of %d are in use; one more process needs up to %d", d.server.Connections, d.server.MaxConnections, needed)
 	switch {
 	case d.server.IsPooled:
 		return text + ", which the pooler shares", nil
-	case needed > d.server.MaxConnections, d.server.Connections*10 > d.server.MaxConnections*9:
+	case d.server.Connections+needed > d.server.MaxConnections:
 		return "", errors.New(text + "; raise max_connections, lower PETSTORE_DB_MAX_CONNS, or use a connection pooler")
 	}
 	return text, nil
@@ -334,7 +338,37 @@ func (d *diagnosis) webhooks(ctx context.Context) (string, error) {
 	case state.Enabled > 0 && state.Failing == state.Enabled:
 		err = errors.New("all webhooks fail; check that this network may connect to public addresses (docs/deploying.md#webhooks)")
 	}
+	if err != nil || !d.c.Worker {
+		return text, err
+	}
+	silent, err := d.silentWebhooks(ctx)
+	if len(silent) > 0 {
+		text += "; this machine does not reach " + strings.Join(silent, ", ") + ": start them, or allow connections to them"
+	}
 	return text, err
+}
+
+// silentWebhooks connects to the hosts of the newest webhooks, and returns those that it does not
+// reach, with the reasons. If it reaches none, the network of this machine is probably wrong.
+func (d *diagnosis) silentWebhooks(ctx context.Context) (silent []string, err error) {
+	origins, err := d.db.WebhookOrigins(ctx, webhookHosts)
+	ctx, cancel := context.WithTimeout(ctx, webhookTime)
+	defer cancel()
+	guard, reasons := d.c.guard(), make([]error, len(origins))
+	var connecting sync.WaitGroup
+	for i, origin := range origins {
+		connecting.Go(func() { reasons[i] = guard.Connect(ctx, origin) })
+	}
+	connecting.Wait()
+	for i, reason := range reasons {
+		if reason != nil {
+			silent = append(silent, fmt.Sprintf("%s (%s)", origins[i], strings.TrimSuffix(reason.Error(), ".")))
+		}
+	}
+	if len(silent) > 0 && len(silent) == len(origins) {
+		err = errors.New("this machine reaches no host of webhooks: " + strings.Join(silent, ", ") + "; allow connections to public addresses, or set PETSTORE_WEBHOOK_PROXY (docs/deploying.md#webhooks)")
+	}
+	return silent, err
 }
 
 func (d *diagnosis) secretKey(ctx context.Context) (string, error) {

@@ -2,9 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,16 +59,31 @@ func TestDoctor(t *testing.T) {
 		{check: "database", want: "connection refused", environ: variable("DATABASE_URL=postgres://localhost:1/petstore")},
 		{check: "connections", want: "raise max_connections", environ: variable("PETSTORE_DB_MAX_CONNS=9999")},
 		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
+		{check: "schema", want: "petstore migrate up", environ: func(t *testing.T, _ *pgtest.Database) []string {
+			t.Helper()
+			return []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL}
+		}},
+		{check: "schema", want: "run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role", environ: func(t *testing.T, d *pgtest.Database) []string {
+			t.Helper()
+			_, url := d.NewRole(t)
+			return []string{"DATABASE_URL=" + url}
+		}},
 		{check: "schema", want: "start the release that has migrated it", sql: "COMMENT ON TABLE goose_db_version IS 'supports programs from 99999'"},
 		{check: "role", want: "can change the schema", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"DATABASE_URL=" + d.OwnerURL} }},
-		{check: "role", want: "lacks 1 privileges, such as DELETE ON pets", sql: "DO $$ BEGIN EXECUTE (SELECT format('REVOKE DELETE ON pets FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"},
-		{check: "role", want: "such as INSERT (name) ON pets", sql: "DO $$ BEGIN EXECUTE (SELECT format('REVOKE INSERT (name) ON pets FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"},
+		{check: "role", want: "lacks 1 privileges, such as DELETE ON pets", sql: revokeFrom("DELETE ON pets")},
+		{check: "role", want: "such as INSERT (name) ON pets", sql: revokeFrom("INSERT (name) ON pets")},
+		{check: "role", want: "such as USAGE ON SEQUENCE pets_id_seq;", sql: revokeFrom("USAGE ON SEQUENCE pets_id_seq")},
+		{check: "role", want: "such as EXECUTE ON FUNCTION maintain_events();", sql: revokeFrom("EXECUTE ON FUNCTION maintain_events()")},
 		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
 		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
 		{check: "replicas", want: "it does not respond", environ: variable("PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore")},
-		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook},
+		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, environ: variable("PETSTORE_WORKER=false")},
 		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
 			"UPDATE account_state SET last_sequence = 1, last_event_at = now() - interval '2 minutes'", environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=")},
+		{
+			check: "webhooks", want: "reaches no host of webhooks: https://hook.example (the URL must have a host name that resolves to a public address); allow connections",
+			sql: anotherWebhook, environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="),
+		},
 		{
 			check: "webhooks", want: "all webhooks fail", sql: anotherWebhook + "UPDATE webhooks SET failures = 1, failing_since = now()",
 			environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="),
@@ -108,6 +127,11 @@ func TestDoctor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// revokeFrom is the SQL that revokes a privilege from the serving role.
+func revokeFrom(privilege string) string {
+	return "DO $$ BEGIN EXECUTE (SELECT format('REVOKE " + privilege + " FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"
 }
 
 func variable(variables ...string) func(*testing.T, *pgtest.Database) []string {
@@ -157,6 +181,46 @@ func TestDoctorFindsNothing(t *testing.T) {
 	wantSentence(t, nil, []string{"doctor"}, false, "DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because petstore dev runs in no folder from here upwards")
 }
 
+// TestDoctorReachesWebhooks: doctor connects to the hosts of webhooks and sends no request. It
+// names a host that does not respond, and is content with the others.
+func TestDoctorReachesWebhooks(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	connected := make(chan bool, 10)
+	receiver := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
+	receiver.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connected <- true
+		}
+	}
+	receiver.Start()
+	t.Cleanup(receiver.Close)
+	closed := "http://127.0.0.1:" + freePort(t)
+	database := pgtest.New(t)
+	for i, url := range []string{receiver.URL + "/one", receiver.URL + "/two", closed + "/three?secret=hunter2"} {
+		id := fmt.Sprintf("wh_%032d", i)
+		sql := strings.NewReplacer("'webhooks'", "'"+id+"'", "wh_0123456789abcdef0123456789abcdef", id, "https://hook.example", url).Replace(anotherWebhook)
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_DIRECT_URL=" + database.DirectURL, "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8", "PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}
+	found, err := examine(t, t.TempDir(), environ)
+	message := found["webhooks"].Message
+	if err != nil || !strings.Contains(message, "does not reach "+closed+" (dial tcp "+strings.TrimPrefix(closed, "http://")+": connect: connection refused): start them") || strings.Contains(message, receiver.URL) {
+		t.Errorf("%v: %+v", err, found["webhooks"])
+	}
+	select {
+	case <-connected:
+	case <-time.After(patience):
+		t.Error("doctor did not connect")
+	}
+	receiver.Close() // waits for requests
+	if requests.Load() > 0 {
+		t.Errorf("doctor sent %d requests", requests.Load())
+	}
+}
+
 // TestDoctorLimits has the checks of things that a test cannot change: clocks, disks and networks.
 func TestDoctorLimits(t *testing.T) {
 	t.Parallel()
@@ -170,6 +234,12 @@ func TestDoctorLimits(t *testing.T) {
 	}
 	if _, err := diskMessage(devDir, leastDisk-1); err == nil || !strings.Contains(err.Error(), "1023 MiB free; delete something") {
 		t.Errorf("a full disk: %v", err)
+	}
+	for used, isFull := range map[int]bool{86: false, 87: false, 88: true} {
+		d := &diagnosis{c: config{DBMaxConns: 12}, server: postgres.Server{Connections: used, MaxConnections: 100}}
+		if message, err := d.connections(t.Context()); (err != nil) != isFull {
+			t.Errorf("%d connections: %q, %v", used, message, err)
+		}
 	}
 	for address, want := range map[string]bool{"203.0.113.1": true, "10.1.2.3": false, "127.0.0.1": false, "::1": false, "2001:db8::1": true, "fd00::1": false} {
 		if got := isPublic(&net.TCPAddr{IP: net.ParseIP(address)}); got != want {

@@ -411,7 +411,7 @@ func TestStatementSentences(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSentence(t, []string{"DATABASE_URL=" + serving.DirectURL}, []string{"migrate", "down", "--yes"}, false,
-		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the role that owns the schema")
+		"PostgreSQL reports: permission denied for table goose_db_version (SQLSTATE 42501); connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role")
 	wantSentence(t, []string{"DATABASE_URL=" + taken.OwnerURL}, []string{"seed"}, false, "the database schema is behind; run `petstore migrate up`")
 	if err := plain(context.Canceled); err.Error() != "interrupted" {
 		t.Errorf("Ctrl-C returns %v", err)

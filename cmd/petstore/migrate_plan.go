@@ -22,7 +22,8 @@ migration itself waits for a lock, later requests that conflict with it wait too
 The locks were measured when the migrations were written, in an empty database on
 PostgreSQL 15 and 18. So they are exact there, but do not say how long a migration takes.
 They do not include locks on shards of a Citus cluster, and on tables and triggers that
-you have added.`,
+you have added. The SQL does not include the privileges that up grants to
+PETSTORE_SERVING_ROLE.`,
 		func(ctx context.Context, c config, m *postgres.Migrations) error {
 			if dryRun {
 				return p.migratePlan(ctx, m, asJSON)

@@ -149,6 +149,9 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 
 	limited := limitConnections(public, c.MaxConnections)
 	metrics.WatchConnections(limited.counts)
+	if cert != nil {
+		metrics.WatchCertificate(cert.end)
+	}
 	warnOfDescriptors(c, log)
 	server := newHTTPServer(c, handler, limited, log)
 	failed := make(chan error, 1)

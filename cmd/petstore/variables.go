@@ -31,7 +31,7 @@ func eachVariable(of reflect.Value, do func(reflect.StructField, reflect.Value))
 
 // foreignVariables matches variables that begin with PETSTORE_ and that other programs read:
 // the tests, the scripts of CI, and the compose files.
-var foreignVariables = regexp.MustCompile(`^PETSTORE_(TEST_\w+|IMAGE|PORT|HOST|UPSTREAM|CITUS_URL|SQLC_DATABASE_URL|PHP_CLIENT|WEBHOOK_LIBRARIES)$`)
+var foreignVariables = regexp.MustCompile(`^PETSTORE_(TEST_\w+|IMAGE|PORT|HTTPS_PORT|TLS_DIR|HOST|UPSTREAM|PG_NEW|CITUS_URL|SQLC_DATABASE_URL|PHP_CLIENT|WEBHOOK_LIBRARIES)$`)
 
 // serviceLinks matches the variables that Kubernetes and Docker add for a service whose name
 // begins with petstore (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).

@@ -1,6 +1,12 @@
 package main
 
 import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +34,45 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unknown variables (-want +got):\n%s", diff)
+	}
+}
+
+// TestVariablesOfScripts: the variables of the compose files, the Makefile and CI are no mistakes.
+func TestVariablesOfScripts(t *testing.T) {
+	t.Parallel()
+	files := []string{"../../docker-compose.yml", "../../Makefile"}
+	for _, root := range []string{"../../deploy", "../../.ci"} {
+		if err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			name := filepath.Base(path)
+			if err == nil && entry.IsDir() && name == "output" { // of earlier runs
+				return fs.SkipDir
+			}
+			if err == nil && !entry.IsDir() && (root == "../../.ci" || strings.HasPrefix(name, "compose") && strings.HasSuffix(name, ".yml")) {
+				files = append(files, path)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\bPETSTORE_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(string(text), -1) {
+			names[name+"=x"] = true
+		}
+	}
+	for _, name := range []string{"PETSTORE_TLS_DIR=x", "PETSTORE_HTTPS_PORT=x", "PETSTORE_PG_NEW=x", "PETSTORE_PHP_CLIENT=x"} {
+		if !names[name] {
+			t.Errorf("found no %s in %v", name, files)
+		}
+	}
+	p := &program{environ: slices.Collect(maps.Keys(names))}
+	if unknown := p.unknownVariables(); len(unknown) > 0 {
+		t.Errorf("unknown: %v", unknown)
 	}
 }
 

@@ -12,6 +12,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,6 +22,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -182,6 +184,32 @@ func (g *Guard) Client(timeout time.Duration) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Timeout:       timeout,
 	}
+}
+
+// Connect opens a connection to the host of a URL as a request does, with TLS if the URL has it,
+// and closes it. With a proxy, it connects only to the proxy.
+func (g *Guard) Connect(ctx context.Context, text string) error {
+	to, err := parse(text)
+	if err == nil {
+		err = g.checkTarget(to)
+	}
+	if err != nil {
+		return err
+	}
+	transport, address := g.transport(to.plain), net.JoinHostPort(to.host, strconv.Itoa(int(to.port)))
+	if proxy := g.options.Proxy; proxy != nil {
+		address = net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme]))
+	}
+	conn, err := transport.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if to.plain || g.options.Proxy != nil {
+		return nil
+	}
+	transport.TLSClientConfig.ServerName = to.host
+	return tls.Client(conn, transport.TLSClientConfig).HandshakeContext(ctx)
 }
 
 // transport checks the URL of each request and selects the connections for its scheme.

@@ -2,6 +2,7 @@ package egress_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -92,6 +93,7 @@ func TestForbiddenTargets(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			wantRefused(t, guard.Check(text))
+			wantRefused(t, guard.Connect(t.Context(), text))
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, text, strings.NewReader("{}"))
 			if err != nil {
 				return // net/http cannot even make a request of it
@@ -141,11 +143,13 @@ func TestNamesOfForbiddenAddresses(t *testing.T) {
 			if err := guard.Check(url); err != nil {
 				t.Error(err)
 			}
-			refused, is := errors.AsType[*egress.RefusedError](post(t, guard, url))
-			if !is {
-				t.Fatalf("%s is not refused", url)
+			for _, err := range []error{post(t, guard, url), guard.Connect(t.Context(), url)} {
+				refused, is := errors.AsType[*egress.RefusedError](err)
+				if !is {
+					t.Fatalf("%s is not refused: %v", url, err)
+				}
+				errs[refused.Reason] = true
 			}
-			errs[refused.Reason] = true
 		}
 	}
 	if len(errs) != 1 {
@@ -260,6 +264,7 @@ func TestAllowedNetworks(t *testing.T) {
 		guard := egress.New(egress.Options{Resolver: dns.resolver, Allow: networks(t, allow)})
 		for what, err := range map[string]error{
 			"checking a name": guard.Check(target), "posting to a name": post(t, guard, target),
+			"connecting to a name": guard.Connect(t.Context(), target), "connecting to an address": guard.Connect(t.Context(), sink.URL),
 			"checking an address": guard.Check(sink.URL), "posting to an address": post(t, guard, sink.URL),
 		} {
 			if allowed && err != nil {
@@ -310,6 +315,9 @@ func TestProxy(t *testing.T) {
 	if err := post(t, guard, "https://hook.example.com/"); err == nil {
 		t.Error("the request succeeded, although the proxy refused it")
 	}
+	if err := guard.Connect(t.Context(), "https://hook.example.com/"); err != nil {
+		t.Errorf("connecting to the proxy: %v", err)
+	}
 	if got := asked.Load(); got != "CONNECT hook.example.com:443" {
 		t.Errorf("the proxy got %v", got)
 	}
@@ -342,12 +350,18 @@ func TestCertificates(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Config.ErrorLog = nil
 	t.Cleanup(server.Close)
-	if err := post(t, egress.New(egress.Options{Allow: egress.Loopback}), server.URL); err == nil {
-		t.Error("a certificate of an unknown authority was accepted")
+	strict := egress.New(egress.Options{Allow: egress.Loopback})
+	for _, err := range []error{post(t, strict, server.URL), strict.Connect(t.Context(), server.URL)} {
+		if _, is := errors.AsType[*tls.CertificateVerificationError](err); !is {
+			t.Errorf("a certificate of an unknown authority: %v", err)
+		}
 	}
 	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-	if err := post(t, egress.New(egress.Options{Allow: egress.Loopback, RootCAs: roots}), server.URL); err != nil {
-		t.Errorf("a valid certificate: %v", err)
+	trusting := egress.New(egress.Options{Allow: egress.Loopback, RootCAs: roots})
+	for _, err := range []error{post(t, trusting, server.URL), trusting.Connect(t.Context(), server.URL)} {
+		if err != nil {
+			t.Errorf("a valid certificate: %v", err)
+		}
 	}
 }
 

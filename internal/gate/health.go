@@ -63,6 +63,9 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	case schema.fit == postgres.SchemaAhead:
 		checks["partitions"] = "unknown"
 		return unready("schema", string(schema.fit), "The database schema no longer supports this release. Start the release that has migrated it.")
+	case schema.fit == postgres.SchemaDenied:
+		checks["partitions"] = "unknown"
+		return unready("schema", string(schema.fit), "The database role of the server has no privileges. Run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE.")
 	case schema.missing != nil:
 		requestOf(c).cause = schema.missing
 		return unready("partitions", "missing", "The table events has no partition for new rows, and the server cannot create it. The log of the server says why.")

@@ -33,7 +33,7 @@ var remedies = map[string]string{
 	invalidCatalogName:    "create it, or correct DATABASE_URL",
 	tooManyConnections:    "close other connections, or raise max_connections",
 	cannotConnectNow:      "try again in a moment",
-	insufficientPrivilege: "connect as the role that owns the schema",
+	insufficientPrivilege: "connect as the owner of the schema, or let it run `petstore migrate up` with PETSTORE_SERVING_ROLE set to this role",
 	lockNotAvailable:      "try again when the transactions that hold the lock have ended",
 }
 

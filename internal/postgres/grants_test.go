@@ -193,9 +193,9 @@ func TestGrantServing(t *testing.T) {
 	}
 }
 
-// TestSchemaIsBehindWithoutPrivileges: the schema counts as behind until the role has
-// its privileges.
-func TestSchemaIsBehindWithoutPrivileges(t *testing.T) {
+// TestSchemaIsDeniedWithoutPrivileges: a migrated schema does not fit until the role has its
+// privileges.
+func TestSchemaIsDeniedWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
 	migrations, role := openMigrations(t, database.OwnerURL), newRole(t, database, "LOGIN")
@@ -206,7 +206,7 @@ func TestSchemaIsBehindWithoutPrivileges(t *testing.T) {
 		want postgres.SchemaFit
 	}{
 		{"before the migration", func() error { return nil }, postgres.SchemaBehind},
-		{"before the privileges", func() error { _, err := migrations.Up(t.Context()); return err }, postgres.SchemaBehind},
+		{"before the privileges", func() error { _, err := migrations.Up(t.Context()); return err }, postgres.SchemaDenied},
 		{"after them", func() error { return migrations.GrantServing(t.Context(), role) }, postgres.SchemaFits},
 	} {
 		if err := step.do(); err != nil {

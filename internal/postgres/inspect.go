@@ -40,7 +40,12 @@ func (d *DB) MissingPrivileges(ctx context.Context) (missing []string, err error
 		WHERE NOT CASE column_name
 			WHEN '-' THEN has_table_privilege(relation, privilege)
 			ELSE has_column_privilege(relation, column_name, privilege)
-		END`, what, relations, columns, privileges)
+		END
+		UNION ALL
+		SELECT 'USAGE ON SEQUENCE ' || sequence FROM unnest($5::text[]) AS sequence WHERE NOT has_sequence_privilege(sequence, 'USAGE')
+		UNION ALL
+		SELECT 'EXECUTE ON FUNCTION ' || function FROM unnest($6::text[]) AS function WHERE NOT has_function_privilege(function, 'EXECUTE')`,
+		what, relations, columns, privileges, servingSequences, servingFunctions)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +98,8 @@ func (d *DB) Inspect(ctx context.Context) (s Server, err error) {
 	var now time.Time
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_backend_pid(),
-			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+			-- backend_type is NULL for sessions of other roles, unless this role has pg_read_all_stats
+			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' OR (backend_type IS NULL AND datid IS NOT NULL)),
 			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 				- coalesce(current_setting('reserved_connections', true)::int, 0)`).
 		Scan(&s.Version, &number, &backend, &s.Connections, &s.MaxConnections)
@@ -169,6 +175,21 @@ func (d *DB) Webhooks(ctx context.Context) (s WebhookState, err error) {
 		JOIN account_state AS s ON s.account_id = w.account_id
 		WHERE w.status = 'enabled' AND w.deleted_at IS NULL`).Scan(&s.Enabled, &s.Failing, &s.Overdue, &s.Delivering)
 	return s, err
+}
+
+// WebhookOrigins returns the schemes, hosts and ports of enabled webhooks, the newest first.
+func (d *DB) WebhookOrigins(ctx context.Context, limit int) ([]string, error) {
+	rows, err := d.Query(ctx, `
+		SELECT substring(url FROM '(?i)^https?://[^/?#]+') AS origin
+		FROM webhooks
+		WHERE status = 'enabled' AND deleted_at IS NULL
+		GROUP BY origin
+		ORDER BY max(created_at) DESC
+		LIMIT $1`, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // CheckWorkers returns the number of workers of a Citus cluster, or 0 without Citus. The error

@@ -21,6 +21,9 @@ const (
 	SchemaBehind SchemaFit = "behind"
 	// SchemaAhead: a migration has removed something that this program uses.
 	SchemaAhead SchemaFit = "ahead"
+	// SchemaDenied: the role may not read the schema, because [Migrations.GrantServing] has not
+	// granted it the privileges.
+	SchemaDenied SchemaFit = "denied"
 )
 
 // Problem says what is wrong and what to do, for an operator; "" if the schema fits.
@@ -30,6 +33,8 @@ func (f SchemaFit) Problem() string {
 		return "the database schema is behind; run `petstore migrate up`"
 	case SchemaAhead:
 		return "the database schema no longer supports this release; start the release that has migrated it"
+	case SchemaDenied:
+		return "the role of DATABASE_URL has no privileges on the tables; run `petstore migrate up` as the owner with PETSTORE_SERVING_ROLE set to this role"
 	default:
 		return ""
 	}
@@ -47,9 +52,11 @@ const schemaVersions = `
 func (d *DB) SchemaFit(ctx context.Context) (SchemaFit, error) {
 	var version, oldest int64
 	err := d.QueryRow(ctx, schemaVersions).Scan(&version, &oldest)
-	switch {
-	case schemaMissing(err):
+	switch state := sqlState(err); {
+	case state == undefinedTable:
 		return SchemaBehind, nil
+	case state == insufficientPrivilege:
+		return SchemaDenied, nil
 	case err != nil:
 		return "", err
 	case version < latestVersion:
@@ -79,10 +86,3 @@ const (
 	undefinedTable        = "42P01"
 	insufficientPrivilege = "42501"
 )
-
-// schemaMissing reports whether a statement failed because the database was never
-// migrated, or because the migration has not granted privileges to the role yet.
-func schemaMissing(err error) bool {
-	state := sqlState(err)
-	return state == undefinedTable || state == insufficientPrivilege
-}

@@ -116,7 +116,7 @@ func (m *Metrics) SetVersion(version string) {
 }
 
 // WatchPool exports the statistics of a connection pool. Call it at most once, as
-// WatchWrites, WatchKeys and WatchConnections.
+// WatchWrites, WatchKeys, WatchConnections and WatchCertificate.
 func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
 
 // WatchWrites exports how many writes got no connection.
@@ -156,6 +156,14 @@ func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
 			Help: "Connections closed for new ones, or for their streams or frames of HTTP/2.",
 		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
 	)
+}
+
+// WatchCertificate exports when the certificate of the server ends.
+func (m *Metrics) WatchCertificate(end func() time.Time) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "petstore_certificate_end_timestamp_seconds",
+		Help: "Unix time at which the TLS certificate in use ends.",
+	}, func() float64 { return float64(end().Unix()) }))
 }
 
 // WatchReplica exports the lag of a read replica in seconds, or NaN, and whether it serves

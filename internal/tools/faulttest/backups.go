@@ -23,7 +23,7 @@ import (
 // restoredBackups is row 50: a database is dumped and archived while clients change 26 stores.
 // Then PostgreSQL is killed during writes, and its data are deleted. pgBackRest and the WAL of
 // pg_receivewal restore every acknowledged order, or everything up to a time before the last
-// writes. The dump restores one point too: the feed of each store makes its lists. After a restore to
+// writes. The dump restores one point too, with two roles: the feed of each store makes its lists. After a restore to
 // an earlier point, the service refuses what clients hold from the lost time, and goes on.
 func restoredBackups(ctx context.Context, f *fixture) string {
 	const writers, pause, limit = 16, 1500 * time.Millisecond, 60 * time.Second
@@ -63,12 +63,13 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	b.restore(ctx, "--type=time", "--target="+point, "--target-action=promote")
 	f.runCommand(ctx, b.database, "after-restore")
 	b.receive(ctx, "received-again") // writes wait until it runs
-	events := f.checkRestored(ctx, b.database, before, changes.placed, h)
+	events := f.checkRestored(ctx, b.database, b.url(), before, changes.placed, h)
 
 	other := f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
 	must.OK(other.EnsureDatabase(ctx, databaseName))
-	f.script(ctx, "deploy/backup/restore.sh", other, []string{dump})
-	dumped := f.checkRestored(ctx, other, before, nil, h)
+	other.exec(ctx, "CREATE ROLE "+ownerRole+" LOGIN; CREATE ROLE "+servingRole+" LOGIN; ALTER DATABASE "+databaseName+" OWNER TO "+ownerRole)
+	f.script(ctx, "deploy/backup/restore.sh", other, []string{dump}, "OWNER_URL="+other.urlOf(ownerRole), "PETSTORE_SERVING_ROLE="+servingRole)
+	dumped := f.checkRestored(ctx, other, other.urlOf(servingRole), before, nil, h)
 	return fmt.Sprintf("0 of %d acknowledged orders lost, restored in %s; %d and %d events make the lists, what clients held is refused",
 		len(acknowledged.placed), round(took), events, dumped)
 }
@@ -76,8 +77,8 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 // checkRestored starts the service on a database that was restored to an earlier point. It fails the row
 // unless the feeds make the lists, the acknowledged orders are there, and the service refuses what
 // clients hold. It returns the number of events.
-func (f *fixture) checkRestored(ctx context.Context, db *database, before []storeCopy, placed map[int][]string, h *held) (events int) {
-	s := f.openWith(ctx, db, db.url(), "PETSTORE_REPLICA_URLS="+db.url(), allowLoopback)
+func (f *fixture) checkRestored(ctx context.Context, db *database, dbURL string, before []storeCopy, placed map[int][]string, h *held) (events int) {
+	s := f.openWith(ctx, db, dbURL, "PETSTORE_REPLICA_URLS="+dbURL, allowLoopback)
 	defer s.api.kill()
 	must.Await(ctx, 30*time.Second, func() { // a delivery changes its message
 		must.Hold(db.count(ctx, "SELECT count(*) FROM messages WHERE status = 'queued' AND account_id IN (SELECT account_id FROM webhooks)") == 0, "messages are queued")
@@ -225,7 +226,8 @@ func (b *archive) restore(ctx context.Context, args ...string) {
 	b.configure(ctx, "synchronous_standby_names", "")
 }
 
-// script runs a script of deploy/backup with arguments and the URL of the owner.
+// script runs a script of deploy/backup with arguments and more variables. OWNER_URL is that of the
+// superuser, unless extra has another.
 func (f *fixture) script(ctx context.Context, script string, db *database, args []string, extra ...string) {
 	programs := filepath.Join(f.dir, "bin")
 	if err := os.Mkdir(programs, 0o755); !errors.Is(err, os.ErrExist) {

@@ -62,6 +62,11 @@ func (d *database) start(ctx context.Context) {
 
 func (d *database) url() string { return d.URL(databaseName) }
 
+// urlOf returns the URL for another role than the superuser.
+func (d *database) urlOf(role string) string {
+	return strings.Replace(d.url(), "user=postgres", "user="+role, 1)
+}
+
 // processes returns the process ids of the server: the postmaster first, then its children.
 func (d *database) processes() []int {
 	content := must.Get(os.ReadFile(filepath.Join(d.options.Dir, "data", "postmaster.pid")))

@@ -29,6 +29,7 @@ const (
 
 	upgradedPets = 100_000
 	servingRole  = "petstore_serving"
+	ownerRole    = "petstore_owner" // which docs/deploying.md creates with it
 )
 
 // upgrade is row 49. Two instances of the last release serve a store of 100,000 pets and a
@@ -93,7 +94,7 @@ func (f *fixture) openReleased(ctx context.Context) *upgraded {
 		INSERT INTO inventory (account_id, pet_id, quantity) SELECT account_id, id, %d FROM pets;
 		ANALYZE`, accountName, upgradedPets, stockOfPet))
 	for i := range u.instances {
-		u.instances[i] = f.serveOld(ctx, u.old.binary, u.servingURL())
+		u.instances[i] = f.serveOld(ctx, u.old.binary, u.db.urlOf(servingRole))
 		u.instances[i].client.key = key
 	}
 	u.api, u.client = u.instances[0], u.instances[0].client
@@ -124,11 +125,6 @@ func (f *fixture) released(ctx context.Context) program {
 	must.OK(command(ctx, "go", "-C", source, "build", "-trimpath", "-o", old.binary, "./cmd/petstore"))
 	must.OK(os.RemoveAll(source))
 	return old
-}
-
-// servingURL is the URL of the database for the role that serves.
-func (u *upgraded) servingURL() string {
-	return strings.Replace(u.db.url(), "user=postgres", "user="+servingRole, 1)
 }
 
 // run runs a command of a program as the owner of the schema.
@@ -239,7 +235,7 @@ func (u *upgraded) withSamples(do func(*goose.Provider)) {
 // diagnose fails the row unless the schema and the role fit the last release.
 func (u *upgraded) diagnose(ctx context.Context) {
 	cmd := exec.CommandContext(ctx, u.old.binary, "doctor", "--json")
-	cmd.Env = environment(u.servingURL(), "127.0.0.1:0", "127.0.0.1:0")
+	cmd.Env = environment(u.db.urlOf(servingRole), "127.0.0.1:0", "127.0.0.1:0")
 	output, err := cmd.Output()
 	if _, failed := errors.AsType[*exec.ExitError](err); !failed { // other checks may fail
 		must.OK(err)
