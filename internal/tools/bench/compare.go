@@ -33,7 +33,8 @@ type workload struct {
 	atLeast     float64 // requests per second
 	perSecond   float64 // requests per second of Petstore, not a ratio
 	p99AtMost   float64
-	chart       bool // whether the chart shows the workload
+	cpuAtMost   float64 // CPU time per request; the line has no rate
+	chart       bool    // whether the chart shows the workload
 }
 
 // result is a workload and its measurements.

@@ -4,11 +4,14 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"petstore/internal/tools/must"
@@ -79,6 +82,8 @@ func (s *others) workloads(ctx context.Context, swagger string) []workload {
 		withPlain(readPets+", 1,000 accounts", workload{atLeast: 1}),
 		withPlain(accountOrders, workload{atLeast: 1.2}),
 		withPlain(sandboxOrders, workload{}),
+		s.recorded("GET", "/pets/1", ""),
+		s.recorded("POST", "/store/orders", `{"petId":1,"quantity":1}`),
 		{name: few.name, ours: s.beside(petstoreName, few, many), other: s.side("alone", few)},
 		{name: readPets + " while 64 connections order", ours: s.beside(petstoreName, one, loadOf(randomOrders)), other: s.side("idle", one), p99AtMost: 3},
 	}
@@ -88,6 +93,31 @@ func (s *others) workloads(ctx context.Context, swagger string) []workload {
 			workload{name: randomOrders, ours: s.ours(randomOrders), other: s.onSwagger(swagger, "swaggerOrder")})
 	}
 	return all
+}
+
+// recorded compares requests of sandboxes, at a fixed rate, with the same requests of an observer, which
+// are not in the record.
+func (s *others) recorded(method, path, body string) workload {
+	const perSecond, senders = 1000, 8
+	keys := strings.Fields(string(must.Get(os.ReadFile(s.file(sandboxes)))))
+	on := func(name, observer string) side {
+		return side{name, func(ctx context.Context, during time.Duration) measurement {
+			return withCPU(s.pids(), func() measurement {
+				began, number := time.Now(), int(perSecond*during.Seconds())
+				must.Parallel(senders, func(sender int) {
+					for i := sender; i < number; i += senders {
+						time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / perSecond)))
+						send(ctx, method, s.server.url+path, keys[rand.N(len(keys))], body, "Petstore-Observer", observer)
+					}
+				})
+				return measurement{requests: number, perSecond: float64(number) / time.Since(began).Seconds()}
+			})
+		}}
+	}
+	return workload{
+		name: fmt.Sprintf("%s %s, 1,000 a second of 1,000 sandboxes", method, path),
+		ours: on(petstoreName, "false"), other: on("without the record", "true"), cpuAtMost: 1.03,
+	}
 }
 
 // nearest returns the index of a page among the last hundred, whose size is nearest to the

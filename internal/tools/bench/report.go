@@ -74,6 +74,10 @@ func (r *report) lines() (all []line) {
 
 // linesOf returns the lines of a result. Between builds, p99 and CPU time count too.
 func (r *report) linesOf(l *result) (all []line) {
+	if l.cpuAtMost > 0 {
+		row := l.line(": CPU", cpu, cpuFigures)
+		return []line{row.judged("at most "+ratio(l.cpuAtMost), row.median <= l.cpuAtMost)}
+	}
 	row := l.line("", rate, figures)
 	switch {
 	case l.atLeast > 0:

@@ -129,6 +129,8 @@ var faults = []fault{
 	{51, "the record has the bodies as they are", "internal/exchange/redact.go", "text = r.text(place, string(body))", "text = string(body)"},
 	{51, "the record has escaped secrets", "internal/exchange/redact.go", "if mayHide(decoded) && secrets.MatchString(decoded) {", "if mayHide(decoded) && secrets.MatchString(text) {"},
 	{51, "the record has the Authorization header", "internal/exchange/redact.go", `return r.line(place, scheme) + " " + r.prefix + "…"`, "return value + scheme[:0]"},
+	{51, "the record has methods as they are", "internal/exchange/redact.go", `e.Method = r.line("request.method", e.Method)`, `_ = r.line("request.method", "")`},
+	{51, "the record is written twice a second", "internal/exchange/recorder.go", "interval = 50 * time.Millisecond", "interval = 500 * time.Millisecond"},
 	{51, "a request waits for a full buffer", "internal/exchange/recorder.go", "\tr.mu.Lock()\n\tif err == nil {\n", "\tfor end := time.Now().Add(time.Second); err != nil && time.Now().Before(end); err = r.buffer.Take(context.Background(), e.Payer, e.size()) {\n\t\ttime.Sleep(10 * time.Millisecond)\n\t}\n\tr.mu.Lock()\n\tif err == nil {\n"},
 	{51, "dropped requests are not counted", "internal/exchange/recorder.go", "r.dropped[e.Account]++", "r.dropped[e.Account] += 0"},
 	{52, "each attempt to import a row has a key of its own", "internal/transfer/import.go", `"%s %s %v", r.journal.Digest,`, `"%s %s %v", time.Now(),`},

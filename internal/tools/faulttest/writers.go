@@ -213,6 +213,8 @@ type durations []time.Duration
 
 func (d durations) p99() time.Duration { return slices.Sorted(slices.Values(d))[len(d)*99/100] }
 
+func (d durations) median() time.Duration { return slices.Sorted(slices.Values(d))[len(d)/2] }
+
 // round rounds a duration for printing.
 func round(d time.Duration) time.Duration {
 	if d > time.Second {
