@@ -38,12 +38,13 @@ categoryId or the name of a category in the column category. The API key needs t
 write.
 
 A journal beside the file has the ids of the rows. After an interruption, the same command
-continues, and no row is imported twice. A row that the server refuses does not stop the
-others. Correct such rows and run the command again: it sends only rows that were not
-imported. Import waits while the server limits the rate or is away.
+without --again continues. A row that the server refuses does not stop the others. Correct
+such rows and run the command again: it sends only rows that were not imported. Import
+waits while the server limits the rate or is away.
 
-Nobody knows whether rows that were on their way at an interruption have arrived. The
-server recognizes them for 24 hours. After that, --in-doubt says what to do with them.`,
+Nobody knows whether rows that were on their way at an interruption have arrived. Import
+sends them again with the same API key for 23 hours, because the server then recognizes
+them. Otherwise, --in-doubt says what to do with them.`,
 		Example: "  petstore import categories.csv pets.csv\n  petstore import pets.ndjson.gz --errors errors.ndjson\n  petstore export | petstore import - --url https://other.example",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -55,6 +56,8 @@ server recognizes them for 24 hours. After that, --in-doubt says what to do with
 			switch {
 			case o.resource != "" && !slices.Contains(names, o.resource):
 				return wrongUsage(cmd, "--resource must be %s, but is %q", orList(names), o.resource)
+			case o.again && len(args) > 1:
+				return wrongUsage(cmd, "--again takes one file, so that the command without it can continue")
 			case o.inDoubt != "" && !slices.Contains(inDoubt, o.inDoubt):
 				return wrongUsage(cmd, "--in-doubt must be %s, but is %q", orList(inDoubt), o.inDoubt)
 			}
@@ -65,15 +68,23 @@ server recognizes them for 24 hours. After that, --in-doubt says what to do with
 	addURLFlag(command)
 	flags.StringVar(&o.resource, "resource", "", "the resource in the files: "+orList(names)+" (default: by the file name)")
 	flags.StringVar(&o.errors, "errors", "", "a file for the rows that were not imported, with the line, field, code and message")
-	flags.StringVar(&o.inDoubt, "in-doubt", "", "send or skip rows of which nobody knows whether they were imported")
+	flags.StringVar(&o.inDoubt, "in-doubt", "", "send or skip rows of which import and the server do not know whether they were imported")
 	flags.BoolVar(&o.createCategories, "create-categories", false, "create the categories that rows name")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "only check the rows, and send nothing")
-	flags.BoolVar(&o.again, "again", false, "import all rows again, although a journal says that they were imported")
+	flags.BoolVar(&o.again, "again", false, "import all rows of a file once more, although a journal says that they were imported")
 	flags.BoolVar(&o.json, "json", false, "print the summary of each file as one line of JSON")
 	addNumberFlag(command, &o.connections, "connections", numberRange{1, mostParallel}, "the number of requests at a time")
 	completeFlag(command, "resource", names...)
 	completeFlag(command, "in-doubt", inDoubt...)
 	return command
+}
+
+// sameCommand names the command that continues.
+func (o *importOptions) sameCommand() string {
+	if o.again {
+		return "the same command without --again"
+	}
+	return "the same command again"
 }
 
 // importFiles imports files one after the other.
@@ -131,10 +142,10 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 	}
 	done := summary.Imported + summary.Before
 	if ctx.Err() != nil {
-		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run the same command again to continue", done, summary.Rows, source.Name)
+		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run %s to continue", done, summary.Rows, source.Name, o.sameCommand())
 	}
 	if err != nil {
-		return fmt.Errorf("%d of %d rows of %s are imported: %w; run the same command again to continue", done, summary.Rows, source.Name, err)
+		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s to continue", done, summary.Rows, source.Name, err, o.sameCommand())
 	}
 	if o.json {
 		return p.printJSON(summary)
@@ -235,7 +246,7 @@ func (r *rowReport) err(o importOptions) error {
 	if o.dryRun {
 		return fmt.Errorf("rows with mistakes: %d%s", r.rows, where)
 	}
-	return fmt.Errorf("rows that were not imported: %d%s; correct them and run the same command again, which sends only these", r.rows, where)
+	return fmt.Errorf("rows that were not imported: %d%s; correct them and run %s, which sends only these", r.rows, where, o.sameCommand())
 }
 
 // rareLog prints the first line of the reports of a client in ten seconds.

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -264,6 +266,35 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// journal returns the path and the text of the journal of a file.
+func (s *store) journal(path string) (name, text string) {
+	s.t.Helper()
+	names, _ := filepath.Glob(path + ".*.journal")
+	if len(names) != 1 {
+		s.t.Fatalf("the journals %q", names)
+	}
+	content, err := os.ReadFile(names[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return names[0], string(content)
+}
+
+// fault makes the server inject faults in the requests of the store.
+func (s *store) fault(rules string) {
+	s.t.Helper()
+	must(s.t, s.environ, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rules+"]")
+}
+
+// beginLost begins an import, and returns it when the server has created a pet without a response.
+func (s *store) beginLost(environ []string, args ...string) *process {
+	s.t.Helper()
+	s.fault(`{"operation":"createPet","effect":"close","when":"after"}`)
+	p := begin(s.t, s.dir, environ, append([]string{"import", "--connections", "1"}, args...)...)
+	p.expect("waiting: ")
+	return p
+}
+
 // TestImportJournal: a row in doubt is sent again while the server knows its key, and else import says
 // what to do.
 func TestImportJournal(t *testing.T) {
@@ -271,43 +302,43 @@ func TestImportJournal(t *testing.T) {
 	s := newStores(t)(t)
 	path := s.file("categories.csv", "name\na\nb\nc\n")
 	s.load(path)
-	journals, _ := filepath.Glob(path + ".sbx_*.journal")
-	if len(journals) != 1 {
-		t.Fatalf("the journals %q", journals)
-	}
-	full, err := os.ReadFile(journals[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	// forget makes line 3 one that was on its way, and the journal older.
-	forget := func(age time.Duration) {
+	journal, full := s.journal(path)
+	begun := regexp.MustCompile(`(?m)^>3 \d+ (\d+)\n`)
+	// forget makes line 3 one that was on its way at these ages.
+	forget := func(ages ...time.Duration) {
 		t.Helper()
-		var kept []string
-		for line := range strings.Lines(string(full)) {
-			if !strings.HasPrefix(line, "3 ") {
-				kept = append(kept, line)
-			}
+		var lines strings.Builder
+		for _, age := range ages {
+			fmt.Fprintf(&lines, ">3 %d $1\n", time.Now().Add(-age).Unix())
 		}
-		at := time.Now().Add(-age)
-		if err := os.WriteFile(journals[0], []byte(strings.Join(kept, "")+"4 10"), 0o600); err != nil { // a part of a line
-			t.Fatal(err)
+		text := regexp.MustCompile(`(?m)^3 .*\n`).ReplaceAllString(full, "")
+		if text = begun.ReplaceAllString(text, lines.String()); text == full {
+			t.Fatalf("the journal\n%s", full)
 		}
-		if err := os.Chtimes(journals[0], at, at); err != nil {
+		if err := os.WriteFile(journal, []byte(text+"4 10"), 0o600); err != nil { // a part of a line
 			t.Fatal(err)
 		}
 	}
-	forget(time.Hour)
+	forget(22 * time.Hour)
 	if got := s.load(path); got.Imported != 1 || got.Before != 2 {
-		t.Errorf("after an hour: %+v", got)
+		t.Errorf("after 22 hours: %+v", got)
 	}
-	forget(25 * time.Hour)
-	s.fails([]string{path}, "was interrupted when the rows in the lines 3 were on their way", "more than 24 hours have passed; look whether they are in the store, then add --in-doubt skip or --in-doubt send")
+	old := []string{"was interrupted when the rows in the lines 3 were on their way", "more than 23 hours have passed; look whether they are in the store, then add --in-doubt skip or --in-doubt send"}
+	for _, ages := range [][]time.Duration{{24 * time.Hour}, {24 * time.Hour, time.Hour}} {
+		forget(ages...)
+		s.fails([]string{path}, old...)
+		s.fails([]string{path}, old...)
+	}
 	if got := s.load(path, "--in-doubt", "skip"); got.Imported != 0 || got.Before != 3 {
 		t.Errorf("--in-doubt skip: %+v", got)
 	}
 	forget(25 * time.Hour)
 	if got := s.load(path, "--in-doubt", "send"); got.Imported != 1 || got.Before != 2 {
 		t.Errorf("--in-doubt send: %+v", got)
+	}
+	forget(time.Hour)
+	if got := s.load(path, "--in-doubt", "skip"); got.Imported != 1 || got.Before != 2 {
+		t.Errorf("--in-doubt skip after an hour: %+v", got)
 	}
 	forget(time.Hour)
 	s.file("categories.csv", "name\na\nb\nc\nd\n")
@@ -318,9 +349,124 @@ func TestImportJournal(t *testing.T) {
 	if got := s.load(path); got.Imported != 1 || got.Before != 3 || len(s.rows("categories")) != 4 {
 		t.Errorf("after a change: %+v", got)
 	}
-	s.fails([]string{path, "--again"}, "rows that were not imported: 4", "categories.csv:2: Another category has this name, ")
-	if err := os.WriteFile(journals[0], []byte("mine\n"), 0o600); err != nil {
+	s.fails([]string{path, "--again"}, "rows that were not imported: 4", "categories.csv:2: Another category has this name, ", "correct them and run the same command without --again, which")
+	for _, text := range []string{"mine\n", "", strings.TrimSuffix(full[:strings.Index(full, "\n")+1], "\n"), full + ">3\n"} {
+		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.fails([]string{path}, "is not a journal of an import; move it away")
+		s.fails([]string{path, "--again"}, "is not a journal of an import; move it away")
+	}
+}
+
+// TestImportIsSlow: import does not send a row in doubt that the server forgets during the import.
+func TestImportIsSlow(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	path := s.file("categories.csv", "name\na\nb\nc\n")
+	s.load(path)
+	journal, text := s.journal(path)
+	header, _, _ := strings.Cut(text, "\n")
+	key := regexp.MustCompile(`(?m)^>4 \d+ (\d+)$`).FindStringSubmatch(text)[1]
+	s.fault(`{"operation":"createCategory","effect":"delay","delayMs":2000}`)
+	text = fmt.Sprintf("%s\n>4 %d %s\n", header, time.Now().Add(time.Second-23*time.Hour).Unix(), key)
+	if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.fails([]string{path}, "is not a journal of an import; move it away")
+	s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
+}
+
+// TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
+func TestImportWithOtherKeys(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	withKey := func(scope string) *store {
+		key := fromJSON[keyObject](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
+		return &store{t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
+	}
+	other, reader := withKey("write"), withKey("read")
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	path := s.file("pets.csv", "name,category\na,Dogs\nc,Birds\nb,Cats\n")
+	s.fails([]string{path}, "rows that were not imported: 2")
+	must(t, s.environ, "api", "POST", "/categories", "name=Cats")
+	s.beginLost(other.environ, path).end(syscall.SIGKILL)
+	s.fault("")
+	journal, text := s.journal(path)
+	want := func(names string) {
+		t.Helper()
+		if got := s.names(); got != names {
+			t.Errorf("the pets are %q, want %q", got, names)
+		}
+	}
+	refused := "the rows in the lines 4 were on their way, and now the server may not recognize them, because the API key is another one"
+	restore := func() {
+		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.fails([]string{path}, refused)
+	s.fails([]string{path}, refused)
+	other.fails([]string{path}, "rows that were not imported: 1")
+	want("a b")
+	restore()
+	reader.fails([]string{path, "--in-doubt", "send"}, "the server returned 403 ")
+	reader.fails([]string{path}, refused)
+	s.fails([]string{path}, refused)
+	want("a b")
+	restore()
+	s.fails([]string{path, "--in-doubt", "skip"}, "rows that were not imported: 1")
+	s.file("pets.csv", "name,category\nb,Cats\nc,Cats\na,Dogs\n")
+	if got := s.load(path); got.Imported != 1 || got.Before != 2 {
+		t.Errorf("after the correction: %+v", got)
+	}
+	want("a b c")
+}
+
+// TestImportAgain: an import that is repeated on purpose and interrupted continues as its message says.
+func TestImportAgain(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	path := s.file("pets.csv", "name,category\na,Dogs\nb,Dogs\nc,Dogs\n")
+	s.load(path)
+	s.beginLost(s.environ, path, "--again").end(syscall.SIGKILL)
+	s.fails([]string{path, "--again"}, "was interrupted when the rows in the lines 2 ", "were on their way; run the same command without --again to continue")
+	s.fault("")
+	s.load(path)
+	if got := s.names(); got != "a a b b c c" {
+		t.Errorf("after a kill, the pets are %q", got)
+	}
+	s.fault(`{"operation":"createPet","effect":"delay","delayMs":2000}`)
+	p := begin(t, s.dir, s.environ, "import", path, "--again", "--connections", "1")
+	for end := time.Now().Add(patience); time.Now().Before(end) && s.names() != "a a a b b c c"; <-time.After(pollInterval) {
+	}
+	if code := p.end(syscall.SIGINT); code != 1 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	p.expect("of 3 rows of " + path + " are imported; run the same command without --again to continue")
+	s.fault("")
+	s.load(path)
+	if got := s.names(); got != "a a a b b b c c c" {
+		t.Errorf("after Ctrl-C, the pets are %q", got)
+	}
+}
+
+// TestImportToTwoServers: the journal of an account is not the one of an account of another server.
+func TestImportToTwoServers(t *testing.T) {
+	t.Parallel()
+	first, second := newStores(t)(t), newStores(t)(t)
+	path := first.file("categories.csv", "name\na\nb\n")
+	first.load(path)
+	if got := second.load(path); got.Imported != 2 {
+		t.Errorf("the second server: %+v", got)
+	}
+	journals, _ := filepath.Glob(path + ".sbx_*.journal")
+	if len(journals) != 2 || strings.Split(journals[0], "-")[0] != strings.Split(journals[1], "-")[0] {
+		t.Errorf("the journals %q, want two with the same account id", journals)
+	}
+	for _, s := range []*store{first, second} {
+		if got := s.load(path); got.Before != 2 {
+			t.Errorf("again: %+v", got)
+		}
+	}
 }

@@ -108,7 +108,7 @@ func TestWrongUsage(t *testing.T) {
 		"api /pets --paginate -i", "api /pets --input -", "api POST /pets --input - a=1", "api /pets --retries 21", "api /pets --url x", "trigger order.plced", "trigger a b",
 		"listen now", "listen --after now", "listen --url localhost:8080", "listen --forward-to /hook", "listen --types ,",
 		"logs now", "logs --sandbox 1002", "logs --limit 0", "logs --limit 5001", "logs --har --json", "logs --har -f",
-		"import", "import a --resource messages", "import a --in-doubt no", "import a --connections 0", "import a --connections 257",
+		"import", "import a --resource messages", "import a --in-doubt no", "import a b --again", "import a --connections 0", "import a --connections 257",
 		"export petz", "export pets status", "export --csv", "export pets --csv -f", "export pets -f status=sold",
 		"key rotate", "key rotate 1 2", "key rotate 1 --grace soon", "key rotate 1 --grace -1s", "key rotate 1 --grace 1500ms", "key rotate 1 --grace 24h1s",
 	} {

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,6 +19,13 @@ func needsApostrophe(text string) bool {
 	return text == "" || strings.ContainsRune(formulaStarts, firstRune(text)) || isQuoted && needsApostrophe(rest)
 }
 
+// inner finds a formula within a text, and innerGuarded one after an apostrophe. If semicolons or tabs
+// separate the cells for a spreadsheet, quotes after a comma protect nothing.
+var (
+	inner        = regexp.MustCompile(`([;\t\r\n])('*"*[=+\-@＝＋－＠])`)
+	innerGuarded = regexp.MustCompile(`([;\t\r\n])'('*"*[=+\-@＝＋－＠])`)
+)
+
 func firstRune(text string) rune {
 	for _, r := range text {
 		return r
@@ -31,7 +39,7 @@ func formatCell(value json.RawMessage) string {
 		return string(value)
 	}
 	unquoted, _ := jsontext.AppendUnquote(nil, value) // the server has sent it
-	text := string(unquoted)
+	text := inner.ReplaceAllString(string(unquoted), "$1'$2")
 	if needsApostrophe(text) {
 		text = "'" + text
 	}
@@ -46,8 +54,11 @@ func (r *Resource) parseCell(column, cell string) jsontext.Value {
 		if strings.TrimSpace(cell) == cell && !strings.ContainsAny(cell[:1], `"{[`) && value.IsValid() {
 			return value
 		}
-	} else if rest, ok := strings.CutPrefix(cell, "'"); ok && needsApostrophe(rest) {
-		cell = rest
+	} else {
+		if rest, ok := strings.CutPrefix(cell, "'"); ok && needsApostrophe(rest) {
+			cell = rest
+		}
+		cell = innerGuarded.ReplaceAllString(cell, "$1$2")
 	}
 	quoted, _ := jsontext.AppendQuote(nil, cell) // valid UTF-8
 	return quoted

@@ -9,9 +9,10 @@ import (
 	"petstore/internal/api"
 )
 
-// FuzzCells: a text survives a cell, which is never a formula and never empty.
+// FuzzCells: a text survives a cell, which is never a formula and never empty. No formula begins within
+// it, also if a spreadsheet separates cells by semicolons or tabs.
 func FuzzCells(f *testing.F) {
-	for _, text := range []string{"", "=1", "'", "''=", "'Tis", "＝1", "\r\n", "a"} {
+	for _, text := range []string{"", "=1", "'", "''=", "'Tis", "＝1", "\r\n", "a", "a;=1", "a;'=1", "a;'", "a;\"\"+1", "\t=1", "\n;\r\n-1"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -30,6 +31,11 @@ func FuzzCells(f *testing.F) {
 		}
 		if cell == "" || strings.ContainsRune(formulaStarts, firstRune(cell)) {
 			t.Errorf("%q has the cell %q", text, cell)
+		}
+		for _, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
+			if strings.ContainsRune(formulaStarts, firstRune(strings.TrimLeft(part, `"`))) && !strings.HasPrefix(cell, part) {
+				t.Errorf("%q has the cell %q with the part %q", text, cell, part)
+			}
 		}
 	})
 }

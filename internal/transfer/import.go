@@ -104,37 +104,41 @@ func (r *run) open() error {
 	if r.Source.spool != "" {
 		name = filepath.Join(r.Dir, "stdin."+r.Source.digest[:12])
 	}
-	h := header{Digest: r.Source.digest, Account: r.Account}
+	h := header{Digest: r.Source.digest}
 	if r.Again {
 		h.Salt = rand.Text()
 	}
 	var err error
-	if r.journal, err = openJournal(name+"."+r.Account.ID+".journal", h, r.Again); err != nil {
+	if r.journal, err = openJournal(name, r.Account, h, r.Again); err != nil {
 		return err
 	}
 	j := r.journal
-	lines := slices.Sorted(maps.Keys(j.begun))
-	isSame, isOld, isOther := j.Digest == h.Digest, time.Since(j.changed) > keysLast, j.Account.APIKey.ID != h.Account.APIKey.ID
 	switch {
-	case len(lines) == 0:
-	case !isSame:
-		err = fmt.Errorf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(lines))
+	case j.Digest == h.Digest:
+		return r.decide()
+	case len(j.begun) > 0:
+		return fmt.Errorf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))
+	default:
+		return j.adopt(h.Digest, r.each)
+	}
+}
+
+// decide skips the rows in doubt that the server may not recognize, or returns an error, if they must not be sent.
+func (r *run) decide() error {
+	lines, why := r.journal.unrecognized()
+	switch {
+	case len(lines) == 0 || r.InDoubt == "send":
+		return nil
 	case r.InDoubt == "skip":
-		for _, line := range lines {
-			text := formatDone(line, skippedID, 0)
-			err = errors.Join(err, j.readLine(strings.TrimSpace(string(text))), j.write(text))
-		}
-	case (isOld || isOther) && r.InDoubt == "":
-		why := "more than 24 hours have passed"
-		if isOther {
-			why = "the API key is another one"
-		}
-		err = fmt.Errorf("the import of %s was interrupted when %s, and now the server cannot recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)
+		return r.each(func(one *row) error {
+			if !slices.Contains(lines, one.line) {
+				return nil
+			}
+			return r.journal.accept(one.line, skippedID, one.hash())
+		})
+	default:
+		return fmt.Errorf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)
 	}
-	if err == nil && !isSame {
-		err = j.adopt(h.Digest, r.each)
-	}
-	return err
 }
 
 // onTheirWay lists lines.
@@ -184,6 +188,12 @@ func (r *run) pass(ctx context.Context) error {
 		if context.Cause(ctx) != nil {
 			return context.Cause(ctx)
 		}
+		if _, one.inDoubt = r.journal.begun[one.line]; one.inDoubt {
+			if err := r.decide(); err != nil { // time has passed since [run.open]
+				return err
+			}
+			delete(r.journal.begun, one.line)
+		}
 		if r.isDone(one) {
 			return nil
 		}
@@ -224,9 +234,9 @@ func (r *run) isDone(one *row) bool {
 	return id != 0
 }
 
-// unsent writes down that a row that was begun was not sent.
+// unsent writes down that a row that was begun was not sent. An earlier import may have sent a row in doubt.
 func (r *run) unsent(one *row) error {
-	if r.final {
+	if r.final || one.inDoubt {
 		return nil
 	}
 	return r.journal.failed(one.line)
@@ -282,6 +292,7 @@ func (r *run) fail(one *row, wrong RowErrors) error {
 	if r.Failed != nil {
 		r.Failed(wrong)
 	}
+	one.inDoubt = false // the server has refused it
 	return r.unsent(one)
 }
 

@@ -3,12 +3,15 @@ package transfer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,23 +33,29 @@ type Account struct {
 // journal is a file beside an imported file. It has the id that each row got, so that an import
 // continues where it ended. The first line is a [header]. These lines follow:
 //
-//	>LINE          the row is on its way
-//	LINE ID HASH   the server has accepted the row
-//	LINE -         the server has refused the row
-//	LINE settled   the stock of a pet of an archive is final
+//	>LINE UNIX KEY   the row is on its way since a time, with the id of an API key
+//	LINE ID HASH     the server has accepted the row
+//	LINE -           the server has refused the row
+//	LINE settled     the stock of a pet of an archive is final
 //
-// A line without a second line about it is in doubt: nobody knows whether the server has it.
+// A row on its way without a later line about its end is in doubt: nobody knows whether the server has it.
 type journal struct {
 	header
 
-	path    string
-	changed time.Time // before this import
+	path  string
+	keyID int64 // of the API key of this import
 
 	mu      sync.Mutex
 	file    *os.File
-	rows    []accepted     // by line, of an earlier import
-	begun   map[int64]bool // in doubt
+	rows    []accepted      // by line, of an earlier import
+	begun   map[int64]begun // in doubt, of an earlier import
 	settled map[int64]bool
+}
+
+// begun is a row in doubt.
+type begun struct {
+	at    time.Time // of the first request, because the server counts from there
+	keyID int64     // 0: of several API keys
 }
 
 // accepted is a row that the server has accepted. The zero value is one that it has not.
@@ -59,30 +68,35 @@ type accepted struct {
 const skippedID = -1
 
 type header struct {
-	Digest  string  `json:"digest"`
-	Account Account `json:"account"`
+	Digest string `json:"digest"`
 	// Salt makes the idempotency keys of an import that is repeated on purpose differ.
 	Salt string `json:"salt,omitempty"`
 }
 
-// openJournal reads a journal, or creates it if there is none for this store. isNew forgets the old one.
-func openJournal(path string, h header, isNew bool) (*journal, error) {
-	j := &journal{header: h, path: path, begun: map[int64]bool{}, settled: map[int64]bool{}}
-	if !isNew {
-		if err := j.read(); err == nil && j.Account.ID == h.Account.ID && j.Account.CreatedAt.Equal(h.Account.CreatedAt) {
-			j.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0) //nolint:gosec // the user names the file
-			return j, err
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
+// openJournal reads the journal of a file, or creates it if there is none. isNew forgets the old one.
+func openJournal(file string, of Account, h header, isNew bool) (*journal, error) {
+	path := fmt.Sprintf("%s.%s-%s.journal", file, of.ID, strconv.FormatInt(of.CreatedAt.UnixMicro(), 36))
+	j := &journal{path: path, keyID: of.APIKey.ID, begun: map[int64]begun{}, settled: map[int64]bool{}}
+	err := j.read()
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case isNew && len(j.begun) > 0:
+		return nil, errors.New("the import before was interrupted when " + onTheirWay(slices.Sorted(maps.Keys(j.begun))))
+	case err == nil && !isNew:
+		j.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0) //nolint:gosec // the user names the file
+		return j, err
 	}
-	*j = journal{header: h, path: path}
-	return j, j.create(path)
+	j.header, j.rows, j.settled = h, nil, map[int64]bool{}
+	if err := j.create(); err != nil {
+		return nil, err
+	}
+	return j, j.replace()
 }
 
-// create writes the header of a new journal.
-func (j *journal) create(path string) (err error) {
-	if j.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600); err != nil { //nolint:gosec // the user names the file
+// create begins a new journal beside the old one.
+func (j *journal) create() (err error) {
+	if j.file, err = os.OpenFile(j.path+".new", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
 	text, err := json.Marshal(j.header)
@@ -91,6 +105,9 @@ func (j *journal) create(path string) (err error) {
 	}
 	return err
 }
+
+// replace replaces the old journal by the new one.
+func (j *journal) replace() error { return os.Rename(j.path+".new", j.path) }
 
 // read reads the journal. It removes a last line that was not written whole.
 func (j *journal) read() error {
@@ -103,20 +120,22 @@ func (j *journal) read() error {
 	if err != nil {
 		return err
 	}
-	j.changed = info.ModTime()
 	in, size := bufio.NewReader(file), int64(0)
 	for first := true; ; first = false {
 		text, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // maybe after a part of a line
+		isEnd := errors.Is(err, io.EOF) // maybe after a part of a line
+		switch {
+		case isEnd && !first && size < info.Size():
 			return file.Truncate(size)
-		}
-		if err != nil {
+		case isEnd && !first:
+			return nil
+		case err != nil && !isEnd:
 			return err
 		}
 		size += int64(len(text))
 		text = bytes.TrimSuffix(text, []byte("\n"))
 		if first {
-			err = json.Unmarshal(text, &j.header)
+			err = errors.Join(err, json.Unmarshal(text, &j.header))
 		} else {
 			err = j.readLine(string(text))
 		}
@@ -128,24 +147,34 @@ func (j *journal) read() error {
 
 // readLine reads a line after the header.
 func (j *journal) readLine(text string) error {
-	if rest, isBegun := strings.CutPrefix(text, ">"); isBegun {
-		line, err := strconv.ParseInt(rest, 10, 64)
-		j.begun[line] = true
-		return err
-	}
-	first, rest, _ := strings.Cut(text, " ")
+	first, rest, _ := strings.Cut(strings.TrimPrefix(text, ">"), " ")
+	one, two, _ := strings.Cut(rest, " ")
+	var failed [2]error
 	line, err := strconv.ParseInt(first, 10, 64)
+	before, isRepeated := j.begun[line]
 	delete(j.begun, line)
-	switch rest {
-	case "-":
-	case "settled":
+	switch {
+	case strings.HasPrefix(text, ">"):
+		var row begun
+		var at int64
+		at, failed[0] = strconv.ParseInt(one, 10, 64)
+		row.keyID, failed[1] = strconv.ParseInt(two, 10, 64)
+		row.at = time.Unix(at, 0)
+		if isRepeated && row.keyID != before.keyID {
+			row.keyID = 0
+		}
+		if isRepeated {
+			row.at = before.at
+		}
+		j.begun[line] = row
+		err = errors.Join(err, failed[0], failed[1])
+	case rest == "-":
+	case rest == "settled":
 		j.settled[line] = true
 	default:
-		id, hash, _ := strings.Cut(rest, " ")
 		var row accepted
-		var failed [2]error
-		row.id, failed[0] = strconv.ParseInt(id, 10, 64)
-		row.hash, failed[1] = strconv.ParseUint(hash, 16, 64)
+		row.id, failed[0] = strconv.ParseInt(one, 10, 64)
+		row.hash, failed[1] = strconv.ParseUint(two, 16, 64)
 		if err = errors.Join(err, failed[0], failed[1]); err == nil && line > 0 {
 			j.rows = append(j.rows, make([]accepted, max(line+1-int64(len(j.rows)), 0))...)
 			j.rows[line] = row
@@ -166,7 +195,7 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 	old := j.file
 	defer old.Close()
 	j.Digest, j.rows, j.settled = digest, nil, map[int64]bool{}
-	if err := j.create(j.path + ".new"); err != nil {
+	if err := j.create(); err != nil {
 		return err
 	}
 	err := each(func(r *row) error {
@@ -176,13 +205,35 @@ func (j *journal) adopt(digest string, each func(func(*row) error) error) error 
 			return nil
 		}
 		ids[hash] = same[1:]
-		text := formatDone(r.line, same[0], hash)
-		return errors.Join(j.readLine(strings.TrimSpace(string(text))), j.write(text))
+		return j.accept(r.line, same[0], hash)
 	})
 	if err != nil {
 		return err
 	}
-	return os.Rename(j.path+".new", j.path)
+	return j.replace()
+}
+
+// accept notes that an earlier import has sent a row.
+func (j *journal) accept(line, id int64, hash uint64) error {
+	text := formatDone(line, id, hash)
+	return errors.Join(j.readLine(strings.TrimSpace(string(text))), j.write(text))
+}
+
+// unrecognized returns the lines of the rows in doubt that the server may not recognize, and why.
+func (j *journal) unrecognized() (lines []int64, why string) {
+	for line, row := range j.begun {
+		switch {
+		case row.keyID != j.keyID:
+			why = "the API key is another one"
+		case time.Since(row.at) > keysLast:
+			why = cmp.Or(why, "more than 23 hours have passed")
+		default:
+			continue
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return lines, why
 }
 
 // known returns the id that a row got in an earlier import, or 0.
@@ -202,7 +253,7 @@ func (j *journal) write(text []byte) error {
 }
 
 func (j *journal) begin(line int64) error {
-	return j.write(append(strconv.AppendInt([]byte{'>'}, line, 10), '\n'))
+	return j.write(fmt.Appendf(nil, ">%d %d %d\n", line, time.Now().Unix(), j.keyID))
 }
 
 func (j *journal) done(line, id int64, hash uint64) error {

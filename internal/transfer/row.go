@@ -21,6 +21,7 @@ type row struct {
 	resource *Resource
 	fields   []field
 	failure  RowErrors // the row cannot be read
+	inDoubt  bool      // an earlier import may have sent it
 }
 
 // field is a field of a row.

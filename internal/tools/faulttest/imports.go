@@ -134,7 +134,7 @@ type importReport struct {
 
 // awaitRows waits until about this number of rows more is in the journal.
 func (i *importer) awaitRows(ctx context.Context, rows int) {
-	const bytes = 35 // of each row
+	const bytes = 50 // of each row
 	size := func() (size int64) {
 		for _, journal := range must.Get(filepath.Glob(i.file + ".*.journal")) {
 			size += must.Get(os.Stat(journal)).Size()
