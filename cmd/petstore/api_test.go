@@ -41,6 +41,7 @@ func TestAPI(t *testing.T) {
 		{[]string{"GET", "/pets", "status=pending", "id=1001", "id=1002"}, "", `[{"id":1002,"name":"42","categoryId":1001,"status":"pending"}]`},
 		{[]string{"/pets?limit=5", `name:="4"`}, "", `[{"id":1002,"name":"42","categoryId":1001,"status":"pending"}]`},
 		{[]string{"POST", "/categories", "--input", file}, "", `{"id":1002,"name":"from a file"}`},
+		{[]string{"/categories?name=from a file"}, "", `[{"id":1002,"name":"from a file"}]`},
 		{[]string{"POST", "/categories", "--input", "-"}, `{"name":"from stdin"}`, `{"id":1003,"name":"from stdin"}`},
 		{[]string{"DELETE", "/pets/1002"}, "", ""},
 		{[]string{"HEAD", "/pets"}, "", ""},

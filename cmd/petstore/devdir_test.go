@@ -57,8 +57,10 @@ func TestCommandsFindDev(t *testing.T) {
 	if got, err := run([]string{"PETSTORE_API_KEY=" + key}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
 		t.Errorf("with the key only, api prints %q, %v", got, err)
 	}
-	if got, err := run([]string{"PETSTORE_URL=" + base}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
-		t.Errorf("with the URL only, api prints %q, %v", got, err)
+	for _, url := range []string{base, base + "/"} {
+		if got, err := run([]string{"PETSTORE_URL=" + url}, "api /account"); err != nil || !strings.Contains(got, `"name":"demo"`) {
+			t.Errorf("with the URL %s only, api prints %q, %v", url, got, err)
+		}
 	}
 
 	second := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")

@@ -57,6 +57,7 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 			return target{}, wrongUsage(cmd, "--url %s", clientURLRule(to.url))
 		}
 	}
+	to.url = strings.TrimSuffix(to.url, "/")
 	if to.url == "" || to.key == "" || strings.HasPrefix(to.url, "https://") {
 		dev, err := p.findDev()
 		isOther := to.url != "" && to.url != dev.URL
@@ -74,7 +75,6 @@ func (p *program) target(cmd *cobra.Command) (target, error) {
 			}
 		}
 	}
-	to.url = strings.TrimSuffix(to.url, "/")
 	if _, err := auth.ParseSecret(to.key); err != nil {
 		return target{}, errors.New("PETSTORE_API_KEY must be set to an API key; petstore dev and petstore key create print one")
 	}

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -164,6 +165,40 @@ func TestEveryErrorIsExplained(t *testing.T) {
 	}
 }
 
+// TestLinksToErrors: each link to an error leads to its part of the page of errors. In a
+// response of the reference, it is the error with the same status and code.
+func TestLinksToErrors(t *testing.T) {
+	t.Parallel()
+	p := start(t).as("")
+	explained := map[string]string{} // statuses and codes by id
+	errorsPage := string(p.get("/docs/errors").want(200).body)
+	for _, match := range regexp.MustCompile(`(?s)<section class="problem" id="(\w+)".*?>(\d+)</span> <code>(\w+)</code>`).FindAllStringSubmatch(errorsPage, -1) {
+		explained[match[1]] = match[2] + " " + match[3]
+	}
+	for _, link := range regexp.MustCompile(`href="\.\./(docs/[^"#.]+)"`).FindAllStringSubmatch(errorsPage, -1) {
+		for _, match := range regexp.MustCompile(`docs/errors#([^"]*)"`).FindAllStringSubmatch(string(p.get("/"+link[1]).want(200).body), -1) {
+			if explained[match[1]] == "" {
+				t.Errorf("/%s links to the error %s, which does not exist", link[1], match[1])
+			}
+		}
+	}
+	linked := map[string]bool{}
+	reference := string(p.get("/docs/reference/all").want(200).body)
+	for _, response := range regexp.MustCompile(`(?s)<dt><span class="status[^>]*>(\d+)</span></dt><dd>(.*?)</dd>`).FindAllStringSubmatch(reference, -1) {
+		for _, match := range regexp.MustCompile(`class="code-link" href="[^"]*#([^"]*)">([^<]*)</a>`).FindAllStringSubmatch(response[2], -1) {
+			linked[match[1]] = true
+			if want := response[1] + " " + match[2]; explained[match[1]] != want {
+				t.Errorf("the link of %s leads to %s, which is %q", want, match[1], explained[match[1]])
+			}
+		}
+	}
+	for _, id := range []string{"rate_limited", "too_many_concurrent_requests", "injected_fault_502", "injected_fault_504"} {
+		if !linked[id] {
+			t.Errorf("no response links to %s", id)
+		}
+	}
+}
+
 // errorsInSource returns the status and code of every error in the files of this
 // package and of httpjson.
 func errorsInSource(t *testing.T) []string {
@@ -235,13 +270,16 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
+// pagesOfOtherTests are the pages whose programs other tests run.
+var pagesOfOtherTests = []string{"quickstart", "events", "sandboxes", "webhooks"}
+
 // TestGuides runs the programs of guides, each in a sandbox of its own.
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
 	p := start(t)
 	type wants map[string][]string
-	for guide, programs := range map[string]wants{
+	guides := map[string]wants{
 		"home":           {"sh": {`"name":"Rex"`}},
 		"authentication": {"sh": {`"scope":"admin"`, `"secret":"petstore_`, "revoked 204"}, "javascript": {"scope: 'admin'"}, "python": {"'scope': 'admin'"}},
 		"lists":          {"sh": {"152 available pets"}, "javascript": {"200 pets"}, "python": {"200 pets"}},
@@ -250,13 +288,38 @@ func TestGuides(t *testing.T) {
 		"concurrency":    {"sh": {""}, "javascript": {"quantity: 99"}, "python": {"'quantity': 99"}},
 		"limits":         {"sh": {""}},
 		"faults":         {"sh": {`"matched":0`, `"code":"injected_fault"`, "replayed: true"}},
-	} {
+		"record":         {"sh": {`"operation":"getPet"`}},
+		"report":         {"sh": {`"operation":"placeOrder"`, `"petId":1,"quantity":2`, "# Report on a client: "}},
+	}
+	pages, err := filepath.Glob("../docs/pages/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested := slices.Sorted(maps.Keys(guides))
+	tested = append(tested, pagesOfOtherTests...)
+	slices.Sort(tested)
+	var withPrograms []string
+	for _, page := range pages {
+		if text, err := os.ReadFile(page); err != nil {
+			t.Fatal(err)
+		} else if regexp.MustCompile("(?m)^```\\w+ run").Match(text) {
+			withPrograms = append(withPrograms, strings.TrimSuffix(filepath.Base(page), ".md"))
+		}
+	}
+	if diff := cmp.Diff(withPrograms, tested); diff != "" {
+		t.Errorf("pages (-with programs to run +tested):\n%s", diff)
+	}
+	for guide, programs := range guides {
 		sources := docstest.Programs(t, "../docs/pages/"+guide+".md")
 		for language, source := range sources {
 			t.Run(guide+" in "+language, func(t *testing.T) {
 				t.Parallel()
 				box := p.newSandbox(guide, "shop")
-				if guide == "retries" {
+				switch guide {
+				case "record":
+					p.as(box.Key.Secret).get("/pets/1").want(200)
+					p.as(box.Key.Secret).record(1)
+				case "retries":
 					p.as(box.Key.Secret).put("/sandboxes/current/faults", object{"rules": []object{
 						{"operation": "placeOrder", "effect": "status", "status": 503, "first": 1},
 						{"operation": "placeOrder", "effect": "close", "when": "after", "first": 1},
@@ -275,7 +338,13 @@ func TestGuides(t *testing.T) {
 						t.Errorf("the output does not contain %q:\n%s", want, output)
 					}
 				}
-				if guide == "concurrency" {
+				switch guide {
+				case "report": // the server writes the record beside the requests
+					eventually(t, 5*time.Second, func() bool {
+						report := p.as(box.Key.Secret).do("GET", "/sandboxes/current/report", nil, "Accept", "text/markdown").want(200)
+						return strings.Contains(string(report.body), "Seen once without a mistake: an order that was placed but whose response was lost.")
+					})
+				case "concurrency":
 					if got := decode[object](p.as(box.Key.Secret).get("/store/inventory/1").want(200))["quantity"]; fmt.Sprint(got) != "99" {
 						t.Errorf("the stock is %v", got)
 					}

@@ -185,7 +185,7 @@ func (s sample) run(t *testing.T, in map[string]*interpreter, url, key string) (
 		}
 		var stdout, stderr bytes.Buffer
 		command := exec.CommandContext(t.Context(), tool.program, file)
-		command.Env = sampleEnviron()
+		command.Dir, command.Env = filepath.Dir(file), sampleEnviron()
 		for name, value := range variables {
 			command.Env = append(command.Env, name+"="+value)
 		}
@@ -286,7 +286,7 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
-	longID := regexp.MustCompile(`_[0-9a-f]{32}|/sbx_\d+/requests`)
+	longID := regexp.MustCompile(`_[0-9a-f]{32}|/current/requests`)
 	for _, sample := range start(t).samples() {
 		for line := range strings.Lines(sample.Source) {
 			if line = strings.TrimSuffix(line, "\n"); len(line) > limit && !longID.MatchString(line) {
@@ -311,7 +311,9 @@ func (s sample) withOwnIDs(p *petstore) sample {
 	path := found[0]
 	own := map[string]string{}
 	for i, name := range inPath.FindAllStringSubmatch(s.path, -1) {
-		if id := p.ownID(s.operationID, name[1], own); id != "" {
+		if found[i+1] == "current" {
+			own[name[1]] = decode[sandbox](p.get("/sandboxes/current").want(200)).ID
+		} else if id := p.ownID(s.operationID, name[1], own); id != "" {
 			own[name[1]], path = id, strings.Replace(path, found[i+1], id, 1)
 		}
 	}
@@ -384,6 +386,9 @@ func TestCodeSamples(t *testing.T) {
 			key := p.newKey("tester", scope)
 			if target := listed[sample.operationID]; target != "" {
 				p.as(key).post(target, exampleBody(target))
+			}
+			if strings.Contains(sample.Source, "/sandboxes/current") {
+				key = p.as(key).newSandbox("ci", "shop").Key.Secret
 			}
 			output, err := sample.withOwnIDs(p.as(key)).run(t, in, p.url, key)
 			if err != nil {

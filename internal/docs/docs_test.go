@@ -149,7 +149,7 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			if to == docs.ErrorsPath || to == docs.ErrorsPath+".md" || to == docs.ConsolePath {
-				continue // TestEveryErrorIsExplained knows all errors, and modules read the fragments of the console
+				continue // TestLinksToErrors knows all errors, and modules read the fragments of the console
 			}
 			there := string(files[to].Plain().Text)
 			if fragment != "" && !strings.Contains(there, `id="`+fragment+`"`) && !strings.Contains(there, "{#"+fragment+"}") {

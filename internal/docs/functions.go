@@ -30,7 +30,7 @@ func (p *page) functions() template.FuncMap {
 		"class":     statusClass,
 		"lower":     strings.ToLower,
 		"field":     newField,
-		"errorLink": func(code string) string { return p.Root() + "docs/errors#" + code },
+		"errorLink": p.errorLink(),
 		"modelLink": p.modelLink,
 		"stability": p.stability,
 		"badge": func(label string) template.HTML {
@@ -71,6 +71,20 @@ func (p *page) modelLink(name string) string {
 		return "#model-" + name
 	}
 	return p.Root() + "docs/reference/models#model-" + name
+}
+
+// errorLink returns a function that returns the URL of an error on its page.
+func (p *page) errorLink() func(status, code string) string {
+	problems := p.Problems()
+	return func(status, code string) string {
+		id := code
+		for _, problem := range problems {
+			if problem.Code == code && strconv.Itoa(problem.Status) == status {
+				id = problem.ID
+			}
+		}
+		return p.Root() + "docs/errors#" + id
+	}
 }
 
 // Warning says that a deprecated operation ends, and what replaces it.

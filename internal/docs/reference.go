@@ -95,7 +95,10 @@ func (r *Reference) findModels(s *spec) {
 	for _, o := range r.Operations {
 		for _, content := range o.contents() {
 			for _, media := range content {
-				collect(media.Value.Schema, media.Value.Example, examples)
+				collect(media.Value.Schema, media.Value.Example, examples) // the only one, or the first
+				for _, e := range media.Value.Examples {
+					collect(media.Value.Schema, e.Value.Value, examples)
+				}
 			}
 		}
 	}
@@ -138,8 +141,10 @@ func collect(schema *Schema, value jsontext.Value, examples map[string]jsontext.
 	}
 	if schema.Items != nil {
 		var items []jsontext.Value
-		if json.Unmarshal(value, &items) == nil && len(items) > 0 {
-			collect(schema.Items, items[0], examples)
+		if json.Unmarshal(value, &items) == nil {
+			for _, item := range items {
+				collect(schema.Items, item, examples)
+			}
 		}
 		return
 	}
@@ -247,16 +252,19 @@ type Outcome struct {
 	Codes               []string // of errors
 }
 
-// Outcomes lists the responses. The examples of an error are named by its codes.
+// Outcomes lists the responses. The examples of an error have its codes.
 func (o *Operation) Outcomes() []Outcome {
 	var all []Outcome
 	for _, r := range o.ResponseList {
 		outcome := Outcome{Status: r.Name, Description: r.Value.Description}
 		for _, media := range r.Value.Content {
 			outcome.Schema = media.Value.Schema
+			if r.Name < "400" {
+				continue
+			}
 			for _, e := range media.Value.Examples {
-				if r.Name >= "400" {
-					outcome.Codes = append(outcome.Codes, e.Name)
+				if code := e.Value.code(); !slices.Contains(outcome.Codes, code) {
+					outcome.Codes = append(outcome.Codes, code)
 				}
 			}
 		}

@@ -109,6 +109,29 @@ func TestReference(t *testing.T) {
 				t.Errorf("the Markdown of %s lacks %q", o.OperationID, w)
 			}
 		}
+		if strings.Contains(markdown, "****") {
+			t.Errorf("the Markdown of %s has bold text twice", o.OperationID)
+		}
+	}
+}
+
+// TestBounds: the page says that a value must not be the minimum itself.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	page := string(newFiles(t)["/docs/reference/models.md"].Plain().Text)
+	if want := "`probability` (number): The share of requests that the rule applies to. above 0, at most 1."; !strings.Contains(page, want) {
+		t.Errorf("the page lacks %q", want)
+	}
+}
+
+// TestModelsHaveExamples: each model of a response has an example.
+func TestModelsHaveExamples(t *testing.T) {
+	t.Parallel()
+	_, page, _ := strings.Cut(string(newFiles(t)["/docs/reference/models.md"].Plain().Text), "\n## ")
+	for model := range strings.SplitSeq(page, "\n## ") {
+		if name, _, _ := strings.Cut(model, " "); !strings.Contains(model, "\n```json\n") {
+			t.Errorf("%s has no example", name)
+		}
 	}
 }
 

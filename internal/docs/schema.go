@@ -23,7 +23,7 @@ type Schema struct {
 	Nullable    bool              `json:"nullable,omitzero"`
 	Minimum     *float64          `json:"minimum,omitzero"`
 	Maximum     *float64          `json:"maximum,omitzero"`
-	Above       any               `json:"exclusiveMinimum,omitzero"`
+	Above       bool              `json:"exclusiveMinimum,omitzero"` // whether the minimum itself is excluded
 	MinLength   *int              `json:"minLength,omitzero"`
 	MaxLength   *int              `json:"maxLength,omitzero"`
 	MinItems    *int              `json:"minItems,omitzero"`
@@ -104,6 +104,11 @@ func (s *Schema) Bounds() string {
 	var all []string
 	switch {
 	case s.Minimum == nil || len(s.Enum) > 0:
+	case s.Above:
+		all = append(all, "above "+number(*s.Minimum))
+		if !s.unbounded() {
+			all = append(all, "at most "+number(*s.Maximum))
+		}
 	case !s.unbounded():
 		all = append(all, number(*s.Minimum)+" to "+number(*s.Maximum))
 	case *s.Minimum != 1:

@@ -122,6 +122,17 @@ type example struct {
 	Value   jsontext.Value `json:"value"`
 }
 
+// code returns the code in the example of an error.
+func (e example) code() string {
+	var problem struct {
+		Code string `json:"code"`
+	}
+	if err := json.Unmarshal(e.Value, &problem); err != nil {
+		panic(err) // only a mistake in the spec can cause it, and tests read every page
+	}
+	return problem.Code
+}
+
 // ordered is an object in the order of the text.
 type ordered[T any] []entry[T]
 

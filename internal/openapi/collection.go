@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ type collection struct {
 	} `json:"info"`
 	Auth     authorization `json:"auth"`
 	Variable []variable    `json:"variable"`
-	Item     []folder      `json:"item"`
+	Item     []item        `json:"item"`
 }
 
 type authorization struct {
@@ -49,16 +50,13 @@ type variable struct {
 	Disabled    bool   `json:"disabled,omitempty"`
 }
 
-type folder struct {
-	Name        string `json:"name"`
-	Description string `json:"description"`
-	Item        []item `json:"item"`
-}
-
+// item is a request, or a folder of items.
 type item struct {
-	Name    string   `json:"name"`
-	Event   []script `json:"event"`
-	Request request  `json:"request"`
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	Item        []item   `json:"item,omitempty"`
+	Event       []script `json:"event,omitempty"`
+	Request     *request `json:"request,omitempty"`
 }
 
 type script struct {
@@ -95,7 +93,8 @@ type target struct {
 // Collection returns a Postman collection of the operations of a spec, in JSON. It has a
 // folder for each tag. Optional parameters are disabled. The requests work as they are, one
 // after the other. A script of each checks the status, and stores the ids of the response for
-// later requests. Those that delete come last in a folder, and forget the id.
+// later requests. Those that delete come last in a folder, and forget the id. So a folder whose
+// requests need an id that another folder deletes is in that folder, before the deletions.
 func Collection(spec []byte) ([]byte, error) {
 	tree, err := parse(spec)
 	if err != nil {
@@ -104,12 +103,12 @@ func Collection(spec []byte) ([]byte, error) {
 	c := collector{tree: tree}
 	for _, tag := range list(tree, "tags") {
 		if items := c.items(getString(tag, "name")); len(items) > 0 {
-			c.made.Item = append(c.made.Item, folder{Name: getString(tag, "name"), Description: plainText(getString(tag, "description")), Item: items})
+			c.addFolder(item{Name: getString(tag, "name"), Description: plainText(getString(tag, "description")), Item: items})
 		}
 	}
 	c.made.Info.Name, c.made.Info.Schema = getString(tree, "info", "title"), collectionSchema
 	c.made.Info.Description = "Set the variables `url` and `apiKey` in an environment. Best take the admin key of a sandbox, because the requests change the store. " +
-		"The folders accounts and sandboxes need the admin key of an account."
+		"The folders accounts and sandboxes need the admin key of an account. The folder clients is in sandboxes."
 	c.made.Auth = authorization{Type: "bearer", Bearer: []variable{{Key: "token", Value: "{{" + keyVariable + "}}", Type: "string"}}}
 	c.made.Variable = append([]variable{{Key: urlVariable, Value: serverOf(tree)}, {Key: keyVariable}}, c.made.Variable...)
 	return json.Marshal(c.made)
@@ -169,10 +168,27 @@ func (c *collector) items(tag string) (items []item) {
 	return append(items, deletions...)
 }
 
+// addFolder adds a folder, to the one that deletes what its requests need if there is one.
+func (c *collector) addFolder(added item) {
+	for i, folder := range c.made.Item {
+		at := slices.IndexFunc(folder.Item, item.deletes)
+		if at >= 0 && slices.ContainsFunc(folder.Item[at:], func(deletion item) bool {
+			return strings.HasPrefix(added.Item[0].Request.URL.Raw, deletion.Request.URL.Raw+"/")
+		}) {
+			c.made.Item[i].Item = slices.Insert(folder.Item, at, added)
+			return
+		}
+	}
+	c.made.Item = append(c.made.Item, added)
+}
+
+// deletes reports whether the item is a request that deletes.
+func (i item) deletes() bool { return i.Request != nil && i.Request.Method == http.MethodDelete }
+
 // item returns the request of an operation.
 func (c *collector) item(method, path string, operation object) item {
 	made := item{Name: getString(operation, "summary")}
-	made.Request = request{
+	made.Request = &request{
 		Method: strings.ToUpper(method), Header: []variable{}, Description: plainText(getString(operation, "description")),
 		URL: target{Raw: "{{url}}" + pathParameter.ReplaceAllString(path, ":$1"), Host: []string{"{{url}}"}},
 	}
@@ -181,7 +197,7 @@ func (c *collector) item(method, path string, operation object) item {
 		made.Request.Auth = &authorization{Type: "noauth"}
 	}
 	for _, one := range append(list(c.tree, "paths", path, "parameters"), list(operation, "parameters")...) {
-		c.addParameter(&made.Request, c.resolve(one))
+		c.addParameter(made.Request, c.resolve(one))
 	}
 	made.Event = []script{c.script(method, path, operation)}
 	media := getObject(operation, "requestBody", "content", "application/json")

@@ -15,26 +15,38 @@ import (
 // postman are the parts of a collection that the tests read.
 type postman struct {
 	Variable []struct{ Key, Value string }
-	Item     []struct {
-		Name string
-		Item []struct {
-			Name    string
-			Event   []struct{ Script struct{ Exec []string } }
-			Request struct {
-				Method string
-				Auth   *struct{ Type string }
-				Header []struct {
-					Key, Value string
-					Disabled   bool
-				}
-				Body *struct{ Raw string }
-				URL  struct {
-					Raw      string
-					Variable []struct{ Key, Value string }
-				}
-			}
+	Item     []postmanItem
+}
+
+// postmanItem is a request, or a folder.
+type postmanItem struct {
+	Name    string
+	Item    []postmanItem
+	Event   []struct{ Script struct{ Exec []string } }
+	Request struct {
+		Method string
+		Auth   *struct{ Type string }
+		Header []struct {
+			Key, Value string
+			Disabled   bool
+		}
+		Body *struct{ Raw string }
+		URL  struct {
+			Raw      string
+			Variable []struct{ Key, Value string }
 		}
 	}
+}
+
+// requests returns the requests of a folder in order.
+func (i postmanItem) requests() (all []postmanItem) {
+	for _, one := range i.Item {
+		if one.Item == nil {
+			all = append(all, one)
+		}
+		all = append(all, one.requests()...)
+	}
+	return all
 }
 
 // collectionOf returns the collection of a spec.
@@ -72,12 +84,18 @@ func TestCollection(t *testing.T) {
 	for _, variable := range made.Variable {
 		values[variable.Key] = variable.Value
 	}
+	var deleted []string
 	for _, folder := range made.Item {
 		deletes := false
-		for _, one := range folder.Item {
+		for _, one := range folder.requests() {
 			got = append(got, one.Request.Method+" "+one.Request.URL.Raw)
+			for _, resource := range deleted {
+				if strings.HasPrefix(one.Request.URL.Raw+"/", resource+"/") {
+					t.Errorf("%s comes after DELETE %s", one.Name, resource)
+				}
+			}
 			if one.Request.Method == http.MethodDelete {
-				deletes = true
+				deletes, deleted = true, append(deleted, one.Request.URL.Raw)
 			} else if deletes {
 				t.Errorf("%s comes after a deletion", one.Name)
 			}
