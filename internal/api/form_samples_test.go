@@ -222,6 +222,9 @@ func TestCLISamples(t *testing.T) {
 			}
 			key := p.newKey("tester", scope)
 			s.Source = all[i]["CLI"] + "\n"
+			if strings.Contains(s.Source, "/sandboxes/current") {
+				key = p.as(key).newSandbox("ci", "shop").Key.Secret
+			}
 			if output, err := runCLI(t, folder, s.withOwnIDs(p.as(key)).Source, p.url, key); err != nil {
 				t.Fatalf("%v\n%s\n%s", err, s.Source, output)
 			}

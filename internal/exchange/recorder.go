@@ -109,8 +109,8 @@ func (r *Recorder) flush(ctx context.Context) {
 	r.putBack(r.writeParts(ctx, all.split(sharded)))
 }
 
-// writeParts writes parts that are sorted by sandbox. It returns what has to wait for the next
-// time: what the database does not accept now, and the later exchanges of the same sandbox.
+// writeParts writes parts that are sorted by sandbox. It returns the exchanges that have to wait for
+// the next time. The database does not accept them now, or they follow such ones of the same sandbox.
 func (r *Recorder) writeParts(ctx context.Context, parts []*batch) *batch {
 	rest := &batch{drops: map[int64]int64{}}
 	for _, b := range parts {

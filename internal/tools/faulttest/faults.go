@@ -127,7 +127,7 @@ var faults = []fault{
 	{50, "pages end at the skipped numbers", "internal/feed/page.go", "return min(end, newest), err", "return min(end, window.Last), err"},
 	{50, "clients are not told of a restore", "internal/postgres/restore.go", "AND accounts.kind <> 'sample'", "AND accounts.kind = 'sample'"},
 	{51, "the record has the bodies as they are", "internal/exchange/redact.go", "text = r.text(place, string(body))", "text = string(body)"},
-	{51, "the record has escaped secrets", "internal/exchange/redact.go", "if mayHide(decoded) && secrets.MatchString(decoded) {", "if mayHide(decoded) && secrets.MatchString(text) {"},
+	{51, "the record has escaped secrets", "internal/exchange/redact.go", "if rest := decode(redacted); mayHide(rest) && secrets.MatchString(rest) {", "if rest := decode(redacted); mayHide(rest) && secrets.MatchString(redacted) {"},
 	{51, "the record has the Authorization header", "internal/exchange/redact.go", `return r.line(place, scheme) + " " + r.prefix + "…"`, "return value + scheme[:0]"},
 	{51, "the record has methods as they are", "internal/exchange/redact.go", `e.Method = r.line("request.method", e.Method)`, `_ = r.line("request.method", "")`},
 	{51, "the record is written twice a second", "internal/exchange/recorder.go", "interval = 50 * time.Millisecond", "interval = 500 * time.Millisecond"},
