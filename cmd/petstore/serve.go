@@ -148,10 +148,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	defer stop()
 
 	limited := limitConnections(public, c.MaxConnections)
-	metrics.WatchConnections(limited.counts)
-	if cert != nil {
-		metrics.WatchCertificate(cert.end)
-	}
+	watchListener(metrics, limited, cert)
 	warnOfDescriptors(c, log)
 	server := newHTTPServer(c, handler, limited, log)
 	failed := make(chan error, 1)
@@ -170,6 +167,14 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// watchListener exports the connections and, with HTTPS, the end of the certificate.
+func watchListener(metrics *telemetry.Metrics, limited *connections, cert *certificate) {
+	metrics.WatchConnections(limited.counts)
+	if cert != nil {
+		metrics.WatchCertificate(cert.end)
+	}
 }
 
 // openStores opens the database and its replicas.

@@ -16,7 +16,7 @@ func TestInspectCountsOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Release()
+		t.Cleanup(conn.Release)
 	}
 	_, url := database.NewRole(t)
 	pool := open(t, url, 1)

@@ -82,21 +82,27 @@ func constant(w http.ResponseWriter, _ *http.Request) {
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 // send sends a request, and returns the header and the body of the response. It fails unless that is a
-// success. The header is a list of names and values.
-func send(ctx context.Context, method, target, key, body string, header ...string) (http.Header, []byte) {
+// success.
+func send(ctx context.Context, method, target, key, body string) (http.Header, []byte) {
+	return do(newRequest(ctx, method, target, key, body))
+}
+
+func newRequest(ctx context.Context, method, target, key, body string) *http.Request {
 	request := must.Get(http.NewRequestWithContext(ctx, method, target, strings.NewReader(body)))
 	request.Header.Set("Authorization", "Bearer "+key)
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	for i := 0; i+1 < len(header); i += 2 {
-		request.Header.Set(header[i], header[i+1])
-	}
+	return request
+}
+
+// do sends a request as [send] does.
+func do(request *http.Request) (http.Header, []byte) {
 	response, err := client.Do(request)
 	must.OK(err)
 	defer response.Body.Close()
 	text := must.Get(io.ReadAll(response.Body))
-	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", method, target, response.Status, text)
+	must.Hold(response.StatusCode < http.StatusMultipleChoices, "%s %s: %s: %.500s", request.Method, request.URL, response.Status, text)
 	return response.Header, text
 }
 

@@ -63,22 +63,29 @@ func restoredBackups(ctx context.Context, f *fixture) string {
 	b.restore(ctx, "--type=time", "--target="+point, "--target-action=promote")
 	f.runCommand(ctx, b.database, "after-restore")
 	b.receive(ctx, "received-again") // writes wait until it runs
-	events := f.checkRestored(ctx, b.database, b.url(), before, changes.placed, h)
+	events := f.checkRestored(ctx, restored{b.database, b.url()}, before, changes.placed, h)
 
 	other := f.startCluster(ctx, localpg.Options{Binaries: f.postgres, Dir: filepath.Join(f.dir, "other"), Disposable: true})
 	must.OK(other.EnsureDatabase(ctx, databaseName))
 	other.exec(ctx, "CREATE ROLE "+ownerRole+" LOGIN; CREATE ROLE "+servingRole+" LOGIN; ALTER DATABASE "+databaseName+" OWNER TO "+ownerRole)
 	f.script(ctx, "deploy/backup/restore.sh", other, []string{dump}, "OWNER_URL="+other.urlOf(ownerRole), "PETSTORE_SERVING_ROLE="+servingRole)
-	dumped := f.checkRestored(ctx, other, other.urlOf(servingRole), before, nil, h)
+	dumped := f.checkRestored(ctx, restored{other, other.urlOf(servingRole)}, before, nil, h)
 	return fmt.Sprintf("0 of %d acknowledged orders lost, restored in %s; %d and %d events make the lists, what clients held is refused",
 		len(acknowledged.placed), round(took), events, dumped)
+}
+
+// restored is a database that was restored, and the URL that the service uses.
+type restored struct {
+	*database
+
+	serviceURL string
 }
 
 // checkRestored starts the service on a database that was restored to an earlier point. It fails the row
 // unless the feeds make the lists, the acknowledged orders are there, and the service refuses what
 // clients hold. It returns the number of events.
-func (f *fixture) checkRestored(ctx context.Context, db *database, dbURL string, before []storeCopy, placed map[int][]string, h *held) (events int) {
-	s := f.openWith(ctx, db, dbURL, "PETSTORE_REPLICA_URLS="+dbURL, allowLoopback)
+func (f *fixture) checkRestored(ctx context.Context, db restored, before []storeCopy, placed map[int][]string, h *held) (events int) {
+	s := f.openWith(ctx, db.database, db.serviceURL, "PETSTORE_REPLICA_URLS="+db.serviceURL, allowLoopback)
 	defer s.api.kill()
 	must.Await(ctx, 30*time.Second, func() { // a delivery changes its message
 		must.Hold(db.count(ctx, "SELECT count(*) FROM messages WHERE status = 'queued' AND account_id IN (SELECT account_id FROM webhooks)") == 0, "messages are queued")
