@@ -24,3 +24,6 @@ func HashOf(id int64) int32 { return hashOf(id) }
 
 // ErrNodeLost is the error of a statement on a lost node.
 var ErrNodeLost = errNodeLost
+
+// IdleConns returns the number of idle connections to a replica.
+func (r *Replicas) IdleConns(i int) int32 { return r.all[i].db.Pool().Stat().IdleConns() }

@@ -220,15 +220,19 @@ func (r *Replicas) poll(ctx context.Context, one *replica) {
 }
 
 // setState stores the state of a replica, and logs when the rotation or the problem
-// changes. If the replica is silent, its reads end.
+// changes. If the replica is silent, its reads end, and none uses its connections again: they may
+// stay silent when the replica responds on new ones.
 func (r *Replicas) setState(ctx context.Context, one *replica, next *replicaState) {
 	last := one.state.Load()
 	if next.inRotation() && (next.alive == nil || next.alive.Err() != nil) {
 		next.alive, next.end = context.WithCancel(context.WithoutCancel(ctx))
 	}
 	one.state.Store(next)
-	if next.silent && last.end != nil {
-		last.end()
+	if next.silent {
+		one.db.Pool().Reset()
+		if last.end != nil {
+			last.end()
+		}
 	}
 	switch {
 	case next.inRotation() && !last.inRotation():

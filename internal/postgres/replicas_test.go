@@ -324,6 +324,16 @@ func TestSilentReplica(t *testing.T) {
 	r := openWithPatience(t, pair, time.Hour, 0, proxy.url)
 	position := r.write("1")
 	r.awaitReplica(&position, "1")
+	if err := r.replicas.Read(t.Context(), &position, func(ctx context.Context) error { // so that one connection stays idle
+		rows, err := postgres.Reads{DB: r.primary}.Query(ctx, "SELECT")
+		if err == nil {
+			r.awaitReplica(&position, "1")
+			rows.Close()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	proxy.swallow(true)
 	// statement_timeout and TCP would end these reads after seconds.
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -339,6 +349,9 @@ func TestSilentReplica(t *testing.T) {
 	}
 	if r.replicas.Status(0).InRotation {
 		t.Error("the silent replica is in rotation")
+	}
+	if idle := r.replicas.IdleConns(0); idle != 0 {
+		t.Errorf("%d connections that may stay silent are idle", idle)
 	}
 	proxy.mu.Lock()
 	proxy.mute = false
