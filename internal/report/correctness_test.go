@@ -83,6 +83,7 @@ func TestSecrets(t *testing.T) {
 		about("secret_url", "response", Passed, x(0, "GET /pets 200", redacted("response.body"))),
 		about("secret_url", "none", NotSeen),
 		about("secret_elsewhere", "body", Failed, x(0, "POST /pets 201", redacted("request.body"))),
+		about("secret_elsewhere", "method", Failed, x(0, "POST /pets 405", redacted("request.method"))),
 		about("secret_elsewhere", "header", Failed, x(0, "POST /pets 201", redacted("request.headers"))),
 		about("secret_elsewhere", "clean", Passed, clean),
 		about("secret_elsewhere", "none", NotSeen),

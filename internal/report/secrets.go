@@ -16,7 +16,7 @@ var secretRules = []Rule{
 		ID: "secret_elsewhere", Subject: "Secrets", Title: "Send an API key only in Authorization", Guide: "authentication#keys",
 		situation: "a request with an API key",
 		mistake:   "the client sent a secret in a body or in another header than Authorization",
-		judge:     judgeSecrets("request.body", "request.headers"),
+		judge:     judgeSecrets("request.method", "request.body", "request.headers"),
 	},
 	{
 		ID: "secret_shared", Subject: "Secrets", Title: "Give each program and environment an API key of its own", Guide: "authentication#keys",
