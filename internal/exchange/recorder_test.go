@@ -198,6 +198,32 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestAppendToLongLog: a write does not look at the exchanges that it keeps.
+func TestAppendToLongLog(t *testing.T) {
+	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "its tables have the statistics of their shards elsewhere")
+	f := newFixture(t)
+	f.exec(`INSERT INTO exchange_logs (account_id, last_number) VALUES (1, 1000);
+		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
+		SELECT 1, n, 0, now(), 1, '', 1, 'GET', '/', '', '', 200, '', '', '', '' FROM generate_series(1, 1000) AS n`)
+	scans, err := postgres.Transact(t.Context(), f.pool, func(ctx context.Context, tx pgx.Tx) (scans int, err error) {
+		_, err = db.New(tx).ExchangesAppend(ctx, db.ExchangesAppendParams{
+			Accounts: []int64{1}, Additions: []int64{1}, AddedBytes: []int64{1}, Drops: []int64{0},
+			OfAccounts: []int64{1}, Positions: []int64{1}, StartBytes: []int64{0},
+			Started: []time.Time{time.Now()}, Durations: []int64{1}, RequestIds: []string{""}, ApiKeyIds: []int64{1}, Methods: []string{"GET"}, Paths: []string{"/"}, Queries: []string{""},
+			Operations: []string{""}, Statuses: []int32{200}, Codes: []string{""}, IdempotencyKeys: []string{""}, Faults: []string{""}, Documents: []string{""},
+			Most: exchange.MaxExchanges, MostBytes: exchange.MaxBytes,
+		})
+		if err == nil {
+			err = tx.QueryRow(ctx, "SELECT idx_scan + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'exchanges'").Scan(&scans)
+		}
+		return scans, err
+	})
+	if err != nil || scans > 10 {
+		t.Errorf("a write of one exchange looks %d times at the others, %v", scans, err)
+	}
+}
+
 // TestFullBuffer: a sandbox with too many exchanges loses the newest, and no other one does.
 func TestFullBuffer(t *testing.T) {
 	t.Parallel()
