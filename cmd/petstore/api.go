@@ -93,7 +93,7 @@ func (p *program) readCall(cmd *cobra.Command, args []string, o apiCommandOption
 	if _, err := url.ParseRequestURI(one.path); err != nil || !strings.HasPrefix(one.path, "/") {
 		return call{}, wrongUsage(cmd, "%q is neither a method (%s) nor a path of the API, such as /pets?limit=2", one.path, orList(methods))
 	}
-	one.path = strings.ReplaceAll(one.path, " ", "%20") // net/http encodes those of the path only
+	one.path = strings.ReplaceAll(one.path, " ", "%20") // net/http leaves spaces in the query
 	var fields []field
 	for _, argument := range args[1:] {
 		one, err := parseField(argument)

@@ -25,7 +25,7 @@ func (p *program) configCommand() *cobra.Command {
   environment  the variable is set
   default      the variable is not set or empty
   derived      the default depends on other variables, on this machine or, for GOGC and
-               GOMEMLIMIT, on the command; the value is that of serve
+               GOMEMLIMIT, on the command; the value is the one for serve
   dev          the value belongs to the running petstore dev
   unknown      no program reads the variable; its value is not printed
 

@@ -233,8 +233,8 @@ func (b *archive) restore(ctx context.Context, args ...string) {
 	b.configure(ctx, "synchronous_standby_names", "")
 }
 
-// script runs a script of deploy/backup with arguments and more variables. OWNER_URL is that of the
-// superuser, unless extra has another.
+// script runs a script of deploy/backup with arguments and more variables. OWNER_URL names the
+// superuser, unless extra has another URL.
 func (f *fixture) script(ctx context.Context, script string, db *database, args []string, extra ...string) {
 	programs := filepath.Join(f.dir, "bin")
 	if err := os.Mkdir(programs, 0o755); !errors.Is(err, os.ErrExist) {
