@@ -143,6 +143,16 @@ func (q *Queries) AccountsToSweep(ctx context.Context, arg AccountsToSweepParams
 	return items, nil
 }
 
+const faultAnnounce = `-- name: FaultAnnounce :exec
+SELECT pg_notify('api_keys', 'account ' || $1::bigint)
+`
+
+// Announces to all processes that the rules of a sandbox have changed.
+func (q *Queries) FaultAnnounce(ctx context.Context, accountID int64) error {
+	_, err := q.db.Exec(ctx, faultAnnounce, accountID)
+	return err
+}
+
 const faultCount = `-- name: FaultCount :many
 UPDATE sandbox_faults
 SET matched = sandbox_faults.matched + $1

@@ -195,6 +195,10 @@ LIMIT 20;
 INSERT INTO sandbox_faults (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed)
 VALUES (@account_id, @position, @operation, @effect, sqlc.narg(status), sqlc.narg(delay_ms), sqlc.narg(close_when), sqlc.narg(first), sqlc.narg(probability), sqlc.narg(seed));
 
+-- name: FaultAnnounce :exec
+-- Announces to all processes that the rules of a sandbox have changed.
+SELECT pg_notify('api_keys', 'account ' || @account_id::bigint);
+
 -- name: FaultCount :many
 -- Counts requests that match rules, of which all but the open one are used up. It returns
 -- for each rule the number of the last request, from 1. It counts nothing and returns no row

@@ -351,7 +351,8 @@ func TestFaultsAcrossServers(t *testing.T) {
 	database := pgtest.New(t)
 	p, _ := startOn(t, database).faultSandbox()
 	other := startOn(t, database).as(p.key)
-	other.get("/pets").want(200) // caches that there are no rules
+	other.listen()
+	other.get("/pets").want(200) // caches that there are no rules, until an announcement
 	const first, requests = 5, 32
 	p.setFaults(
 		object{"operation": "listCategories", "effect": "status", "status": 500},

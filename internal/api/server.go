@@ -114,7 +114,7 @@ func New(options Options) (*Server, error) {
 		queries:  db.New(options.DB),
 		reads:    db.New(reads),
 		planned:  db.New(plannedByValues{reads}),
-		faults:   faults.New(options.DB),
+		faults:   faults.New(options.DB, options.Verifier),
 	}
 	s.feed = feed.New(s.db, s.queries.FeedEnds)
 	s.exchanges = feed.New(s.db, s.exchangeEnds)

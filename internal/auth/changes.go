@@ -8,7 +8,8 @@ import (
 )
 
 // Channel is the notification channel that announces every change of a key. The payload
-// is the id of the key, or accountPayload and the id of an account whose keys all ended.
+// is the id of the key, or accountPayload and the id of an account whose keys all ended or
+// whose fault rules changed.
 const (
 	Channel        = "api_keys"
 	accountPayload = "account "
@@ -43,6 +44,15 @@ func (c *changes) since(number uint64, key Identity) bool {
 	return c.every.Load() > number || c.ofKey(key.KeyID).Load() > number || c.ofAccount(key.AccountID).Load() > number
 }
 
+// LatestChange returns the number of the latest change, for [Verifier.IsUnchanged].
+func (v *Verifier) LatestChange() uint64 { return v.changes.count.Load() }
+
+// IsUnchanged reports whether no change of an account was announced after the change with the
+// number. It returns false if announcements may have been lost.
+func (v *Verifier) IsUnchanged(account int64, number uint64) bool {
+	return v.changes.every.Load() <= number && v.changes.ofAccount(account).Load() <= number && v.isTrusted(v.now())
+}
+
 // Forget makes the Verifier read every key again at its next use. Call it when
 // notifications may be lost.
 func (v *Verifier) Forget() { v.changes.add(&v.changes.every) }
@@ -52,7 +62,7 @@ func (v *Verifier) Forget() { v.changes.add(&v.changes.every) }
 func (v *Verifier) ForgetKey(id int64) { v.changes.add(v.changes.ofKey(id)) }
 
 // ForgetAccount makes the Verifier read all keys of an account again at their next use.
-// Call it when the account has been deleted.
+// Call it when the account has been deleted or its fault rules have changed.
 func (v *Verifier) ForgetAccount(id int64) { v.changes.add(v.changes.ofAccount(id)) }
 
 // Heard forgets the keys that the payload of a notification names. It forgets every key

@@ -152,8 +152,11 @@ func (v *Verifier) Remembered(text string) (Identity, bool) {
 // isFresh reports whether a cached key is still valid without reading it again.
 func (v *Verifier) isFresh(key *cachedKey, now time.Time) bool {
 	return !v.changes.since(key.change, key.identity) &&
-		(!now.After(*v.trustedUntil.Load()) || now.Sub(key.loadedAt) <= timeToLive)
+		(v.isTrusted(now) || now.Sub(key.loadedAt) <= timeToLive)
 }
+
+// isTrusted reports whether no announcement of a change was lost.
+func (v *Verifier) isTrusted(now time.Time) bool { return !now.After(*v.trustedUntil.Load()) }
 
 // lookUp reads a key in its lane.
 func (v *Verifier) lookUp(ctx context.Context, hash hash, remembered bool, limit OverLimit) (key *cachedKey, err error) {

@@ -147,7 +147,7 @@ type Worker struct {
 // New returns a worker. Call [Worker.Run] to start it.
 func New(options Options) *Worker {
 	return &Worker{
-		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB),
+		options: options, db: options.DB, queries: db.New(options.DB), log: options.Log, faults: faults.New(options.DB, nil),
 		places: admission.New[int64](admission.DeliveryTransactions), dispatches: admission.New[int64](admission.Dispatches),
 		fast: admission.New[int64](admission.FastWebhooks), slow: admission.New[int64](admission.SlowWebhooks),
 		woken: newInbox[int64](), asked: newInbox[endpoint](), accounts: newTasks[int64](options.Log), webhooks: newTasks[endpoint](options.Log),

@@ -104,7 +104,6 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 			response.Body, response.Size = sent.body, sent.size
 		}
 	}
-	if err := e.Describe(request, response, identity.Prefix); err == nil { // else it is no JSON
-		g.recorder.Add(e)
-	}
+	e.Describe(request, response, identity.Prefix)
+	g.recorder.Add(e)
 }

@@ -100,17 +100,17 @@ func appendEvents(t *testing.T) map[string]string {
 // parameters.
 func appendExchanges(t *testing.T) map[string]string {
 	t.Helper()
-	migration, err := os.ReadFile("../../migrations/00019_create_exchanges.sql")
+	migration, err := os.ReadFile("../../migrations/00021_append_exchanges_cheaply.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(migration), "CREATE FUNCTION append_exchanges(")
+	_, text, _ := strings.Cut(string(migration), "CREATE OR REPLACE FUNCTION append_exchanges(")
 	arguments, body, _ := strings.Cut(text, ") RETURNS")
 	_, body, _ = strings.Cut(body, "BEGIN\n")
 	body, _, found := strings.Cut(body, "END\n$$;")
-	body = strings.ReplaceAll(strings.ReplaceAll(body, "locked := ARRAY(", ""), "SKIP LOCKED);", "SKIP LOCKED;")
-	body = strings.ReplaceAll(body, "RETURN QUERY", "")
-	types := map[string]string{"locked": "bigint[]"}
+	body = regexp.MustCompile(`(?s)\w+ := ARRAY\((.*?)\n +\);`).ReplaceAllString(body, "$1;")
+	body = regexp.MustCompile(`(?m)^ *(-- .*|PERFORM set_config.*|IF .* THEN|END IF;|RETURN QUERY)$`).ReplaceAllString(body, "")
+	types := map[string]string{"locked": "bigint[]", "too_long": "bigint[]"}
 	for argument := range strings.SplitSeq(arguments, ",") {
 		name, kind, _ := strings.Cut(strings.TrimSpace(argument), " ")
 		types[name] = kind
@@ -119,10 +119,10 @@ func appendExchanges(t *testing.T) map[string]string {
 		body = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(body, "@"+name+"::"+kind)
 	}
 	statements := map[string]string{}
-	for i, statement := range strings.Split(strings.TrimSpace(body), ";\n\n") {
+	for i, statement := range strings.Split(strings.TrimSuffix(strings.TrimSpace(body), ";"), ";\n") {
 		statements[fmt.Sprint("append_exchanges ", i)] = statement
 	}
-	if !found || len(statements) != 6 {
+	if !found || len(statements) != 8 {
 		t.Fatalf("append_exchanges has the statements %q", statements)
 	}
 	return statements
