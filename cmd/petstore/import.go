@@ -144,6 +144,9 @@ func (p *program) importFile(ctx context.Context, name string, job *transfer.Imp
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted; %d of %d rows of %s are imported; run %s to continue", done, summary.Rows, source.Name, o.sameCommand())
 	}
+	if _, isChoice := errors.AsType[*transfer.ChoiceError](err); isChoice {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("%d of %d rows of %s are imported: %w; run %s to continue", done, summary.Rows, source.Name, err, o.sameCommand())
 	}

@@ -6,6 +6,10 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -54,15 +58,21 @@ func (s *store) load(path string, args ...string) transfer.Summary {
 	return fromJSON[transfer.Summary](s.t, must(s.t, s.environ, append([]string{"import", path, "--json"}, args...)...))
 }
 
-// fails imports a file, and fails the test unless the output has all texts.
-func (s *store) fails(args []string, want ...string) {
+// fails imports a file, and fails the test unless the output has all texts. It returns the output.
+func (s *store) fails(args []string, want ...string) string {
 	s.t.Helper()
-	_, stderr, err := executeIn(s.t, s.dir, s.environ, "", append([]string{"import"}, args...)...)
+	_, out, err := executeIn(s.t, s.dir, s.environ, "", append([]string{"import"}, args...)...)
+	if err == nil {
+		s.t.Errorf("import %q did not fail", args)
+		return out
+	}
+	out += err.Error()
 	for _, text := range want {
-		if err == nil || !strings.Contains(stderr+err.Error(), text) {
-			s.t.Errorf("import %q: %v, printed %q; want %q", args, err, stderr, text)
+		if !strings.Contains(out, text) {
+			s.t.Errorf("import %q printed %q; want %q", args, out, text)
 		}
 	}
+	return out
 }
 
 // rows exports a resource.
@@ -327,7 +337,9 @@ func TestImportJournal(t *testing.T) {
 	for _, ages := range [][]time.Duration{{24 * time.Hour}, {24 * time.Hour, time.Hour}} {
 		forget(ages...)
 		s.fails([]string{path}, old...)
-		s.fails([]string{path}, old...)
+		if out := s.fails([]string{path}, old...); strings.Contains(out, "to continue") {
+			t.Errorf("printed %q", out)
+		}
 	}
 	if got := s.load(path, "--in-doubt", "skip"); got.Imported != 0 || got.Before != 3 {
 		t.Errorf("--in-doubt skip: %+v", got)
@@ -356,6 +368,39 @@ func TestImportJournal(t *testing.T) {
 		}
 		s.fails([]string{path}, "is not a journal of an import; move it away")
 		s.fails([]string{path, "--again"}, "is not a journal of an import; move it away")
+	}
+}
+
+// TestImportCancels: an order that the server does not complete is canceled, so that the corrected row
+// places the only one.
+func TestImportCancels(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	s.load(s.file("categories.csv", "name\na\n"))
+	category := s.rows("categories")[0]["id"]
+	s.load(s.file("pets.ndjson", fmt.Sprintf(`{"name":"a","categoryId":%.0f}`, category)))
+	pet := s.rows("pets")[0]["id"]
+	s.load(s.file("inventory.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":2}`, pet)))
+	server, err := url.Parse(strings.TrimPrefix(s.environ[0], "PETSTORE_URL="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"code":"order_changed","message":"No.","status":409}`)
+			return
+		}
+		httputil.NewSingleHostReverseProxy(server).ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	path := s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":2,"complete":true}`, pet))
+	refused := &store{t, []string{"PETSTORE_URL=" + proxy.URL, s.environ[1]}, s.dir}
+	refused.fails([]string{path}, "orders.ndjson:1: No.")
+	s.file("orders.ndjson", fmt.Sprintf(`{"petId":%.0f,"quantity":1,"complete":true}`, pet))
+	s.load(path)
+	if orders, stock := s.rows("orders"), s.rows("inventory"); len(orders) != 1 || stock[0]["quantity"] != 1.0 {
+		t.Errorf("the orders %v, the stock %v", orders, stock)
 	}
 }
 

@@ -80,7 +80,7 @@ type run struct {
 }
 
 // Run imports the rows that are not imported yet. The error is nil if rows have failed, and ctx.Err if
-// ctx has ended. After each error, another Run continues.
+// ctx has ended. After each error but [ChoiceError], another Run continues.
 func (i *Import) Run(ctx context.Context) (Summary, error) {
 	r := &run{Import: i, mapped: map[*Resource]map[int64]int64{categories: {}, pets: {}}, categories: map[string]int64{}}
 	r.summary = Summary{File: i.Source.Name, Rows: i.Source.Rows}
@@ -117,7 +117,7 @@ func (r *run) open() error {
 	case j.Digest == h.Digest:
 		return r.decide()
 	case len(j.begun) > 0:
-		return fmt.Errorf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))
+		return &ChoiceError{fmt.Sprintf("%s has changed since its import was interrupted, when %s; undo the changes, import the file, then change and import it again", r.Source.Name, onTheirWay(slices.Sorted(maps.Keys(j.begun))))}
 	default:
 		return j.adopt(h.Digest, r.each)
 	}
@@ -137,9 +137,14 @@ func (r *run) decide() error {
 			return r.journal.accept(one.line, skippedID, one.hash())
 		})
 	default:
-		return fmt.Errorf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)
+		return &ChoiceError{fmt.Sprintf("the import of %s was interrupted when %s, and now the server may not recognize them, because %s; look whether they are in the store, then add --in-doubt skip or --in-doubt send", r.Source.Name, onTheirWay(lines), why)}
 	}
 }
+
+// ChoiceError says that the same import would fail again, and what to do instead.
+type ChoiceError struct{ text string }
+
+func (e *ChoiceError) Error() string { return e.text }
 
 // onTheirWay lists lines.
 func onTheirWay(lines []int64) string {

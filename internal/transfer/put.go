@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -35,6 +36,9 @@ func (r *run) send(ctx context.Context, one Request, into any) error {
 	status, text, err := r.Send(ctx, one)
 	if err != nil {
 		return err
+	}
+	if status == http.StatusNoContent {
+		return nil
 	}
 	if status < http.StatusMultipleChoices {
 		if err := json.Unmarshal(text, into); err != nil {
@@ -183,7 +187,8 @@ func (r *run) settle(ctx context.Context, one *row) error {
 	return err
 }
 
-// putOrder places an order and completes it. Both take effect once.
+// putOrder places an order and completes it. Both take effect once. It cancels an order that the server
+// does not complete, so that a corrected row is not the second one.
 func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
 	one.take("id")
 	complete := one.take("complete")
@@ -198,10 +203,23 @@ func (r *run) putOrder(ctx context.Context, one *row) (int64, error) {
 	}
 	id, err := r.post(ctx, one)
 	if err == nil && complete.Kind() == 't' {
-		var done resource
-		err = r.send(ctx, Request{http.MethodPatch, fmt.Sprintf("%s/%d", one.resource.Path, id), "", []byte(`{"complete":true}`)}, &done)
+		err = r.complete(ctx, fmt.Sprintf("%s/%d", one.resource.Path, id))
 	}
 	return id, err
+}
+
+// complete completes the order at a path, or cancels it if the server refuses that.
+func (r *run) complete(ctx context.Context, path string) error {
+	var done resource
+	err := r.send(ctx, Request{http.MethodPatch, path, "", []byte(`{"complete":true}`)}, &done)
+	if _, isWrong := errors.AsType[RowErrors](err); !isWrong {
+		return err
+	}
+	canceled := r.send(ctx, Request{http.MethodDelete, path, "", nil}, nil)
+	if _, isWrong := errors.AsType[RowErrors](canceled); canceled != nil && !isWrong { // else it is gone
+		return canceled
+	}
+	return err
 }
 
 // remember notes the new id of a category or a pet of an archive.
