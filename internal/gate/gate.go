@@ -149,7 +149,7 @@ type Gate struct {
 	routes         []Route
 	pages          map[string]*docs.File
 	allowed        map[string]string // Allow headers by path
-	observedRoutes map[routeKey]observed
+	observedRoutes map[routeKey]func() observed
 
 	// The value of the header API-Version, and more headers of responses to an origin.
 	// Requests share them: do not modify.

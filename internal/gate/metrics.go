@@ -3,6 +3,7 @@ package gate
 import (
 	"log/slog"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -20,13 +21,16 @@ type observed struct {
 	log *slog.Logger // with the attributes method and route, which are formatted once
 }
 
-// observe returns the metrics and the log of each route of the engine. Requests that match
+// observe returns functions that return the metrics and the log of each route of the engine. The
+// first call makes them, because most of the hundreds of routes get no request. Requests that match
 // no route share metrics by method, and unknown methods share one: a label never has a
 // name that a client chose.
-func observe(engine *gin.Engine, metrics *telemetry.Metrics, log *slog.Logger) map[routeKey]observed {
-	all := make(map[routeKey]observed)
+func observe(engine *gin.Engine, metrics *telemetry.Metrics, log *slog.Logger) map[routeKey]func() observed {
+	all := make(map[routeKey]func() observed)
 	add := func(method, path, route string) {
-		all[routeKey{method, path}] = observed{metrics.Operation(method, route), logOf(log, method, path)}
+		all[routeKey{method, path}] = sync.OnceValue(func() observed {
+			return observed{metrics.Operation(method, route), logOf(log, method, path)}
+		})
 	}
 	for _, r := range engine.Routes() {
 		add(r.Method, r.Path, pathPattern(r.Path))
@@ -34,7 +38,9 @@ func observe(engine *gin.Engine, metrics *telemetry.Metrics, log *slog.Logger) m
 	for _, method := range methods {
 		add(method, "", telemetry.UnmatchedRoute)
 	}
-	all[routeKey{}] = observed{metrics.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute), log}
+	all[routeKey{}] = sync.OnceValue(func() observed {
+		return observed{metrics.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute), log}
+	})
 	return all
 }
 
@@ -46,9 +52,9 @@ func logOf(log *slog.Logger, method, path string) *slog.Logger {
 // observed returns where to record a request.
 func (g *Gate) observed(c *gin.Context) observed {
 	if known, ok := g.observedRoutes[routeKey{c.Request.Method, c.FullPath()}]; ok {
-		return known
+		return known()
 	}
-	other := g.observedRoutes[routeKey{}]
+	other := g.observedRoutes[routeKey{}]()
 	other.log = logOf(other.log, c.Request.Method, c.FullPath())
 	return other
 }
