@@ -463,6 +463,7 @@ func TestLostWorkerOnCitus(t *testing.T) {
 		"a statement on the same worker": {restock + " WHERE account_id = 1001", restock + " WHERE account_id = 1001", anyState},
 	} {
 		t.Run(what, func(t *testing.T) {
+			database.Pool.Reset() // a session of the coordinator may keep a connection that the last one has lost
 			conn, err := database.Pool.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
