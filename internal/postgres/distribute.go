@@ -28,7 +28,8 @@ var (
 // accounts and api_keys become reference tables, and every table of a store is
 // distributed by account_id. It does so in one transaction, which blocks all other
 // statements on these tables. It reports each step with its duration. Tables that are
-// distributed already stay as they are. The role must own the tables.
+// distributed already stay as they are. It also suits the functions to Citus. The role must own
+// the tables and the functions.
 func (m *Migrations) Distribute(ctx context.Context, report func(step string, took time.Duration)) error {
 	has, err := m.hasCitus(ctx)
 	switch {
@@ -106,6 +107,9 @@ func (d *distribution) run(ctx context.Context) error {
 	if err := d.exec(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", lock.DefaultLockID)); err != nil {
 		return err
 	}
+	if err := d.resetFunctions(ctx); err != nil {
+		return err
+	}
 	tables, err := d.pending(ctx)
 	if err != nil || len(tables) == 0 {
 		return err
@@ -117,15 +121,7 @@ func (d *distribution) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Citus finds the shard of an account only in a plan for the values of the parameters.
-	reset, err := d.strings(ctx, `
-		SELECT format('ALTER FUNCTION %s RESET plan_cache_mode', oid::regprocedure)
-		FROM pg_proc
-		WHERE pronamespace = current_schema()::regnamespace AND 'plan_cache_mode=force_generic_plan' = ANY (proconfig)`)
-	if err != nil {
-		return err
-	}
-	if err := d.exec(ctx, append(reset, drop...)...); err != nil {
+	if err := d.exec(ctx, drop...); err != nil {
 		return err
 	}
 	for _, table := range tables {
@@ -139,6 +135,20 @@ func (d *distribution) run(ctx context.Context) error {
 	}
 	d.report(fmt.Sprintf("checked %d foreign keys", len(add)), time.Since(begin))
 	return nil
+}
+
+// resetFunctions removes a setting of functions that Citus does not support: it finds the shard of
+// an account only in a plan for the values of the parameters. A migration that replaces a function
+// sets it again.
+func (d *distribution) resetFunctions(ctx context.Context) error {
+	reset, err := d.strings(ctx, `
+		SELECT format('ALTER FUNCTION %s RESET plan_cache_mode', oid::regprocedure)
+		FROM pg_proc
+		WHERE pronamespace = current_schema()::regnamespace AND 'plan_cache_mode=force_generic_plan' = ANY (proconfig)`)
+	if err != nil {
+		return err
+	}
+	return d.exec(ctx, reset...)
 }
 
 // propagateLimits gives the workers the time limits of this session. Otherwise the

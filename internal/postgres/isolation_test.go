@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/pgtest"
+	"petstore/migrations"
 )
 
 // storeTables are the tables whose rows belong to an account.
@@ -74,12 +76,7 @@ func TestQueriesNameTheAccount(t *testing.T) {
 // parameters.
 func appendEvents(t *testing.T) map[string]string {
 	t.Helper()
-	migration, err := os.ReadFile("../../migrations/00013_create_events.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, body, _ := strings.Cut(string(migration), "CREATE FUNCTION append_events(")
-	_, body, _ = strings.Cut(body, "BEGIN\n")
+	_, body, _ := strings.Cut(newest(t, "append_events"), "BEGIN\n")
 	body, _, found := strings.Cut(body, "END\n$$;")
 	statements := strings.Split(strings.TrimSpace(body), ";\n\n")
 	if !found || len(statements) != 2 {
@@ -96,15 +93,32 @@ func appendEvents(t *testing.T) map[string]string {
 	return map[string]string{"append_events, UPDATE": statements[0] + ";", "append_events, INSERT": statements[1]}
 }
 
+// newest returns the newest definition of a function, from its parameters to the end of the Up of
+// its migration.
+func newest(t *testing.T, function string) (text string) {
+	t.Helper()
+	files, err := fs.Glob(migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		migration, err := fs.ReadFile(migrations.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, _, _ := strings.Cut(string(migration), "-- +goose Down")
+		if _, after, found := strings.Cut(up, "FUNCTION "+function+"("); found {
+			text = after
+		}
+	}
+	return text
+}
+
 // appendExchanges returns the statements of the function append_exchanges as queries with
 // parameters.
 func appendExchanges(t *testing.T) map[string]string {
 	t.Helper()
-	migration, err := os.ReadFile("../../migrations/00021_append_exchanges_cheaply.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(migration), "CREATE OR REPLACE FUNCTION append_exchanges(")
+	text := newest(t, "append_exchanges")
 	arguments, body, _ := strings.Cut(text, ") RETURNS")
 	_, body, _ = strings.Cut(body, "BEGIN\n")
 	body, _, found := strings.Cut(body, "END\n$$;")

@@ -133,7 +133,8 @@ func (m *Migrations) Close() error { return m.db.Close() }
 // Up applies every pending migration, each in its own transaction, and returns
 // those applied. After an error, the migrations before it stay applied. In a distributed
 // database, it distributes the tables that a migration has created before the next one. So
-// the next can create their foreign keys, which need distributed tables.
+// the next can create their foreign keys, which need distributed tables. It also suits the
+// functions that a migration has replaced to Citus.
 func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 	distributed, err := m.isDistributed(ctx)
 	if err != nil {
@@ -182,7 +183,15 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 	if result == nil {
 		return nil, wrapMigration(err)
 	}
-	return fromResults([]*goose.MigrationResult{result}), wrapMigration(err)
+	reverted := fromResults([]*goose.MigrationResult{result})
+	if err != nil {
+		return reverted, wrapMigration(err)
+	}
+	// The functions that it has restored.
+	if distributed, err := m.isDistributed(ctx); err != nil || !distributed {
+		return reverted, err
+	}
+	return reverted, m.Distribute(ctx, func(string, time.Duration) {})
 }
 
 // Status returns all migrations of this program, by version.
