@@ -108,10 +108,8 @@ func (s *Stream) KeyWorks() bool {
 	return !refused
 }
 
-// Rest waits until the next check of the key is due. It reports false if the stream must end.
-func (s *Stream) Rest() bool {
-	return pause(s.state.connection, keyCheck) && s.Continues() && s.KeyWorks()
-}
+// Rest waits until the next check of the key is due.
+func (s *Stream) Rest() { pause(s.state.connection, keyCheck) }
 
 // Wait waits until there may be events after a number, or the next check of the key is due.
 func (s *Stream) Wait(after int64) (found bool) {
@@ -146,6 +144,3 @@ func (s *Stream) Send(text string) {
 		s.err = errConnectionClosed
 	}
 }
-
-// Fail ends the stream.
-func (s *Stream) Fail(err error) { s.err = err }
