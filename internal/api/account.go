@@ -30,8 +30,8 @@ type apiKey struct {
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
 }
 
-// apiKeyWithSecret is the ApiKeyWithSecret schema of the spec.
-type apiKeyWithSecret struct {
+// APIKeyWithSecret is the ApiKeyWithSecret schema of the spec.
+type APIKeyWithSecret struct {
 	apiKey
 
 	Secret string `json:"secret"`
@@ -45,8 +45,8 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 }
 
 // newAPIKeyFrom returns a key that was just created, with its secret.
-func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) apiKeyWithSecret {
-	return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) APIKeyWithSecret {
+	return APIKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
 	}), secret.Reveal()}
 }
@@ -65,7 +65,6 @@ func (s *Server) getAccount(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey)
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, struct {
 		ID        string    `json:"id"`
 		Name      string    `json:"name"`
@@ -107,7 +106,6 @@ func (s *Server) getAPIKey(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, apiKeyFrom(db.APIKeyListRecentRow(row)))
 }
 
@@ -117,7 +115,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (APIKeyWithSecret, error) {
 		row, secret, err := auth.Issue(ctx, queries, key)
 		if errors.Is(err, auth.ErrTooManyKeys) {
 			err = errTooManyAPIKeys
@@ -171,12 +169,12 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if seconds != nil {
 		grace = time.Duration(*seconds) * time.Second
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (APIKeyWithSecret, error) {
 		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, in.pathID, grace)
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
-		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+		return APIKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err

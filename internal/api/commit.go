@@ -1,8 +1,10 @@
 package api
 
 import (
+	"crypto/sha256"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -86,3 +88,57 @@ var deleted = groupcommit.Response{Status: http.StatusNoContent}
 
 // refused is the decision not to write anything.
 func refused(err error) (groupcommit.Response, error) { return groupcommit.Response{}, err }
+
+const maxIdempotencyKey = 255 // bytes
+
+// idempotencyKey returns the Idempotency-Key of a POST, or "" if it has none. A request
+// whose response has a secret must not have one. The error is
+// [errInvalidIdempotencyKey].
+func idempotencyKey(r *http.Request, secret bool) (string, error) {
+	fields := r.Header.Values("Idempotency-Key")
+	if len(fields) == 0 {
+		return "", nil
+	}
+	if secret {
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
+			Header: "Idempotency-Key", Code: "not_allowed", Message: "`Idempotency-Key` is not allowed, because the server never stores a response with a secret. Remove the header.",
+		}})
+	}
+	key := fields[0]
+	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
+	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
+			Header: "Idempotency-Key", Code: "invalid_format", Message: "`Idempotency-Key` must have 1 to 255 visible ASCII characters and appear once.",
+		}})
+	}
+	return key, nil
+}
+
+// fingerprint distinguishes requests with the same key by their path and body.
+func fingerprint(r *http.Request, body []byte) []byte {
+	hash := sha256.New()
+	hash.Write([]byte(r.URL.EscapedPath() + "\n"))
+	hash.Write(body)
+	return hash.Sum(nil)
+}
+
+// checkUntagged evaluates the preconditions of a write to a resource without an entity
+// tag. The error is [httpjson.ErrPreconditionFailed].
+func checkUntagged(r *http.Request) error {
+	_, err := httpjson.CheckPreconditions(r, httpjson.NoTag)
+	return err
+}
+
+// checkTag evaluates the preconditions of a write to a resource as it is. The error is
+// [httpjson.ErrPreconditionFailed].
+func checkTag(r *http.Request, current any) error {
+	if !httpjson.IsConditional(r) {
+		return nil
+	}
+	representation, err := encode(current)
+	if err != nil {
+		return err
+	}
+	_, err = httpjson.CheckPreconditions(r, httpjson.ETag(representation))
+	return err
+}

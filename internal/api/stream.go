@@ -77,7 +77,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	})
 }
 
-// partOf returns what a stream sends of a page of the feed.
+// partOf returns the part of a stream that a page of the feed makes.
 func partOf(page feed.Page) (part streamPart, err error) {
 	part = streamPart{upTo: page.Next.String(), number: page.Next.Sequence, more: page.More, cost: costAfter(page)}
 	for _, e := range page.Events {
@@ -86,7 +86,7 @@ func partOf(page feed.Page) (part streamPart, err error) {
 	return part, err
 }
 
-// streamPart is what a stream sends at a time.
+// streamPart has the events that a stream sends at a time.
 type streamPart struct {
 	text   string // events
 	last   string // the id of the last event that the client has; "": it is the one of the part before
