@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/httpjson"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -109,13 +110,13 @@ func (s *Stream) KeyWorks() bool {
 }
 
 // Rest waits until the next check of the key is due.
-func (s *Stream) Rest() { pause(s.state.connection, keyCheck) }
+func (s *Stream) Rest() { sleep.For(s.state.connection, keyCheck) }
 
 // Wait waits until there may be events after a number, or the next check of the key is due.
 func (s *Stream) Wait(after int64) (found bool) {
 	ctx, cancel := context.WithTimeout(s.state.connection, keyCheck)
 	defer cancel()
-	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && pause(s.state.connection, readPace)
+	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && sleep.For(s.state.connection, readPace)
 }
 
 // Read reads from the database as a request in progress.

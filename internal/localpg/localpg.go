@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -375,7 +377,7 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 			return c.err
 		default:
 		}
-		if !pause(ctx) {
+		if !sleep.For(ctx, pollInterval) {
 			return fmt.Errorf("postgres is not ready: %w: %w", context.Cause(ctx), err)
 		}
 	}
@@ -385,14 +387,4 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
-}
-
-// pause waits for the next poll. It returns false if ctx ended.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pollInterval):
-		return true
-	}
 }
