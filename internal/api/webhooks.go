@@ -188,7 +188,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	}
 	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
-	made, err := transactTagged(s, c, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
+	made, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
 		current, err := lockWebhook(ctx, c, queries)
 		if err != nil {
 			return apiWebhook{}, err
@@ -221,7 +221,7 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	id, err := transactTagged(s, c, func(ctx context.Context, queries *db.Queries) (string, error) {
+	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
 		current, err := lockWebhook(ctx, c, queries)
 		if err != nil {
 			return "", err
