@@ -68,23 +68,12 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 // applied returns the versions of the migrations that are applied. It returns an error if one is
 // later than those of this program. It does not create the table of goose, unlike the methods
 // of the provider.
-func (m *Migrations) applied(ctx context.Context) (versions []int64, err error) {
-	rows, err := m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied")
+func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
+	versions, err := column[int64](m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied"))
 	if sqlState(err) == undefinedTable {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var version int64
-		if err := rows.Scan(&version); err != nil {
-			return nil, fmt.Errorf("postgres: %w", err)
-		}
-		versions = append(versions, version)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	sources := m.provider.ListSources()
