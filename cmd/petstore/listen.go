@@ -150,11 +150,10 @@ func (p *program) feed(of target) *follow.Feed {
 
 // followFeed follows a feed until Ctrl-C ends ctx. It then returns nil.
 func followFeed(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
-	err := feed.Follow(ctx, handle)
-	if ctx.Err() != nil {
-		return nil
+	if err := feed.Follow(ctx, handle); ctx.Err() == nil {
+		return streamError(of, err, feed.URL)
 	}
-	return streamError(of, err, feed.URL)
+	return nil
 }
 
 // printEvent prints an event as one line.

@@ -81,7 +81,7 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 func partOf(page feed.Page) (part streamPart, err error) {
 	part = streamPart{upTo: page.Next.String(), number: page.Next.Sequence, more: page.More, cost: costAfter(page)}
 	for _, e := range page.Events {
-		err = errors.Join(err, part.add(e.ID, string(e.Type), e))
+		err = errors.Join(err, part.add(e.ID, e.Type, e))
 	}
 	return part, err
 }

@@ -26,7 +26,6 @@ func writeFile(c *gin.Context, file *docs.File) error {
 		form = file.Compressed
 	}
 	chosen := form()
-	c.Header("Vary", vary)
 	unmodified, err := httpjson.CheckPreconditions(c.Request, chosen.ETag)
 	if err != nil {
 		return err
@@ -34,6 +33,7 @@ func writeFile(c *gin.Context, file *docs.File) error {
 	header := c.Writer.Header()
 	maps.Copy(header, file.Fields)
 	header.Set("ETag", chosen.ETag)
+	header.Set("Vary", vary)
 	if unmodified {
 		c.Status(http.StatusNotModified)
 		return nil
