@@ -417,21 +417,10 @@ func (c tracingConfig) mistakes() []string {
 	if c.Exporter != "" && c.Exporter != otlpExporter {
 		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter))
 	}
-	if protocol := c.protocol(); protocol != otlpProtocol {
+	if protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol); protocol != otlpProtocol {
 		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol))
 	}
 	return mistakes
-}
-
-func (c tracingConfig) protocol() string {
-	switch {
-	case c.TracesProtocol != "":
-		return c.TracesProtocol
-	case c.Protocol != "":
-		return c.Protocol
-	default:
-		return otlpProtocol
-	}
 }
 
 // isTerminal reports whether a reader or a writer is a terminal.

@@ -382,7 +382,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
 	withKey := func(scope string) *store {
-		key := fromJSON[api.APIKeyWithSecret](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
+		key := fromJSON[api.KeyWithSecret](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
 		return &store{t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
 	}
 	other, reader := withKey("write"), withKey("read")

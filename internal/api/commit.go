@@ -39,7 +39,7 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 	}
 	if made.Replayed {
 		c.Header("Idempotent-Replayed", "true")
-		s.metrics.Replayed()
+		s.options.Metrics.Replayed()
 	} else {
 		s.announceEvents(store.AccountID)
 	}
@@ -51,7 +51,7 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 // announceEvents wakes everybody who waits for the events of a commit of this process.
 func (s *Server) announceEvents(accountID int64) {
 	s.feed.Announce(accountID)
-	s.announce(accountID)
+	s.options.Announce(accountID)
 }
 
 // writeCommitted sends the response to a write. A 202 has no entity tag, because it does

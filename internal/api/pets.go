@@ -62,7 +62,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), s.db.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
+	row, err := s.pets.Do(c.Request.Context(), s.options.DB.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
 	switch {
 	case err != nil:
 		return err

@@ -87,7 +87,7 @@ func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetLi
 		pets, err := s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 		return listedPets(pets), err
 	default:
-		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.db.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
+		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.options.DB.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]d
 		pets, err := results(1, s.reads.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
 		return pets[0], err
 	}
-	row, err := s.pets.Do(ctx, s.db.NodeOf(accountID), ownPet{accountID, ids[0]})
+	row, err := s.pets.Do(ctx, s.options.DB.NodeOf(accountID), ownPet{accountID, ids[0]})
 	if err != nil || row == nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ type Sandbox struct {
 type SandboxWithKey struct {
 	Sandbox
 
-	APIKey APIKeyWithSecret `json:"apiKey"`
+	APIKey KeyWithSecret `json:"apiKey"`
 }
 
 // SandboxFrom returns the representation of a sandbox.
@@ -105,7 +105,7 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 	name := in.Name(maxSandboxNameLength)
 	sample := readSampleName(in, "sample")
 	params.ExpiresAt = in.Time("expiresAt")
-	if at, now := params.ExpiresAt, s.now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
+	if at, now := params.ExpiresAt, s.options.Now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
 		in.Reject("expiresAt", "out_of_range", "must be a minute to seven days from now.")
 	}
 	if err := in.Err(); err != nil {
@@ -155,7 +155,7 @@ func (s *Server) deleteSandbox(c *gin.Context) error {
 		return err
 	})
 	if err == nil {
-		s.verifier.ForgetAccount(accountID)
+		s.options.Verifier.ForgetAccount(accountID)
 	}
 	return err
 }

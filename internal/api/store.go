@@ -47,7 +47,7 @@ func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int6
 // transactAt runs an action in a transaction, retries it, and reports its position in the
 // response.
 func transactAt[Result any](s *Server, c *gin.Context, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
-	result, position, err := postgres.TransactAt(c.Request.Context(), s.db, action)
+	result, position, err := postgres.TransactAt(c.Request.Context(), s.options.DB, action)
 	if err == nil {
 		s.gate.ReportPosition(c, position)
 	}
