@@ -25,17 +25,13 @@ type accountObject struct {
 }
 
 func (p *program) accountCommand() *cobra.Command {
-	command := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "account",
 		Short: "Create, list and delete accounts",
 		Long: `Each account has a store of its own: categories, pets, inventory, orders and
 messages. An API key sees and changes the store of its account only.`,
 		Example: "  petstore account create acme",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	command.AddCommand(p.accountCreateCommand(), p.accountListCommand(), p.accountDeleteCommand())
-	return command
+	}, p.accountCreateCommand(), p.accountListCommand(), p.accountDeleteCommand())
 }
 
 func (p *program) accountCreateCommand() *cobra.Command {
@@ -176,20 +172,12 @@ func deleteAccount(ctx context.Context, database *postgres.DB, id int64, gone er
 	return err
 }
 
-// confirmDelete asks for confirmation to delete something, unless yes is true. It
-// returns an error unless the reply is yes.
+// confirmDelete asks for confirmation to delete something, unless yes is true.
 func (p *program) confirmDelete(ctx context.Context, cmd *cobra.Command, yes bool, what string) error {
 	if yes {
 		return nil
 	}
-	if !isTerminal(p.stdin) {
-		return fmt.Errorf("%s deletes %s; confirm it with --yes", nameOf(cmd), what)
-	}
-	confirmed, err := p.confirm(ctx, fmt.Sprintf("Delete %s?", what))
-	if err == nil && !confirmed {
-		err = errors.New("nothing was deleted, because the reply was not yes")
-	}
-	return err
+	return p.confirm(ctx, nameOf(cmd)+" deletes "+what, "Delete "+what+"?", "deleted")
 }
 
 // transact runs an action in a transaction. It repeats the action after an error that a

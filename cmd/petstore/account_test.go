@@ -15,6 +15,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -146,12 +147,12 @@ func TestSandboxes(t *testing.T) {
 	if !keyPattern.MatchString(secret) || keyPattern.ReplaceAllString(secret, "") != "\n" {
 		t.Fatalf("sandbox create prints %q, want only the key", secret)
 	}
-	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
+	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--name", "ci", "--sample", "empty", "--expires-in", "7d", "--json"))
 	if until := time.Until(*made.ExpiresAt); made.Name != "ci" || made.Sample != "empty" || !strings.HasPrefix(made.ID, "sbx_") || until > 7*day || until < 6*day || !keyPattern.MatchString(made.APIKey.Secret) {
 		t.Errorf("sandbox create --json: %+v", made)
 	}
-	listed := fromJSON[[]sandboxObject](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))
-	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID || listed[1].APIKey != nil {
+	listed := fromJSON[[]api.Sandbox](t, must(t, environ, "sandbox", "list", "--account", "acme", "--json"))
+	if len(listed) != 2 || listed[0].Name != account.DefaultName || listed[0].Sample != "shop" || listed[1].ID != made.ID {
 		t.Errorf("sandbox list --json: %+v", listed)
 	}
 	if until := time.Until(*listed[0].ExpiresAt); until > day || until < day-time.Hour {
@@ -200,7 +201,7 @@ func TestSandboxLives(t *testing.T) {
 	base := p.address()
 	must(t, environ, "account", "create", "acme")
 	first := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
-	second := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	second := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
 	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
 		t.Errorf("GET /pets/1 of a new sandbox: status %d", got)
 	}

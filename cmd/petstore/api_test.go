@@ -105,7 +105,7 @@ func TestAPIPaginates(t *testing.T) {
 func TestAPIRetries(t *testing.T) {
 	t.Parallel()
 	environ, base, _ := serveAccount(t)
-	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
 	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	fault := func(rule string) { must(t, client, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rule+"]") }
 	for _, test := range []struct {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"petstore/internal/sleep"
 )
 
 // certificateInterval is the time between two looks at the files of the certificate.
@@ -70,7 +72,7 @@ func readPEM(variable, file string) ([]byte, error) {
 // follow reloads the certificate when its files change, until ctx ends. It reads the files
 // instead of watching them, because programs replace them in many ways. It does nothing for nil.
 func (c *certificate) follow(ctx context.Context, log *slog.Logger) {
-	for ; c != nil && ctx.Err() == nil; pause(ctx, certificateInterval) {
+	for ; c != nil && ctx.Err() == nil; sleep.For(ctx, certificateInterval) {
 		switch changed, err := c.reload(); {
 		case err != nil:
 			log.Warn("the new certificate cannot be used; the old one stays in use", "error", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"petstore/internal/follow"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -142,9 +143,7 @@ func (c *client) send(ctx context.Context, one call) (*reply, error) {
 			return got, err
 		}
 		fmt.Fprintf(c.log, "%s; next attempt in %s\n", why, pause.Round(100*time.Millisecond))
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !sleep.For(ctx, pause) {
 			return nil, ctx.Err()
 		}
 	}

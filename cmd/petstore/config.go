@@ -244,7 +244,7 @@ func describe(name string, t reflect.Type) string {
 	case t == reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	case t == reflect.TypeFor[time.Duration]():
-		return "a duration such as 5s, " + durations[name]
+		return "a duration such as 5s, " + durations[name].text
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	default:
@@ -275,40 +275,33 @@ var numbers = map[string]numberRange{
 }
 
 // durations has the range of each variable that is a duration.
-var durations = map[string]string{
-	"PETSTORE_REPLICA_MAX_LAG": "above 0s",
-	"PETSTORE_STARTUP_WAIT":    "at least 0s",
-	"PETSTORE_REQUEST_TIMEOUT": fmt.Sprintf("above 0s and at most %s", maxRequestTimeout),
-	"PETSTORE_SHUTDOWN_GRACE":  "above 0s",
+var durations = map[string]struct {
+	text  string
+	valid func(time.Duration) bool
+}{
+	"PETSTORE_REPLICA_MAX_LAG": {"above 0s", func(d time.Duration) bool { return d > 0 }},
+	"PETSTORE_STARTUP_WAIT":    {"at least 0s", func(d time.Duration) bool { return d >= 0 }},
+	"PETSTORE_REQUEST_TIMEOUT": {fmt.Sprintf("above 0s and at most %s", maxRequestTimeout), func(d time.Duration) bool { return 0 < d && d <= maxRequestTimeout }},
+	"PETSTORE_SHUTDOWN_GRACE":  {"above 0s", func(d time.Duration) bool { return d > 0 }},
 }
 
 // checkRanges reports the numbers and durations that are not in their ranges.
 func (c config) checkRanges(wrong func(bad bool, format string, args ...any)) {
-	values := map[string]int64{
-		"PETSTORE_DB_MAX_CONNS":       int64(c.DBMaxConns),
-		"PETSTORE_MAX_HEADER_BYTES":   int64(c.MaxHeaderBytes),
-		"PETSTORE_MAX_CONNECTIONS":    int64(c.MaxConnections),
-		"PETSTORE_MAX_BODY_BYTES":     c.MaxBodyBytes,
-		"PETSTORE_RATE_LIMIT":         int64(c.RateLimit),
-		"PETSTORE_RATE_BURST":         int64(c.RateBurst),
-		"PETSTORE_ACCOUNT_RATE_LIMIT": int64(*c.AccountRateLimit),
-		"PETSTORE_AUTH_FAILURE_LIMIT": int64(c.AuthFailureLimit),
-	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
+	values := map[string]int64{}
+	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
+		if value = reflect.Indirect(value); value.CanInt() {
+			values[field.Tag.Get("env")] = value.Int()
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(numbers)) {
 		allowed := numbers[name]
 		wrong(values[name] < allowed.least || values[name] > allowed.most, "%s must be %s, but is %d", name, allowed, values[name])
 	}
-	for _, check := range []struct {
-		name  string
-		value time.Duration
-		valid bool
-	}{
-		{"PETSTORE_REPLICA_MAX_LAG", c.ReplicaMaxLag, c.ReplicaMaxLag > 0},
-		{"PETSTORE_STARTUP_WAIT", c.StartupWait, c.StartupWait >= 0},
-		{"PETSTORE_REQUEST_TIMEOUT", c.RequestTimeout, 0 < c.RequestTimeout && c.RequestTimeout <= maxRequestTimeout},
-		{"PETSTORE_SHUTDOWN_GRACE", c.ShutdownGrace, c.ShutdownGrace > 0},
-	} {
-		wrong(!check.valid, "%s must be %s, but is %s", check.name, durations[check.name], check.value)
+	for _, name := range variables() {
+		if allowed, is := durations[name]; is {
+			value := time.Duration(values[name])
+			wrong(!allowed.valid(value), "%s must be %s, but is %s", name, allowed.text, value)
+		}
 	}
 }
 
@@ -424,21 +417,10 @@ func (c tracingConfig) mistakes() []string {
 	if c.Exporter != "" && c.Exporter != otlpExporter {
 		mistakes = append(mistakes, fmt.Sprintf("OTEL_TRACES_EXPORTER must be otlp or none, but is %q", c.Exporter))
 	}
-	if protocol := c.protocol(); protocol != otlpProtocol {
+	if protocol := cmp.Or(c.TracesProtocol, c.Protocol, otlpProtocol); protocol != otlpProtocol {
 		mistakes = append(mistakes, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf, but is %q", protocol))
 	}
 	return mistakes
-}
-
-func (c tracingConfig) protocol() string {
-	switch {
-	case c.TracesProtocol != "":
-		return c.TracesProtocol
-	case c.Protocol != "":
-		return c.Protocol
-	default:
-		return otlpProtocol
-	}
 }
 
 // isTerminal reports whether a reader or a writer is a terminal.

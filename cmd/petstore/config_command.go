@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
@@ -41,12 +40,9 @@ Secrets and the passwords in URLs are not printed. An invalid configuration is a
 			if asJSON {
 				return p.printJSON(settings)
 			}
-			table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "VARIABLE\tSOURCE\tVALUE")
-			for _, one := range settings {
-				fmt.Fprintf(table, "%s\t%s\t%s\n", one.Name, one.Source, strings.Join(strings.Fields(one.Value), " "))
-			}
-			return table.Flush()
+			return printTable(p, "VARIABLE\tSOURCE\tVALUE", settings, func(one setting) string {
+				return one.Name + "\t" + one.Source + "\t" + strings.Join(strings.Fields(one.Value), " ")
+			})
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print a JSON array of objects with name, value and source")

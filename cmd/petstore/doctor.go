@@ -16,6 +16,7 @@ import (
 
 	"petstore/internal/delivery"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 	"petstore/internal/telemetry"
 )
 
@@ -324,7 +325,7 @@ func (d *diagnosis) replicas(ctx context.Context) (string, error) {
 		case ctx.Err() != nil:
 			return "", errors.New(strings.Join(problems, "; ") + "; see docs/deploying.md#read-replicas")
 		}
-		pause(ctx, startupInterval)
+		sleep.For(ctx, startupInterval)
 	}
 }
 

@@ -94,10 +94,10 @@ func (o *exportOptions) read(cmd *cobra.Command, args []string) error {
 // export writes resources, and then their changes if that is wanted.
 func (p *program) export(ctx context.Context, sender *client, o exportOptions) error {
 	out := transfer.NewWriter(p.stdout, o.csv, len(o.resources) > 1)
-	feed := &follow.Feed{URL: sender.url, Key: sender.key, Client: sender.client(follow.ResponseTimeout), Connected: p.sayConnected(sender.url), Lost: p.sayLost}
+	feed := p.feed(sender.target)
 	if o.follows { // before the lists, so that no change is lost
 		if err := feed.SeekEnd(ctx); err != nil {
-			return listenError(err, sender.url)
+			return streamError("events", err, sender.url)
 		}
 	}
 	rows := 0
@@ -123,12 +123,7 @@ func (p *program) export(ctx context.Context, sender *client, o exportOptions) e
 		}
 		return err
 	}
-	err := feed.Follow(ctx, func(_ context.Context, e follow.Event) error { return out.WriteChanges(o.resources, e.Type, e.JSON) })
-	if errors.Is(err, transfer.ErrReset) {
-		return err
-	}
-	if ctx.Err() == nil { // else Ctrl-C has ended it
-		return listenError(err, sender.url)
-	}
-	return nil
+	return followFeed(ctx, feed, "events", func(_ context.Context, e follow.Event) error {
+		return out.WriteChanges(o.resources, e.Type, e.JSON)
+	})
 }

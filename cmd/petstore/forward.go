@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"petstore/internal/follow"
+	"petstore/internal/sleep"
 	"petstore/internal/standardwebhooks"
 )
 
@@ -72,9 +73,7 @@ func (f *forwarder) forward(ctx context.Context, e follow.Event) error {
 			}
 			fmt.Fprintf(f.log, "%s %s: %d, next attempt in %s\n", e.ID, e.Type, status, pause)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !sleep.For(ctx, pause) {
 			return ctx.Err()
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"petstore/internal/api"
 	"petstore/internal/transfer"
 )
 
@@ -37,7 +38,7 @@ func newStores(t *testing.T) func(*testing.T) *store {
 	environ, base, _ := serveAccount(t)
 	return func(t *testing.T) *store {
 		t.Helper()
-		sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
+		sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
 		return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
 	}
 }
@@ -426,7 +427,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
 	withKey := func(scope string) *store {
-		key := fromJSON[keyObject](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
+		key := fromJSON[api.KeyWithSecret](t, must(t, s.environ, "api", "POST", "/account/api-keys", "name=other", "scope="+scope)+"\n")
 		return &store{t, []string{s.environ[0], "PETSTORE_API_KEY=" + key.Secret}, s.dir}
 	}
 	other, reader := withKey("write"), withKey("read")

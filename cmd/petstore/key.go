@@ -45,15 +45,11 @@ const (
 var scopes = []string{"read", "write", "admin"}
 
 func (p *program) keyCommand() *cobra.Command {
-	key := &cobra.Command{
+	return group(&cobra.Command{
 		Use:     "key",
 		Short:   "Create, list, rotate and revoke API keys",
 		Example: "  petstore key create --account acme --scope write",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	key.AddCommand(p.keyCreateCommand(), p.keyListCommand(), p.keyRotateCommand(), p.keyRevokeCommand())
-	return key
+	}, p.keyCreateCommand(), p.keyListCommand(), p.keyRotateCommand(), p.keyRevokeCommand())
 }
 
 // withDatabase runs an action on the database of DATABASE_URL, see [withDatabaseOf].

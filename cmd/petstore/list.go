@@ -43,12 +43,7 @@ func listCommand[T any](p *program, l listing[T]) *cobra.Command {
 				if asJSON {
 					return p.printJSON(all)
 				}
-				table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(table, l.header)
-				for _, one := range all {
-					fmt.Fprintln(table, l.row(one))
-				}
-				return table.Flush()
+				return printTable(p, l.header, all, l.row)
 			})
 		},
 	}
@@ -73,6 +68,16 @@ func (l listing[T]) all(ctx context.Context, queries *db.Queries, name string) (
 		all = []T{}
 	}
 	return all, err
+}
+
+// printTable prints rows below a header. Tabs separate the cells of both.
+func printTable[T any](p *program, header string, all []T, row func(T) string) error {
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, header)
+	for _, one := range all {
+		fmt.Fprintln(table, row(one))
+	}
+	return table.Flush()
 }
 
 // formatTime formats a time for a table. Without a time, it returns otherwise.

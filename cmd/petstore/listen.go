@@ -15,6 +15,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/standardwebhooks"
+	"petstore/internal/transfer"
 )
 
 const (
@@ -101,15 +102,13 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 		_, err := fmt.Fprintln(p.stdout, secret.Reveal())
 		return err
 	}
-	feed := &follow.Feed{
-		URL: to.url, Key: to.key, Types: o.types, Client: to.client(follow.ResponseTimeout),
-		Connected: p.sayConnected(to.url), Lost: p.sayLost,
-	}
+	feed := p.feed(to)
+	feed.Types = o.types
 	switch o.after {
 	case afterStart:
 	case afterLatest:
 		if err := feed.SeekEnd(ctx); err != nil {
-			return listenError(err, to.url)
+			return streamError("events", err, to.url)
 		}
 	default:
 		feed.After = o.after
@@ -125,9 +124,8 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 			return receiver.forward(ctx, e)
 		}
 	}
-	err := feed.Follow(ctx, handle)
-	if ctx.Err() == nil {
-		return listenError(err, to.url)
+	if err := followFeed(ctx, feed, "events", handle); err != nil {
+		return err
 	}
 	if feed.After != "" {
 		fmt.Fprintf(p.stderr, "stopped; to continue from here, add --after %s\n", feed.After)
@@ -135,18 +133,27 @@ func (p *program) listen(ctx context.Context, o listenOptions, to target) error 
 	return nil
 }
 
-// sayConnected returns a function that prints that a stream has begun.
-func (p *program) sayConnected(url string) func() {
-	text := fmt.Sprintf("connected: listening to %s, press Ctrl-C to stop", url)
-	return func() {
-		fmt.Fprintln(p.stderr, text)
-		text = "connected again"
+// feed returns the feed of a server, which prints when a connection begins and ends.
+func (p *program) feed(of target) *follow.Feed {
+	text := fmt.Sprintf("connected: listening to %s, press Ctrl-C to stop", of.url)
+	return &follow.Feed{
+		URL: of.url, Key: of.key, Client: of.client(follow.ResponseTimeout),
+		Connected: func() {
+			fmt.Fprintln(p.stderr, text)
+			text = "connected again"
+		},
+		Lost: func(err error, pause time.Duration) {
+			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+		},
 	}
 }
 
-// sayLost prints why a stream has ended, and when it begins again.
-func (p *program) sayLost(err error, pause time.Duration) {
-	fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil.
+func followFeed(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
+	if err := feed.Follow(ctx, handle); ctx.Err() == nil {
+		return streamError(of, err, feed.URL)
+	}
+	return nil
 }
 
 // printEvent prints an event as one line.
@@ -159,14 +166,11 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 	return err
 }
 
-// listenError returns the error of the feed as one sentence that says what to do.
-func listenError(err error, target string) error { return streamError("events", err, target) }
-
 // streamError returns the error of a stream as one sentence that says what to do.
 func streamError(of string, err error, target string) error {
 	_, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, transfer.ErrReset):
 		return err
 	case isStatus:
 		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))

@@ -97,10 +97,8 @@ func (p *program) logs(ctx context.Context, sender *client, o logsOptions) error
 	if err != nil {
 		return err
 	}
-	feed := &follow.Feed{
-		URL: sender.url, Key: sender.key, Path: path, Filter: o.filter, Client: sender.client(follow.ResponseTimeout),
-		Connected: p.sayConnected(sender.url), Lost: p.sayLost,
-	}
+	feed := p.feed(sender.target)
+	feed.Path, feed.Filter = path, o.filter
 	for _, text := range requests {
 		if feed.After, err = p.printRequest(text, o.json); err != nil {
 			return err
@@ -109,14 +107,10 @@ func (p *program) logs(ctx context.Context, sender *client, o logsOptions) error
 	if !o.follow {
 		return nil
 	}
-	err = feed.Follow(ctx, func(_ context.Context, e follow.Event) error {
+	return followFeed(ctx, feed, "requests", func(_ context.Context, e follow.Event) error {
 		_, err := p.printRequest(e.JSON, o.json)
 		return err
 	})
-	if ctx.Err() == nil { // else Ctrl-C has ended it
-		return streamError("requests", err, sender.url)
-	}
-	return nil
 }
 
 // readRecord reads the newest requests of a record, page by page, and returns the oldest first.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"petstore/internal/api"
 	"petstore/internal/pgtest"
 )
 
@@ -22,7 +23,7 @@ func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
 	t.Helper()
 	environ, base, _ := serveAccount(t)
 	admin := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
-	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
 	url := "PETSTORE_URL=" + base
 	return []string{url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, []string{url, "PETSTORE_API_KEY=" + admin}, base, sandbox.ID
 }
@@ -100,7 +101,7 @@ func TestLogsOfTwoServers(t *testing.T) {
 	t.Parallel()
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 	must(t, database, "account", "create", "acme")
-	sandbox := fromJSON[sandboxObject](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
 	client := func() []string {
 		return []string{"PETSTORE_URL=" + begin(t, t.TempDir(), database, "serve").address(), "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	}
@@ -128,7 +129,7 @@ func TestLogsFollows(t *testing.T) {
 	t.Parallel()
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 	must(t, database, "account", "create", "acme")
-	sandbox := fromJSON[sandboxObject](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
 	var server atomic.Pointer[url.URL]
 	proxy := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(server.Load()) },

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"petstore/db"
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
@@ -434,7 +435,7 @@ func TestCommandsWithoutServer(t *testing.T) {
 	for _, command := range []func() []string{
 		func() []string { return []string{"seed", "--pets", "5", "--account", "acme"} },
 		func() []string { return []string{"sandbox", "create", "--account", "acme", "--json"} },
-		func() []string { return []string{"sandbox", "reset", fromJSON[sandboxObject](t, sandbox).ID} },
+		func() []string { return []string{"sandbox", "reset", fromJSON[api.SandboxWithKey](t, sandbox).ID} },
 	} {
 		for {
 			var drop *string

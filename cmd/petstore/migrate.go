@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,7 @@ import (
 type migrateAction func(context.Context, config, *postgres.Migrations) error
 
 func (p *program) migrateCommand() *cobra.Command {
-	migrate := &cobra.Command{
+	migrate := group(&cobra.Command{
 		Use:   "migrate",
 		Short: "Migrate the database schema at deploy time",
 		Long: `Migrate changes the schema of the database in DATABASE_URL. It is safe to run
@@ -29,9 +28,7 @@ If PETSTORE_SERVING_ROLE is set, up grants that role only the privileges that
 serve, account, key and sandbox need. Run serve as that role, so that the process that clients
 reach cannot change the schema.`,
 		Example: "  DATABASE_URL=postgres://petstore@localhost/petstore petstore migrate up",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	add := func(name, short, long string, action migrateAction) *cobra.Command {
 		command := &cobra.Command{
 			Use:     name,
@@ -154,8 +151,7 @@ func (p *program) migrateDown(ctx context.Context, c config, m *postgres.Migrati
 	return err
 }
 
-// confirmDown asks for confirmation to revert the latest migration, if there is
-// one. It returns an error unless the reply is yes.
+// confirmDown asks for confirmation to revert the latest migration, if there is one.
 func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrations) error {
 	all, err := m.Status(ctx)
 	if err != nil {
@@ -170,30 +166,30 @@ func (p *program) confirmDown(ctx context.Context, c config, m *postgres.Migrati
 	if latest == "" {
 		return nil
 	}
-	if !isTerminal(p.stdin) {
-		return fmt.Errorf("migrate down reverts %s and deletes the data that it drops; confirm it with --yes", latest)
-	}
-	confirmed, err := p.confirm(ctx, fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.directURL())))
-	if err == nil && !confirmed {
-		err = errors.New("nothing was reverted, because the reply was not yes")
-	}
-	return err
+	return p.confirm(ctx, "migrate down reverts "+latest+" and deletes the data that it drops",
+		fmt.Sprintf("Revert %s in %s and delete the data that it drops?", latest, postgres.Name(c.directURL())), "reverted")
 }
 
-// confirm asks a question on the terminal and reports whether the reply is yes.
-func (p *program) confirm(ctx context.Context, question string) (bool, error) {
+// confirm asks a question on the terminal. It returns an error unless the reply is yes, or if there
+// is no terminal. The effect says what the command does, and done is the participle of that.
+func (p *program) confirm(ctx context.Context, effect, question, done string) error {
+	if !isTerminal(p.stdin) {
+		return errors.New(effect + "; confirm it with --yes")
+	}
 	fmt.Fprint(p.stderr, question, " [y/N] ")
 	reply := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // end of input means no
-		reply <- line
+		reply <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
 	case line := <-reply:
-		line = strings.ToLower(strings.TrimSpace(line))
-		return line == "y" || line == "yes", nil
+		if line != "y" && line != "yes" {
+			return errors.New("nothing was " + done + ", because the reply was not yes")
+		}
+		return nil
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -217,16 +213,12 @@ func (p *program) migrateStatus(ctx context.Context, m *postgres.Migrations, asJ
 		}
 		return p.printJSON(objects)
 	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MIGRATION\tAPPLIED")
-	for _, migration := range all {
-		applied := "pending"
-		if !migration.AppliedAt.IsZero() {
-			applied = migration.AppliedAt.UTC().Format(time.RFC3339)
+	return printTable(p, "MIGRATION\tAPPLIED", all, func(migration postgres.Migration) string {
+		if migration.AppliedAt.IsZero() {
+			return migration.Name + "\tpending"
 		}
-		fmt.Fprintf(table, "%s\t%s\n", migration.Name, applied)
-	}
-	return table.Flush()
+		return migration.Name + "\t" + migration.AppliedAt.UTC().Format(time.RFC3339)
+	})
 }
 
 func (p *program) migrateVersion(ctx context.Context, _ config, m *postgres.Migrations) error {

@@ -40,21 +40,6 @@ PETSTORE_SERVING_ROLE.`,
 	}
 }
 
-// plannedMigration is a pending migration in the output of --json.
-type plannedMigration struct {
-	Name          string       `json:"name"`
-	InTransaction bool         `json:"inTransaction"`
-	SQL           string       `json:"sql"`
-	Locks         []tableLocks `json:"locks"`
-}
-
-type tableLocks struct {
-	Table    string `json:"table"`
-	Mode     string `json:"mode"`
-	Blocks   string `json:"blocks"`
-	Rewrites bool   `json:"rewrites"`
-}
-
 // migratePlan prints the pending migrations with their locks, as SQL with comments or as
 // JSON.
 func (p *program) migratePlan(ctx context.Context, m *postgres.Migrations, asJSON bool) error {
@@ -63,14 +48,7 @@ func (p *program) migratePlan(ctx context.Context, m *postgres.Migrations, asJSO
 		return err
 	}
 	if asJSON {
-		objects := make([]plannedMigration, len(pending))
-		for i, one := range pending {
-			objects[i] = plannedMigration{one.Name, one.InTransaction, one.SQL, make([]tableLocks, len(one.Locks))}
-			for j, lock := range one.Locks {
-				objects[i].Locks[j] = tableLocks(lock)
-			}
-		}
-		return p.printJSON(objects)
+		return p.printJSON(pending)
 	}
 	if len(pending) == 0 {
 		fmt.Fprintln(p.stdout, "-- the schema is current")

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"petstore/internal/account"
 	"petstore/internal/report"
+	"petstore/internal/sleep"
 )
 
 // recordDelay is longer than the time after which every server has a request in the record.
@@ -70,22 +70,13 @@ also 1 after a warning.`,
 
 // printReport gets and prints a report, when the record has the last requests of the client. The error says that the client is too bad.
 func (p *program) printReport(ctx context.Context, sender *client, o reportOptions) error {
-	select {
-	case <-time.After(recordDelay):
-	case <-ctx.Done():
+	if !sleep.For(ctx, recordDelay) {
 		return ctx.Err()
 	}
-	path := "/sandboxes/" + o.sandbox + "/report"
-	got, err := sender.send(ctx, call{method: http.MethodGet, path: path})
-	if err == nil {
-		err = got.err()
-	}
+	var r report.Report
+	err := sender.do(ctx, http.MethodGet, "/sandboxes/"+o.sandbox+"/report", nil, &r)
 	if err != nil {
 		return err
-	}
-	var r report.Report
-	if err := json.Unmarshal(got.text, &r); err != nil {
-		return fmt.Errorf("the response of %s is not from Petstore: %w", sender.url, err)
 	}
 	for i, result := range r.Results { // without a base URL, the links are paths
 		if strings.HasPrefix(result.Guide, "/") {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -16,25 +15,14 @@ import (
 
 const sampleNameRule = "must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen"
 
-// sampleObject is a sample in the output of --json. It has the fields of the API.
-type sampleObject struct {
-	Name      string     `json:"name"`
-	BuiltIn   bool       `json:"builtIn"`
-	CreatedAt *time.Time `json:"createdAt,omitempty"`
-}
-
 func (p *program) sampleCommand() *cobra.Command {
-	command := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "sample",
 		Short: "Save, list and delete the samples that sandboxes start as",
 		Long: `A sample is a store with a name. "petstore sandbox create --sample NAME" makes a copy
 of it, with the same ids. Every account has the samples shop and empty.`,
 		Example: "  petstore sample save black-friday --from sbx_1002",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	command.AddCommand(p.sampleSaveCommand(), p.sampleListCommand(), p.sampleDeleteCommand())
-	return command
+	}, p.sampleSaveCommand(), p.sampleListCommand(), p.sampleDeleteCommand())
 }
 
 func (p *program) sampleSaveCommand() *cobra.Command {
@@ -88,20 +76,14 @@ func saveSample(ctx context.Context, database *postgres.DB, name, from string) e
 }
 
 func (p *program) sampleListCommand() *cobra.Command {
-	return listCommand(p, listing[sampleObject]{
+	return listCommand(p, listing[account.Sample]{
 		short:     "List the samples of an account",
 		example:   "  petstore sample list --account demo",
 		resources: "samples",
 		fields:    "name, builtIn and createdAt",
 		header:    "NAME\tCREATED",
-		row:       func(one sampleObject) string { return one.Name + "\t" + formatTime(one.CreatedAt, "built in") },
-		read: func(ctx context.Context, queries *db.Queries, accountID int64) (all []sampleObject, err error) {
-			samples, err := account.Samples(ctx, queries, accountID)
-			for _, one := range samples {
-				all = append(all, sampleObject(one))
-			}
-			return all, err
-		},
+		row:       func(one account.Sample) string { return one.Name + "\t" + formatTime(one.CreatedAt, "built in") },
+		read:      account.Samples,
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/pgtest"
 )
 
@@ -18,7 +19,7 @@ func TestSampleCommands(t *testing.T) {
 	database := pgtest.New(t)
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "account", "create", "acme")
-	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
+	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
 	number, _ := account.ParseSandboxID(made.ID)
 	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 7, 'Dogs', 'dogs')", number); err != nil {
 		t.Fatal(err)
@@ -30,18 +31,18 @@ func TestSampleCommands(t *testing.T) {
 	wantRefusal(t, environ, "there is already a sample shop; choose another name, or delete the sample first", "sample", "save", "shop", "--from", made.ID)
 	wantRefusal(t, environ, noSandbox("sbx_999").Error(), "sample", "save", "more", "--from", "sbx_999")
 
-	fork := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "dogs", "--json"))
+	fork := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "dogs", "--json"))
 	number, _ = account.ParseSandboxID(fork.ID)
 	var id int
 	if err := database.Pool.QueryRow(t.Context(), "SELECT id FROM categories WHERE account_id = $1", number).Scan(&id); err != nil || id != 7 || fork.Sample != "dogs" {
 		t.Errorf("the sandbox %+v has the category %d: %v", fork, id, err)
 	}
-	listed := fromJSON[[]sampleObject](t, must(t, environ, "sample", "list", "--account", "acme", "--json"))
+	listed := fromJSON[[]account.Sample](t, must(t, environ, "sample", "list", "--account", "acme", "--json"))
 	if len(listed) != 3 || listed[0].CreatedAt == nil {
 		t.Fatalf("sample list --json: %+v", listed)
 	}
 	listed[0].CreatedAt = nil
-	if diff := cmp.Diff([]sampleObject{{Name: "dogs"}, {Name: "empty", BuiltIn: true}, {Name: "shop", BuiltIn: true}}, listed); diff != "" {
+	if diff := cmp.Diff([]account.Sample{{Name: "dogs"}, {Name: "empty", BuiltIn: true}, {Name: "shop", BuiltIn: true}}, listed); diff != "" {
 		t.Errorf("sample list --json (-want +got):\n%s", diff)
 	}
 	if list := must(t, environ, "sample", "list", "--account", "acme"); !strings.HasPrefix(list, "NAME   CREATED\ndogs   2") || !strings.HasSuffix(list, "Z\nempty  built in\nshop   built in\n") {
@@ -68,7 +69,7 @@ func TestTooManySamples(t *testing.T) {
 	database := pgtest.New(t)
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "account", "create", "acme")
-	made := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
 	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', 1001, 's' || n FROM generate_series(1, $1) AS n", account.MaxSamples); err != nil {
 		t.Fatal(err)
 	}

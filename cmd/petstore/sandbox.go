@@ -12,43 +12,19 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/postgres"
 )
 
-// sandboxObject is a sandbox in the output of --json. It has the fields of the API.
-type sandboxObject struct {
-	ID        string     `json:"id"`
-	Name      string     `json:"name"`
-	Sample    string     `json:"sample"`
-	CreatedAt time.Time  `json:"createdAt"`
-	ExpiresAt *time.Time `json:"expiresAt"`
-	APIKey    *keyObject `json:"apiKey,omitempty"`
-}
-
-// keyObject is a new API key in the output of --json. It has the fields of the API.
-type keyObject struct {
-	ID        int64      `json:"id"`
-	Name      string     `json:"name"`
-	Scope     string     `json:"scope"`
-	Prefix    string     `json:"prefix"`
-	CreatedAt time.Time  `json:"createdAt"`
-	ExpiresAt *time.Time `json:"expiresAt"`
-	Secret    string     `json:"secret"`
-}
-
 func (p *program) sandboxCommand() *cobra.Command {
-	command := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "sandbox",
 		Short: "Create, list, reset and delete sandboxes",
 		Long: `A sandbox is a temporary account for a test run or a demo. Its store is its own and
 starts as a copy of a sample. It shares the limits of the account that it belongs to. When
 it expires, its API keys stop and a running server deletes its data.`,
 		Example: "  petstore sandbox create --account demo",
-		Args:    noArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	command.AddCommand(p.sandboxCreateCommand(), p.sandboxListCommand(), p.sandboxResetCommand(), p.sandboxDeleteCommand())
-	return command
+	}, p.sandboxCreateCommand(), p.sandboxListCommand(), p.sandboxResetCommand(), p.sandboxDeleteCommand())
 }
 
 func (p *program) sandboxCreateCommand() *cobra.Command {
@@ -84,11 +60,7 @@ apiKey, whose secret is the key.`,
 					return err
 				}
 				if asJSON {
-					object := sandboxFrom(db.SandboxListRow(made.Sandbox))
-					object.APIKey = &keyObject{
-						made.Key.ID, made.Key.Name, made.Key.Scope, made.Key.Prefix, made.Key.CreatedAt.UTC(), object.ExpiresAt, made.Secret.Reveal(),
-					}
-					return p.printJSON(object)
+					return p.printJSON(api.NewSandboxFrom(made))
 				}
 				_, err = fmt.Fprintln(p.stdout, made.Secret.Reveal())
 				return err
@@ -128,25 +100,20 @@ func createSandbox(ctx context.Context, database *postgres.DB, name string, sand
 	return made, err
 }
 
-func sandboxFrom(row db.SandboxListRow) sandboxObject {
-	expiresAt := row.ExpiresAt.UTC()
-	return sandboxObject{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: &expiresAt}
-}
-
 func (p *program) sandboxListCommand() *cobra.Command {
-	return listCommand(p, listing[sandboxObject]{
+	return listCommand(p, listing[api.Sandbox]{
 		short:     "List the sandboxes of an account",
 		example:   "  petstore sandbox list --account demo",
 		resources: "sandboxes",
 		fields:    "id, name, sample, createdAt and expiresAt",
 		header:    "ID\tNAME\tSAMPLE\tCREATED\tEXPIRES",
-		row: func(one sandboxObject) string {
+		row: func(one api.Sandbox) string {
 			return strings.Join([]string{one.ID, one.Name, one.Sample, formatTime(&one.CreatedAt, ""), formatTime(one.ExpiresAt, "")}, "\t")
 		},
-		read: func(ctx context.Context, queries *db.Queries, accountID int64) (all []sandboxObject, err error) {
+		read: func(ctx context.Context, queries *db.Queries, accountID int64) (all []api.Sandbox, err error) {
 			rows, err := queries.SandboxList(ctx, db.SandboxListParams{ParentID: accountID, PageSize: account.MaxSandboxes})
 			for _, row := range rows {
-				all = append(all, sandboxFrom(row))
+				all = append(all, api.SandboxFrom(row))
 			}
 			return all, err
 		},
@@ -162,12 +129,8 @@ transaction. Its API keys and its faults stay. It does not ask for confirmation.
 		Example: "  petstore sandbox reset sbx_1002",
 		Args:    oneSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				sandbox, err := findSandbox(ctx, db.New(database), args[0])
-				if err != nil {
-					return err
-				}
-				err = transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
+			return p.withSandbox(cmd.Context(), args[0], func(ctx context.Context, database *postgres.DB, sandbox db.SandboxGetRow) error {
+				err := transact(ctx, database, func(ctx context.Context, queries *db.Queries) error {
 					return account.Reset(ctx, queries, sandbox.ID)
 				})
 				if errors.Is(err, account.ErrClosed) { // deleted meanwhile
@@ -194,18 +157,14 @@ after its start. It asks for confirmation. Scripts without a terminal need --yes
 		Example: "  petstore sandbox delete sbx_1002 --yes",
 		Args:    oneSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.withDatabase(cmd.Context(), func(ctx context.Context, database *postgres.DB) error {
-				sandbox, err := findSandbox(ctx, db.New(database), args[0])
-				if err != nil {
-					return err
-				}
+			return p.withSandbox(cmd.Context(), args[0], func(ctx context.Context, database *postgres.DB, sandbox db.SandboxGetRow) error {
 				if err := p.confirmDelete(ctx, cmd, yes, fmt.Sprintf("the sandbox %s (%s) with its store and its keys", args[0], sandbox.Name)); err != nil {
 					return err
 				}
 				if err := deleteAccount(ctx, database, sandbox.ID, noSandbox(args[0])); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(p.stdout, "deleted sandbox %s (%s)\n", args[0], sandbox.Name)
+				_, err := fmt.Fprintf(p.stdout, "deleted sandbox %s (%s)\n", args[0], sandbox.Name)
 				return err
 			})
 		},
@@ -223,6 +182,17 @@ func oneSandbox(cmd *cobra.Command, args []string) error {
 		return wrongUsage(cmd, "the id of a sandbox is sbx_ and a number, such as sbx_1002, but is %q", args[0])
 	}
 	return nil
+}
+
+// withSandbox runs an action on the live sandbox with an id that [oneSandbox] has validated.
+func (p *program) withSandbox(ctx context.Context, id string, action func(context.Context, *postgres.DB, db.SandboxGetRow) error) error {
+	return p.withDatabase(ctx, func(ctx context.Context, database *postgres.DB) error {
+		sandbox, err := findSandbox(ctx, db.New(database), id)
+		if err != nil {
+			return err
+		}
+		return action(ctx, database, sandbox)
+	})
 }
 
 // findSandbox returns the live sandbox with an id that [oneSandbox] has validated. The

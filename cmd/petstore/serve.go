@@ -23,6 +23,7 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
+	"petstore/internal/sleep"
 	"petstore/internal/telemetry"
 	"petstore/internal/upkeep"
 )
@@ -314,9 +315,9 @@ func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, ser
 	handler.ShutDown()
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	pause(limited, drainDelay)
+	sleep.For(limited, drainDelay)
 	_ = public.drain() // fails if it is already closed
-	pause(limited, drainDelay)
+	sleep.For(limited, drainDelay)
 	if err := server.Shutdown(limited); err != nil {
 		_ = server.Close() // the error cannot be reported
 		return fmt.Errorf("requests were still running after %s and have been cut off; raise PETSTORE_SHUTDOWN_GRACE to give them more time", limit)
@@ -334,14 +335,6 @@ func within(limit time.Duration, action func()) {
 		cancel()
 	}()
 	<-ctx.Done()
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // startTracer returns the tracer, or nil if tracing is off. The returned function
@@ -406,10 +399,8 @@ func waitForDatabase(ctx context.Context, database *postgres.DB, wait time.Durat
 			log.Info("waiting for the database", "at_most", wait.String(), "error", plain(err))
 			announced = true
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, startupInterval) {
 			return ctx.Err()
-		case <-time.After(startupInterval):
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,12 +15,6 @@ import (
 
 // triggerPatience is the maximum time until the event is in the feed.
 const triggerPatience = time.Minute
-
-// eventTypeObject is a type of events in the output of --json.
-type eventTypeObject struct {
-	Type        string `json:"type"`
-	Description string `json:"description"`
-}
 
 func (p *program) triggerCommand() *cobra.Command {
 	var asJSON bool
@@ -72,18 +65,9 @@ admin.`,
 
 func (p *program) listEventTypes(asJSON bool) error {
 	if asJSON {
-		all := make([]eventTypeObject, len(event.Types))
-		for i, one := range event.Types {
-			all[i] = eventTypeObject{string(one.Type), one.Text}
-		}
-		return p.printJSON(all)
+		return p.printJSON(event.Types)
 	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TYPE\tHAPPENS WHEN")
-	for _, one := range event.Types {
-		fmt.Fprintf(table, "%s\t%s\n", one.Type, one.Text)
-	}
-	return table.Flush()
+	return printTable(p, "TYPE\tHAPPENS WHEN", event.Types, func(one event.Description) string { return string(one.Type) + "\t" + one.Text })
 }
 
 // trigger makes an event of a type happen and prints it.
@@ -91,10 +75,11 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	if err := sender.requireSandbox(ctx); err != nil {
 		return err
 	}
-	feed := &follow.Feed{URL: sender.url, Key: sender.key, Types: []string{string(kind)}, Client: sender.client(follow.ResponseTimeout)}
+	feed := p.feed(sender.target)
+	feed.Types, feed.Connected = []string{string(kind)}, nil
 	feed.Lost = func(err error, _ time.Duration) { fmt.Fprintf(p.stderr, "no connection: %s\n", whyNotConnected(err)) }
 	if err := feed.SeekEnd(ctx); err != nil {
-		return listenError(err, sender.url)
+		return streamError("events", err, sender.url)
 	}
 	t := &triggering{client: sender}
 	err := triggers[kind](ctx, t)
@@ -118,7 +103,7 @@ func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool)
 	case limited.Err() != nil && ctx.Err() == nil:
 		return fmt.Errorf("the feed has no event %s after %s; is a worker running?", strings.Join(feed.Types, ", "), triggerPatience)
 	default:
-		return listenError(err, feed.URL)
+		return streamError("events", err, feed.URL)
 	}
 }
 

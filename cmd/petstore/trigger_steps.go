@@ -14,6 +14,7 @@ import (
 
 	"petstore/internal/event"
 	"petstore/internal/follow"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -188,7 +189,7 @@ func (t *triggering) exhaust(ctx context.Context) error {
 
 func (t *triggering) retryUntilFailed(ctx context.Context) error {
 	var asked time.Time // when the last retry was due
-	for retried := 0; ; pause(ctx, exhaustPause) {
+	for retried := 0; ; sleep.For(ctx, exhaustPause) {
 		var deliveries []triedDelivery
 		if err := t.do(ctx, "GET", t.webhook+"/deliveries", nil, &deliveries); err != nil {
 			return err

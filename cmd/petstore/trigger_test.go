@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"petstore/internal/api"
 	"petstore/internal/event"
 	"petstore/internal/pgtest"
 )
@@ -17,7 +18,7 @@ func TestTrigger(t *testing.T) {
 		"PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
 	}
 	owner := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
-	sandbox := fromJSON[sandboxObject](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
 	base := begin(t, t.TempDir(), environ, "serve").address()
 	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	for _, one := range event.Types {
@@ -49,12 +50,12 @@ func TestTrigger(t *testing.T) {
 func TestTriggerListsTypes(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(strings.TrimSpace(must(t, nil, "trigger")), "\n")
-	objects := fromJSON[[]eventTypeObject](t, must(t, nil, "trigger", "--json"))
+	objects := fromJSON[[]event.Description](t, must(t, nil, "trigger", "--json"))
 	if len(lines) != len(event.Types)+1 || len(objects) != len(event.Types) || len(triggers) != len(event.Types) {
 		t.Fatalf("%d lines, %d objects and %d triggers for %d types", len(lines), len(objects), len(triggers), len(event.Types))
 	}
 	for i, one := range event.Types {
-		if fields := strings.Fields(lines[i+1]); fields[0] != string(one.Type) || len(fields) < 4 || objects[i].Type != fields[0] || !strings.HasSuffix(objects[i].Description, ".") {
+		if fields := strings.Fields(lines[i+1]); fields[0] != string(one.Type) || len(fields) < 4 || string(objects[i].Type) != fields[0] || !strings.HasSuffix(objects[i].Text, ".") {
 			t.Errorf("the type %s has the line %q and the object %v", one.Type, lines[i+1], objects[i])
 		}
 	}

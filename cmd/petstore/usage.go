@@ -41,6 +41,14 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return wrongUsage(cmd, "there is no command %q%s", args[0], hint)
 }
 
+// group makes a command of subcommands. Alone, it shows its help.
+func group(command *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	command.Args = noArguments
+	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	command.AddCommand(subcommands...)
+	return command
+}
+
 // oneArgument validates that a command has one argument, described for the error message.
 func oneArgument(described string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -163,8 +171,7 @@ func addCompletionCommand(root *cobra.Command) {
 		if command.Name() != "completion" {
 			continue
 		}
-		command.Args = noArguments
-		command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		group(command)
 		command.Example = "  source <(petstore completion bash)"
 		for _, shell := range command.Commands() {
 			shell.Args = noArguments

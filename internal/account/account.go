@@ -273,24 +273,21 @@ func closeStore(ctx context.Context, queries *db.Queries, id int64) error {
 // deletion deletes some rows of an account from a table, and returns how many.
 type deletion func(ctx context.Context, id int64, batch int32) (int64, error)
 
+// deletes returns the deletion of a query, whose parameters have another type than others.
+func deletes[Params ~struct {
+	AccountID int64
+	BatchSize int32
+}](query func(context.Context, Params) (int64, error)) deletion {
+	return func(ctx context.Context, id int64, batch int32) (int64, error) {
+		return query(ctx, Params{AccountID: id, BatchSize: batch})
+	}
+}
+
 // storeTables returns the deletions of a reset, in an order in which no row is left
 // that refers to a deleted one.
 func storeTables(queries *db.Queries) []deletion {
 	return []deletion{
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteOrders(ctx, db.StoreDeleteOrdersParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteInventory(ctx, db.StoreDeleteInventoryParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeletePets(ctx, db.StoreDeletePetsParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteCategories(ctx, db.StoreDeleteCategoriesParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteMessages(ctx, db.StoreDeleteMessagesParams{AccountID: id, BatchSize: batch})
-		},
+		deletes(queries.StoreDeleteOrders), deletes(queries.StoreDeleteInventory), deletes(queries.StoreDeletePets),
+		deletes(queries.StoreDeleteCategories), deletes(queries.StoreDeleteMessages),
 	}
 }

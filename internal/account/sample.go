@@ -60,11 +60,11 @@ func BuiltInSamples() []string { return slices.Sorted(maps.Keys(builtIn)) }
 // IsBuiltIn reports whether a sample with the name is built in.
 func IsBuiltIn(name string) bool { return builtIn[name] != "" }
 
-// Sample is a sample of an account. A built-in one has no time.
+// Sample is a sample of an account, and the Sample schema of the spec. A built-in one has no time.
 type Sample struct {
-	Name      string
-	BuiltIn   bool
-	CreatedAt *time.Time
+	Name      string     `json:"name"`
+	BuiltIn   bool       `json:"builtIn"`
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
 }
 
 // Samples returns the samples of an account and the built-in ones by name.
@@ -190,27 +190,21 @@ func createBuiltIn(ctx context.Context, queries *db.Queries, name string, wanted
 	return row, seed.Fill(ctx, queries, row.ID, seed.ShopPets, nil)
 }
 
+// copies returns the copy of a query, whose parameters have another type than others.
+func copies[Params ~struct{ AccountID, SourceID int64 }](query func(context.Context, Params) error) func(ctx context.Context, from, to int64) error {
+	return func(ctx context.Context, from, to int64) error {
+		return query(ctx, Params{SourceID: from, AccountID: to})
+	}
+}
+
 // copyStore copies a store to an empty one, with its newest ids. The transaction must hold the
 // lock of a store that can change.
 func copyStore(ctx context.Context, queries *db.Queries, from, to int64) error {
-	for _, copyTable := range []func() error{
-		func() error {
-			return queries.StoreCopyCategories(ctx, db.StoreCopyCategoriesParams{SourceID: from, AccountID: to})
-		},
-		func() error {
-			return queries.StoreCopyPets(ctx, db.StoreCopyPetsParams{SourceID: from, AccountID: to})
-		},
-		func() error {
-			return queries.StoreCopyInventory(ctx, db.StoreCopyInventoryParams{SourceID: from, AccountID: to})
-		},
-		func() error {
-			return queries.StoreCopyOrders(ctx, db.StoreCopyOrdersParams{SourceID: from, AccountID: to})
-		},
-		func() error {
-			return queries.StoreCopyMessages(ctx, db.StoreCopyMessagesParams{SourceID: from, AccountID: to})
-		},
+	for _, copyTable := range []func(context.Context, int64, int64) error{
+		copies(queries.StoreCopyCategories), copies(queries.StoreCopyPets), copies(queries.StoreCopyInventory),
+		copies(queries.StoreCopyOrders), copies(queries.StoreCopyMessages),
 	} {
-		if err := copyTable(); err != nil {
+		if err := copyTable(ctx, from, to); err != nil {
 			return err
 		}
 	}

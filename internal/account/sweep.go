@@ -10,6 +10,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 	sweepErrors = 10
 )
 
-// errBusy means that another process is deleting rows of the account, or has deleted it.
-var errBusy = errors.New("account: another process deletes rows of the account")
+// ErrBusy means that another process is deleting rows of the account, or has deleted it.
+var ErrBusy = errors.New("account: another process deletes rows of the account")
 
 // Sweep deletes the data of accounts that were deleted, and of sandboxes that expired, at
 // least a minute ago. It ends when there is none or ctx ends. It deletes at most 1000
@@ -54,7 +55,7 @@ func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error
 			switch err := sweepAccount(ctx, database, id); {
 			case err == nil:
 				swept++
-			case !errors.Is(err, errBusy) && len(failures) < sweepErrors:
+			case !errors.Is(err, ErrBusy) && len(failures) < sweepErrors:
 				failures = append(failures, fmt.Errorf("account: deleting the data of account %d: %w", id, err))
 			}
 			if ctx.Err() != nil {
@@ -67,10 +68,10 @@ func sweepOnce(ctx context.Context, database *postgres.DB) (swept int, err error
 	}
 }
 
-// sweepAccount deletes an account with its data. The error is [errBusy] or a database
+// sweepAccount deletes an account with its data. The error is [ErrBusy] or a database
 // error.
 func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
-	if _, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
+	if _, err := SweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return 0, closeStore(ctx, queries, id) // an expired sandbox is not closed yet
 	}); err != nil {
 		return err
@@ -79,17 +80,17 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 		for rows := int64(sweepBatch); rows == sweepBatch; {
 			began := time.Now()
 			var err error
-			if rows, err = sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
+			if rows, err = SweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
 				return sweptTables(queries)[i](ctx, id, sweepBatch)
 			}); err != nil {
 				return err
 			}
-			if err := pause(ctx, time.Since(began)); err != nil {
-				return err
+			if !sleep.For(ctx, time.Since(began)) {
+				return ctx.Err()
 			}
 		}
 	}
-	_, err := sweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
+	_, err := SweepStep(ctx, database, id, func(ctx context.Context, queries *db.Queries) (int64, error) {
 		for _, remove := range []func(context.Context, int64) (int64, error){queries.StoreDeleteFaults, queries.StoreDeleteExchangeLog, queries.StoreDeleteState, queries.AccountForget} {
 			if _, err := remove(ctx, id); err != nil {
 				return 0, err
@@ -104,55 +105,25 @@ func sweepAccount(ctx context.Context, database *postgres.DB, id int64) error {
 // the keys of its account, in an order like storeTables.
 func sweptTables(queries *db.Queries) []deletion {
 	return append(storeTables(queries),
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteIdempotencyKeys(ctx, db.StoreDeleteIdempotencyKeysParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteExchanges(ctx, db.StoreDeleteExchangesParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteEvents(ctx, db.StoreDeleteEventsParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteWebhookDeliveries(ctx, db.StoreDeleteWebhookDeliveriesParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteWebhooks(ctx, db.StoreDeleteWebhooksParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.StoreDeleteKeyUses(ctx, db.StoreDeleteKeyUsesParams{AccountID: id, BatchSize: batch})
-		},
-		func(ctx context.Context, id int64, batch int32) (int64, error) {
-			return queries.APIKeyDeleteSome(ctx, db.APIKeyDeleteSomeParams{AccountID: id, BatchSize: batch})
-		},
+		deletes(queries.StoreDeleteIdempotencyKeys), deletes(queries.StoreDeleteExchanges), deletes(queries.StoreDeleteEvents),
+		deletes(queries.StoreDeleteWebhookDeliveries), deletes(queries.StoreDeleteWebhooks), deletes(queries.StoreDeleteKeyUses),
+		deletes(queries.APIKeyDeleteSome),
 	)
 }
 
-// sweepStep runs a step of the sweep of an account in a transaction, and returns the
-// number of rows that it deleted. The error is [errBusy], the error of the step, or a
+// SweepStep runs a step of the sweep of an account in a transaction, and returns the
+// number of rows that it deleted. The error is [ErrBusy], the error of the step, or a
 // database error.
-func sweepStep(ctx context.Context, database *postgres.DB, id int64, step func(context.Context, *db.Queries) (int64, error)) (int64, error) {
+func SweepStep(ctx context.Context, database *postgres.DB, id int64, step func(context.Context, *db.Queries) (int64, error)) (int64, error) {
 	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		queries := db.New(tx)
 		locked, err := queries.StoreTryLockSweep(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && !locked {
-			return 0, errBusy
+			return 0, ErrBusy
 		}
 		if err != nil {
 			return 0, err
 		}
 		return step(ctx, queries)
 	})
-}
-
-// pause waits, or returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

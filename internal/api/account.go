@@ -30,8 +30,8 @@ type apiKey struct {
 	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
 }
 
-// apiKeyWithSecret is the ApiKeyWithSecret schema of the spec.
-type apiKeyWithSecret struct {
+// KeyWithSecret is the ApiKeyWithSecret schema of the spec.
+type KeyWithSecret struct {
 	apiKey
 
 	Secret string `json:"secret"`
@@ -45,8 +45,8 @@ func apiKeyFrom(row db.APIKeyListRecentRow) apiKey {
 }
 
 // newAPIKeyFrom returns a key that was just created, with its secret.
-func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) apiKeyWithSecret {
-	return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) KeyWithSecret {
+	return KeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 		ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
 	}), secret.Reveal()}
 }
@@ -65,7 +65,6 @@ func (s *Server) getAccount(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, gate.ErrInvalidAPIKey)
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, struct {
 		ID        string    `json:"id"`
 		Name      string    `json:"name"`
@@ -107,7 +106,6 @@ func (s *Server) getAPIKey(c *gin.Context) error {
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, apiKeyFrom(db.APIKeyListRecentRow(row)))
 }
 
@@ -117,7 +115,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Issue(ctx, queries, key)
 		if errors.Is(err, auth.ErrTooManyKeys) {
 			err = errTooManyAPIKeys
@@ -136,7 +134,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 func (s *Server) apiKeyParams(in *input, creator auth.Identity) (auth.NewKey, error) {
 	name := in.Name(maxAPIKeyNameLength)
 	scopeName := in.Enum("scope", auth.Read.String(), auth.Write.String(), auth.Admin.String())
-	expiresAt := in.FutureTime("expiresAt", s.now())
+	expiresAt := in.FutureTime("expiresAt", s.options.Now())
 	if err := in.Err(); err != nil {
 		return auth.NewKey{}, err
 	}
@@ -163,20 +161,16 @@ func checkExpiry(expiresAt *time.Time, caller auth.Identity) error {
 // responds, and the others within a second.
 func (s *Server) rotateAPIKey(c *gin.Context) error {
 	in := s.decode(c, pathID("apiKeyId"), secret)
-	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
+	grace := in.grace()
 	if err := in.Err(); err != nil {
 		return err
 	}
-	var grace time.Duration
-	if seconds != nil {
-		grace = time.Duration(*seconds) * time.Second
-	}
-	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (apiKeyWithSecret, error) {
+	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, in.pathID, grace)
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
-		return apiKeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
+		return KeyWithSecret{apiKeyFrom(db.APIKeyListRecentRow{
 			ID: row.ID, Name: row.Name, Scope: row.Scope, Prefix: row.Prefix, CreatedAt: row.CreatedAt,
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err
@@ -187,7 +181,7 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	s.verifier.ForgetKey(in.pathID)
+	s.options.Verifier.ForgetKey(in.pathID)
 	gate.Record(c, keyEvent(eventKeyRotated, in.pathID))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
@@ -212,7 +206,7 @@ func (s *Server) revokeAPIKey(c *gin.Context) error {
 		return err
 	}
 	if revoked {
-		s.verifier.ForgetKey(id)
+		s.options.Verifier.ForgetKey(id)
 		gate.Record(c, keyEvent(eventKeyRevoked, id))
 	}
 	c.Status(http.StatusNoContent)

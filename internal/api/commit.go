@@ -1,8 +1,10 @@
 package api
 
 import (
+	"crypto/sha256"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -37,7 +39,7 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 	}
 	if made.Replayed {
 		c.Header("Idempotent-Replayed", "true")
-		s.metrics.Replayed()
+		s.options.Metrics.Replayed()
 	} else {
 		s.announceEvents(store.AccountID)
 	}
@@ -49,7 +51,7 @@ func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 // announceEvents wakes everybody who waits for the events of a commit of this process.
 func (s *Server) announceEvents(accountID int64) {
 	s.feed.Announce(accountID)
-	s.announce(accountID)
+	s.options.Announce(accountID)
 }
 
 // writeCommitted sends the response to a write. A 202 has no entity tag, because it does
@@ -86,3 +88,57 @@ var deleted = groupcommit.Response{Status: http.StatusNoContent}
 
 // refused is the decision not to write anything.
 func refused(err error) (groupcommit.Response, error) { return groupcommit.Response{}, err }
+
+const maxIdempotencyKey = 255 // bytes
+
+// idempotencyKey returns the Idempotency-Key of a POST, or "" if it has none. A request
+// whose response has a secret must not have one. The error is
+// [errInvalidIdempotencyKey].
+func idempotencyKey(r *http.Request, secret bool) (string, error) {
+	fields := r.Header.Values("Idempotency-Key")
+	if len(fields) == 0 {
+		return "", nil
+	}
+	if secret {
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
+			Header: "Idempotency-Key", Code: "not_allowed", Message: "`Idempotency-Key` is not allowed, because the server never stores a response with a secret. Remove the header.",
+		}})
+	}
+	key := fields[0]
+	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
+	if len(fields) > 1 || key == "" || len(key) > maxIdempotencyKey || strings.ContainsFunc(key, invisible) {
+		return "", errInvalidIdempotencyKey.WithViolations([]httpjson.Violation{{
+			Header: "Idempotency-Key", Code: "invalid_format", Message: "`Idempotency-Key` must have 1 to 255 visible ASCII characters and appear once.",
+		}})
+	}
+	return key, nil
+}
+
+// fingerprint distinguishes requests with the same key by their path and body.
+func fingerprint(r *http.Request, body []byte) []byte {
+	hash := sha256.New()
+	hash.Write([]byte(r.URL.EscapedPath() + "\n"))
+	hash.Write(body)
+	return hash.Sum(nil)
+}
+
+// checkUntagged evaluates the preconditions of a write to a resource without an entity
+// tag. The error is [httpjson.ErrPreconditionFailed].
+func checkUntagged(r *http.Request) error {
+	_, err := httpjson.CheckPreconditions(r, httpjson.NoTag)
+	return err
+}
+
+// checkTag evaluates the preconditions of a write to a resource as it is. The error is
+// [httpjson.ErrPreconditionFailed].
+func checkTag(r *http.Request, current any) error {
+	if !httpjson.IsConditional(r) {
+		return nil
+	}
+	representation, err := encode(current)
+	if err != nil {
+		return err
+	}
+	_, err = httpjson.CheckPreconditions(r, httpjson.ETag(representation))
+	return err
+}

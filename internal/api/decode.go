@@ -2,9 +2,11 @@ package api
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"petstore/internal/auth"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
@@ -98,6 +100,15 @@ func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 	}
 	in.body, err = s.gate.ReadBody(c)
 	return err
+}
+
+// grace reads how long a replaced secret keeps working.
+func (in *input) grace() time.Duration {
+	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
+	if seconds == nil {
+		return 0
+	}
+	return time.Duration(*seconds) * time.Second
 }
 
 // readParams begins to read the parameters of a request.

@@ -113,3 +113,20 @@ func appendPet(encoded []byte, p pet) ([]byte, error) {
 	encoded, err = jsontext.AppendQuote(append(encoded, `,"status":`...), p.Status)
 	return append(encoded, '}'), err
 }
+
+// transform returns the results of a function for all items, never nil.
+func transform[In, Out any](items []In, convert func(In) Out) []Out {
+	results := make([]Out, len(items))
+	for i, item := range items {
+		results[i] = convert(item)
+	}
+	return results
+}
+
+// inUTC returns a time as responses have it, or nil.
+func inUTC(at *time.Time) *time.Time {
+	if at == nil {
+		return nil
+	}
+	return new(at.UTC())
+}

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
 	"petstore/internal/docs"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
@@ -163,4 +167,12 @@ func describe(remedies []remedy) []docs.Problem {
 		list[i] = docs.Problem{Status: r.Status, Code: r.Code, Meaning: r.Message, Remedy: r.text}
 	}
 	return list
+}
+
+// orNotFound returns notFound instead of [pgx.ErrNoRows].
+func orNotFound(err error, notFound *httpjson.Error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return notFound
+	}
+	return err
 }

@@ -67,7 +67,7 @@ func (s *Server) listEvents(c *gin.Context) error {
 	parameters := next.Query()
 	parameters.Set("after", page.Next.String())
 	next.RawQuery = parameters.Encode()
-	return s.gate.WritePage(c, gate.Page{Items: items, Links: fmt.Sprintf(`<%s%s>; rel="next"`, s.base, next.RequestURI())})
+	return s.gate.WritePage(c, gate.Page{Items: items, Links: fmt.Sprintf(`<%s%s>; rel="next"`, s.options.BaseURL, next.RequestURI())})
 }
 
 // getEvent sends an event of the feed of the account.

@@ -84,7 +84,6 @@ func (s *Server) getSandboxFaults(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, faultRulesFrom(rows))
 }
 
@@ -207,15 +206,6 @@ func narrow(number *int64) *int32 {
 		return nil
 	}
 	return new(int32(*number)) //nolint:gosec // the caller has checked the range
-}
-
-// transform returns the results of a function for all items, never nil.
-func transform[In, Out any](items []In, convert func(In) Out) []Out {
-	results := make([]Out, len(items))
-	for i, item := range items {
-		results[i] = convert(item)
-	}
-	return results
 }
 
 // faultNames returns the operations that a rule may name.

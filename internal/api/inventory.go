@@ -93,7 +93,6 @@ func (s *Server) getInventorySummary(c *gin.Context) error {
 			summary.Sold = row.Pets
 		}
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, summary)
 }
 

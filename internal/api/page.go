@@ -222,7 +222,7 @@ func encodeAll[Item any](items []Item) ([]byte, error) {
 // (RFC 3986, section 4.2).
 func (s *Server) link(path string, query url.Values, rel string) string {
 	target := url.URL{Path: path, RawQuery: query.Encode()}
-	return "<" + s.base + target.RequestURI() + `>; rel="` + rel + `"`
+	return "<" + s.options.BaseURL + target.RequestURI() + `>; rel="` + rel + `"`
 }
 
 // listID identifies the list by its path, account, filters and sort. A cursor is valid

@@ -1,15 +1,7 @@
 package api
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"runtime"
-	"slices"
-	"strings"
-
 	"github.com/gin-gonic/gin"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
 	"petstore/internal/account"
@@ -17,7 +9,6 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
-	"petstore/internal/httpjson"
 	"petstore/internal/stock"
 )
 
@@ -71,7 +62,7 @@ func (s *Server) getPet(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	row, err := s.pets.Do(c.Request.Context(), s.db.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
+	row, err := s.pets.Do(c.Request.Context(), s.options.DB.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
 	switch {
 	case err != nil:
 		return err
@@ -145,236 +136,4 @@ func (s *Server) changePet(c *gin.Context, w groupcommit.Write, decide func(*gro
 		return decide(state, current)
 	}
 	return s.commit(c, w)
-}
-
-// petFilter is the filter of a list of pets. An empty field matches all.
-type petFilter struct {
-	account    int64
-	ids        []int64
-	categoryID *int64
-	statuses   []string
-	// Keys of names are in the range [from, until).
-	from, until string
-	prefixed    bool // whether the range excludes any name
-}
-
-func (s *Server) listPets(c *gin.Context) error {
-	params := readParams(c)
-	prefix := params.Prefix("name", maxNameLength)
-	filter := petFilter{
-		account:    gate.Caller(c).AccountID,
-		ids:        params.IDs("id"),
-		categoryID: params.ID("categoryId"),
-		statuses:   params.Enums("status", petStatuses...),
-		prefixed:   prefix != "",
-	}
-	filter.from, filter.until = casefold.Range(prefix)
-	limit := defaultLimit
-	if len(filter.ids) > 0 {
-		limit = httpjson.MaxValues // a batch is one page
-	}
-	p := newPage(c, params, limit, byIDOrName)
-	p.startWithin(filter.from, filter.until)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	return writePage(s, c, p, list[db.PetListRow, pet]{
-		find: func(ctx context.Context) ([]db.PetListRow, error) {
-			return s.findPets(ctx, filter, p)
-		},
-		count: func(ctx context.Context) (int64, error) {
-			return s.countPets(ctx, filter)
-		},
-		item: func(row db.PetListRow) pet {
-			return pet{ID: row.ID, Name: row.Name, CategoryID: row.CategoryID, Status: row.Status}
-		},
-		cursorOf: petPosition,
-	})
-}
-
-// petPosition returns the position of a pet in any sort.
-func petPosition(row db.PetListRow) httpjson.Position {
-	return httpjson.Position{Key: row.NameKey, ID: row.ID}
-}
-
-// listedPets returns pets as [db.Queries.PetList] does.
-func listedPets(pets []db.Pet) []db.PetListRow {
-	rows := make([]db.PetListRow, len(pets))
-	for i, p := range pets {
-		rows[i] = db.PetListRow{ID: p.ID, CategoryID: p.CategoryID, Name: p.Name, Status: p.Status, NameKey: p.NameKey}
-	}
-	return rows
-}
-
-// findPets runs the query that fits the index of the filter.
-func (s *Server) findPets(ctx context.Context, f petFilter, p *page) ([]db.PetListRow, error) {
-	key, id, size := p.after.Key, p.after.ID, p.queryLimit()
-	switch {
-	case len(f.ids) > 0:
-		return s.findPetsAmong(ctx, f, p)
-	case f.categoryID != nil:
-		pets, err := s.sorted(p.sort).PetListOfCategory(ctx, db.PetListOfCategoryParams{AccountID: f.account, CategoryID: *f.categoryID, Statuses: orAllStatuses(f.statuses), AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
-		return listedPets(pets), err
-	case len(f.statuses) > 0:
-		pets, err := s.sorted(p.sort).PetListOfStatus(ctx, db.PetListOfStatusParams{AccountID: f.account, Statuses: f.statuses, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
-		return listedPets(pets), err
-	default:
-		return s.pagesOfPets.Do(ctx, sortedPages{p.sort, s.db.NodeOf(f.account)}, db.PetListParams{AccountID: f.account, AfterKey: key, AfterID: id, FromKey: f.from, UntilKey: f.until, PageSize: size})
-	}
-}
-
-// orAllStatuses returns all statuses if the filter has none, so that Postgres can use an
-// index that begins with the status.
-func orAllStatuses(statuses []string) []string {
-	if len(statuses) == 0 {
-		return petStatuses
-	}
-	return statuses
-}
-
-// findPetsAmong reads the pets of a batch, at most [httpjson.MaxValues], and sorts them.
-func (s *Server) findPetsAmong(ctx context.Context, f petFilter, p *page) ([]db.PetListRow, error) {
-	among, err := s.petsAmong(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	pets := listedPets(among)
-	order := func(a, b httpjson.Position) int {
-		c := cmp.Compare(a.ID, b.ID)
-		if p.byName() {
-			c = cmp.Or(strings.Compare(a.Key, b.Key), c)
-		}
-		if p.descending() {
-			return -c
-		}
-		return c
-	}
-	pets = slices.DeleteFunc(pets, func(row db.PetListRow) bool { return order(petPosition(row), p.after) <= 0 })
-	slices.SortFunc(pets, func(a, b db.PetListRow) int { return order(petPosition(a), petPosition(b)) })
-	return pets[:min(len(pets), int(p.queryLimit()))], nil
-}
-
-// petsAmong reads the pets of a batch that match the filter.
-func (s *Server) petsAmong(ctx context.Context, f petFilter) ([]db.Pet, error) {
-	pets, err := s.getPets(ctx, f.account, f.ids)
-	return slices.DeleteFunc(pets, func(row db.Pet) bool {
-		return row.NameKey < f.from || row.NameKey >= f.until ||
-			(len(f.statuses) > 0 && !slices.Contains(f.statuses, row.Status)) ||
-			(f.categoryID != nil && row.CategoryID != *f.categoryID)
-	}), err
-}
-
-// countPets counts the pets of all pages.
-func (s *Server) countPets(ctx context.Context, f petFilter) (int64, error) {
-	if len(f.ids) > 0 {
-		pets, err := s.petsAmong(ctx, f)
-		return int64(len(pets)), err
-	}
-	params := db.PetCountParams{AccountID: f.account, CategoryID: f.categoryID, Statuses: f.statuses}
-	if f.prefixed {
-		params.FromKey, params.UntilKey = &f.from, &f.until
-	}
-	return s.planned.PetCount(ctx, params)
-}
-
-// getPets reads the pets of a batch. A batch of one shares its query with other reads of
-// single pets.
-func (s *Server) getPets(ctx context.Context, accountID int64, ids []int64) ([]db.Pet, error) {
-	if len(ids) > 1 {
-		pets, err := results(1, s.reads.PetGetMany(ctx, []db.PetGetManyParams{{AccountID: accountID, Ids: ids}}).Query)
-		return pets[0], err
-	}
-	row, err := s.pets.Do(ctx, s.db.NodeOf(accountID), ownPet{accountID, ids[0]})
-	if err != nil || row == nil {
-		return nil, err
-	}
-	return []db.Pet{*row}, nil
-}
-
-// The maximum number of single pets, and of pages, whose reads share a round trip.
-const (
-	maxPetsPerRead  = 100
-	maxPagesPerRead = 16
-)
-
-// ownPet identifies a pet of an account.
-type ownPet struct{ account, id int64 }
-
-// newPetReader returns a coalescer of reads of single pets, by node. A pet that does not
-// exist is nil. The pets of an account share a statement, and the statements of all accounts
-// on a node share a round trip.
-func newPetReader(queries *db.Queries) *sharedRead[any, ownPet, *db.Pet] {
-	limits := sharedReads
-	limits.Inputs = maxPetsPerRead
-	return shareReads(limits, withoutEnd, func(ctx context.Context, _ any, wanted []ownPet) ([]*db.Pet, error) {
-		params := byAccount(wanted)
-		perAccount, err := results(len(params), queries.PetGetMany(ctx, params).Query)
-		if err != nil {
-			return nil, err
-		}
-		found := make(map[ownPet]*db.Pet, len(wanted))
-		for _, rows := range perAccount {
-			for i := range rows {
-				found[ownPet{rows[i].AccountID, rows[i].ID}] = &rows[i]
-			}
-		}
-		pets := make([]*db.Pet, len(wanted))
-		for i, one := range wanted {
-			pets[i] = found[one]
-		}
-		return pets, nil
-	})
-}
-
-// byAccount returns a statement for each account, with the ids of its pets.
-func byAccount(wanted []ownPet) []db.PetGetManyParams {
-	var params []db.PetGetManyParams
-	index := make(map[int64]int) // by account
-	for _, one := range wanted {
-		at, known := index[one.account]
-		if !known {
-			at = len(params)
-			index[one.account] = at
-			params = append(params, db.PetGetManyParams{AccountID: one.account})
-		}
-		params[at].Ids = append(params[at].Ids, one.id)
-	}
-	return params
-}
-
-// sortedPages is the key of reads of different pages.
-type sortedPages struct {
-	sort string
-	node any // of their accounts
-}
-
-// newPageOfPetsReader returns a coalescer of reads of different pages. Their
-// statements share a round trip. Postgres works longer on a page than on a pet, so it
-// gets more of these at a time.
-func (s *Server) newPageOfPetsReader() *sharedRead[sortedPages, db.PetListParams, []db.PetListRow] {
-	limits := sharedReads
-	limits.Parallel, limits.Inputs = runtime.GOMAXPROCS(0), maxPagesPerRead
-	return shareReads(limits, withEnd, func(ctx context.Context, key sortedPages, pages []db.PetListParams) ([][]db.PetListRow, error) {
-		return results(len(pages), s.sorted(key.sort).PetList(ctx, pages).Query)
-	})
-}
-
-// results returns the rows of each of n statements that share a round trip, or the first
-// error.
-func results[Row any](n int, read func(func(int, []Row, error))) (all [][]Row, err error) {
-	all = make([][]Row, n)
-	read(func(i int, rows []Row, failed error) {
-		if all[i] = rows; err == nil {
-			err = failed
-		}
-	})
-	return all, err
-}
-
-// orNotFound returns notFound instead of [pgx.ErrNoRows].
-func orNotFound(err error, notFound *httpjson.Error) error {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return notFound
-	}
-	return err
 }

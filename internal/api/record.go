@@ -303,48 +303,24 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
-	return s.gate.Stream(c, s.recordOf(q), func(stream *gate.Stream) {
-		stream.Send("retry: 1000\n")
-		for at := q.after.number; stream.Continues() && stream.KeyWorks(); {
-			end := at
-			var rows []db.ExchangesAfterRow
-			err := stream.Read(func(ctx context.Context) (err error) {
-				if end, err = s.endOfRecord(ctx, q.account); err == nil {
-					rows, err = s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
-				}
-				return err
-			})
-			if err != nil {
-				return // the client connects again and gets the error
-			}
-			for _, row := range rows {
-				at = row.Number
-				sendRequest(stream, recordedRequestFrom(q.account, db.ExchangeListRow(row)))
-			}
-			if len(rows) == streamPage {
-				continue
-			}
-			at = max(at, end) // the filters leave out the others
-			for !stream.Wait(at) {
-				if !stream.Continues() || !stream.KeyWorks() {
-					return
-				}
-				if stream.IsSilent() {
-					stream.Send(":\n")
-				}
-			}
+	at := q.after.number
+	return s.stream(c, s.recordOf(q), streamPart{more: true}, func(ctx context.Context) (part streamPart, err error) {
+		end, err := s.endOfRecord(ctx, q.account)
+		if err != nil {
+			return part, err
 		}
+		rows, err := s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
+		for _, row := range rows {
+			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
+			err = errors.Join(err, part.add(r.ID, "request", r))
+			at = row.Number
+		}
+		if part.more = len(rows) == streamPage; !part.more {
+			at = max(at, end) // the filters leave out the others
+		}
+		part.number = at
+		return part, err
 	})
-}
-
-// sendRequest sends a request on a stream.
-func sendRequest(stream *gate.Stream, r recordedRequest) {
-	data, err := httpjson.Encode(r)
-	if err != nil {
-		stream.Fail(err)
-		return
-	}
-	stream.Send(fmt.Sprintf("id: %s\nevent: request\ndata: %s\n\n", r.ID, data))
 }
 
 // getRequest sends a request of a sandbox with its response.

@@ -142,7 +142,7 @@ func (s *Server) archivedFrom(account int64, row db.ExchangeListRow) archived {
 
 // archivedURL returns the URL of a request. Without a base URL, the scheme is a guess.
 func (s *Server) archivedURL(e recordedExchange) string {
-	base := s.base
+	base := s.options.BaseURL
 	if base == "" {
 		base = "http://" + valueOf(e.Request.Headers, "Host")
 	}

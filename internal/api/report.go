@@ -44,7 +44,7 @@ func (s *Server) getReport(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	judged := report.Judge(record, s.base+docs.HomePath+"/")
+	judged := report.Judge(record, s.options.BaseURL+docs.HomePath+"/")
 	notModified, err := httpjson.CheckPreconditions(c.Request, httpjson.NoTag)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Re
 		return nil, err
 	}
 	record := &report.Record{}
-	oldest, since := log.LastNumber+1, s.now()
+	oldest, since := log.LastNumber+1, s.options.Now()
 	for p := (&page{limit: reportPage, after: last}); ; {
 		rows, err := s.reads.ExchangeList(ctx, q.page(p, true))
 		if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) readReported(ctx context.Context, q *exchangeQuery) (*report.Re
 		return nil, err
 	}
 	if log.FirstNumber <= 1 { // nobody has emptied the record: a probe of the console may be older than all requests
-		since = s.now().Add(-exchange.MaxAge)
+		since = s.options.Now().Add(-exchange.MaxAge)
 	}
 	return record, s.addReportedDeliveries(ctx, record, q.account, since)
 }

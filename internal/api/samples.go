@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -15,13 +14,6 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
 )
-
-// sample is the Sample schema of the spec. A built-in sample has no time.
-type sample struct {
-	Name      string     `json:"name"`
-	BuiltIn   bool       `json:"builtIn"`
-	CreatedAt *time.Time `json:"createdAt,omitempty"`
-}
 
 const sampleNameRule = "must have 1 to 50 lowercase letters, digits and hyphens, and must not begin with a hyphen."
 
@@ -51,7 +43,7 @@ func (s *Server) listSamples(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[account.Sample, sample]{
+	return writePage(s, c, p, list[account.Sample, account.Sample]{
 		find: func(ctx context.Context) ([]account.Sample, error) {
 			all, err := account.Samples(ctx, s.reads, p.account)
 			return slices.DeleteFunc(all, func(one account.Sample) bool { return one.Name <= p.after.Key }), err
@@ -60,7 +52,7 @@ func (s *Server) listSamples(c *gin.Context) error {
 			all, err := account.Samples(ctx, s.reads, p.account)
 			return int64(len(all)), err
 		},
-		item:     func(one account.Sample) sample { return sample(one) },
+		item:     func(one account.Sample) account.Sample { return one },
 		cursorOf: func(one account.Sample) httpjson.Position { return httpjson.Position{Key: one.Name} },
 	})
 }
@@ -97,7 +89,7 @@ func (s *Server) saveSample(c *gin.Context) error {
 		return err
 	}
 	gate.Record(c, sampleEvent(eventSampleSaved, row.Name))
-	return writeNew(c, samplesPath+"/"+row.Name, sample(account.SampleFrom(row)))
+	return writeNew(c, samplesPath+"/"+row.Name, account.SampleFrom(row))
 }
 
 // sampleError returns the error of the API for an error of [account.SaveSample].
@@ -120,15 +112,14 @@ func (s *Server) getSample(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	found := sample{Name: name, BuiltIn: true}
+	found := account.Sample{Name: name, BuiltIn: true}
 	if !account.IsBuiltIn(name) {
 		row, err := s.reads.SampleGet(c.Request.Context(), db.SampleGetParams{ParentID: new(gate.Caller(c).AccountID), Name: name})
 		if err != nil {
 			return orNotFound(err, errSampleNotFound)
 		}
-		found = sample(account.SampleFrom(row))
+		found = account.SampleFrom(row)
 	}
-	c.Header("Cache-Control", "private, no-store")
 	return httpjson.WriteUntagged(c.Writer, c.Request, found)
 }
 

@@ -19,8 +19,8 @@ import (
 
 const maxSandboxNameLength = 100
 
-// sandbox is the Sandbox schema of the spec.
-type sandbox struct {
+// Sandbox is the Sandbox schema of the spec.
+type Sandbox struct {
 	ID        string     `json:"id"`
 	Name      string     `json:"name"`
 	Sample    string     `json:"sample"`
@@ -28,15 +28,21 @@ type sandbox struct {
 	ExpiresAt *time.Time `json:"expiresAt"`
 }
 
-// sandboxWithKey is the SandboxWithKey schema of the spec.
-type sandboxWithKey struct {
-	sandbox
+// SandboxWithKey is the SandboxWithKey schema of the spec.
+type SandboxWithKey struct {
+	Sandbox
 
-	APIKey apiKeyWithSecret `json:"apiKey"`
+	APIKey KeyWithSecret `json:"apiKey"`
 }
 
-func sandboxFrom(row db.SandboxListRow) sandbox {
-	return sandbox{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
+// SandboxFrom returns the representation of a sandbox.
+func SandboxFrom(row db.SandboxListRow) Sandbox {
+	return Sandbox{ID: account.PublicID(row.ID, true), Name: row.Name, Sample: row.Sample, CreatedAt: row.CreatedAt.UTC(), ExpiresAt: inUTC(row.ExpiresAt)}
+}
+
+// NewSandboxFrom returns the representation of a new sandbox.
+func NewSandboxFrom(made account.Created) SandboxWithKey {
+	return SandboxWithKey{SandboxFrom(db.SandboxListRow(made.Sandbox)), newAPIKeyFrom(made.Key, made.Secret)}
 }
 
 // listSandboxes lists the live sandboxes of the caller's account by id. A sandbox has
@@ -47,14 +53,14 @@ func (s *Server) listSandboxes(c *gin.Context) error {
 	if err := params.Err(); err != nil {
 		return err
 	}
-	return writePage(s, c, p, list[db.SandboxListRow, sandbox]{
+	return writePage(s, c, p, list[db.SandboxListRow, Sandbox]{
 		find: func(ctx context.Context) ([]db.SandboxListRow, error) {
 			return s.reads.SandboxList(ctx, db.SandboxListParams{ParentID: p.account, AfterID: p.after.ID, PageSize: p.queryLimit()})
 		},
 		count: func(ctx context.Context) (int64, error) {
 			return s.reads.SandboxCount(ctx, p.account)
 		},
-		item:     sandboxFrom,
+		item:     SandboxFrom,
 		cursorOf: func(row db.SandboxListRow) httpjson.Position { return httpjson.Position{ID: row.ID} },
 	})
 }
@@ -86,8 +92,8 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		return err
 	}
 	gate.Record(c, sandboxEvent(eventSandboxCreated, made.Sandbox.ID))
-	sandbox := sandboxFrom(db.SandboxListRow(made.Sandbox))
-	return writeNew(c, "/sandboxes/"+sandbox.ID, sandboxWithKey{sandbox, newAPIKeyFrom(made.Key, made.Secret)})
+	sandbox := NewSandboxFrom(made)
+	return writeNew(c, "/sandboxes/"+sandbox.ID, sandbox)
 }
 
 // newSandboxParams reads the fields of a new sandbox. Its key expires no later than the
@@ -99,7 +105,7 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 	name := in.Name(maxSandboxNameLength)
 	sample := readSampleName(in, "sample")
 	params.ExpiresAt = in.Time("expiresAt")
-	if at, now := params.ExpiresAt, s.now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
+	if at, now := params.ExpiresAt, s.options.Now(); at != nil && (at.Before(now.Add(account.MinExpiry)) || at.After(now.Add(account.MaxExpiry))) {
 		in.Reject("expiresAt", "out_of_range", "must be a minute to seven days from now.")
 	}
 	if err := in.Err(); err != nil {
@@ -127,8 +133,7 @@ func (s *Server) getSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Header("Cache-Control", "private, no-store")
-	return httpjson.WriteUntagged(c.Writer, c.Request, sandboxFrom(db.SandboxListRow(row)))
+	return httpjson.WriteUntagged(c.Writer, c.Request, SandboxFrom(db.SandboxListRow(row)))
 }
 
 // resetSandbox returns a sandbox to its sample. It reads no body, and is safe to
@@ -150,7 +155,7 @@ func (s *Server) deleteSandbox(c *gin.Context) error {
 		return err
 	})
 	if err == nil {
-		s.verifier.ForgetAccount(accountID)
+		s.options.Verifier.ForgetAccount(accountID)
 	}
 	return err
 }
@@ -190,4 +195,38 @@ func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], even
 	gate.Record(c, sandboxEvent(event, row.ID))
 	c.Status(http.StatusNoContent)
 	return nil
+}
+
+// currentSandbox is the id that names the sandbox of the API key.
+const currentSandbox = "current"
+
+// readSandboxID reads the parameter sandboxId of the path.
+func readSandboxID(c *gin.Context, params *httpjson.Params) string {
+	id := c.Param("sandboxId")
+	if _, ok := account.ParseSandboxID(id); !ok && id != currentSandbox {
+		params.Reject("sandboxId", "invalid_format", "`sandboxId` must be `current` or the id of a sandbox, such as `sbx_42`.")
+	}
+	return id
+}
+
+// sandboxOf returns the live sandbox that an id in the path names, as [readSandboxID]
+// returns it. The key of the request must be one of the sandbox or of its parent. The
+// error is [errSandboxNotFound], or [errNotASandbox] if the id is current and the key
+// is not one of a sandbox.
+func (s *Server) sandboxOf(c *gin.Context, id string) (db.SandboxGetRow, error) {
+	caller := gate.Caller(c)
+	wanted := db.SandboxGetParams{ParentID: caller.Payer()}
+	switch {
+	case id != currentSandbox:
+		wanted.ID, _ = account.ParseSandboxID(id) // 0 names no account
+	case !caller.IsSandbox():
+		return db.SandboxGetRow{}, errNotASandbox
+	default:
+		wanted.ID = caller.AccountID
+	}
+	if caller.IsSandbox() && wanted.ID != caller.AccountID {
+		return db.SandboxGetRow{}, errSandboxNotFound
+	}
+	row, err := s.reads.SandboxGet(c.Request.Context(), wanted)
+	return row, orNotFound(err, errSandboxNotFound)
 }

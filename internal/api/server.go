@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"petstore/db"
-	"petstore/internal/auth"
 	"petstore/internal/egress"
 	"petstore/internal/exchange"
 	"petstore/internal/faults"
@@ -64,16 +63,8 @@ func (o *Options) setDefaults() {
 
 // Server is the handler of the API. It is safe for concurrent use.
 type Server struct {
-	gate     *gate.Gate
-	db       *postgres.DB
-	verifier *auth.Verifier
-	metrics  *telemetry.Metrics
-	egress   *egress.Guard
-	vault    *webhook.Vault
-	announce func(accountID int64)
-	deliver  func(accountID int64, webhookID string)
-	base     string
-	now      func() time.Time
+	options Options
+	gate    *gate.Gate
 
 	queries   *db.Queries
 	reads     *db.Queries            // for GET: on the primary or a replica, as the gate chooses
@@ -102,23 +93,15 @@ func New(options Options) (*Server, error) {
 	options.setDefaults()
 	reads := postgres.Reads{DB: options.DB}
 	s := &Server{
-		db:       options.DB,
-		verifier: options.Verifier,
-		metrics:  options.Metrics,
-		egress:   options.Egress,
-		vault:    options.Vault,
-		announce: options.Announce,
-		deliver:  options.Deliver,
-		base:     options.BaseURL,
-		now:      options.Now,
-		queries:  db.New(options.DB),
-		reads:    db.New(reads),
-		planned:  db.New(plannedByValues{reads}),
-		faults:   faults.New(options.DB, options.Verifier),
+		options: options,
+		queries: db.New(options.DB),
+		reads:   db.New(reads),
+		planned: db.New(plannedByValues{reads}),
+		faults:  faults.New(options.DB, options.Verifier),
 	}
-	s.feed = feed.New(s.db, s.queries.FeedEnds)
-	s.exchanges = feed.New(s.db, s.exchangeEnds)
-	s.recorder = exchange.New(s.db, s.exchanges, options.Log, s.metrics.Recorded)
+	s.feed = feed.New(options.DB, s.queries.FeedEnds)
+	s.exchanges = feed.New(options.DB, s.exchangeEnds)
+	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
 	s.pages = newPageReader()
 	s.pagesOfPets = s.newPageOfPetsReader()
@@ -146,7 +129,7 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.committer = groupcommit.New(s.db, s.gate.Limits.Locks)
+	s.committer = groupcommit.New(options.DB, s.gate.Limits.Locks)
 	return s, nil
 }
 

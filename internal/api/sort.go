@@ -84,7 +84,7 @@ func (s sortedBy) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResu
 
 // sorted returns the queries with a sort.
 func (s *Server) sorted(sort string) *db.Queries {
-	return db.New(sortedBy{postgres.Reads{DB: s.db}, sort})
+	return db.New(sortedBy{postgres.Reads{DB: s.options.DB}, sort})
 }
 
 // plannedByValues has Postgres plan each statement with its values. That suits

@@ -96,13 +96,7 @@ var sharedCollection = sync.OnceValue(func() *docs.File { return collectionOf(op
 
 // collectionOf returns the Postman collection of a spec that [specFor] has returned.
 func collectionOf(spec []byte) *docs.File {
-	return docs.NewDownload(httpjson.ContentType, func() []byte {
-		text, err := openapi.Collection(spec)
-		if err != nil {
-			panic(err) // only a bug can cause it: specFor has parsed the spec
-		}
-		return text
-	})
+	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return openapi.Collection(spec) })
 }
 
 // pagesFor returns the files below /docs for a server with a base URL, or without one.

@@ -22,16 +22,11 @@ func transact[Result any](s *Server, c *gin.Context, action func(context.Context
 	if err := checkUntagged(c.Request); err != nil {
 		return result, err
 	}
-	return transactTagged(s, c, action)
-}
-
-// transactTagged is transact for a resource with an entity tag. The action checks the
-// precondition.
-func transactTagged[Result any](s *Server, c *gin.Context, action func(context.Context, *db.Queries) (Result, error)) (Result, error) {
 	return transactIn(s, c, s.gate.Limits.Locks, action)
 }
 
-// transactIn runs a change in a transaction that counts in a pool.
+// transactIn runs a change in a transaction that counts in a pool. The action checks the
+// precondition of a resource with an entity tag.
 func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int64], action func(context.Context, *db.Queries) (Result, error)) (result Result, err error) {
 	ctx, identity := c.Request.Context(), gate.Caller(c)
 	if err := pool.Take(ctx, identity.Payer(), 1); err != nil {
@@ -52,7 +47,7 @@ func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int6
 // transactAt runs an action in a transaction, retries it, and reports its position in the
 // response.
 func transactAt[Result any](s *Server, c *gin.Context, action func(context.Context, pgx.Tx) (Result, error)) (Result, error) {
-	result, position, err := postgres.TransactAt(c.Request.Context(), s.db, action)
+	result, position, err := postgres.TransactAt(c.Request.Context(), s.options.DB, action)
 	if err == nil {
 		s.gate.ReportPosition(c, position)
 	}

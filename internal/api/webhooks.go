@@ -132,7 +132,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	}
 	fields.Description = description
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
-		row, secret, err := s.vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
+		row, secret, err := s.options.Vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
 		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
 	})
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Server) readWebhookFields(in *input) (fields webhook.Fields, err error)
 // [errURLNotAllowed] if the only violation is a URL that is well-formed.
 func (s *Server) checkWebhookURL(in *input, url string) error {
 	others := in.Err()
-	refused, is := errors.AsType[*egress.RefusedError](s.egress.Check(url))
+	refused, is := errors.AsType[*egress.RefusedError](s.options.Egress.Check(url))
 	switch {
 	case !is:
 		return others
@@ -188,7 +188,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	}
 	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
-	made, err := transactTagged(s, c, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
+	made, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
 		current, err := lockWebhook(ctx, c, queries)
 		if err != nil {
 			return apiWebhook{}, err
@@ -207,7 +207,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	if changed {
 		gate.Record(c, webhookEvent(eventWebhookUpdated, made.ID))
 	}
-	s.deliver(gate.Caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
+	s.options.Deliver(gate.Caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
 	body, err := httpjson.Encode(made)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 	if err := readParams(c).Err(); err != nil {
 		return err
 	}
-	id, err := transactTagged(s, c, func(ctx context.Context, queries *db.Queries) (string, error) {
+	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
 		current, err := lockWebhook(ctx, c, queries)
 		if err != nil {
 			return "", err
@@ -242,16 +242,12 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 // rotateWebhook gives a webhook a new secret. The old one signs too for the grace.
 func (s *Server) rotateWebhook(c *gin.Context) error {
 	in := s.decode(c, secret)
-	seconds := in.Integer("graceSeconds", 0, int64(auth.MaxGrace/time.Second))
+	grace := in.grace()
 	if err := in.Err(); err != nil {
 		return err
 	}
-	var grace time.Duration
-	if seconds != nil {
-		grace = time.Duration(*seconds) * time.Second
-	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
-		row, secret, err := s.vault.Rotate(ctx, queries, endpointOf(c), grace)
+		row, secret, err := s.options.Vault.Rotate(ctx, queries, endpointOf(c), grace)
 		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
 	})
 	if err != nil {
@@ -286,7 +282,7 @@ func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller aut
 		return made, err
 	}
 	body, err := httpjson.Encode(apiEvent{
-		ID: eventID, Source: sourceOf(caller), Type: webhook.TestType, Timestamp: s.now().UTC().Truncate(time.Microsecond),
+		ID: eventID, Source: sourceOf(caller), Type: webhook.TestType, Timestamp: s.options.Now().UTC().Truncate(time.Microsecond),
 		Subject: webhooksPath + "/" + webhookID, Data: jsontext.Value("{}"),
 	})
 	if err != nil {
@@ -342,7 +338,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		return err
 	}
 	id := c.Param("webhookId")
-	s.deliver(gate.Caller(c).AccountID, id)
+	s.options.Deliver(gate.Caller(c).AccountID, id)
 	body, err := httpjson.Encode(result)
 	if err != nil {
 		return err

@@ -67,6 +67,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/faults"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
 )
@@ -238,7 +239,7 @@ func (w *Worker) announce(accountID int64) {
 func every(ctx context.Context, interval time.Duration, action func(context.Context)) {
 	for ctx.Err() == nil {
 		action(ctx)
-		pause(ctx, interval)
+		sleep.For(ctx, interval)
 	}
 }
 
@@ -247,18 +248,8 @@ func sweep(ctx context.Context, interval time.Duration, action func(context.Cont
 	every(ctx, interval, func(ctx context.Context) {
 		began := time.Now()
 		action(ctx)
-		pause(ctx, min(restFactor*time.Since(began), maxRest)-interval)
+		sleep.For(ctx, min(restFactor*time.Since(began), maxRest)-interval)
 	})
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // warn logs an error, unless it is the end of ctx or comes from a schema that does not

@@ -12,6 +12,7 @@ import (
 	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 	"petstore/internal/webhook"
 )
 
@@ -121,7 +122,7 @@ func (w *Worker) dispatch(ctx context.Context, accountID, payer int64) {
 				return
 			}
 			if left == restLater {
-				pause(ctx, lockedPause)
+				sleep.For(ctx, lockedPause)
 			}
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"petstore/db"
 	"petstore/internal/admission"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -62,7 +63,7 @@ func (w *Worker) drain(ctx context.Context, to endpoint, payer int64, isSlow boo
 			if rest, err = w.drainTurn(ctx, to, rest); err != nil {
 				w.warn(ctx, "could not deliver to a webhook; trying again", err)
 				if errors.Is(err, errSecret) {
-					pause(ctx, keyPause)
+					sleep.For(ctx, keyPause)
 				}
 				return // the sweep starts the next drain
 			}
@@ -180,7 +181,7 @@ func (d *drain) persist(ctx context.Context, message string, action func() error
 			return err
 		}
 		d.warn(ctx, message, err)
-		pause(ctx, wait)
+		sleep.For(ctx, wait)
 	}
 }
 

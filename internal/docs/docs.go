@@ -23,6 +23,9 @@ const (
 	ConsolePath  = "/console"
 	ErrorsPath   = "/docs/errors"
 	NotFoundPath = "/docs/404"
+
+	// CollectionPath is the path of the Postman collection.
+	CollectionPath = HomePath + "/petstore.postman_collection.json"
 )
 
 //go:embed assets

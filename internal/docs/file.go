@@ -52,6 +52,18 @@ func newMarkdown(text func() []byte) *File {
 	return newFile(text, "text/markdown; charset=utf-8", http.Header{"Cache-Control": {"public, no-cache"}})
 }
 
+// NewDownload returns a file that is made at its first use. Only a bug can cause an error, so the
+// file then panics.
+func NewDownload(contentType string, read func() ([]byte, error)) *File {
+	return newFile(func() []byte {
+		text, err := read()
+		if err != nil {
+			panic(err)
+		}
+		return text
+	}, contentType, http.Header{"Cache-Control": {"public, no-cache"}})
+}
+
 const catalogPath = "/.well-known/api-catalog"
 
 // newCatalog returns the catalog of RFC 9727, which leads programs to the spec and the docs.

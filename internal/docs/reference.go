@@ -275,14 +275,6 @@ func (o *Operation) Outcomes() []Outcome {
 
 // data returns reference.json, from which the pages make forms and samples.
 func (r *Reference) data() []byte {
-	type parameter struct {
-		Name        string         `json:"name"`
-		In          string         `json:"in"`
-		Required    bool           `json:"required"`
-		Description string         `json:"description"`
-		Schema      *Schema        `json:"schema"`
-		Example     jsontext.Value `json:"example,omitzero"`
-	}
 	type body struct {
 		Type     string         `json:"type"`
 		Required bool           `json:"required"`
@@ -299,7 +291,7 @@ func (r *Reference) data() []byte {
 		Public     bool            `json:"public"`
 		Deprecated bool            `json:"deprecated"`
 		Form       bool            `json:"form"`
-		Parameters []parameter     `json:"parameters"`
+		Parameters []Parameter     `json:"parameters"`
 		Body       *body           `json:"body"`
 		Samples    ordered[string] `json:"samples"`
 		Responses  []success       `json:"responses"`
@@ -309,13 +301,10 @@ func (r *Reference) data() []byte {
 		tag := r.tagOf[o]
 		one := operation{
 			Method: o.Method, Path: o.Path, Summary: o.Summary, Tag: tag.Name, Page: tag.Path(),
-			Public: o.Public, Deprecated: o.Deprecated, Form: !o.WithoutForm, Parameters: []parameter{}, Samples: ordered[string]{},
+			Public: o.Public, Deprecated: o.Deprecated, Form: !o.WithoutForm, Parameters: o.Parameters, Samples: ordered[string]{},
 		}
 		if scope := o.Scope(); scope != "" {
 			one.Scope = &scope
-		}
-		for _, p := range o.Parameters {
-			one.Parameters = append(one.Parameters, parameter{p.Name, p.In, p.Required, p.Description, p.Schema, p.Example})
 		}
 		if o.RequestBody != nil {
 			first := o.RequestBody.Content[0]

@@ -38,7 +38,7 @@ type tag struct {
 
 // reference is a node that may name another one.
 type reference struct {
-	Ref string `json:"$ref"`
+	Ref string `json:"$ref,omitzero"`
 }
 
 // target returns the name of the component, or "".
@@ -77,10 +77,10 @@ type Parameter struct {
 
 	Name        string         `json:"name"`
 	In          string         `json:"in"`
-	Description string         `json:"description"`
 	Required    bool           `json:"required"`
+	Description string         `json:"description"`
 	Schema      *Schema        `json:"schema"`
-	Example     jsontext.Value `json:"example"`
+	Example     jsontext.Value `json:"example,omitzero"`
 }
 
 // Body is the body of a request.

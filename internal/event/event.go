@@ -42,11 +42,12 @@ const (
 
 // Description describes a type of events.
 type Description struct {
-	Type Type
-	Text string
-	// Data are the fields of the data of every event of the type, which are resources. Changed
-	// are fields for resources that the change may alter too.
-	Data, Changed []string
+	Type Type   `json:"type"`
+	Text string `json:"description"`
+	// Data are the fields of the data of every event of the type, which are resources.
+	Data []string `json:"-"`
+	// Changed are fields for resources that the change may alter too.
+	Changed []string `json:"-"`
 }
 
 // Types describes the types of events.

@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -135,9 +137,7 @@ func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) e
 		}
 		pause := f.nextPause(status)
 		f.Lost(err, pause)
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !sleep.For(ctx, pause) {
 			return ctx.Err()
 		}
 	}

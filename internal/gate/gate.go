@@ -131,8 +131,6 @@ type Gate struct {
 	// Limits are the shares and rates of clients.
 	Limits *Limits
 
-	openAPIJSON, openAPIYAML, openAPI31 document
-
 	deprecated     map[string]*deprecation // by method and path
 	enforceSunset  bool
 	compressor     *compressor
@@ -175,9 +173,6 @@ func New(options Options, api API) (*Gate, error) {
 		tracer:         options.Tracer,
 		now:            options.Now,
 		Limits:         newLimits(options, options.DB.LockWaits()),
-		openAPIJSON:    newDocument(httpjson.ContentType, fixed(api.Spec.JSON)),
-		openAPIYAML:    newDocument("application/yaml", fixed(api.Spec.YAML)), // RFC 9512
-		openAPI31:      newDocument(httpjson.ContentType, api.Spec.JSON31),
 		enforceSunset:  options.EnforceSunset,
 		compressor:     newCompressor(),
 		base:           options.BaseURL,
@@ -192,7 +187,7 @@ func New(options Options, api API) (*Gate, error) {
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
 	g.schema.query, g.schema.now = g.readSchema, g.now
-	g.routes = slices.Concat(api.Routes, g.ownRoutes())
+	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
 	g.allowed = allowedByPath(g.routes, g.pages)
 	var err error
 	if g.deprecated, err = deprecations(api.Spec.Operations, g.base); err != nil {

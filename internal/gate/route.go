@@ -90,11 +90,17 @@ func (r Route) cost(request *http.Request) int {
 }
 
 // ownRoutes lists the operations on the server itself.
-func (g *Gate) ownRoutes() []Route {
+func (g *Gate) ownRoutes(spec Spec) []Route {
+	file := func(contentType string, text func() ([]byte, error)) func(*gin.Context) error {
+		made := docs.NewDownload(contentType, text)
+		return func(c *gin.Context) error { return writeFile(c, made) }
+	}
+	yaml := func() ([]byte, error) { return spec.YAML, nil }
+	json := func() ([]byte, error) { return spec.JSON, nil }
 	return []Route{
-		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, g.openAPIJSON.write},
-		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, g.openAPI31.write},
-		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, g.openAPIYAML.write},
+		{"GET", "/openapi.json", "getOpenAPIJSON", 0, 0, file(httpjson.ContentType, json)},
+		{"GET", "/openapi-3.1.json", "getOpenAPI31JSON", 0, 0, file(httpjson.ContentType, spec.JSON31)},
+		{"GET", "/openapi.yaml", "getOpenAPIYAML", 0, 0, file("application/yaml", yaml)}, // RFC 9512
 		{"GET", "/livez", "getLiveness", 0, 0, g.getLiveness},
 		{"GET", "/readyz", "getReadiness", 0, 0, g.getReadiness},
 	}

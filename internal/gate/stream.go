@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/httpjson"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -108,16 +109,14 @@ func (s *Stream) KeyWorks() bool {
 	return !refused
 }
 
-// Rest waits until the next check of the key is due. It reports false if the stream must end.
-func (s *Stream) Rest() bool {
-	return pause(s.state.connection, keyCheck) && s.Continues() && s.KeyWorks()
-}
+// Rest waits until the next check of the key is due.
+func (s *Stream) Rest() { sleep.For(s.state.connection, keyCheck) }
 
 // Wait waits until there may be events after a number, or the next check of the key is due.
 func (s *Stream) Wait(after int64) (found bool) {
 	ctx, cancel := context.WithTimeout(s.state.connection, keyCheck)
 	defer cancel()
-	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && pause(s.state.connection, readPace)
+	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && sleep.For(s.state.connection, readPace)
 }
 
 // Read reads from the database as a request in progress.
@@ -146,6 +145,3 @@ func (s *Stream) Send(text string) {
 		s.err = errConnectionClosed
 	}
 }
-
-// Fail ends the stream.
-func (s *Stream) Fail(err error) { s.err = err }

@@ -12,6 +12,7 @@ import (
 	"petstore/internal/feed"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -72,7 +73,7 @@ func (g *Gate) Await(c *gin.Context, watched Watched, wait time.Duration, seen S
 	defer state.countWait(time.Now())
 	extended := time.Now()
 	for !seen.Found && ctx.Err() == nil {
-		if !seen.More && !(watched.Hub.Wait(ctx, watched.Account, seen.Newest) && pause(ctx, readPace)) {
+		if !seen.More && !(watched.Hub.Wait(ctx, watched.Account, seen.Newest) && sleep.For(ctx, readPace)) {
 			break
 		}
 		extendDeadline(c, time.Since(extended))
@@ -112,22 +113,10 @@ func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
 		if err == nil {
 			break
 		}
-		if !pause(ctx, readPace) {
+		if !sleep.For(ctx, readPace) {
 			return err
 		}
 	}
 	defer g.leave(c)
 	return postgres.RetryRead(ctx, func() error { return read(ctx) })
-}
-
-// pause waits. It reports false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

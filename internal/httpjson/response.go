@@ -42,9 +42,10 @@ func Write(w http.ResponseWriter, value any) error {
 	return nil
 }
 
-// WriteUntagged sends a resource without an entity tag in response to a read. It
-// evaluates preconditions.
+// WriteUntagged sends a resource without an entity tag in response to a read, which nobody
+// may store. It evaluates preconditions.
 func WriteUntagged(w http.ResponseWriter, r *http.Request, value any) error {
+	w.Header().Set("Cache-Control", "private, no-store")
 	notModified, err := CheckPreconditions(r, NoTag)
 	switch {
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,6 +21,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -45,9 +48,9 @@ type Options struct {
 	Detached bool
 	// Settings are additional server settings.
 	Settings map[string]string
-	// StandbyOf makes a new cluster a streaming standby of a running one, as a copy of
-	// its data. Its max_connections must be at least as high as on the primary.
-	StandbyOf *Cluster
+	// Copy makes the data of a new cluster in a folder, which is not there yet; nil: initdb does.
+	// Start calls end when the server accepts connections, or does not start.
+	Copy func(ctx context.Context, dir string) (end func(context.Context), err error)
 }
 
 // Cluster is a running server and its data.
@@ -57,7 +60,7 @@ type Cluster struct {
 	lock     *os.File
 	socket   string // the directory of the socket
 	process  *os.Process
-	backup   *pgx.Conn // keeps the WAL that a new standby needs; nil otherwise
+	endCopy  func(context.Context) // see [Options.Copy]
 	stopping atomic.Bool
 	done     chan struct{}
 	err      error // written before done is closed
@@ -98,8 +101,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	// In /tmp, because the path of a socket has at most 103 bytes. The same one
 	// after a restart.
 	socket := fmt.Sprintf("/tmp/petstore-%.6x", sha256.Sum256([]byte(dir)))
-	c := &Cluster{options: options, lock: lock, socket: socket, done: make(chan struct{})}
-	defer c.endBackup(context.WithoutCancel(ctx))
+	c := &Cluster{options: options, lock: lock, socket: socket, endCopy: func(context.Context) {}, done: make(chan struct{})}
+	defer func() { c.endCopy(context.WithoutCancel(ctx)) }()
 	for _, step := range []func(context.Context) error{c.prepareData, c.makeSocketDir, c.launch} {
 		if err := step(ctx); err != nil {
 			c.release()
@@ -189,7 +192,8 @@ func (c *Cluster) release() {
 	c.lock.Close()
 }
 
-func (c *Cluster) data() string { return filepath.Join(c.options.Dir, "data") }
+// Data returns the directory of the data.
+func (c *Cluster) Data() string { return filepath.Join(c.options.Dir, "data") }
 
 func (c *Cluster) logFile() string { return filepath.Join(c.options.Dir, "postgres.log") }
 
@@ -198,18 +202,17 @@ func (c *Cluster) logFile() string { return filepath.Join(c.options.Dir, "postgr
 // this directory runs.
 func (c *Cluster) prepareData(ctx context.Context) error {
 	if c.options.Detached {
-		if err := os.RemoveAll(c.data()); err != nil {
+		if err := os.RemoveAll(c.Data()); err != nil {
 			return err
 		}
 	}
 	var err error
-	if c.user, err = serverUser(c.data()); err != nil {
+	if c.user, err = serverUser(c.Data()); err != nil {
 		return err
 	}
-	version, err := os.ReadFile(filepath.Join(c.data(), "PG_VERSION"))
-	if errors.Is(err, os.ErrNotExist) && c.options.StandbyOf != nil {
-		c.backup, err = c.copyPrimary(ctx, c.options.StandbyOf)
-		return err
+	version, err := os.ReadFile(filepath.Join(c.Data(), "PG_VERSION"))
+	if errors.Is(err, os.ErrNotExist) && c.options.Copy != nil {
+		return c.copy(ctx)
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		return c.initdb(ctx)
@@ -232,7 +235,7 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 // initdb makes the cluster under another name and renames it, so that a cluster
 // under its own name is always complete.
 func (c *Cluster) initdb(ctx context.Context) error {
-	unfinished := c.data() + ".new"
+	unfinished := c.Data() + ".new"
 	err := os.RemoveAll(unfinished)
 	if err == nil {
 		err = c.makeDir(unfinished)
@@ -258,7 +261,37 @@ func (c *Cluster) initdb(ctx context.Context) error {
 		}
 		return fmt.Errorf("initdb: %w: %s", err, lastLines(string(output)))
 	}
-	return os.Rename(unfinished, c.data())
+	return os.Rename(unfinished, c.Data())
+}
+
+// copy makes the cluster as its options say, under another name at first.
+func (c *Cluster) copy(ctx context.Context) error {
+	unfinished := c.Data() + ".new"
+	if err := os.RemoveAll(unfinished); err != nil {
+		return err
+	}
+	end, err := c.options.Copy(ctx, unfinished)
+	if err != nil {
+		return err
+	}
+	c.endCopy = end
+	if err := c.own(unfinished); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, c.Data())
+}
+
+// own gives a directory and everything in it to the server's user.
+func (c *Cluster) own(dir string) error {
+	if c.user == nil {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(c.user.Uid), int(c.user.Gid))
+	})
 }
 
 // makeSocketDir makes a directory for the socket that only the server's user can enter.
@@ -310,7 +343,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 	}
 	defer log.Close()
 	// without ctx, which limits the start only
-	cmd, closeDir, err := c.command(context.WithoutCancel(ctx), "postgres", c.data(), c.settings()...)
+	cmd, closeDir, err := c.command(context.WithoutCancel(ctx), "postgres", c.Data(), c.settings()...)
 	if err != nil {
 		return err
 	}
@@ -375,7 +408,7 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 			return c.err
 		default:
 		}
-		if !pause(ctx) {
+		if !sleep.For(ctx, pollInterval) {
 			return fmt.Errorf("postgres is not ready: %w: %w", context.Cause(ctx), err)
 		}
 	}
@@ -385,14 +418,4 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 func lastLines(output string) string {
 	lines := strings.Split(strings.TrimSpace(output), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
-}
-
-// pause waits for the next poll. It returns false if ctx ended.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pollInterval):
-		return true
-	}
 }

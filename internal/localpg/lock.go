@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"petstore/internal/sleep"
 )
 
 // InUseError says that another process uses the directory.
@@ -75,7 +77,7 @@ func takeLock(ctx context.Context, file *os.File, dir string) error {
 		if server > 0 && !first && !signaled { // an owner that has just locked has not written its id
 			signaled = syscall.Kill(server, syscall.SIGINT) == nil
 		}
-		if !pause(ctx) {
+		if !sleep.For(ctx, pollInterval) {
 			return &InUseError{Dir: dir, PID: server}
 		}
 	}

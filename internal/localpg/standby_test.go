@@ -8,6 +8,7 @@ import (
 
 	"petstore/internal/localpg"
 	"petstore/internal/pgtest"
+	"petstore/internal/pgtest/standby"
 )
 
 // TestStandby: a standby is read-only, follows its primary also after a restart, and can
@@ -17,37 +18,37 @@ func TestStandby(t *testing.T) {
 	primary := start(t, options(t, pgtest.Dir(t)))
 	query(t, primary.URL("postgres"), "CREATE TABLE pets AS SELECT 'Bello' AS name")
 	options := options(t, pgtest.Dir(t))
-	options.StandbyOf = primary
-	standby := start(t, options)
+	options.Copy = standby.Of(primary)
+	copied := start(t, options)
 	follows := func(name string) {
 		t.Helper()
 		query(t, primary.URL("postgres"), "UPDATE pets SET name = '"+name+"' RETURNING name")
 		eventually(t, "the standby has "+name, func() bool {
-			return query(t, standby.URL("postgres"), "SELECT name FROM pets") == name
+			return query(t, copied.URL("postgres"), "SELECT name FROM pets") == name
 		})
 	}
 	follows("Rex")
-	if got := query(t, standby.URL("postgres"), "SELECT pg_is_in_recovery()::text"); got != "true" {
+	if got := query(t, copied.URL("postgres"), "SELECT pg_is_in_recovery()::text"); got != "true" {
 		t.Errorf("the standby is in recovery: %s", got)
 	}
 	if got := query(t, primary.URL("postgres"), "SELECT count(*)::text FROM pg_replication_slots"); got != "0" {
 		t.Errorf("the primary has %s replication slots after the backup", got)
 	}
 
-	if err := standby.Stop(t.Context()); err != nil {
+	if err := copied.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if standby, err = localpg.Start(t.Context(), options); err != nil {
+	if copied, err = localpg.Start(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = standby.Stop(context.WithoutCancel(t.Context())) })
+	t.Cleanup(func() { _ = copied.Stop(context.WithoutCancel(t.Context())) })
 	follows("Luna")
 
-	if got := query(t, standby.URL("postgres"), "SELECT pg_promote()::text"); got != "true" {
+	if got := query(t, copied.URL("postgres"), "SELECT pg_promote()::text"); got != "true" {
 		t.Errorf("pg_promote returns %s", got)
 	}
-	conn, err := pgx.Connect(t.Context(), standby.URL("postgres"))
+	conn, err := pgx.Connect(t.Context(), copied.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}

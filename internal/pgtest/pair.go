@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest/standby"
 )
 
 // Pair is a primary with a streaming standby, for tests that change a standby. The database
@@ -57,7 +58,7 @@ func (p *Pair) AddStandby(of *localpg.Cluster) *Standby {
 		of = p.Primary
 	}
 	options := p.Primary.Options()
-	options.Dir, options.StandbyOf = Dir(p.t), of
+	options.Dir, options.Copy = Dir(p.t), standby.Of(of)
 	s := &Standby{t: p.t, Cluster: startCluster(p.t, options)}
 	s.options = s.Cluster.Options()
 	s.URL = asRole(s.Cluster.URL(clusterDatabase), clusterRole)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest/standby"
 )
 
 const (
@@ -63,13 +64,13 @@ func startPair(ctx context.Context, dir string) (addresses, description string, 
 	if err != nil {
 		return "", "", err
 	}
-	standby, err := localpg.Start(ctx, localpg.Options{
-		Binaries: binaries, Dir: filepath.Join(dir, "standby"), Detached: true, Settings: standbySettings, StandbyOf: primary,
+	second, err := localpg.Start(ctx, localpg.Options{
+		Binaries: binaries, Dir: filepath.Join(dir, "standby"), Detached: true, Settings: standbySettings, Copy: standby.Of(primary),
 	})
 	if err != nil {
 		return "", "", errors.Join(err, primary.Stop(ctx))
 	}
-	return primary.URL("postgres") + "\n" + standby.URL("postgres"), binaries.String() + " with a streaming standby (private cluster)", nil
+	return primary.URL("postgres") + "\n" + second.URL("postgres"), binaries.String() + " with a streaming standby (private cluster)", nil
 }
 
 // connectReplica prepares the comparison of the positions of both servers.

@@ -38,18 +38,7 @@ func (m *Migrations) Distribute(ctx context.Context, report func(step string, to
 	case !has:
 		return errNoCitus
 	}
-	tx, err := m.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("postgres: distributing: %w", err)
-	}
-	d := &distribution{tx, report}
-	if err := d.run(ctx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("postgres: distributing: %w", err)
-	}
-	return nil
+	return m.transact(ctx, "distributing", func(tx *sql.Tx) error { return (&distribution{tx, report}).run(ctx) })
 }
 
 // isDistributed reports whether [Migrations.Distribute] has distributed the database.
@@ -231,18 +220,10 @@ func (d *distribution) exec(ctx context.Context, statements ...string) error {
 }
 
 // strings returns the only column of a query.
-func (d *distribution) strings(ctx context.Context, query string, args ...any) (all []string, err error) {
-	rows, err := d.tx.QueryContext(ctx, query, args...)
+func (d *distribution) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+	all, err := column[string](d.tx.QueryContext(ctx, query, args...))
 	if err != nil {
 		return nil, fmt.Errorf("postgres: distributing: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var one string
-		if err := rows.Scan(&one); err != nil {
-			return nil, fmt.Errorf("postgres: distributing: %w", err)
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
+	return all, nil
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/sleep"
 )
 
 // SQLSTATE codes (https://www.postgresql.org/docs/current/errcodes-appendix.html).
@@ -232,10 +234,8 @@ func retry(ctx context.Context, worthwhile func(error) bool, action func() error
 		if err == nil || attempt == retries || !worthwhile(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, delay+rand.N(delay)) { //nolint:gosec // jitter need not be secret
 			return err
-		case <-time.After(delay + rand.N(delay)): //nolint:gosec // jitter need not be secret
 		}
 		delay *= 2
 	}

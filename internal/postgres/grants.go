@@ -151,17 +151,12 @@ func (m *Migrations) GrantServing(ctx context.Context, role string) error {
 	if err != nil {
 		return err
 	}
-	tx, err := m.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("postgres: granting: %w", err)
-	}
-	if err := grantServing(ctx, tx, role, distributed); err != nil {
-		return errors.Join(fmt.Errorf("postgres: granting to the role %q: %w", role, err), tx.Rollback())
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("postgres: granting: %w", err)
-	}
-	return nil
+	return m.transact(ctx, "granting", func(tx *sql.Tx) error {
+		if err := grantServing(ctx, tx, role, distributed); err != nil {
+			return fmt.Errorf("postgres: granting to the role %q: %w", role, err)
+		}
+		return nil
+	})
 }
 
 func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool) error {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -78,10 +80,8 @@ func (l *Listener) Run(ctx context.Context) error {
 		if wasPooled = pooled; pooled {
 			delay = pooledDelay
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, delay) {
 			return ctx.Err()
-		case <-time.After(delay):
 		}
 		delay = min(2*delay, reconnectAtMost)
 	}

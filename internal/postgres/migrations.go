@@ -127,6 +127,37 @@ func migrationSettings(config *pgx.ConnConfig) settings {
 	return wanted
 }
 
+// transact runs an action in a transaction. The purpose is for errors.
+func (m *Migrations) transact(ctx context.Context, purpose string, action func(*sql.Tx) error) error {
+	tx, err := m.db.BeginTx(ctx, nil)
+	if err == nil {
+		if err := action(tx); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		err = tx.Commit()
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: %s: %w", purpose, err)
+	}
+	return nil
+}
+
+// column returns the only column of a query.
+func column[T any](rows *sql.Rows, err error) (all []T, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(&one); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
 // Close closes the connection.
 func (m *Migrations) Close() error { return m.db.Close() }
 
@@ -160,7 +191,7 @@ func (m *Migrations) Up(ctx context.Context) (applied []Migration, err error) {
 		case err != nil:
 			return applied, wrapMigration(err)
 		}
-		applied = append(applied, fromResults([]*goose.MigrationResult{result})...)
+		applied = append(applied, fromResult(result))
 	}
 }
 
@@ -183,7 +214,7 @@ func (m *Migrations) Down(ctx context.Context) ([]Migration, error) {
 	if result == nil {
 		return nil, wrapMigration(err)
 	}
-	reverted := fromResults([]*goose.MigrationResult{result})
+	reverted := []Migration{fromResult(result)}
 	if err != nil {
 		return reverted, wrapMigration(err)
 	}
@@ -213,12 +244,8 @@ func (m *Migrations) Version(ctx context.Context) (int64, error) {
 	return version, wrapMigration(err)
 }
 
-func fromResults(results []*goose.MigrationResult) []Migration {
-	all := make([]Migration, len(results))
-	for i, result := range results {
-		all[i] = Migration{Version: result.Source.Version, Name: result.Source.Path, Duration: result.Duration}
-	}
-	return all
+func fromResult(result *goose.MigrationResult) Migration {
+	return Migration{Version: result.Source.Version, Name: result.Source.Path, Duration: result.Duration}
 }
 
 func wrapMigration(err error) error {

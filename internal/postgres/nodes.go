@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/sleep"
 )
 
 // The nodes of a sharded cluster fail one at a time. A node that is frozen responds to
@@ -268,7 +270,7 @@ func (d *DB) FollowNodes(ctx context.Context, log *slog.Logger) {
 		case ctx.Err() == nil:
 			log.Warn("could not read which node has which shard", "error", err)
 		}
-		pause(ctx, shardsInterval)
+		sleep.For(ctx, shardsInterval)
 	}
 }
 
@@ -329,7 +331,7 @@ func (d *DB) checkNode(ctx context.Context, n *node, log *slog.Logger) {
 			break
 		}
 		n.lose(log)
-		pause(ctx, checkPause)
+		sleep.For(ctx, checkPause)
 	}
 	n.find(log)
 }
@@ -351,14 +353,4 @@ func (d *DB) responds(ctx context.Context, n *node, log *slog.Logger) (bool, err
 	err = conn.QueryRow(ctx, "SELECT citus_check_connection_to_node($1, $2)", pgx.QueryExecModeExec, host, port).Scan(&responds)
 	isSilent := !silent.Stop()
 	return responds || err != nil && !isSilent, nil // the coordinator may not know the function
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

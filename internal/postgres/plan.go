@@ -13,19 +13,19 @@ import (
 
 // PendingMigration is a migration that [Migrations.Up] would apply.
 type PendingMigration struct {
-	Name          string // of its file
-	InTransaction bool   // it holds its locks until its end
-	SQL           string
-	Locks         []TableLock
+	Name          string      `json:"name"`          // of its file
+	InTransaction bool        `json:"inTransaction"` // it holds its locks until its end
+	SQL           string      `json:"sql"`
+	Locks         []TableLock `json:"locks"`
 }
 
 // TableLock is the strongest lock that a migration takes on a table that exists before it.
 // ACCESS SHARE, which every SELECT takes, is left out.
 type TableLock struct {
-	Table    string
-	Mode     string // as in the documentation of LOCK TABLE, such as SHARE ROW EXCLUSIVE
-	Blocks   string // which requests wait meanwhile: "nothing", "writes" or "reads and writes"
-	Rewrites bool   // the migration writes the whole table again
+	Table    string `json:"table"`
+	Mode     string `json:"mode"`     // as in the documentation of LOCK TABLE, such as SHARE ROW EXCLUSIVE
+	Blocks   string `json:"blocks"`   // which requests wait meanwhile: "nothing", "writes" or "reads and writes"
+	Rewrites bool   `json:"rewrites"` // the migration writes the whole table again
 }
 
 // blocks says which requests wait for a lock. The other modes block only other migrations
@@ -49,7 +49,7 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pending []PendingMigration
+	pending := []PendingMigration{}
 	for _, source := range m.provider.ListSources() {
 		if slices.Contains(applied, source.Version) {
 			continue
@@ -60,7 +60,7 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 			return nil, fmt.Errorf("postgres: %w", err)
 		}
 		up, inTransaction := upOf(string(text))
-		pending = append(pending, PendingMigration{Name: name, InTransaction: inTransaction, SQL: up, Locks: locks[name]})
+		pending = append(pending, PendingMigration{Name: name, InTransaction: inTransaction, SQL: up, Locks: append([]TableLock{}, locks[name]...)})
 	}
 	return pending, nil
 }
@@ -68,23 +68,12 @@ func (m *Migrations) Plan(ctx context.Context) ([]PendingMigration, error) {
 // applied returns the versions of the migrations that are applied. It returns an error if one is
 // later than those of this program. It does not create the table of goose, unlike the methods
 // of the provider.
-func (m *Migrations) applied(ctx context.Context) (versions []int64, err error) {
-	rows, err := m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied")
+func (m *Migrations) applied(ctx context.Context) ([]int64, error) {
+	versions, err := column[int64](m.db.QueryContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied"))
 	if sqlState(err) == undefinedTable {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var version int64
-		if err := rows.Scan(&version); err != nil {
-			return nil, fmt.Errorf("postgres: %w", err)
-		}
-		versions = append(versions, version)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	sources := m.provider.ListSources()

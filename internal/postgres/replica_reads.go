@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/sleep"
 )
 
 // replicaPosition reads the position of a standby. It is NULL if the server is not a
@@ -87,10 +88,8 @@ func (r *Replicas) Read(ctx context.Context, after *Position, read func(context.
 		if reason != ReadBehind || attempt == len(catchUp) {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, catchUp[attempt]) {
 			return ctx.Err()
-		case <-time.After(catchUp[attempt]):
 		}
 	}
 	r.reads[reason].Add(1)

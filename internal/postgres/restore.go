@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 )
 
@@ -26,15 +25,11 @@ type FeedEvent struct {
 // empties the records of sandboxes, and adds an event to each feed. It returns the number of
 // feeds. Running it again does it again. The role must own the tables.
 func (m *Migrations) AfterRestore(ctx context.Context, skip int64, added FeedEvent) (feeds int, err error) {
-	tx, err := m.db.BeginTx(ctx, nil)
-	if err != nil {
-		return 0, fmt.Errorf("postgres: after a restore: %w", err)
-	}
-	feeds, err = afterRestore(ctx, tx, skip, added)
-	if err != nil {
-		return 0, errors.Join(err, tx.Rollback())
-	}
-	return feeds, tx.Commit()
+	err = m.transact(ctx, "after a restore", func(tx *sql.Tx) (err error) {
+		feeds, err = afterRestore(ctx, tx, skip, added)
+		return err
+	})
+	return feeds, err
 }
 
 func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) (feeds int, err error) {
@@ -84,26 +79,14 @@ func afterRestore(ctx context.Context, tx *sql.Tx, skip int64, added FeedEvent) 
 
 // addToFeeds adds an event to each feed that clients can read, and returns their number.
 func addToFeeds(ctx context.Context, tx *sql.Tx, added FeedEvent) (feeds int, err error) {
-	rows, err := tx.QueryContext(ctx, `
+	accounts, err := column[int64](tx.QueryContext(ctx, `
 		SELECT account_state.account_id
 		FROM account_state
 		JOIN accounts ON accounts.id = account_state.account_id
 		WHERE NOT account_state.closed
 		  AND accounts.kind <> 'sample'
-		ORDER BY account_state.account_id`)
+		ORDER BY account_state.account_id`))
 	if err != nil {
-		return 0, err
-	}
-	defer rows.Close()
-	var accounts []int64
-	for rows.Next() {
-		var account int64
-		if err := rows.Scan(&account); err != nil {
-			return 0, err
-		}
-		accounts = append(accounts, account)
-	}
-	if err := rows.Err(); err != nil {
 		return 0, err
 	}
 	for _, account := range accounts { // one statement each, which Citus runs on the shard of the account

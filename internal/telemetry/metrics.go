@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -53,39 +54,42 @@ type Metrics struct {
 // NewMetrics returns new metrics, including metrics of the Go runtime and of the
 // process.
 func NewMetrics() *Metrics {
-	limited := prometheus.NewCounterVec(prometheus.CounterOpts{
+	registry := prometheus.NewRegistry()
+	made := promauto.With(registry)
+	limited := made.NewCounterVec(prometheus.CounterOpts{
 		Name: "petstore_http_rate_limited_total",
 		Help: "Responses with status 429, by the limit: key (rate of an API key), account (rate of an account), concurrency (requests of an account in progress) or address (failed authentications from an address).",
 	}, []string{"limit"})
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		registry: registry,
+		requests: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_http_requests_total",
 			Help: "Responses, by route pattern, method and status. Without errors injected by the rules of a sandbox.",
 		}, []string{"route", "method", "status"}),
-		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		durations: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_http_request_duration_seconds",
 			Help:    "Time from the header of a request to the end of its handler, by route pattern and method. Without injected delays and without the time that a request waits for events.",
 			Buckets: durationBuckets,
 		}, []string{"route", "method"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: made.NewGauge(prometheus.GaugeOpts{
 			Name: "petstore_http_requests_in_flight",
 			Help: "Requests in progress.",
 		}),
-		limited: map[Limit]prometheus.Counter{},
-		replays: prometheus.NewCounter(prometheus.CounterOpts{
+		limited:  map[Limit]prometheus.Counter{},
+		webhooks: newWebhookMetrics(made),
+		replays: made.NewCounter(prometheus.CounterOpts{
 			Name: "petstore_idempotent_replays_total",
 			Help: "Stored responses returned for a repeated Idempotency-Key.",
 		}),
-		recorded: prometheus.NewCounterVec(prometheus.CounterOpts{
+		recorded: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_recorded_requests_total",
 			Help: "Requests of sandboxes for their records, by result: written, or dropped because a buffer was full or the database failed.",
 		}, []string{"result"}),
-		injected: prometheus.NewCounterVec(prometheus.CounterOpts{
+		injected: made.NewCounterVec(prometheus.CounterOpts{
 			Name: "petstore_injected_faults_total",
 			Help: "Faults injected into requests of sandboxes, by effect: status, delay or close.",
 		}, []string{"effect"}),
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+		streams: made.NewGauge(prometheus.GaugeOpts{
 			Name: "petstore_event_streams",
 			Help: "Open streams of events.",
 		}),
@@ -93,9 +97,7 @@ func NewMetrics() *Metrics {
 	for _, limit := range []Limit{KeyLimit, AccountLimit, SandboxesLimit, ConcurrencyLimit, AddressLimit} {
 		m.limited[limit] = limited.WithLabelValues(string(limit))
 	}
-	m.webhooks = newWebhookMetrics(m.registry)
-	m.registry.MustRegister(m.requests, m.durations, m.inFlight, limited, m.replays, m.recorded, m.injected, m.streams,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -115,78 +117,59 @@ func (m *Metrics) SetVersion(version string) {
 	m.registry.MustRegister(build)
 }
 
+// watchCounter exports a counter that somebody else counts.
+func (m *Metrics) watchCounter(name, help string, labels prometheus.Labels, value func() uint64) {
+	promauto.With(m.registry).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) })
+}
+
+// watchGauge exports a value that somebody else measures.
+func (m *Metrics) watchGauge(name, help string, labels prometheus.Labels, value func() float64) {
+	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
+}
+
 // WatchPool exports the statistics of a connection pool. Call it at most once, as
 // WatchWrites, WatchKeys, WatchConnections and WatchCertificate.
 func (m *Metrics) WatchPool(pool *pgxpool.Pool) { m.registry.MustRegister(poolCollector{pool}) }
 
 // WatchWrites exports how many writes got no connection.
 func (m *Metrics) WatchWrites(canceled func() uint64) {
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "petstore_db_canceled_writes_total",
-		Help: "Writes that got no connection in time because too many others were writing.",
-	}, func() float64 { return float64(canceled()) }))
+	m.watchCounter("petstore_db_canceled_writes_total", "Writes that got no connection in time because too many others were writing.", nil, canceled)
 }
 
 // WatchKeys exports how many API keys were verified from the cache, and how many
 // with a database query.
 func (m *Metrics) WatchKeys(lookups func() (hits, misses uint64)) {
-	lookup := func(result string, value func() float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name:        "petstore_key_cache_lookups_total",
-			Help:        "Lookups of API keys in the cache. A hit needs no database query.",
-			ConstLabels: prometheus.Labels{"result": result},
-		}, value)
-	}
-	m.registry.MustRegister(
-		lookup("hit", func() float64 { hits, _ := lookups(); return float64(hits) }),
-		lookup("miss", func() float64 { _, misses := lookups(); return float64(misses) }),
-	)
+	const name, help = "petstore_key_cache_lookups_total", "Lookups of API keys in the cache. A hit needs no database query."
+	m.watchCounter(name, help, prometheus.Labels{"result": "hit"}, func() uint64 { hits, _ := lookups(); return hits })
+	m.watchCounter(name, help, prometheus.Labels{"result": "miss"}, func() uint64 { _, misses := lookups(); return misses })
 }
 
 // WatchConnections exports the open connections of clients, and how many were
 // closed to make room for others.
 func (m *Metrics) WatchConnections(counts func() (open int, evicted uint64)) {
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "petstore_http_connections",
-			Help: "Open connections of clients.",
-		}, func() float64 { open, _ := counts(); return float64(open) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "petstore_http_evicted_connections_total",
-			Help: "Connections closed for new ones, or for their streams or frames of HTTP/2.",
-		}, func() float64 { _, evicted := counts(); return float64(evicted) }),
-	)
+	m.watchGauge("petstore_http_connections", "Open connections of clients.", nil, func() float64 { open, _ := counts(); return float64(open) })
+	m.watchCounter("petstore_http_evicted_connections_total", "Connections closed for new ones, or for their streams or frames of HTTP/2.", nil,
+		func() uint64 { _, evicted := counts(); return evicted })
 }
 
 // WatchCertificate exports when the certificate of the server ends.
 func (m *Metrics) WatchCertificate(end func() time.Time) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "petstore_certificate_end_timestamp_seconds",
-		Help: "Unix time at which the TLS certificate in use ends.",
-	}, func() float64 { return float64(end().Unix()) }))
+	m.watchGauge("petstore_certificate_end_timestamp_seconds", "Unix time at which the TLS certificate in use ends.", nil,
+		func() float64 { return float64(end().Unix()) })
 }
 
 // WatchReplica exports the lag of a read replica in seconds, or NaN, and whether it serves
 // reads.
 func (m *Metrics) WatchReplica(index int, address string, status func() (lag float64, inRotation bool)) {
 	labels := prometheus.Labels{"replica": strconv.Itoa(index), "address": address}
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "petstore_replica_lag_seconds",
-			Help:        "Age of the state of a read replica. NaN if it was never reached.",
-			ConstLabels: labels,
-		}, func() float64 { lag, _ := status(); return lag }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "petstore_replica_in_rotation",
-			Help:        "1 if a read replica serves reads, or else 0.",
-			ConstLabels: labels,
-		}, func() float64 {
-			if _, in := status(); in {
-				return 1
-			}
-			return 0
-		}),
-	)
+	m.watchGauge("petstore_replica_lag_seconds", "Age of the state of a read replica. NaN if it was never reached.", labels,
+		func() float64 { lag, _ := status(); return lag })
+	m.watchGauge("petstore_replica_in_rotation", "1 if a read replica serves reads, or else 0.", labels, func() float64 {
+		if _, in := status(); in {
+			return 1
+		}
+		return 0
+	})
 }
 
 // WatchReads exports how many GET requests a replica or the primary served for a reason.
@@ -195,11 +178,8 @@ func (m *Metrics) WatchReads(byReplica bool, reason string, count func() uint64)
 	if byReplica {
 		server = "replica"
 	}
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name:        "petstore_reads_total",
-		Help:        "GET requests with an API key on a server with read replicas, by the database server that served them, and why.",
-		ConstLabels: prometheus.Labels{"server": server, "reason": reason},
-	}, func() float64 { return float64(count()) }))
+	m.watchCounter("petstore_reads_total", "GET requests with an API key on a server with read replicas, by the database server that served them, and why.",
+		prometheus.Labels{"server": server, "reason": reason}, count)
 }
 
 // RateLimited counts a response with status 429, caused by one of the limits above.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // lagBuckets are upper bounds in seconds. A delivery begins within a second if nothing is
@@ -22,42 +23,40 @@ type webhookMetrics struct {
 	failing  prometheus.Gauge
 }
 
-func newWebhookMetrics(registry *prometheus.Registry) webhookMetrics {
-	m := webhookMetrics{
-		attempts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+func newWebhookMetrics(made promauto.Factory) webhookMetrics {
+	return webhookMetrics{
+		attempts: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "petstore_webhook_attempt_duration_seconds",
 			Help:    "Time of a request to a webhook, by outcome: delivered (status 2xx), rejected (another status) or unreachable (no response).",
 			Buckets: append([]float64{.001, .0025, .005}, lagBuckets[:11]...),
 		}, []string{"outcome"}),
-		dispatch: prometheus.NewHistogram(prometheus.HistogramOpts{
+		dispatch: made.NewHistogram(prometheus.HistogramOpts{
 			Name:    "petstore_webhook_dispatch_lag_seconds",
 			Help:    "Time from an event until its deliveries are stored, of the oldest event of each dispatch.",
 			Buckets: lagBuckets,
 		}),
-		first: prometheus.NewHistogram(prometheus.HistogramOpts{
+		first: made.NewHistogram(prometheus.HistogramOpts{
 			Name:    "petstore_webhook_first_attempt_lag_seconds",
 			Help:    "Time from the insert of a delivery to its first attempt.",
 			Buckets: lagBuckets,
 		}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+		waiting: made.NewGauge(prometheus.GaugeOpts{
 			Name: "petstore_webhook_undispatched_events",
 			Help: "Events of all accounts with enabled webhooks whose deliveries are not stored yet. Every process reports the same number.",
 		}),
-		due: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		due: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhooks_due",
 			Help: "Webhooks that have a delivery that is due, by whether the webhook is failing. Every process reports the same number.",
 		}, []string{"failing"}),
-		failing: prometheus.NewGauge(prometheus.GaugeOpts{
+		failing: made.NewGauge(prometheus.GaugeOpts{
 			Name: "petstore_webhooks_failing",
 			Help: "Enabled webhooks of which all attempts have failed lately. Every process reports the same number.",
 		}),
-		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		oldest: made.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "petstore_webhook_oldest_due_seconds",
 			Help: "How long the oldest delivery has been due, over all enabled webhooks, by whether the webhook is failing. Every process reports the same number.",
 		}, []string{"failing"}),
 	}
-	registry.MustRegister(m.attempts, m.dispatch, m.first, m.waiting, m.due, m.oldest, m.failing)
-	return m
 }
 
 // WebhookAttempted counts a request to a webhook.

@@ -16,6 +16,7 @@ import (
 	"petstore/internal/account"
 	"petstore/internal/exchange"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 	"petstore/internal/webhook"
 )
 
@@ -60,7 +61,7 @@ func Run(ctx context.Context, database *postgres.DB, log *slog.Logger, tasks []T
 	for _, t := range tasks {
 		running.Go(func() {
 			for ctx.Err() == nil {
-				rest(ctx, t.once(ctx, database, log))
+				sleep.For(ctx, t.once(ctx, database, log))
 			}
 		})
 	}
@@ -78,16 +79,6 @@ func (t Task) once(ctx context.Context, database *postgres.DB, log *slog.Logger)
 		log.LogAttrs(ctx, slog.LevelWarn, "a periodic task failed", slog.String("task", t.Name), slog.Any("error", err))
 	}
 	return cmp.Or(t.Again, t.Every)
-}
-
-// rest waits until the time is over or the context ends.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // schemaFits reports whether the schema of the database fits this program, as far as the

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"petstore/db"
+	"petstore/internal/account"
 	"petstore/internal/postgres"
+	"petstore/internal/sleep"
 )
 
 // Retention is the time for which deliveries are kept.
@@ -74,7 +74,7 @@ func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweep
 		params := db.WebhookSweepDeliveriesParams{AccountID: row.AccountID, WebhookID: row.ID, Status: status, BeforeID: before, BatchSize: sweepBatch}
 		for swept := int64(sweepBatch); swept == sweepBatch; {
 			var err error
-			if swept, err = sweepStep(ctx, database, row.AccountID, func(queries *db.Queries) (int64, error) {
+			if swept, err = sweepStep(ctx, database, row.AccountID, func(ctx context.Context, queries *db.Queries) (int64, error) {
 				return queries.WebhookSweepDeliveries(ctx, params)
 			}); err != nil {
 				return err
@@ -84,7 +84,7 @@ func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweep
 	if !row.IsGone {
 		return nil
 	}
-	_, err := sweepStep(ctx, database, row.AccountID, func(queries *db.Queries) (int64, error) {
+	_, err := sweepStep(ctx, database, row.AccountID, func(ctx context.Context, queries *db.Queries) (int64, error) {
 		return queries.WebhookForget(ctx, db.WebhookForgetParams{AccountID: row.AccountID, ID: row.ID})
 	})
 	return err
@@ -92,23 +92,12 @@ func sweepOne(ctx context.Context, database *postgres.DB, row db.WebhooksToSweep
 
 // sweepStep runs a step in a transaction, unless another process sweeps the account. It
 // returns the number of rows that the step deleted, after a pause.
-func sweepStep(ctx context.Context, database *postgres.DB, account int64, step func(*db.Queries) (int64, error)) (int64, error) {
+func sweepStep(ctx context.Context, database *postgres.DB, accountID int64, step func(context.Context, *db.Queries) (int64, error)) (int64, error) {
 	began := time.Now()
-	defer func() {
-		select {
-		case <-time.After(time.Since(began)):
-		case <-ctx.Done():
-		}
-	}()
-	return postgres.Transact(ctx, database, func(ctx context.Context, tx pgx.Tx) (int64, error) {
-		queries := db.New(tx)
-		locked, err := queries.StoreTryLockSweep(ctx, account)
-		if errors.Is(err, pgx.ErrNoRows) || err == nil && !locked {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		return step(queries)
-	})
+	defer func() { sleep.For(ctx, time.Since(began)) }()
+	swept, err := account.SweepStep(ctx, database, accountID, step)
+	if errors.Is(err, account.ErrBusy) {
+		return 0, nil
+	}
+	return swept, err
 }

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"petstore/internal/localpg"
+	"petstore/internal/pgtest/standby"
 )
 
 // measureReplicas measures the CPU time of reads on the primary and on a replica, and how reads
 // scale with replicas.
 func measureReplicas(ctx context.Context, r *report, b *build) {
-	standby := b.startPostgres(ctx, localpg.Options{Dir: b.file("standby"), StandbyOf: b.cluster})
+	standby := b.startPostgres(ctx, localpg.Options{Dir: b.file("standby"), Copy: standby.Of(b.cluster)})
 	b.serve(ctx, "PETSTORE_REPLICA_URLS="+standby.URL("petstore"))
 	header, _ := b.ask(ctx, http.MethodPost, "/store/orders", `{"petId": 1}`)
 	token := header.Get("Petstore-Consistency")

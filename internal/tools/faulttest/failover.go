@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"petstore/internal/pgtest/standby"
 	"petstore/internal/tools/must"
 )
 
@@ -199,7 +200,7 @@ func (d *database) promote(ctx context.Context) {
 // sync_state is "sync", "quorum" or "async".
 func (f *fixture) startStandby(ctx context.Context, primary *database, name, state string) *database {
 	options := primary.options
-	options.Dir, options.StandbyOf = filepath.Join(f.dir, name), primary.Cluster
+	options.Dir, options.Copy = filepath.Join(f.dir, name), standby.Of(primary.Cluster)
 	must.OK(os.Mkdir(options.Dir, 0o711))
 	// Without synchronous_standby_names, because it has no standby after its promotion.
 	options.Settings = maps.Clone(durable)

@@ -1,4 +1,6 @@
-package localpg
+// Package standby makes streaming standbys of private servers, for tests and for the programs of
+// developers.
+package standby
 
 import (
 	"context"
@@ -12,74 +14,50 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"petstore/internal/localpg"
 )
 
-// copyPrimary makes the cluster a standby of another one: a base backup that follows its
-// primary when it starts. It does what pg_basebackup does, which the downloaded binaries
+// Of returns the Copy of [localpg.Options] that makes a new cluster a streaming standby of a running
+// one. Its max_connections must be at least as high as on the primary. It is a base backup that
+// follows its primary when it starts. Of does what pg_basebackup does, which the downloaded binaries
 // lack
 // (https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-LOWLEVEL-BASE-BACKUP).
 //
-// The primary keeps the WAL since the backup while the returned connection is open.
-func (c *Cluster) copyPrimary(ctx context.Context, primary *Cluster) (*pgx.Conn, error) {
-	conn, err := pgx.Connect(ctx, primary.URL("postgres"))
-	if err != nil {
-		return nil, err
+// The primary keeps the WAL since the backup until the standby accepts connections.
+func Of(primary *localpg.Cluster) func(context.Context, string) (end func(context.Context), err error) {
+	return func(ctx context.Context, dir string) (func(context.Context), error) {
+		conn, err := pgx.Connect(ctx, primary.URL("postgres"))
+		if err != nil {
+			return nil, err
+		}
+		if err := backUp(ctx, primary, conn, dir); err != nil {
+			return nil, errors.Join(fmt.Errorf("copying the primary: %w", err), conn.Close(context.WithoutCancel(ctx)))
+		}
+		return func(ctx context.Context) { _ = conn.Close(ctx) }, nil // nobody needs it any more
 	}
-	if err := c.backUp(ctx, primary, conn); err != nil {
-		return nil, errors.Join(fmt.Errorf("copying the primary: %w", err), conn.Close(context.WithoutCancel(ctx)))
-	}
-	return conn, nil
 }
 
-func (c *Cluster) backUp(ctx context.Context, primary *Cluster, conn *pgx.Conn) error {
-	unfinished := c.data() + ".new"
-	if err := os.RemoveAll(unfinished); err != nil {
-		return err
-	}
+func backUp(ctx context.Context, primary *localpg.Cluster, conn *pgx.Conn, dir string) error {
 	var label string
 	slot := fmt.Sprintf("backup_%d", conn.PgConn().PID())
 	if _, err := conn.Exec(ctx, "SELECT pg_create_physical_replication_slot($1, true, true), pg_backup_start($1, true)", slot); err != nil {
 		return err
 	}
-	if err := copyData(primary.data(), unfinished); err != nil {
+	if err := copyData(primary.Data(), dir); err != nil {
 		return err
 	}
 	if err := conn.QueryRow(ctx, "SELECT labelfile FROM pg_backup_stop(false)").Scan(&label); err != nil {
 		return err
 	}
-	settings, err := os.OpenFile(filepath.Join(unfinished, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	settings, err := os.OpenFile(filepath.Join(dir, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(settings, "primary_conninfo = '%s'\n", strings.ReplaceAll(primary.URL("postgres"), "'", "''"))
-	if err := errors.Join(err, settings.Close(),
-		os.WriteFile(filepath.Join(unfinished, "backup_label"), []byte(label), 0o600),
-		os.WriteFile(filepath.Join(unfinished, "standby.signal"), nil, 0o600),
-		c.own(unfinished)); err != nil {
-		return err
-	}
-	return os.Rename(unfinished, c.data())
-}
-
-// endBackup ends a backup. A server that accepts connections has the WAL of its backup.
-func (c *Cluster) endBackup(ctx context.Context) {
-	if c.backup != nil {
-		_ = c.backup.Close(ctx) // nobody needs it any more
-		c.backup = nil
-	}
-}
-
-// own gives a directory and everything in it to the server's user.
-func (c *Cluster) own(dir string) error {
-	if c.user == nil {
-		return nil
-	}
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(path, int(c.user.Uid), int(c.user.Gid))
-	})
+	return errors.Join(err, settings.Close(),
+		os.WriteFile(filepath.Join(dir, "backup_label"), []byte(label), 0o600),
+		os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o600))
 }
 
 // Files that a base backup leaves out. The standby gets the WAL from its primary.
