@@ -54,7 +54,7 @@ func TestReceivers(t *testing.T) {
 		},
 		{
 			name: "Go", files: []string{"receiver.go"},
-			build: []string{"go", "build", "-o", "receiver", "receiver.go"},
+			build: []string{"go", "build", "-ldflags=-s -w", "-o", "receiver", "receiver.go"},
 			run:   []string{"./receiver"},
 		},
 	} {
