@@ -98,6 +98,7 @@ func TestAfterRestore(t *testing.T) {
 		t.Errorf("after-restore beside serve: %v", err)
 	}
 	p.end(syscall.SIGTERM)
+	awaitDisconnected(t, database)
 	if out := must(t, owner, "after-restore", "--nothing-lost"); strings.Contains(out, "store.reset") {
 		t.Errorf("after-restore --nothing-lost: %q", out)
 	}
@@ -133,6 +134,23 @@ func TestAfterRestore(t *testing.T) {
 	}
 	if got := c.send("GET", "/sandboxes/"+sandboxes[0].ID+"/requests", ""); got.status != http.StatusOK || got.body != "[]" {
 		t.Errorf("the record of a sandbox: %+v", got)
+	}
+}
+
+// awaitDisconnected waits until PostgreSQL has noticed that all processes have ended.
+func awaitDisconnected(t *testing.T, database *pgtest.Database) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
+		var open int
+		if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'petstore%'").Scan(&open); err != nil {
+			t.Fatal(err)
+		}
+		if open == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections of processes that have ended are open", open)
+		}
 	}
 }
 

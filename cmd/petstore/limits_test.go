@@ -5,15 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // TestTrustedProxies: the variable accepts only IP addresses and networks, in any
@@ -32,31 +38,61 @@ func TestTrustedProxies(t *testing.T) {
 	}
 }
 
-// TestServeLimitsKeys: responses have the configured limits, and by default the
-// limits of the API reference.
+// TestServeLimitsKeys: responses have the configured limits, and by default the limits of the API
+// reference. Two cases run the program, and the others have its handler in this process, which
+// starts without connections.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
-	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+	url := pgtest.New(t).URL
+	database := []string{"DATABASE_URL=" + url, "PETSTORE_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
-	for _, test := range []struct {
+	pool, err := postgres.Open(t.Context(), url, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	inProcess := func(t *testing.T, environ []string) (base string) {
+		t.Helper()
+		p := &program{environ: environ, dir: t.TempDir(), stdout: io.Discard, stderr: io.Discard}
+		c, err := p.loadServerConfig(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options := apiOptions(c)
+		options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
+		handler, err := api.New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(handler)
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	for i, test := range []struct {
 		environ []string
 		policy  string
 	}{
 		{nil, `"key";q=100;w=10, "account";q=400;w=10`},
+		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=1, "account";q=1;w=1`},
 		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10, "account";q=40;w=10`},
 		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60, "account";q=4;w=60`},
 		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5, "account";q=20;w=5`},
 		{[]string{"PETSTORE_RATE_LIMIT=0"}, ""},
 		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=0"}, `"key";q=100;w=10`},
 		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60"}, `"key";q=100;w=10, "account";q=10;w=10`},
-		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=1, "account";q=1;w=1`},
 		{[]string{"PETSTORE_RATE_LIMIT=0", "PETSTORE_ACCOUNT_RATE_LIMIT=600"}, `"account";q=100;w=10`},
 		{[]string{"PETSTORE_RATE_LIMIT=1000000", "PETSTORE_RATE_BURST=1000000"}, `"key";q=1000000;w=60, "account";q=4000000;w=60`},
 	} {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()
-			p := begin(t, t.TempDir(), slices.Concat(database, test.environ), "serve")
-			base := p.address()
+			environ, base := slices.Concat(database, test.environ), ""
+			if i < 2 {
+				p := begin(t, t.TempDir(), environ, "serve")
+				base = p.address()
+				defer p.end(syscall.SIGTERM)
+			} else {
+				base = inProcess(t, environ)
+			}
 			if got := policyOf(t, base, key); got != test.policy {
 				t.Errorf("RateLimit-Policy %q, want %q", got, test.policy)
 			}
@@ -71,12 +107,10 @@ func TestServeLimitsKeys(t *testing.T) {
 			if got := status(t, base+"/livez", "x"); got != http.StatusOK {
 				t.Errorf("GET /livez from there: status %d", got)
 			}
-			p.end(syscall.SIGTERM)
 		})
 	}
 }
 
-// policyOf returns the RateLimit-Policy header of a response to a key.
 func policyOf(t *testing.T, base, key string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/pets", nil)

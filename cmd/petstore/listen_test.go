@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -21,7 +20,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -310,7 +308,7 @@ func TestListenQuickstart(t *testing.T) {
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
 
-	port := freePort(t)
+	port := docstest.FreePort(t)
 	receiver := filepath.Join(t.TempDir(), "receiver.py")
 	if err := os.WriteFile(receiver, []byte(strings.ReplaceAll(code, "3000", port)), 0o600); err != nil {
 		t.Fatal(err)
@@ -343,23 +341,6 @@ func TestListenQuickstart(t *testing.T) {
 	forged.expect("category.created: 400, next attempt in 1s")
 	if n, err := output.Read(printed); err != nil || string(printed[:n]) != "not valid\n" {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)
-	}
-}
-
-// freePort returns a port that nothing listens on, below those that the system hands out.
-func freePort(t *testing.T) string {
-	t.Helper()
-	const first, number = 30_000, 2_768
-	for {
-		port := strconv.Itoa(first + rand.N(number))
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "localhost:"+port)
-		if err == nil {
-			listener.Close()
-			return port
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

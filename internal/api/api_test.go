@@ -206,12 +206,14 @@ func (p *petstore) with(change func(*api.Options)) *petstore {
 	ctx, stop := context.WithCancel(context.WithoutCancel(p.t.Context()))
 	var recording sync.WaitGroup
 	recording.Go(func() { server.Record(ctx) })
+	listening := httptest.NewServer(server)
 	p.t.Cleanup(func() {
+		listening.Close()
 		stop()
 		recording.Wait()
+		// Package testing keeps this function until all tests have ended, and a server has 2 MB.
+		listening.Config.Handler = nil
 	})
-	listening := httptest.NewServer(server)
-	p.t.Cleanup(listening.Close)
 	other := *p
 	other.server, other.url, other.pool, other.verifier = server, listening.URL, options.DB, options.Verifier
 	if options.Replicas == nil {
@@ -236,9 +238,10 @@ func (p *petstore) watchLog() {
 	theSecrets().Learn("the cursor key", string(signing))
 	password := p.pool.Pool().Config().ConnConfig.Password
 	theSecrets().Learn("the database password", password)
-	p.t.Cleanup(func() {
-		if found := theSecrets().In(p.log.String()); len(found) > 0 {
-			p.t.Errorf("the log contains %q:\n%s", found, p.log)
+	t, log := p.t, p.log // without the rest of p, see with
+	t.Cleanup(func() {
+		if found := theSecrets().In(log.String()); len(found) > 0 {
+			t.Errorf("the log contains %q:\n%s", found, log)
 		}
 	})
 }

@@ -384,8 +384,7 @@ func TestListsDoNotShareCounts(t *testing.T) {
 }
 
 // TestHangingReadBlocksNoOther: a hanging statement does not block later requests
-// that share the next one. Row 24 of the fault suite shows the same with a frozen
-// backend.
+// that share the next one.
 func TestHangingReadBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	for target, query := range map[string]string{"/pets/{petId}": "PetGetMany", "/pets?limit=1": "PetList"} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -298,17 +299,23 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
-// withOwnIDs replaces the ids in the path of a sample that the sample shop lacks: the server
-// chooses the ids of messages, webhooks and others.
-func (s sample) withOwnIDs(p *petstore) sample {
-	p.t.Helper()
+// pathIn returns the path of the operation in a sample, with one more character, and its ids.
+func (s sample) pathIn(t testing.TB) (found []string) {
+	t.Helper()
 	pattern := strings.NewReplacer(`\{`, "{", `\}`, "}").Replace(regexp.QuoteMeta(s.path))
 	pattern = inPath.ReplaceAllString(pattern, `([^/"'?\x60\s]+)`)
-	found := regexp.MustCompile(pattern + `["'?\x60\s]`).FindStringSubmatch(s.Source)
-	if found == nil {
-		p.t.Fatalf("%s in %s: no path %s in\n%s", s.operationID, s.Lang, s.path, s.Source)
+	if found = regexp.MustCompile(pattern + `["'?\x60\s]`).FindStringSubmatch(s.Source); found == nil {
+		t.Fatalf("%s in %s: no path %s in\n%s", s.operationID, s.Lang, s.path, s.Source)
 	}
-	path := found[0]
+	return found
+}
+
+// ownPath returns the path of a sample with ids that exist. It creates what the sample shop
+// lacks: the server chooses the ids of messages, webhooks and others.
+func (s sample) ownPath(p *petstore) string {
+	p.t.Helper()
+	found := s.pathIn(p.t)
+	path := found[0][:len(found[0])-1]
 	own := map[string]string{}
 	for i, name := range inPath.FindAllStringSubmatch(s.path, -1) {
 		if found[i+1] == "current" {
@@ -317,11 +324,18 @@ func (s sample) withOwnIDs(p *petstore) sample {
 			own[name[1]], path = id, strings.Replace(path, found[i+1], id, 1)
 		}
 	}
-	s.Source = strings.Replace(s.Source, found[0], path, 1)
-	switch s.operationID {
-	case "listSamples":
+	if s.operationID == "listSamples" {
 		p.saveExample()
-	case "saveSample":
+	}
+	return path
+}
+
+// withPath returns the sample with another path, and with the sandbox that it saves.
+func (s sample) withPath(p *petstore, path string) sample {
+	p.t.Helper()
+	found := s.pathIn(p.t)[0]
+	s.Source = strings.Replace(s.Source, found, path+found[len(found)-1:], 1)
+	if s.operationID == "saveSample" {
 		s.Source = strings.Replace(s.Source, "sbx_1042", p.newSandbox("ci", "shop").ID, 1)
 	}
 	return s
@@ -370,39 +384,79 @@ func (p *petstore) saveExample() {
 }
 
 // TestCodeSamples: every sample runs on its own in the sample shop, unchanged except for ids
-// that the server chooses. Its request succeeds, and returns the example of the spec.
+// that the server chooses. Its request succeeds, and returns the example of the spec. So does the
+// first sample of each operation with "petstore api". The samples that only read share a shop.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	in := startInterpreters(t)
-	for _, sample := range start(t).samples() {
-		t.Run(sample.operationID+" in "+sample.Lang, func(t *testing.T) {
-			t.Parallel()
-			p := startShop(t)
-			scope := auth.Write
-			if isAdmin(sample.path) {
-				scope = auth.Admin
-			}
-			key := p.newKey("tester", scope)
-			if target := listed[sample.operationID]; target != "" {
-				p.as(key).post(target, exampleBody(target))
-			}
-			if strings.Contains(sample.Source, "/sandboxes/current") {
-				key = p.as(key).newSandbox("ci", "shop").Key.Secret
-			}
-			output, err := sample.withOwnIDs(p.as(key)).run(t, in, p.url, key)
-			if err != nil {
-				t.Fatalf("%v%s", err, output)
-			}
-			if strings.TrimSpace(output) == "" {
-				t.Error("it printed nothing")
-			}
-			if sample.Lang == "cURL" {
-				p.wantExample(sample, output)
-			}
-			// a client can have a long response before the server logs the request
-			eventually(t, 5*time.Second, func() bool { return p.succeeded(sample.method, sample.path) == 1 })
-		})
+	in, cli := startInterpreters(t), needCLI(t)
+	p := start(t)
+	byOperation := map[string][]sample{}
+	for _, s := range p.samples() {
+		byOperation[s.operationID] = append(byOperation[s.operationID], s)
+	}
+	operations := slices.Sorted(maps.Keys(byOperation))
+	var requests []sampleRequest
+	for _, operation := range operations {
+		requests = append(requests, sampleRequest{Operation: operation})
+	}
+	for i, text := range p.samplesOf(requests) {
+		s := byOperation[operations[i]][0]
+		s.Lang, s.Source = "CLI", text["CLI"]+"\n"
+		byOperation[operations[i]] = append(byOperation[operations[i]], s)
+	}
+	for _, operation := range operations {
+		samples := byOperation[operation]
+		if samples[0].method == http.MethodGet {
+			t.Run(operation, func(t *testing.T) {
+				t.Parallel()
+				runSamples(t, in, cli, samples...)
+			})
+			continue
+		}
+		for _, s := range samples {
+			t.Run(operation+" in "+s.Lang, func(t *testing.T) {
+				t.Parallel()
+				runSamples(t, in, cli, s)
+			})
+		}
+	}
+}
+
+// runSamples runs samples of one operation one after the other, in one shop.
+func runSamples(t *testing.T, in map[string]*interpreter, cli string, samples ...sample) {
+	t.Helper()
+	p, first := startShop(t), samples[0]
+	scope := auth.Write
+	if isAdmin(first.path) {
+		scope = auth.Admin
+	}
+	key := p.newKey("tester", scope)
+	if target := listed[first.operationID]; target != "" {
+		p.as(key).post(target, exampleBody(target))
+	}
+	if strings.Contains(first.Source, "/sandboxes/current") {
+		key = p.as(key).newSandbox("ci", "shop").Key.Secret
+	}
+	path := first.ownPath(p.as(key))
+	for i, s := range samples {
+		s = s.withPath(p.as(key), path)
+		run := func() (string, error) { return s.run(t, in, p.url, key) }
+		if s.Lang == "CLI" {
+			run = func() (string, error) { return runCLI(t, cli, s.Source, p.url, key) }
+		}
+		output, err := run()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s\n%s", s.Lang, err, s.Source, output)
+		}
+		if strings.TrimSpace(output) == "" && s.Lang != "CLI" {
+			t.Errorf("%s: it printed nothing", s.Lang)
+		}
+		if s.Lang == "cURL" {
+			p.wantExample(s, output)
+		}
+		// a client can have a long response before the server logs the request
+		eventually(t, 5*time.Second, func() bool { return p.succeeded(s.method, s.path) == i+1 })
 	}
 }
 

@@ -40,39 +40,6 @@ func (g *gate) double(_ context.Context, _ string, ins []int) ([]int, error) {
 	return outs, nil
 }
 
-// TestCallsThatWaitGoTogether is TestRuns in real time, with 50 concurrent calls.
-func TestCallsThatWaitGoTogether(t *testing.T) {
-	t.Parallel()
-	g := newGate()
-	b := coalesce.New(one, g.double)
-	var calls sync.WaitGroup
-	call := func(in int) {
-		calls.Go(func() {
-			if out, err := b.Do(t.Context(), "key", in); err != nil || out != 2*in {
-				t.Errorf("Do(%d) = %d, %v", in, out, err)
-			}
-		})
-	}
-	call(1)
-	if first := <-g.runs; len(first) != 1 {
-		t.Fatalf("the inputs of the first run are %v", first)
-	}
-	const others = 50
-	for i := range others {
-		call(10 + i)
-	}
-	seen := 0
-	for seen < others { // calls that came too late for one run are in the next
-		g.open <- struct{}{}
-		seen += len(<-g.runs)
-	}
-	g.open <- struct{}{}
-	calls.Wait()
-	if seen != others {
-		t.Errorf("%d calls ran", seen)
-	}
-}
-
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	g := newGate()

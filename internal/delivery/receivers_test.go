@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -54,7 +52,7 @@ func TestReceivers(t *testing.T) {
 		},
 		{
 			name: "Go", files: []string{"receiver.go"},
-			build: []string{"go", "build", "-o", "receiver", "receiver.go"},
+			build: []string{"go", "build", "-ldflags=-s -w", "-o", "receiver", "receiver.go"},
 			run:   []string{"./receiver"},
 		},
 	} {
@@ -171,7 +169,7 @@ func (p program) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := docstest.FreePort(t)
 	lines := p.start(t, p.write(t, port), secret.Reveal())
 	url := "http://localhost:" + port + "/webhooks"
 	if !eventually(t, func() bool { return post(t, url, nil, "") != 0 }) {
@@ -289,21 +287,4 @@ func post(t *testing.T, url string, header http.Header, body string) int {
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, response.Body)
 	return response.StatusCode
-}
-
-// freePort returns a port that nothing listens on, below those that the system hands out.
-func freePort(t *testing.T) string {
-	t.Helper()
-	const first, number = 30_000, 2_768
-	for {
-		port := strconv.Itoa(first + rand.N(number))
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "localhost:"+port)
-		if err == nil {
-			listener.Close()
-			return port
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-	}
 }

@@ -1,9 +1,12 @@
-// Package docstest reads the code of the guides, for tests that run it.
+// Package docstest reads the code of the guides, for tests that run it, and finds ports for it.
 package docstest
 
 import (
+	"math/rand/v2"
+	"net"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -53,4 +56,21 @@ func Programs(t testing.TB, file string) map[string]string {
 		programs[name] += b.Code
 	}
 	return programs
+}
+
+// FreePort returns a port that nothing listens on, below those that the system hands out.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	const first, number = 30_000, 2_768
+	for {
+		port := strconv.Itoa(first + rand.N(number)) //nolint:gosec // any port will do
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "localhost:"+port)
+		if err == nil {
+			listener.Close()
+			return port
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
 }

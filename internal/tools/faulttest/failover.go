@@ -132,30 +132,6 @@ func (s *deployment) auditKeyed(ctx context.Context, k *keyedWrites) {
 		"%d orders with %d keys, %d messages with %d keys", placed, len(k.orders.placed), sent, len(k.messages))
 }
 
-// listenElsewhere is row 32: a revoked key stops working even if the connection that
-// listens for revocations is on another server than the pool, as after a split brain.
-func listenElsewhere(ctx context.Context, f *fixture) string {
-	primary := f.startDatabase(ctx, "", followSoon)
-	standby := f.startStandby(ctx, primary, "standby", "async")
-	servers := anyURL(primary, standby)
-	s := f.openWith(ctx, primary, servers)
-	other := s.startSecond(ctx)[1]
-	worked := s.revoke(ctx, other, func() {
-		// Both servers accept writes now. The first accepts no new connections, so the
-		// listener reconnects to the second.
-		standby.promote(ctx)
-		primary.cutListeners(ctx)
-		sleep(ctx, 1500*time.Millisecond)
-	})
-	// When the first server accepts connections again, the listener returns to it.
-	primary.allowConnections(ctx, true)
-	back := must.Await(ctx, 5*time.Second, func() {
-		listening := primary.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore listen'")
-		must.Hold(listening >= 2, "%d of 2 services listen on the server of their pool", listening)
-	})
-	return fmt.Sprintf("401 after %s; LISTEN on the server of the pool again after %s", round(worked), round(back))
-}
-
 // followSoon makes a server notice soon that it can follow another one.
 var followSoon = map[string]string{"wal_retrieve_retry_interval": "200ms"}
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"syscall"
@@ -126,67 +125,4 @@ func databaseFrozen(ctx context.Context, f *fixture) string {
 	back := s.awaitWorking(ctx, 3*time.Second)
 	s.audit(ctx, l)
 	return fmt.Sprintf("%s, slowest %s; working again after %s", frozen.summary(), round(frozen.slowest), round(back))
-}
-
-// tablesLocked is row 8: while every connection waits for a lock, requests get 503 with
-// Retry-After in time. Requests that fail before they need the database get their
-// response at once. So the server takes no connection before route, key and body are
-// valid.
-func tablesLocked(ctx context.Context, f *fixture) string {
-	const requests, limit = 60, 6 * time.Second
-	s := f.open(ctx)
-	s.stock(ctx, 1) // so that the key is cached
-	release := s.db.holdLock(ctx, "LOCK TABLE pets, inventory, orders IN ACCESS EXCLUSIVE MODE")
-	defer release()
-	var stuck ledger
-	wait := must.Background(func() {
-		must.Parallel(requests, func(number int) {
-			request := s.listOrders
-			if number%2 == 0 {
-				request = func(ctx context.Context, pet int) (response, error) { return s.order(ctx, pet) }
-			}
-			resp, err := request(ctx, 1+number)
-			if err == nil && resp.status == http.StatusServiceUnavailable && resp.header.Get("Retry-After") == "" {
-				err = errors.New("a 503 without Retry-After")
-			}
-			stuck.record(resp, err)
-		})
-	})
-	s.db.awaitLockWaits(ctx, poolSize) // until the pool is exhausted
-	slowest := s.rejectedAtOnce(ctx)
-	wait()
-	stuck.wantOnly(http.StatusOK, http.StatusServiceUnavailable)
-	stuck.wantWithin(limit)
-	release()
-	back := s.awaitWorking(ctx, 3*time.Second)
-	return fmt.Sprintf("%s, slowest %s; 404, 405, 401, 400 within %s; working again after %s",
-		stuck.summary(), round(stuck.slowest), round(slowest), round(back))
-}
-
-// rejectedAtOnce sends requests that need no database, and returns the slowest response
-// time. It fails the row if one has a wrong status or a slow response.
-func (s *deployment) rejectedAtOnce(ctx context.Context) (slowest time.Duration) {
-	const limit = 200 * time.Millisecond
-	for _, request := range []struct {
-		status int
-		method string
-		target string
-		body   string
-		key    string
-	}{
-		{404, "GET", "/nowhere", "", s.key},
-		{405, "DELETE", "/pets", "", s.key},
-		{401, "GET", "/pets", "", ""},
-		{401, "POST", "/store/orders", `{"petId": 1}`, "petstore_nonsense"},
-		{400, "POST", "/store/orders", `{"petId": `, s.key},
-		{400, "POST", "/pets", `{"name": ""}`, s.key},
-		{400, "GET", "/pets?limit=none", "", s.key},
-		{400, "GET", "/pets/none", "", s.key},
-		{200, "GET", "/livez", "", ""},
-	} {
-		resp := s.withKey(request.key).want(ctx, request.status, request.method, request.target, request.body)
-		must.Hold(resp.took <= limit, "%s %s took %s: %s", request.method, request.target, round(resp.took), resp)
-		slowest = max(slowest, resp.took)
-	}
-	return slowest
 }

@@ -4,90 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"sync"
 	"time"
-
-	"petstore/internal/tools/must"
 )
-
-// payerStreams is row 43: 100 keys and 100 sandboxes of one account open 600 streams and
-// send 600 requests that wait. The account gets a quarter of all places for each. Another
-// account still opens streams and waits.
-func payerStreams(ctx context.Context, f *fixture) string {
-	const keys, each, share, others = 100, 3, 200, 10
-	const refused = 2*keys*each - share
-	s := f.open(ctx)
-	all := s.addKeys(ctx, "hostile", keys, keys)
-	normal := f.newKey(ctx, s.db, "normal", "read")
-	ctx, stop := context.WithCancel(ctx)
-	streams := &eventClients{base: s.base, accept: "text/event-stream", refused: refused}
-	polls := &eventClients{base: s.base, accept: "application/json", refused: refused}
-	defer streams.group.Wait()
-	defer polls.group.Wait()
-	defer stop()
-	for _, key := range all {
-		for range each {
-			streams.open(ctx, key, 30)
-			polls.open(ctx, key, 30)
-		}
-	}
-	took := must.Await(ctx, 20*time.Second, func() {
-		streams.want(share)
-		polls.want(0)
-	})
-	for range others {
-		streams.open(ctx, normal, 30)
-		polls.open(ctx, normal, 1)
-	}
-	must.Explain("another account", func() {
-		must.Await(ctx, 5*time.Second, func() {
-			streams.want(share + others)
-			polls.want(others)
-		})
-	})
-	return fmt.Sprintf("of %d streams and %d long polls, one account had %d of each after %s; another account opened %d and waited %d times",
-		2*keys*each, 2*keys*each, share, round(took), others, others)
-}
-
-// eventClients has requests for the events of accounts, and their responses.
-type eventClients struct {
-	ledger
-
-	base, accept string
-	refused      int // the number of 429 that want expects
-	group        sync.WaitGroup
-}
-
-// open opens a stream, or sends a request that waits for this number of seconds.
-func (c *eventClients) open(ctx context.Context, key string, seconds int) {
-	request := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/events?after=latest", http.NoBody))
-	request.Header.Set("Authorization", "Bearer "+key)
-	request.Header.Set("Accept", c.accept)
-	request.Header.Set("Prefer", fmt.Sprintf("wait=%d", seconds))
-	c.group.Go(func() {
-		received, err := transport.RoundTrip(request)
-		switch {
-		case ctx.Err() != nil: // the row ends
-		case err != nil:
-			c.record(response{}, err)
-		default:
-			c.record(response{status: received.StatusCode}, nil)
-		}
-		if err == nil {
-			_, _ = io.Copy(io.Discard, received.Body)
-			received.Body.Close()
-		}
-	})
-}
-
-// want fails the row unless this many responses are 200, the expected number 429, and no others.
-func (c *eventClients) want(opened int) {
-	c.wantOnly(http.StatusOK, http.StatusTooManyRequests)
-	must.Hold(c.count(http.StatusOK) == opened && c.count(http.StatusTooManyRequests) == c.refused, "%s: %d × 200 and %d × 429, want %d and %d",
-		c.accept, c.count(http.StatusOK), c.count(http.StatusTooManyRequests), opened, c.refused)
-}
 
 // payerWork is row 44: under the default limits, an account lets its sandboxes do whatever
 // is heavy. Twelve replay without end, 24 are reset 40 times at once, and each of their 480
