@@ -2,8 +2,8 @@
 // response, as the client sent and got them, without secrets.
 //
 // A request adds its exchange to a buffer of the process and goes on. Twenty times a second, one
-// statement writes the buffer for all sandboxes. So a killed process loses a tenth of a second, and
-// a crash of PostgreSQL the last 0.6 seconds, because the statement does not wait for the disk.
+// statement writes the buffer for all sandboxes, without waiting for the disk. So a killed process
+// loses a tenth of a second, and a crash of PostgreSQL loses the last 0.6 seconds.
 // If the buffer is full, an exchange is dropped and counted. The record never delays a request
 // and never makes one fail.
 package exchange
