@@ -85,8 +85,8 @@ func TestServeLimitsKeys(t *testing.T) {
 	} {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()
-			environ, base := slices.Concat(database, test.environ), ""
-			if i < 2 {
+			var base string
+			if environ := slices.Concat(database, test.environ); i < 2 {
 				p := begin(t, t.TempDir(), environ, "serve")
 				base = p.address()
 				defer p.end(syscall.SIGTERM)

@@ -104,9 +104,9 @@ func (d *database) allowConnections(ctx context.Context, allow bool) {
 	d.execIn(ctx, "postgres", fmt.Sprintf("ALTER DATABASE petstore ALLOW_CONNECTIONS %t", allow))
 }
 
-// terminateBackends terminates the backends of the programs whose names are LIKE this.
-func (d *database) terminateBackends(ctx context.Context, program string) {
-	d.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '"+program+"'")
+// terminateBackends terminates the backends of the service.
+func (d *database) terminateBackends(ctx context.Context) {
+	d.execIn(ctx, "postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'petstore%'")
 }
 
 // read reads one row on its own connection.

@@ -43,7 +43,7 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 	s := f.open(ctx)
 	w, r := s.startWritersOf(ctx, spread(16, smallStores)), s.startReaders(ctx, 4)
 	for range 20 {
-		s.db.terminateBackends(ctx, "petstore%")
+		s.db.terminateBackends(ctx)
 		sleep(ctx, 200*time.Millisecond)
 	}
 	l, reads := w.finish(), r.finish()
@@ -54,7 +54,7 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 	s.idleTerminated(ctx)
 
 	s.db.allowConnections(ctx, false)
-	s.db.terminateBackends(ctx, "petstore%")
+	s.db.terminateBackends(ctx)
 	w = s.startWritersOf(ctx, spread(16, smallStores))
 	sleep(ctx, time.Second)
 	refused := w.finish()
@@ -73,7 +73,7 @@ func backendsTerminated(ctx context.Context, f *fixture) string {
 // new connections.
 func (s *deployment) idleTerminated(ctx context.Context) {
 	s.fillPool(ctx, poolSize)
-	s.db.terminateBackends(ctx, "petstore%")
+	s.db.terminateBackends(ctx)
 	must.Await(ctx, time.Second, func() {
 		left := s.db.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'")
 		must.Hold(left == 0, "%d backends still run", left)

@@ -293,7 +293,7 @@ func (r *recorded) fullBuffer(ctx context.Context) string {
 // databaseAway sends requests while the database refuses connections, and afterwards.
 func (r *recorded) databaseAway(ctx context.Context) {
 	r.db.allowConnections(ctx, false)
-	r.db.terminateBackends(ctx, "petstore%")
+	r.db.terminateBackends(ctx)
 	for range 20 {
 		resp := must.Get(r.sandboxes[0].do(ctx, "GET", "/pets", ""))
 		must.Hold(resp.status == http.StatusServiceUnavailable && resp.took < responseLimit, "without a database: %s after %s", resp, resp.took)
