@@ -108,7 +108,8 @@ func (e *Exchange) Describe(request Raw, response *Raw, prefix string) {
 		}
 		document = appendText(document, place)
 	}
-	e.Messages = append(document, "]}"...)
+	document = append(document, "]}"...)
+	e.Messages = document
 }
 
 // redactor redacts the texts of one exchange.

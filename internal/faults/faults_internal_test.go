@@ -65,7 +65,7 @@ func testAnnouncedChange(t *testing.T) {
 	f := New(&postgres.DB{}, verifier)
 	var rules []Rule
 	reads := 0
-	f.reads = coalesce.New(sharedReads, func(_ context.Context, _ int64, calls []struct{}) ([][]Rule, error) {
+	f.reads = coalesce.New(sharedReads, func(context.Context, int64, []struct{}) ([][]Rule, error) {
 		reads++
 		return [][]Rule{rules}, nil
 	})
@@ -80,12 +80,12 @@ func testAnnouncedChange(t *testing.T) {
 		{"a change of another sandbox", func() { verifier.ForgetAccount(other) }, 0},
 		{"a change", func() { verifier.ForgetAccount(sandbox) }, 1},
 		{"lost announcements", verifier.Forget, 1},
-		{"no proof that none was lost", func() { time.Sleep(time.Second) }, 1},
+		{"no proof that none was lost", func() { time.Sleep(time.Second) }, 1}, //nolint:forbidigo // the clock of the test
 		{"a rule", func() { verifier.ForgetAccount(sandbox); rules = make([]Rule, 1) }, 1},
 		{"later, because requests may use the rule up", func() {}, 1},
 	} {
 		reads = 0
-		time.Sleep(cacheTime + 1)
+		time.Sleep(cacheTime + 1) //nolint:forbidigo // the clock of the test
 		verifier.Trust()
 		step.change()
 		if _, err := f.rules(t.Context(), sandbox); err != nil || reads != step.want {
