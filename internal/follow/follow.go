@@ -101,7 +101,7 @@ type Feed struct {
 	hint    time.Duration // the first pause
 }
 
-// SeekEnd makes the feed begin after the newest event. It makes one attempt.
+// SeekEnd makes the feed begin after the newest event. It makes one attempt, after the rate limit allows it.
 func (f *Feed) SeekEnd(ctx context.Context) error {
 	response, err := f.get(ctx, url.Values{"after": {"latest"}, "limit": {"1"}}, http.Header{})
 	if err != nil {
@@ -119,7 +119,8 @@ func (f *Feed) SeekEnd(ctx context.Context) error {
 
 // Follow calls handle for each event until ctx ends, and returns its error then. It connects
 // again when it has lost a connection, and continues after the last handled event. It returns
-// an error of handle, and the error of the first attempt to connect. It also returns [ErrGap],
+// an error of handle, and the error of the first attempt to connect, unless the key has sent too
+// many requests. It also returns [ErrGap],
 // [ErrNotFeed] and each [StatusError] after which another attempt would fail as well.
 func (f *Feed) Follow(ctx context.Context, handle func(context.Context, Event) error) error {
 	f.hint, f.silence = firstPause, cmp.Or(f.silence, defaultSilence)
@@ -229,8 +230,27 @@ func (f *Feed) receive(data []byte, handle func(Event) error) error {
 	return nil
 }
 
-// get requests events. The error is a [StatusError] unless the status is 200.
+// get requests events, and waits as long as the rate limit of the key says. The error is a
+// [StatusError] unless the status is 200.
 func (f *Feed) get(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
+	for {
+		response, err := f.try(ctx, query, header)
+		limited, isStatus := errors.AsType[*StatusError](err)
+		if !isStatus || limited.Code != "rate_limited" {
+			return response, err
+		}
+		pause := max(limited.RetryAfter, firstPause)
+		if f.Lost != nil {
+			f.Lost(err, pause)
+		}
+		if !sleep.For(ctx, pause) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// try makes one attempt to get events.
+func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*http.Response, error) {
 	target := strings.TrimSuffix(f.URL, "/") + cmp.Or(f.Path, "/events") + "?" + query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {

@@ -149,6 +149,26 @@ func TestFollowEnds(t *testing.T) {
 	}
 }
 
+// TestRateLimited: a feed waits as long as the rate limit says, also before its first connection.
+func TestRateLimited(t *testing.T) {
+	t.Parallel()
+	limited := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		failure(http.StatusTooManyRequests, `{"code":"rate_limited","message":"Wait."}`)(w, r)
+	}
+	end := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", `<https://api.example/events?after=evt_7_0000000a>; rel="next"`)
+	}
+	feed := &follow.Feed{URL: newScript(t, limited, end).url, Client: http.DefaultClient}
+	if err := feed.SeekEnd(t.Context()); err != nil || feed.After != "evt_7_0000000a" {
+		t.Errorf("SeekEnd: %v, after %q", err, feed.After)
+	}
+	ids, lost, err := run(t, &follow.Feed{URL: newScript(t, limited, stream(event(1))).url}, 1)
+	if !errors.Is(err, errEnough) || len(ids) != 1 || len(lost) != 1 {
+		t.Errorf("Follow returned %v, events %v, after %v", err, ids, lost)
+	}
+}
+
 // TestFollowLeavesASilentStream: Follow connects again when nothing arrives.
 func TestFollowLeavesASilentStream(t *testing.T) {
 	t.Parallel()
