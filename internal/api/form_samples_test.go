@@ -110,7 +110,7 @@ var buildCLI = sync.OnceValue(func() (err error) {
 	if cliFolder, err = os.MkdirTemp("", "petstore-cli-"); err != nil {
 		return err
 	}
-	if output, err := exec.CommandContext(context.Background(), "go", "build", "-ldflags=-s -w", "-o", cliFolder, "petstore/cmd/petstore").CombinedOutput(); err != nil { // no test's, which could end
+	if output, err := exec.CommandContext(context.Background(), "go", "build", "-ldflags=-s -w", "-o", cliFolder, "petstore/cmd/petstore").CombinedOutput(); err != nil { // the context of a test could end before
 		return fmt.Errorf("%w\n%s", err, output)
 	}
 	return nil

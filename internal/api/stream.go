@@ -112,12 +112,12 @@ func (s *Server) stream(c *gin.Context, watched gate.Watched, part streamPart, r
 		// Python library httpx-sse returns one even if it has no data. So there is none here, and
 		// none after a comment.
 		stream.Send("retry: 1000\n")
-		for told := ""; ; { // the last id that the client has
+		for lastID := ""; ; { // of the events that the client has
 			if part.text != "" {
 				stream.Send(part.text)
 			}
-			told = cmp.Or(part.last, told)
-			if !s.awaitMore(c, stream, part, &told) {
+			lastID = cmp.Or(part.last, lastID)
+			if !s.awaitMore(c, stream, part, &lastID) {
 				return
 			}
 			if stream.Read(func(ctx context.Context) (err error) {
@@ -132,9 +132,9 @@ func (s *Server) stream(c *gin.Context, watched gate.Watched, part streamPart, r
 
 // awaitMore waits until a stream may read the part after another one. It reports false when
 // the stream must end.
-func (s *Server) awaitMore(c *gin.Context, stream *gate.Stream, part streamPart, told *string) (ready bool) {
+func (s *Server) awaitMore(c *gin.Context, stream *gate.Stream, part streamPart, lastID *string) (ready bool) {
 	for !ready && stream.Continues() {
-		keepAlive(stream, part, told)
+		keepAlive(stream, part, lastID)
 		switch {
 		case !part.more:
 			ready = stream.Wait(part.number)
@@ -154,12 +154,12 @@ func (s *Server) awaitMore(c *gin.Context, stream *gate.Stream, part streamPart,
 // its events up to an id. If it does not know that, it gets the id, without data.
 // EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
 // stream does not expire when the account has no event of its types for 30 days.
-func keepAlive(stream *gate.Stream, part streamPart, told *string) {
+func keepAlive(stream *gate.Stream, part streamPart, lastID *string) {
 	switch {
 	case !stream.IsSilent():
-	case part.upTo != "" && part.upTo != *told:
+	case part.upTo != "" && part.upTo != *lastID:
 		stream.Send(fmt.Sprintf("id: %s\n\n", part.upTo))
-		*told = part.upTo
+		*lastID = part.upTo
 	default:
 		stream.Send(":\n")
 	}
