@@ -30,7 +30,7 @@ func TestImagesAndActionsArePinned(t *testing.T) {
 		{"Dockerfile", regexp.MustCompile(`(?m)^ARG GO_IMAGE=(.*)$`), pinnedImage, 1},
 		{"docker-compose.yml", regexp.MustCompile(`\$\{(?:POSTGRES|PROMETHEUS|GRAFANA)_IMAGE:-(.*)\}`), pinnedImage, 3},
 		{"deploy/replica/compose.yml", regexp.MustCompile(`\$\{POSTGRES_IMAGE:-(.*)\}`), pinnedImage, 1},
-		{"internal/pgtest/container.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
+		{"internal/pgtest/container/main.go", regexp.MustCompile(`defaultImage = "(.*)"`), pinnedImage, 1},
 		{".ci/docker", regexp.MustCompile(`(?m)^postgres=(postgres:.*)$`), pinnedImage, 1},
 		{".github/workflows/ci.yml", regexp.MustCompile(`(?m)uses: (.*)$`), pinnedAction, 3},
 		{".github/workflows/release.yml", regexp.MustCompile(`(?m)uses: ([^.].*)$`), pinnedAction, 4}, // ./ is this repository

@@ -515,17 +515,13 @@ type process struct {
 	output []string    // lines read so far
 }
 
-// noProcesses hides the processes of the machine from testcontainers, which this binary links. It
-// examines all of them when a process starts, and that takes as long as the rest of the start.
-const noProcesses = "HOST_PROC=/nowhere"
-
 // begin starts the program in a directory. The test kills it at the end and
 // searches its output for secrets.
 func begin(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
-	cmd.Env = append([]string{asProgram + "=1", noProcesses, "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
+	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
 	learnEnviron(environ)
 	read, write := io.Pipe()
 	var stdout, stderr bytes.Buffer
