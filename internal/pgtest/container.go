@@ -25,15 +25,15 @@ func startContainer(ctx context.Context, dir string) (url, description string, e
 	if err != nil {
 		return "", "", err
 	}
-	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", "run", "petstore/internal/pgtest/container", host, "petstore-"+filepath.Base(dir), maxConnections)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		err = fmt.Errorf("%s: %w: %s", host, err, bytes.TrimSpace(stderr.Bytes()))
+	cmd.Stderr = os.Stderr // it says when it pulls an image
+	output, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", host, err, bytes.TrimSpace(output))
 		say("not in a container: " + err.Error())
 		return "", "", err
 	}
-	url, image, _ := strings.Cut(strings.TrimSpace(stdout.String()), " ")
+	url, image, _ := strings.Cut(string(bytes.TrimSpace(output)), " ")
 	return url, fmt.Sprintf("PostgreSQL in a container of %s (testcontainers)", image), nil
 }
 

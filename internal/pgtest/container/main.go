@@ -1,5 +1,5 @@
-// Command container runs PostgreSQL in a container for pgtest and writes its URL and image to
-// standard output:
+// Command container runs PostgreSQL in a container for pgtest. It writes its URL and image to
+// standard output, or why it failed:
 //
 //	go run petstore/internal/pgtest/container HOST NAME MAX_CONNECTIONS
 //
@@ -41,7 +41,7 @@ func main() {
 		os.Exit(2)
 	}
 	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		fmt.Println(err)
 		os.Exit(1)
 	}
 }
@@ -119,6 +119,7 @@ func provideImage(ctx context.Context, engine *client.Client, image string) erro
 	if !errdefs.IsNotFound(err) {
 		return cmp.Or(context.Cause(ctx), err)
 	}
+	fmt.Fprintln(os.Stderr, "pgtest: pulling the image "+image)
 	silent.Reset(pullIdleTimeout)
 	slow := time.AfterFunc(pullTimeout, func() { cancel(fmt.Errorf("pulling %s takes longer than %v", image, pullTimeout)) })
 	defer slow.Stop()
