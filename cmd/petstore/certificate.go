@@ -82,8 +82,11 @@ func (c *certificate) follow(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// config returns the TLS configuration of a server.
+// config returns the TLS configuration of a server. It returns nil for nil.
 func (c *certificate) config() *tls.Config {
+	if c == nil {
+		return nil
+	}
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		NextProtos:     []string{"h2", "http/1.1"},

@@ -898,3 +898,18 @@ func TestParseExpiry(t *testing.T) {
 		}
 	}
 }
+
+// awaitMetric waits until a metric without labels has a value, and returns all metrics.
+func awaitMetric(t *testing.T, admin, name string, want int) string {
+	t.Helper()
+	line := fmt.Sprintf("\n%s %d\n", name, want)
+	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
+		metrics := read(t, admin+"/metrics")
+		if strings.Contains(metrics, line) {
+			return metrics
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the metrics do not contain %q", line)
+		}
+	}
+}

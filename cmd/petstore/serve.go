@@ -9,8 +9,8 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,7 +20,9 @@ import (
 	"petstore/internal/admission"
 	"petstore/internal/api"
 	"petstore/internal/auth"
+	"petstore/internal/delivery"
 	"petstore/internal/gate"
+	"petstore/internal/listener"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 	"petstore/internal/sleep"
@@ -32,16 +34,11 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
-	writeTimeout      = 12 * time.Second // restarts when the body has been read
 	idleTimeout       = 2 * time.Minute
 
-	// headerSlop is the number of bytes that net/http reads beyond MaxHeaderBytes.
-	// On a keep-alive connection it does not count bytes that it read before the
-	// request, at most as many again.
-	headerSlop = 4 << 10
-
-	// maxRequestTimeout leaves time within writeTimeout to send the timeout error.
-	maxRequestTimeout = writeTimeout - 2*time.Second
+	// maxRequestTimeout leaves time to send the timeout error. The time to write restarts when
+	// the body has been read.
+	maxRequestTimeout = listener.WriteTimeout - 2*time.Second
 
 	// drainDelay is how long the server accepts connections after readiness starts
 	// to fail, and then how long the last connections have to send their request.
@@ -53,6 +50,10 @@ const (
 	gcPercent = 400
 	// memoryLimit is the memory in bytes from which Go collects garbage more often.
 	memoryLimit = 192 << 20
+
+	// ownDescriptors is the number of file descriptors that the process needs besides
+	// client and database connections: for listeners, admin connections and the Go runtime.
+	ownDescriptors = 64
 
 	startupInterval = 250 * time.Millisecond
 
@@ -107,7 +108,7 @@ while the schema does not fit, the server is not ready.`,
 // serve serves the API on the public address and the metrics on the admin address,
 // which may be nil, until ctx ends. It then finishes the requests in progress. It
 // closes both listeners.
-func serve(ctx context.Context, c config, log *slog.Logger, public *listener, admin net.Listener) error {
+func serve(ctx context.Context, c config, log *slog.Logger, public *listener.Listener, admin net.Listener) error {
 	defer public.Close()
 	tuneRuntime(c)
 	cert, err := openCertificate(c)
@@ -131,7 +132,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	watchDatabase(metrics, database, replicas, verifier)
 	options := apiOptions(c)
 	options.DB, options.Replicas, options.Verifier = database, replicas, verifier
-	options.Log, options.Metrics, options.Tracer, options.Known = log, metrics, tracer, keepConnection
+	options.Log, options.Metrics, options.Tracer, options.Known = log, metrics, tracer, listener.Keep
 	handler, deliver, err := newHandler(ctx, c, options)
 	if err != nil {
 		return err
@@ -148,13 +149,13 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 	)
 	defer stop()
 
-	limited := limitConnections(public, c.MaxConnections)
+	limited := listener.Limit(public, c.MaxConnections)
 	watchListener(metrics, limited, cert)
 	warnOfDescriptors(c, log)
-	server := newHTTPServer(c, handler, limited, log)
+	server := newHTTPServer(c, handler)
 	failed := make(chan error, 1)
 	defer startBackground(ctx, c.closingTime(), func(ctx context.Context) { cert.follow(ctx, log) })()
-	go func() { failed <- limited.serve(server, cert) }()
+	go func() { failed <- limited.Serve(server, cert.config(), log) }()
 	log.Info("listening", "address", public.Addr().String(), "tls", cert != nil, "admin_address", addressOf(admin), "version", version())
 	select {
 	case err := <-failed:
@@ -171,10 +172,24 @@ func serve(ctx context.Context, c config, log *slog.Logger, public *listener, ad
 }
 
 // watchListener exports the connections and, with HTTPS, the end of the certificate.
-func watchListener(metrics *telemetry.Metrics, limited *connections, cert *certificate) {
-	metrics.WatchConnections(limited.counts)
+func watchListener(metrics *telemetry.Metrics, limited *listener.Limited, cert *certificate) {
+	metrics.WatchConnections(limited.Counts)
 	if cert != nil {
 		metrics.WatchCertificate(cert.end)
+	}
+}
+
+// warnOfDescriptors logs a warning if the limit of open files is too low for the
+// configured connections.
+func warnOfDescriptors(c config, log *slog.Logger) {
+	var limit syscall.Rlimit
+	needed := uint64(c.MaxConnections + (1+len(c.replicaURLs()))*c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
+	if c.Worker {
+		needed += delivery.Descriptors
+	}
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
+		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
+			"limit", limit.Cur, "needed", needed)
 	}
 }
 
@@ -188,6 +203,15 @@ func openStores(ctx context.Context, c config, log *slog.Logger, statements *tel
 		return nil, nil, err
 	}
 	return database, replicas, nil
+}
+
+// listen listens on the address that a variable sets.
+func listen(ctx context.Context, addr, variable string) (*listener.Listener, error) {
+	l, err := listener.Listen(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w; set %s to another address", err, variable)
+	}
+	return l, nil
 }
 
 // newMetrics returns metrics with the version of the program.
@@ -272,42 +296,22 @@ func startBackground(ctx context.Context, limit time.Duration, tasks ...func(con
 	}
 }
 
-// newHTTPServer returns a server with timeouts that tracks its connections.
-func newHTTPServer(c config, handler http.Handler, limited *connections, log *slog.Logger) *http.Server {
+// newHTTPServer returns a server with timeouts.
+func newHTTPServer(c config, handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           limited.streams(handler),
-		HTTP2:             http2Config(),
+		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    c.MaxHeaderBytes - headerSlop,
-		ConnState:         limited.track,
-		ConnContext:       connectionContext,
-		ErrorLog:          slog.NewLogLogger(clientErrors{log.Handler()}, slog.LevelWarn),
+		MaxHeaderBytes:    c.MaxHeaderBytes,
 
 		DisableGeneralOptionsHandler: true, // the API handles OPTIONS *
 	}
 }
 
-// clientErrors logs the errors of TLS and HTTP/2 for debugging only, because any client can
-// cause them.
-type clientErrors struct{ slog.Handler }
-
-// Handle implements slog.Handler.
-func (h clientErrors) Handle(ctx context.Context, record slog.Record) error {
-	begins := func(prefix string) bool { return strings.HasPrefix(record.Message, prefix) }
-	if begins("http: TLS handshake error") || begins("timeout waiting for SETTINGS") || begins("http2: ") && !begins("http2: panic") {
-		if record.Level = slog.LevelDebug; !h.Enabled(ctx, record.Level) {
-			return nil
-		}
-	}
-	return h.Handler.Handle(ctx, record)
-}
-
 // shutDown waits for the requests of a server. It returns an error if they took
 // longer than the limit and were cut off.
-func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, server *http.Server, public *listener) error {
+func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, server *http.Server, public *listener.Listener) error {
 	// SetKeepAlivesEnabled would also close seemingly idle connections with a
 	// request on the way. Instead the handler closes each connection with its next
 	// response. Shutdown cuts off requests that are read but not handled yet, so it
@@ -316,7 +320,7 @@ func shutDown(ctx context.Context, limit time.Duration, handler *api.Server, ser
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	sleep.For(limited, drainDelay)
-	_ = public.drain() // fails if it is already closed
+	_ = public.Drain() // fails if it is already closed
 	sleep.For(limited, drainDelay)
 	if err := server.Shutdown(limited); err != nil {
 		_ = server.Close() // the error cannot be reported

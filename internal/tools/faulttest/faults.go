@@ -90,8 +90,8 @@ var faults = []fault{
 	{42, "each result has a transaction of its own", "internal/delivery/drain.go", "d.record(ctx, collect(first, results))", "d.record(ctx, []result{first})"},
 	{44, "each sandbox has a share of the webhooks", "internal/delivery/dispatch.go", "endpoint{accountID, to.ID}, payer, to.IsSlow)", "endpoint{accountID, to.ID}, accountID, to.IsSlow)"},
 	{45, "a request without a key keeps its connection", "internal/gate/handle.go", "\t\terr := g.sunset(c, deprecated)\n", "\t\tg.known(c.Request.Context())\n\t\terr := g.sunset(c, deprecated)\n"},
-	{45, "client connections are not limited", "cmd/petstore/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
-	{45, "headers may have 64 KiB", "cmd/petstore/serve.go", "c.MaxHeaderBytes - headerSlop", "60 << 10"},
+	{45, "client connections are not limited", "internal/listener/connections.go", "\tif c.open >= c.most {", "\tif c.open >= 1_000_000 {"},
+	{45, "headers may have 64 KiB", "internal/listener/connections.go", "server.MaxHeaderBytes -= headerSlop", "server.MaxHeaderBytes = 60 << 10"},
 	{45, "garbage collection has no memory limit", "cmd/petstore/serve.go", "debug.SetMemoryLimit(memoryLimit)", "debug.SetMemoryLimit(1 << 40)"},
 	{46, "clients that vanish are not limited", "cmd/petstore/silence_linux.go", "int(silenceLimit/time.Millisecond)", "int(silenceLimit/time.Hour)"},
 	{47, "neighbors of a write that the database fails do not run again", "internal/groupcommit/failed.go", "case !postgres.RolledBack(err):", "case !postgres.RolledBack(err) || postgres.Unavailable(err):"},
@@ -128,7 +128,7 @@ var faults = []fault{
 	{53, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
 	{53, "the next page ignores the state of the page before", "internal/gate/consistency.go", "return reader.Require(position)", "_ = position\n\treturn nil"},
 	{
-		54, "a handshake is a response", "cmd/petstore/connections.go", "\tsecure := tls.Server(c.tcp, c.of.tls)\n",
+		54, "a handshake is a response", "internal/listener/connections.go", "\tsecure := tls.Server(c.tcp, c.of.tls)\n",
 		`	config := c.of.tls.Clone()
 	config.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c.of.mu.Lock()
@@ -139,16 +139,16 @@ var faults = []fault{
 	secure := tls.Server(c.tcp, config)
 `,
 	},
-	{54, "streams that wait are not limited", "cmd/petstore/streams.go", "if s.total > s.most {", "if s.total > 1_000_000 {"},
+	{54, "streams that wait are not limited", "internal/listener/streams.go", "if s.total > s.most {", "if s.total > 1_000_000 {"},
 	{
-		54, "the connection with the most streams is closed, whoever its client is", "cmd/petstore/streams.go",
+		54, "the connection with the most streams is closed, whoever its client is", "internal/listener/streams.go",
 		`		if group.strangers == (ofStrangers > s.most/spareShare) &&
 			(chosen == nil || cmp.Or(cmp.Compare(groups[group], groups[chosen.streamGroup()]), cmp.Compare(count, s.of[chosen])) > 0) {
 `,
 		"\t\tif ofStrangers < 0 && group.strangers || chosen == nil || cmp.Compare(count, s.of[chosen]) > 0 {\n",
 	},
-	{54, "data of closed streams are free", "cmd/petstore/frames.go", " && f.open[stream] > 0 {\n\t\t\tcost = 0", " {\n\t\t\tcost = 0"},
-	{54, "frames are not limited", "cmd/petstore/frames.go", "if f.budget < 0 && !c.cut {", "if f.budget < -1e9 && !c.cut {"},
+	{54, "data of closed streams are free", "internal/listener/frames.go", " && f.open[stream] > 0 {\n\t\t\tcost = 0", " {\n\t\t\tcost = 0"},
+	{54, "frames are not limited", "internal/listener/frames.go", "if f.budget < 0 && !c.cut {", "if f.budget < -1e9 && !c.cut {"},
 	{55, "cursors and tokens survive a restore", "internal/postgres/restore.go", "SET secret = sha256(", "SET secret = secret WHERE secret = sha256("},
 }
 

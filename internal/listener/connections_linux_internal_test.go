@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"bufio"
@@ -57,7 +57,7 @@ func TestConnectionsOfCrowdsAreReplacedFirst(t *testing.T) {
 // close the connection of a known client with more streams.
 func TestWaitingStreamsOfKnownClientsFit(t *testing.T) {
 	t.Parallel()
-	b, _ := startBoundedTLS(t, 100)
+	b := startBoundedTLS(t, 100)
 	b.limitWaiting(12)
 	known := dialHTTP2(t, b.limited.Addr().String())
 	for range 3 {
@@ -91,7 +91,7 @@ func (b *bounded) openStreams(address string, streams int) {
 // the connection with the most of them.
 func TestWaitingStreamsOfNetworks(t *testing.T) {
 	t.Parallel()
-	b, _ := startBoundedTLS(t, 100)
+	b := startBoundedTLS(t, 100)
 	b.limitWaiting(8)
 	for range 3 {
 		b.openStreams("127.0.0.1", 2)
@@ -111,7 +111,7 @@ func TestConnectionsHaveOptions(t *testing.T) {
 	conn := b.limited.fresh.head.next
 	b.limited.mu.Unlock()
 	conn.wantOptions(t, map[int]int{
-		unix.TCP_USER_TIMEOUT:  int(silenceLimit / time.Millisecond),
+		unix.TCP_USER_TIMEOUT:  int(WriteTimeout / time.Millisecond),
 		unix.TCP_KEEPIDLE:      15,
 		unix.TCP_KEEPINTVL:     int(probeInterval / time.Second),
 		unix.TCP_NOTSENT_LOWAT: maxUnsentStranger,

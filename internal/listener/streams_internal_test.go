@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"bytes"
@@ -8,22 +8,37 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"petstore/internal/selfsigned"
 )
 
-// startBoundedTLS is [startBounded] with TLS. It returns the certificate file.
-func startBoundedTLS(t *testing.T, most int) (b *bounded, certFile string) {
+// startBoundedTLS is [startBounded] with TLS.
+func startBoundedTLS(t *testing.T, most int) *bounded {
 	t.Helper()
-	certFile, keyFile := newCertificate(t)
-	cert, err := openCertificate(config{TLSCertFile: certFile, TLSKeyFile: keyFile})
+	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	if err := selfsigned.Make(certFile, keyFile, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startBoundedWith(t, most, cert), certFile
+	return startBoundedWith(t, most, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}})
+}
+
+// newClient returns a client over HTTP/2.
+func newClient(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: patience}
 }
 
 // request sends a GET in the background. The channel gets its error, or nil after the body.
@@ -73,9 +88,9 @@ func (b *bounded) untilWaiting(want int) {
 func TestWaitingStreamsCloseTheirConnection(t *testing.T) {
 	t.Parallel()
 	const most = 12
-	b, certFile := startBoundedTLS(t, most)
+	b := startBoundedTLS(t, most)
 	b.limitWaiting(most)
-	few, many, known := trusting(t, certFile), trusting(t, certFile), trusting(t, certFile)
+	few, many, known := newClient(t), newClient(t), newClient(t)
 	var kept, cut []<-chan error
 	for range most / 2 {
 		kept = append(kept, b.request(known, "/known", "a key"))
@@ -119,7 +134,7 @@ func TestUnreadStreamsWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, _ := startBoundedTLS(t, 3)
+			b := startBoundedTLS(t, 3)
 			b.limitWaiting(3)
 			p := dialHTTP2(t, b.limited.Addr().String())
 			for range 3 {
@@ -174,7 +189,7 @@ func TestConnectionsWithoutKnownStreamsAreReplaced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, _ := startBoundedTLS(t, 1)
+			b := startBoundedTLS(t, 1)
 			use(b, dialHTTP2(t, b.limited.Addr().String()))
 			dialPeer(t, b.limited.Addr().String())
 			b.until(func(_ int, evicted uint64) bool { return evicted == 1 })
@@ -186,7 +201,7 @@ func TestConnectionsWithoutKnownStreamsAreReplaced(t *testing.T) {
 // closed, even if the client reads nothing.
 func TestFailedWritesCloseTheSocket(t *testing.T) {
 	t.Parallel()
-	b, _ := startBoundedTLS(t, 1)
+	b := startBoundedTLS(t, 1)
 	p := peer{t: t, Conn: dialTLS(t, &net.Dialer{}, b.limited.Addr().String())}
 	b.limited.mu.Lock()
 	conn := b.limited.fresh.head.next
@@ -202,7 +217,7 @@ func TestFailedWritesCloseTheSocket(t *testing.T) {
 // TestClientErrorsAreNoWarnings: a client that never sends its settings cannot fill the log.
 func TestClientErrorsAreNoWarnings(t *testing.T) {
 	t.Parallel()
-	b, _ := startBoundedTLS(t, 1)
+	b := startBoundedTLS(t, 1)
 	p := peer{t: t, Conn: dialTLS(t, &net.Dialer{}, b.limited.Addr().String(), "h2")}
 	p.send(http2.ClientPreface)
 	b.until(func(open int, _ uint64) bool { return open == 0 })
@@ -295,7 +310,7 @@ func (p *http2Peer) request(path string, fields ...string) error {
 // older connections that send nothing.
 func TestHandshakesAreNoResponses(t *testing.T) {
 	t.Parallel()
-	b, _ := startBoundedTLS(t, 3)
+	b := startBoundedTLS(t, 3)
 	first, second := b.dial("", 1), b.dial("", 2)
 	inHandshake, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -318,5 +333,27 @@ func TestHandshakesAreNoResponses(t *testing.T) {
 	close(goOn)
 	if err := <-done; err != nil {
 		t.Errorf("the handshake: %v", err)
+	}
+}
+
+// TestLongHeaders: beyond the limit of the header, the status is 431. A field that is longer than
+// the limit ends the connection.
+func TestLongHeaders(t *testing.T) {
+	t.Parallel()
+	for want, sizes := range map[string][]int{"200": {4_000}, "431": {2_500, 2_500}, "COMPRESSION_ERROR": {4_500}} {
+		b := startBoundedTLS(t, 1)
+		p := beginHTTP2(t, &net.Dialer{}, b.limited.Addr().String())
+		var fields []string
+		for _, size := range sizes {
+			fields = append(fields, "x-long", strings.Repeat("x", size))
+		}
+		p.get("/long", fields...)
+		if want == "200" {
+			b.handled("/long")
+			b.finish()
+		}
+		if got := p.result(); got != want {
+			t.Errorf("fields of %d bytes: %s, want %s", sizes, got, want)
+		}
 	}
 }

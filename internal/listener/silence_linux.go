@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"time"
@@ -7,7 +7,7 @@ import (
 )
 
 // limitSilence makes the kernel close connections whose client is silent for longer than
-// [silenceLimit] (TCP_USER_TIMEOUT, RFC 5482).
+// [WriteTimeout] (TCP_USER_TIMEOUT, RFC 5482).
 func limitSilence(fd int) error {
-	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silenceLimit/time.Millisecond))
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout/time.Millisecond))
 }

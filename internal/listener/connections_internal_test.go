@@ -1,9 +1,9 @@
-package main
+package listener
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -13,15 +13,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"petstore/internal/pgtest"
 )
+
+// patience is the time in which everything that a test waits for must happen.
+const patience = 60 * time.Second
 
 // bounded is a server with a limit on its connections. Its handler sends the path
 // of each request to began and waits until the test sends to proceed.
 type bounded struct {
 	t       *testing.T
-	limited *connections
+	limited *Limited
 	server  *http.Server
 	began   chan string
 	proceed chan struct{}
@@ -34,22 +35,22 @@ func startBounded(t *testing.T, most int) *bounded {
 	return startBoundedWith(t, most, nil)
 }
 
-// startBoundedWith is [startBounded] with TLS, unless the certificate is nil.
-func startBoundedWith(t *testing.T, most int, cert *certificate) *bounded {
+// startBoundedWith is [startBounded] with TLS, unless the configuration is nil.
+func startBoundedWith(t *testing.T, most int, secure *tls.Config) *bounded {
 	t.Helper()
-	inner, err := listen(t.Context(), "127.0.0.1:0", "")
+	inner, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bounded{t: t, limited: limitConnections(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
+	b := &bounded{t: t, limited: Limit(inner, most), began: make(chan string, 100), proceed: make(chan struct{}), served: make(chan error, 1)}
 	b.server = &http.Server{
-		Handler: b.limited.streams(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/verified-late" {
 				b.began <- r.URL.Path
 				<-b.proceed
 			}
 			if r.Header.Get("Authorization") != "" {
-				keepConnection(r.Context())
+				Keep(r.Context())
 			}
 			b.began <- r.URL.Path
 			if r.URL.Path == "/late" {
@@ -64,15 +65,11 @@ func startBoundedWith(t *testing.T, most int, cert *certificate) *bounded {
 			case <-r.Context().Done():
 			}
 			_, _ = io.WriteString(w, r.URL.Path) // the client may be gone
-		})),
-		HTTP2:             http2Config(),
-		ConnState:         b.limited.track,
-		ConnContext:       connectionContext,
+		}),
 		ReadHeaderTimeout: patience,
-		MaxHeaderBytes:    1, // plus headerSlop
-		ErrorLog:          slog.NewLogLogger(clientErrors{slog.NewTextHandler(&b.log, nil)}, slog.LevelWarn),
+		MaxHeaderBytes:    headerSlop + 1,
 	}
-	go func() { b.served <- b.limited.serve(b.server, cert) }()
+	go func() { b.served <- b.limited.Serve(b.server, secure, slog.New(slog.NewTextHandler(&b.log, nil))) }()
 	t.Cleanup(func() { _ = b.server.Close() })
 	return b
 }
@@ -113,11 +110,11 @@ func (b *bounded) until(reached func(open int, evicted uint64) bool) {
 	b.t.Helper()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
-	for deadline := time.After(patience); !reached(b.limited.counts()); {
+	for deadline := time.After(patience); !reached(b.limited.Counts()); {
 		select {
 		case <-again.C:
 		case <-deadline:
-			open, evicted := b.limited.counts()
+			open, evicted := b.limited.Counts()
 			b.t.Fatalf("%d connections are open and %d were evicted", open, evicted)
 		}
 	}
@@ -126,7 +123,7 @@ func (b *bounded) until(reached func(open int, evicted uint64) bool) {
 // wantEvicted fails the test unless this many connections were closed to make room.
 func (b *bounded) wantEvicted(want uint64) {
 	b.t.Helper()
-	if _, got := b.limited.counts(); got != want {
+	if _, got := b.limited.Counts(); got != want {
 		b.t.Errorf("%d connections were evicted, want %d", got, want)
 	}
 }
@@ -363,7 +360,7 @@ func TestConnectionsOfPipelinedRequestsAreKept(t *testing.T) {
 func (b *bounded) untilAccepted() {
 	b.t.Helper()
 	b.until(func(int, uint64) bool {
-		inner, _ := b.limited.Listener.(*listener) // created by startBounded
+		inner, _ := b.limited.Listener.(*Listener) // created by startBounded
 		waits, err := inner.waits()
 		return err == nil && !waits
 	})
@@ -486,7 +483,7 @@ func TestConnectionsWithLongHeadersFillNothing(t *testing.T) {
 		b.handled("/next")
 		b.finish()
 		next.want(http.StatusOK)
-		if _, evicted := b.limited.counts(); evicted > 0 {
+		if _, evicted := b.limited.Counts(); evicted > 0 {
 			return
 		}
 	}
@@ -546,7 +543,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 				_, _ = io.WriteString(conn, wholeHeader)
 				_, _ = http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // the connection is
 				conn.Close()
-				if open, _ := b.limited.counts(); open > most {
+				if open, _ := b.limited.Counts(); open > most {
 					t.Errorf("%d connections are open", open)
 				}
 			}
@@ -554,67 +551,4 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 	group.Wait()
 	b.until(func(open int, _ uint64) bool { return open == 0 })
-}
-
-// awaitMetric waits until a metric without labels has a value, and returns all metrics.
-func awaitMetric(t *testing.T, admin, name string, want int) string {
-	t.Helper()
-	line := fmt.Sprintf("\n%s %d\n", name, want)
-	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
-		metrics := read(t, admin+"/metrics")
-		if strings.Contains(metrics, line) {
-			return metrics
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the metrics do not contain %q", line)
-		}
-	}
-}
-
-// TestServeLimitsConnections covers the two variables, the metrics, and a shutdown
-// at the limit.
-func TestServeLimitsConnections(t *testing.T) {
-	t.Parallel()
-	environ := []string{
-		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
-		"PETSTORE_MAX_CONNECTIONS=2", "PETSTORE_MAX_HEADER_BYTES=8192",
-	}
-	program := begin(t, t.TempDir(), environ, "serve")
-	base, admin := program.addresses()
-	address := strings.TrimPrefix(base, "http://")
-	request := func(size int) string {
-		text := "GET /livez HTTP/1.1\r\nHost: petstore\r\nX-Long: "
-		return text + strings.Repeat("x", size-len(text)-len("\r\n\r\n")) + "\r\n\r\n"
-	}
-	for _, test := range []struct{ size, status int }{
-		{8 << 10, http.StatusOK},
-		{9 << 10, http.StatusRequestHeaderFieldsTooLarge},
-	} {
-		p := dialPeer(t, address)
-		p.send(request(test.size))
-		p.want(test.status)
-		p.Close()
-	}
-
-	awaitMetric(t, admin, "petstore_http_connections", 0) // the server closes one after 431 later than its client
-
-	var slow []*peer
-	for range 5 {
-		p := dialPeer(t, address)
-		p.send(halfHeader)
-		slow = append(slow, p)
-	}
-	for _, p := range slow[:3] {
-		p.wantClosed()
-	}
-	p := dialPeer(t, address)
-	p.send("GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n")
-	p.want(http.StatusOK)
-	metrics := awaitMetric(t, admin, "petstore_http_connections", 2)
-	if !strings.Contains(metrics, "\npetstore_http_evicted_connections_total ") || strings.Contains(metrics, "petstore_http_evicted_connections_total 0\n") {
-		t.Error("no connection was evicted")
-	}
-	if code := program.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
 }

@@ -1,4 +1,7 @@
-package main
+// Package listener accepts the connections of clients, over HTTP/1.1 and HTTP/2. It limits what
+// clients without a known API key hold: connections, streams, frames, and bytes in the kernel
+// (docs/decisions/0008-limits.md).
+package listener
 
 import (
 	"context"
@@ -16,9 +19,8 @@ import (
 // quiet is the time without new connections after which a draining listener closes.
 const quiet = time.Millisecond
 
-// listener is a TCP listener that can stop without resetting connections in the
-// backlog.
-type listener struct {
+// Listener is a TCP listener that can stop without resetting connections in the backlog.
+type Listener struct {
 	*net.TCPListener
 	draining atomic.Bool
 }
@@ -31,16 +33,16 @@ const (
 	maxUnsentStranger = 16 << 10
 )
 
-// silenceLimit is the maximum time in which a client acknowledges nothing of the bytes that
-// it gets. No client has longer to read a response.
-const silenceLimit = writeTimeout
+// WriteTimeout is the maximum time to send a response. It is also the maximum time in which a
+// client acknowledges nothing of the bytes that it gets.
+const WriteTimeout = 12 * time.Second
 
 // probeInterval is the time between two keepalive probes that the client does not
 // acknowledge. The first comes after 15 seconds without a packet.
 const probeInterval = 5 * time.Second
 
-// listen listens on the address that the variable sets.
-func listen(ctx context.Context, addr, variable string) (*listener, error) {
+// Listen listens on an address. The error is a sentence for the operator.
+func Listen(ctx context.Context, addr string) (*Listener, error) {
 	config := net.ListenConfig{
 		// Connections inherit the options from the listener.
 		Control: func(_, _ string, raw syscall.RawConn) error {
@@ -54,9 +56,9 @@ func listen(ctx context.Context, addr, variable string) (*listener, error) {
 	}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %s; set %s to another address", addr, whyNotListening(err), variable)
+		return nil, fmt.Errorf("cannot listen on %s: %s", addr, whyNotListening(err))
 	}
-	return &listener{TCPListener: l.(*net.TCPListener)}, nil
+	return &Listener{TCPListener: l.(*net.TCPListener)}, nil
 }
 
 // limitUnsent limits the unsent bytes in the kernel.
@@ -86,16 +88,16 @@ func whyNotListening(err error) string {
 	}
 }
 
-// drain makes Accept close the listener as soon as the backlog is empty. Close
+// Drain makes Accept close the listener as soon as the backlog is empty. Close
 // alone would reset the connections in the backlog, with their requests.
-func (l *listener) drain() error {
+func (l *Listener) Drain() error {
 	l.draining.Store(true)
 	return l.SetDeadline(time.Now().Add(quiet)) // for an Accept in progress
 }
 
 // Accept implements net.Listener. When a draining listener has no more connections,
 // Accept closes it and returns net.ErrClosed.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		if l.draining.Load() {
 			if err := l.SetDeadline(time.Now().Add(quiet)); err != nil {
@@ -115,7 +117,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // waits reports whether a connection can be accepted now.
-func (l *listener) waits() (bool, error) {
+func (l *Listener) waits() (bool, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return false, err

@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ func http2Config() *http.HTTP2Config {
 		MaxReadFrameSize:              maxFrame,
 		MaxReceiveBufferPerStream:     maxUnreadStream,
 		MaxReceiveBufferPerConnection: maxUnread,
-		WriteByteTimeout:              writeTimeout,
+		WriteByteTimeout:              WriteTimeout,
 	}
 }
 
@@ -112,7 +112,7 @@ type stream struct {
 }
 
 // streams passes requests on to a handler, over HTTP/2 with their [stream].
-func (c *connections) streams(next http.Handler) http.Handler {
+func (c *Limited) streams(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(connectionKey{}).(*connection)
 		if !ok {

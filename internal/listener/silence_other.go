@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package listener
 
 // limitSilence does nothing, because only Linux has TCP_USER_TIMEOUT. Write deadlines and
 // keepalives close the connections of silent clients later.

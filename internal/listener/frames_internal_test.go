@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"bytes"
@@ -89,7 +89,7 @@ func TestFloodsOfFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, _ := startBoundedTLS(t, 1)
+			b := startBoundedTLS(t, 1)
 			go func() {
 				for range b.began { // the resets of some requests come late; never closed
 				}
@@ -108,8 +108,8 @@ func TestFloodsOfFrames(t *testing.T) {
 // TestRequestsAreNoFlood: the responses of a client pay for its frames.
 func TestRequestsAreNoFlood(t *testing.T) {
 	t.Parallel()
-	b, certFile := startBoundedTLS(t, 1)
-	client := trusting(t, certFile)
+	b := startBoundedTLS(t, 1)
+	client := newClient(t)
 	for range int(2 * boundedBurst) {
 		done := b.request(client, "/", "")
 		b.handled("/")

@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"context"
@@ -9,17 +9,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
-	"petstore/internal/delivery"
 	"petstore/internal/ratelimit"
 )
-
-// ownDescriptors is the number of file descriptors that the process needs besides
-// client and database connections: for listeners, admin connections and the Go runtime.
-const ownDescriptors = 64
 
 // spareShare is the part of all places, one in so many, that is protected when a new
 // connection needs a place: strangers keep a quarter of the places beside idle
@@ -27,7 +22,7 @@ const ownDescriptors = 64
 // larger networks.
 const spareShare = 4
 
-// connections is a listener that limits its open connections. At the limit, a new
+// Limited is a listener that limits its open connections. At the limit, a new
 // connection replaces another one: a stranger, or an idle connection of a known client.
 // If all connections have a request with a known API key in progress, Accept waits, and
 // new connections wait in the backlog of the kernel.
@@ -39,7 +34,7 @@ const spareShare = 4
 // A request can arrive just when its connection is closed. The client then sees a closed
 // connection without a response, as when an idle connection times out. It can retry a
 // GET or a request with an Idempotency-Key.
-type connections struct {
+type Limited struct {
 	net.Listener
 	most int
 
@@ -75,7 +70,7 @@ type connection struct {
 	handshake       func() error         // nil without TLS
 	state           *tls.ConnectionState // nil without TLS
 	frames          frames
-	of              *connections
+	of              *Limited
 	counted, ending bool
 	known           bool        // the API key of a request is verified, until StateIdle
 	knownStreams    int         // streams in progress whose API key is verified
@@ -93,11 +88,9 @@ type ring struct {
 	len  int
 }
 
-// limitConnections limits the open connections of a listener to most. The
-// http.Server must call track when the state of a connection changes, and
-// [connectionContext] for each connection.
-func limitConnections(listener net.Listener, most int) *connections {
-	c := &connections{Listener: listener, most: most, networks: map[netip.Addr]*network{}}
+// Limit limits the open connections of a listener to most.
+func Limit(listener net.Listener, most int) *Limited {
+	c := &Limited{Listener: listener, most: most, networks: map[netip.Addr]*network{}}
 	c.waiting = waitingStreams{max(most, leastWaiting), map[*connection]int{}, 0}
 	c.changed.L = &c.mu
 	for _, r := range []*ring{&c.fresh, &c.served, &c.idle} {
@@ -106,17 +99,42 @@ func limitConnections(listener net.Listener, most int) *connections {
 	return c
 }
 
-// serve runs a server on the listener, with TLS if there is a certificate.
-func (c *connections) serve(server *http.Server, cert *certificate) error {
-	if cert != nil {
-		c.tls, c.logError = cert.config(), server.ErrorLog.Printf
-		server.MaxHeaderBytes += headerSlop // HTTP/2 has none
-		c.burst = framesAtOnce + maxStreams*float64(server.MaxHeaderBytes>>10)
-		server.Protocols = &http.Protocols{}
-		server.Protocols.SetHTTP1(true)
-		server.Protocols.SetUnencryptedHTTP2(true) // a connection encrypts itself
+// headerSlop is the number of bytes that net/http reads beyond MaxHeaderBytes over HTTP/1.1. On
+// a keep-alive connection it does not count bytes that it read before the request, at most as
+// many again.
+const headerSlop = 4 << 10
+
+// Serve runs a server on the listener, with TLS if there is a configuration, and sets the fields
+// of the server that concern connections. It logs the errors that clients can cause for debugging.
+func (c *Limited) Serve(server *http.Server, secure *tls.Config, logger *slog.Logger) error {
+	server.Handler, server.ConnState, server.ConnContext = c.streams(server.Handler), c.track, connectionContext
+	server.WriteTimeout, server.HTTP2 = WriteTimeout, http2Config()
+	server.ErrorLog = slog.NewLogLogger(clientErrors{logger.Handler()}, slog.LevelWarn)
+	if secure == nil {
+		server.MaxHeaderBytes -= headerSlop
+		return server.Serve(c)
 	}
+	c.tls, c.logError = secure, server.ErrorLog.Printf
+	c.burst = framesAtOnce + maxStreams*float64(server.MaxHeaderBytes>>10)
+	server.Protocols = &http.Protocols{}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true) // a connection encrypts itself
 	return server.Serve(c)
+}
+
+// clientErrors logs the errors of TLS and HTTP/2 for debugging only, because any client can
+// cause them.
+type clientErrors struct{ slog.Handler }
+
+// Handle implements [slog.Handler].
+func (h clientErrors) Handle(ctx context.Context, record slog.Record) error {
+	begins := func(prefix string) bool { return strings.HasPrefix(record.Message, prefix) }
+	if begins("http: TLS handshake error") || begins("timeout waiting for SETTINGS") || begins("http2: ") && !begins("http2: panic") {
+		if record.Level = slog.LevelDebug; !h.Enabled(ctx, record.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, record)
 }
 
 // connectionKey is the key of the connection in the context of its requests, or of the
@@ -128,9 +146,9 @@ func connectionContext(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// keepConnection protects the connection of a request with a verified API key until the
+// Keep protects the connection of a request with a verified API key until the
 // end of the request.
-func keepConnection(ctx context.Context) {
+func Keep(ctx context.Context) {
 	conn, _ := ctx.Value(connectionKey{}).(*connection)
 	if s, ok := ctx.Value(connectionKey{}).(*stream); ok {
 		s.setKnown(true)
@@ -151,7 +169,7 @@ func keepConnection(ctx context.Context) {
 }
 
 // Accept returns the next connection after it has made room for it.
-func (c *connections) Accept() (net.Conn, error) {
+func (c *Limited) Accept() (net.Conn, error) {
 	accepted, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -196,7 +214,7 @@ func (c *connection) encrypt() {
 
 // admit waits for a place and counts the connection. It returns the connection that
 // it replaces, if any. It returns false if the listener is closed.
-func (c *connections) admit(conn *connection) (evicted *connection, ok bool) {
+func (c *Limited) admit(conn *connection) (evicted *connection, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.closed && c.open >= c.most && !c.canReplace() {
@@ -217,16 +235,16 @@ func (c *connections) admit(conn *connection) (evicted *connection, ok bool) {
 // canReplace reports whether a connection can be replaced. Handlers of replaced
 // connections end soon, but not at once, so there may not be many of them. The caller
 // holds the lock.
-func (c *connections) canReplace() bool {
+func (c *Limited) canReplace() bool {
 	return c.strangers()+c.idle.len > 0 && c.ending <= c.most/spareShare
 }
 
 // strangers returns the number of strangers. The caller holds the lock.
-func (c *connections) strangers() int { return c.fresh.len + c.served.len }
+func (c *Limited) strangers() int { return c.fresh.len + c.served.len }
 
 // replace chooses the connection that a new one replaces, and stops counting it. The
 // caller holds the lock.
-func (c *connections) replace() *connection {
+func (c *Limited) replace() *connection {
 	chosen := c.idle.head.next
 	if c.idle.len == 0 || c.strangers() > c.most/spareShare {
 		chosen = c.oldestStranger()
@@ -244,7 +262,7 @@ func (c *connections) replace() *connection {
 // oldestStranger returns the stranger to replace: of the networks with more than their
 // share if there are any, with a response if there are any, and the oldest of these. The
 // caller holds the lock. There must be a stranger.
-func (c *connections) oldestStranger() *connection {
+func (c *Limited) oldestStranger() *connection {
 	for conn := c.served.head.next; conn != &c.served.head; conn = conn.next {
 		if c.crowds == 0 || c.isCrowd(conn.network) {
 			return conn
@@ -258,7 +276,7 @@ func (c *connections) oldestStranger() *connection {
 }
 
 // isCrowd reports whether a network has more strangers than its share.
-func (c *connections) isCrowd(n *network) bool { return n.strangers > c.most/spareShare }
+func (c *Limited) isCrowd(n *network) bool { return n.strangers > c.most/spareShare }
 
 // networkAddress returns the address of the network that limits a client.
 func networkAddress(remote net.Addr) netip.Addr {
@@ -268,7 +286,7 @@ func networkAddress(remote net.Addr) netip.Addr {
 
 // networkOf returns the network of an address, and adds it if it has no strangers. The
 // caller holds the lock.
-func (c *connections) networkOf(remote net.Addr) *network {
+func (c *Limited) networkOf(remote net.Addr) *network {
 	address := networkAddress(remote)
 	n := c.networks[address]
 	if n == nil {
@@ -279,7 +297,7 @@ func (c *connections) networkOf(remote net.Addr) *network {
 }
 
 // countStranger counts a stranger of a network, or forgets one. The caller holds the lock.
-func (c *connections) countStranger(n *network, change int) {
+func (c *Limited) countStranger(n *network, change int) {
 	before := c.isCrowd(n)
 	n.strangers += change
 	switch after := c.isCrowd(n); {
@@ -294,7 +312,7 @@ func (c *connections) countStranger(n *network, change int) {
 }
 
 // forget stops counting a connection. The caller holds the lock.
-func (c *connections) forget(conn *connection) {
+func (c *Limited) forget(conn *connection) {
 	if conn.counted {
 		conn.counted = false
 		conn.leave()
@@ -305,7 +323,7 @@ func (c *connections) forget(conn *connection) {
 // track is the ConnState hook of an http.Server, which sets StateActive when the header of
 // a request has arrived, and StateIdle after a response. Until the key of its next request
 // is verified, a connection of a known client is as if it had just become idle.
-func (c *connections) track(conn net.Conn, state http.ConnState) {
+func (c *Limited) track(conn net.Conn, state http.ConnState) {
 	tracked, ok := conn.(*connection)
 	if !ok {
 		return
@@ -331,9 +349,9 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// counts returns the number of open connections, and of those closed to make room
+// Counts returns the number of open connections, and of those closed to make room
 // for others since the start.
-func (c *connections) counts() (open int, evicted uint64) {
+func (c *Limited) Counts() (open int, evicted uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open, c.evicted
@@ -341,7 +359,7 @@ func (c *connections) counts() (open int, evicted uint64) {
 
 // Close closes the listener. An Accept that waits for a place returns. The first call
 // closes, so that it has the result even if http.Server.Serve calls Close just then.
-func (c *connections) Close() error {
+func (c *Limited) Close() error {
 	c.mu.Lock()
 	closed := c.closed
 	c.closed = true
@@ -455,18 +473,4 @@ func (c *connection) leave() {
 		c.of.countStranger(c.network, -1)
 	}
 	c.in, c.next, c.prev = nil, nil, nil
-}
-
-// warnOfDescriptors logs a warning if the limit of open files is too low for the
-// configured connections.
-func warnOfDescriptors(c config, log *slog.Logger) {
-	var limit syscall.Rlimit
-	needed := uint64(c.MaxConnections + (1+len(c.replicaURLs()))*c.DBMaxConns + ownDescriptors) //nolint:gosec // both are positive
-	if c.Worker {
-		needed += delivery.Descriptors
-	}
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < needed {
-		log.Warn("the limit of open files is too low; raise it (ulimit -n) or lower PETSTORE_MAX_CONNECTIONS",
-			"limit", limit.Cur, "needed", needed)
-	}
 }
