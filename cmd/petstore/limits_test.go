@@ -130,9 +130,7 @@ func policyOf(t *testing.T, base, key string) string {
 // or the server closes the connection. OPTIONS * gets a response.
 func TestServeLimitsRequests(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-	base := begin(t, t.TempDir(), environ, "serve").address()
+	_, base, key := serveAccount(t)
 	common := " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key + "\r\n"
 
 	for what, test := range map[string]struct {

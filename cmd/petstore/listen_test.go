@@ -28,6 +28,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/docs/docstest"
 	"petstore/internal/event"
@@ -38,15 +39,6 @@ import (
 
 // eventPattern matches the id of an event.
 var eventPattern = regexp.MustCompile(`evt_[0-9a-f]{32}`)
-
-// serveAccount starts a server with an empty store, and returns its environment, its URL
-// and a key.
-func serveAccount(t *testing.T) (environ []string, base, key string) {
-	t.Helper()
-	environ = []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	key = strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
-	return environ, begin(t, t.TempDir(), environ, "serve").address(), key
-}
 
 // createCategories creates the categories of the numbers from first to last, one after the
 // other, so that each has the event of its number.
@@ -60,7 +52,7 @@ func createCategories(t *testing.T, base, key string, first, last int) {
 // TestListen prints events, ends with a signal, and continues.
 func TestListen(t *testing.T) {
 	t.Parallel()
-	_, base, key := serveAccount(t)
+	base, key := serveSandbox(t)
 	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
 	createCategories(t, base, key, 1, 2)
 	latest := begin(t, t.TempDir(), environ, "listen")
@@ -303,7 +295,7 @@ func TestListenQuickstart(t *testing.T) {
 	if code == "" || len(commands) != 2 {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
 	}
-	database, base, key := serveAccount(t)
+	base, key := serveSandbox(t)
 	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
@@ -336,8 +328,8 @@ func TestListenQuickstart(t *testing.T) {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)
 	}
 
-	other := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
-	forged := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other}, append(forward, "--after", "start")...)
+	other := fromJSON[api.KeyWithSecret](t, must(t, environ, "api", "POST", "/account/api-keys", "name=other", "scope=read")+"\n")
+	forged := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other.Secret}, append(forward, "--after", "start")...)
 	forged.expect("category.created: 400, next attempt in 1s")
 	if n, err := output.Read(printed); err != nil || string(printed[:n]) != "not valid\n" {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)

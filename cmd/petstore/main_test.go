@@ -41,14 +41,33 @@ func TestMain(m *testing.M) {
 	}
 	pgtest.Widen()
 	flag.Parse()
-	os.Exit(runWithReplica(m.Run, flag.Lookup("test.run").Value.String() == ""))
+	os.Exit(runWithReplica(func() int { return runTests(m.Run) }, flag.Lookup("test.run").Value.String() == ""))
+}
+
+// emptyDir is a folder in which commands run that write no files.
+var emptyDir string
+
+// runTests runs the tests, and then ends what they share.
+func runTests(run func() int) int {
+	var err error
+	if emptyDir, err = os.MkdirTemp("", "petstore-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := run()
+	err = endShared()
+	if err := errors.Join(err, pgtest.LeaveShared(code != 0 || err != nil), os.Remove(emptyDir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // execute runs a command in this process and searches its output for secrets. The
 // admin address is off unless environ sets it.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	return executeIn(t, t.TempDir(), environ, "", args...)
+	return executeIn(t, emptyDir, environ, "", args...)
 }
 
 // executeIn is [execute] in a folder and with a stdin.
@@ -513,6 +532,10 @@ type process struct {
 	cmd    *exec.Cmd
 	lines  chan string // of stdout and stderr
 	output []string    // lines read so far
+
+	stdout, stderr bytes.Buffer
+	read           *io.PipeReader
+	ended          chan struct{}
 }
 
 // noProcesses hides the processes of the machine from testcontainers, which this binary links. It
@@ -523,40 +546,51 @@ const noProcesses = "HOST_PROC=/nowhere"
 // searches its output for secrets.
 func begin(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
+	p := start(t, dir, environ, args...)
+	t.Cleanup(func() {
+		p.kill()
+		watchOutput(t, args, p.stdout.String(), p.stderr.String())
+	})
+	return p
+}
+
+// start starts the program in a directory. The caller kills it.
+func start(t *testing.T, dir string, environ []string, args ...string) *process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
 	cmd.Env = append([]string{asProgram + "=1", noProcesses, "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
 	learnEnviron(environ)
 	read, write := io.Pipe()
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, write), io.MultiWriter(&stderr, write)
+	p := &process{t: t, cmd: cmd, lines: make(chan string), read: read, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&p.stdout, write), io.MultiWriter(&p.stderr, write)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: cmd, lines: make(chan string)}
-	printed, ended := make(chan string), make(chan struct{})
+	printed := make(chan string)
 	go func() {
 		for scanner := bufio.NewScanner(read); scanner.Scan(); {
 			select {
 			case printed <- scanner.Text():
-			case <-ended:
+			case <-p.ended:
 			}
 		}
 	}()
-	go p.keepLines(printed, ended)
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		close(ended)
-		read.Close()
-		_ = cmd.Wait() // the test may have done so
-		watchOutput(t, args, stdout.String(), stderr.String())
-	})
+	go p.keepLines(printed)
 	return p
+}
+
+// kill ends the process, if a test has not done so.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	close(p.ended)
+	p.read.Close()
+	_ = p.cmd.Wait()
 }
 
 // keepLines passes on what the program prints. It keeps all lines that the test has not
 // read, so that the program never waits for the test.
-func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
+func (p *process) keepLines(printed <-chan string) {
 	var kept []string
 	for {
 		var next string
@@ -569,7 +603,7 @@ func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
 			kept = append(kept, line)
 		case lines <- next:
 			kept = kept[1:]
-		case <-ended:
+		case <-p.ended:
 			return
 		}
 	}
