@@ -579,7 +579,7 @@ func TestServeLimitsConnections(t *testing.T) {
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_MAX_CONNECTIONS=2", "PETSTORE_MAX_HEADER_BYTES=8192",
 	}
-	program := begin(t, t.TempDir(), environ, "serve")
+	program := begin(t, emptyDir, environ, "serve")
 	base, admin := program.addresses()
 	address := strings.TrimPrefix(base, "http://")
 	request := func(size int) string {

@@ -528,7 +528,7 @@ func TestImportToTwoServers(t *testing.T) {
 	for range 2 {
 		environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 		must(t, environ, "account", "create", "acme")
-		both = append(both, newStore(t, environ, begin(t, t.TempDir(), environ, "serve").address(), "acme"))
+		both = append(both, newStore(t, environ, begin(t, emptyDir, environ, "serve").address(), "acme"))
 	}
 	first, second := both[0], both[1]
 	path := first.file("categories.csv", "name\na\nb\n")

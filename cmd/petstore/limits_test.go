@@ -5,19 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"petstore/db"
-	"petstore/internal/api"
-	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -39,10 +34,10 @@ func TestTrustedProxies(t *testing.T) {
 }
 
 // TestServeLimitsKeys: responses have the configured limits, and by default the limits of the API
-// reference. Two cases run the program, and the others have its handler in this process, which
-// starts without connections.
+// reference. One case runs the program, and the others have its handler in this process.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
+	program := []string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}
 	url := pgtest.New(t).URL
 	database := []string{"DATABASE_URL=" + url, "PETSTORE_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
@@ -51,29 +46,12 @@ func TestServeLimitsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	inProcess := func(t *testing.T, environ []string) (base string) {
-		t.Helper()
-		p := &program{environ: environ, dir: t.TempDir(), stdout: io.Discard, stderr: io.Discard}
-		c, err := p.loadServerConfig(true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		options := apiOptions(c)
-		options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
-		handler, err := api.New(options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := httptest.NewServer(handler)
-		t.Cleanup(server.Close)
-		return server.URL
-	}
-	for i, test := range []struct {
+	for _, test := range []struct {
 		environ []string
 		policy  string
 	}{
 		{nil, `"key";q=100;w=10, "account";q=400;w=10`},
-		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=1, "account";q=1;w=1`},
+		{program, `"key";q=5;w=1, "account";q=1;w=1`},
 		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10, "account";q=40;w=10`},
 		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60, "account";q=4;w=60`},
 		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5, "account";q=20;w=5`},
@@ -86,12 +64,12 @@ func TestServeLimitsKeys(t *testing.T) {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()
 			var base string
-			if environ := slices.Concat(database, test.environ); i < 2 {
-				p := begin(t, t.TempDir(), environ, "serve")
+			if environ := slices.Concat(database, test.environ); slices.Equal(test.environ, program) {
+				p := begin(t, emptyDir, environ, "serve")
 				base = p.address()
 				defer p.end(syscall.SIGTERM)
 			} else {
-				base = inProcess(t, environ)
+				base = serveInProcess(t, pool, environ)
 			}
 			if got := policyOf(t, base, key); got != test.policy {
 				t.Errorf("RateLimit-Policy %q, want %q", got, test.policy)
@@ -178,7 +156,7 @@ func TestServeLimitsHTTP2(t *testing.T) {
 		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
 	}
 	key := "Bearer " + strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-	address := strings.TrimPrefix(begin(t, t.TempDir(), environ, "serve").address(), "http://")
+	address := strings.TrimPrefix(begin(t, emptyDir, environ, "serve").address(), "http://")
 	for want, sizes := range map[string][]int{"200": {16_000}, "431": {9_000, 9_000}, "COMPRESSION_ERROR": {17_000}} {
 		p := beginHTTP2(t, &net.Dialer{}, address)
 		fields := []string{}

@@ -55,11 +55,11 @@ func TestListen(t *testing.T) {
 	base, key := serveSandbox(t)
 	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
 	createCategories(t, base, key, 1, 2)
-	latest := begin(t, t.TempDir(), environ, "listen")
+	latest := begin(t, emptyDir, environ, "listen")
 	latest.expect("listening to " + base)
-	all := begin(t, t.TempDir(), []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "listen", "--json", "--after", "start", "--url", base+"/")
+	all := begin(t, emptyDir, []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "listen", "--json", "--after", "start", "--url", base+"/")
 	all.expect(`"sequence":2,"type":"category.created"`)
-	orders := begin(t, t.TempDir(), environ, "listen", "--types", "order.placed, order.cancelled", "--after", "start")
+	orders := begin(t, emptyDir, environ, "listen", "--types", "order.placed, order.cancelled", "--after", "start")
 	orders.expect("listening")
 	createCategories(t, base, key, 3, 3)
 
@@ -80,7 +80,7 @@ func TestListen(t *testing.T) {
 	}
 	after := eventPattern.FindString(latest.expect("--after"))
 	createCategories(t, base, key, 4, 4)
-	again := begin(t, t.TempDir(), environ, "listen", "--after", after)
+	again := begin(t, emptyDir, environ, "listen", "--after", after)
 	if line := again.expect("category.created"); !strings.Contains(line, "/categories/1004") {
 		t.Errorf("it continues with %s", line)
 	}
@@ -107,7 +107,7 @@ func TestListenLosesNothing(t *testing.T) {
 	})
 	t.Cleanup(proxy.Close)
 	serve := func() *process {
-		p := begin(t, t.TempDir(), database, "serve")
+		p := begin(t, emptyDir, database, "serve")
 		address, err := url.Parse(p.address())
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestListenLosesNothing(t *testing.T) {
 		return p
 	}
 	first := serve()
-	p := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
+	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
 	p.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
@@ -207,7 +207,7 @@ func TestListenForwards(t *testing.T) {
 	}
 	target, deliveries := receive(t, secret, http.StatusOK, http.StatusInternalServerError, http.StatusTemporaryRedirect)
 	createCategories(t, base, key, 1, 3)
-	p := begin(t, t.TempDir(), environ, "listen", "--after", "start", "--json", "--forward-to", target)
+	p := begin(t, emptyDir, environ, "listen", "--after", "start", "--json", "--forward-to", target)
 	p.expect(secret)
 	p.expect(`"sequence":2,`)
 	var sent []int64
@@ -307,7 +307,7 @@ func TestListenQuickstart(t *testing.T) {
 	}
 	forward := arguments(1)
 	forward[len(forward)-1] = strings.ReplaceAll(forward[len(forward)-1], "3000", port)
-	p := begin(t, t.TempDir(), environ, forward...)
+	p := begin(t, emptyDir, environ, forward...)
 	p.expect("listening")
 	createCategories(t, base, key, 1, 1)
 	p.expect("no response: connection refused") // the receiver does not run yet
@@ -329,7 +329,7 @@ func TestListenQuickstart(t *testing.T) {
 	}
 
 	other := fromJSON[api.KeyWithSecret](t, must(t, environ, "api", "POST", "/account/api-keys", "name=other", "scope=read")+"\n")
-	forged := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other.Secret}, append(forward, "--after", "start")...)
+	forged := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other.Secret}, append(forward, "--after", "start")...)
 	forged.expect("category.created: 400, next attempt in 1s")
 	if n, err := output.Read(printed); err != nil || string(printed[:n]) != "not valid\n" {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)

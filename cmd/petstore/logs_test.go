@@ -102,9 +102,9 @@ func TestLogsOfTwoServers(t *testing.T) {
 	environ, base, _ := serveAccount(t)
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
 	key := "PETSTORE_API_KEY=" + sandbox.APIKey.Secret
-	p := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, key}, "logs", "--follow")
+	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, key}, "logs", "--follow")
 	p.expect("listening")
-	must(t, []string{"PETSTORE_URL=" + begin(t, t.TempDir(), environ, "serve").address(), key}, "api", "/categories?limit=7")
+	must(t, []string{"PETSTORE_URL=" + begin(t, emptyDir, environ, "serve").address(), key}, "api", "/categories?limit=7")
 	p.expect("/categories?limit=7")
 }
 
@@ -134,7 +134,7 @@ func TestLogsFollows(t *testing.T) {
 	})
 	t.Cleanup(proxy.Close)
 	serve := func() *process {
-		p := begin(t, t.TempDir(), database, "serve")
+		p := begin(t, emptyDir, database, "serve")
 		address, err := url.Parse(p.address())
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestLogsFollows(t *testing.T) {
 	client := []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	must(t, client, "api", "/categories?limit=1")
 	awaitLogs(t, client, 1)
-	p := begin(t, t.TempDir(), client, "logs", "--follow")
+	p := begin(t, emptyDir, client, "logs", "--follow")
 	p.expect("listening")
 	must(t, client, "api", "/categories?limit=2")
 	p.expect("/categories?limit=2")

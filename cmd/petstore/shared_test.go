@@ -3,12 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/auth"
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // shared is the server that tests share which need no more than an account of their own.
@@ -77,4 +84,24 @@ func serveAccount(t *testing.T) (environ []string, base, key string) {
 	t.Helper()
 	_, environ, base = sharedServer(t)
 	return environ, base, strings.TrimSpace(must(t, environ, "key", "create", "--account", accountOf(t), "--scope", "write"))
+}
+
+// serveInProcess serves the API as serve does with this environment, in this process and without its
+// checks and limits of connections. It returns the URL.
+func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base string) {
+	t.Helper()
+	p := &program{environ: environ, dir: emptyDir, stdout: io.Discard, stderr: io.Discard}
+	c, err := p.loadServerConfig(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := apiOptions(c)
+	options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
+	handler, err := api.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
 }
