@@ -166,7 +166,7 @@ func (t step) String() string {
 	return text
 }
 
-// stepKind is what a step does.
+// stepKind is the kind of a step.
 type stepKind uint8
 
 const (
@@ -675,9 +675,9 @@ func (m model) usual() []step {
 	return usual
 }
 
-// finish lets one process go on without failures, while all others are frozen, until nothing more
-// happens, or a state that an earlier call has seen. It returns what is wrong then. The number of
-// the call is above 0.
+// finish lets one process go on without failures, while all others are frozen. It ends when nothing
+// more happens, or in a state that an earlier call has seen, and returns what is wrong then. The
+// number of the call is above 0.
 func (m model) finish(s state, number, alone int, usual []step, finished map[state]int) string {
 	for {
 		switch by := finished[s]; {

@@ -41,7 +41,7 @@ func spec(t *testing.T) []byte {
 	return json
 }
 
-// site is what [docs.New] makes, for all tests. A test that fails to make it fails the others, too.
+// site is the result of [docs.New] for all tests. A test that fails to make it fails the others, too.
 var site struct {
 	once  sync.Once
 	files map[string]*docs.File

@@ -166,7 +166,7 @@ func TestServerDoesNotOwn(t *testing.T) {
 }
 
 // TestServerStopsAfterFailure checks that a server stops when it is idle, also after a run that
-// fails before it has a template, and that a wrong time to be idle starts none.
+// fails before it has a template. A run with a wrong time to be idle starts none.
 func TestServerStopsAfterFailure(t *testing.T) {
 	t.Parallel()
 	user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
