@@ -277,6 +277,8 @@ func (l *lab) try(ctx context.Context, to endpoint, what stepKind, of process) (
 		_, err = postgres.Transact(ctx, l.worker.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 			return nil, change(ctx, db.New(tx), to, what)
 		})
+	default: // no transaction of a process
+		err = errors.ErrUnsupported
 	}
 	if l.isStarted(to) {
 		after.phase = phaseWoken
@@ -430,6 +432,8 @@ func (l *lab) hold(ctx context.Context, queries *db.Queries, to endpoint, what s
 		_, err = queries.WebhookRelease(ctx, db.WebhookReleaseParams{AccountID: to.AccountID, ID: to.WebhookID, Lease: d.lease})
 	case stepDisable:
 		err = change(ctx, queries, to, what)
+	default:
+		err = errors.ErrUnsupported
 	}
 	return err
 }

@@ -404,6 +404,7 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 		}
 		p.again = p.again && m.mistake != listensLate
 		p.end(p.rest)
+	case stepFinish: // [model.finish]
 	}
 	return true, ""
 }
