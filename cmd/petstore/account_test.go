@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -195,13 +194,10 @@ func TestTooManySandboxes(t *testing.T) {
 // returns it to its sample data, and deleting it or its account stops the keys.
 func TestSandboxLives(t *testing.T) {
 	t.Parallel()
-	database := pgtest.New(t)
-	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	p := begin(t, t.TempDir(), environ, "serve")
-	base := p.address()
-	must(t, environ, "account", "create", "acme")
-	first := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
-	second := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	database, environ, base := sharedServer(t)
+	must(t, environ, "account", "create", accountOf(t))
+	first := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", accountOf(t)))
+	second := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
 	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
 		t.Errorf("GET /pets/1 of a new sandbox: status %d", got)
 	}
@@ -240,9 +236,6 @@ func TestSandboxLives(t *testing.T) {
 	if got := status(t, base+"/pets/1", first); got != http.StatusOK {
 		t.Errorf("the other sandbox: status %d", got)
 	}
-	must(t, environ, "account", "delete", "acme", "--yes")
+	must(t, environ, "account", "delete", accountOf(t), "--yes")
 	stops(first)
-	if code := p.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
 }

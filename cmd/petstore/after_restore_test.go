@@ -78,7 +78,7 @@ func TestAfterRestore(t *testing.T) {
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
 	sandbox := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme"))
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
 	c := sender{t, base, key}
 	for i := range 3 {
@@ -106,7 +106,7 @@ func TestAfterRestore(t *testing.T) {
 		t.Errorf("after-restore: %q", out)
 	}
 
-	p = begin(t, t.TempDir(), environ, "serve")
+	p = begin(t, emptyDir, environ, "serve")
 	base = p.address()
 	c = sender{t, base, key}
 	if got := c.send("GET", cursor, ""); got.status != 400 || !strings.Contains(got.body, "invalid_cursor") {

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
+	"petstore/internal/auth"
 )
 
 // TestAPI sends requests of all kinds to a server.
 func TestAPI(t *testing.T) {
 	t.Parallel()
-	_, base, key := serveAccount(t)
-	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
+	client := newStores(t)(t).environ
 	file := filepath.Join(t.TempDir(), "category.json")
 	if err := os.WriteFile(file, []byte(`{"name":"from a file"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAPI(t *testing.T) {
 	if !strings.HasPrefix(stdout, "HTTP/1.1 304 Not Modified\n") {
 		t.Errorf("with a header: %s", stdout)
 	}
-	if _, _, err := execute(t, []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "api", "/pets"); err == nil || !strings.HasPrefix(err.Error(), "no response from http://127.0.0.1:1: connection refused; ") {
+	if _, _, err := execute(t, []string{"PETSTORE_URL=http://127.0.0.1:1", client[1]}, "api", "/pets"); err == nil || !strings.HasPrefix(err.Error(), "no response from http://127.0.0.1:1: connection refused; ") {
 		t.Errorf("without a server: %v", err)
 	}
 }
@@ -105,7 +105,7 @@ func TestAPIPaginates(t *testing.T) {
 func TestAPIRetries(t *testing.T) {
 	t.Parallel()
 	environ, base, _ := serveAccount(t)
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
 	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	fault := func(rule string) { must(t, client, "api", "PUT", "/sandboxes/current/faults", "rules:=["+rule+"]") }
 	for _, test := range []struct {
@@ -181,8 +181,7 @@ func TestAPIKeepsTheIdempotencyKey(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	_, _, key := serveAccount(t)
-	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + key}
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
 	must(t, client, "api", "POST", "/pets?x=1")
 	must(t, client, "api", "POST", "/pets", "-H", "idempotency-key: mine")
 	must(t, client, "api", "POST", "/webhooks")

@@ -82,7 +82,7 @@ func TestHTTPS(t *testing.T) {
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
 	}
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	plain, admin := p.addresses()
 	base := "https" + strings.TrimPrefix(plain, "http")
 	kept := trusting(t, certFile)

@@ -43,7 +43,7 @@ func openShop(t *testing.T) *shop {
 
 func (s *shop) begin() {
 	s.t.Helper()
-	server := begin(s.t, s.t.TempDir(), s.environ, "serve")
+	server := begin(s.t, emptyDir, s.environ, "serve")
 	base := server.address()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,7 +42,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	pair := pgtest.NewPair(t)
 	environ := []string{"DATABASE_URL=" + pair.URL, "PETSTORE_REPLICA_URLS=" + pair.Standby.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8"}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
 	for deadline := time.Now().Add(patience); !replicaServes.MatchString(read(t, admin+"/metrics")); <-time.After(pollInterval) {
@@ -56,7 +56,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created"]}`, url))
 	}
 	certFile, keyFile := newCertificate(t)
-	_, secure := begin(t, t.TempDir(), append(environ, "PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile, "PETSTORE_WORKER=false"), "serve").addresses()
+	_, secure := begin(t, emptyDir, append(environ, "PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile, "PETSTORE_WORKER=false"), "serve").addresses()
 	certificate := regexp.MustCompile(`(?m)^petstore_certificate_.*\n`).FindString(read(t, secure+"/metrics"))
 	scraped := newSeries(time.Now())
 	for round := range 3 {

@@ -49,16 +49,18 @@ func TestDoctor(t *testing.T) {
 	if err := selfsigned.Make(certFile, keyFile, time.Now().Add(certificateAlarm-time.Hour-selfsigned.Validity)); err != nil {
 		t.Fatal(err)
 	}
+	unchanged := pgtest.New(t)
 	for _, test := range []struct {
 		check, want string
+		variables   []string
 		sql         string                                      // as the owner
 		environ     func(*testing.T, *pgtest.Database) []string // more variables
 	}{
-		{check: "variables", want: "PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", environ: variable("PETSTORE_RATE_LIMT=60")},
-		{check: "certificate", want: "renew it", environ: variable("PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE="+keyFile)},
-		{check: "certificate", want: "cannot be read: no such file", environ: variable("PETSTORE_TLS_CERT_FILE="+certFile, "PETSTORE_TLS_KEY_FILE=/nowhere")},
-		{check: "database", want: "connection refused", environ: variable("DATABASE_URL=postgres://localhost:1/petstore")},
-		{check: "connections", want: "raise max_connections", environ: variable("PETSTORE_DB_MAX_CONNS=9999")},
+		{check: "variables", want: "PETSTORE_RATE_LIMT (did you mean PETSTORE_RATE_LIMIT?)", variables: []string{"PETSTORE_RATE_LIMT=60"}},
+		{check: "certificate", want: "renew it", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile}},
+		{check: "certificate", want: "cannot be read: no such file", variables: []string{"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=/nowhere"}},
+		{check: "database", want: "connection refused", variables: []string{"DATABASE_URL=postgres://localhost:1/petstore"}},
+		{check: "connections", want: "raise max_connections", variables: []string{"PETSTORE_DB_MAX_CONNS=9999"}},
 		{check: "schema", want: "petstore migrate up", sql: "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"},
 		{check: "schema", want: "petstore migrate up", environ: func(t *testing.T, _ *pgtest.Database) []string {
 			t.Helper()
@@ -77,17 +79,17 @@ func TestDoctor(t *testing.T) {
 		{check: "role", want: "such as EXECUTE ON FUNCTION maintain_events();", sql: revokeFrom("EXECUTE ON FUNCTION maintain_events()")},
 		{check: "partitions", want: "run SELECT maintain_events() as the owner", sql: "DO $$ BEGIN EXECUTE (SELECT string_agg(format('DROP TABLE %s', partition_name), ';') FROM event_partitions() WHERE bounds @> now() + interval '7 days'); END $$"},
 		{check: "replicas", want: "it is not a standby", environ: func(_ *testing.T, d *pgtest.Database) []string { return []string{"PETSTORE_REPLICA_URLS=" + d.URL} }},
-		{check: "replicas", want: "it does not respond", environ: variable("PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore")},
-		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, environ: variable("PETSTORE_WORKER=false")},
+		{check: "replicas", want: "it does not respond", variables: []string{"PETSTORE_REPLICA_URLS=postgres://localhost:1/petstore"}},
+		{check: "secret key", want: "PETSTORE_SECRET_KEY is not set", sql: anotherWebhook, variables: []string{"PETSTORE_WORKER=false"}},
 		{check: "webhooks", want: "1 webhooks have deliveries that are overdue, and no process delivers", sql: anotherWebhook +
-			"UPDATE account_state SET last_sequence = 1, last_event_at = now() - interval '2 minutes'", environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4=")},
+			"UPDATE account_state SET last_sequence = 1, last_event_at = now() - interval '2 minutes'", variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="}},
 		{
 			check: "webhooks", want: "reaches no host of webhooks: https://hook.example (the URL must have a host name that resolves to a public address); allow connections",
-			sql: anotherWebhook, environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="),
+			sql: anotherWebhook, variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="},
 		},
 		{
 			check: "webhooks", want: "all webhooks fail", sql: anotherWebhook + "UPDATE webhooks SET failures = 1, failing_since = now()",
-			environ: variable("PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="),
+			variables: []string{"PETSTORE_SECRET_KEY=YSBrZXkgb2YgYSB2YXVsdCBpbiB0ZXN0cywgMzIgQi4="},
 		},
 		{check: "pooler", want: "DATABASE_URL leads through a connection pooler", environ: throughPooler(func(*pgtest.Pooler, string) string { return "" })},
 		{check: "pooler", want: "PETSTORE_DIRECT_URL: the connection leads through a connection pooler", environ: throughPooler(func(p *pgtest.Pooler, _ string) string { return p.URL })},
@@ -104,13 +106,16 @@ func TestDoctor(t *testing.T) {
 	} {
 		t.Run(test.check+" "+test.want, func(t *testing.T) {
 			t.Parallel()
-			database := pgtest.New(t)
-			environ := []string{"DATABASE_URL=" + database.URL}
+			database := unchanged
+			if test.sql != "" || test.environ != nil {
+				database = pgtest.New(t)
+			}
 			if test.sql != "" {
 				if _, err := database.Pool.Exec(t.Context(), test.sql); err != nil {
 					t.Fatal(err)
 				}
 			}
+			environ := append([]string{"DATABASE_URL=" + database.URL}, test.variables...)
 			if test.environ != nil {
 				environ = append(environ, test.environ(t, database)...)
 			}
@@ -133,10 +138,6 @@ func TestDoctor(t *testing.T) {
 // revokeFrom is the SQL that revokes a privilege from the serving role.
 func revokeFrom(privilege string) string {
 	return "DO $$ BEGIN EXECUTE (SELECT format('REVOKE " + privilege + " FROM %I', grantee) FROM information_schema.role_table_grants WHERE table_name = 'pets' AND privilege_type = 'DELETE' AND grantee <> current_user); END $$"
-}
-
-func variable(variables ...string) func(*testing.T, *pgtest.Database) []string {
-	return func(*testing.T, *pgtest.Database) []string { return variables }
 }
 
 // throughPooler leads to a pooler, with the settings of the role and a direct URL, or none.
@@ -167,7 +168,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		t.Errorf("behind PgBouncer, doctor prints:\n%s", out)
 	}
 	if !pgtest.Is(pgtest.PgBouncer) && !pgtest.Is(pgtest.Citus) {
-		environ := throughPooler(func(_ *pgtest.Pooler, url string) string { return url })(t, pgtest.NewEmpty(t))
+		environ := throughPooler(func(_ *pgtest.Pooler, url string) string { return url })(t, pgtest.New(t))
 		if out := must(t, environ, "doctor"); !strings.Contains(out, "transaction mode; PETSTORE_DIRECT_URL leads around it") {
 			t.Errorf("behind a pooler, doctor prints:\n%s", out)
 		}

@@ -345,7 +345,7 @@ func TestDevSentences(t *testing.T) {
 				data := filepath.Join(dir, devDir, "postgres", "data")
 				return errors.Join(os.MkdirAll(data, 0o755), os.Chown(data, notRoot(), -1), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("9\n"), 0o600))
 			},
-			want: "was made by PostgreSQL 9, and",
+			want: "cannot open it: set PETSTORE_PG_BIN to the folder with initdb and postgres of PostgreSQL 9, or move",
 		},
 		"no server binaries": {
 			environ: []string{"PETSTORE_PG_BIN=/nowhere"},

@@ -22,6 +22,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"petstore/internal/api"
+	"petstore/internal/pgtest"
 	"petstore/internal/transfer"
 )
 
@@ -32,15 +33,22 @@ type store struct {
 	dir     string
 }
 
-// newStores starts a server, and returns a function that creates a sandbox.
+// newStores makes an account on the shared server, and returns a function that creates a sandbox.
 func newStores(t *testing.T) func(*testing.T) *store {
 	t.Helper()
 	environ, base, _ := serveAccount(t)
+	account := accountOf(t)
 	return func(t *testing.T) *store {
 		t.Helper()
-		sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
-		return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
+		return newStore(t, environ, base, account)
 	}
+}
+
+// newStore creates a sandbox on a server.
+func newStore(t *testing.T, environ []string, base, account string) *store {
+	t.Helper()
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", account, "--sample", "empty", "--json"))
+	return &store{t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, t.TempDir()}
 }
 
 // file writes a file, and returns its path.
@@ -103,59 +111,64 @@ func (s *store) names() string {
 // brokenFile is a file, and the message about its mistake.
 type brokenFile struct{ what, text, mistake string }
 
-// brokenFiles returns files with a mistake. Import names its line, and whether it has sent the other rows.
-// The corrected file leads to the pets a, b and c.
+// refusedFiles returns files with a mistake for which import sends no row.
 //
 // It is a function because every process of the program under test is this binary: a variable
 // with megabytes of text would take most of the CPU time of its start.
-func brokenFiles() []brokenFile {
+func refusedFiles() []brokenFile {
 	return []brokenFile{
 		{"empty file", "", "line 1: the file is empty"},
 		{"blank file", "\n\n", "line 1: the file is empty"},
-		{"no header", "a,1\nb,1\n", `line 1: there is no column "a" in pets; the columns are category, id, name, categoryId, status`},
-		{"unknown column", "name,categoryID\na,1\n", `line 1: there is no column "categoryID"`},
-		{"duplicate column", "name,categoryId,name\na,1,b\n", `line 1: the column "name" is there twice`},
+		{"no header", "a,1001\nb,1001\n", `line 1: there is no column "a" in pets; the columns are category, id, name, categoryId, status`},
+		{"unknown column", "name,categoryID\na,1001\n", `line 1: there is no column "categoryID"`},
+		{"duplicate column", "name,categoryId,name\na,1001,b\n", `line 1: the column "name" is there twice`},
 		{"missing column", "categoryId,status\n1,sold\n", `line 1: the column "name" is missing`},
-		{"unnamed column", "name,,categoryId\na,,1\n", `line 1: there is no column ""`},
+		{"unnamed column", "name,,categoryId\na,,1001\n", `line 1: there is no column ""`},
 		{"semicolons", "name;categoryId\na;1\n", "line 1: cells must be separated by commas"},
 		{"tabs", "name\tcategoryId\na\t1\n", "line 1: cells must be separated by commas"},
-		{"CR line ends", "name,categoryId\ra,1\rb,1\r", "line 1: lines must end with LF or CRLF"},
+		{"CR line ends", "name,categoryId\ra,1001\rb,1001\r", "line 1: lines must end with LF or CRLF"},
 		{"UTF-16 LE", "\xff\xfen\x00a\x00m\x00e\x00\n\x00", "line 1: there is a NUL byte, or the text is UTF-16"},
 		{"UTF-16 BE", "\xfe\xff\x00n\x00a\x00m\x00e\x00\n", "line 1: there is a NUL byte, or the text is UTF-16"},
 		{"UTF-16 without a mark", "n\x00a\x00m\x00e\x00\n\x00", "line 1: there is a NUL byte"},
-		{"Latin-1", "name,categoryId\na,1\nb\xe4r,1\n", "line 3: the text is not UTF-8"},
-		{"half a character", "name,categoryId\na,1\nb\xc3,1\n", "line 3: the text is not UTF-8"},
-		{"NUL", "name,categoryId\na,1\nb\x00,1\n", "line 3: there is a NUL byte"},
-		{"open quote", "name,categoryId\na,1\n\"b,1\nc,1\n", "line 3: a quote is missing"},
-		{"quote within a cell", "name,categoryId\na,1\nb\"b,1\n", "line 3: a quote is missing"},
-		{"text after a quote", "name,categoryId\na,1\n\"b\"b,1\n", "line 3: a quote is missing"},
-		{"huge cell", "name,categoryId\na,1\n" + strings.Repeat("b", 2<<20) + ",1\n", "line 3: the line has more than 1048576 bytes"},
-		{"huge cell of many lines", "name,categoryId\na,1\n\"" + strings.Repeat("bbbbbbb\n", 1<<18) + "\",1\n", "the row has more than 1048576 bytes"},
-		{"JSON array", "[\n{\"name\":\"a\",\"categoryId\":1}\n]", "line 1: the file is a JSON array"},
-		{"truncated gzip", packed("name,categoryId\na,1\nb,1\n", -12), "line 4: the gzip data ends early"},
-		{"truncated large gzip", packed("name,categoryId\na,1\n"+strings.Repeat("b,1\n", 1<<19), -100), "the gzip data ends early"},
-		{"damaged gzip", packed("name,categoryId\na,1\nb,1\n", 0), "the gzip data is damaged"},
-		// The other rows are imported.
-		{"ragged row", "name,categoryId\na,1\nb\nc,1\n", "pets:3: The row has 1 cells, but the header has 2."},
-		{"long row", "name,categoryId\na,1\nb,1,x\nc,1\n", "pets:3: The row has 3 cells"},
-		{"exponent", "name,categoryId\na,1\nb,1e0\nc,1\n", "pets:3: `categoryId` must be an integer without a decimal point or exponent."},
-		{"decimal point", "name,categoryId\na,1\nb,1.0\nc,1\n", "pets:3: `categoryId` must be an integer without"},
-		{"space before a number", "name,categoryId\na,1\nb, 1\nc,1\n", "pets:3: `categoryId` must be an integer"},
-		{"thousands separator", "name,categoryId\na,1\nb,\"1,000\"\nc,1\n", "pets:3: `categoryId` must be an integer"},
-		{"number out of range", "name,categoryId\na,1\nb,99999999999999999999\nc,1\n", "pets:3: `categoryId` must be an integer between"},
-		{"empty cell", "name,categoryId\na,1\nb,\nc,1\n", "pets:3: `categoryId` is required."},
-		{"unknown category", "name,categoryId\na,1\nb,9\nc,1\n", "pets:3: "},
-		{"wrong status", "name,categoryId,status\na,1,\nb,1,new\nc,1,sold\n", "pets:3: `status` must be one of"},
-		{"blank name", "name,categoryId\na,1\n\" \",1\nc,1\n", "pets:3: `name` must contain a character"},
-		{"mixed line ends", "name,categoryId\r\na,1\nb,x\r\nc,1\n", "pets:3: `categoryId` must be an integer"},
-		{"quoted line ends before", "name,categoryId\n\"a\",1\n\"b\nb\",1\nc,1\n", "pets:3: `name` must not contain control characters."},
-		{"JSON that is broken", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: unexpected EOF"},
-		{"JSON that is no object", "{\"name\":\"a\",\"categoryId\":1}\n7\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: it is not an object."},
-		{"two objects", "{\"name\":\"a\",\"categoryId\":1}\n{} {}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The line is not a JSON object: the line continues"},
-		{"duplicate field", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: The body is not valid JSON"},
-		{"unknown field", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryID\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `categoryID` is not a field"},
-		{"wrong type", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":7,\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `name` must be a string."},
-		{"JSON exponent", "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryId\":1e0}\n{\"name\":\"c\",\"categoryId\":1}\n", "pets:2: `categoryId` must be an integer without"},
+		{"Latin-1", "name,categoryId\na,1001\nb\xe4r,1001\n", "line 3: the text is not UTF-8"},
+		{"half a character", "name,categoryId\na,1001\nb\xc3,1001\n", "line 3: the text is not UTF-8"},
+		{"NUL", "name,categoryId\na,1001\nb\x00,1001\n", "line 3: there is a NUL byte"},
+		{"open quote", "name,categoryId\na,1001\n\"b,1001\nc,1001\n", "line 3: a quote is missing"},
+		{"quote within a cell", "name,categoryId\na,1001\nb\"b,1001\n", "line 3: a quote is missing"},
+		{"text after a quote", "name,categoryId\na,1001\n\"b\"b,1001\n", "line 3: a quote is missing"},
+		{"huge cell", "name,categoryId\na,1001\n" + strings.Repeat("b", 1<<20) + ",1001\n", "line 3: the line has more than 1048576 bytes"},
+		{"huge cell of many lines", "name,categoryId\na,1001\n\"" + strings.Repeat("bbbbbbb\n", 1<<17) + "\",1001\n", "the row has more than 1048576 bytes"},
+		{"JSON array", "[\n{\"name\":\"a\",\"categoryId\":1001}\n]", "line 1: the file is a JSON array"},
+		{"truncated gzip", packed("name,categoryId\na,1001\nb,1001\n", -12), "line 4: the gzip data ends early"},
+		{"truncated large gzip", packed("name,categoryId\na,1001\n"+strings.Repeat("b,1001\n", 1<<16), -100), "the gzip data ends early"},
+		{"damaged gzip", packed("name,categoryId\na,1001\nb,1001\n", 0), "the gzip data is damaged"},
+	}
+}
+
+// brokenRows are files of which import sends the other rows. The corrected file leads to the pets a, b
+// and c.
+func brokenRows() []brokenFile {
+	return []brokenFile{
+		{"ragged row", "name,categoryId\na,1001\nb\nc,1001\n", "pets:3: The row has 1 cells, but the header has 2."},
+		{"long row", "name,categoryId\na,1001\nb,1001,x\nc,1001\n", "pets:3: The row has 3 cells"},
+		{"exponent", "name,categoryId\na,1001\nb,1e0\nc,1001\n", "pets:3: `categoryId` must be an integer without a decimal point or exponent."},
+		{"decimal point", "name,categoryId\na,1001\nb,1.0\nc,1001\n", "pets:3: `categoryId` must be an integer without"},
+		{"space before a number", "name,categoryId\na,1001\nb, 1\nc,1001\n", "pets:3: `categoryId` must be an integer"},
+		{"thousands separator", "name,categoryId\na,1001\nb,\"1,000\"\nc,1001\n", "pets:3: `categoryId` must be an integer"},
+		{"number out of range", "name,categoryId\na,1001\nb,99999999999999999999\nc,1001\n", "pets:3: `categoryId` must be an integer between"},
+		{"empty cell", "name,categoryId\na,1001\nb,\nc,1001\n", "pets:3: `categoryId` is required."},
+		{"unknown category", "name,categoryId\na,1001\nb,9\nc,1001\n", "pets:3: "},
+		{"wrong status", "name,categoryId,status\na,1001,\nb,1001,new\nc,1001,sold\n", "pets:3: `status` must be one of"},
+		{"blank name", "name,categoryId\na,1001\n\" \",1001\nc,1001\n", "pets:3: `name` must contain a character"},
+		{"mixed line ends", "name,categoryId\r\na,1001\nb,x\r\nc,1001\n", "pets:3: `categoryId` must be an integer"},
+		{"quoted line ends before", "name,categoryId\n\"a\",1001\n\"b\nb\",1001\nc,1001\n", "pets:3: `name` must not contain control characters."},
+		{"JSON that is broken", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: unexpected EOF"},
+		{"JSON that is no object", "{\"name\":\"a\",\"categoryId\":1001}\n7\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: it is not an object."},
+		{"two objects", "{\"name\":\"a\",\"categoryId\":1001}\n{} {}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: the line continues"},
+		{"duplicate field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The body is not valid JSON"},
+		{"unknown field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryID\":1}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryID` is not a field"},
+		{"wrong type", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":7,\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `name` must be a string."},
+		{"JSON exponent", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryId\":1e0}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryId` must be an integer without"},
 	}
 }
 
@@ -171,47 +184,50 @@ func packed(text string, cut int) string {
 	return string(out.Bytes()[:out.Len()+cut])
 }
 
-// TestBrokenFiles imports broken files, and then the corrected ones.
+// TestBrokenFiles: import names the line of a mistake, and sends nothing. After all of them, it imports
+// the corrected file.
 func TestBrokenFiles(t *testing.T) {
 	t.Parallel()
+	s := newStores(t)(t)
+	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
+	for _, test := range refusedFiles() {
+		t.Run(test.what, func(t *testing.T) {
+			s := &store{t, s.environ, s.dir}
+			s.fails([]string{s.file("pets", test.text)}, test.mistake)
+		})
+	}
+	if got := s.names(); got != "" {
+		t.Errorf("there are the pets %q", got)
+	}
+	if got := s.load(s.file("pets", "name,categoryId\na,1001\n")); got.Imported != 1 {
+		t.Errorf("after the correction: %+v", got)
+	}
+}
+
+// TestBrokenRows: import sends the rows without a mistake, and after the correction the other one.
+func TestBrokenRows(t *testing.T) {
+	t.Parallel()
 	newStore := newStores(t)
-	for _, test := range brokenFiles() {
+	for _, test := range brokenRows() {
 		t.Run(test.what, func(t *testing.T) {
 			t.Parallel()
 			s := newStore(t)
 			must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
-			category := s.rows("categories")[0]["id"]
-			// The files name the category 1, whatever its id is.
-			fill := func(text string) string {
-				if strings.HasPrefix(text, "\x1f\x8b") {
-					return text
-				}
-				text = strings.ReplaceAll(text, `"categoryId":1`, fmt.Sprintf(`"categoryId":%v`, category))
-				for _, end := range []string{"\n", "\r\n", ",", "\r"} {
-					text = strings.ReplaceAll(text, ",1"+end, fmt.Sprintf(",%v%s", category, end))
-				}
-				return text
-			}
-			path := s.file("pets", fill(test.text))
+			path := s.file("pets", test.text)
 			s.fails([]string{path}, test.mistake)
-			before := s.names()
-			if want := map[bool]string{true: "a c", false: ""}[strings.HasPrefix(test.mistake, "pets:")]; before != want {
-				t.Errorf("after the mistake, there are the pets %q, want %q", before, want)
+			if before := s.names(); before != "a c" {
+				t.Errorf("after the mistake, there are the pets %q", before)
 			}
-			corrected := "name,categoryId,status\na,1,\nb,1,\nc,1,\n"
+			corrected := "name,categoryId,status\na,1001,\nb,1001,\nc,1001,\n"
 			switch {
 			case strings.HasPrefix(test.text, "{"):
-				corrected = "{\"name\":\"a\",\"categoryId\":1}\n{\"name\":\"b\",\"categoryId\":1}\n{\"name\":\"c\",\"categoryId\":1}\n"
+				corrected = "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n"
 			case test.what == "wrong status":
-				corrected = "name,categoryId,status\na,1,\nb,1,\nc,1,sold\n"
+				corrected = "name,categoryId,status\na,1001,\nb,1001,\nc,1001,sold\n"
 			}
-			s.file("pets", fill(corrected))
-			summary := s.load(path)
-			if got := s.names(); got != "a b c" || summary.Imported+summary.Before != 3 {
-				t.Errorf("after the correction, there are the pets %q: %+v", got, summary)
-			}
-			if again := s.load(path); again.Before != 3 || s.names() != "a b c" {
-				t.Errorf("again: %+v", again)
+			s.file("pets", corrected)
+			if summary := s.load(path); s.names() != "a b c" || summary.Imported+summary.Before != 3 {
+				t.Errorf("after the correction, there are the pets %q: %+v", s.names(), summary)
 			}
 		})
 	}
@@ -508,7 +524,13 @@ func TestImportAgain(t *testing.T) {
 // TestImportToTwoServers: the journal of an account is not the one of an account of another server.
 func TestImportToTwoServers(t *testing.T) {
 	t.Parallel()
-	first, second := newStores(t)(t), newStores(t)(t)
+	var both []*store
+	for range 2 {
+		environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
+		must(t, environ, "account", "create", "acme")
+		both = append(both, newStore(t, environ, begin(t, emptyDir, environ, "serve").address(), "acme"))
+	}
+	first, second := both[0], both[1]
 	path := first.file("categories.csv", "name\na\nb\n")
 	first.load(path)
 	if got := second.load(path); got.Imported != 2 {
@@ -518,7 +540,7 @@ func TestImportToTwoServers(t *testing.T) {
 	if len(journals) != 2 || strings.Split(journals[0], "-")[0] != strings.Split(journals[1], "-")[0] {
 		t.Errorf("the journals %q, want two with the same account id", journals)
 	}
-	for _, s := range []*store{first, second} {
+	for _, s := range both {
 		if got := s.load(path); got.Before != 2 {
 			t.Errorf("again: %+v", got)
 		}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -16,9 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"petstore/db"
-	"petstore/internal/api"
-	"petstore/internal/auth"
 	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 )
@@ -40,10 +35,10 @@ func TestTrustedProxies(t *testing.T) {
 }
 
 // TestServeLimitsKeys: responses have the configured limits, and by default the limits of the API
-// reference. Two cases run the program, and the others have its handler in this process, which
-// starts without connections.
+// reference. One case runs the program, and the others have its handler in this process.
 func TestServeLimitsKeys(t *testing.T) {
 	t.Parallel()
+	program := []string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}
 	url := pgtest.New(t).URL
 	database := []string{"DATABASE_URL=" + url, "PETSTORE_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
@@ -52,29 +47,12 @@ func TestServeLimitsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	inProcess := func(t *testing.T, environ []string) (base string) {
-		t.Helper()
-		p := &program{environ: environ, dir: t.TempDir(), stdout: io.Discard, stderr: io.Discard}
-		c, err := p.loadServerConfig(true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		options := apiOptions(c)
-		options.DB, options.Verifier, options.Log = pool, auth.NewVerifier(db.New(pool), db.New(pool.Writing())), slog.New(slog.DiscardHandler)
-		handler, err := api.New(options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := httptest.NewServer(handler)
-		t.Cleanup(server.Close)
-		return server.URL
-	}
-	for i, test := range []struct {
+	for _, test := range []struct {
 		environ []string
 		policy  string
 	}{
 		{nil, `"key";q=100;w=10, "account";q=400;w=10`},
-		{[]string{"PETSTORE_ACCOUNT_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=1, "account";q=1;w=1`},
+		{program, `"key";q=5;w=1, "account";q=1;w=1`},
 		{[]string{"PETSTORE_RATE_LIMIT=60"}, `"key";q=10;w=10, "account";q=40;w=10`},
 		{[]string{"PETSTORE_RATE_LIMIT=1"}, `"key";q=1;w=60, "account";q=4;w=60`},
 		{[]string{"PETSTORE_RATE_LIMIT=60", "PETSTORE_RATE_BURST=5"}, `"key";q=5;w=5, "account";q=20;w=5`},
@@ -87,12 +65,12 @@ func TestServeLimitsKeys(t *testing.T) {
 		t.Run(strings.Join(test.environ, " "), func(t *testing.T) {
 			t.Parallel()
 			var base string
-			if environ := slices.Concat(database, test.environ); i < 2 {
-				p := begin(t, t.TempDir(), environ, "serve")
+			if environ := slices.Concat(database, test.environ); slices.Equal(test.environ, program) {
+				p := begin(t, emptyDir, environ, "serve")
 				base = p.address()
 				defer p.end(syscall.SIGTERM)
 			} else {
-				base = inProcess(t, environ)
+				base = serveInProcess(t, pool, environ)
 			}
 			if got := policyOf(t, base, key); got != test.policy {
 				t.Errorf("RateLimit-Policy %q, want %q", got, test.policy)
@@ -131,9 +109,7 @@ func policyOf(t *testing.T, base, key string) string {
 // or the server closes the connection. OPTIONS * gets a response.
 func TestServeLimitsRequests(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-	base := begin(t, t.TempDir(), environ, "serve").address()
+	_, base, key := serveAccount(t)
 	common := " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key + "\r\n"
 
 	for what, test := range map[string]struct {
@@ -179,7 +155,7 @@ func TestServeLimitsConnections(t *testing.T) {
 		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=127.0.0.1:0",
 		"PETSTORE_MAX_CONNECTIONS=2", "PETSTORE_MAX_HEADER_BYTES=8192",
 	}
-	program := begin(t, t.TempDir(), environ, "serve")
+	program := begin(t, emptyDir, environ, "serve")
 	base, admin := program.addresses()
 	address := strings.TrimPrefix(base, "http://")
 	request := func(size int) string {
@@ -237,7 +213,7 @@ func TestServeLimitsHTTP2(t *testing.T) {
 		"PETSTORE_TLS_CERT_FILE=" + certFile, "PETSTORE_TLS_KEY_FILE=" + keyFile,
 	}
 	key := "Bearer " + strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-	address := strings.TrimPrefix(begin(t, t.TempDir(), environ, "serve").address(), "http://")
+	address := strings.TrimPrefix(begin(t, emptyDir, environ, "serve").address(), "http://")
 	client, base := trusting(t, certFile), "https://"+address
 	if _, err := fetch(t.Context(), client, base+"/livez"); err != nil { // the others use its connection
 		t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/docs/docstest"
 	"petstore/internal/event"
@@ -38,15 +39,6 @@ import (
 
 // eventPattern matches the id of an event.
 var eventPattern = regexp.MustCompile(`evt_[0-9a-f]{32}`)
-
-// serveAccount starts a server with an empty store, and returns its environment, its URL
-// and a key.
-func serveAccount(t *testing.T) (environ []string, base, key string) {
-	t.Helper()
-	environ = []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	key = strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
-	return environ, begin(t, t.TempDir(), environ, "serve").address(), key
-}
 
 // createCategories creates the categories of the numbers from first to last, one after the
 // other, so that each has the event of its number.
@@ -60,14 +52,14 @@ func createCategories(t *testing.T, base, key string, first, last int) {
 // TestListen prints events, ends with a signal, and continues.
 func TestListen(t *testing.T) {
 	t.Parallel()
-	_, base, key := serveAccount(t)
+	base, key := serveSandbox(t)
 	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
 	createCategories(t, base, key, 1, 2)
-	latest := begin(t, t.TempDir(), environ, "listen")
+	latest := begin(t, emptyDir, environ, "listen")
 	latest.expect("listening to " + base)
-	all := begin(t, t.TempDir(), []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "listen", "--json", "--after", "start", "--url", base+"/")
+	all := begin(t, emptyDir, []string{"PETSTORE_URL=http://127.0.0.1:1", "PETSTORE_API_KEY=" + key}, "listen", "--json", "--after", "start", "--url", base+"/")
 	all.expect(`"sequence":2,"type":"category.created"`)
-	orders := begin(t, t.TempDir(), environ, "listen", "--types", "order.placed, order.cancelled", "--after", "start")
+	orders := begin(t, emptyDir, environ, "listen", "--types", "order.placed, order.cancelled", "--after", "start")
 	orders.expect("listening")
 	createCategories(t, base, key, 3, 3)
 
@@ -88,7 +80,7 @@ func TestListen(t *testing.T) {
 	}
 	after := eventPattern.FindString(latest.expect("--after"))
 	createCategories(t, base, key, 4, 4)
-	again := begin(t, t.TempDir(), environ, "listen", "--after", after)
+	again := begin(t, emptyDir, environ, "listen", "--after", after)
 	if line := again.expect("category.created"); !strings.Contains(line, "/categories/1004") {
 		t.Errorf("it continues with %s", line)
 	}
@@ -115,7 +107,7 @@ func TestListenLosesNothing(t *testing.T) {
 	})
 	t.Cleanup(proxy.Close)
 	serve := func() *process {
-		p := begin(t, t.TempDir(), database, "serve")
+		p := begin(t, emptyDir, database, "serve")
 		address, err := url.Parse(p.address())
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +116,7 @@ func TestListenLosesNothing(t *testing.T) {
 		return p
 	}
 	first := serve()
-	p := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
+	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
 	p.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
@@ -215,7 +207,7 @@ func TestListenForwards(t *testing.T) {
 	}
 	target, deliveries := receive(t, secret, http.StatusOK, http.StatusInternalServerError, http.StatusTemporaryRedirect)
 	createCategories(t, base, key, 1, 3)
-	p := begin(t, t.TempDir(), environ, "listen", "--after", "start", "--json", "--forward-to", target)
+	p := begin(t, emptyDir, environ, "listen", "--after", "start", "--json", "--forward-to", target)
 	p.expect(secret)
 	p.expect(`"sequence":2,`)
 	var sent []int64
@@ -303,7 +295,7 @@ func TestListenQuickstart(t *testing.T) {
 	if code == "" || len(commands) != 2 {
 		t.Fatalf("the quickstart has the commands %q and the receiver %q", commands, code)
 	}
-	database, base, key := serveAccount(t)
+	base, key := serveSandbox(t)
 	environ := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + key}
 	arguments := func(i int) []string { return strings.Fields(strings.TrimPrefix(commands[i][1], "petstore ")) }
 	secret := strings.TrimSpace(must(t, environ, arguments(0)...))
@@ -315,7 +307,7 @@ func TestListenQuickstart(t *testing.T) {
 	}
 	forward := arguments(1)
 	forward[len(forward)-1] = strings.ReplaceAll(forward[len(forward)-1], "3000", port)
-	p := begin(t, t.TempDir(), environ, forward...)
+	p := begin(t, emptyDir, environ, forward...)
 	p.expect("listening")
 	createCategories(t, base, key, 1, 1)
 	p.expect("no response: connection refused") // the receiver does not run yet
@@ -336,8 +328,8 @@ func TestListenQuickstart(t *testing.T) {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)
 	}
 
-	other := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme"))
-	forged := begin(t, t.TempDir(), []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other}, append(forward, "--after", "start")...)
+	other := fromJSON[api.KeyWithSecret](t, must(t, environ, "api", "POST", "/account/api-keys", "name=other", "scope=read")+"\n")
+	forged := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + other.Secret}, append(forward, "--after", "start")...)
 	forged.expect("category.created: 400, next attempt in 1s")
 	if n, err := output.Read(printed); err != nil || string(printed[:n]) != "not valid\n" {
 		t.Errorf("the receiver printed %q: %v", printed[:n], err)

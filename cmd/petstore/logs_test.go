@@ -17,13 +17,13 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// recordedSandbox starts a server with a sandbox. It returns the environments of a client of the
+// recordedSandbox makes a sandbox on the shared server. It returns the environments of a client of the
 // sandbox and of a client of its account, the URL, and the id of the sandbox.
 func recordedSandbox(t *testing.T) (own, parent []string, base, id string) {
 	t.Helper()
 	environ, base, _ := serveAccount(t)
-	admin := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
+	admin := strings.TrimSpace(must(t, environ, "key", "create", "--account", accountOf(t), "--scope", "admin"))
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
 	url := "PETSTORE_URL=" + base
 	return []string{url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}, []string{url, "PETSTORE_API_KEY=" + admin}, base, sandbox.ID
 }
@@ -99,15 +99,12 @@ func TestLogs(t *testing.T) {
 // TestLogsOfTwoServers: a stream at one server has the requests to another.
 func TestLogsOfTwoServers(t *testing.T) {
 	t.Parallel()
-	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
-	must(t, database, "account", "create", "acme")
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
-	client := func() []string {
-		return []string{"PETSTORE_URL=" + begin(t, t.TempDir(), database, "serve").address(), "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
-	}
-	p := begin(t, t.TempDir(), client(), "logs", "--follow")
+	environ, base, _ := serveAccount(t)
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--json"))
+	key := "PETSTORE_API_KEY=" + sandbox.APIKey.Secret
+	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + base, key}, "logs", "--follow")
 	p.expect("listening")
-	must(t, client(), "api", "/categories?limit=7")
+	must(t, []string{"PETSTORE_URL=" + begin(t, emptyDir, environ, "serve").address(), key}, "api", "/categories?limit=7")
 	p.expect("/categories?limit=7")
 }
 
@@ -137,7 +134,7 @@ func TestLogsFollows(t *testing.T) {
 	})
 	t.Cleanup(proxy.Close)
 	serve := func() *process {
-		p := begin(t, t.TempDir(), database, "serve")
+		p := begin(t, emptyDir, database, "serve")
 		address, err := url.Parse(p.address())
 		if err != nil {
 			t.Fatal(err)
@@ -149,7 +146,7 @@ func TestLogsFollows(t *testing.T) {
 	client := []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	must(t, client, "api", "/categories?limit=1")
 	awaitLogs(t, client, 1)
-	p := begin(t, t.TempDir(), client, "logs", "--follow")
+	p := begin(t, emptyDir, client, "logs", "--follow")
 	p.expect("listening")
 	must(t, client, "api", "/categories?limit=2")
 	p.expect("/categories?limit=2")

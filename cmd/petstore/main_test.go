@@ -41,14 +41,33 @@ func TestMain(m *testing.M) {
 	}
 	pgtest.Widen()
 	flag.Parse()
-	os.Exit(runWithReplica(m.Run, flag.Lookup("test.run").Value.String() == ""))
+	os.Exit(runWithReplica(func() int { return runTests(m.Run) }, flag.Lookup("test.run").Value.String() == ""))
+}
+
+// emptyDir is a folder in which commands run that write no files.
+var emptyDir string
+
+// runTests runs the tests, and then ends what they share.
+func runTests(run func() int) int {
+	var err error
+	if emptyDir, err = os.MkdirTemp("", "petstore-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := run()
+	err = endShared()
+	if err := errors.Join(err, pgtest.LeaveShared(code != 0 || err != nil), os.Remove(emptyDir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // execute runs a command in this process and searches its output for secrets. The
 // admin address is off unless environ sets it.
 func execute(t *testing.T, environ []string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	return executeIn(t, t.TempDir(), environ, "", args...)
+	return executeIn(t, emptyDir, environ, "", args...)
 }
 
 // executeIn is [execute] in a folder and with a stdin.
@@ -278,9 +297,12 @@ func TestServingRole(t *testing.T) {
 	serving := *role
 	serving.Path = owner.Path
 	environ := []string{"DATABASE_URL=" + serving.String(), "PETSTORE_ADDR=127.0.0.1:0"}
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	p.expect("petstore migrate up")
 	base := p.address()
+	if got := status(t, base+"/readyz", ""); got != http.StatusServiceUnavailable {
+		t.Errorf("GET /readyz before the migration: status %d", got)
+	}
 	up := []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role.User.Username()}
 	for range 2 {
 		if said := must(t, up, "migrate", "up"); !strings.Contains(said, "granted "+role.User.Username()+" the privileges of serve\n") {
@@ -513,46 +535,61 @@ type process struct {
 	cmd    *exec.Cmd
 	lines  chan string // of stdout and stderr
 	output []string    // lines read so far
+
+	stdout, stderr bytes.Buffer
+	read           *io.PipeReader
+	ended          chan struct{}
 }
 
 // begin starts the program in a directory. The test kills it at the end and
 // searches its output for secrets.
 func begin(t *testing.T, dir string, environ []string, args ...string) *process {
 	t.Helper()
+	p := start(t, dir, environ, args...)
+	t.Cleanup(func() {
+		p.kill()
+		watchOutput(t, args, p.stdout.String(), p.stderr.String())
+	})
+	return p
+}
+
+// start starts the program in a directory. The caller kills it.
+func start(t *testing.T, dir string, environ []string, args ...string) *process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // ended below, by signals that the test chooses
 	cmd.Dir = dir
 	cmd.Env = append([]string{asProgram + "=1", "PETSTORE_ADMIN_ADDR=off", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, withReplica(environ)...)
 	learnEnviron(environ)
 	read, write := io.Pipe()
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, write), io.MultiWriter(&stderr, write)
+	p := &process{t: t, cmd: cmd, lines: make(chan string), read: read, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&p.stdout, write), io.MultiWriter(&p.stderr, write)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: cmd, lines: make(chan string)}
-	printed, ended := make(chan string), make(chan struct{})
+	printed := make(chan string)
 	go func() {
 		for scanner := bufio.NewScanner(read); scanner.Scan(); {
 			select {
 			case printed <- scanner.Text():
-			case <-ended:
+			case <-p.ended:
 			}
 		}
 	}()
-	go p.keepLines(printed, ended)
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		close(ended)
-		read.Close()
-		_ = cmd.Wait() // the test may have done so
-		watchOutput(t, args, stdout.String(), stderr.String())
-	})
+	go p.keepLines(printed)
 	return p
+}
+
+// kill ends the process, if a test has not done so.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	close(p.ended)
+	p.read.Close()
+	_ = p.cmd.Wait()
 }
 
 // keepLines passes on what the program prints. It keeps all lines that the test has not
 // read, so that the program never waits for the test.
-func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
+func (p *process) keepLines(printed <-chan string) {
 	var kept []string
 	for {
 		var next string
@@ -565,7 +602,7 @@ func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
 			kept = append(kept, line)
 		case lines <- next:
 			kept = kept[1:]
-		case <-ended:
+		case <-p.ended:
 			return
 		}
 	}
@@ -573,8 +610,9 @@ func (p *process) keepLines(printed <-chan string, ended <-chan struct{}) {
 
 const patience = 60 * time.Second
 
-// pollInterval is the pause between two looks at something that nothing announces.
-const pollInterval = 5 * time.Millisecond
+// pollInterval is the pause between two looks at something that nothing announces. Each look costs
+// milliseconds of CPU time, which the thing that the test waits for needs.
+const pollInterval = 25 * time.Millisecond
 
 // expect reads output up to the line that contains text, and returns that line.
 func (p *process) expect(text string) string {
@@ -634,8 +672,11 @@ func TestServe(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
+	if line := p.output[len(p.output)-1]; !strings.Contains(line, `"admin_address":"off"`) {
+		t.Errorf("serve without an admin address prints %s", line)
+	}
 	if got := status(t, base+"/pets", key); got != http.StatusOK {
 		t.Errorf("GET /pets: %d", got)
 	}
@@ -662,22 +703,10 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServeIsNotReadyWhileTheSchemaIsBehind(t *testing.T) {
-	t.Parallel()
-	p := begin(t, t.TempDir(), []string{"DATABASE_URL=" + pgtest.NewEmpty(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}, "serve")
-	p.expect("petstore migrate up")
-	if got := status(t, p.address()+"/readyz", ""); got != http.StatusServiceUnavailable {
-		t.Errorf("GET /readyz: %d", got)
-	}
-	if code := p.end(os.Interrupt); code != 0 {
-		t.Errorf("exit code %d after SIGINT", code)
-	}
-}
-
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]int{"version": 0, "serve": exitFailure, "nonsense": exitUsage} {
-		if got := begin(t, t.TempDir(), nil, args).wait(); got != want {
+		if got := begin(t, emptyDir, nil, args).wait(); got != want {
 			t.Errorf("petstore %s: exit code %d, want %d", args, got, want)
 		}
 	}
@@ -758,30 +787,6 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
-// TestDevWithOlderData: dev says how to open data of another version of PostgreSQL.
-func TestDevWithOlderData(t *testing.T) {
-	t.Parallel()
-	dir := pgtest.Dir(t)
-	data := filepath.Join(dir, devDir, "postgres", "data")
-	if err := errors.Join(os.MkdirAll(data, localpg.DirMode()), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("14\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if os.Geteuid() == 0 { // PostgreSQL refuses data of root
-		const nobody = 65534
-		if err := os.Chown(data, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p := begin(t, dir, []string{"PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_PG_BIN=" + os.Getenv("PETSTORE_PG_BIN")}, "dev")
-	line := p.expect("made by PostgreSQL 14")
-	if !strings.Contains(line, "PETSTORE_PG_BIN") {
-		t.Errorf("dev says %q", line)
-	}
-	if code := p.wait(); code != exitFailure {
-		t.Errorf("exit code %d", code)
-	}
-}
-
 // TestDevClosesItsFolder: dev restricts the permissions of a folder that an older
 // version created.
 func TestDevClosesItsFolder(t *testing.T) {
@@ -794,7 +799,7 @@ func TestDevClosesItsFolder(t *testing.T) {
 	p := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
 	p.expect("listening")
 	wantPrivate(t, folder)
-	if code := p.end(os.Interrupt); code != 0 {
+	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -825,20 +830,6 @@ func TestDevOpensTheReference(t *testing.T) {
 	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
 	without.expect("the browser cannot be opened")
 	without.expect("listening")
-}
-
-func TestDevOnABusyPort(t *testing.T) {
-	t.Parallel()
-	first := begin(t, pgtest.Dir(t), []string{"PETSTORE_ADDR=127.0.0.1:0"}, "dev")
-	address := strings.TrimPrefix(first.address(), "http://")
-	second := begin(t, pgtest.Dir(t), []string{"PETSTORE_ADDR=" + address}, "dev")
-	second.expect("set PETSTORE_ADDR")
-	if code := second.wait(); code != exitFailure {
-		t.Errorf("dev on a busy port exits with %d", code)
-	}
-	if code := first.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
 }
 
 // post sends a body and returns the Location header.

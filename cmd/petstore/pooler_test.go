@@ -19,7 +19,7 @@ import (
 func TestServeBehindAPooler(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "its databases have the settings that the role must lack")
-	database := pgtest.NewEmpty(t)
+	database := pgtest.New(t)
 	role, roleURL := database.NewRole(t)
 	must(t, []string{"DATABASE_URL=" + database.OwnerURL, "PETSTORE_SERVING_ROLE=" + role}, "migrate", "up")
 	pooler := pgtest.StartPooler(t, roleURL)
@@ -40,7 +40,7 @@ func TestServeBehindAPooler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			environ := append(more, environ...)
 			key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
-			p := begin(t, t.TempDir(), environ, "serve")
+			p := begin(t, emptyDir, environ, "serve")
 			base := p.address()
 			const advice = "set PETSTORE_DIRECT_URL"
 			switch { // the advice may come before the address

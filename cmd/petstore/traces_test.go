@@ -112,7 +112,7 @@ func TestTraces(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.url, "OTEL_SERVICE_NAME=shop",
 	}
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "write"))
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
 	const (
 		parent   = "00f067aa0ba902b7"
@@ -217,7 +217,7 @@ func TestNoTraces(t *testing.T) {
 	spans := startCollector(t)
 	environ := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + spans.url}
 	for _, off := range []string{"OTEL_SDK_DISABLED=TRUE", "OTEL_TRACES_EXPORTER=none"} {
-		p := begin(t, t.TempDir(), append(slices.Clone(environ), off), "serve")
+		p := begin(t, emptyDir, append(slices.Clone(environ), off), "serve")
 		status(t, p.address()+"/readyz", "")
 		if code := p.end(os.Interrupt); code != 0 {
 			t.Errorf("%s: exit code %d", off, code)
@@ -226,7 +226,7 @@ func TestNoTraces(t *testing.T) {
 	if len(spans.received) > 0 {
 		t.Errorf("%d bytes of spans were sent, want 0", len(spans.received))
 	}
-	away := begin(t, t.TempDir(), append(slices.Clone(environ), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"), "serve")
+	away := begin(t, emptyDir, append(slices.Clone(environ), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"), "serve")
 	if got := status(t, away.address()+"/readyz", ""); got != http.StatusOK {
 		t.Errorf("GET /readyz without the collector: %d", got)
 	}
@@ -247,7 +247,7 @@ func TestInjectedFaults(t *testing.T) {
 	}
 	must(t, environ, "account", "create", "acme")
 	key := strings.TrimSpace(must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty"))
-	p := begin(t, t.TempDir(), environ, "serve")
+	p := begin(t, emptyDir, environ, "serve")
 	base := p.address()
 	const (
 		parent = "00f067aa0ba902b7"

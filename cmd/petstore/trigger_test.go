@@ -7,19 +7,13 @@ import (
 
 	"petstore/internal/api"
 	"petstore/internal/event"
-	"petstore/internal/pgtest"
 )
 
 // TestTrigger makes an event of every type happen in a sandbox.
 func TestTrigger(t *testing.T) {
 	t.Parallel()
-	environ := []string{
-		"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0", "PETSTORE_ACCOUNT_RATE_LIMIT=0",
-		"PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8",
-	}
-	owner := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme", "--scope", "admin"))
-	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--sample", "empty", "--json"))
-	base := begin(t, t.TempDir(), environ, "serve").address()
+	environ, base, owner := serveAccount(t)
+	sandbox := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", accountOf(t), "--sample", "empty", "--json"))
 	client := []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	for _, one := range event.Types {
 		printed := must(t, client, "trigger", string(one.Type), "--json")
@@ -41,7 +35,7 @@ func TestTrigger(t *testing.T) {
 	}
 
 	_, _, err := execute(t, []string{"PETSTORE_URL=" + base, "PETSTORE_API_KEY=" + owner}, "trigger", "store.reset")
-	if err == nil || !strings.HasPrefix(err.Error(), `trigger changes the store, but the API key belongs to the account "acme", which is not a sandbox`) {
+	if err == nil || !strings.HasPrefix(err.Error(), `trigger changes the store, but the API key belongs to the account "acme of TestTrigger", which is not a sandbox`) {
 		t.Errorf("trigger in an account: %v", err)
 	}
 }

@@ -33,11 +33,10 @@ func TestWebhooksPage(t *testing.T) {
 	if len(commands) != 8 {
 		t.Fatalf("the page has %d commands", len(commands))
 	}
-	database := pgtest.New(t)
-	environ := []string{"DATABASE_URL=" + database.URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_ADMIN_ADDR=off", "PETSTORE_WEBHOOK_ALLOW=127.0.0.0/8"}
+	database, _, base := sharedServer(t)
 	key := unwatchedKey(t, database)
 	to := receivePage(t)
-	s := startShell(t, "PETSTORE_URL="+begin(t, t.TempDir(), environ, "serve").address(), "PETSTORE_API_KEY="+key)
+	s := startShell(t, "PETSTORE_URL="+base, "PETSTORE_API_KEY="+key)
 	secret := func() string { return strings.TrimSpace(s.run(`echo "$WEBHOOK_SECRET"`)) }
 
 	created := strings.Replace(commands[0], "https://example.com/webhooks", to.url, 1)
@@ -146,7 +145,7 @@ func unwatchedKey(t *testing.T, database *pgtest.Database) string {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	secret, err := createKey(t.Context(), pool, "acme", auth.NewKey{Name: "page", Scope: auth.Admin})
+	secret, err := createKey(t.Context(), pool, accountOf(t), auth.NewKey{Name: "page", Scope: auth.Admin})
 	if err != nil {
 		t.Fatal(err)
 	}

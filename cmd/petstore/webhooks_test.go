@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 	"petstore/internal/webhook"
 )
 
@@ -45,14 +46,16 @@ func TestLocalWebhooks(t *testing.T) {
 		t.Errorf("the secret is not sealed with PETSTORE_SECRET_KEY: %v", err)
 	}
 
+	pool, err := postgres.Open(t.Context(), database.URL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
 	for allow, want := range map[string]int{"": http.StatusUnprocessableEntity, "10.0.0.0/8": http.StatusUnprocessableEntity, "10.0.0.0/8,127.0.0.0/8:3000,::1": http.StatusCreated} {
-		server := begin(t, pgtest.Dir(t), append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow), "serve")
-		request := httpRequest{method: http.MethodPost, url: server.address() + "/webhooks", body: local}
+		base := serveInProcess(t, pool, append(environ, "PETSTORE_WEBHOOK_ALLOW="+allow))
+		request := httpRequest{method: http.MethodPost, url: base + "/webhooks", body: local}
 		if got := request.send(t, key); got != want {
 			t.Errorf("a local webhook with PETSTORE_WEBHOOK_ALLOW=%s: status %d, want %d", allow, got, want)
-		}
-		if code := server.end(os.Interrupt); code != 0 {
-			t.Errorf("exit code %d", code)
 		}
 	}
 }

@@ -66,23 +66,24 @@ func TestKilledWorkers(t *testing.T) {
 	post(t, s.base+"/categories", s.key, `{"name": "dogs"}`)
 	post(t, s.base+"/pets", s.key, `{"name": "Rex", "categoryId": 1001}`)
 	s.exec("UPDATE inventory SET quantity = 1000000")
-	for round := range 3 {
-		worker := begin(t, t.TempDir(), s.environ, "worker")
-		var clients sync.WaitGroup
-		for client := range 4 {
-			clients.Go(func() {
-				for i := range 25 {
+	const rounds, clients, orders = 2, 4, 15
+	for round := range rounds {
+		worker := begin(t, emptyDir, s.environ, "worker")
+		var writing sync.WaitGroup
+		for client := range clients {
+			writing.Go(func() {
+				for i := range orders {
 					if _, err := s.order(t.Context(), fmt.Sprintf("order-%d-%d-%d", round, client, i)); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 		}
-		s.await(100*round+60, "SELECT count(*) FROM orders")
+		s.await(clients*orders*round+clients*orders/2, "SELECT count(*) FROM orders")
 		s.kill()
 		worker.end(syscall.SIGKILL)
 		s.begin()
-		clients.Wait()
+		writing.Wait()
 	}
 	s.await(1, "SELECT CASE WHEN count(*) = 0 THEN 1 ELSE 0 END FROM webhooks JOIN account_state USING (account_id) WHERE after_sequence < last_sequence")
 	s.await(1, "SELECT CASE WHEN count(*) FILTER (WHERE status <> 'delivered') = 0 THEN 1 ELSE 0 END FROM webhook_deliveries")
@@ -90,7 +91,7 @@ func TestKilledWorkers(t *testing.T) {
 	if err := database.Pool.QueryRow(t.Context(), "SELECT max(last_sequence) FROM account_state").Scan(&last); err != nil {
 		t.Fatal(err)
 	}
-	if missing := received.missing(last); len(missing) > 0 || last != 302 {
+	if missing := received.missing(last); len(missing) > 0 || last != 2+rounds*clients*orders {
 		t.Errorf("of %d events, %v have not arrived", last, missing)
 	}
 }

@@ -299,7 +299,7 @@ func TestSweepsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var ids []int64
-	for range 4 {
+	for range 2 {
 		id := f.mustSandbox(account.SampleShop)
 		f.fill(id, 1100) // two batches
 		if _, err := f.remove(id); err != nil {

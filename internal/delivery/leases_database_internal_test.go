@@ -24,7 +24,7 @@ import (
 type trial struct {
 	stored
 
-	what    string
+	what    stepKind
 	process process
 }
 
@@ -78,7 +78,7 @@ func (m model) predict(t trial) seen {
 }
 
 // seen returns what a step of the first process has done.
-func (s *state) seen(what string) seen {
+func (s *state) seen(what stepKind) seen {
 	p := &s.processes[0]
 	isRenewed := what == stepClaim && p.phase == phaseDraining || what == stepRenew && !p.stopped
 	return seen{s.stored, !s.processes[1].current, isRenewed, process{phase: p.phase, stopped: p.stopped, target: p.target && what == stepTarget, rest: p.rest, slots: p.slots}}
@@ -237,7 +237,7 @@ func (l *lab) isStarted(to endpoint) bool {
 }
 
 // try runs the transaction of a process, and returns the process afterwards.
-func (l *lab) try(ctx context.Context, to endpoint, what string, of process) (after process, err error) {
+func (l *lab) try(ctx context.Context, to endpoint, what stepKind, of process) (after process, err error) {
 	d := l.drain(to, of)
 	after = process{phase: of.phase, slots: of.slots}
 	switch what {
@@ -277,6 +277,8 @@ func (l *lab) try(ctx context.Context, to endpoint, what string, of process) (af
 		_, err = postgres.Transact(ctx, l.worker.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 			return nil, change(ctx, db.New(tx), to, what)
 		})
+	default: // no transaction of a process
+		err = errors.ErrUnsupported
 	}
 	if l.isStarted(to) {
 		after.phase = phaseWoken
@@ -286,7 +288,7 @@ func (l *lab) try(ctx context.Context, to endpoint, what string, of process) (af
 }
 
 // change disables or enables a webhook as a request does.
-func change(ctx context.Context, queries *db.Queries, to endpoint, what string) error {
+func change(ctx context.Context, queries *db.Queries, to endpoint, what stepKind) error {
 	if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: to.AccountID, ID: to.WebhookID}); err != nil {
 		return err
 	}
@@ -359,14 +361,14 @@ func TestLeaseModelOnDatabase(t *testing.T) {
 type overlap struct {
 	stored
 
-	first, second   string
+	first, second   stepKind
 	holder, waiting process
 }
 
 // overlaps returns all pairs of transactions for a webhook that has one delivery which is due
 // and one event to dispatch. Two transactions of a process with a lease can overlap, too.
 func overlaps() (all []overlap) {
-	kinds := []string{stepDispatch, stepDisable, stepClaim, stepRenew, stepRecord, stepRelease}
+	kinds := []stepKind{stepDispatch, stepDisable, stepClaim, stepRenew, stepRecord, stepRelease}
 	for lease := leaseNone; lease <= leaseExpired; lease++ {
 		s := stored{last: 2, after: 1, until: noUntil, enabled: true, lease: lease, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}
 		for _, first := range kinds {
@@ -381,7 +383,7 @@ func overlaps() (all []overlap) {
 }
 
 // processFor returns a process before a transaction.
-func processFor(what string, isCurrent bool) process {
+func processFor(what stepKind, isCurrent bool) process {
 	switch what {
 	case stepClaim:
 		return process{phase: phaseWoken}
@@ -413,7 +415,7 @@ func (o overlap) predict(isReverse bool) seen {
 }
 
 // hold runs the statements of a transaction, but does not commit it.
-func (l *lab) hold(ctx context.Context, queries *db.Queries, to endpoint, what string, of process) (err error) {
+func (l *lab) hold(ctx context.Context, queries *db.Queries, to endpoint, what stepKind, of process) (err error) {
 	d := l.drain(to, of)
 	switch what {
 	case stepDispatch:
@@ -430,6 +432,8 @@ func (l *lab) hold(ctx context.Context, queries *db.Queries, to endpoint, what s
 		_, err = queries.WebhookRelease(ctx, db.WebhookReleaseParams{AccountID: to.AccountID, ID: to.WebhookID, Lease: d.lease})
 	case stepDisable:
 		err = change(ctx, queries, to, what)
+	default:
+		err = errors.ErrUnsupported
 	}
 	return err
 }

@@ -145,7 +145,7 @@ type state struct {
 
 // step is a step of a process or of the world around it.
 type step struct {
-	what    string
+	what    stepKind
 	process int
 	event   int
 	result  slotState
@@ -166,29 +166,58 @@ func (t step) String() string {
 	return text
 }
 
-// The steps.
+// stepKind is the kind of a step.
+type stepKind uint8
+
 const (
-	stepEmit     = "emit"
-	stepDisable  = "disable"
-	stepEnable   = "enable"
-	stepSecond   = "a few seconds pass"
-	stepLease    = "15 seconds pass"
-	stepCrash    = "crash"
-	stepDispatch = "dispatch"
-	stepSweep    = "sweep"
-	stepClaim    = "claim"
-	stepRenew    = "renew"
-	stepTarget   = "read target"
-	stepRead     = "read deliveries"
-	stepSend     = "send"
-	stepDrop     = "drop"
-	stepResult   = "result"
-	stepRecord   = "record"
-	stepStop     = "stop"
-	stepListen   = "listen"
-	stepRelease  = "release"
-	stepForget   = "forget"
+	stepEmit stepKind = iota
+	stepDisable
+	stepEnable
+	stepSecond
+	stepLease
+	stepCrash
+	stepDispatch
+	stepSweep
+	stepClaim
+	stepRenew
+	stepTarget
+	stepRead
+	stepSend
+	stepDrop
+	stepResult
+	stepRecord
+	stepStop
+	stepListen
+	stepRelease
+	stepForget
+	stepFinish
 )
+
+func (k stepKind) String() string {
+	return [...]string{
+		stepEmit:     "emit",
+		stepDisable:  "disable",
+		stepEnable:   "enable",
+		stepSecond:   "a few seconds pass",
+		stepLease:    "15 seconds pass",
+		stepCrash:    "crash",
+		stepDispatch: "dispatch",
+		stepSweep:    "sweep",
+		stepClaim:    "claim",
+		stepRenew:    "renew",
+		stepTarget:   "read target",
+		stepRead:     "read deliveries",
+		stepSend:     "send",
+		stepDrop:     "drop",
+		stepResult:   "result",
+		stepRecord:   "record",
+		stepStop:     "stop",
+		stepListen:   "listen",
+		stepRelease:  "release",
+		stepForget:   "forget",
+		stepFinish:   "all others freeze, and the rest is done",
+	}[k]
+}
 
 // The mistakes that can be planted in the model.
 const (
@@ -248,14 +277,14 @@ func (m model) disable(s *state) {
 
 // steps returns the steps that may be possible.
 func (m model) steps() (steps []step) {
-	for _, what := range []string{stepEmit, stepDisable, stepEnable, stepSecond, stepLease} {
+	for _, what := range []stepKind{stepEmit, stepDisable, stepEnable, stepSecond, stepLease} {
 		steps = append(steps, step{what: what})
 	}
 	for p := range m.processes {
-		for _, what := range []string{stepCrash, stepDispatch, stepSweep, stepClaim, stepRenew, stepTarget, stepRead, stepRecord, stepStop, stepListen, stepRelease, stepForget} {
+		for _, what := range []stepKind{stepCrash, stepDispatch, stepSweep, stepClaim, stepRenew, stepTarget, stepRead, stepRecord, stepStop, stepListen, stepRelease, stepForget} {
 			steps = append(steps, step{what: what, process: p})
 		}
-		for _, what := range []string{stepDispatch, stepClaim, stepRecord, stepRelease} {
+		for _, what := range []stepKind{stepDispatch, stepClaim, stepRecord, stepRelease} {
 			steps = append(steps, step{what: what, process: p, isLost: true})
 		}
 		for e := range m.events {
@@ -375,6 +404,7 @@ func (m model) take(s *state, t step) (isPossible bool, wrong string) {
 		}
 		p.again = p.again && m.mistake != listensLate
 		p.end(p.rest)
+	case stepFinish: // [model.finish]
 	}
 	return true, ""
 }
@@ -600,7 +630,10 @@ func (m model) search() search {
 		for _, t := range steps {
 			after := before
 			isPossible, wrong := m.take(&after, t)
-			if after.forget(); !isPossible || after == before && wrong == "" {
+			if !isPossible {
+				continue
+			}
+			if after.forget(); after == before && wrong == "" {
 				continue
 			}
 			if wrong == "" {
@@ -609,11 +642,12 @@ func (m model) search() search {
 			try(t, after, wrong)
 		}
 	})}
-	for at := 0; at < len(all.States) && all.Mistake == ""; at++ {
-		for p := range m.processes {
-			if wrong := m.finish(all.States[at], p); wrong != "" {
-				all.Mistake = all.Trace(at, step{what: "all others freeze, and the rest is done", process: p}) + wrong
-				break
+	usual := m.usual()
+	for p := range m.processes {
+		finished := map[state]int{} // the states from which the rest is done
+		for at := 0; at < len(all.States) && all.Mistake == ""; at++ {
+			if wrong := m.finish(all.States[at], at+1, p, usual, finished); wrong != "" {
+				all.Mistake = all.Trace(at, step{what: stepFinish, process: p}) + wrong
 			}
 		}
 	}
@@ -630,28 +664,46 @@ var searched = sync.OnceValue(func() (all []search) {
 	return all
 })
 
-// finish lets one process go on without failures, while all others are frozen. It returns which
-// event is not delivered then.
-func (m model) finish(s state, alone int) string {
+// usual returns the steps of a process that does not fail, the most urgent first.
+func (m model) usual() []step {
 	usual := []step{{what: stepRecord}}
 	for e := range m.events {
 		usual = append(usual, step{what: stepResult, event: e, result: slotSucceeded}, step{what: stepSend, event: e}, step{what: stepDrop, event: e})
 	}
-	for _, what := range []string{stepTarget, stepRead, stepListen, stepRelease, stepForget, stepClaim, stepDispatch, stepSweep, stepLease} {
+	for _, what := range []stepKind{stepTarget, stepRead, stepListen, stepRelease, stepForget, stepClaim, stepDispatch, stepSweep, stepLease} {
 		usual = append(usual, step{what: what})
 	}
-	for goesOn := true; goesOn; {
-		goesOn = false
+	return usual
+}
+
+// finish lets one process go on without failures, while all others are frozen. It ends when nothing
+// more happens, or in a state that an earlier call has seen, and returns what is wrong then. The
+// number of the call is above 0.
+func (m model) finish(s state, number, alone int, usual []step, finished map[state]int) string {
+	for {
+		switch by := finished[s]; {
+		case by == number:
+			return "the process goes on for ever"
+		case by > 0:
+			return ""
+		}
+		finished[s] = number
+		goesOn := false
 		for _, t := range usual {
 			t.process = alone
 			after := s
-			if isPossible, _ := m.take(&after, t); isPossible && after != s {
+			if isPossible, _ := m.take(&after, t); !isPossible {
+				continue
+			}
+			if after.forget(); after != s {
 				s, goesOn = after, true
 				break
 			}
 		}
+		if !goesOn {
+			return s.forgotten()
+		}
 	}
-	return s.forgotten()
 }
 
 // models are small enough to look at all their states.

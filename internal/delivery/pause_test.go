@@ -3,6 +3,7 @@ package delivery_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -151,37 +152,39 @@ func TestPanic(t *testing.T) {
 // that, when it is enabled.
 func TestDisabledWithEvents(t *testing.T) {
 	t.Parallel()
-	disable := map[string]func(*feed, string){
-		"request": func(f *feed, id string) { f.t.Helper(); f.change(id, "disabled", "pet.created") },
-		"worker": func(f *feed, id string) {
+	for name, test := range map[string]struct {
+		before  int // events
+		disable func(*feed, string)
+	}{
+		"request": {1010, func(f *feed, id string) { f.t.Helper(); f.change(id, "disabled", "pet.created") }}, // two pages
+		"worker": {5, func(f *feed, id string) {
 			f.t.Helper()
 			if err := f.queries.WebhookDisable(f.t.Context(), db.WebhookDisableParams{AccountID: f.account, ID: id, Reason: new("gone")}); err != nil {
 				f.t.Fatal(err)
 			}
-		},
-	}
-	for name, disable := range disable {
+		}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFeed(t)
 			to, other := receive(t, nil), receive(t, nil)
 			id := f.webhook(to.url, "pet.created")
 			f.webhook(other.url)
-			f.emit(pets(1, 1500)...) // two pages
-			disable(f, id)
-			f.emit(pets(1501, 1505)...)
+			f.emit(pets(1, test.before)...)
+			test.disable(f, id)
+			f.emit(pets(test.before+1, test.before+5)...)
 			worker := f.work()
 			worker.Wake(f.account)
-			other.await(1505)
-			await(f, "1500 1500", "SELECT count(*) || ' ' || coalesce(max(sequence), 0) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'pending'", id)
+			other.await(test.before + 5)
+			await(f, fmt.Sprint(test.before, " ", test.before), "SELECT count(*) || ' ' || coalesce(max(sequence), 0) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'pending'", id)
 			if got := to.count(); got > 0 {
 				t.Errorf("%d requests to a disabled webhook", got)
 			}
 			f.change(id, "enabled", "pet.created")
-			f.emit(pets(1506, 1510)...)
+			f.emit(pets(test.before+6, test.before+10)...)
 			worker.Wake(f.account)
-			to.await(1505)
-			await(f, int64(1505), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'delivered' AND sequence NOT BETWEEN 1501 AND 1505", id)
+			to.await(test.before + 5)
+			await(f, int64(test.before+5), "SELECT count(*) FROM webhook_deliveries WHERE webhook_id = $1 AND status = 'delivered' AND sequence NOT BETWEEN $2 AND $2 + 4", id, test.before+1)
 		})
 	}
 }

@@ -414,14 +414,14 @@ func TestExpiryThatFails(t *testing.T) {
 	f.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
 	f.exec(`CREATE TRIGGER refuse BEFORE UPDATE OF status ON messages FOR EACH ROW WHEN (NEW.account_id = ` + fmt.Sprint(f.account) + `) EXECUTE FUNCTION refuse()`)
 	f.exec(`
-		WITH made AS (INSERT INTO accounts (name) SELECT 'other ' || n FROM generate_series(1, 1500) AS n RETURNING id)
+		WITH made AS (INSERT INTO accounts (name) SELECT 'other ' || n FROM generate_series(1, 1050) AS n RETURNING id)
 		INSERT INTO account_state (account_id) SELECT id FROM made`)
 	f.exec("INSERT INTO messages (account_id, id, message, created_at) SELECT account_id, 'msg_' || lpad(to_hex(account_id), 32, '0'), 'hello', now() - interval '100 hours' FROM account_state WHERE account_id <> $1", f.account)
 	err := f.idleWorker().ExpireBefore(context.WithoutCancel(t.Context()), time.Now().Add(-delivery.MessageExpiry))
 	if err == nil || strings.Count(err.Error(), "refused") != 1 {
 		t.Errorf("%v", err)
 	}
-	if got := f.statuses(); got != "failed 1500, queued 2" {
+	if got := f.statuses(); got != "failed 1050, queued 2" {
 		t.Errorf("%s", got)
 	}
 }

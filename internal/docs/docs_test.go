@@ -8,6 +8,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -21,21 +22,42 @@ var problems = []docs.Problem{
 	{Status: 504, Code: "unavailable", Meaning: "The service is late.", Remedy: "Wait."},
 }
 
+// specJSON is openapi.yaml as JSON, made once.
+var specJSON = sync.OnceValues(func() ([]byte, error) {
+	source, err := os.ReadFile(specFile)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.YAMLToJSON(source)
+})
+
 // spec returns openapi.yaml as JSON.
 func spec(t *testing.T) []byte {
 	t.Helper()
-	source, err := os.ReadFile("../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	json, err := yaml.YAMLToJSON(source)
+	json, err := specJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return json
 }
 
+// site is the result of [docs.New] for all tests. A test that fails to make it fails the others, too.
+var site struct {
+	once  sync.Once
+	files map[string]*docs.File
+}
+
+// newFiles returns the files, which no test changes.
 func newFiles(t *testing.T) map[string]*docs.File {
+	t.Helper()
+	site.once.Do(func() { site.files = makeFiles(t) })
+	if site.files == nil {
+		t.Fatal("another test could not make the files")
+	}
+	return site.files
+}
+
+func makeFiles(t *testing.T) map[string]*docs.File {
 	t.Helper()
 	files, err := docs.New(docs.Site{Spec: spec(t), Tags: tagNames(t), Problems: problems})
 	if err != nil {
@@ -162,7 +184,7 @@ func TestLinks(t *testing.T) {
 // TestAssetsAreNamedByContent: the same assets always get the same names.
 func TestAssetsAreNamedByContent(t *testing.T) {
 	t.Parallel()
-	other := newFiles(t)
+	other := makeFiles(t)
 	for name := range newFiles(t) {
 		if other[name] == nil {
 			t.Errorf("%s was built only once", name)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,39 +70,35 @@ for (const [id, operation] of Object.entries(operations)) {
 console.log(JSON.stringify(all));
 `
 
+// shown is the samples that the pages show first, by operation and language. Two tests read them.
+var shown struct {
+	once    sync.Once
+	samples map[string]map[string]string
+}
+
+func samplesOf(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	shown.once.Do(func() { runModules(t, firstSamples, &shown.samples) })
+	if shown.samples == nil {
+		t.Fatal("another test could not make the samples")
+	}
+	return shown.samples
+}
+
 // TestFirstSamples: x-codeSamples in the spec has what the pages show before a reader changes
 // a value. "go test ./internal/docs -run TestFirstSamples -update" writes it.
 func TestFirstSamples(t *testing.T) {
 	t.Parallel()
-	var first map[string]map[string]string
-	runModules(t, firstSamples, &first)
+	first := samplesOf(t)
 	if *update {
 		rewriteSamples(t, first)
 	}
-	var document struct {
-		Paths map[string]map[string]json.RawMessage
-	}
-	if err := json.Unmarshal(spec(t), &document); err != nil {
-		t.Fatal(err)
-	}
 	known := map[string]bool{}
-	for _, operations := range document.Paths {
-		for method, text := range operations {
-			if method == "parameters" {
-				continue
-			}
-			var operation struct {
-				OperationID string
-				Samples     []struct{ Lang, Source string } `json:"x-codeSamples"`
-			}
-			if err := json.Unmarshal(text, &operation); err != nil {
-				t.Fatal(err)
-			}
-			known[operation.OperationID] = true
-			for _, s := range operation.Samples {
-				if diff := cmp.Diff(first[operation.OperationID][s.Lang], s.Source); diff != "" {
-					t.Errorf("%s in %s (-page +x-codeSamples):\n%s", operation.OperationID, s.Lang, diff)
-				}
+	for _, operation := range operations(t) {
+		known[operation.OperationID] = true
+		for _, s := range operation.Samples {
+			if diff := cmp.Diff(first[operation.OperationID][s.Lang], s.Source); diff != "" {
+				t.Errorf("%s in %s (-page +x-codeSamples):\n%s", operation.OperationID, s.Lang, diff)
 			}
 		}
 	}
@@ -113,8 +110,7 @@ func TestFirstSamples(t *testing.T) {
 // TestGoSamples: the samples in Go compile, and gofmt would not change them.
 func TestGoSamples(t *testing.T) {
 	t.Parallel()
-	var first map[string]map[string]string
-	runModules(t, firstSamples, &first)
+	first := samplesOf(t)
 	files := token.NewFileSet()
 	check := types.Config{GoVersion: "go1.26", Importer: importer.ForCompiler(files, "gc", nil)} // reads each package once
 	for id, samples := range first {

@@ -352,7 +352,7 @@ func (f *fixture) openAgain() *Committer {
 // stores. They sell each unit once, and the feeds have no gaps.
 func TestCommonGroupsOfTwoProcesses(t *testing.T) {
 	t.Parallel()
-	const clients, each, units = 4, 60, 150
+	const clients, each, units = 4, 25, 75
 	f := newFixture(t)
 	f.newStores(4, 5)
 	f.newSandbox()

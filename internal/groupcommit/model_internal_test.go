@@ -900,7 +900,10 @@ func (m *groupModel) next(before modelState, try func(modelStep, modelState, str
 	if m.otherwise(&after) {
 		check(modelStep{what: stepElsewhere}, &after, "")
 	}
-	if unfinished := m.unfinished(&before); unfinished != "" && !goesOn {
+	if goesOn {
+		return
+	}
+	if unfinished := m.unfinished(&before); unfinished != "" {
 		try(modelStep{what: stepNothing}, before, unfinished)
 	}
 }
@@ -946,7 +949,10 @@ func (m *groupModel) wrong(s *modelState) string {
 		if effects == 1 && m.writes[w].isKeyed && s.response != int8(w+1) {
 			return fmt.Sprintf("the response of write %d has not committed with its effect", w+1)
 		}
-		if wanted, waits := m.waitsFor(s, w); waits && s.groups[w].writes != 0 && s.groups[w].kind == inCommon {
+		if g := &s.groups[w]; g.writes == 0 || g.kind != inCommon {
+			continue
+		}
+		if wanted, waits := m.waitsFor(s, w); waits {
 			return fmt.Sprintf("a common group waits for %s", wanted)
 		}
 	}
@@ -966,22 +972,26 @@ func (m *groupModel) wrong(s *modelState) string {
 
 // forget forgets what makes no difference any more, so that there are fewer states.
 func (m *groupModel) forget(s *modelState) {
+	running := uint8(0) // a bit per write that is in a group
 	for i := range s.groups {
+		g := &s.groups[i]
+		if g.writes == 0 {
+			continue
+		}
+		running |= g.writes
 		for id := range stores {
-			if g := &s.groups[i]; g.written&(1<<id) != 0 || m.mistake == numbersEarly && g.at > atDecide {
+			if g.written&(1<<id) != 0 || m.mistake == numbersEarly && g.at > atDecide {
 				g.last[id] -= s.last[id]
 			}
 		}
-	}
-	s.last = [stores]int8{}
-	for i := range s.groups {
-		if g := &s.groups[i]; g.isEntered || g.writes != 0 && m.readsEarly() {
+		if g.isEntered || m.readsEarly() {
 			g.newest -= s.newest
 		}
 	}
+	s.last = [stores]int8{}
 	s.newest, s.ids = 0, s.ids-s.newest
 	for w, in := range s.lanes {
-		if in == isDone && !slices.ContainsFunc(s.groups[:], func(g modelGroup) bool { return g.has(w) }) {
+		if in == isDone && running&(1<<w) == 0 {
 			s.effects[w] = 0
 		}
 	}

@@ -49,7 +49,11 @@ func TestMain(m *testing.M) {
 // the server runs as another user.
 func TestClusterKeepsItsData(t *testing.T) {
 	t.Parallel()
-	options := options(t, filepath.Join(t.TempDir(), `quo"te, co'mma %41 ünï`))
+	private := filepath.Join(pgtest.Dir(t), "private")
+	if err := os.Mkdir(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	options := options(t, filepath.Join(private, `quo"te, co'mma %41 ünï`))
 	options.Disposable = false
 	options.Settings = map[string]string{"max_connections": "7"}
 	cluster := start(t, options)
@@ -85,6 +89,7 @@ func TestClusterKeepsItsData(t *testing.T) {
 	}
 }
 
+// TestSecondStartIsRefused also kills the server, which ends the cluster.
 func TestSecondStartIsRefused(t *testing.T) {
 	t.Parallel()
 	options := options(t, pgtest.Dir(t))
@@ -105,29 +110,42 @@ func TestSecondStartIsRefused(t *testing.T) {
 	if got := query(t, cluster.URL("postgres"), "SELECT 'works'"); got != "works" {
 		t.Errorf("the first cluster returns %q", got)
 	}
+
+	kill(t, serverPID(t, options.Dir))
+	<-cluster.Done()
+	if err := cluster.Err(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("after the kill of the server, Err is %v, want one that says it was killed", err)
+	}
+	if err := cluster.Stop(t.Context()); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
 }
 
+// TestKilledOwner kills a process alone, and another one with its server. The next start has the data.
 func TestKilledOwner(t *testing.T) {
 	t.Parallel()
-	for name, serverToo := range map[string]bool{"alone": false, "with its server": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			options := options(t, pgtest.Dir(t))
-			owner, url := startChild(t, options.Dir)
+	options := options(t, pgtest.Dir(t))
+	const kept = "SELECT name FROM kept"
+	for _, serverToo := range []bool{false, true} {
+		owner, url := startChild(t, options.Dir)
+		if !serverToo {
 			query(t, url, "CREATE TABLE kept AS SELECT 'Bello' AS name")
-			wantInUse(t, options, owner.Process.Pid)
-			if serverToo {
-				kill(t, serverPID(t, options.Dir))
-			}
-			kill(t, owner.Process.Pid)
-			_ = owner.Wait()             // it was killed
-			if runtime.GOOS == "linux" { // elsewhere the next start ends the server
-				waitForLock(t, options.Dir)
-			}
-			if got := query(t, start(t, options).URL("postgres"), "SELECT name FROM kept"); got != "Bello" {
-				t.Errorf("the table contains %q", got)
-			}
-		})
+		}
+		if got := query(t, url, kept); got != "Bello" {
+			t.Errorf("after the kill of the owner alone, the table contains %q", got)
+		}
+		wantInUse(t, options, owner.Process.Pid)
+		if serverToo {
+			kill(t, serverPID(t, options.Dir))
+		}
+		kill(t, owner.Process.Pid)
+		_ = owner.Wait()             // it was killed
+		if runtime.GOOS == "linux" { // elsewhere the next start ends the server
+			waitForLock(t, options.Dir)
+		}
+	}
+	if got := query(t, start(t, options).URL("postgres"), kept); got != "Bello" {
+		t.Errorf("after the kill of the owner and its server, the table contains %q", got)
 	}
 }
 
@@ -149,20 +167,6 @@ func TestOrphan(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(options.Dir, "data")); err != nil || len(left) > 0 {
 		t.Errorf("the server leaves %v, %v", left, err)
-	}
-}
-
-func TestServerThatEndsByItself(t *testing.T) {
-	t.Parallel()
-	options := options(t, pgtest.Dir(t))
-	cluster := start(t, options)
-	kill(t, serverPID(t, options.Dir))
-	<-cluster.Done()
-	if err := cluster.Err(); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("Err is %v, want one that says it was killed", err)
-	}
-	if err := cluster.Stop(t.Context()); err != nil {
-		t.Errorf("Stop: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package pgtest_test
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -164,7 +165,34 @@ func TestServerDoesNotOwn(t *testing.T) {
 	}
 }
 
-func TestProcessesShareOneServer(t *testing.T) {
+// TestServerStopsAfterFailure checks that a server stops when it is idle, also after a run that
+// fails before it has a template. A run with a wrong time to be idle starts none.
+func TestServerStopsAfterFailure(t *testing.T) {
+	t.Parallel()
+	user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
+	if result := user.run("PETSTORE_TEST_IDLE=soon"); result.passed || len(user.files("*")) > 0 {
+		t.Fatalf("with a wrong time to be idle:\n%s", result.output)
+	}
+	if result := user.run(noMigrationsEnv + "=1"); result.passed || !strings.Contains(result.output, "(private cluster)") {
+		t.Fatalf("without migrations:\n%s", result.output)
+	}
+	user.waitForEnd()
+	user.mustFind()
+	user.waitForEnd()
+}
+
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	t.Logf("url=%s", database.OwnerURL)
+	if names(t, database.Pool, "SELECT 'works'")[0] != "works" {
+		t.Error("the database does not work")
+	}
+}
+
+// TestRunsShareOneServer runs two processes at once, a later one, one after the server was killed,
+// and one whose migrations fail.
+func TestRunsShareOneServer(t *testing.T) {
 	t.Parallel()
 	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
 	other := make(chan result)
@@ -176,59 +204,6 @@ func TestProcessesShareOneServer(t *testing.T) {
 	if lines := first.output + second.output; strings.Count(lines, "(private cluster)") != 1 {
 		t.Errorf("want one line about the server in:\n%s", lines)
 	}
-}
-
-// TestServerStopsAfterFailure checks that a server stops when it is idle, also after a run that
-// fails before it has a template.
-func TestServerStopsAfterFailure(t *testing.T) {
-	t.Parallel()
-	for _, failure := range []string{noMigrationsEnv + "=1", "PETSTORE_TEST_IDLE=soon"} {
-		t.Run(failure, func(t *testing.T) {
-			t.Parallel()
-			user := newUser(t, "PETSTORE_TEST_IDLE=200ms", noEngine)
-			user.mustFind()
-			user.waitForEnd()
-			if result := user.run(failure); result.passed {
-				t.Fatalf("passed:\n%s", result.output)
-			}
-			user.mustRun()
-			user.waitForEnd()
-		})
-	}
-}
-
-// TestFailedTemplate checks that migrations that cannot be applied fail only the tests
-// that need them. They end neither the server nor the work of others on it.
-func TestFailedTemplate(t *testing.T) {
-	t.Parallel()
-	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
-	other, err := connect(t, user.mustRun().url, "postgres").Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(other.Release)
-	if result := user.run(noMigrationsEnv + "=1"); result.passed || !strings.Contains(result.output, "no migration") {
-		t.Errorf("without migrations:\n%s", result.output)
-	}
-	if result := user.runTest("TestEmpty", noMigrationsEnv+"=1"); !result.passed {
-		t.Errorf("a test that needs no migrations:\n%s", result.output)
-	}
-	if err := other.Ping(t.Context()); err != nil {
-		t.Errorf("the connection of another process: %v", err)
-	}
-}
-
-func TestEmpty(t *testing.T) {
-	t.Parallel()
-	if names(t, pgtest.NewEmpty(t).Pool, "SELECT 'works'")[0] != "works" {
-		t.Error("the database does not work")
-	}
-}
-
-func TestNextRun(t *testing.T) {
-	t.Parallel()
-	user := newUser(t, "PETSTORE_TEST_IDLE=20s", noEngine)
-	first := user.run()
 	postgres := connect(t, first.url, "postgres")
 	template := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datistemplate AND datname LIKE 'petstore%'")
 	if len(template) != 1 {
@@ -238,24 +213,44 @@ func TestNextRun(t *testing.T) {
 	if _, err := postgres.Exec(t.Context(), "CREATE DATABASE "+template[0][:len(template[0])-len(old)]+old+" IS_TEMPLATE true"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first run has left the server", func() bool {
+	eventually(t, "the first runs have left the server", func() bool {
 		return len(names(t, postgres, "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")) == 0
 	})
-
-	second := user.run()
-	if !second.passed || exists(t, first.url) || !exists(t, second.url) {
-		t.Fatalf("the second run:\n%s", second.output)
+	next := user.run()
+	if !next.passed || exists(t, first.url) || !exists(t, next.url) {
+		t.Fatalf("the next run:\n%s", next.output)
 	}
 	left := names(t, postgres, "SELECT datname::text FROM pg_database WHERE datname LIKE 'petstore%' ORDER BY datistemplate DESC")
 	if len(left) != 5 || left[0] != template[0] {
-		t.Errorf("after the second run there are %v, want the template and four databases of that run", left)
+		t.Errorf("after the next run there are %v, want the template and four databases of that run", left)
 	}
 
 	// kill -9, of the server alone: its directory keeps a stale postmaster.pid
 	_, _ = postgres.Exec(t.Context(), "COPY (SELECT) TO PROGRAM 'kill -KILL $(head -n 1 postmaster.pid)'")
-	third := user.run()
-	if !third.passed || exists(t, second.url) || !exists(t, third.url) {
-		t.Errorf("the third run, after a kill -9 of the server:\n%s", third.output)
+	last := user.mustFind()
+	if exists(t, next.url) || !exists(t, last.url) {
+		t.Errorf("after a kill -9 of the server:\n%s", last.output)
+	}
+	user.failMigrations(connect(t, last.url, "postgres"))
+}
+
+// failMigrations checks that migrations that cannot be applied fail only the tests that need
+// them. They end neither the server nor the work of others on it.
+func (u *user) failMigrations(postgres *pgxpool.Pool) {
+	u.t.Helper()
+	other, err := postgres.Acquire(u.t.Context())
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer other.Release()
+	if result := u.run(noMigrationsEnv + "=1"); result.passed || !strings.Contains(result.output, "no migration") {
+		u.t.Errorf("without migrations:\n%s", result.output)
+	}
+	if result := u.runTest("TestEmpty", noMigrationsEnv+"=1"); !result.passed {
+		u.t.Errorf("a test that needs no migrations:\n%s", result.output)
+	}
+	if err := other.Ping(u.t.Context()); err != nil {
+		u.t.Errorf("the connection of another process: %v", err)
 	}
 }
 
@@ -290,20 +285,6 @@ func TestForeignServer(t *testing.T) {
 	}
 }
 
-// TestMuteEngine has a Docker engine that accepts connections and never responds.
-func TestMuteEngine(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(pgtest.Dir(t), "mute.sock")
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	if result := newUser(t, "DOCKER_HOST=unix://"+socket).mustFind(); !strings.Contains(result.output, "(private cluster)") {
-		t.Errorf("another server:\n%s", result.output)
-	}
-}
-
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	result := newUser(t, "PETSTORE_PG_BIN=/nowhere", noEngine).run()
@@ -317,18 +298,36 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestWithoutRights runs as nobody if the tests run as root.
+// TestWithoutRights runs as nobody if the tests run as root, with a Docker engine that accepts
+// connections and never responds.
 func TestWithoutRights(t *testing.T) {
 	t.Parallel()
-	user := newUser(t, noEngine)
+	socket := filepath.Join(pgtest.Dir(t), "mute.sock")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			accepted <- conn // open until the test ends
+		}
+	}()
+	user := newUser(t, "DOCKER_HOST=unix://"+socket)
 	if os.Geteuid() == 0 {
 		const nobody = 65534
-		if err := os.Chown(user.cache, nobody, nobody); err != nil {
+		if err := errors.Join(os.Chown(user.cache, nobody, nobody), os.Chown(socket, nobody, nobody)); err != nil {
 			t.Fatal(err)
 		}
 		user.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
-	user.mustFind()
+	if result := user.mustFind(); !strings.Contains(result.output, "(private cluster)") {
+		t.Errorf("another server:\n%s", result.output)
+	}
+	if len(accepted) == 0 {
+		t.Error("nothing has connected to the engine")
+	}
 }
 
 // user runs tests with a cache directory of its own.

@@ -316,6 +316,9 @@ func TestEventPartitionsBesideOthers(t *testing.T) {
 				t.Errorf("partitions (-want +got):\n%s", diff)
 			}
 			for quarter := range 5 * 7 * 4 {
+				if quarter%4 != 0 && quarter/4 != 7 { // only that Monday may have several partitions
+					continue
+				}
 				if fit, err := serving.EventsFit(t.Context(), time.Until(monday().Add(time.Duration(6*quarter)*time.Hour+30*time.Minute))); err != nil || !fit {
 					t.Fatalf("no partition for events in the quarter %d of a day: %v", quarter, err)
 				}

@@ -63,7 +63,7 @@ func listening(t *testing.T) net.Listener {
 // seconds.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	deadline, again := time.After(10*time.Second), time.NewTicker(5*time.Millisecond)
+	deadline, again := time.After(10*time.Second), time.NewTicker(25*time.Millisecond)
 	defer again.Stop()
 	for !so() {
 		select {
