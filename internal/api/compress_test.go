@@ -169,13 +169,13 @@ func TestSpecETag(t *testing.T) {
 	for etag, of := range seen {
 		target, coding, _ := strings.Cut(of, " ")
 		for ours := range seen {
+			given := []string{"Accept-Encoding", coding, "If-None-Match", `"other", W/` + ours}
+			if ours != etag {
+				p.do("HEAD", target, nil, given...).want(200)
+				continue
+			}
 			for _, method := range []string{"GET", "HEAD"} {
-				resp := p.do(method, target, nil, "Accept-Encoding", coding, "If-None-Match", `"other", W/`+ours)
-				if ours != etag {
-					resp.want(200)
-					continue
-				}
-				got := resp.want(304).header
+				got := p.do(method, target, nil, given...).want(304).header
 				for _, name := range []string{"Date", "X-Request-Id", "Api-Version", "X-Content-Type-Options"} {
 					got.Del(name)
 				}
