@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -820,18 +819,4 @@ func TestBusySandboxLeavesConnections(t *testing.T) {
 	}
 	release()
 	group.Wait()
-}
-
-// TestSandboxesWithHead keeps the headers of GET and HEAD equal.
-func TestSandboxesWithHead(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	one := p.newSandbox("one", "empty")
-	for _, target := range []string{sandboxesPath, one.path()} {
-		get, head := p.get(target).want(200), p.do("HEAD", target, nil).want(200)
-		if get.header.Get("Cache-Control") != "private, no-store" || head.header.Get("Content-Length") != get.header.Get("Content-Length") {
-			t.Errorf("%s: GET %v, HEAD %v", target, get.header, head.header)
-		}
-	}
-	p.do(http.MethodPut, one.path(), object{}).wantError(405, "method_not_allowed")
 }
