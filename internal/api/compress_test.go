@@ -65,9 +65,7 @@ func TestAcceptEncoding(t *testing.T) {
 		",;q=1,,":                         "",
 		strings.Repeat("x;q=0.1,", 5_000): "",
 	} {
-		for _, target := range []string{"/openapi.yaml", "/openapi.json", "/openapi-3.1.json"} {
-			p.do("GET", target, nil, "Accept-Encoding", accept).want(200).wantCoding(coding)
-		}
+		p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", accept).want(200).wantCoding(coding) // TestSpecETag has the other forms
 	}
 }
 
@@ -158,7 +156,7 @@ func TestSpecETag(t *testing.T) {
 	seen := map[string]string{}
 	for _, target := range []string{"/openapi.json", "/openapi-3.1.json", "/openapi.yaml"} {
 		for _, coding := range []string{"", "gzip"} {
-			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
+			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200).wantCoding(coding)
 			etag := resp.header.Get("ETag")
 			if other, twice := seen[etag]; twice || etag == "" {
 				t.Errorf("%s in the coding %q has the same tag %s as %s", target, coding, etag, other)
