@@ -67,7 +67,7 @@ func TestConcurrentReads(t *testing.T) {
 		ids[i] = p.newPet(fmt.Sprint("Pet ", i), 0)
 	}
 	atOnce(t, readers, func(i int) error {
-		for j := range 20 {
+		for j := range 8 {
 			n := (i*7 + j) % (pets + 1)
 			path, want := fmt.Sprintf("/pets/%d", ids[n%pets]), "200"
 			if n == pets {

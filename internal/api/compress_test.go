@@ -65,9 +65,7 @@ func TestAcceptEncoding(t *testing.T) {
 		",;q=1,,":                         "",
 		strings.Repeat("x;q=0.1,", 5_000): "",
 	} {
-		for _, target := range []string{"/openapi.yaml", "/openapi.json", "/openapi-3.1.json"} {
-			p.do("GET", target, nil, "Accept-Encoding", accept).want(200).wantCoding(coding)
-		}
+		p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", accept).want(200).wantCoding(coding) // TestSpecETag has the other forms
 	}
 }
 
@@ -158,7 +156,7 @@ func TestSpecETag(t *testing.T) {
 	seen := map[string]string{}
 	for _, target := range []string{"/openapi.json", "/openapi-3.1.json", "/openapi.yaml"} {
 		for _, coding := range []string{"", "gzip"} {
-			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200)
+			resp := p.do("GET", target, nil, "Accept-Encoding", coding).want(200).wantCoding(coding)
 			etag := resp.header.Get("ETag")
 			if other, twice := seen[etag]; twice || etag == "" {
 				t.Errorf("%s in the coding %q has the same tag %s as %s", target, coding, etag, other)
@@ -169,13 +167,13 @@ func TestSpecETag(t *testing.T) {
 	for etag, of := range seen {
 		target, coding, _ := strings.Cut(of, " ")
 		for ours := range seen {
+			given := []string{"Accept-Encoding", coding, "If-None-Match", `"other", W/` + ours}
+			if ours != etag {
+				p.do("HEAD", target, nil, given...).want(200)
+				continue
+			}
 			for _, method := range []string{"GET", "HEAD"} {
-				resp := p.do(method, target, nil, "Accept-Encoding", coding, "If-None-Match", `"other", W/`+ours)
-				if ours != etag {
-					resp.want(200)
-					continue
-				}
-				got := resp.want(304).header
+				got := p.do(method, target, nil, given...).want(304).header
 				for _, name := range []string{"Date", "X-Request-Id", "Api-Version", "X-Content-Type-Options"} {
 					got.Del(name)
 				}

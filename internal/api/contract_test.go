@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"os"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -249,7 +248,6 @@ func TestExamplesOfParameters(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	pgtest.Widen()
-	debug.SetGCPercent(200) // saves CPU time
 	code := m.Run()
 	closeShared()
 	if err := errors.Join(pgtest.LeaveShared(code != 0), os.RemoveAll(cliFolder)); err != nil {

@@ -277,7 +277,7 @@ var pagesOfOtherTests = []string{"quickstart", "events", "sandboxes", "webhooks"
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	p := start(t)
+	p, in := start(t), startInterpreters(t)
 	type wants map[string][]string
 	guides := map[string]wants{
 		"home":           {"sh": {`"name":"Rex"`}},
@@ -329,7 +329,7 @@ func TestGuides(t *testing.T) {
 				if lang == "cURL" {
 					source = "set -eu -o pipefail\n" + source
 				}
-				output, err := sample{Lang: lang, Source: source}.run(t, nil, p.url, box.Key.Secret)
+				output, err := sample{Lang: lang, Source: source}.run(t, in, p.url, box.Key.Secret)
 				if err != nil {
 					t.Fatalf("%v\n%s", err, output)
 				}

@@ -241,7 +241,7 @@ func (p *petstore) store() copyOfStore {
 // that applies all events, read in pages meanwhile, then has what the lists return.
 func TestFeedIsTheStore(t *testing.T) {
 	t.Parallel()
-	const clients, changes, names = 8, 60, 6
+	const clients, changes, names = 8, 25, 6
 	p := start(t)
 	category := p.newCategory("Other")
 	var pets []int64

@@ -347,12 +347,12 @@ func TestListMessages(t *testing.T) {
 	walkAll(p, "/messages", nil, want)
 }
 
-// TestListManyMatches checks filters with thousands of matches, some of which lie
+// TestListManyMatches checks filters with hundreds of matches, some of which lie
 // at one end of the list.
 func TestListManyMatches(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t)
-	s := p.fill(5000)
+	p := start(t)
+	s := p.fill(1000)
 	id := func(p pet) int64 { return p.ID }
 	for _, filter := range []url.Values{
 		{"name": {"re"}},
@@ -373,14 +373,14 @@ func TestListManyMatches(t *testing.T) {
 	}
 	// Ship dates follow the ids, so that a range of dates is a range of ids.
 	newYear := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = to_timestamp($1::bigint + id * 3600)", newYear.Unix()); err != nil {
+	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = to_timestamp($1::bigint + id * 3600) WHERE account_id = $2", newYear.Unix(), p.accountID()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range s.orders {
 		at := newYear.Add(time.Duration(s.orders[i].ID) * time.Hour)
 		s.orders[i].ShipDate = &at
 	}
-	from := *s.orders[3600].ShipDate
+	from := *s.orders[700].ShipDate
 	for _, filter := range []url.Values{
 		{"shipDateFrom": {from.Format(time.RFC3339)}},
 		{"shipDateFrom": {from.Format(time.RFC3339)}, "complete": {"true"}},

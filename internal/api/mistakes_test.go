@@ -312,11 +312,11 @@ func (p *program) find(rule string, want report.Status) {
 	p.t.Helper()
 	var got report.Result
 	deadline := time.Now().Add(20 * time.Second)
-	for got.Status != want {
+	for pause := 25 * time.Millisecond; got.Status != want; pause = min(2*pause, 400*time.Millisecond) {
 		if got = verdict(decode[report.Report](p.get(ownReport).want(200)), rule); time.Now().After(deadline) {
 			p.t.Fatalf("%s is %s, want %s: %s", rule, got.Status, want, got.Summary)
 		}
-		p.rest(50 * time.Millisecond)
+		p.rest(pause)
 	}
 	if len(got.Evidence) == 0 {
 		p.t.Errorf("%s has no evidence: %s", rule, got.Summary)

@@ -3,14 +3,11 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"petstore/internal/auth"
 )
 
 func TestPlaceOrder(t *testing.T) {
@@ -341,6 +338,7 @@ func TestDeletePetWithOrders(t *testing.T) {
 	})
 }
 
+// TestOrderBodies: no invalid body of an order or of an inventory entry changes anything.
 func TestOrderBodies(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 4))
@@ -370,16 +368,25 @@ func TestOrderBodies(t *testing.T) {
 		{"complete number", "PATCH", `{"complete": 1}`, []string{"/complete wrong_type"}},
 		{"complete null", "PATCH", `{"complete": null}`, []string{"/complete null_not_allowed"}},
 		{"unknown", "PATCH", `{"status": "sold"}`, []string{"/status unknown_field"}},
+		{"nothing", "PUT", `{}`, []string{"/quantity required"}},
+		{"not an object", "PUT", `5`, []string{" wrong_type"}},
+		{"negative", "PUT", `{"quantity": -1}`, []string{"/quantity out_of_range"}},
+		{"minus zero", "PUT", `{"quantity": -0.0}`, []string{"/quantity wrong_type"}},
+		{"too many", "PUT", `{"quantity": 1000000001}`, []string{"/quantity out_of_range"}},
+		{"a fraction", "PUT", `{"quantity": 1.5}`, []string{"/quantity wrong_type"}},
+		{"zero as a fraction", "PUT", `{"quantity": 5.0}`, []string{"/quantity wrong_type"}},
+		{"an exponent", "PUT", `{"quantity": 5E0}`, []string{"/quantity wrong_type"}},
+		{"text", "PUT", `{"quantity": "5"}`, []string{"/quantity wrong_type"}},
+		{"null", "PUT", `{"quantity": null}`, []string{"/quantity null_not_allowed"}},
+		{"read-only fields", "PUT", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},
+		{"unknown", "PUT", `{"quantity": 9, "held": 1}`, []string{"/held unknown_field"}},
 		{
 			"everything at once", "POST", `{"quantity": 0, "shipDate": 1, "a/b~c": 1}`,
 			[]string{"/quantity out_of_range", "/shipDate wrong_type", "/petId required", "/a~1b~0c unknown_field"},
 		},
 	} {
 		t.Run(test.method+" "+test.name, func(t *testing.T) {
-			target := "/store/orders"
-			if test.method == "PATCH" {
-				target = s.orderPath(0)
-			}
+			target := map[string]string{"POST": "/store/orders", "PATCH": s.orderPath(0), "PUT": s.inventoryPath()}[test.method]
 			resp := s.in(t).do(test.method, target, test.body).wantError(400, "validation_failed")
 			if diff := cmp.Diff(test.want, resp.violations()); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
@@ -387,85 +394,4 @@ func TestOrderBodies(t *testing.T) {
 		})
 	}
 	s.wantShelf(on("available", 5, 4))
-}
-
-// TestStoreErrors: each operation on orders and the inventory returns the common
-// errors.
-func TestStoreErrors(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	s := p.stage(on("available", 5, 4))
-	reader := p.newKey("reader", auth.Read)
-	for _, operation := range []struct{ method, target, body string }{
-		{"GET", "/store/orders", ""},
-		{"POST", "/store/orders", fmt.Sprintf(`{"petId": %d}`, s.pet)},
-		{"GET", s.orderPath(0), ""},
-		{"PATCH", s.orderPath(0), `{"complete": true}`},
-		{"DELETE", s.orderPath(0), ""},
-		{"GET", "/store/inventory", ""},
-		{"GET", "/store/inventory/summary", ""},
-		{"GET", s.inventoryPath(), ""},
-		{"PUT", s.inventoryPath(), `{"quantity": 9}`},
-	} {
-		t.Run(operation.method+" "+operation.target, func(t *testing.T) {
-			p := p.in(t)
-			var body any
-			if operation.body != "" {
-				body = operation.body
-			}
-			send := func(header ...string) *response {
-				t.Helper()
-				return p.do(operation.method, operation.target, body, header...)
-			}
-			send("Authorization", "").wantError(401, "missing_api_key")
-			send("Authorization", "Bearer petstore_nobody").wantError(401, "invalid_api_key")
-			send("Accept", "text/html").wantError(406, "not_acceptable")
-			p.do(operation.method, operation.target+"?nothing=1", body).wantError(400, "invalid_parameter")
-			if operation.method == http.MethodGet {
-				return
-			}
-			send("Authorization", "Bearer "+reader).wantError(403, "insufficient_scope")
-			if body == nil {
-				return
-			}
-			send("Content-Type", "text/plain").wantError(400, "unsupported_content_type")
-			p.do(operation.method, operation.target, operation.body[1:]).wantError(400, "invalid_json")
-			p.do(operation.method, operation.target, strings.Repeat(" ", maxBodyBytes)+operation.body).wantError(413, "body_too_large")
-		})
-	}
-	s.wantShelf(on("available", 5, 4))
-}
-
-// TestStorePathIDs: an invalid id in the path is an error before the lookup.
-func TestStorePathIDs(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for _, operation := range []struct{ method, collection, body, parameter, notFound string }{
-		{"GET", "/store/orders/", "", "orderId", "order_not_found"},
-		{"PATCH", "/store/orders/", `{"complete": true}`, "orderId", "order_not_found"},
-		{"DELETE", "/store/orders/", "", "orderId", "order_not_found"},
-		{"GET", "/store/inventory/", "", "petId", "inventory_not_found"},
-		{"PUT", "/store/inventory/", `{"quantity": 1}`, "petId", "inventory_not_found"},
-	} {
-		t.Run(operation.method+" "+operation.collection, func(t *testing.T) {
-			t.Parallel()
-			p := p.in(t)
-			var body any
-			if operation.body != "" {
-				body = operation.body
-			}
-			for _, id := range []string{"1", "9007199254740992", "9223372036854775807"} {
-				p.do(operation.method, operation.collection+id, body).wantError(404, operation.notFound)
-			}
-			for id, code := range map[string]string{
-				"0": "out_of_range", "9223372036854775808": "out_of_range", "01": "invalid_format", "-1": "invalid_format",
-				"%2B1": "invalid_format", "1.0": "invalid_format", "one": "invalid_format", "%20": "invalid_format",
-			} {
-				resp := p.do(operation.method, operation.collection+id, body).wantError(400, "invalid_parameter")
-				if diff := cmp.Diff([]string{operation.parameter + " " + code}, resp.violations()); diff != "" {
-					t.Errorf("%s: violations (-want +got):\n%s", resp.what, diff)
-				}
-			}
-		})
-	}
 }

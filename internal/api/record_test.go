@@ -389,7 +389,7 @@ func TestArchiveOfLargeExchanges(t *testing.T) {
 	p := parent.as(key)
 	p.get("/pets").want(200)
 	p.record(1)
-	const number = 150
+	const number = 70
 	p.exec(`INSERT INTO exchanges
 		SELECT e.account_id, n, e.start_byte, e.started_at, e.microseconds, e.request_id, e.api_key_id, e.method, '/' || n, '', e.operation, e.status, '', '', '',
 			replace(e.messages, '"body":""', '"body":"' || repeat('x', 16384) || '"')

@@ -334,7 +334,7 @@ func TestSharedReadsOfReplicas(t *testing.T) {
 		for _, path := range []string{fmt.Sprint("/pets/", pet), "/pets", "/pets?sort=-id", "/pets?status=available"} {
 			for range 3 {
 				clients.Go(func() {
-					for range 20 {
+					for range 10 {
 						read(path, consistency, may)
 					}
 				})

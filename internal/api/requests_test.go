@@ -388,16 +388,30 @@ func TestPrefixIsNoPattern(t *testing.T) {
 	p.get("/categories" + query("name", "' OR 1=1 --")).want(200)
 }
 
+// TestPathIDs: an invalid id in the path is an error before the lookup.
 func TestPathIDs(t *testing.T) {
 	t.Parallel()
 	p := start(t)
-	ids := []struct{ path, name, notFound string }{
-		{"/pets/", "petId", "pet_not_found"},
-		{"/categories/", "categoryId", "category_not_found"},
-		{"/store/orders/", "orderId", "order_not_found"},
-		{"/store/inventory/", "petId", "inventory_not_found"},
+	operations := []struct {
+		method, path, name, notFound string
+		body                         any
+	}{
+		{"GET", "/pets/%s", "petId", "pet_not_found", nil},
+		{"PATCH", "/pets/%s", "petId", "pet_not_found", object{}},
+		{"DELETE", "/pets/%s", "petId", "pet_not_found", nil},
+		{"GET", "/categories/%s", "categoryId", "category_not_found", nil},
+		{"PATCH", "/categories/%s", "categoryId", "category_not_found", object{}},
+		{"DELETE", "/categories/%s", "categoryId", "category_not_found", nil},
+		{"GET", "/store/orders/%s", "orderId", "order_not_found", nil},
+		{"PATCH", "/store/orders/%s", "orderId", "order_not_found", object{"complete": true}},
+		{"DELETE", "/store/orders/%s", "orderId", "order_not_found", nil},
+		{"GET", "/store/inventory/%s", "petId", "inventory_not_found", nil},
+		{"PUT", "/store/inventory/%s", "petId", "inventory_not_found", object{"quantity": 1}},
+		{"GET", "/account/api-keys/%s", "apiKeyId", "api_key_not_found", nil},
+		{"DELETE", "/account/api-keys/%s", "apiKeyId", "api_key_not_found", nil},
+		{"POST", "/account/api-keys/%s/rotate", "apiKeyId", "api_key_not_found", nil},
 	}
-	for _, id := range ids {
+	for _, o := range operations {
 		for segment, code := range map[string]string{
 			"0":                    "out_of_range",
 			"9223372036854775808":  "out_of_range", // 2^63
@@ -421,13 +435,10 @@ func TestPathIDs(t *testing.T) {
 			"summar%79":            "invalid_format", // not the literal segment
 			"1'--":                 "invalid_format",
 		} {
-			p.get(id.path+segment).wantViolations("invalid_parameter", id.name+" "+code)
-			if id.path != "/store/inventory/" {
-				p.del(id.path+segment).wantViolations("invalid_parameter", id.name+" "+code)
-			}
+			p.do(o.method, fmt.Sprintf(o.path, segment), o.body).wantViolations("invalid_parameter", o.name+" "+code)
 		}
 		for _, absent := range []string{"1", "%31", "9007199254740992", "9223372036854775807"} {
-			p.get(id.path+absent).wantError(404, id.notFound)
+			p.do(o.method, fmt.Sprintf(o.path, absent), o.body).wantError(404, o.notFound)
 		}
 	}
 	for _, segment := range []string{"0", "x", "a%2Fb", "msg_", "msg_0198c5f27d3a7c419b0e5a1f3c2d4e6f", "MSG_0198C5F27D3A7C419B0E5A1F3C2D4E6F", strings.Repeat("x", 5000)} {

@@ -138,7 +138,7 @@ func (p *petstore) fillFeed(events int) {
 // Last-Event-ID.
 func TestSlowStream(t *testing.T) {
 	t.Parallel()
-	const events = 3000 // 24 MB, more than the kernel buffers
+	const events = 1500 // 12 MB, more than the kernel buffers
 	p := start(t)
 	p.fillFeed(events)
 	_, key := p.issue(auth.Read, nil)
@@ -236,7 +236,7 @@ func TestHeartbeats(t *testing.T) {
 	}()
 	go func() {
 		defer close(done)
-		for range 500 { // one every few milliseconds
+		for range 100 { // one every few milliseconds
 			if _, err := busy.try("POST", "/store/orders", object{"petId": pet}); err != nil {
 				t.Error(err)
 			}
@@ -282,7 +282,7 @@ func wantLine(t *testing.T, s *stream, want string) {
 // events to send.
 func TestRevokedWhileCatchingUp(t *testing.T) {
 	t.Parallel()
-	const events = 3000 // 24 MB, more than the kernel buffers
+	const events = 1500 // 12 MB, more than the kernel buffers
 	p := start(t)
 	p.listen()
 	p.fillFeed(events)

@@ -138,6 +138,7 @@ func TestHead(t *testing.T) {
 	}
 	p.post("/categories", object{"name": "long", "description": strings.Repeat("x", 1000)}).want(201)
 	for _, target := range []string{
+		sandboxesPath, p.newSandbox("one", "empty").path(),
 		"/pets", "/categories", "/categories?limit=2&sort=-name", "/store/orders", "/store/inventory", "/store/inventory/summary", "/messages", "/account", "/account/api-keys",
 		fmt.Sprintf("/pets/%d", petID), "/categories/1", fmt.Sprintf("/store/orders/%d", orderID), fmt.Sprintf("/store/inventory/%d", petID), "/messages/" + messageID,
 		"/openapi.json", "/openapi.yaml", "/livez", "/readyz", "/",
@@ -219,11 +220,13 @@ func TestHeadersOfEveryResponse(t *testing.T) {
 		{p.post("/messages", object{"message": "hello"}), 202, []string{isJSON, private, "Location"}},
 		{p.del("/pets/1002"), 204, nil},
 		{p.get("/account"), 200, []string{isJSON, list}},
+		{p.get(sandboxesPath), 200, []string{isJSON, list, varies, first(sandboxesPath)}},
 		{p.get("/account/api-keys"), 200, []string{isJSON, list, varies, first("/account/api-keys")}},
 		{p.post("/account/api-keys", object{"name": "x", "scope": "read"}), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
 		{p.post("/account/api-keys/1003/rotate", nil), 201, []string{isJSON, noStore, "Location: /account/api-keys/1003"}},
 		{p.get("/account/api-keys/1003"), 200, []string{isJSON, list}},
 		{p.del("/account/api-keys/1003"), 204, nil},
+		{p.get(p.newSandbox("one", "empty").path()), 200, []string{isJSON, list}},
 		{p.get("/openapi.json"), 200, []string{isJSON, publicText, "ETag", varies}},
 		{p.do("GET", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},
 		{p.do("HEAD", "/openapi.yaml", nil, "Accept-Encoding", "gzip"), 200, []string{"Content-Type: application/yaml", publicText, "ETag", varies, zipped}},

@@ -145,6 +145,9 @@ func TestReplayOfPendingEvents(t *testing.T) {
 func TestReplayToABacklog(t *testing.T) {
 	t.Parallel()
 	p := startAlone(t)
+	// Rows without checks need half of the CPU time.
+	p.exec("ALTER TABLE webhook_deliveries DROP CONSTRAINT webhook_deliveries_webhook_id_fkey, DROP CONSTRAINT webhook_deliveries_id_check")
+	p.exec("DROP INDEX webhook_deliveries_status_idx")
 	id, key := p.sandbox(p.accountID(), stores.SampleEmpty)
 	for what, test := range map[string]struct {
 		client  *petstore
