@@ -106,8 +106,16 @@ const headerSlop = 4 << 10
 
 // Serve runs a server on the listener, with TLS if there is a configuration, and sets the fields
 // of the server that concern connections. It logs the errors that clients can cause for debugging.
+// If the server has a ConnState, Serve calls it after its own.
 func (c *Limited) Serve(server *http.Server, secure *tls.Config, logger *slog.Logger) error {
-	server.Handler, server.ConnState, server.ConnContext = c.streams(server.Handler), c.track, connectionContext
+	server.Handler, server.ConnContext = c.streams(server.Handler), connectionContext
+	changed := server.ConnState
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		c.track(conn, state)
+		if changed != nil {
+			changed(conn, state)
+		}
+	}
 	server.WriteTimeout, server.HTTP2 = WriteTimeout, http2Config()
 	server.ErrorLog = slog.NewLogLogger(clientErrors{logger.Handler()}, slog.LevelWarn)
 	if secure == nil {

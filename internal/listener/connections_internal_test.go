@@ -27,6 +27,7 @@ type bounded struct {
 	began   chan string
 	proceed chan struct{}
 	served  chan error
+	states  sync.Map // http.ConnState by the address of the client
 	log     strings.Builder
 }
 
@@ -66,6 +67,9 @@ func startBoundedWith(t *testing.T, most int, secure *tls.Config) *bounded {
 			}
 			_, _ = io.WriteString(w, r.URL.Path) // the client may be gone
 		}),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			b.states.Store(conn.RemoteAddr().String(), state)
+		},
 		ReadHeaderTimeout: patience,
 		MaxHeaderBytes:    headerSlop + 1,
 	}
@@ -222,6 +226,15 @@ func (b *bounded) untilNewest(r *ring, p *peer) {
 	})
 }
 
+// untilIdle waits until the connection of a peer is idle.
+func (b *bounded) untilIdle(p *peer) {
+	b.t.Helper()
+	b.until(func(int, uint64) bool {
+		state, _ := b.states.Load(p.LocalAddr().String())
+		return state == http.StateIdle
+	})
+}
+
 // TestConnectionsWithResponseAreReplacedFirst: a stranger that has got a response is
 // replaced before one that waits for its first. Keep-alive connections age from their last
 // response.
@@ -234,7 +247,7 @@ func TestConnectionsWithResponseAreReplacedFirst(t *testing.T) {
 		b.handled("/whole")
 		b.finish()
 		p.want(http.StatusOK)
-		b.untilNewest(&b.limited.served, p) // the response arrives before its connection is idle
+		b.untilIdle(p) // the response arrives before
 	}
 	fourth := dialPeer(t, b.limited.Addr().String())
 	third.wantClosed()
