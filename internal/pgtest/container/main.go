@@ -15,7 +15,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -30,6 +32,7 @@ import (
 const (
 	defaultImage = "postgres:17.11-alpine@sha256:b0f9560a2de083e2cc7382e75f808c7381a32852a7ec49117deedb300e552b24"
 
+	engineTimeout   = 2 * time.Second // until its first response
 	pullTimeout     = 2 * time.Minute
 	pullIdleTimeout = 10 * time.Second
 	runTimeout      = time.Minute
@@ -40,7 +43,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: container HOST NAME MAX_CONNECTIONS")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1], os.Args[2], os.Args[3])
+	stop()
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -105,12 +111,12 @@ func startPostgres(ctx context.Context, name, image, maxConnections string, loop
 	return url, nil
 }
 
-// provideImage pulls the image if the engine does not have it. It gives up when the engine is
-// silent during the pull, as without a network, or needs too long for it.
+// provideImage pulls the image if the engine does not have it. It gives up when the engine does
+// not respond, is silent during the pull, as without a network, or needs too long for it.
 func provideImage(ctx context.Context, engine *client.Client, image string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent := time.AfterFunc(pullIdleTimeout, func() { cancel(errors.New("the engine does not respond")) })
+	silent := time.AfterFunc(engineTimeout, func() { cancel(errors.New("the engine does not respond")) })
 	defer silent.Stop()
 	_, err := engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 	if err == nil {
