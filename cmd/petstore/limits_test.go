@@ -192,6 +192,7 @@ func TestServeLimitsConnections(t *testing.T) {
 			t.Errorf("a connection is still open: %d bytes, %v", n, err)
 		}
 	}
+	awaitMetric(t, admin, "petstore_http_connections", 2)
 	if response, err := roundTrip(t, address, "GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n", patience); err != nil || !strings.Contains(response, " 200 OK") {
 		t.Errorf("GET /livez beside them: %v, %s", err, response)
 	}
@@ -204,7 +205,8 @@ func TestServeLimitsConnections(t *testing.T) {
 	}
 }
 
-// TestServeLimitsHTTP2: over HTTP/2, 100 requests at once work, each with a long header.
+// TestServeLimitsHTTP2: over HTTP/2, the longest header works, and 100 requests at once with a
+// long one.
 func TestServeLimitsHTTP2(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := newCertificate(t)
@@ -215,25 +217,30 @@ func TestServeLimitsHTTP2(t *testing.T) {
 	key := "Bearer " + strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	address := strings.TrimPrefix(begin(t, emptyDir, environ, "serve").address(), "http://")
 	client, base := trusting(t, certFile), "https://"+address
-	if _, err := fetch(t.Context(), client, base+"/livez"); err != nil { // the others use its connection
+	get := func(path string, size int) error {
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil) // the URL is valid
+		request.Header.Set("Authorization", key)
+		request.Header.Set("X-Long", strings.Repeat("x", size))
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		return nil
+	}
+	if err := get("/livez", 16_000); err != nil { // the others use its connection
 		t.Fatal(err)
+	}
+	if err := get("/livez", 17_000); err == nil {
+		t.Error("a header of 17,000 bytes is not too long")
 	}
 	const requests = 100
 	results := make(chan error, requests)
 	for range requests {
-		go func() {
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/pets", nil) // the URL is valid
-			request.Header.Set("Authorization", key)
-			request.Header.Set("X-Long", strings.Repeat("x", 10_000))
-			response, err := client.Do(request)
-			if err == nil {
-				response.Body.Close()
-				if response.StatusCode != http.StatusOK {
-					err = errors.New(response.Status)
-				}
-			}
-			results <- err
-		}()
+		go func() { results <- get("/pets", 10_000) }()
 	}
 	for range requests {
 		if err := <-results; err != nil {
