@@ -683,7 +683,7 @@ func (m model) finish(s state, number, alone int, usual []step, finished map[sta
 	for {
 		switch by := finished[s]; {
 		case by == number:
-			return "the process goes on for ever"
+			return "the process never stops"
 		case by > 0:
 			return ""
 		}
