@@ -750,7 +750,7 @@ type MessagesExpiredRow struct {
 }
 
 // Returns queued messages from before a time, of all accounts, oldest first, and whether a
-// webhook subscribes to them. The events of samples wait forever.
+// webhook subscribes to them. The messages of samples wait forever.
 func (q *Queries) MessagesExpired(ctx context.Context, arg MessagesExpiredParams) ([]MessagesExpiredRow, error) {
 	rows, err := q.db.Query(ctx, messagesExpired,
 		arg.Before,

@@ -340,7 +340,7 @@ WHERE messages.account_id = @account_id
 
 -- name: MessagesExpired :many
 -- Returns queued messages from before a time, of all accounts, oldest first, and whether a
--- webhook subscribes to them. The events of samples wait forever.
+-- webhook subscribes to them. The messages of samples wait forever.
 SELECT m.account_id, m.id, m.created_at, coalesce(a.parent_id, a.id)::bigint AS payer_id, EXISTS (
     SELECT FROM webhooks AS w
     WHERE w.account_id = m.account_id AND w.status = 'enabled' AND w.types && '{*,message.queued}'::text[])::boolean AS has_subscriber
