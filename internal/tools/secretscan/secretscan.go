@@ -2,7 +2,9 @@
 package secretscan
 
 import (
+	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/url"
@@ -17,20 +19,25 @@ const Shortest = 16
 // Secrets is a set of secrets to scan for. The zero value is empty. It is safe for
 // concurrent use.
 type Secrets struct {
-	mu         sync.RWMutex
-	secrets    map[string]bool           // all that were learned
-	fragments  map[[Shortest]byte]string // to the name of the secret
-	beginnings [1 << beginningBits]bool  // of fragments, see beginning
+	mu        sync.RWMutex
+	secrets   map[string]bool            // all that were learned
+	fragments map[[Shortest]byte]string  // to the name of the secret
+	parts     [1 << partBits / 64]uint64 // of fragments: a set of hashes
 }
 
-const beginningBits = 20
+// Every fragment in a text has a part that begins at a multiple of stride. A scan examines only
+// these parts of megabytes of text, and few of them are in a fragment.
+const (
+	stride   = Shortest - partSize + 1
+	partSize = 8
+	partBits = 24
+)
 
-// beginning returns a hash of the first bytes of a fragment. A scan examines each byte of
-// megabytes of text, and few begin like a fragment.
-func beginning[T string | []byte](fragment T) uint32 {
-	const multiplier = 0x9e3779b1 // spreads the bytes over all bits (Knuth, TAOCP 6.4)
-	first := uint32(fragment[0]) | uint32(fragment[1])<<8 | uint32(fragment[2])<<16 | uint32(fragment[3])<<24
-	return first * multiplier >> (32 - beginningBits)
+// bit returns the place of the part at the beginning of a text in the set of parts.
+func bit[T string | []byte](text T) (word int, mask uint64) {
+	const multiplier = 0x9e3779b97f4a7c15 // spreads the bytes over all bits (Knuth, TAOCP 6.4)
+	hash := binary.LittleEndian.Uint64([]byte(text[:partSize])) * multiplier >> (64 - partBits)
+	return int(hash / 64), 1 << (hash % 64)
 }
 
 // Learn adds a secret under a name that is safe to print. A scan also finds the
@@ -58,7 +65,10 @@ func (s *Secrets) Learn(name, secret string) {
 		for i := 0; i+Shortest <= len(form); i++ {
 			if fragment := [Shortest]byte([]byte(form[i : i+Shortest])); isVaried(fragment) {
 				s.fragments[fragment] = name
-				s.beginnings[beginning(fragment[:])] = true
+				for part := range stride {
+					word, mask := bit(fragment[part:])
+					s.parts[word] |= mask
+				}
 			}
 		}
 	}
@@ -68,11 +78,13 @@ func (s *Secrets) Learn(name, secret string) {
 // fragments, such as a run of zeros, also occur outside secrets.
 func isVaried(fragment [Shortest]byte) bool {
 	const few = 4
-	different := map[byte]bool{}
-	for _, b := range fragment {
-		different[b] = true
+	different := 0
+	for i, b := range fragment {
+		if bytes.IndexByte(fragment[:i], b) < 0 {
+			different++
+		}
 	}
-	return len(different) > few
+	return different > few
 }
 
 // keyPattern matches an API key: its display prefix, then its secret part.
@@ -92,13 +104,15 @@ func (s *Secrets) In(text string) []string {
 	defer s.mu.RUnlock()
 	var found []string
 	seen := map[string]bool{}
-	for i := 0; i+Shortest <= len(text); i++ {
-		if !s.beginnings[beginning(text[i:])] {
+	for i := 0; i+partSize <= len(text); i += stride {
+		if word, mask := bit(text[i:]); s.parts[word]&mask == 0 {
 			continue
 		}
-		if name, ok := s.fragments[[Shortest]byte([]byte(text[i:i+Shortest]))]; ok && !seen[name] {
-			seen[name] = true
-			found = append(found, name)
+		for from := max(0, i-stride+1); from <= i && from+Shortest <= len(text); from++ {
+			if name, ok := s.fragments[[Shortest]byte([]byte(text[from:from+Shortest]))]; ok && !seen[name] {
+				seen[name] = true
+				found = append(found, name)
+			}
 		}
 	}
 	return found

@@ -47,6 +47,12 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
 		}
 	}
+	for spaces := range 2 * secretscan.Shortest { // at every offset
+		text := strings.Repeat(" ", spaces) + password[3:3+secretscan.Shortest]
+		if diff := cmp.Diff([]string{"the password"}, secrets.In(text)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", text, diff)
+		}
+	}
 	if found := new(secretscan.Secrets).In(password); found != nil {
 		t.Errorf("an empty set found %v, want nothing", found)
 	}
