@@ -146,8 +146,8 @@ type Gate struct {
 	engine         *gin.Engine
 	routes         []Route
 	pages          map[string]*docs.File
-	allowed        map[string]string // Allow headers by path
-	observedRoutes map[routeKey]func() observed
+	allowed        map[string]string                     // Allow headers by path
+	observedRoutes atomic.Pointer[map[routeKey]observed] // do not modify
 
 	// The value of the header API-Version, and more headers of responses to an origin.
 	// Requests share them: do not modify.
@@ -197,7 +197,7 @@ func New(options Options, api API) (*Gate, error) {
 	if err := g.engine.SetTrustedProxies(options.TrustedProxies); err != nil {
 		return nil, fmt.Errorf("gate: trusted proxies: %w", err)
 	}
-	g.observedRoutes = observe(g.engine, g.metrics, g.log)
+	g.observedRoutes.Store(&map[routeKey]observed{})
 	return g, nil
 }
 

@@ -2,8 +2,9 @@ package gate
 
 import (
 	"log/slog"
+	"maps"
 	"regexp"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -21,42 +22,36 @@ type observed struct {
 	log *slog.Logger // with the attributes method and route, which are formatted once
 }
 
-// observe returns functions that return the metrics and the log of each route of the engine. The
-// first call makes them, because most of the hundreds of routes get no request. Requests that match
-// no route share metrics by method, and unknown methods share one: a label never has a
-// name that a client chose.
-func observe(engine *gin.Engine, metrics *telemetry.Metrics, log *slog.Logger) map[routeKey]func() observed {
-	all := make(map[routeKey]func() observed)
-	add := func(method, path, route string) {
-		all[routeKey{method, path}] = sync.OnceValue(func() observed {
-			return observed{metrics.Operation(method, route), logOf(log, method, path)}
-		})
-	}
-	for _, r := range engine.Routes() {
-		add(r.Method, r.Path, pathPattern(r.Path))
-	}
-	for _, method := range methods {
-		add(method, "", telemetry.UnmatchedRoute)
-	}
-	all[routeKey{}] = sync.OnceValue(func() observed {
-		return observed{metrics.Operation(telemetry.OtherMethod, telemetry.UnmatchedRoute), log}
-	})
-	return all
-}
-
 // logOf returns the log of the requests of a route.
 func logOf(log *slog.Logger, method, path string) *slog.Logger {
 	return log.With(slog.String("method", method), slog.String("route", path))
 }
 
-// observed returns where to record a request.
+// observed returns where to record a request. The first request of a route makes it, because most
+// of the hundreds of routes get no request. Requests that match no route share metrics by method,
+// and unknown methods share one: a label never has a name that a client chose.
 func (g *Gate) observed(c *gin.Context) observed {
-	if known, ok := g.observedRoutes[routeKey{c.Request.Method, c.FullPath()}]; ok {
-		return known()
+	method, path := c.Request.Method, c.FullPath()
+	key := routeKey{method, path}
+	if path == "" && !slices.Contains(methods, method) {
+		key.method = telemetry.OtherMethod
 	}
-	other := g.observedRoutes[routeKey{}]()
-	other.log = logOf(other.log, c.Request.Method, c.FullPath())
-	return other
+	all := g.observedRoutes.Load()
+	op, known := (*all)[key]
+	if !known {
+		route := telemetry.UnmatchedRoute
+		if path != "" {
+			route = pathPattern(path)
+		}
+		op = observed{g.metrics.Operation(key.method, route), logOf(g.log, method, path)}
+		more := maps.Clone(*all)
+		more[key] = op
+		g.observedRoutes.CompareAndSwap(all, &more) // if it fails, a later request adds it
+	}
+	if key.method == telemetry.OtherMethod {
+		op.log = logOf(g.log, method, path)
+	}
+	return op
 }
 
 // recordMetrics counts the response to a request. It counts neither injected errors nor

@@ -109,6 +109,9 @@ func (g *Gate) ownRoutes(spec Spec) []Route {
 // methods are registered for every literal path, so that no pattern matches it instead.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
+// getOrHead has the methods of reads.
+var getOrHead = methods[:2]
+
 // redirects has the page that each path redirects to, and the status.
 var redirects = map[string]struct {
 	to     string
@@ -135,14 +138,15 @@ func (g *Gate) newEngine() *gin.Engine {
 	engine.NoRoute(g.handler(Route{Handle: g.notFound}))
 
 	for _, r := range g.routes {
-		engine.Handle(r.Method, ginPath(r.Path), g.handler(r))
+		registered := []string{r.Method}
 		if r.Method == http.MethodGet {
-			engine.Handle(http.MethodHead, ginPath(r.Path), g.handler(r))
+			registered = getOrHead
 		}
+		engine.Match(registered, ginPath(r.Path), g.handler(r)) // without the regular expression of Handle
 	}
 	for path, allow := range g.allowed {
 		preflight := preflightHeaders(allow)
-		engine.Handle(http.MethodOptions, ginPath(path), g.handler(Route{Handle: func(c *gin.Context) error {
+		engine.OPTIONS(ginPath(path), g.handler(Route{Handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
 			if header := c.Writer.Header(); isPreflight(c.Request, header) {
 				maps.Copy(header, preflight)
@@ -150,27 +154,19 @@ func (g *Gate) newEngine() *gin.Engine {
 			c.Status(http.StatusNoContent)
 			return nil
 		}}))
-		if strings.Contains(path, "{") {
-			continue
-		}
-		for _, method := range methods {
-			if !slices.Contains(strings.Split(allow, ", "), method) {
-				engine.Handle(method, path, g.handler(Route{Handle: g.notFound}))
-			}
+		if !strings.Contains(path, "{") {
+			others := slices.DeleteFunc(slices.Clone(methods), func(method string) bool { return strings.Contains(allow, method) })
+			engine.Match(others, path, g.handler(Route{Handle: g.notFound}))
 		}
 	}
 	for path, file := range g.pages {
-		page := g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }})
-		engine.GET(path, page)
-		engine.HEAD(path, page)
+		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }}))
 	}
 	for path, target := range redirects {
-		redirect := g.handler(Route{Handle: func(c *gin.Context) error {
+		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error {
 			c.Redirect(target.status, g.base+target.to)
 			return nil
-		}})
-		engine.GET(path, redirect)
-		engine.HEAD(path, redirect)
+		}}))
 	}
 	return engine
 }
@@ -231,7 +227,7 @@ func matches(pattern, path string) bool {
 	})
 }
 
+var ginSyntax = strings.NewReplacer("{", ":", "}", "")
+
 // ginPath converts a path pattern of OpenAPI to the syntax of gin.
-func ginPath(path string) string {
-	return strings.NewReplacer("{", ":", "}", "").Replace(path)
-}
+func ginPath(path string) string { return ginSyntax.Replace(path) }
