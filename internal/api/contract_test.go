@@ -39,7 +39,8 @@ import (
 //   - When all tests have run, each status of each operation must have been seen.
 //     The error codes and violation codes seen must be those in the tables.
 type contract struct {
-	document *openapi3.T // with strict schemas
+	document  *openapi3.T         // with strict schemas
+	templates map[string][]string // the segments of paths
 
 	mu    sync.Mutex
 	seen  map[string]bool // "GET /pets 200"
@@ -64,7 +65,11 @@ var theContract = sync.OnceValue(func() *contract {
 		panic(err)
 	}
 	makeStrict(document)
-	return &contract{document: document, seen: map[string]bool{}, long: map[string]bool{}, codes: map[string]bool{}}
+	templates := map[string][]string{}
+	for _, path := range document.Paths.Keys() {
+		templates[path] = strings.Split(path, "/")
+	}
+	return &contract{document: document, templates: templates, seen: map[string]bool{}, long: map[string]bool{}, codes: map[string]bool{}}
 })
 
 // makeStrict narrows the spec to what this version of the server sends: no unknown
@@ -495,8 +500,7 @@ func (c *contract) find(request *http.Request) (*routers.Route, map[string]strin
 	segments := strings.Split(request.URL.EscapedPath(), "/")
 	var found *routers.Route
 	var params map[string]string
-	for path, item := range c.document.Paths.Map() {
-		template := strings.Split(path, "/")
+	for path, template := range c.templates {
 		if len(template) != len(segments) {
 			continue
 		}
@@ -509,6 +513,7 @@ func (c *contract) find(request *http.Request) (*routers.Route, map[string]strin
 			}
 		}
 		if matched && (found == nil || len(values) < len(params)) { // the literal path wins
+			item := c.document.Paths.Value(path)
 			found, params = &routers.Route{Spec: c.document, Path: path, PathItem: item, Method: request.Method, Operation: item.GetOperation(request.Method)}, values
 		}
 	}
