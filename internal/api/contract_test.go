@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -255,7 +254,7 @@ func TestMain(m *testing.M) {
 	pgtest.Widen()
 	code := m.Run()
 	closeShared()
-	if err := errors.Join(pgtest.LeaveShared(code != 0), os.RemoveAll(cliFolder)); err != nil {
+	if err := pgtest.LeaveShared(code != 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
@@ -139,25 +138,21 @@ func sampleEnviron() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 }
 
-// samples returns all samples from the spec that the server serves.
-func (p *petstore) samples() []sample {
-	p.t.Helper()
-	document, err := openapi3.NewLoader().LoadFromData(p.get("/openapi.json").want(200).body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	var all []sample
+// codeSamples returns all samples from the spec.
+func codeSamples(t *testing.T) (all []sample) {
+	t.Helper()
+	document := theContract().document
 	for _, path := range document.Paths.InMatchingOrder() {
 		operations := document.Paths.Value(path).Operations()
 		for _, method := range slices.Sorted(maps.Keys(operations)) {
 			operation := operations[method]
 			encoded, err := json.Marshal(operation.Extensions["x-codeSamples"])
 			if err != nil {
-				p.t.Fatal(err)
+				t.Fatal(err)
 			}
 			var samples []sample
 			if err := json.Unmarshal(encoded, &samples); err != nil {
-				p.t.Fatalf("%s %s: x-codeSamples: %v", method, path, err)
+				t.Fatalf("%s %s: x-codeSamples: %v", method, path, err)
 			}
 			for _, one := range samples {
 				one.method, one.path, one.operationID = method, path, operation.OperationID
@@ -257,7 +252,7 @@ func TestCodeSamplesAreComplete(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	langs := map[string][]string{}
-	for _, sample := range p.samples() {
+	for _, sample := range codeSamples(t) {
 		operation := sample.method + " " + sample.path
 		langs[operation] = append(langs[operation], sample.Lang)
 		if sample.Label == "" {
@@ -279,7 +274,7 @@ func TestCodeSamplesAreReadable(t *testing.T) {
 	t.Parallel()
 	const limit = 58
 	longID := regexp.MustCompile(`_[0-9a-f]{32}|/current/requests`)
-	for _, sample := range start(t).samples() {
+	for _, sample := range codeSamples(t) {
 		for line := range strings.Lines(sample.Source) {
 			if line = strings.TrimSuffix(line, "\n"); len(line) > limit && !longID.MatchString(line) {
 				t.Errorf("%s in %s: a line is longer than %d characters: %s", sample.operationID, sample.Lang, limit, line)
@@ -398,37 +393,25 @@ var ofStore = regexp.MustCompile("^/(pets|categories|store|events)")
 var refused = []string{"listPets", "placeOrder", "setInventory", "deletePet", "updateOrder", "getMessage"}
 
 // TestCodeSamples: every sample runs on its own in the sample shop, unchanged except for ids
-// that the server chooses. Its request succeeds, and returns the example of the spec. So does the
-// first sample of each operation with "petstore api".
+// that the server chooses. Its request succeeds, and returns the example of the spec.
 func TestCodeSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)
-	in, cli := startInterpreters(t), needCLI(t)
-	p := start(t)
+	in := startInterpreters(t)
 	byOperation := map[string][]sample{}
-	for _, s := range p.samples() {
+	for _, s := range codeSamples(t) {
 		byOperation[s.operationID] = append(byOperation[s.operationID], s)
 	}
-	operations := slices.Sorted(maps.Keys(byOperation))
-	var requests []sampleRequest
-	for _, operation := range operations {
-		requests = append(requests, sampleRequest{Operation: operation})
-	}
-	for i, text := range p.samplesOf(requests) {
-		s := byOperation[operations[i]][0]
-		s.Lang, s.Source = "CLI", text["CLI"]+"\n"
-		byOperation[operations[i]] = append(byOperation[operations[i]], s)
-	}
-	for _, operation := range operations {
+	for operation, samples := range byOperation {
 		t.Run(operation, func(t *testing.T) {
 			t.Parallel()
-			runSamples(t, in, cli, byOperation[operation])
+			runSamples(t, in, samples)
 		})
 	}
 }
 
 // runSamples runs samples of one operation one after the other, in one shop.
-func runSamples(t *testing.T, in map[string]*interpreter, cli string, samples []sample) {
+func runSamples(t *testing.T, in map[string]*interpreter, samples []sample) {
 	t.Helper()
 	p, first := start(t), samples[0]
 	if ofStore.MatchString(first.path) {
@@ -452,22 +435,16 @@ func runSamples(t *testing.T, in map[string]*interpreter, cli string, samples []
 			p.freeName(s.operationID)
 		}
 		s = s.withPath(p.as(key), path)
-		run := func(key string) (string, error) {
-			if s.Lang == "CLI" {
-				return runCLI(t, cli, s.Source, p.url, key)
-			}
-			return s.run(t, in, p.url, key)
-		}
 		if slices.Contains(refused, s.operationID) {
-			if output, err := run(auth.NewSecret().Reveal()); err == nil {
+			if output, err := s.run(t, in, p.url, auth.NewSecret().Reveal()); err == nil {
 				t.Errorf("%s: it succeeded with a wrong key and printed %s", s.Lang, output)
 			}
 		}
-		output, err := run(key)
+		output, err := s.run(t, in, p.url, key)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s\n%s", s.Lang, err, s.Source, output)
 		}
-		if strings.TrimSpace(output) == "" && s.Lang != "CLI" {
+		if strings.TrimSpace(output) == "" {
 			t.Errorf("%s: it printed nothing", s.Lang)
 		}
 		if s.Lang == "cURL" {

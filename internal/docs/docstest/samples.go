@@ -1,0 +1,121 @@
+package docstest
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Form has the values of the form of an operation: the texts of parameters, and the text of the
+// body.
+type Form struct {
+	Operation  string              `json:"operation"`
+	Parameters map[string][]string `json:"parameters,omitempty"`
+	Body       string              `json:"body,omitempty"`
+}
+
+// hostileText has the characters that end a text or begin something else in a shell, JavaScript,
+// Python, Go, JSON, HTML or a URL. Some of them are invisible.
+const hostileText = "</script>'\"`\\ $HOME $(id) ${url} {key} %s %41 \\n \\u0041 ''' \"\"\" #!&;|<>*?[a] !! =\n\r\n\t\u0085\u00a0\u2028\u2029\ufeff\u200d é 🐶"
+
+// HostileKey has all visible ASCII characters except letters.
+const HostileKey = "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~"
+
+// HostileMessages are texts that some language or program could read as something else.
+var HostileMessages = []string{hostileText, "true", "12", "1e5", "@/etc/passwd", "--fail", "a=b", "x:=1", "$", "'", "{}", `\`}
+
+// HostileName is such a text as the name of a category, which has no control characters.
+var HostileName = strings.NewReplacer("\n", "", "\r", "", "\t", "", "\u0085", "").Replace(hostileText)
+
+// HostileForms returns a form that queues each of the messages, with the key and a number. The last
+// forms search for the name, and have a body that is not JSON.
+func HostileForms(t testing.TB) (all []Form) {
+	t.Helper()
+	for i, message := range HostileMessages {
+		body, err := json.Marshal(map[string]string{"message": message})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, Form{"queueMessage", map[string][]string{"header.Idempotency-Key": {HostileKey + strconv.Itoa(i)}}, string(body)})
+	}
+	return append(all, Form{"listCategories", map[string][]string{"query.name": {HostileName}}, ""},
+		Form{"queueMessage", nil, `{"message": '` + hostileText})
+}
+
+// samples prints the samples of forms that a reader could enter.
+const samples = `
+import { readFileSync } from "node:fs";
+import { languages, sample } from "./languages.js";
+import { build, initial, target } from "./request.js";
+
+const { operations } = JSON.parse(readFileSync(new URL("reference.json", import.meta.url)));
+const all = JSON.parse(readFileSync(0)).map(({ operation, parameters, body }) => {
+	const values = initial(operations[operation]);
+	Object.assign(values.parameters, parameters);
+	if (body !== undefined) values.body = body;
+	const request = build(operations[operation], values);
+	const samples = languages.map((language) => [language, sample(language, request)]);
+	return { ...request, target: target(request), samples: Object.fromEntries(samples) };
+});
+console.log(JSON.stringify(all));
+`
+
+// Request is the request of a form.
+type Request struct {
+	Method, Target, Type, Body string
+	Headers                    [][2]string
+	Samples                    map[string]string // by language
+}
+
+// Requests returns the request of each form with its samples, as the page of a server makes them.
+func Requests(t testing.TB, server string, forms []Form) (all []Request) {
+	t.Helper()
+	get := func(path string) []byte {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v", path, response.Status, err)
+		}
+		return text
+	}
+	folder := "/" + regexp.MustCompile(`docs/assets/\w+/`).FindString(string(get("/docs")))
+	files := map[string][]byte{"package.json": []byte(`{"type": "module"}`), "run.js": []byte(samples)}
+	for _, name := range []string{"languages.js", "request.js", "json.js", "reference.json"} {
+		files[name] = get(folder + name)
+	}
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	input, err := json.Marshal(forms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), "node", filepath.Join(dir, "run.js")) //nolint:gosec // a file of the test
+	command.Stdin, command.Stderr = strings.NewReader(string(input)), os.Stderr
+	output, err := command.Output()
+	if err == nil {
+		err = json.Unmarshal(output, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
