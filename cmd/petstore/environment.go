@@ -27,7 +27,7 @@ func reads(cmd *cobra.Command, variables ...string) *cobra.Command {
 // serverVariables returns the variables that a server reads: all that no other command does.
 func serverVariables() []string {
 	others := []string{"PETSTORE_URL", "PETSTORE_API_KEY", "PETSTORE_SERVING_ROLE", "PETSTORE_PG_BIN"}
-	return slices.DeleteFunc(variables(), func(name string) bool { return slices.Contains(others, name) })
+	return slices.DeleteFunc(slices.Clone(variables()), func(name string) bool { return slices.Contains(others, name) })
 }
 
 // showEnvironment makes the help of every command name the variables that it reads.

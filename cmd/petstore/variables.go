@@ -6,15 +6,16 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
-// variables returns the names of all variables of [config], in order.
-func variables() (names []string) {
+// variables returns the names of all variables of [config], in order. Do not modify them.
+var variables = sync.OnceValue(func() (names []string) {
 	eachVariable(reflect.ValueOf(config{}), func(field reflect.StructField, _ reflect.Value) {
 		names = append(names, field.Tag.Get("env"))
 	})
 	return names
-}
+})
 
 // eachVariable calls a function for each variable of a [config].
 func eachVariable(of reflect.Value, do func(reflect.StructField, reflect.Value)) {
