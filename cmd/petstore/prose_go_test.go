@@ -111,7 +111,7 @@ func TestCommentProse(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, match := range comment.FindAllStringSubmatch(string(text), -1) {
-			for _, mistake := range goProseMistakes(describedField.ReplaceAllString(match[1], "the field")) {
+			for _, mistake := range (goText{text: describedField.ReplaceAllString(match[1], "the field")}).mistakes() {
 				t.Errorf("%s: %s", name, mistake)
 			}
 		}
@@ -169,17 +169,18 @@ type goText struct {
 }
 
 // mistakes lists the mistakes of the text.
-func (text goText) mistakes() []string {
-	mistakes := goProseMistakes(text.text)
-	if !text.comment {
-		return mistakes
-	}
+func (text goText) mistakes() (all []string) {
 	for _, sentence := range sentences(goCode.ReplaceAllString(text.text, "")) {
-		if words := len(strings.Fields(sentence)); words > maxWords {
-			mistakes = append(mistakes, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, maxWords))
+		for _, bad := range slices.Concat(badProse, badGoProse) {
+			if found := bad.pattern.FindString(sentence); found != "" {
+				all = append(all, fmt.Sprintf("%q: write %s instead of %q", sentence, bad.instead, found))
+			}
+		}
+		if words := len(strings.Fields(sentence)); text.comment && words > maxWords {
+			all = append(all, fmt.Sprintf("%q: split the sentence of %d words into some of at most %d", sentence, words, maxWords))
 		}
 	}
-	return mistakes
+	return all
 }
 
 // goTexts returns the texts of a Go file that people read.
@@ -194,7 +195,7 @@ func goTexts(file *ast.File) []goText {
 	ast.Inspect(file, func(node ast.Node) bool {
 		switch node := node.(type) {
 		case *ast.FuncDecl:
-			if name := node.Name.Name; regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`).MatchString(name) {
+			if name := node.Name.Name; testName.MatchString(name) {
 				texts = append(texts, goText{node.Name.Pos(), camelCase.ReplaceAllString(name, "$1 $2"), false})
 			}
 		case *ast.CallExpr:
@@ -207,7 +208,10 @@ func goTexts(file *ast.File) []goText {
 	return texts
 }
 
-var camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+var (
+	testName  = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`)
+	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+)
 
 // messageOf returns the argument of a call that is a message for people, or nil: of
 // errors.New, fmt.Errorf, t.Error, t.Run, slog and similar functions.
@@ -250,19 +254,6 @@ func literals(expr ast.Expr) string {
 		return true
 	})
 	return all.String()
-}
-
-// goProseMistakes lists the mistakes of a comment, a name or a message.
-func goProseMistakes(text string) []string {
-	var mistakes []string
-	for _, sentence := range sentences(goCode.ReplaceAllString(text, "")) {
-		for _, bad := range slices.Concat(badProse, badGoProse) {
-			if found := bad.pattern.FindString(sentence); found != "" {
-				mistakes = append(mistakes, fmt.Sprintf("%q: write %s instead of %q", sentence, bad.instead, found))
-			}
-		}
-	}
-	return mistakes
 }
 
 // goCode matches code blocks of comments, and quoted texts.
