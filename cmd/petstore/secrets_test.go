@@ -70,12 +70,12 @@ func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 // machine can read. On systems without /proc it does nothing.
 func watchArguments(t *testing.T) {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	folders, err := filepath.Glob("/proc/[0-9]*") // not of the files, for which Glob would read each folder
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range files {
-		if arguments, err := os.ReadFile(file); err == nil { // otherwise it has ended
+	for _, folder := range folders {
+		if arguments, err := os.ReadFile(filepath.Join(folder, "cmdline")); err == nil { // otherwise it has ended
 			watch(t, "arguments of a process", strings.ReplaceAll(string(arguments), "\x00", " "))
 		}
 	}
