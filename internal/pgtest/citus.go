@@ -147,11 +147,6 @@ func (s *server) setDefaults(ctx context.Context, name string) error {
 	for _, statement := range postgres.RoleSettings(name) {
 		statements.WriteString(strings.Replace(statement, "ALTER ROLE", "ALTER DATABASE", 1) + ";")
 	}
-	conn, err := pgx.Connect(ctx, s.url.String()) // the lease may be in use
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, statements.String())
+	_, err := s.others.Exec(ctx, statements.String())
 	return err
 }
