@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/event"
+	"petstore/internal/pgtest"
 )
 
 // TestRenewLeases: a process renews its leases that are 5 seconds old, and stops if it has
@@ -83,29 +86,62 @@ func TestPersist(t *testing.T) {
 // sound is a webhook with a delivery that is due and an event to dispatch.
 var sound = stored{last: 2, after: 1, until: noUntil, enabled: true, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}
 
-// TestSweepsSeeAllPages: the sweeps find the work of more accounts than a page has.
-func TestSweepsSeeAllPages(t *testing.T) {
+// TestSweeps: the sweeps find the work of more accounts than a page has. While a node of a
+// cluster is lost, they find the work of the accounts of the other one.
+func TestSweeps(t *testing.T) {
 	t.Parallel()
+	pgtest.Not(t, pgtest.Citus, "the database has real nodes")
 	l := newLab(t)
-	trials := make([]trial, page+1)
+	trials := make([]trial, page+3)
 	for i := range trials {
 		trials[i].stored = sound
+	}
+	trials[page+1].stored.after, trials[page+2].stored.after = sound.last, sound.last
+	l.store(trials)
+	l.sweepAll("all", func(int64) bool { return true })
+
+	l.exec(pgtest.TwoNodes + "; INSERT INTO dead VALUES (2)")
+	var following sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer following.Wait()
+	defer cancel()
+	following.Go(func() { l.worker.db.FollowNodes(ctx, slog.New(slog.DiscardHandler)) })
+	for !l.worker.db.HasLostNode() { // an error of the dead node shows that it is dead
+		_, _ = l.worker.db.Exec(t.Context(), "SELECT run_on(account_id) FROM account_state")
+	}
+	l.sweepAll("the reachable", func(accountID int64) bool { return len(l.worker.db.Reachable([]int64{accountID})) == 1 })
+}
+
+// sweepAll sweeps the stored trials, and checks what is started. The last two accounts have
+// no event to dispatch.
+func (l *lab) sweepAll(which string, isReachable func(accountID int64) bool) {
+	l.t.Helper()
+	for i := range page + 3 {
 		l.worker.accounts.again[endpointOf(i).AccountID] = false
 	}
-	l.store(trials)
 	l.exec("UPDATE webhooks SET unsettled_after = ''")
-	if err := errors.Join(l.worker.drainAll(t.Context()), l.worker.lookAtAll(t.Context())); err != nil {
-		t.Fatal(err)
+	if err := errors.Join(l.worker.drainAll(l.t.Context()), l.worker.lookAtAll(l.t.Context())); err != nil {
+		l.t.Fatal(err)
 	}
-	for i := range trials {
-		if to := endpointOf(i); !l.isStarted(to) || !l.worker.accounts.again[to.AccountID] {
-			t.Fatalf("the sweeps do not see account %d", i+1)
+	l.worker.settleWebhooks(l.t.Context())
+	var unsettled []int64
+	if err := l.owner.Pool.QueryRow(l.t.Context(), "SELECT coalesce(array_agg(account_id), '{}') FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil {
+		l.t.Fatal(err)
+	}
+	undispatched := 0
+	for i := range page + 3 {
+		to := endpointOf(i)
+		want := isReachable(to.AccountID)
+		hasEvents := want && i <= page
+		if hasEvents {
+			undispatched++
+		}
+		if delivers, dispatches, settles := l.isStarted(to), l.worker.accounts.again[to.AccountID], !slices.Contains(unsettled, to.AccountID); delivers != want || dispatches != hasEvents || settles != want {
+			l.t.Fatalf("the sweeps of %s accounts deliver: %t, dispatch: %t, settle: %t; account %d", which, delivers, dispatches, settles, i+1)
 		}
 	}
-	l.worker.settleWebhooks(t.Context())
-	var unsettled int
-	if err := l.owner.Pool.QueryRow(t.Context(), "SELECT count(*) FROM webhooks WHERE unsettled_after IS NOT NULL").Scan(&unsettled); err != nil || unsettled > 0 {
-		t.Errorf("%d webhooks are not settled, %v", unsettled, err)
+	if got := scrape(l.t, l.worker, "petstore_webhook_undispatched_events"); got != strconv.Itoa(undispatched) {
+		l.t.Errorf("%s undispatched events of %s accounts, want %d", got, which, undispatched)
 	}
 }
 

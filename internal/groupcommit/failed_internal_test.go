@@ -281,23 +281,51 @@ func TestGroupGivesUpTogether(t *testing.T) {
 	}
 }
 
-// cutter is a connection to a client that breaks after the result of COMMIT, with an error
-// of the server.
-type cutter struct{ net.Conn }
+// cutter is a connection to a client that breaks at a CommandComplete, with an error of the
+// server.
+type cutter struct {
+	net.Conn
+	tag   string
+	after bool // the client receives the message
+}
 
 // Write forwards bytes of the server.
 func (c cutter) Write(p []byte) (int, error) {
-	committed := []byte("COMMIT\x00")
-	at := bytes.Index(p, committed)
+	const header = 5
+	at := bytes.Index(p, []byte(c.tag+"\x00"))
 	if at < 0 {
 		return c.Conn.Write(p)
 	}
+	end := at - header
+	if c.after {
+		end = at + len(c.tag) + 1
+	}
 	fatal := pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01", Message: "terminating connection due to administrator command"}
-	last, err := fatal.Encode(p[: at+len(committed) : at+len(committed)])
+	last, err := fatal.Encode(p[:end:end])
 	if err == nil {
 		_, err = c.Conn.Write(last)
 	}
 	return 0, errors.Join(err, c.Close(), io.ErrClosedPipe)
+}
+
+// openCut opens a committer whose connections break, see [cutter].
+func (f *fixture) openCut(tag string, after bool) *Committer {
+	return f.openThrough(func(client, server net.Conn) {
+		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+		go func() { _, _ = io.Copy(cutter{client, tag, after}, server); _ = client.Close() }()
+	})
+}
+
+// TestErrorInsteadOfBegin: the server ends the connection before it begins a transaction.
+func TestErrorInsteadOfBegin(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	if _, err := f.openCut("BEGIN", false).Do(t.Context(), one, send("lost")); !postgres.Unavailable(err) {
+		t.Errorf("the write: %v", err)
+	}
+	if got := f.messages(); got != 0 {
+		t.Errorf("%d messages, want none", got)
+	}
 }
 
 // TestErrorAfterCommit: the server ends the connection right after it has reported the
@@ -306,11 +334,7 @@ func TestErrorAfterCommit(t *testing.T) {
 	t.Parallel()
 	const writes = 10
 	f := newFixture(t)
-	cut := f.openThrough(func(client, server net.Conn) {
-		go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
-		go func() { _, _ = io.Copy(cutter{client}, server); _ = client.Close() }()
-	})
-	failures, _ := f.together(cut, sent(writes)...)
+	failures, _ := f.together(f.openCut("COMMIT", true), sent(writes)...)
 	if err := errors.Join(failures...); err != nil {
 		t.Error(err)
 	}

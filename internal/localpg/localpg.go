@@ -388,7 +388,8 @@ func (c *Cluster) run(cmd *exec.Cmd, started chan<- error) {
 // the caller's, and those that this package needs.
 func (c *Cluster) settings() (args []string) {
 	if c.options.Disposable {
-		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "shared_buffers=64MB")
+		args = append(args, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "shared_buffers=64MB",
+			"-c", "shared_preload_libraries=plpgsql") // else each session loads it for its first function
 	}
 	for name, value := range c.options.Settings {
 		args = append(args, "-c", name+"="+value)

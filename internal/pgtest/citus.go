@@ -16,6 +16,31 @@ import (
 // shardCount is the number of shards of a table, small because a test has few accounts.
 const shardCount = "4"
 
+// TwoNodes is SQL that makes a database look like a Citus cluster of two nodes to a pool, with
+// half of the accounts each. A node whose port is locked is frozen, and one in the table dead is dead.
+const TwoNodes = `
+CREATE TABLE pg_dist_shard (logicalrelid regclass, shardid bigint, shardminvalue text);
+CREATE TABLE pg_dist_placement (shardid bigint, groupid int);
+CREATE TABLE pg_dist_node (groupid int, nodename text, nodeport int, noderole text);
+CREATE TABLE dead (port int);
+INSERT INTO pg_dist_shard VALUES ('account_state', 1, '-2147483648'), ('account_state', 2, '0');
+INSERT INTO pg_dist_placement VALUES (1, 1), (2, 2);
+INSERT INTO pg_dist_node VALUES (1, 'one', 1, 'primary'), (2, 'two', 2, 'primary');
+GRANT SELECT ON pg_dist_shard, pg_dist_placement, pg_dist_node, dead TO PUBLIC;
+CREATE FUNCTION run_on(id bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE on_port int := CASE WHEN hashint8(id) < 0 THEN 1 ELSE 2 END;
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(on_port);
+	IF EXISTS (SELECT FROM dead WHERE port = on_port) THEN
+		RAISE 'connection to the remote node failed' USING ERRCODE = '08006';
+	END IF;
+END $$;
+CREATE FUNCTION citus_check_connection_to_node(host text, on_port int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(on_port);
+	RETURN NOT EXISTS (SELECT FROM dead WHERE port = on_port);
+END $$`
+
 // cluster is the Citus cluster of a server, which is its coordinator. The databases of
 // one name on all nodes are one distributed database. They find each other by name,
 // because the nodes know each other by address. So a clone on every node is a clone of a
@@ -147,11 +172,6 @@ func (s *server) setDefaults(ctx context.Context, name string) error {
 	for _, statement := range postgres.RoleSettings(name) {
 		statements.WriteString(strings.Replace(statement, "ALTER ROLE", "ALTER DATABASE", 1) + ";")
 	}
-	conn, err := pgx.Connect(ctx, s.url.String()) // the lease may be in use
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, statements.String())
+	_, err := s.others.Exec(ctx, statements.String())
 	return err
 }

@@ -233,14 +233,9 @@ func (s *server) leaveWith(t testing.TB, name string, database *Database) {
 	})
 }
 
-// exec runs statements on a connection of its own, each on all nodes of a cluster.
+// exec runs statements outside of the lease, each on all nodes of a cluster.
 func (s *server) exec(ctx context.Context, statements ...string) error {
-	conn, err := pgx.Connect(ctx, s.url.String())
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return s.everywhere(ctx, conn, statements...)
+	return s.others.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return s.everywhere(ctx, conn.Conn(), statements...) })
 }
 
 // drop drops a database.

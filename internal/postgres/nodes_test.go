@@ -40,30 +40,6 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-// twoNodes makes a database look like a cluster of two nodes to the pool, with half of the
-// accounts each. A node whose port is locked is frozen, and one in the table dead is dead.
-const twoNodes = `
-CREATE TABLE pg_dist_shard (logicalrelid regclass, shardid bigint, shardminvalue text);
-CREATE TABLE pg_dist_placement (shardid bigint, groupid int);
-CREATE TABLE pg_dist_node (groupid int, nodename text, nodeport int, noderole text);
-CREATE TABLE dead (port int);
-INSERT INTO pg_dist_shard VALUES ('account_state', 1, '-2147483648'), ('account_state', 2, '0');
-INSERT INTO pg_dist_placement VALUES (1, 1), (2, 2);
-INSERT INTO pg_dist_node VALUES (1, 'one', 1, 'primary'), (2, 'two', 2, 'primary');
-CREATE FUNCTION run_on(id bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE on_port int := CASE WHEN hashint8(id) < 0 THEN 1 ELSE 2 END;
-BEGIN
-	PERFORM pg_advisory_xact_lock_shared(on_port);
-	IF EXISTS (SELECT FROM dead WHERE port = on_port) THEN
-		RAISE 'connection to the remote node failed' USING ERRCODE = '08006';
-	END IF;
-END $$;
-CREATE FUNCTION citus_check_connection_to_node(host text, on_port int) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM pg_advisory_xact_lock_shared(on_port);
-	RETURN NOT EXISTS (SELECT FROM dead WHERE port = on_port);
-END $$`
-
 // nodesTest is a pool of a database with two nodes.
 type nodesTest struct {
 	*postgres.DB
@@ -78,7 +54,7 @@ func newNodesTest(t *testing.T, maxConns int) *nodesTest {
 	pgtest.Not(t, pgtest.Citus, "the database has real nodes")
 	pgtest.Not(t, pgtest.PgBouncer, "the time limits of the session must be off")
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), twoNodes); err != nil {
+	if _, err := database.Pool.Exec(t.Context(), pgtest.TwoNodes); err != nil {
 		t.Fatal(err)
 	}
 	pool := open(t, database.OwnerURL, maxConns, "statement_timeout", "0", "lock_timeout", "0")

@@ -56,7 +56,7 @@ func TestSweep(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	now := time.Now()
-	const deliveries = 2500 // several batches
+	const old, young = 1010, 10 // of a webhook; the delivered ones are several batches
 	if _, err := database.Pool.Exec(t.Context(), `
 		INSERT INTO accounts (id, name) VALUES (1, 'one'), (2, 'two');
 		INSERT INTO account_state (account_id) VALUES (1), (2);
@@ -66,13 +66,13 @@ func TestSweep(t *testing.T) {
 		FROM account_state, unnest('{kept,gone,going}'::text[]) AS name`); err != nil {
 		t.Fatal(err)
 	}
-	// Half of the deliveries are a minute older than the retention, and half a minute newer.
-	for prefix, at := range map[string]time.Time{"old": now.Add(-webhook.Retention - time.Minute), "new": now.Add(-webhook.Retention + time.Minute)} {
+	// Old deliveries are a minute older than the retention, and young ones a minute younger.
+	for deliveries, at := range map[int]time.Time{old: now.Add(-webhook.Retention - time.Minute), young: now.Add(-webhook.Retention + time.Minute)} {
 		if _, err := database.Pool.Exec(t.Context(), `
 			INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status, next_attempt_at)
-			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || $2 || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
-			FROM webhooks, generate_series(1, $3::int) AS n, LATERAL (SELECT (ARRAY['pending', 'delivered', 'failed'])[1 + n % 3] AS status) AS made`,
-			webhook.FirstDeliveryID(at), prefix, deliveries/2); err != nil {
+			SELECT account_id, left($1::text, 16) || left(md5(webhooks.id || n), 20), webhooks.id, 'evt_00000000000000000000000000000000', n, 'pet.created', made.status, CASE WHEN made.status = 'pending' THEN now() END
+			FROM webhooks, generate_series(1, $2::int) AS n, LATERAL (SELECT CASE n WHEN 1 THEN 'pending' WHEN 2 THEN 'failed' ELSE 'delivered' END AS status) AS made`,
+			webhook.FirstDeliveryID(at), deliveries); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"1 going 1250", "1 kept 1250", "2 going 1250", "2 kept 1250"}, left); diff != "" {
+		if diff := cmp.Diff([]string{"1 going 10", "1 kept 10", "2 going 10", "2 kept 10"}, left); diff != "" {
 			t.Errorf("webhooks and their deliveries (-want +got):\n%s", diff)
 		}
 	}
