@@ -138,7 +138,9 @@ func (p *petstore) rows() map[string][]string {
 	if p.suffix == "" {
 		return p.rowsWhere("", "TRUE")
 	}
-	return p.rowsWhere("account_id", p.owned("account_id"))
+	all := p.rowsWhere("account_id", p.owned("account_id"))
+	maps.Copy(all, p.rowsWhere("parent_id", p.owned("id"))) // accounts
+	return all
 }
 
 // rowsOf returns the rows of the store of an account as text, by table.
