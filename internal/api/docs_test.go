@@ -50,6 +50,13 @@ func TestDocs(t *testing.T) {
 			p.do("GET", path, nil, "If-None-Match", `"x", `+tag, "Accept-Encoding", "br, "+coding).want(304)
 		}
 		p.do("GET", path, nil, "If-None-Match", tags[""], "Accept-Encoding", "gzip").want(200)
+	}
+	for path, page := range map[string]string{"/docs/": "/docs", "/console/": "/console"} {
+		if got := p.get(path + "?x=1").want(308).header.Get("Location"); got != page {
+			t.Errorf("%s redirects to %q", path, got)
+		}
+	}
+	for _, path := range append(slices.Clone(docsPages), "/"+asset, "/docs/", "/console/") {
 		if got := p.do("OPTIONS", path, nil).want(204).header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
 			t.Errorf("OPTIONS %s: Allow %q", path, got)
 		}
@@ -112,26 +119,6 @@ func TestPageNotFound(t *testing.T) {
 		p.do("POST", path, nil, "Accept", browser).wantError(404, "route_not_found")
 	}
 	p.do("DELETE", "/docs", nil, "Accept", browser).wantError(405, "method_not_allowed")
-}
-
-// TestDocsWithASlash: /docs/ and /console/ redirect to the page and allow no other methods.
-func TestDocsWithASlash(t *testing.T) {
-	t.Parallel()
-	p := start(t).as("")
-	if got := p.get("/docs/?x=1").want(308).header.Get("Location"); got != "/docs" {
-		t.Errorf("it redirects to %q", got)
-	}
-	if got := p.get("/console/").want(308).header.Get("Location"); got != "/console" {
-		t.Errorf("/console/ redirects to %q", got)
-	}
-	for _, method := range []string{"POST", "PUT", "DELETE", "FOO"} {
-		if got := p.do(method, "/docs/", nil).wantError(405, "method_not_allowed").header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
-			t.Errorf("%s /docs/: Allow %q", method, got)
-		}
-	}
-	if got := p.do("OPTIONS", "/docs/", nil).want(204).header.Get("Allow"); got != "GET, HEAD, OPTIONS" {
-		t.Errorf("OPTIONS /docs/: Allow %q", got)
-	}
 }
 
 // TestEveryErrorIsExplained: the errors page, the source and the spec list the same

@@ -10,14 +10,6 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// startOnCluster starts a server on a cluster of its own, for settings that affect all databases
-// of a cluster.
-func startOnCluster(t *testing.T) *petstore {
-	t.Helper()
-	database, _ := pgtest.NewCluster(t)
-	return startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
-}
-
 // withoutStandby makes commits wait for a standby that does not exist, and returns
 // when the setting is active. Calling back ends the wait.
 func (p *petstore) withoutStandby() (back func()) {
@@ -81,7 +73,8 @@ func (p *petstore) until(what string, so func() bool) {
 // back, the server acknowledges the retry.
 func TestRetriesWaitForTheStandby(t *testing.T) {
 	t.Parallel()
-	p := startOnCluster(t)
+	database, _ := pgtest.NewCluster(t) // the setting affects all databases of a cluster
+	p := startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
 	key := p.post(keysPath, object{"name": "leaving", "scope": "read"}).want(201).header.Get("Location")
 	reset := p.newSandbox("one", "empty").path() + "/reset"
 	p.post(reset, nil).want(204)

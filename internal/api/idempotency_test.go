@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
-	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 	"petstore/internal/upkeep"
@@ -467,33 +466,26 @@ func TestSweepOfExpiredKeys(t *testing.T) {
 	p.under("x", "/messages", object{"message": "hello"}).wantReplay(fresh)
 }
 
-// withoutWriters returns the same server with a pool whose only connection for
-// writes is in use until the test ends.
-func (p *petstore) withoutWriters() *petstore {
-	p.t.Helper()
-	const conns = 3
-	pool, err := postgres.Open(p.t.Context(), p.dbURL, conns)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(pool.Close)
-	rows, err := pool.Writing().Query(p.t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(rows.Close)
-	return p.with(func(o *api.Options) { o.DB = pool })
-}
-
 // TestSweepIsAWrite: the sweep does not take a connection that is reserved for
 // reads.
 func TestSweepIsAWrite(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).withoutWriters()
-	if err := upkeep.SweepIdempotencyKeys(t.Context(), p.pool); err == nil {
+	p := start(t)
+	const conns = 3 // one for writes, two reserved for reads
+	pool, err := postgres.Open(t.Context(), p.dbURL, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	rows, err := pool.Writing().Query(t.Context(), "SELECT") //nolint:sqlclosecheck // held until the end on purpose
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rows.Close)
+	if err := upkeep.SweepIdempotencyKeys(t.Context(), pool); err == nil {
 		t.Error("the sweep had a connection")
 	}
-	if got := p.pool.CanceledWrites(); got != 1 {
+	if got := pool.CanceledWrites(); got != 1 {
 		t.Errorf("%d writes did not get a connection, want 1, the sweep", got)
 	}
 }
