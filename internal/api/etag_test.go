@@ -406,19 +406,6 @@ func TestErrorsComeBeforePreconditions(t *testing.T) {
 	}
 }
 
-// TestIfNoneMatchOnAWrite: If-None-Match keeps a write from one version of a
-// resource.
-func TestIfNoneMatchOnAWrite(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for _, write := range p.conditionalWrites() {
-		tag := p.get(write.target).want(200).etag()
-		p.do(write.method, write.target, write.body, "If-None-Match", tag).wantError(412, "precondition_failed")
-		p.do(write.method, write.target, write.body, "If-None-Match", "W/"+tag).wantError(412, "precondition_failed")
-		p.do(write.method, write.target, write.body, "If-Match", tag, "If-None-Match", otherTag).want(write.success)
-	}
-}
-
 // withHeader sends a request with one header line per value, unchanged, even an
 // empty one.
 func (p *petstore) withHeader(name string, values []string, method, target string, body []byte) *response {
