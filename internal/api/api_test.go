@@ -267,19 +267,27 @@ func (p *petstore) named(account string) string { return account + p.suffix }
 // newKey creates an API key for the account with this name.
 func (p *petstore) newKey(account string, scope auth.Scope) string {
 	p.t.Helper()
+	_, key := p.issueIn(account, scope, nil)
+	return key
+}
+
+// issueIn creates an API key for the account with this name.
+func (p *petstore) issueIn(account string, scope auth.Scope, expiresAt *time.Time) (id int64, key string) {
+	p.t.Helper()
 	queries := db.New(p.db)
 	owner, err := stores.Ensure(p.t.Context(), queries, p.named(account))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	_, secret, err := auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope})
+	wanted := auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope, ExpiresAt: expiresAt}
+	made, secret, err := auth.Issue(p.t.Context(), queries, wanted)
 	for postgres.LostToAnother(err) { // to another test, in a deadlock on Citus
-		_, secret, err = auth.Issue(p.t.Context(), queries, auth.NewKey{AccountID: owner.ID, Name: "test", Scope: scope})
+		made, secret, err = auth.Issue(p.t.Context(), queries, wanted)
 	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return secret.Reveal()
+	return made.ID, secret.Reveal()
 }
 
 // accountID returns the id of the account "tester".

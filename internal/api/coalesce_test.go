@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"petstore/internal/api"
@@ -23,113 +22,6 @@ import (
 	"petstore/internal/postgres"
 	"petstore/internal/telemetry"
 )
-
-// TestConcurrentOrders: each of many concurrent orders of one pet gets its own
-// response.
-func TestConcurrentOrders(t *testing.T) {
-	t.Parallel()
-	const buyers = 40
-	s := startAlone(t).stage(on("available", buyers*buyers))
-	begin := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	responses := make([]*response, buyers)
-	s.heldUp(1, func(int) error { // the first one delays the others
-		atOnce(t, buyers, func(i int) (err error) {
-			responses[i], err = s.try("POST", "/store/orders", object{"petId": s.pet, "quantity": i + 1, "shipDate": begin.AddDate(0, 0, i)})
-			return err
-		})
-		return nil
-	})
-	seen := map[int64]bool{}
-	for i, resp := range responses {
-		got := decode[order](resp.want(201))
-		kept := decode[order](s.get(resp.header.Get("Location")).want(200))
-		if diff := cmp.Diff(got, kept); diff != "" || seen[got.ID] {
-			t.Errorf("buyer %d: response (-), stored order (+)\n%s", i, diff)
-		}
-		if got.Quantity != int64(i+1) || got.ShipDate == nil || !got.ShipDate.Equal(begin.AddDate(0, 0, i)) {
-			t.Errorf("buyer %d got %+v", i, got)
-		}
-		seen[got.ID] = true
-	}
-	if left := s.inventory(s.pet).Quantity; left != buyers*buyers-buyers*(buyers+1)/2 {
-		t.Errorf("%d units are left", left)
-	}
-}
-
-// TestConcurrentReads: each of many concurrent reads of pets gets its own pet or
-// its own 404.
-func TestConcurrentReads(t *testing.T) {
-	t.Parallel()
-	const pets, readers = 10, 60
-	p := start(t)
-	ids := make([]int64, pets)
-	for i := range ids {
-		ids[i] = p.newPet(fmt.Sprint("Pet ", i), 0)
-	}
-	atOnce(t, readers, func(i int) error {
-		for j := range 8 {
-			n := (i*7 + j) % (pets + 1)
-			path, want := fmt.Sprintf("/pets/%d", ids[n%pets]), "200"
-			if n == pets {
-				path, want = "/pets/999999", "404 pet_not_found"
-			}
-			resp, err := p.try("GET", path, nil)
-			if err != nil || resp.brief() != want {
-				return fmt.Errorf("%s: %v: %w", path, resp, err)
-			}
-			if resp.status == 200 && decode[pet](resp).Name != fmt.Sprint("Pet ", n) {
-				return fmt.Errorf("%s: %s", path, resp.body)
-			}
-		}
-		return nil
-	})
-}
-
-// TestConcurrentPages: each of many concurrent reads of lists, by two accounts,
-// gets its own page, and messages of its own account only.
-func TestConcurrentPages(t *testing.T) {
-	t.Parallel()
-	const readers, rounds = 60, 10
-	p := start(t)
-	for i := range 5 {
-		p.newPet(fmt.Sprint("Pet ", i), int64(i))
-	}
-	accounts := []*petstore{p.as(p.newKey("one", auth.Write)), p.as(p.newKey("two", auth.Write))}
-	for i, account := range accounts {
-		account.post("/messages", object{"message": fmt.Sprint("of account ", i)}).want(202)
-	}
-	targets := []string{"/messages", "/messages?limit=1", "/pets?limit=2", "/pets?limit=2&sort=-id", "/pets?sort=-id&limit=2", "/store/inventory?low=true", "/categories", "/store/orders"}
-	type question struct {
-		account         int
-		target, counted string
-	}
-	alone := map[question]*response{}
-	for account := range accounts {
-		for _, target := range targets {
-			for _, counted := range []string{"", "count=exact"} {
-				alone[question{account, target, counted}] = accounts[account].do("GET", target, nil, "Prefer", counted).want(200)
-			}
-		}
-	}
-	atOnce(t, readers, func(i int) error {
-		for j := range rounds {
-			q := question{i % 2, targets[(i/2+j)%len(targets)], []string{"", "count=exact"}[(i/8+j)%2]}
-			resp, err := accounts[q.account].try("GET", q.target, nil, "Prefer", q.counted)
-			for err == nil && q.counted != "" && resp.status == 429 { // a count waits a second for the one before
-				resp, err = accounts[q.account].try("GET", q.target, nil, "Prefer", q.counted)
-			}
-			if err != nil {
-				return err
-			}
-			want := alone[q]
-			if !bytes.Equal(resp.body, want.body) || resp.header.Get("Link") != want.header.Get("Link") ||
-				resp.header.Get("X-Total-Count") != want.header.Get("X-Total-Count") {
-				return fmt.Errorf("%v: %v %s, want %v %s", q, resp.header, resp.body, want.header, want.body)
-			}
-		}
-		return nil
-	})
-}
 
 // turnstile is a server that holds statements of some queries until the test lets
 // them pass, or until their context ends.
@@ -295,36 +187,46 @@ func (s *turnstile) leaving(clients int, method, target, body string) (leave fun
 const ordersWritten = "StoresWrite|OrdersInsert"
 
 // TestWaitingRequestsShareStatements: requests that arrive while a statement runs
-// share the next one. The test fails when each has a statement of its own, or when
-// too many run at once.
+// share the next one, and each gets its own response. The test fails when each has a
+// statement of its own, or when too many run at once.
 func TestWaitingRequestsShareStatements(t *testing.T) {
 	t.Parallel()
-	const requests, pets = 40, 10
+	const requests, pets, absentPet = 40, 10, 999_999
 	for _, test := range []struct {
 		name, queries string
 		parallel      int // limit of concurrent statements
 		ask           func(p *petstore, i int, pets []int64) (*response, error)
+		want          func(i int) string // in the response
 	}{
 		{"single pets", "PetGetMany", 3, func(p *petstore, i int, pets []int64) (*response, error) {
 			return p.try("GET", fmt.Sprintf("/pets/%d", pets[i%len(pets)]), nil)
+		}, func(i int) string {
+			if i %= pets + 1; i == pets {
+				return "pet_not_found"
+			}
+			return fmt.Sprintf(`"Pet %d"`, i)
 		}},
-		{"a page", "PetList", 3, func(p *petstore, _ int, _ []int64) (*response, error) { return p.try("GET", "/pets?limit=2", nil) }},
+		{"a page", "PetList", 3, func(p *petstore, _ int, _ []int64) (*response, error) {
+			return p.try("GET", "/pets?limit=2", nil)
+		}, func(int) string { return `"Pet 0"` }},
 		{"the count of pages", "PetCount", 1, func(p *petstore, i int, _ []int64) (*response, error) {
 			return p.try("GET", fmt.Sprintf("/pets?limit=%d&sort=%s", 1+i, []string{"id", "-name"}[i%2]), nil, "Prefer", "count=exact")
-		}},
-		{"orders of a pet", ordersWritten, 2, func(p *petstore, _ int, pets []int64) (*response, error) {
-			return p.try("POST", "/store/orders", object{"petId": pets[0]})
-		}},
+		}, func(int) string { return `"Pet ` }},
+		{"orders of a pet", ordersWritten, 2, func(p *petstore, i int, pets []int64) (*response, error) {
+			key := []string{"", fmt.Sprint("key-", i)}[i%2]
+			return p.try("POST", "/store/orders", object{"petId": pets[0], "quantity": 1 + i}, "Idempotency-Key", key)
+		}, func(i int) string { return fmt.Sprintf(`"quantity":%d,`, 1+i) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s := newTurnstile(t, test.queries)
-			ids := make([]int64, pets)
+			var ids []int64
 			s.prepare(func() {
-				for i := range ids {
-					ids[i] = s.newPet(fmt.Sprint("Pet ", i), requests)
+				for i := range pets {
+					ids = append(ids, s.newPet(fmt.Sprint("Pet ", i), requests*requests))
 				}
 			})
+			ids = append(ids, absentPet)
 			atOnce(t, requests+1, func(i int) error {
 				if i == requests {
 					s.await(requests)
@@ -332,8 +234,8 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 					return nil
 				}
 				resp, err := test.ask(s.petstore, i, ids)
-				if err == nil && resp.status >= 300 {
-					err = fmt.Errorf("%s: %d %s", resp.what, resp.status, resp.body)
+				if err == nil && (resp.status >= 300 && resp.status != 404 || !strings.Contains(string(resp.body), test.want(i))) {
+					err = fmt.Errorf("%s: %d %s, want %s", resp.what, resp.status, resp.body, test.want(i))
 				}
 				return err
 			})
@@ -346,41 +248,54 @@ func TestWaitingRequestsShareStatements(t *testing.T) {
 	}
 }
 
-// TestListsDoNotShareCounts: similar lists do not share a count.
-func TestListsDoNotShareCounts(t *testing.T) {
+// TestListsShareNothing: similar lists share no count and no page.
+func TestListsShareNothing(t *testing.T) {
 	t.Parallel()
-	s := newTurnstile(t, "(Pet|Message|Order)Count.*")
-	for i := range 3 {
-		s.newPet(fmt.Sprint("Pet ", i), 1)
+	for name, prefer := range map[string]string{"counts": "count=exact", "pages": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newTurnstile(t, "(Pet|Message|Order)(Count|List).*")
+			for i := range 3 {
+				s.newPet(fmt.Sprint("Pet ", i), 1)
+			}
+			s.post("/messages", object{"message": "hello"}).want(202)
+			other := s.as(s.newKey("other", auth.Write))
+			lists := []struct {
+				p      *petstore
+				target string
+				alone  *response
+			}{
+				{p: s.petstore, target: "/pets?name=Pet&sort=name"},
+				{p: s.petstore, target: "/pets?name=Pet%202&sort=name"},
+				{p: s.petstore, target: "/pets?status=sold"},
+				{p: s.petstore, target: "/pets?limit=2"},
+				{p: s.petstore, target: "/pets?limit=2&sort=-id"},
+				{p: s.petstore, target: "/store/orders"},
+				{p: s.petstore, target: "/messages"},
+				{p: other, target: "/messages"},
+			}
+			s.prepare(func() {
+				for i, list := range lists {
+					lists[i].alone = list.p.do("GET", list.target, nil, "Prefer", prefer).want(200)
+				}
+			})
+			const each = 4 // one runs alone; the waiting ones could share a wrong statement
+			atOnce(t, each*len(lists)+1, func(i int) error {
+				if i == each*len(lists) {
+					s.await(i)
+					s.pass()
+					return nil
+				}
+				list := lists[i%len(lists)]
+				resp, err := list.p.try("GET", list.target, nil, "Prefer", prefer)
+				if err == nil && (!bytes.Equal(resp.body, list.alone.body) || resp.header.Get("Link") != list.alone.header.Get("Link") ||
+					resp.header.Get("X-Total-Count") != list.alone.header.Get("X-Total-Count")) {
+					err = fmt.Errorf("%s: %v %s, want %v %s", list.target, resp.header, resp.body, list.alone.header, list.alone.body)
+				}
+				return err
+			})
+		})
 	}
-	s.post("/messages", object{"message": "hello"}).want(202)
-	other := s.as(s.newKey("other", auth.Write))
-	lists := []struct {
-		p      *petstore
-		target string
-		count  string
-	}{
-		{s.petstore, "/pets?name=Pet&sort=name", "3"},
-		{s.petstore, "/pets?name=Pet%202&sort=name", "1"},
-		{s.petstore, "/pets?status=sold", "0"},
-		{s.petstore, "/store/orders", "0"},
-		{s.petstore, "/messages", "1"},
-		{other, "/messages", "0"},
-	}
-	const each = 4 // one runs alone; the waiting ones could share the wrong count
-	atOnce(t, each*len(lists)+1, func(i int) error {
-		if i == each*len(lists) {
-			s.await(i)
-			s.pass()
-			return nil
-		}
-		list := lists[i%len(lists)]
-		resp, err := list.p.try("GET", list.target, nil, "Prefer", "count=exact")
-		if err == nil && resp.header.Get("X-Total-Count") != list.count {
-			err = fmt.Errorf("%s: %d %v, want a count of %s", list.target, resp.status, resp.header, list.count)
-		}
-		return err
-	})
 }
 
 // TestHangingReadBlocksNoOther: a hanging statement does not block later requests

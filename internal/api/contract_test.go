@@ -360,30 +360,38 @@ var tableCell = regexp.MustCompile(`\| ([^|]+) `)
 
 // describedCodes reads the tables of codes in the form of contract.codes.
 func (c *contract) describedCodes() map[string]bool {
-	described := map[string]bool{}
-	rows := func(schema string) (rows [][]string) {
-		for line := range strings.Lines(c.document.Components.Schemas[schema].Value.Properties["code"].Value.Description) {
-			if strings.Contains(line, "`") && strings.HasPrefix(line, "|") {
-				var row []string
-				for _, cell := range tableCell.FindAllStringSubmatch(line, -1) {
-					row = append(row, strings.ReplaceAll(cell[1], "`", ""))
-				}
-				rows = append(rows, row)
-			}
-		}
-		return rows
-	}
-	for _, row := range rows("Error") {
-		for code := range strings.FieldsSeq(row[1]) {
-			described[row[0]+" "+code] = true
-		}
-	}
-	for _, row := range rows("Violation") {
+	described := c.describedErrors()
+	for _, row := range c.codeTable("Violation") {
 		for place := range strings.SplitSeq(row[1], ", ") {
 			described[place+" "+row[0]] = true
 		}
 	}
 	return described
+}
+
+// describedErrors reads the table of errors, such as "404 pet_not_found".
+func (c *contract) describedErrors() map[string]bool {
+	described := map[string]bool{}
+	for _, row := range c.codeTable("Error") {
+		for code := range strings.FieldsSeq(row[1]) {
+			described[row[0]+" "+code] = true
+		}
+	}
+	return described
+}
+
+// codeTable returns the cells of the table of the codes of a schema.
+func (c *contract) codeTable(schema string) (rows [][]string) {
+	for line := range strings.Lines(c.document.Components.Schemas[schema].Value.Properties["code"].Value.Description) {
+		if strings.Contains(line, "`") && strings.HasPrefix(line, "|") {
+			var row []string
+			for _, cell := range tableCell.FindAllStringSubmatch(line, -1) {
+				row = append(row, strings.ReplaceAll(cell[1], "`", ""))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }
 
 // recordCodes records the codes of an Error.

@@ -87,16 +87,6 @@ func TestDeprecation(t *testing.T) {
 	}
 }
 
-// TestSuccessor: the successor link leads to the same pet.
-func TestSuccessor(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	resp := p.get(fmt.Sprintf("/pets/%d", p.newPet("one", 0))).want(200)
-	if diff := cmp.Diff([]pet{decode[pet](resp)}, decode[[]pet](p.get(resp.link("successor-version")).want(200))); diff != "" {
-		t.Errorf("response of the successor (-want +got):\n%s", diff)
-	}
-}
-
 // TestSunset: with enforced sunsets, the operation is gone after its sunset.
 func TestSunset(t *testing.T) {
 	t.Parallel()

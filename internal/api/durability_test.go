@@ -10,14 +10,6 @@ import (
 	"petstore/internal/pgtest"
 )
 
-// startOnCluster starts a server on a cluster of its own, for settings that affect all databases
-// of a cluster.
-func startOnCluster(t *testing.T) *petstore {
-	t.Helper()
-	database, _ := pgtest.NewCluster(t)
-	return startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
-}
-
 // withoutStandby makes commits wait for a standby that does not exist, and returns
 // when the setting is active. Calling back ends the wait.
 func (p *petstore) withoutStandby() (back func()) {
@@ -75,66 +67,43 @@ func (p *petstore) until(what string, so func() bool) {
 	}
 }
 
-// TestReplayWaitsForTheStandby: while the synchronous standby is away, the server
-// does not acknowledge a request that has committed on the primary only. That holds
-// for the first attempt and for a retry. When the standby is back, it acknowledges
-// the retry.
-func TestReplayWaitsForTheStandby(t *testing.T) {
+// TestRetriesWaitForTheStandby: while the synchronous standby is away, the server does not
+// acknowledge a request that has committed on the primary only. That holds for the first
+// attempt, and for a retry that replays it or finds nothing to change. When the standby is
+// back, the server acknowledges the retry.
+func TestRetriesWaitForTheStandby(t *testing.T) {
 	t.Parallel()
-	p := startOnCluster(t)
-	const target, body = "/messages", `{"message": "hello"}`
-	back := p.withoutStandby()
-	p.under("key", target, body).wantError(503, "unavailable")
-	p.until("the cut-off transaction commits on the primary", func() bool { return p.count("messages") > 0 })
-	// The server may still be ending the earlier transaction, which holds the key.
-	again := func() (retry *response) {
-		p.until("the key is free", func() bool {
-			retry = p.under("key", target, body)
-			return retry.status != 409
-		})
-		return retry
-	}
-	for range 2 {
-		again().wantError(503, "unavailable")
-	}
-	back()
-	retry := again().want(202)
-	if retry.header.Get("Idempotent-Replayed") != "true" {
-		t.Error("the retry is not a replay, so this test proves nothing")
-	}
-}
-
-// TestRevokedTwiceWaitsForTheStandby: a retry that finds the key revoked does not
-// acknowledge the revocation before the standby has it.
-func TestRevokedTwiceWaitsForTheStandby(t *testing.T) {
-	t.Parallel()
-	p := startOnCluster(t)
-	created := p.post("/account/api-keys", object{"name": "leaving", "scope": "read"}).want(201)
-	location := created.header.Get("Location")
-	back := p.withoutStandby()
-	p.del(location).wantError(503, "unavailable")
-	p.until("the cut-off revocation commits on the primary", func() bool {
-		var revoked bool
-		if err := p.db.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NOT NULL)").Scan(&revoked); err != nil {
-			t.Fatal(err)
-		}
-		return revoked
-	})
-	p.del(location).wantError(503, "unavailable")
-	back()
-	p.del(location).want(204)
-}
-
-// TestResetTwiceWaitsForTheStandby: a reset that finds nothing to change does not
-// acknowledge an earlier reset before the standby has it.
-func TestResetTwiceWaitsForTheStandby(t *testing.T) {
-	t.Parallel()
-	p := startOnCluster(t)
+	database, _ := pgtest.NewCluster(t) // the setting affects all databases of a cluster
+	p := startOn(t, database).with(func(o *api.Options) { o.RequestTimeout = time.Second })
+	key := p.post(keysPath, object{"name": "leaving", "scope": "read"}).want(201).header.Get("Location")
 	reset := p.newSandbox("one", "empty").path() + "/reset"
 	p.post(reset, nil).want(204)
 	back := p.withoutStandby()
-	p.post(reset, nil).wantError(503, "unavailable")
+	// The server may still be ending an earlier transaction, which holds the Idempotency-Key.
+	send := func() (sent *response) {
+		p.until("the Idempotency-Key is free", func() bool {
+			sent = p.under("key", "/messages", object{"message": "hello"})
+			return sent.status != 409
+		})
+		return sent
+	}
+	wait := func() {
+		t.Helper()
+		send().wantError(503, "unavailable")
+		p.del(key).wantError(503, "unavailable")
+		p.post(reset, nil).wantError(503, "unavailable")
+	}
+	wait()
+	p.until("the cut-off transactions commit on the primary", func() bool {
+		return p.count("messages") > 0 && p.count("api_keys", "revoked_at IS NOT NULL") > 0
+	})
+	wait()
+	wait()
 	back()
+	if send().want(202).header.Get("Idempotent-Replayed") != "true" {
+		t.Error("the retry is not a replay, so this test proves nothing")
+	}
+	p.del(key).want(204)
 	p.post(reset, nil).want(204)
 }
 

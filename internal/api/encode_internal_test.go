@@ -17,13 +17,8 @@ func TestEncodePets(t *testing.T) {
 		{},
 	}
 	for count := range len(pets) + 1 {
-		want, err := httpjson.Encode(pets[:count])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := encodePets(pets[:count]); !bytes.Equal(got, want) || err != nil {
-			t.Errorf("encodePets: %s, %v; want %s", got, err, want)
-		}
+		got, err := encodePets(pets[:count])
+		wantEncoded(t, got, err, pets[:count])
 	}
 	pets[0].Name = "\xff"
 	if _, err := encodePets(pets); err == nil {

@@ -172,16 +172,6 @@ func wantNumbered(t testing.TB, events []feedEvent) {
 	}
 }
 
-// nonceOf returns the random part of the id of an event.
-func nonceOf(t testing.TB, e feedEvent) int {
-	t.Helper()
-	id, ok := eventids.ParseID(e.ID)
-	if !ok {
-		t.Fatalf("the id %s", e.ID)
-	}
-	return int(id.Nonce)
-}
-
 // copyOfStore is the store of a client that applies all events of an account.
 type copyOfStore map[string]map[string]string // representations by list and id
 
@@ -194,14 +184,10 @@ func (s copyOfStore) apply(t testing.TB, e feedEvent) {
 	_, verb, _ := strings.Cut(e.Type, ".")
 	for field, data := range e.Data {
 		list := map[string]string{"pet": "/pets", "inventory": "/store/inventory", "order": "/store/orders", "category": "/categories", "message": "/messages"}[field]
-		var named struct{ ID, PetID any }
-		if err := json.Unmarshal(data, &named); err != nil || list == "" {
-			t.Fatalf("%s: %v", e.text(), err)
+		if list == "" {
+			t.Fatal(e.text())
 		}
-		id := fmt.Sprint(named.ID)
-		if field == "inventory" {
-			id = fmt.Sprint(named.PetID)
-		}
+		id := itemID(t, list, data)
 		if s[list] == nil {
 			s[list] = map[string]string{}
 		}
@@ -212,26 +198,27 @@ func (s copyOfStore) apply(t testing.TB, e feedEvent) {
 	}
 }
 
+// itemID returns the id of an item of a list.
+func itemID(t testing.TB, list string, item json.RawMessage) string {
+	t.Helper()
+	var named struct{ ID, PetID any }
+	if err := json.Unmarshal(item, &named); err != nil {
+		t.Fatalf("%v: %s", err, item)
+	}
+	if list == "/store/inventory" {
+		return fmt.Sprint(named.PetID)
+	}
+	return fmt.Sprint(named.ID)
+}
+
 // store reads all lists of an account.
 func (p *petstore) store() copyOfStore {
 	p.t.Helper()
 	all := copyOfStore{}
 	for _, list := range []string{"/pets", "/store/inventory", "/store/orders", "/categories", "/messages"} {
 		all[list] = map[string]string{}
-		for next := list + "?limit=200"; next != ""; {
-			page := p.get(next).want(200)
-			for _, item := range decode[[]json.RawMessage](page) {
-				var named struct{ ID, PetID any }
-				if err := json.Unmarshal(item, &named); err != nil {
-					p.t.Fatal(err)
-				}
-				id := named.ID
-				if list == "/store/inventory" {
-					id = named.PetID
-				}
-				all[list][fmt.Sprint(id)] = string(item)
-			}
-			next = page.link("next")
+		for _, item := range walk[json.RawMessage](p, list+"?limit=200") {
+			all[list][itemID(p.t, list, item)] = string(item)
 		}
 	}
 	return all
@@ -364,6 +351,7 @@ func TestExpiredCursor(t *testing.T) {
 	p := start(t)
 	p.newPet("Rex", 10)
 	events, _ := p.feed("/events")
+	first, _ := eventids.ParseID(events[0].ID)
 	other := p.as(p.newKey("other", auth.Write))
 	other.newPet("Tom", 10)
 	foreign, _ := other.feed("/events")
@@ -374,7 +362,7 @@ func TestExpiredCursor(t *testing.T) {
 		foreign[len(foreign)-1].ID:                410,
 		p.eventID(99, 0):                          410,
 		p.eventID(0, 1):                           410,
-		p.eventID(2, nonceOf(t, events[0])):       410,
+		p.eventID(2, int(first.Nonce)):            410,
 		foreign[0].ID[:16] + events[0].ID[16:]:    410, // the number and the random part of an event of this account
 		foreign[0].ID[:16] + p.eventID(0, 0)[16:]: 410,
 		"evt_" + strings.Repeat("f", 32):          410,

@@ -107,6 +107,9 @@ func TestEveryOperationRejects(t *testing.T) {
 			resp := p.as(key).ask(o)
 			if !scope.Includes(o.scope()) {
 				resp.wantChallenge(403, "insufficient_scope", challengeScope)
+				if message := resp.error().Message; !strings.Contains(message, o.scope().String()) || !strings.Contains(message, scope.String()) {
+					t.Errorf("the message %q does not name both scopes", message)
+				}
 			} else if resp.status == 401 || resp.status == 403 || (o.method == "GET" && resp.status != 200 && resp.status != 404) {
 				t.Errorf("with a key of scope %s: %d", scope, resp.status)
 			}

@@ -3,7 +3,6 @@ package api_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net"
 	"net/http"
 	"strings"
@@ -25,19 +24,12 @@ import (
 func TestReady(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
-	for target, want := range map[string]string{
-		"/livez":  `{"status":"ok"}`,
-		"/readyz": `{"status":"ok","checks":{"database":"ok","schema":"ok","partitions":"ok","shutdown":"ok"}}`,
+	for target, want := range map[string]object{
+		"/livez":  {"status": "ok"},
+		"/readyz": {"status": "ok", "checks": object{"database": "ok", "schema": "ok", "partitions": "ok", "shutdown": "ok"}},
 	} {
 		resp := p.get(target).want(200)
-		var got, wanted any
-		if err := json.Unmarshal([]byte(want), &wanted); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(resp.body, &got); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(wanted, got); diff != "" {
+		if diff := cmp.Diff(want, decode[object](resp)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", target, diff)
 		}
 		if cache := resp.header.Get("Cache-Control"); cache != "no-store" {
