@@ -591,17 +591,12 @@ func TestLimitsAreCounted(t *testing.T) {
 	}
 }
 
-// family starts a server and returns it as the clients of an account and of three of its
-// sandboxes. Another is a key of another account.
+// family starts a server and returns it as the clients of a payer, with keys of its account and
+// its sandboxes. Another is a key of another account.
 func family(t *testing.T) (all []*petstore, another string) {
 	t.Helper()
-	const sandboxes = 3
 	p := startAlone(t)
-	p.oneOfEach()
-	all = []*petstore{p}
-	for range sandboxes {
-		all = append(all, p.as(p.sandboxKey()))
-	}
+	all, _ = p.payer("family")
 	return all, p.newKey("another", auth.Admin)
 }
 
