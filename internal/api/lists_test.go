@@ -3,7 +3,6 @@ package api_test
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -138,16 +137,22 @@ func walkAll[T any](p *petstore, path string, filter url.Values, want []T) {
 	}
 }
 
-// selected returns the items that pass a filter, in this order.
-func selected[T any](items []T, keep func(T) bool, order func(a, b T) int) []T {
-	var kept []T
-	for _, item := range items {
-		if keep(item) {
-			kept = append(kept, item)
+// walkSorted walks a list with each sort, as walkAll does. The pages must have these items.
+func walkSorted[T any](p *petstore, path string, filter url.Values, sorts map[string]func(a, b T) int, items []T) {
+	p.t.Helper()
+	for sort, order := range sorts {
+		sorted := maps.Clone(filter)
+		if sort != "" {
+			sorted.Set("sort", sort)
 		}
+		slices.SortFunc(items, order)
+		walkAll(p, path, sorted, items)
 	}
-	slices.SortFunc(kept, order)
-	return kept
+}
+
+// selected returns the items that a filter accepts.
+func selected[T any](items []T, accepts func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(items), func(item T) bool { return !accepts(item) })
 }
 
 // byName orders items as sort=name does.
@@ -231,16 +236,10 @@ func TestListPets(t *testing.T) {
 		{"id": batch, "name": {"r"}},
 		{"id": batch, "name": {"m"}, "categoryId": {dogs}, "status": {"available", "pending"}},
 	} {
-		for sort, order := range sorts(filter, func(p pet) string { return p.Name }, func(p pet) int64 { return p.ID }) {
-			if sort != "" {
-				filter["sort"] = []string{sort}
-			}
-			want := selected(s.pets, func(p pet) bool {
-				return oneOf(filter["id"], p.ID) && oneOf(filter["status"], p.Status) && oneOf(filter["categoryId"], p.CategoryID) && hasPrefix(filter["name"], p.Name)
-			}, order)
-			walkAll(p, "/pets", filter, want)
-			delete(filter, "sort")
-		}
+		orders := sorts(filter, func(p pet) string { return p.Name }, func(p pet) int64 { return p.ID })
+		walkSorted(p, "/pets", filter, orders, selected(s.pets, func(p pet) bool {
+			return oneOf(filter["id"], p.ID) && oneOf(filter["status"], p.Status) && oneOf(filter["categoryId"], p.CategoryID) && hasPrefix(filter["name"], p.Name)
+		}))
 	}
 }
 
@@ -249,13 +248,8 @@ func TestListCategories(t *testing.T) {
 	p := start(t)
 	s := p.fill(61)
 	for _, filter := range []url.Values{{}, {"name": {"rex"}}, {"name": {"REX "}}, {"name": {"z"}}, {"name": {"zoë 1"}}, {"name": {"1_"}}, {"name": {"nobody"}}} {
-		for sort, order := range sorts(filter, func(c category) string { return c.Name }, func(c category) int64 { return c.ID }) {
-			if sort != "" {
-				filter["sort"] = []string{sort}
-			}
-			walkAll(p, "/categories", filter, selected(s.categories, func(c category) bool { return hasPrefix(filter["name"], c.Name) }, order))
-			delete(filter, "sort")
-		}
+		orders := sorts(filter, func(c category) string { return c.Name }, func(c category) int64 { return c.ID })
+		walkSorted(p, "/categories", filter, orders, selected(s.categories, func(c category) bool { return hasPrefix(filter["name"], c.Name) }))
 	}
 }
 
@@ -295,19 +289,12 @@ func TestListOrders(t *testing.T) {
 		{"shipDateTo": {newYear}, "complete": {"false"}},
 		{"shipDateFrom": {christmas}, "shipDateTo": {newYear}, "petId": {"13"}, "complete": {"true"}},
 	} {
-		for sort, inOrder := range orderSorts(filter) {
-			if sort != "" {
-				filter["sort"] = []string{sort}
-			}
-			want := selected(s.orders, func(o order) bool {
-				from, to := filter.Get("shipDateFrom"), filter.Get("shipDateTo")
-				return oneOf(filter["petId"], o.PetID) && oneOf(filter["complete"], o.Complete) &&
-					(from == "" || (o.ShipDate != nil && !o.ShipDate.Before(at(from)))) &&
-					(to == "" || (o.ShipDate != nil && o.ShipDate.Before(at(to))))
-			}, inOrder)
-			walkAll(p, "/store/orders", filter, want)
-			delete(filter, "sort")
-		}
+		walkSorted(p, "/store/orders", filter, orderSorts(filter), selected(s.orders, func(o order) bool {
+			from, to := filter.Get("shipDateFrom"), filter.Get("shipDateTo")
+			return oneOf(filter["petId"], o.PetID) && oneOf(filter["complete"], o.Complete) &&
+				(from == "" || (o.ShipDate != nil && !o.ShipDate.Before(at(from)))) &&
+				(to == "" || (o.ShipDate != nil && o.ShipDate.Before(at(to))))
+		}))
 	}
 }
 
@@ -326,10 +313,9 @@ func TestListInventory(t *testing.T) {
 		{"low": {"true"}, "status": {"pending", "sold"}},
 		{"low": {"false"}, "status": {"pending", "sold"}},
 	} {
-		want := selected(s.inventory, func(i inventoryItem) bool {
+		walkAll(p, "/store/inventory", filter, selected(s.inventory, func(i inventoryItem) bool {
 			return oneOf(filter["status"], i.Status) && oneOf(filter["low"], i.Quantity <= 10)
-		}, func(a, b inventoryItem) int { return cmp.Compare(a.PetID, b.PetID) })
-		walkAll(p, "/store/inventory", filter, want)
+		}))
 	}
 }
 
@@ -345,62 +331,6 @@ func TestListMessages(t *testing.T) {
 	other.post("/messages", object{"message": "of another"}).want(202)
 	other.post("/messages", object{"message": "of another"}).want(202)
 	walkAll(p, "/messages", nil, want)
-}
-
-// TestListManyMatches checks filters with hundreds of matches, some of which lie
-// at one end of the list.
-func TestListManyMatches(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	s := p.fill(1000)
-	id := func(p pet) int64 { return p.ID }
-	for _, filter := range []url.Values{
-		{"name": {"re"}},
-		{"name": {"re"}, "status": {"sold"}},
-		{"name": {"re"}, "status": {"available", "pending"}},
-		{"name": {"re"}, "categoryId": {"1"}},
-		{"name": {"z"}, "categoryId": {"4"}, "status": {"available", "sold"}},
-	} {
-		for sort, order := range directions("name", byName(func(p pet) string { return p.Name }, id)) {
-			if sort != "" {
-				filter["sort"] = []string{sort}
-			}
-			walkAll(p, "/pets", filter, selected(s.pets, func(p pet) bool {
-				return oneOf(filter["status"], p.Status) && oneOf(filter["categoryId"], p.CategoryID) && hasPrefix(filter["name"], p.Name)
-			}, order))
-			delete(filter, "sort")
-		}
-	}
-	// Ship dates follow the ids, so that a range of dates is a range of ids.
-	newYear := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := p.db.Exec(t.Context(), "UPDATE orders SET ship_date = to_timestamp($1::bigint + id * 3600) WHERE account_id = $2", newYear.Unix(), p.accountID()); err != nil {
-		t.Fatal(err)
-	}
-	for i := range s.orders {
-		at := newYear.Add(time.Duration(s.orders[i].ID) * time.Hour)
-		s.orders[i].ShipDate = &at
-	}
-	from := *s.orders[700].ShipDate
-	for _, filter := range []url.Values{
-		{"shipDateFrom": {from.Format(time.RFC3339)}},
-		{"shipDateFrom": {from.Format(time.RFC3339)}, "complete": {"true"}},
-		{"shipDateFrom": {from.Format(time.RFC3339)}, "petId": {"1"}, "complete": {"false"}},
-	} {
-		for sort, inOrder := range orderSorts(filter) {
-			if sort != "" {
-				filter["sort"] = []string{sort}
-			}
-			walkAll(p, "/store/orders", filter, selected(s.orders, func(o order) bool {
-				return oneOf(filter["petId"], o.PetID) && oneOf(filter["complete"], o.Complete) && !o.ShipDate.Before(from)
-			}, inOrder))
-			delete(filter, "sort")
-		}
-	}
-	for _, filter := range []url.Values{{"low": {"true"}}, {"low": {"true"}, "status": {"sold", "pending"}}, {"low": {"false"}, "status": {"sold"}}} {
-		walkAll(p, "/store/inventory", filter, selected(s.inventory, func(i inventoryItem) bool {
-			return oneOf(filter["status"], i.Status) && oneOf(filter["low"], i.Quantity <= 10)
-		}, func(a, b inventoryItem) int { return cmp.Compare(a.PetID, b.PetID) }))
-	}
 }
 
 // TestCountIsPreferred checks Prefer: count=exact (RFC 7240) on GET and HEAD.
@@ -579,8 +509,7 @@ func TestCursorIsBound(t *testing.T) {
 	startOn(t, other).get("/pets?limit=1"+byID).wantError(400, "invalid_cursor")
 }
 
-// TestTamperedCursor: a cursor with one character changed, removed or added is
-// invalid.
+// TestTamperedCursor: a cursor with one character changed is invalid. FuzzCursor has more changes.
 func TestTamperedCursor(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -600,23 +529,8 @@ func TestTamperedCursor(t *testing.T) {
 		for _, other := range []int{at ^ 1, at ^ 32} {
 			rejected(cursor[:i] + alphabet[other:other+1] + cursor[i+1:])
 		}
-		rejected(cursor[:i] + cursor[i+1:])
-		rejected(cursor[:i] + "A" + cursor[i:])
-		rejected(cursor[:i] + "=" + cursor[i:])
-		if i > 0 {
-			rejected(cursor[:i])
-		}
 	}
-	unsealed, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, forged := range []string{
-		"x", "0", "-1", "null", "{}", " ", cursor + " ", " " + cursor, cursor + "=", cursor + cursor, cursor + "\n", "漢", strings.Repeat("A", 4000),
-		base64.RawURLEncoding.EncodeToString([]byte(`{"id":1}`)),
-		base64.RawURLEncoding.EncodeToString(make([]byte, 16)),
-		base64.RawURLEncoding.EncodeToString(append(make([]byte, 16), unsealed[16:]...)),
-	} {
+	for _, forged := range []string{"x", "0", "{}", " ", cursor[1:], cursor + " ", cursor + "=", cursor + cursor, "漢", strings.Repeat("A", 4000)} {
 		rejected(forged)
 	}
 	p.get(next.String()).want(200)

@@ -44,39 +44,18 @@ func TestPlaceOrder(t *testing.T) {
 	}
 }
 
-// TestPlaceOrderOfUnknownPet: a rejected order has no effect.
-func TestPlaceOrderOfUnknownPet(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for _, petID := range []int64{1, 1<<53 - 1, 1<<63 - 1} {
-		p.post("/store/orders", object{"petId": petID}).wantError(422, "unknown_pet")
-	}
-	s := p.stage(on("available", 0))
-	s.run(deleting).want(204)
-	s.run(placing(1)).wantError(422, "unknown_pet")
-	if orders := walk[order](p, "/store/orders"); len(orders) > 0 {
-		t.Errorf("orders: %+v", orders)
-	}
-}
-
+// TestPlacingRules and the next two check that the operations follow the rules of the package
+// stock, whose TestAllSequences has all of them.
 func TestPlacingRules(t *testing.T) {
 	t.Parallel()
 	checkRules(t, []rule{
-		{"some of the stock", on("available", 5), placing(2), 201, "", on("available", 3, 2)},
 		{"some, with another order open", on("available", 5, 3), placing(2), 201, "", on("available", 3, 2, 3)},
 		{"all of the stock", on("available", 5), placing(5), 201, "", on("pending", 0, 5)},
-		{"the last units, with another order open", on("available", 2, 4), placing(2), 201, "", on("pending", 0, 2, 4)},
 		{"the maximum quantity", on("available", 1_000_000), placing(1_000_000), 201, "", on("pending", 0, 1_000_000)},
 
 		{"more than the stock", on("available", 5), placing(6), 409, "insufficient_stock", on("available", 5)},
-		{"more than the stock, less than the stock and the held units", on("available", 2, 4), placing(3), 409, "insufficient_stock", on("available", 2, 4)},
-		{"no stock", on("available", 0), placing(1), 409, "insufficient_stock", on("available", 0)},
-		{"no stock, but units held", on("available", 0, 3), placing(1), 409, "insufficient_stock", on("available", 0, 3)},
 
 		{"pending", on("pending", 5), placing(1), 409, "pet_not_available", on("pending", 5)},
-		{"pending, and more than the stock", on("pending", 0, 5), placing(1), 409, "pet_not_available", on("pending", 0, 5)},
-		{"sold", on("sold", 5), placing(5), 409, "pet_not_available", on("sold", 5)},
-		{"sold, and more than the stock", on("sold", 0), placing(1), 409, "pet_not_available", on("sold", 0)},
 	})
 }
 
@@ -84,12 +63,7 @@ func TestCompletingRules(t *testing.T) {
 	t.Parallel()
 	checkRules(t, []rule{
 		{"the last units", on("pending", 0, 4), completing(0), 200, "", on("sold", 0)},
-		{"the last units of an available pet", on("available", 0, 4), completing(0), 200, "", on("sold", 0)},
-		{"the last units of a sold pet", on("sold", 0, 4), completing(0), 200, "", on("sold", 0)},
 		{"while units are held", on("pending", 0, 3, 4), completing(1), 200, "", on("pending", 0, 3)},
-		{"while units are held, of an available pet", on("available", 0, 3, 4), completing(1), 200, "", on("available", 0, 3)},
-		{"while there is stock", on("available", 2, 4), completing(0), 200, "", on("available", 2)},
-		{"while there is stock, of a pending pet", on("pending", 2, 4), completing(0), 200, "", on("pending", 2)},
 		{"while there are both", on("available", 2, 3, 4), completing(0), 200, "", on("available", 2, 4)},
 
 		{"an open order stays open", on("pending", 0, 4), reopening(0), 200, "", on("pending", 0, 4)},
@@ -100,13 +74,9 @@ func TestCompletingRules(t *testing.T) {
 func TestCancellingRules(t *testing.T) {
 	t.Parallel()
 	checkRules(t, []rule{
-		{"stock was 0", on("pending", 0, 4), cancelling(0), 204, "", on("available", 4)},
 		{"stock was 0, with another order open", on("pending", 0, 3, 4), cancelling(0), 204, "", on("available", 3, 4)},
-		{"stock was 0, of an available pet", on("available", 0, 4), cancelling(0), 204, "", on("available", 4)},
 		{"stock was 0, of a sold pet", on("sold", 0, 4), cancelling(0), 204, "", on("sold", 4)},
 		{"stock was not 0", on("available", 2, 4), cancelling(0), 204, "", on("available", 6)},
-		{"stock was not 0, of a pending pet", on("pending", 2, 4), cancelling(0), 204, "", on("pending", 6)},
-		{"stock was not 0, of a sold pet", on("sold", 2, 4), cancelling(0), 204, "", on("sold", 6)},
 	})
 }
 
@@ -138,19 +108,6 @@ func TestCompleteOrderStaysComplete(t *testing.T) {
 	s.wantShelf(on("available", 0))
 }
 
-func TestCancelledOrderIsGone(t *testing.T) {
-	t.Parallel()
-	s := start(t).stage(on("pending", 0, 3, 4))
-	if body := s.run(cancelling(0)).want(204).body; len(body) > 0 {
-		t.Errorf("204 with a body: %s", body)
-	}
-	s.get(s.orderPath(0)).wantError(404, "order_not_found")
-	for _, event := range []event{cancelling(0), completing(0), reopening(0), patchingOrder(0, `{}`)} {
-		s.run(event).wantError(404, "order_not_found")
-	}
-	s.wantShelf(on("available", 3, 4))
-}
-
 // TestReturnedUnitsLiftStockAboveItsBound: the stock exceeds its maximum after a
 // cancellation.
 func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
@@ -164,24 +121,16 @@ func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
 	s.wantShelf(on("available", most+999_999, 1))
 }
 
+// TestShipDate: FuzzParseTime checks the parser against the standard library.
 func TestShipDate(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1_000, 1))
 	for _, test := range []struct{ name, sent, want string }{
 		{"UTC", "2026-12-24T09:30:00Z", "2026-12-24T09:30:00Z"},
 		{"lower case", "2026-12-24t09:30:00.5z", "2026-12-24T09:30:00.5Z"},
-		{"lower case t", "2026-12-24t09:30:00+02:00", "2026-12-24T07:30:00Z"},
 		{"east", "2026-12-24T01:30:00+02:00", "2026-12-23T23:30:00Z"},
-		{"west", "2026-12-24T23:30:00-02:00", "2026-12-25T01:30:00Z"},
-		{"half an hour", "2026-12-24T09:30:00+05:30", "2026-12-24T04:00:00Z"},
-		{"easternmost offset", "2026-12-24T23:59:00+23:59", "2026-12-24T00:00:00Z"},
-		{"an unknown offset", "2026-12-24T09:30:00-00:00", "2026-12-24T09:30:00Z"},
-		{"a leap day", "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z"},
 		{"one digit", "2026-12-24T09:30:00.5Z", "2026-12-24T09:30:00.5Z"},
-		{"zeros", "2026-12-24T09:30:00.000000000Z", "2026-12-24T09:30:00Z"},
-		{"six digits", "2026-12-24T09:30:00.123456Z", "2026-12-24T09:30:00.123456Z"},
 		{"nine digits are truncated", "2026-12-24T09:30:00.123456789Z", "2026-12-24T09:30:00.123456Z"},
-		{"and not rounded", "2026-12-24T09:30:59.999999999+00:00", "2026-12-24T09:30:59.999999Z"},
 		{"the earliest", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"},
 		{"the earliest in UTC, with an offset", "0000-12-31T23:00:00-01:00", "0001-01-01T00:00:00Z"},
 		{"before 1970", "1582-10-15T12:00:00.000001999Z", "1582-10-15T12:00:00.000001Z"},
@@ -206,35 +155,16 @@ func TestInvalidShipDate(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 5, 1))
 	for _, test := range []struct{ name, sent, code string }{
-		{"year 0", `"0000-12-31T23:59:59Z"`, "invalid_format"},
 		{"year 0 in UTC", `"0001-01-01T00:00:00+00:01"`, "invalid_format"},
-		{"year 10000", `"10000-01-01T00:00:00Z"`, "invalid_format"},
 		{"year 10000 in UTC", `"9999-12-31T23:59:59-00:01"`, "invalid_format"},
 		{"a leap second", `"2016-12-31T23:59:60Z"`, "invalid_format"},
 		{"a leap second with an offset", `"2017-01-01t00:59:60.5+01:00"`, "invalid_format"},
-		{"second 61", `"2016-12-31T23:59:61Z"`, "invalid_format"},
-		{"not a leap day", `"2027-02-29T00:00:00Z"`, "invalid_format"},
-		{"no such day", `"2026-04-31T00:00:00Z"`, "invalid_format"},
-		{"no such month", `"2026-13-01T00:00:00Z"`, "invalid_format"},
-		{"hour 24", `"2026-12-24T24:00:00Z"`, "invalid_format"},
-		{"minute 60", `"2026-12-24T09:60:00Z"`, "invalid_format"},
 		{"offset of a day", `"2026-12-24T09:30:00+24:00"`, "invalid_format"},
 		{"offset of 60 minutes", `"2026-12-24T09:30:00+02:60"`, "invalid_format"},
-		{"offset without a colon", `"2026-12-24T09:30:00+0200"`, "invalid_format"},
-		{"offset without minutes", `"2026-12-24T09:30:00+02"`, "invalid_format"},
 		{"no offset", `"2026-12-24T09:30:00"`, "invalid_format"},
 		{"a date", `"2026-12-24"`, "invalid_format"},
-		{"no seconds", `"2026-12-24T09:30Z"`, "invalid_format"},
-		{"an hour of one digit", `"2026-12-24T9:30:00Z"`, "invalid_format"},
-		{"a comma", `"2026-12-24T09:30:00,5Z"`, "invalid_format"},
-		{"a fraction without digits", `"2026-12-24T09:30:00.Z"`, "invalid_format"},
-		{"ten digits", `"2026-12-24T09:30:00.1234567890Z"`, "invalid_format"},
-		{"a space for T", `"2026-12-24 09:30:00Z"`, "invalid_format"},
 		{"a space before", `" 2026-12-24T09:30:00Z"`, "invalid_format"},
-		{"a newline after", `"2026-12-24T09:30:00Z\n"`, "invalid_format"},
 		{"other digits", `"２０２６-12-24T09:30:00Z"`, "invalid_format"},
-		{"words", `"tomorrow"`, "invalid_format"},
-		{"nothing", `""`, "invalid_format"},
 		{"very long", `"2026-12-24T09:30:00.` + strings.Repeat("0", 10_000) + `Z"`, "invalid_format"},
 		{"U+0000", `"2026-12-24T09:30:00Z\u0000"`, "invalid_characters"},
 		{"a number", `1766568600`, "wrong_type"},
@@ -350,32 +280,21 @@ func TestOrderBodies(t *testing.T) {
 		{"not an object", "POST", `[]`, []string{" wrong_type"}},
 		{"not an object", "PATCH", `null`, []string{" wrong_type"}},
 		{"petId 0", "POST", `{"petId": 0}`, []string{"/petId out_of_range"}},
-		{"petId negative", "POST", `{"petId": -1}`, []string{"/petId out_of_range"}},
-		{"petId 2^63", "POST", `{"petId": 9223372036854775808}`, []string{"/petId out_of_range"}},
-		{"petId text", "POST", `{"petId": "1"}`, []string{"/petId wrong_type"}},
-		{"petId fraction", "POST", `{"petId": 1.0}`, []string{"/petId wrong_type"}},
-		{"petId exponent", "POST", `{"petId": 1e2}`, []string{"/petId wrong_type"}},
 		{"petId null", "POST", `{"petId": null}`, []string{"/petId null_not_allowed"}},
 		{"quantity 0", "POST", `{"petId": 1, "quantity": 0}`, []string{"/quantity out_of_range"}},
-		{"quantity negative", "POST", `{"petId": 1, "quantity": -1}`, []string{"/quantity out_of_range"}},
 		{"quantity too large", "POST", `{"petId": 1, "quantity": 1000001}`, []string{"/quantity out_of_range"}},
-		{"quantity huge", "POST", `{"petId": 1, "quantity": 1` + strings.Repeat("0", 100) + `}`, []string{"/quantity out_of_range"}},
 		{"quantity null", "POST", `{"petId": 1, "quantity": null}`, []string{"/quantity null_not_allowed"}},
 		{"read-only fields", "POST", `{"petId": 1, "id": 1, "complete": false}`, []string{"/id read_only", "/complete read_only"}},
 		{"read-only fields", "PATCH", `{"id": 1, "petId": 1, "quantity": 1}`, []string{"/id read_only", "/petId read_only", "/quantity read_only"}},
 		{"field name in the wrong case", "POST", `{"PetId": 1}`, []string{"/petId required", "/PetId unknown_field"}},
 		{"complete text", "PATCH", `{"complete": "true"}`, []string{"/complete wrong_type"}},
-		{"complete number", "PATCH", `{"complete": 1}`, []string{"/complete wrong_type"}},
 		{"complete null", "PATCH", `{"complete": null}`, []string{"/complete null_not_allowed"}},
 		{"unknown", "PATCH", `{"status": "sold"}`, []string{"/status unknown_field"}},
 		{"nothing", "PUT", `{}`, []string{"/quantity required"}},
 		{"not an object", "PUT", `5`, []string{" wrong_type"}},
 		{"negative", "PUT", `{"quantity": -1}`, []string{"/quantity out_of_range"}},
-		{"minus zero", "PUT", `{"quantity": -0.0}`, []string{"/quantity wrong_type"}},
 		{"too many", "PUT", `{"quantity": 1000000001}`, []string{"/quantity out_of_range"}},
 		{"a fraction", "PUT", `{"quantity": 1.5}`, []string{"/quantity wrong_type"}},
-		{"zero as a fraction", "PUT", `{"quantity": 5.0}`, []string{"/quantity wrong_type"}},
-		{"an exponent", "PUT", `{"quantity": 5E0}`, []string{"/quantity wrong_type"}},
 		{"text", "PUT", `{"quantity": "5"}`, []string{"/quantity wrong_type"}},
 		{"null", "PUT", `{"quantity": null}`, []string{"/quantity null_not_allowed"}},
 		{"read-only fields", "PUT", `{"quantity": 9, "petId": 1, "status": "sold"}`, []string{"/petId read_only", "/status read_only"}},

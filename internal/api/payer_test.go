@@ -14,7 +14,6 @@ import (
 	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
-	"petstore/internal/pgtest"
 	"petstore/internal/postgres"
 	"petstore/internal/ratelimit"
 )
@@ -116,10 +115,9 @@ func TestOneResetAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := reset(one[2])
-	eventually(t, 8*time.Second, func() bool {
-		waiters, err := pgtest.LockWaiters(t.Context(), p.db)
-		return err == nil && waiters == 1
-	})
+	if err := p.awaitWaiting(1); err != nil {
+		t.Fatal(err)
+	}
 	second := reset(one[3])
 	for range 3 { // enough for a reset that does not wait
 		if status := <-reset(other[2]); status != 204 {
@@ -219,9 +217,7 @@ func TestUsedUpFaults(t *testing.T) {
 		want = append(want, matched+1)
 	}
 	p.setFaults(all...)
-	if _, err := p.db.Exec(t.Context(), "UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("UPDATE sandbox_faults SET matched = $1 WHERE account_id = $2", matched, id)
 	p.with(func(o *api.Options) { o.DB = pool }).get("/pets").want(200)
 	if got := counter.count.Load(); got != 1 {
 		t.Errorf("%d statements, want 1", got)

@@ -78,43 +78,6 @@ func TestPet(t *testing.T) {
 	}
 }
 
-func TestPetStatusWhenCreated(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	home := p.newCategory("home")
-	for _, status := range []string{"available", "pending", "sold"} {
-		created := p.post("/pets", object{"name": "x", "categoryId": home, "status": status}).want(201)
-		if got := decode[pet](p.get(created.header.Get("Location")).want(200)).Status; got != status {
-			t.Errorf("created as %s, it is %s", status, got)
-		}
-	}
-}
-
-func TestPetErrors(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	id := p.newPet("one", 2)
-	path := petPath(id)
-	p.post("/pets", object{"name": "x", "categoryId": 9999}).wantError(422, "unknown_category")
-	p.patch(path, object{"categoryId": 9999, "name": "y"}).wantError(422, "unknown_category")
-
-	p.patch(path, object{"status": "sold"}).want(200)
-	p.patch(path, object{"status": "pending", "name": "y"}).wantError(409, "invalid_transition")
-	p.patch(path, object{"status": "available"}).want(200)
-
-	open := p.newOrder(id, 1)
-	p.del(path).wantError(409, "pet_in_use")
-	p.patch(fmt.Sprintf("/store/orders/%d", open), object{"complete": true}).want(200)
-	p.del(path).wantError(409, "pet_in_use")
-
-	if got := decode[pet](p.get(path).want(200)); got.Name != "one" || got.Status != "available" {
-		t.Errorf("a rejected request changed the pet: %+v", got)
-	}
-	if got := p.inventory(id).Quantity; got != 1 {
-		t.Errorf("a rejected DELETE changed the stock: %d", got)
-	}
-}
-
 // TestNamesAreKeptAsSent: names are stored byte for byte, whatever their JSON
 // escapes, and can be found by name.
 func TestNamesAreKeptAsSent(t *testing.T) {

@@ -16,6 +16,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"petstore/db"
+	"petstore/internal/api"
+	"petstore/internal/pgtest"
+	"petstore/internal/postgres"
 )
 
 // Upper bounds of the cost of a page, independent of the number of rows.
@@ -95,6 +100,25 @@ func (r *recorder) during(do func()) []statement {
 type planner struct {
 	t    *testing.T
 	conn *pgx.Conn
+}
+
+// startRecorded starts a server whose statements about lists are recorded and explained. The secret
+// signs its cursors.
+func startRecorded(t *testing.T) (p *petstore, sent *recorder, explain planner, secret []byte) {
+	t.Helper()
+	database := pgtest.New(t)
+	sent = &recorder{}
+	pool, err := postgres.Open(t.Context(), database.URL, 2, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p = startOn(t, database).with(func(options *api.Options) { options.DB = pool })
+	secret, err = db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, sent, newPlanner(t, database.Pool), secret
 }
 
 func newPlanner(t *testing.T, pool *pgxpool.Pool) planner {

@@ -15,12 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // scale is the number of pets, orders and messages of TestListPlans.
@@ -43,20 +41,8 @@ const (
 func TestListPlans(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "it cannot make generic plans of joins, and its workers plan each run")
-	database := pgtest.New(t)
-	recorder := &recorder{}
-	pool, err := postgres.Open(t.Context(), database.URL, 2, recorder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	p := startOn(t, database).with(func(options *api.Options) { options.DB = pool })
-	seed(t, database.Pool, *scale)
-	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	planner := newPlanner(t, database.Pool)
+	p, recorder, planner, secret := startRecorded(t)
+	seed(t, p.db, *scale)
 	small := p.as(p.newKey("small 1", auth.Read))
 
 	for _, list := range plannedLists(*scale) {
@@ -71,7 +57,7 @@ func TestListPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			listed := api.List{Account: p.accountID(), Path: list.path, Sort: sort, Query: query}
-			cursor := api.SealCursor(secret, listed, middle(t, database.Pool, listed))
+			cursor := api.SealCursor(secret, listed, middle(t, p.db, listed))
 			first := recorder.during(func() { p.get(target(filter)).want(200) })
 			deep := recorder.during(func() { p.get(target(filter + "&cursor=" + cursor)).want(200) })
 			for _, mode := range planModes(first) {

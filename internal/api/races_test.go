@@ -242,7 +242,7 @@ func (s scene) heldUp(n int, run func(i int) error) {
 // awaitWaiting waits until n connections of the database wait for a lock.
 func (p *petstore) awaitWaiting(n int) error {
 	p.mustBeAlone()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	defer cancel()
 	return pgtest.AwaitLockWaiters(ctx, p.db, n)
 }

@@ -166,39 +166,12 @@ func TestTokensOfWrites(t *testing.T) {
 		resp := r.do("POST", "/messages", object{"message": "Hello"}, "Idempotency-Key", "once").want(202)
 		tokenOf(resp)
 	}
-	pet := r.newPet("Rex", 5)
-	path := fmt.Sprint("/pets/", pet)
-	for _, write := range []*response{
-		r.patch(path, object{"name": "Bello"}).want(200),
-		r.put(fmt.Sprint("/store/inventory/", pet), object{"quantity": 7}).want(200),
-		r.del(path).want(204),
-	} {
-		tokenOf(write)
+	for _, one := range r.everyOperation() {
+		if method, _, _ := strings.Cut(one.route, " "); method != "GET" {
+			tokenOf(r.do(method, one.target, one.body).want(one.success))
+		}
 	}
-	key := r.post(keysPath, object{"name": "new", "scope": "read"}).want(201)
-	keyPath := key.header.Get("Location")
-	sandbox := r.post(sandboxesPath, object{"sample": "empty"}).want(201)
-	sandboxPath := sandbox.header.Get("Location")
-	hook := r.post(webhooksPath, object{"url": hookURL, "types": []string{"*"}}).want(201)
-	hookPath := hook.header.Get("Location")
-	for _, write := range []*response{
-		key, sandbox, hook,
-		r.patch(hookPath, object{"description": "new"}).want(200),
-		r.post(hookPath+"/rotate", object{}).want(201),
-		r.do("POST", hookPath+"/test", nil).want(202),
-		r.del(hookPath).want(204),
-		r.post(keyPath+"/rotate", object{}).want(201),
-		r.del(keyPath).want(204),
-		r.put(sandboxPath+"/faults", object{"rules": []object{}}).want(200),
-		r.del(sandboxPath + "/faults").want(204),
-		r.do("POST", sandboxPath+"/reset", nil).want(204),
-		r.post(samplesPath, object{"name": "new", "from": strings.TrimPrefix(sandboxPath, sandboxesPath+"/")}).want(201),
-		r.del(samplesPath + "/new").want(204),
-		r.del(sandboxPath).want(204),
-	} {
-		tokenOf(write)
-	}
-	for _, other := range []*response{r.get("/pets").want(200), r.get("/readyz").want(200), r.del(path).want(404), r.post("/pets", object{}).want(400)} {
+	for _, other := range []*response{r.get("/pets").want(200), r.get("/readyz").want(200), r.del("/pets/9007199254740991").want(404), r.post("/pets", object{}).want(400)} {
 		if token := other.header.Get("Petstore-Consistency"); token != "" {
 			t.Errorf("%s has the token %s", other.what, token)
 		}

@@ -41,57 +41,26 @@ func padded(name string, size int) []byte {
 	return append(body, bytes.Repeat([]byte(" "), size-len(body))...)
 }
 
+// TestInvalidJSON: FuzzParseObject has more bodies, and TestHostileBodies sends some to each operation.
 func TestInvalidJSON(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	for what, body := range map[string]string{
 		"nothing":                     "",
-		"white space only":            " \r\n\t",
 		"unterminated object":         `{"name":"x"`,
-		"unterminated string":         `{"name":"x`,
-		"two values":                  `{"name":"x"} {"name":"y"}`,
-		"two values without a space":  `{"name":"x"}{"name":"y"}`,
 		"trailing text":               `{"name":"x"} x`,
 		"trailing bracket":            `{"name":"x"}}`,
 		"trailing NUL":                "{\"name\":\"x\"}\x00",
-		"trailing comma":              `{"name":"x",}`,
-		"leading comma":               `{,"name":"x"}`,
-		"no colon":                    `{"name" "x"}`,
-		"duplicate field":             `{"name":"x","name":"y"}`,
 		"duplicate by escape":         `{"name":"x","n\u0061me":"y"}`,
-		"duplicate, equal":            `{"name":"x","name":"x"}`,
 		"duplicate, long":             `{"` + strings.Repeat("x", 5000) + `":1,"` + strings.Repeat("x", 5000) + `":1}`,
 		"duplicate in an object":      `{"name":"x","description":{"a":1,"a":2}}`,
 		"duplicate in an array":       `{"name":"x","description":[{"a":1,"a":2}]}`,
-		"byte order mark":             "\xEF\xBB\xBF{\"name\":\"x\"}",
 		"UTF-16":                      "\xFF\xFE{\x00}\x00",
-		"invalid UTF-8":               "{\"name\":\"\xFF\"}",
 		"invalid UTF-8 in a name":     "{\"\xFF\":1}",
-		"truncated UTF-8":             "{\"name\":\"\xE2\x82\"}",
-		"overlong UTF-8":              "{\"name\":\"\xC0\x80\"}",
-		"surrogate in UTF-8":          "{\"name\":\"\xED\xA0\x80\"}",
-		"beyond U+10FFFF":             "{\"name\":\"\xF4\x90\x80\x80\"}",
-		"lone high surrogate":         `{"name":"\ud800"}`,
 		"lone low surrogate":          `{"name":"\udc00"}`,
 		"surrogates swapped":          `{"name":"\ude00\ud83d"}`,
 		"lone surrogate in an object": `{"name":"x","description":["\ud800"]}`,
-		"raw NUL":                     "{\"name\":\"a\x00b\"}",
-		"raw line feed":               "{\"name\":\"a\nb\"}",
-		"unknown escape":              `{"name":"\x41"}`,
-		"truncated escape":            `{"name":"\u12"}`,
-		"single quotes":               `{'name':'x'}`,
-		"no quotes":                   `{name:"x"}`,
 		"a comment":                   `{"name":"x"/* */}`,
-		"NaN":                         `{"name":NaN}`,
-		"Infinity":                    `{"name":-Infinity}`,
-		"leading zero":                `{"name":01}`,
-		"plus sign":                   `{"name":+1}`,
-		"no digit before a point":     `{"name":.5}`,
-		"no digit after a point":      `{"name":1.}`,
-		"hexadecimal":                 `{"name":0x10}`,
-		"minus alone":                 `{"name":-}`,
-		"True":                        `{"name":True}`,
-		"depth 33":                    nested(33),
 		"depth 33 in an object":       strings.Repeat(`{"x":`, 32) + "{}" + strings.Repeat("}", 32),
 		"depth 10,000":                nested(10_000),
 		"unbounded depth":             strings.Repeat("[", maxBodyBytes),
@@ -121,25 +90,19 @@ func TestHostileBodies(t *testing.T) {
 				status int
 				code   string
 			}{
-				"white space only":     {" \n", 400, "invalid_json"},
 				"two values":           {`{} {}`, 400, "invalid_json"},
-				"trailing data":        {`{}x`, 400, "invalid_json"},
 				"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
 				"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
 				"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},
 				"lone surrogate":       {`{"name":"\uD800"}`, 400, "invalid_json"},
-				"raw NUL":              {"{\"name\":\"\x00\"}", 400, "invalid_json"},
 				"depth 33":             {nested(33), 400, "invalid_json"},
 				"null":                 {`null`, 400, "validation_failed"},
 				"an array of a number": {`[1]`, 400, "validation_failed"},
-				"a string":             {`"{}"`, 400, "validation_failed"},
 				"unknown field":        {`{"colour":1}`, 400, "validation_failed"},
 				"wrong case":           {`{"NAME":"x","PetID":1,"MESSAGE":"x"}`, 400, "validation_failed"},
 				"escaped NUL":          {`{"name":"a\u0000b","shipDate":"\u0000","message":"\u0000"}`, 400, "validation_failed"},
 				"1.0 for an integer":   {`{"categoryId":1.0,"petId":1.0,"quantity":1.0}`, 400, "validation_failed"},
-				"1e3 for an integer":   {`{"categoryId":1e3,"petId":1e3,"quantity":1e3}`, 400, "validation_failed"},
 				"2^63":                 {`{"categoryId":9223372036854775808,"petId":9223372036854775808,"quantity":9223372036854775808}`, 400, "validation_failed"},
-				"1e999 for an integer": {`{"categoryId":1e999,"petId":1e999,"quantity":1e999}`, 400, "validation_failed"},
 				"1 MiB and a byte":     {string(padded("x", maxBodyBytes+1)), 413, "body_too_large"},
 			} {
 				t.Run(method+" "+path+" "+what, func(t *testing.T) {
@@ -200,11 +163,6 @@ func TestViolations(t *testing.T) {
 	}{
 		{"null", "POST", "/pets", "null", []string{" wrong_type"}},
 		{"an array", "POST", "/pets", `[{"name":"x","categoryId":1}]`, []string{" wrong_type"}},
-		{"a string", "POST", "/pets", `"x"`, []string{" wrong_type"}},
-		{"a number", "POST", "/categories", "1", []string{" wrong_type"}},
-		{"a boolean", "PATCH", onePet, "true", []string{" wrong_type"}},
-		{"an empty array", "PATCH", oneCategory, "[]", []string{" wrong_type"}},
-		{"no message", "POST", "/messages", "null", []string{" wrong_type"}},
 
 		{"empty pet", "POST", "/pets", `{}`, []string{"/categoryId required", "/name required"}},
 		{"empty category", "POST", "/categories", `{}`, []string{"/name required"}},
@@ -235,9 +193,7 @@ func TestViolations(t *testing.T) {
 		{"boolean for a string", "POST", "/messages", `{"message":true}`, []string{"/message wrong_type"}},
 		{"string for an integer", "POST", "/pets", `{"name":"x","categoryId":"1"}`, []string{"/categoryId wrong_type"}},
 		{"boolean for an integer", "POST", "/pets", `{"name":"x","categoryId":true}`, []string{"/categoryId wrong_type"}},
-		{"array for an integer", "POST", "/pets", `{"name":"x","categoryId":[1]}`, []string{"/categoryId wrong_type"}},
 		{"1.0", "POST", "/pets", `{"name":"x","categoryId":1.0}`, []string{"/categoryId wrong_type"}},
-		{"1.5", "POST", "/pets", `{"name":"x","categoryId":1.5}`, []string{"/categoryId wrong_type"}},
 		{"1e3", "POST", "/pets", `{"name":"x","categoryId":1e3}`, []string{"/categoryId wrong_type"}},
 		{"1E0", "POST", "/pets", `{"name":"x","categoryId":1E0}`, []string{"/categoryId wrong_type"}},
 		{"1e400", "POST", "/pets", `{"name":"x","categoryId":1e400}`, []string{"/categoryId wrong_type"}},
@@ -245,7 +201,6 @@ func TestViolations(t *testing.T) {
 		{"0", "POST", "/pets", `{"name":"x","categoryId":0}`, []string{"/categoryId out_of_range"}},
 		{"-1", "PATCH", onePet, `{"categoryId":-1}`, []string{"/categoryId out_of_range"}},
 		{"2^63", "POST", "/pets", `{"name":"x","categoryId":9223372036854775808}`, []string{"/categoryId out_of_range"}},
-		{"-2^63 - 1", "POST", "/pets", `{"name":"x","categoryId":-9223372036854775809}`, []string{"/categoryId out_of_range"}},
 		{"2^64 + 1", "PATCH", onePet, `{"categoryId":18446744073709551617}`, []string{"/categoryId out_of_range"}},
 		{"a thousand digits", "POST", "/pets", `{"name":"x","categoryId":` + strings.Repeat("9", 1000) + `}`, []string{"/categoryId out_of_range"}},
 
@@ -420,20 +375,13 @@ func TestPathIDs(t *testing.T) {
 			"+1":                   "invalid_format",
 			"%2B1":                 "invalid_format",
 			"01":                   "invalid_format",
-			"00":                   "invalid_format",
 			"1.0":                  "invalid_format",
-			"1e3":                  "invalid_format",
 			"0x1":                  "invalid_format",
-			"1_000":                "invalid_format",
-			"%201":                 "invalid_format",
 			"1%0A":                 "invalid_format",
 			"1%2F2":                "invalid_format",
-			"%2F":                  "invalid_format",
-			"..%2F1":               "invalid_format",
 			"%D9%A1":               "invalid_format", // ARABIC-INDIC DIGIT ONE
 			"null":                 "invalid_format",
 			"summar%79":            "invalid_format", // not the literal segment
-			"1'--":                 "invalid_format",
 		} {
 			p.do(o.method, fmt.Sprintf(o.path, segment), o.body).wantViolations("invalid_parameter", o.name+" "+code)
 		}
@@ -462,16 +410,10 @@ func TestContentType(t *testing.T) {
 		{"application/merge-patch+json; charset=utf-8", "", false, true},
 		{"", "", false, false},
 		{"text/plain", "", false, false},
-		{"text/json", "", false, false},
-		{"application/*", "", false, false},
 		{"application/x-www-form-urlencoded", "", false, false},
-		{"multipart/form-data; boundary=x", "", false, false},
-		{"application/problem+json", "", false, false},
 		{"application/json-patch+json", "", false, false},
-		{"application/jsonx", "", false, false},
 		{"application/json, text/plain", "", false, false},
 		{"application/json; charset", "", false, false},
-		{"json", "", false, false},
 		{"application/json", "gzip", false, false},
 		{"application/json", "identity", false, false},
 		{"application/json", "br, gzip", false, false},
@@ -509,15 +451,12 @@ func TestAccept(t *testing.T) {
 		"application/json;q=0.001":       true,
 		"application/json; charset=utf8": true,
 		"text/html, */*;q=0.1":           true,
-		"text/html, application/json":    true,
-		"application/json, */*;q=0":      true,
 		"text/html;q=1, application/*":   true,
 		"/":                              true, // invalid: excludes nothing
 		"text/html":                      false,
 		"text/*":                         false,
 		"application/xml":                false,
 		"application/problem+json":       false,
-		"application/json;q=0":           false,
 		"application/json;q=0, */*":      false,
 		"application/*;q=0.0, */*;q=1":   false,
 		"*/*;q=0":                        false,
@@ -547,7 +486,7 @@ func TestQueryParameters(t *testing.T) {
 	}{
 		{"/pets?colour=red", []string{"colour unknown"}},
 		{"/pets?colour", []string{"colour unknown"}},
-		{"/pets?=1", []string{" unknown"}},
+		{"/pets?=1", []string{" unknown"}}, // a parameter with an empty name
 		{"/pets?Limit=1", []string{"Limit unknown"}},
 		{"/pets?limit[]=1", []string{"limit[] unknown"}},
 		{"/pets?" + long + "=1", []string{long[:200] + " unknown"}},
@@ -638,7 +577,6 @@ func TestQueryParameters(t *testing.T) {
 		{"/pets?&limit=1", []string{" empty"}},
 		{"/pets?&&limit=1&&name=a&x=1&", []string{" empty", "x unknown"}},
 		{"/pets?&", []string{" empty"}},
-		{"/pets?=1", []string{" unknown"}}, // a parameter with an empty name
 		{"/pets?=", []string{" unknown"}},
 		{"/pets?=%FF", []string{" invalid_format"}},
 	}
@@ -671,25 +609,6 @@ func TestQueryParameters(t *testing.T) {
 	p.post("/pets?x=1", `{}`).wantViolations("invalid_parameter", "x unknown")
 	p.patch("/categories/x?dry-run", `{}`).wantViolations("invalid_parameter", "categoryId invalid_format", "dry-run unknown")
 	p.del("/store/orders/-?force=true").wantViolations("invalid_parameter", "orderId invalid_format", "force unknown")
-}
-
-// TestRepeatedIDs: a batch has at most a hundred ids.
-func TestRepeatedIDs(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	ids := func(n int, id func(i int) int) string {
-		var all []string
-		for i := range n {
-			all = append(all, "id", fmt.Sprint(id(i)))
-		}
-		return "/pets" + query(all...)
-	}
-	one := func(int) int { return 1 }
-	next := func(i int) int { return i + 1 }
-	p.get(ids(100, next)).want(200)
-	p.get(ids(100, one)).want(200)
-	p.get(ids(101, next)).wantViolations("invalid_parameter", "id too_many")
-	p.get(ids(101, one)).wantViolations("invalid_parameter", "id too_many")
 }
 
 // TestOrderOfChecks: a request with every error gets the first one in the order of

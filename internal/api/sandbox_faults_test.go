@@ -109,6 +109,14 @@ func (p *petstore) wantClosed(method, target, body string, header ...string) {
 	}
 }
 
+// exposed returns metrics as Prometheus reads them.
+func exposed(t *testing.T, metrics *telemetry.Metrics) string {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	return recorder.Body.String()
+}
+
 // TestFaultRules sets, reads and deletes rules, with a key of the sandbox and with one of
 // its parent.
 func TestFaultRules(t *testing.T) {
@@ -381,9 +389,8 @@ func TestFaultsAcrossServers(t *testing.T) {
 // rule has been replaced, and applies the new ones.
 func TestReplacedRulesStopCounting(t *testing.T) {
 	t.Parallel()
-	database := pgtest.New(t)
-	p, _ := startOn(t, database).faultSandbox()
-	other := startOn(t, database).as(p.key)
+	p, _ := start(t).faultSandbox()
+	other := p.with(func(*api.Options) {})
 	for i := range 10 {
 		status := []int{500, 503}[i%2]
 		other.setFaults(object{"operation": "listPets", "effect": "status", "status": status})
@@ -409,9 +416,7 @@ func TestCloseBefore(t *testing.T) {
 	if lines := p.logged("closed-before"); len(lines) != 1 || lines[0].Fault != "0/close" || lines[0].Status != 444 || lines[0].Level != "INFO" {
 		t.Errorf("the log has %+v", lines)
 	}
-	exposed := httptest.NewRecorder()
-	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-	if text := exposed.Body.String(); !strings.Contains(text, `petstore_injected_faults_total{effect="close"} 4`) || strings.Contains(text, `status="444"`) {
+	if text := exposed(t, metrics); !strings.Contains(text, `petstore_injected_faults_total{effect="close"} 4`) || strings.Contains(text, `status="444"`) {
 		t.Errorf("the metrics are\n%s", text)
 	}
 }
@@ -481,11 +486,10 @@ func TestDelayOutlastsTimeout(t *testing.T) {
 		}
 		return nil
 	})
-	exposed := httptest.NewRecorder()
-	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	text := exposed(t, metrics)
 	for _, want := range []string{`petstore_injected_faults_total{effect="delay"} 4`, `petstore_http_request_duration_seconds_bucket{method="GET",route="/pets",le="1"} 1`} {
-		if !strings.Contains(exposed.Body.String(), want+"\n") {
-			t.Errorf("no line %s in\n%s", want, exposed.Body)
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no line %s in\n%s", want, text)
 		}
 	}
 }
@@ -681,9 +685,7 @@ func TestClientLeavesDuringDelay(t *testing.T) {
 		}()
 		delayed := fmt.Sprintf(`petstore_injected_faults_total{effect="delay"} %d`, i+1)
 		eventually(t, 8*time.Second, func() bool { // the rule counts a request before it delays it
-			exposed := httptest.NewRecorder()
-			metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-			return strings.Contains(exposed.Body.String(), delayed)
+			return strings.Contains(exposed(t, metrics), delayed)
 		})
 		leave()
 		if err := <-left; err == nil {
@@ -765,9 +767,7 @@ func TestInjectedFaultsAreNoSecurityEvents(t *testing.T) {
 	if strings.Contains(p.log.String(), `"event":"rate_limited"`) {
 		t.Errorf("the log has a security event:\n%s", p.log)
 	}
-	exposed := httptest.NewRecorder()
-	metrics.Handler().ServeHTTP(exposed, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-	text := exposed.Body.String()
+	text := exposed(t, metrics)
 	if !strings.Contains(text, `petstore_injected_faults_total{effect="status"} 2`) || strings.Contains(text, `route="/pets"`) {
 		t.Errorf("the metrics count injected errors as responses:\n%s", text)
 	}

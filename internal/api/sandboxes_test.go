@@ -154,21 +154,16 @@ func (p *petstore) dump() []byte {
 
 var update = flag.Bool("update", false, "write the golden files of this package")
 
-// TestSampleShop checks that the sample shop is the same in every sandbox and in every
-// version of Petstore. A difference breaks the tests of clients.
+// TestSampleShop checks that the sample shop is the same in every version of Petstore. A difference
+// breaks the tests of clients. TestSameIDs compares two sandboxes.
 func TestSampleShop(t *testing.T) {
 	t.Parallel()
 	const golden = "testdata/sample_shop.txt"
 	p := start(t)
 	p.newPet("Igor", 1) // advances the sequences
-	first := p.as(p.newSandbox("first", "shop").Key.Secret).dump()
-	p.newPet("Ivan", 1)
-	second := p.as(p.newSandbox("second", "shop").Key.Secret).dump()
-	if !bytes.Equal(first, second) {
-		t.Error("two sandboxes differ")
-	}
+	made := p.inSandbox(stores.SampleShop).dump()
 	if *update {
-		if err := os.WriteFile(golden, first, 0o600); err != nil {
+		if err := os.WriteFile(golden, made, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,47 +171,8 @@ func TestSampleShop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), string(first)); diff != "" {
+	if diff := cmp.Diff(string(want), string(made)); diff != "" {
 		t.Errorf("the sample shop differs from %s (-want +got):\n%.2000s", golden, diff)
-	}
-	if got := p.as(p.newSandbox("third", "empty").Key.Secret).dump(); bytes.Contains(got, []byte("name")) {
-		t.Errorf("an empty sandbox has %s", got)
-	}
-}
-
-// TestSandboxIsIsolated checks that a sandbox, its parent and its sibling see nothing of
-// each other.
-func TestSandboxIsIsolated(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	p.newPet("of the parent", 5)
-	before := p.dump()
-	one, other := p.newSandbox("one", "shop"), p.newSandbox("other", "shop")
-	shop := p.as(one.Key.Secret).dump()
-	inside := p.as(one.Key.Secret)
-	p.exec("UPDATE account_state SET last_pet_id = 5000000 WHERE account_id = $1", accountOf(one)) // the parent has no such id
-	pet := inside.newPet("inside", 3)
-	inside.newOrder(pet, 1)
-	inside.newOrder(1, 1)
-	inside.post("/messages", object{"message": "inside"}).want(202)
-	inside.del("/store/orders/1").want(204)
-	if diff := cmp.Diff(string(before), string(p.dump())); diff != "" {
-		t.Errorf("the parent's store changed:\n%s", diff)
-	}
-	if diff := cmp.Diff(string(shop), string(p.as(other.Key.Secret).dump())); diff != "" {
-		t.Errorf("the sibling's store changed:\n%s", diff)
-	}
-	p.get(fmt.Sprintf("/store/inventory/%d", pet)).wantError(404, "inventory_not_found")
-	stranger := p.as(p.newKey("stranger", auth.Admin))
-	for _, client := range []*petstore{stranger, p.as(other.Key.Secret)} {
-		client.get(one.path()).wantError(404, "sandbox_not_found")
-		client.del(one.path()).wantError(404, "sandbox_not_found")
-		client.post(one.path()+"/reset", nil).wantError(404, "sandbox_not_found")
-	}
-	inside.get(fmt.Sprintf("/sandboxes/sbx_%d", p.accountID())).wantError(404, "sandbox_not_found")
-	inside.get("/account").want(200)
-	if got := inside.inventory(pet).Quantity; got != 2 {
-		t.Errorf("the sandbox has %d units, want 2", got)
 	}
 }
 
@@ -280,25 +236,20 @@ func TestSandboxOfTheKey(t *testing.T) {
 		t.Errorf("a key of the sandbox expires at %v, want %s", writer.ExpiresAt, one.ExpiresAt)
 	}
 	p.as(writer.Secret).post("/sandboxes/current/reset", nil).wantError(403, "insufficient_scope")
-	before := inside.dump()
-	p.as(writer.Secret).del("/pets/200")
-	p.as(writer.Secret).newPet("Igor", 1)
-	inside.post("/sandboxes/current/reset", nil).want(204)
-	if diff := cmp.Diff(string(before), string(p.as(writer.Secret).dump())); diff != "" {
-		t.Errorf("after a reset:\n%s", diff)
-	}
+	p.as(writer.Secret).get("/pets").want(200)
 	inside.del("/sandboxes/current").want(204)
 	inside.get("/pets").wantError(401, "invalid_api_key")
 	p.as(writer.Secret).get("/pets").wantError(401, "invalid_api_key")
 	p.get(one.path()).wantError(404, "sandbox_not_found")
 }
 
-// TestResetWakes: a reset wakes the requests and the worker that wait for events.
+// TestResetWakes: a reset wakes the requests and the worker that wait for events. The sample has no
+// events, so the first reset has the event 1.
 func TestResetWakes(t *testing.T) {
 	t.Parallel()
 	announced := make(chan int64, 1)
 	p := start(t).with(func(o *api.Options) { o.Announce = func(accountID int64) { announced <- accountID } })
-	id, key := p.sandbox(p.accountID(), "empty")
+	id, key := p.sandbox(p.accountID(), "shop")
 	inside := p.as(key)
 	stream := inside.stream("/events?after=latest")
 	inside.do("POST", "/sandboxes/current/reset", nil).want(204)
@@ -313,19 +264,8 @@ func TestResetWakes(t *testing.T) {
 	if fields, ok := stream.next(); !ok || fields["event"] != "store.reset" {
 		t.Errorf("the stream has %v", fields)
 	}
-}
-
-// TestFeedOfSandbox: the sample has no events, and the first reset has the event 1.
-func TestFeedOfSandbox(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	inside := p.as(p.newSandbox("new", "shop").Key.Secret)
-	if events, _ := inside.feed("/events"); len(events) > 0 {
-		t.Errorf("a new sandbox has the events %+v", events)
-	}
-	inside.do("POST", "/sandboxes/current/reset", nil).want(204)
-	if events, _ := inside.feed("/events"); len(events) != 1 || events[0].Sequence != 1 || events[0].Type != "store.reset" {
-		t.Errorf("after a reset, it has the events %+v", events)
+	if events, _ := inside.feed("/events"); len(events) != 1 || events[0].Sequence != 1 {
+		t.Errorf("after a reset, the sandbox has the events %+v", events)
 	}
 }
 
@@ -524,6 +464,10 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 			}, share,
 		},
 		{
+			"messages", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
+			func(int) (*response, error) { return inside.try("POST", "/messages", object{"message": "hello"}) }, 1,
+		},
+		{
 			"rotations", func(q *db.Queries) error { return q.StoreLock(t.Context(), id) },
 			func(int) (*response, error) { return inside.try("POST", rotated, object{}) }, share,
 		},
@@ -553,13 +497,9 @@ func TestLockedAccountLeavesConnections(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, 20*time.Second, func() bool {
-				waiters, err := pgtest.LockWaiters(t.Context(), p.db)
-				if err != nil {
-					t.Error(err)
-				}
-				return waiters >= test.waiting
-			})
+			if err := p.awaitWaiting(test.waiting); err != nil {
+				return err
+			}
 			for i := range 10 {
 				other.post("/categories", object{"name": fmt.Sprint(test.what, i)}).want(201)
 			}
@@ -779,46 +719,4 @@ func TestSandboxIsFull(t *testing.T) {
 	inside.post("/store/orders", object{"petId": 1}).wantError(409, "sandbox_full")
 	inside.post("/sandboxes/current/reset", nil).want(204)
 	inside.newOrder(inside.newPet("after the reset", 1), 1)
-}
-
-// TestBusySandboxLeavesConnections checks that requests that wait for the lock of a
-// sandbox do not take the connections of other accounts.
-func TestBusySandboxLeavesConnections(t *testing.T) {
-	t.Parallel()
-	p := startAlone(t)
-	inside := p.newSandbox("busy", "shop")
-	pooled, err := p.db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	busy := pooled.Hijack()
-	release := func() { _ = busy.Close(context.WithoutCancel(t.Context())) } // ends the lock
-	defer release()
-	tx, err := busy.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('store', $1)) FROM account_state WHERE account_id = $1", accountOf(inside))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var group sync.WaitGroup
-	for range 20 {
-		group.Go(func() {
-			if resp, err := p.as(inside.Key.Secret).try("POST", "/messages", object{"message": "hello"}); err != nil || resp.status != 202 && resp.status != 503 {
-				t.Errorf("%v, %v", resp, err)
-			}
-		})
-	}
-	p.until("a request waits for the lock", func() bool {
-		waiters, err := pgtest.LockWaiters(t.Context(), p.db)
-		if err != nil {
-			t.Error(err)
-		}
-		return waiters > 0
-	})
-	for i := range 5 {
-		p.newCategory(fmt.Sprint(i))
-	}
-	release()
-	group.Wait()
 }

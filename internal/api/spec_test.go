@@ -20,13 +20,7 @@ func TestSpec(t *testing.T) {
 	t.Parallel()
 	p := start(t).as("")
 	inJSON, inYAML := p.get("/openapi.json").want(200), p.get("/openapi.yaml").want(200)
-	if got := inYAML.header.Get("Content-Type"); got != "application/yaml" {
-		t.Errorf("openapi.yaml is served as %q", got)
-	}
 	for _, resp := range []*response{inJSON, inYAML} {
-		if got := resp.header.Get("Cache-Control"); got != "public, no-cache" {
-			t.Errorf("%s: Cache-Control %q", resp.what, got)
-		}
 		if !bytes.Contains(resp.body, []byte("9223372036854775807")) {
 			t.Errorf("%s: 2^63-1 was rounded", resp.what)
 		}

@@ -127,9 +127,7 @@ func (p *petstore) fillFeed(events int) {
 		SELECT $1, n, now(), 7, 'store.reset', '/account', json_build_object('filler', repeat('x', $3))
 		FROM generate_series(1, $2::bigint) AS n`,
 	} {
-		if _, err := p.db.Exec(p.t.Context(), sql, p.accountID(), events, bytes); err != nil {
-			p.t.Fatal(err)
-		}
+		p.exec(sql, p.accountID(), events, bytes)
 	}
 }
 

@@ -3,8 +3,6 @@ package api_test
 import (
 	"context"
 	"testing"
-
-	"petstore/internal/pgtest"
 )
 
 // TestLockedPetsOfOtherAccounts: another program keeps a pet of each of several accounts
@@ -31,13 +29,9 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 			_, err := tenants[i%locked].try("POST", "/store/orders", object{"petId": 1})
 			return err
 		}
-		p.until("orders wait for the locks", func() bool {
-			waiting, err := pgtest.LockWaiters(t.Context(), p.db)
-			if err != nil {
-				t.Error(err)
-			}
-			return waiting > 2
-		})
+		if err := p.awaitWaiting(3); err != nil {
+			return err
+		}
 		for range orders {
 			free.post("/store/orders", object{"petId": 1}).want(201)
 		}

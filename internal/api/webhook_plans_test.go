@@ -7,11 +7,9 @@ import (
 	"net/url"
 	"testing"
 
-	"petstore/db"
 	"petstore/internal/api"
 	"petstore/internal/httpjson"
 	"petstore/internal/pgtest"
-	"petstore/internal/postgres"
 )
 
 // TestPlansOfDeliveries checks the promises of docs/decisions/0005-lists.md for the list of
@@ -20,32 +18,16 @@ import (
 func TestPlansOfDeliveries(t *testing.T) {
 	t.Parallel()
 	pgtest.Not(t, pgtest.Citus, "its workers plan each run")
-	database := pgtest.New(t)
-	recorder := &recorder{}
-	pool, err := postgres.Open(t.Context(), database.URL, 2, recorder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	p := startOn(t, database).with(func(options *api.Options) { options.DB = pool })
+	p, recorder, planner, secret := startRecorded(t)
 	hook := p.newWebhook("*")
 	p.newWebhook("*")
 	const size = 50_000
-	if _, err := database.Pool.Exec(t.Context(), `
+	p.exec(`
 		INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, status)
 		SELECT account_id, 'dlv_' || lpad(to_hex(n), 30, '0') || right(id, 2), id, 'evt_00000000000000000000000000000000', n, 'pet.created', CASE WHEN n <= 500 THEN 'failed' ELSE 'delivered' END
 		FROM webhooks, generate_series(1, $1::int) AS n
-		WHERE account_id = $2`, size, p.accountID()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := database.Pool.Exec(t.Context(), "ANALYZE webhook_deliveries"); err != nil {
-		t.Fatal(err)
-	}
-	secret, err := db.New(database.Pool).SigningKeyGet(t.Context(), "cursor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	planner := newPlanner(t, database.Pool)
+		WHERE account_id = $2`, size, p.accountID())
+	p.exec("ANALYZE webhook_deliveries")
 	for _, filter := range []string{"", "&status=failed", "&status=delivered", "&status=pending"} {
 		query, err := url.ParseQuery(filter)
 		if err != nil {

@@ -19,18 +19,13 @@ type replayed struct {
 // dispatchAll marks all events of the test so far as dispatched, as the worker does.
 func (p *petstore) dispatchAll() {
 	p.t.Helper()
-	_, err := p.db.Exec(p.t.Context(), "UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id AND "+p.owned("webhooks.account_id"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	p.exec("UPDATE webhooks SET after_sequence = last_sequence FROM account_state WHERE account_state.account_id = webhooks.account_id AND " + p.owned("webhooks.account_id"))
 }
 
 // deliverAll marks all deliveries of the test as delivered, as the worker does.
 func (p *petstore) deliverAll() {
 	p.t.Helper()
-	if _, err := p.db.Exec(p.t.Context(), "UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL WHERE "+p.owned("account_id")); err != nil {
-		p.t.Fatal(err)
-	}
+	p.exec("UPDATE webhook_deliveries SET status = 'delivered', next_attempt_at = NULL WHERE " + p.owned("account_id"))
 }
 
 // deliveredEvents returns the events of all deliveries of a webhook, oldest delivery first.
@@ -101,9 +96,7 @@ func TestReplayWebhook(t *testing.T) {
 	for _, cursor := range []string{p.eventID(0, 1), p.eventID(1, 0), p.eventID(4711, 1), foreign.ID, foreign.ID[:16] + events[0].ID[16:], foreign.ID[:16] + beginning[16:], "evt_0198c5f27d3a7c419b0e5a1f3c2d4e71"} {
 		p.post(hook.path()+"/replay", object{"after": cursor}).wantError(410, "cursor_expired")
 	}
-	if _, err := p.db.Exec(t.Context(), "DELETE FROM events WHERE sequence <= 2 AND account_id = $1", p.accountID()); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("DELETE FROM events WHERE sequence <= 2 AND account_id = $1", p.accountID())
 	p.post(hook.path()+"/replay", object{"after": beginning}).wantError(410, "cursor_expired")
 	p.post(hook.path()+"/replay", object{"after": events[1].ID}).wantError(410, "cursor_expired")
 	want := len(wanted(2, "pet.created", "category.created"))
@@ -131,9 +124,7 @@ func TestReplayOfPendingEvents(t *testing.T) {
 	replay(hook, 4)
 	replay(other, 4)
 	for i, status := range []string{"delivered", "failed"} {
-		if _, err := p.db.Exec(t.Context(), "UPDATE webhook_deliveries SET status = $1, next_attempt_at = NULL WHERE webhook_id = $2 AND sequence = $3", status, hook.ID, i+1); err != nil {
-			t.Fatal(err)
-		}
+		p.exec("UPDATE webhook_deliveries SET status = $1, next_attempt_at = NULL WHERE webhook_id = $2 AND sequence = $3", status, hook.ID, i+1)
 	}
 	replay(hook, 2)
 	replay(hook, 0)
@@ -159,18 +150,14 @@ func TestReplayToABacklog(t *testing.T) {
 			hook, other := p.newWebhook("category.created"), p.newWebhook("category.created")
 			p.post("/categories", object{"name": "cats"}).want(201)
 			p.dispatchAll()
-			if _, err := p.db.Exec(t.Context(), `
+			p.exec(`
 				INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
 				SELECT $2, 'dlv_' || lpad(to_hex(n), 32, '0'), $3, 'evt_00000000000000000000000000000000', 2, 'pet.created', now()
-				FROM generate_series(1, $1::int) AS n`, test.most+1, test.account, hook.ID); err != nil {
-				t.Fatal(err)
-			}
+				FROM generate_series(1, $1::int) AS n`, test.most+1, test.account, hook.ID)
 			for _, one := range []apiWebhook{hook, other} {
 				p.post(one.path()+"/replay", object{}).wantError(409, "too_many_deliveries")
 			}
-			if _, err := p.db.Exec(t.Context(), "DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account); err != nil {
-				t.Fatal(err)
-			}
+			p.exec("DELETE FROM webhook_deliveries WHERE account_id = $1 AND id = 'dlv_' || lpad('1', 32, '0')", test.account)
 			if got := decode[replayed](p.post(hook.path()+"/replay", object{}).want(202)); got.Deliveries != 1 {
 				t.Errorf("%d deliveries", got.Deliveries)
 			}
@@ -184,16 +171,12 @@ func TestReplayOfALongFeed(t *testing.T) {
 	p := startAlone(t)
 	hook := p.newWebhook("pet.created")
 	const events = 20_002 // two full pages and a bit
-	if _, err := p.db.Exec(t.Context(), `
+	p.exec(`
 		INSERT INTO events (account_id, sequence, created_at, nonce, type, subject, data)
 		SELECT account_id, n, now(), n * 7, CASE WHEN n % 2 = 0 THEN 'pet.created' ELSE 'pet.deleted' END, '/pets/1', '{}'
 		FROM account_state, generate_series(1, $1::int) AS n
-		WHERE account_id = $2`, events, p.accountID()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.db.Exec(t.Context(), "UPDATE account_state SET last_sequence = $1::bigint, last_nonce = $1::bigint * 7 WHERE account_id = $2", events, p.accountID()); err != nil {
-		t.Fatal(err)
-	}
+		WHERE account_id = $2`, events, p.accountID())
+	p.exec("UPDATE account_state SET last_sequence = $1::bigint, last_nonce = $1::bigint * 7 WHERE account_id = $2", events, p.accountID())
 	p.dispatchAll()
 	total, requests := 0, 0
 	for after := p.eventID(0, 0); after != ""; requests++ {

@@ -301,9 +301,7 @@ func TestWebhookBegins(t *testing.T) {
 	if after, last, _ := position(hook); after != last || last == 0 {
 		t.Errorf("a new webhook receives the events after %d, and the last is %d", after, last)
 	}
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET unsettled_after = NULL, failing_since = now() WHERE id = $1", hook.ID); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("UPDATE webhooks SET unsettled_after = NULL, failing_since = now() WHERE id = $1", hook.ID)
 	p.newPet("Bello", 1)
 	begin, _, _ := position(hook)
 	p.patch(hook.path(), object{"description": "x", "status": "enabled"}).want(200)
@@ -400,9 +398,7 @@ func TestDisabledWebhookEvent(t *testing.T) {
 	t.Parallel()
 	p := start(t)
 	hook := decode[apiWebhook](p.post(webhooksPath, object{"url": hookURL + "/a-secret-path", "types": []string{"pet.created"}, "description": "a secret note"}).want(201))
-	if _, err := p.db.Exec(t.Context(), "UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID); err != nil {
-		t.Fatal(err)
-	}
+	p.exec("UPDATE webhooks SET status = 'disabled', disabled_reason = 'gone' WHERE id = $1", hook.ID)
 	data, err := api.WebhookDisabled(t.Context(), db.New(p.db), p.accountID(), hook.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -421,13 +417,10 @@ func TestDisabledWebhookEvent(t *testing.T) {
 func (p *petstore) setDelivery(id, status string) {
 	p.t.Helper()
 	attempt := `{"at": "2026-11-21T10:15:30.2Z", "durationMs": 84, "httpStatus": 503}`
-	_, err := p.db.Exec(p.t.Context(), `
+	p.exec(`
 		UPDATE webhook_deliveries
 		SET status = $2, attempts = attempts || $3::jsonb, next_attempt_at = CASE WHEN $2 = 'pending' THEN $4::timestamptz END
 		WHERE id = $1`, id, status, attempt, time.Now().Add(time.Hour))
-	if err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 func TestRetryDelivery(t *testing.T) {
@@ -447,9 +440,7 @@ func TestRetryDelivery(t *testing.T) {
 	for range 60 {
 		p.setDelivery(many.ID, "failed")
 	}
-	if _, err := p.db.Exec(t.Context(), `UPDATE webhook_deliveries SET attempts = jsonb_set(attempts, '{-1,durationMs}', '4711') WHERE id = $1`, many.ID); err != nil {
-		t.Fatal(err)
-	}
+	p.exec(`UPDATE webhook_deliveries SET attempts = jsonb_set(attempts, '{-1,durationMs}', '4711') WHERE id = $1`, many.ID)
 	left := decode[delivery](p.do("POST", hook.path()+"/deliveries/"+many.ID+"/retry", nil).want(202)).Attempts
 	if last, _ := left[len(left)-1].(map[string]any); len(left) != 49 || last["durationMs"] != 4711.0 {
 		t.Errorf("%d attempts are left of 60, and the last one is %v", len(left), last)
