@@ -167,7 +167,7 @@ func TestRotateNoKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	id, secret := a.issue(nil)
-	other := a.another("another")
+	other := a.another("other")
 	none := func(accountID, id int64) {
 		t.Helper()
 		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
