@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -29,21 +28,12 @@ func (p *process) addresses() (base, admin string) {
 // secret.
 func read(t *testing.T, url string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
+	got := get(t, url, "")
+	if got.status != http.StatusOK {
+		t.Fatalf("GET %s: %d", url, got.status)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s %v", url, response.Status, err)
-	}
-	watch(t, "GET "+url, string(body))
-	return string(body)
+	watch(t, "GET "+url, got.body)
+	return got.body
 }
 
 // TestAdmin checks the metrics and profiles, and that neither the API nor the admin
@@ -68,10 +58,11 @@ func TestAdmin(t *testing.T) {
 		{method: "BREW", url: base + "/pets"},
 		{method: http.MethodPut, url: base + "/nowhere"},
 		{method: http.MethodDelete, url: base + "/pets"},
-		{http.MethodPost, base + "/messages", `{"message":"hidden message"}`, retry},
-		{http.MethodPost, base + "/messages", `{"message":"hidden message"}`, retry},
+		{method: http.MethodPost, url: base + "/messages", body: `{"message":"hidden message"}`, header: retry},
+		{method: http.MethodPost, url: base + "/messages", body: `{"message":"hidden message"}`, header: retry},
 	} {
-		r.send(t, key)
+		r.key = key
+		r.send(t)
 	}
 	status(t, base+"/pets", key) // the sixth request that counts against the limit of the key
 	status(t, base+"/pets", "hidden-key")
@@ -136,30 +127,6 @@ func TestAdmin(t *testing.T) {
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
-}
-
-// httpRequest is a request with an API key.
-type httpRequest struct {
-	method, url, body string
-	header            http.Header
-}
-
-// send sends the request and returns the status of the response.
-func (r httpRequest) send(t *testing.T, key string) int {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), r.method, r.url, strings.NewReader(r.body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	maps.Copy(request.Header, r.header)
-	request.Header.Set("Authorization", "Bearer "+key)
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	return response.StatusCode
 }
 
 // TestAdminAddress: serve does not start without its admin address, and dev does.

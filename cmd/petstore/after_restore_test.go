@@ -3,23 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"petstore/internal/pgtest"
 )
-
-// exchanged is a response that was read.
-type exchanged struct {
-	status int
-	header http.Header
-	body   string
-}
 
 // sender sends requests to a server with a key.
 type sender struct {
@@ -30,26 +21,11 @@ type sender struct {
 // send sends a request with a header, if it has a name and a value.
 func (c sender) send(method, target, body string, header ...string) exchanged {
 	c.t.Helper()
-	t := c.t
-	request, err := http.NewRequestWithContext(t.Context(), method, c.base+target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+c.key)
-	request.Header.Set("Content-Type", "application/json")
+	request := httpRequest{method: method, url: c.base + target, key: c.key, body: body}
 	if len(header) > 0 {
-		request.Header.Set(header[0], header[1])
+		request.header = http.Header{header[0]: header[1:]}
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exchanged{response.StatusCode, response.Header, string(text)}
+	return request.send(c.t)
 }
 
 // next returns the target of the next page.
@@ -140,18 +116,13 @@ func TestAfterRestore(t *testing.T) {
 // awaitDisconnected waits until PostgreSQL has noticed that all processes have ended.
 func awaitDisconnected(t *testing.T, database *pgtest.Database) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
+	eventually(t, "the connections of processes that have ended are closed", func() bool {
 		var open int
 		if err := database.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'petstore%'").Scan(&open); err != nil {
 			t.Fatal(err)
 		}
-		if open == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections of processes that have ended are open", open)
-		}
-	}
+		return open == 0
+	})
 }
 
 // resetEvent is an event.
@@ -195,12 +166,7 @@ func (c sender) wantReplayOverGap(hook string) {
 		return replayed.Next
 	}
 	next := ""
-	for deadline := time.Now().Add(patience); next == ""; <-time.After(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatal("no replay names an event to continue after")
-		}
-		next = replay(`{}`)
-	}
+	eventually(t, "a replay names an event to continue after", func() bool { next = replay(`{}`); return next != "" })
 	for range 3 {
 		if next = replay(fmt.Sprintf(`{"after": %q}`, next)); next == "" {
 			return

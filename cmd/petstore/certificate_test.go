@@ -2,13 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -48,27 +44,6 @@ func trusting(t *testing.T, certFile string) *http.Client {
 	return client
 }
 
-// fetch sends a GET.
-func fetch(ctx context.Context, client *http.Client, url string) (f fetched, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return f, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return f, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return fetched{response.StatusCode, response.ProtoMajor, string(text)}, err
-}
-
-// fetched is a response.
-type fetched struct {
-	status, protocol int
-	text             string
-}
-
 // TestHTTPS serves over HTTP/2, reloads the certificate without losing connections, and keeps
 // the old one while the new files are wrong.
 func TestHTTPS(t *testing.T) {
@@ -86,12 +61,13 @@ func TestHTTPS(t *testing.T) {
 	plain, admin := p.addresses()
 	base := "https" + strings.TrimPrefix(plain, "http")
 	kept := trusting(t, certFile)
-	response, err := fetch(t.Context(), kept, base+"/livez")
+	live := httpRequest{method: http.MethodGet, url: base + "/livez"}
+	response, err := live.try(t.Context(), kept)
 	if err != nil || response.status != http.StatusOK || response.protocol != 2 {
 		t.Fatalf("GET /livez: %+v, %v", response, err)
 	}
-	if response, err := fetch(t.Context(), http.DefaultClient, plain+"/livez"); err != nil || response.status != http.StatusBadRequest {
-		t.Errorf("plain HTTP: %+v, %v", response, err)
+	if got := status(t, plain+"/livez", ""); got != http.StatusBadRequest {
+		t.Errorf("plain HTTP: status %d", got)
 	}
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(plain, "http://")); err == nil {
@@ -110,7 +86,7 @@ func TestHTTPS(t *testing.T) {
 	if got := end.FindString(read(t, admin+"/metrics")); got != before || got == "" {
 		t.Errorf("the metric was %q, and is %q with the same certificate", before, got)
 	}
-	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err == nil {
+	if _, err := live.try(t.Context(), trusting(t, otherCert)); err == nil {
 		t.Error("a certificate without its key is in use")
 	}
 	if err := os.Remove(keyFile); err != nil {
@@ -132,16 +108,17 @@ func TestHTTPS(t *testing.T) {
 	if got, err := strconv.ParseFloat(match[1], 64); err != nil || int64(got) != other.NotAfter.Unix() {
 		t.Errorf("the metric is %s, %v; the certificate ends at %d", match[1], err, other.NotAfter.Unix())
 	}
-	if _, err := fetch(t.Context(), trusting(t, otherCert), base+"/livez"); err != nil {
+	if _, err := live.try(t.Context(), trusting(t, otherCert)); err != nil {
 		t.Errorf("with the new certificate: %v", err)
 	}
-	if _, err := fetch(t.Context(), kept, base+"/livez"); err != nil { // a new connection would fail
+	if _, err := live.try(t.Context(), kept); err != nil { // a new connection would fail
 		t.Errorf("on a connection from before: %v", err)
 	}
 
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	waiting := make(chan error, 1)
-	go func() { waiting <- waitForEvent(t.Context(), kept, base, key) }()
+	feed := httpRequest{method: http.MethodGet, url: base + "/events", key: key, header: http.Header{"Prefer": {"wait=5"}}} // the shutdown ends the wait
+	go func() { waiting <- feed.tryOK(t.Context(), kept) }()
 	awaitMetric(t, admin, "petstore_http_requests_in_flight", 1)
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
@@ -149,26 +126,6 @@ func TestHTTPS(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Errorf("a request during the shutdown: %v", err)
 	}
-}
-
-// waitForEvent reads the feed with a wait, which the shutdown ends.
-func waitForEvent(ctx context.Context, client *http.Client, base, key string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/events", nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+key)
-	request.Header.Set("Prefer", "wait=5")
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	_, err = io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusOK {
-		err = errors.Join(err, fmt.Errorf("status %s", response.Status))
-	}
-	return err
 }
 
 // replace replaces a file with a copy of another one.

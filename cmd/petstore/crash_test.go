@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -88,39 +86,24 @@ func (s *shop) order(ctx context.Context, key string) (ordered, error) {
 		s.mu.Lock()
 		base := s.base
 		s.mu.Unlock()
-		status, header, body, err := s.try(ctx, base, key)
+		got, err := httpRequest{
+			http.MethodPost, base + "/store/orders", s.key, `{"petId": 1001, "quantity": 2}`, http.Header{"Idempotency-Key": {key}},
+		}.try(ctx, http.DefaultClient)
 		switch {
 		case ctx.Err() != nil:
 			return ordered{}, ctx.Err()
-		case err == nil && status == http.StatusCreated:
+		case err == nil && got.status == http.StatusCreated:
 			var order struct{ ID int64 }
-			err := json.Unmarshal(body, &order)
-			return ordered{order.ID, header.Get("Idempotent-Replayed") == "true"}, err
-		case err == nil && status != http.StatusServiceUnavailable && !bytes.Contains(body, []byte(`"idempotency_in_progress"`)):
-			return ordered{}, fmt.Errorf("%d %s", status, body)
+			err := json.Unmarshal([]byte(got.body), &order)
+			return ordered{order.ID, got.header.Get("Idempotent-Replayed") == "true"}, err
+		case err == nil && got.status != http.StatusServiceUnavailable && !strings.Contains(got.body, `"idempotency_in_progress"`):
+			return ordered{}, fmt.Errorf("%d %s", got.status, got.body)
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond): // the pause of an impatient client
 		}
 	}
-}
-
-func (s *shop) try(ctx context.Context, base, key string) (int, http.Header, []byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/store/orders", strings.NewReader(`{"petId": 1001, "quantity": 2}`))
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+s.key)
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Idempotency-Key", key)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return response.StatusCode, response.Header, body, err
 }
 
 // wantOrders fails the test unless there are this many orders, with their units and

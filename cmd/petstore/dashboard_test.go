@@ -45,11 +45,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	p := begin(t, emptyDir, environ, "serve")
 	base, admin := p.addresses()
 	replicaServes := regexp.MustCompile(`(?m)^petstore_replica_in_rotation\{.*\} 1$`)
-	for deadline := time.Now().Add(patience); !replicaServes.MatchString(read(t, admin+"/metrics")); <-time.After(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatal("the replica is not in rotation")
-		}
-	}
+	eventually(t, "the replica is in rotation", func() bool { return replicaServes.MatchString(read(t, admin+"/metrics")) })
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(receiver.Close)
 	for _, url := range []string{receiver.URL, "http://127.0.0.1:" + docstest.FreePort(t)} { // nothing listens on the second one
@@ -118,17 +114,14 @@ func awaitAttempts(t *testing.T, admin string, number int) {
 	t.Helper()
 	for _, outcome := range []string{"delivered", "unreachable"} {
 		count := regexp.MustCompile(`(?m)^petstore_webhook_attempt_duration_seconds_count\{outcome="` + outcome + `"\} (\d+)$`)
-		for deadline := time.Now().Add(patience); ; <-time.After(pollInterval) {
+		eventually(t, fmt.Sprintf("the server has made %d attempts that are %s", number, outcome), func() bool {
 			match := count.FindStringSubmatch(read(t, admin+"/metrics"))
-			if match != nil {
-				if made, err := strconv.Atoi(match[1]); err == nil && made >= number {
-					break
-				}
+			if match == nil {
+				return false
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the server has not made %d attempts that are %s", number, outcome)
-			}
-		}
+			made, err := strconv.Atoi(match[1])
+			return err == nil && made >= number
+		})
 	}
 }
 

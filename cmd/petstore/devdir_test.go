@@ -20,7 +20,11 @@ func TestCommandsFindDev(t *testing.T) {
 	if err := os.MkdirAll(below, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dev := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	if err := os.Mkdir(filepath.Join(dir, devDir), 0o755); err != nil { // as an older version did
+		t.Fatal(err)
+	}
+	environ := []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}
+	dev := begin(t, dir, environ, "dev")
 	export := strings.Fields(dev.expect("export PETSTORE_URL="))[1:]
 	dev.address()
 	wantPrivate(t, filepath.Join(dir, devDir))
@@ -63,7 +67,7 @@ func TestCommandsFindDev(t *testing.T) {
 		}
 	}
 
-	second := begin(t, dir, []string{"DATABASE_URL=" + pgtest.New(t).OwnerURL, "PETSTORE_ADDR=127.0.0.1:0"}, "dev")
+	second := begin(t, dir, environ, "dev")
 	second.expect("another petstore dev runs in this folder")
 	if code := second.wait(); code != exitFailure {
 		t.Errorf("a second dev in the folder exits with %d", code)

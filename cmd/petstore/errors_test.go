@@ -47,7 +47,6 @@ func TestUsageSentences(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"nonsense":                         `there is no command "nonsense"; see petstore --help`,
-		"serv":                             `there is no command "serv" (did you mean serve?); see petstore --help`,
 		"help nonsense":                    `there is no command "nonsense"; see petstore --help`,
 		"help key nonsense":                `there is no command "key nonsense"; see petstore --help`,
 		"migrate sideways":                 `migrate has no command "sideways"; see petstore migrate --help`,
@@ -68,10 +67,8 @@ func TestUsageSentences(t *testing.T) {
 		"openapi --format":                 "--format needs a value; see petstore openapi --help",
 		"openapi --format xml":             `--format must be yaml, json, json-3.1 or postman, but is "xml"; see petstore openapi --help`,
 		"seed --pets many":                 `--pets must be a whole number between 1 and 10000000, but is "many"; see petstore seed --help`,
-		"seed --pets 1.5":                  `--pets must be a whole number between 1 and 10000000, but is "1.5"; see petstore seed --help`,
 		"seed --pets 99999999999999999999": `--pets must be a whole number between 1 and 10000000, but is "99999999999999999999"; see petstore seed --help`,
 		"seed --pets 0":                    `--pets must be a whole number between 1 and 10000000, but is "0"; see petstore seed --help`,
-		"dev --port http":                  `--port must be a whole number between 0 and 65535, but is "http"; see petstore dev --help`,
 		"dev --port 65536":                 `--port must be a whole number between 0 and 65535, but is "65536"; see petstore dev --help`,
 		"dev --open=perhaps":               `--open must be true or false, but is "perhaps"; see petstore dev --help`,
 		"migrate down --yes=perhaps":       `--yes must be true or false, but is "perhaps"; see petstore migrate down --help`,

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 )
@@ -281,11 +280,7 @@ func TestImportWaits(t *testing.T) {
 	s.fault(`{"operation":"createCategory","effect":"delay","delayMs":2000}`)
 	path = s.file("late.csv", "name\n"+strings.Repeat("y\n", 3)+"z\n")
 	p := begin(t, s.dir, s.environ, "import", path, "--connections", "1", "--resource", "categories")
-	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(pollInterval) {
-		if found, _ := filepath.Glob(path + ".*.journal"); len(found) == 1 {
-			break
-		}
-	}
+	eventually(t, "there is a journal", func() bool { found, _ := filepath.Glob(path + ".*.journal"); return len(found) == 1 })
 	if code := p.end(syscall.SIGINT); code != 1 {
 		t.Errorf("exit code %d after Ctrl-C", code)
 	}

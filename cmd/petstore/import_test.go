@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -152,9 +150,7 @@ func brokenRows() []brokenFile {
 		{"ragged row", "name,categoryId\na,1001\nb\nc,1001\n", "pets:3: The row has 1 cells, but the header has 2."},
 		{"long row", "name,categoryId\na,1001\nb,1001,x\nc,1001\n", "pets:3: The row has 3 cells"},
 		{"exponent", "name,categoryId\na,1001\nb,1e0\nc,1001\n", "pets:3: `categoryId` must be an integer without a decimal point or exponent."},
-		{"decimal point", "name,categoryId\na,1001\nb,1.0\nc,1001\n", "pets:3: `categoryId` must be an integer without"},
 		{"space before a number", "name,categoryId\na,1001\nb, 1\nc,1001\n", "pets:3: `categoryId` must be an integer"},
-		{"thousands separator", "name,categoryId\na,1001\nb,\"1,000\"\nc,1001\n", "pets:3: `categoryId` must be an integer"},
 		{"number out of range", "name,categoryId\na,1001\nb,99999999999999999999\nc,1001\n", "pets:3: `categoryId` must be an integer between"},
 		{"empty cell", "name,categoryId\na,1001\nb,\nc,1001\n", "pets:3: `categoryId` is required."},
 		{"unknown category", "name,categoryId\na,1001\nb,9\nc,1001\n", "pets:3: "},
@@ -167,21 +163,17 @@ func brokenRows() []brokenFile {
 		{"two objects", "{\"name\":\"a\",\"categoryId\":1001}\n{} {}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The line is not a JSON object: the line continues"},
 		{"duplicate field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"name\":\"b\",\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: The body is not valid JSON"},
 		{"unknown field", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryID\":1}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryID` is not a field"},
-		{"wrong type", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":7,\"categoryId\":1001}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `name` must be a string."},
 		{"JSON exponent", "{\"name\":\"a\",\"categoryId\":1001}\n{\"name\":\"b\",\"categoryId\":1e0}\n{\"name\":\"c\",\"categoryId\":1001}\n", "pets:2: `categoryId` must be an integer without"},
 	}
 }
 
 // packed returns text as gzip without its last bytes, or with a wrong checksum.
 func packed(text string, cut int) string {
-	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	_, _ = w.Write([]byte(text)) // to memory
-	_ = w.Close()
+	whole := []byte(packedWhole(text))
 	if cut == 0 {
-		out.Bytes()[out.Len()-5]++
+		whole[len(whole)-5]++
 	}
-	return string(out.Bytes()[:out.Len()+cut])
+	return string(whole[:len(whole)+cut])
 }
 
 // TestBrokenFiles: import names the line of a mistake, and sends nothing. After all of them, it imports
@@ -508,8 +500,7 @@ func TestImportAgain(t *testing.T) {
 	}
 	s.fault(`{"operation":"createPet","effect":"delay","delayMs":2000}`)
 	p := begin(t, s.dir, s.environ, "import", path, "--again", "--connections", "1")
-	for end := time.Now().Add(patience); time.Now().Before(end) && s.names() != "a a a b b c c"; <-time.After(pollInterval) {
-	}
+	eventually(t, "the first pet is imported", func() bool { return s.names() == "a a a b b c c" })
 	if code := p.end(syscall.SIGINT); code != 1 {
 		t.Errorf("exit code %d after Ctrl-C", code)
 	}

@@ -13,8 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,27 +98,13 @@ func TestListenLosesNothing(t *testing.T) {
 	t.Parallel()
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0", "PETSTORE_RATE_LIMIT=0"}
 	key := strings.TrimSpace(must(t, database, "key", "create", "--account", "acme", "--scope", "write"))
-	var server atomic.Pointer[url.URL]
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(server.Load()) },
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	})
-	t.Cleanup(proxy.Close)
-	serve := func() *process {
-		p := begin(t, emptyDir, database, "serve")
-		address, err := url.Parse(p.address())
-		if err != nil {
-			t.Fatal(err)
-		}
-		server.Store(address)
-		return p
-	}
-	first := serve()
-	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + key}, "listen")
+	server := newMovingServer(t, database)
+	first := server.serve()
+	p := begin(t, emptyDir, []string{"PETSTORE_URL=" + server.url, "PETSTORE_API_KEY=" + key}, "listen")
 	p.expect("listening")
 	const rounds, events = 3, 20
 	for round := range rounds {
-		createCategories(t, server.Load().String(), key, round*events+1, round*events+events)
+		createCategories(t, server.current.Load().String(), key, round*events+1, round*events+events)
 		if round == 0 {
 			p.expect("  1  category.created")
 		}
@@ -128,11 +112,11 @@ func TestListenLosesNothing(t *testing.T) {
 		case 0:
 			_ = first.cmd.Process.Kill() // it runs
 			first.wait()
-			first = serve()
+			first = server.serve()
 		case 1: // a rolling restart
 			old := first
-			first = serve()
-			createCategories(t, server.Load().String(), key, 1000, 1004)
+			first = server.serve()
+			createCategories(t, server.current.Load().String(), key, 1000, 1004)
 			if code := old.end(syscall.SIGTERM); code != 0 {
 				t.Errorf("exit code %d", code)
 			}

@@ -2,13 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"log/slog"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -127,23 +122,9 @@ func TestLogsFollows(t *testing.T) {
 	database := []string{"DATABASE_URL=" + pgtest.New(t).URL, "PETSTORE_ADDR=127.0.0.1:0"}
 	must(t, database, "account", "create", "acme")
 	sandbox := fromJSON[api.SandboxWithKey](t, must(t, database, "sandbox", "create", "--account", "acme", "--json"))
-	var server atomic.Pointer[url.URL]
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(server.Load()) },
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	})
-	t.Cleanup(proxy.Close)
-	serve := func() *process {
-		p := begin(t, emptyDir, database, "serve")
-		address, err := url.Parse(p.address())
-		if err != nil {
-			t.Fatal(err)
-		}
-		server.Store(address)
-		return p
-	}
-	first := serve()
-	client := []string{"PETSTORE_URL=" + proxy.URL, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
+	server := newMovingServer(t, database)
+	first := server.serve()
+	client := []string{"PETSTORE_URL=" + server.url, "PETSTORE_API_KEY=" + sandbox.APIKey.Secret}
 	must(t, client, "api", "/categories?limit=1")
 	awaitLogs(t, client, 1)
 	p := begin(t, emptyDir, client, "logs", "--follow")
@@ -152,13 +133,13 @@ func TestLogsFollows(t *testing.T) {
 	p.expect("/categories?limit=2")
 	_ = first.cmd.Process.Kill() // it runs
 	first.wait()
-	second := serve()
+	second := server.serve()
 	must(t, client, "api", "/categories?limit=3")
 	p.expect("/categories?limit=3")
 	if code := second.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	serve()
+	server.serve()
 	must(t, client, "api", "/categories?limit=4")
 	p.expect("/categories?limit=4")
 	if code := p.end(os.Interrupt); code != 0 {

@@ -63,15 +63,21 @@ func TestSampleCommands(t *testing.T) {
 	}
 }
 
-// TestTooManySamples checks that the error names the maximum.
-func TestTooManySamples(t *testing.T) {
+// TestTooManySandboxesAndSamples checks that the errors name the maximum.
+func TestTooManySandboxesAndSamples(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
 	environ := []string{"DATABASE_URL=" + database.URL}
 	must(t, environ, "account", "create", "acme")
 	made := fromJSON[api.SandboxWithKey](t, must(t, environ, "sandbox", "create", "--account", "acme", "--json"))
-	if _, err := database.Pool.Exec(t.Context(), "INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', 1001, 's' || n FROM generate_series(1, $1) AS n", account.MaxSamples); err != nil {
-		t.Fatal(err)
+	for _, sql := range []string{
+		fmt.Sprintf("INSERT INTO accounts (kind, parent_id, name) SELECT 'sample', 1001, 's' || n FROM generate_series(1, %d) AS n", account.MaxSamples),
+		fmt.Sprintf("INSERT INTO accounts (kind, parent_id, name, sample_id, sample, expires_at) SELECT 'sandbox', 1001, 'full', 1001, 'empty', now() + interval '1 hour' FROM generate_series(2, %d)", account.MaxSandboxes),
+	} {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	wantRefusal(t, environ, "the account has 20 samples, which is the maximum; delete one first", "sample", "save", "last", "--from", made.ID)
+	wantRefusal(t, environ, `the account "acme" has 100 live sandboxes, which is the maximum; delete one first`, "sandbox", "create", "--account", "acme")
 }

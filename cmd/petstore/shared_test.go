@@ -1,15 +1,22 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"petstore/db"
 	"petstore/internal/api"
@@ -104,4 +111,126 @@ func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base str
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// httpRequest is a request with an API key.
+type httpRequest struct {
+	method, url, key, body string
+	header                 http.Header // more fields
+}
+
+// exchanged is a response that was read.
+type exchanged struct {
+	status, protocol int
+	header           http.Header
+	body             string
+}
+
+// try sends the request with a client.
+func (r httpRequest) try(ctx context.Context, client *http.Client) (exchanged, error) {
+	request, err := http.NewRequestWithContext(ctx, r.method, r.url, strings.NewReader(r.body))
+	if err != nil {
+		return exchanged{}, err
+	}
+	maps.Copy(request.Header, r.header)
+	request.Header.Set("Authorization", "Bearer "+r.key)
+	if r.body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return exchanged{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return exchanged{response.StatusCode, response.ProtoMajor, response.Header, string(text)}, err
+}
+
+// tryOK is try, but any other status than 200 is an error.
+func (r httpRequest) tryOK(ctx context.Context, client *http.Client) error {
+	got, err := r.try(ctx, client)
+	if err == nil && got.status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", got.status, got.body)
+	}
+	return err
+}
+
+// send sends the request, which must get a response.
+func (r httpRequest) send(t *testing.T) exchanged {
+	t.Helper()
+	got, err := r.try(t.Context(), http.DefaultClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// get sends a GET.
+func get(t *testing.T, url, key string) exchanged {
+	t.Helper()
+	return httpRequest{method: http.MethodGet, url: url, key: key}.send(t)
+}
+
+// status sends a GET and returns the status of the response.
+func status(t *testing.T, url, key string) int {
+	t.Helper()
+	return get(t, url, key).status
+}
+
+// post sends a body and returns the Location header.
+func post(t *testing.T, url, key, body string) (location string) {
+	t.Helper()
+	got := httpRequest{method: http.MethodPost, url: url, key: key, body: body}.send(t)
+	if got.status != http.StatusCreated {
+		t.Fatalf("POST %s: %d %s", url, got.status, got.body)
+	}
+	return got.header.Get("Location")
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	awaitWithin(t, patience, what, holds)
+}
+
+// awaitWithin is [eventually] with a time.
+func awaitWithin(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !holds(); <-time.After(pollInterval) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
+
+// movingServer is a server that a test replaces by others with the same database, behind a proxy.
+type movingServer struct {
+	t       *testing.T
+	environ []string
+	url     string // of the proxy
+	current atomic.Pointer[url.URL]
+}
+
+func newMovingServer(t *testing.T, environ []string) *movingServer {
+	t.Helper()
+	m := &movingServer{t: t, environ: environ}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(m.current.Load()) },
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	})
+	t.Cleanup(proxy.Close)
+	m.url = proxy.URL
+	return m
+}
+
+// serve starts a server, to which the proxy leads.
+func (m *movingServer) serve() *process {
+	m.t.Helper()
+	p := begin(m.t, emptyDir, m.environ, "serve")
+	address, err := url.Parse(p.address())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.current.Store(address)
+	return p
 }

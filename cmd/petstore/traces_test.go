@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -136,9 +135,9 @@ func TestTraces(t *testing.T) {
 		if r.trace == creating {
 			header.Set("Idempotency-Key", "hidden-retry")
 		}
-		httpRequest{r.method, base + r.target, r.body, header}.send(t, key)
+		httpRequest{r.method, base + r.target, key, r.body, header}.send(t)
 	}
-	httpRequest{method: http.MethodGet, url: base + "/livez"}.send(t, key)
+	status(t, base+"/livez", key)
 	if got := traceIDs(p, 6); !slices.Equal(got[:5], []string{listing, creating, failing, refused, unwanted}) || len(got[5]) != len(listing) {
 		t.Errorf("the log lines have the trace ids %q", got)
 	}
@@ -254,17 +253,18 @@ func TestInjectedFaults(t *testing.T) {
 		failed = "4bf92f3577b34da6a3ce929d0e0e4741"
 	)
 	rules := `{"rules": [{"operation": "listPets", "effect": "status", "status": 500}, {"operation": "listOrders", "effect": "delay", "delayMs": 10000}]}`
-	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", body: rules}.send(t, key)
+	httpRequest{method: http.MethodPut, url: base + "/sandboxes/current/faults", key: key, body: rules}.send(t)
 	p.expect(`"msg":"request"`)
-	httpRequest{method: http.MethodGet, url: base + "/pets", header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t, key)
+	httpRequest{method: http.MethodGet, url: base + "/pets", key: key, header: http.Header{"Traceparent": {"00-" + failed + "-" + parent + "-01"}}}.send(t)
 	if line := p.expect(`"msg":"request"`); !strings.Contains(line, `"fault":"0/status"`) || !strings.Contains(line, `"level":"INFO"`) {
 		t.Errorf("the log has %s", line)
 	}
 	delayed := make(chan error, 1)
-	go func() { delayed <- tryGet(t, base+"/store/orders", key) }()
+	orders := httpRequest{method: http.MethodGet, url: base + "/store/orders", key: key}
+	go func() { delayed <- orders.tryOK(t.Context(), http.DefaultClient) }()
 	// The delay has begun when the rule has counted the request.
 	for counted := false; !counted; {
-		counted = strings.Contains(readWith(t, base+"/sandboxes/current/faults", key), `"delayMs":10000,"matched":1`)
+		counted = strings.Contains(get(t, base+"/sandboxes/current/faults", key).body, `"delayMs":10000,"matched":1`)
 	}
 	if code := p.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
@@ -284,43 +284,4 @@ func TestInjectedFaults(t *testing.T) {
 	if diff := cmp.Diff(want, root); diff != "" {
 		t.Errorf("the span of an injected 500 (-want +got):\n%s", diff)
 	}
-}
-
-// tryGet sends a GET with an API key. It returns an error unless the response is 200.
-func tryGet(t *testing.T, url, key string) error {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+key)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the response is %s", response.Status)
-	}
-	return nil
-}
-
-// readWith returns the body of the response to a GET with an API key.
-func readWith(t *testing.T, url, key string) string {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+key)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

@@ -48,11 +48,7 @@ func TestWebhooksPage(t *testing.T) {
 	s.want(commands[3], `"message":"Hello, webhook!"`)
 	to.expect([]string{"message.queued"}, first)
 	read := commands[3][strings.LastIndex(commands[3], "curl "):]
-	for deadline := time.Now().Add(patience); !strings.Contains(s.run(read), `"status":"delivered"`); <-time.After(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatal("the message is not delivered")
-		}
-	}
+	eventually(t, "the message is delivered", func() bool { return strings.Contains(s.run(read), `"status":"delivered"`) })
 	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
 	s.want(commands[5], `{"deliveries":2}`)
 	to.expect([]string{"message.queued", "category.created"}, first)

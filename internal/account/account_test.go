@@ -22,7 +22,7 @@ import (
 // fixture is a database with the account "owner", used with the privileges of the
 // serving role.
 type fixture struct {
-	t     *testing.T
+	t     testing.TB
 	db    *postgres.DB
 	owner *pgtest.Database
 	id    int64
@@ -54,7 +54,7 @@ func (l *statementLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.
 	}
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	f := &fixture{t: t, owner: pgtest.New(t), log: &statementLog{}}
 	var err error
@@ -108,6 +108,14 @@ func (f *fixture) mustSandbox(sample string) int64 {
 	return id
 }
 
+// save saves a sandbox as a sample of its account.
+func (f *fixture) save(parent int64, name string, from int64) (int64, error) {
+	return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
+		made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: parent, Name: name, SandboxID: from})
+		return made.ID, err
+	})
+}
+
 // reset and remove reset and delete an account in a transaction of their own.
 func (f *fixture) reset(id int64) error {
 	_, err := f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
@@ -146,6 +154,25 @@ func (f *fixture) rows(id int64) map[string]int {
 		}
 	}
 	return all
+}
+
+// wantGone fails the test unless accounts have no rows.
+func (f *fixture) wantGone(ids ...int64) {
+	f.t.Helper()
+	for _, id := range ids {
+		if rows := f.rows(id); len(rows) > 0 {
+			f.t.Errorf("account %d has %v", id, rows)
+		}
+	}
+}
+
+// wantNoDeadlocks fails the test if there were deadlocks in the database.
+func (f *fixture) wantNoDeadlocks() {
+	f.t.Helper()
+	var deadlocks int
+	if err := f.owner.Pool.QueryRow(f.t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
+		f.t.Errorf("%d deadlocks, %v", deadlocks, err)
+	}
 }
 
 // tables has every table with rows of an account, and the column of its id.
@@ -221,11 +248,7 @@ func TestSweep(t *testing.T) {
 	if most != 1000 || total < 8*1010 || f.log.batches < 8*2 {
 		t.Errorf("a statement deleted %d rows, want at most 1000; %d rows in %d transactions", most, total, f.log.batches)
 	}
-	for _, id := range []int64{deleted, expired} {
-		if diff := cmp.Diff(map[string]int{}, f.rows(id)); diff != "" {
-			t.Errorf("rows of a swept account:\n%s", diff)
-		}
-	}
+	f.wantGone(deleted, expired)
 	if diff := cmp.Diff(before, f.rows(kept)); diff != "" {
 		t.Errorf("rows of another account (-before +after):\n%s", diff)
 	}
@@ -262,11 +285,7 @@ func TestSweepOfAParent(t *testing.T) {
 		t.Errorf("sandbox of a deleted account: %v", err)
 	}
 	f.sweep()
-	for _, id := range ids {
-		if rows := f.rows(id); len(rows) > 0 {
-			t.Errorf("account %d has %v", id, rows)
-		}
-	}
+	f.wantGone(ids...)
 	if rows := f.rows(other); rows["accounts"] != 1 {
 		t.Errorf("another account has %v", rows)
 	}
@@ -318,11 +337,7 @@ func TestSweepsAtOnce(t *testing.T) {
 	}
 	group.Wait()
 	f.sweep() // two processes may have given way to each other
-	for _, id := range ids {
-		if rows := f.rows(id); len(rows) > 0 {
-			t.Errorf("account %d has %v", id, rows)
-		}
-	}
+	f.wantGone(ids...)
 }
 
 // TestSweepContinues checks that accounts that cannot be deleted do not keep the others,
@@ -347,11 +362,7 @@ func TestSweepContinues(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("account %d", ids[0])) || strings.Count(err.Error(), "broken") != kept {
 		t.Errorf("the error is %v, want %d errors", err, kept)
 	}
-	for _, id := range ids[failing:] {
-		if rows := f.rows(id); len(rows) > 0 {
-			t.Errorf("account %d has %v", id, rows)
-		}
-	}
+	f.wantGone(ids[failing:]...)
 }
 
 // TestResetOfAFullSandbox checks that a sandbox with the maximum of rows can be reset
@@ -386,13 +397,6 @@ func TestResetOfAFullSandbox(t *testing.T) {
 func TestLocksDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	deadlocks := func() (n int) {
-		f.exec("SELECT pg_stat_clear_snapshot()")
-		if err := f.owner.Pool.QueryRow(t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	for range 5 {
 		id := f.mustSandbox(account.SampleEmpty)
 		key := f.in(func(ctx context.Context, queries *db.Queries) (int64, error) {
@@ -443,9 +447,7 @@ func TestLocksDoNotDeadlock(t *testing.T) {
 		}
 		group.Wait()
 	}
-	if n := deadlocks(); n > 0 {
-		t.Errorf("%d deadlocks", n)
-	}
+	f.wantNoDeadlocks()
 }
 
 // TestSandboxOfAParentBeingDeleted checks that a sandbox created while its parent is
@@ -500,14 +502,8 @@ func TestResetWaitsAndGivesUp(t *testing.T) {
 func TestSweepOfASample(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	save := func(name string, from int64) (int64, error) {
-		return f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
-			made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: f.id, Name: name, SandboxID: from})
-			return made.ID, err
-		})
-	}
 	source := f.mustSandbox(account.SampleShop)
-	sample, err := save("mine", source)
+	sample, err := f.save(f.id, "mine", source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -526,26 +522,22 @@ func TestSweepOfASample(t *testing.T) {
 		t.Errorf("a sandbox of a deleted sample: %v", err)
 	}
 	f.exec("INSERT INTO accounts (kind, parent_id, name, deleted_at) SELECT 'sample', $1, 'x', now() FROM generate_series(2, $2::int)", f.id, account.MaxStoredSamples)
-	if _, err := save("more", source); !errors.Is(err, account.ErrTooManySamples) {
+	if _, err := f.save(f.id, "more", source); !errors.Is(err, account.ErrTooManySamples) {
 		t.Errorf("sample %d: %v", account.MaxStoredSamples+1, err)
 	}
 	if _, err := f.remove(fork); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := save("more", fork); !errors.Is(err, account.ErrTooManySamples) {
+	if _, err := f.save(f.id, "more", fork); !errors.Is(err, account.ErrTooManySamples) {
 		t.Errorf("while the deleted sample is stored: %v", err)
 	}
 	f.age(fork)
 	f.sweep()
-	for _, id := range []int64{sample, fork} {
-		if rows := f.rows(id); len(rows) > 0 {
-			t.Errorf("account %d has %v", id, rows)
-		}
-	}
-	if _, err := save("more", fork); !errors.Is(err, account.ErrNoSandbox) {
+	f.wantGone(sample, fork)
+	if _, err := f.save(f.id, "more", fork); !errors.Is(err, account.ErrNoSandbox) {
 		t.Errorf("a sample of a sandbox that has ended: %v", err)
 	}
-	if _, err := save("more", source); err != nil {
+	if _, err := f.save(f.id, "more", source); err != nil {
 		t.Error(err)
 	}
 }
@@ -559,10 +551,7 @@ func TestSamplesAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
-			made, err := f.try(func(ctx context.Context, queries *db.Queries) (int64, error) {
-				made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: f.id, Name: fmt.Sprint("s", i%4), SandboxID: source})
-				return made.ID, err
-			})
+			made, err := f.save(f.id, fmt.Sprint("s", i%4), source)
 			if errors.Is(err, account.ErrSampleExists) || postgres.IsLockTimeout(err) {
 				return
 			}
@@ -596,90 +585,56 @@ func TestSamplesAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	var deadlocks int
-	if err := f.owner.Pool.QueryRow(t.Context(), "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
-		t.Errorf("%d deadlocks, %v", deadlocks, err)
-	}
+	f.wantNoDeadlocks()
 }
 
 // BenchmarkSandbox measures a sandbox with a sample of 1000 rows: its creation, its reset, saving
 // it, and the creation of many by ten accounts at once.
 func BenchmarkSandbox(b *testing.B) {
 	const parents, rows = 10, 1000
-	database := pgtest.New(b)
-	pool, err := postgres.Open(b.Context(), database.URL, 8)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(pool.Close)
-	run := func(action func(context.Context, *db.Queries) (int64, error)) int64 {
-		id, err := postgres.Transact(b.Context(), pool, func(ctx context.Context, tx pgx.Tx) (int64, error) { return action(ctx, db.New(tx)) })
+	f := newFixture(b)
+	must := func(id int64, err error) int64 {
 		if err != nil {
 			b.Error(err)
 		}
 		return id
 	}
-	exec := func(sql string, args ...any) {
-		if _, err := database.Pool.Exec(b.Context(), sql, args...); err != nil {
-			b.Fatal(err)
-		}
-	}
-	create := func(parent int64, sample string) int64 {
-		return run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-			made, err := account.CreateSandbox(ctx, queries, account.NewSandbox{ParentID: parent, Name: "b", Sample: sample, Expiry: time.Hour})
-			return made.Sandbox.ID, err
-		})
-	}
-	save := func(parent, sandbox int64, name string) {
-		run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-			made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: parent, Name: name, SandboxID: sandbox})
-			return made.ID, err
-		})
-	}
 	var owners, sources []int64
 	for i := range parents {
-		owner := run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-			row, err := account.Ensure(ctx, queries, fmt.Sprint("owner ", i))
-			return row.ID, err
-		})
-		source := create(owner, account.SampleEmpty)
-		exec("INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 1, 'Dogs', 'dogs')", source)
-		exec("INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT $1, n, 1, 'Rex', 'rex' FROM generate_series(1, $2::int) AS n", source, rows/3)
-		exec("INSERT INTO inventory (account_id, pet_id, quantity) SELECT $1, n, 5 FROM generate_series(1, $2::int) AS n", source, rows/3)
-		exec("INSERT INTO orders (account_id, id, pet_id, quantity) SELECT $1, n, n, 1 FROM generate_series(1, $2::int) AS n", source, rows/3)
-		save(owner, source, "thousand")
+		owner := f.ensure(fmt.Sprint("owner ", i))
+		source := must(f.sandbox(owner, account.SampleEmpty))
+		f.exec("INSERT INTO categories (account_id, id, name, name_key) VALUES ($1, 1, 'Dogs', 'dogs')", source)
+		f.exec("INSERT INTO pets (account_id, id, category_id, name, name_key) SELECT $1, n, 1, 'Rex', 'rex' FROM generate_series(1, $2::int) AS n", source, rows/3)
+		f.exec("INSERT INTO inventory (account_id, pet_id, quantity) SELECT $1, n, 5 FROM generate_series(1, $2::int) AS n", source, rows/3)
+		f.exec("INSERT INTO orders (account_id, id, pet_id, quantity) SELECT $1, n, n, 1 FROM generate_series(1, $2::int) AS n", source, rows/3)
+		must(f.save(owner, "thousand", source))
 		owners, sources = append(owners, owner), append(sources, source)
 	}
-	exec("ANALYZE")
+	f.exec("ANALYZE")
 	free := func() {
-		exec("UPDATE accounts SET expires_at = now(), parent_id = $1 WHERE kind = 'sandbox' AND id <> ALL ($2)", run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-			row, err := account.Ensure(ctx, queries, "former owner")
-			return row.ID, err
-		}), sources)
+		f.exec("UPDATE accounts SET expires_at = now(), parent_id = $1 WHERE kind = 'sandbox' AND id <> ALL ($2)", f.id, sources)
 	}
 	for _, sample := range []string{account.SampleShop, "thousand"} {
 		b.Run("create "+sample, func(b *testing.B) {
 			for b.Loop() {
-				create(owners[0], sample)
+				must(f.sandbox(owners[0], sample))
 				b.StopTimer()
 				free()
 				b.StartTimer()
 			}
 		})
 	}
-	id := create(owners[0], "thousand")
+	id := must(f.sandbox(owners[0], "thousand"))
 	b.Run("reset", func(b *testing.B) {
 		for b.Loop() {
-			run(func(ctx context.Context, queries *db.Queries) (int64, error) {
-				return 0, account.Reset(ctx, queries, id)
-			})
+			must(0, f.reset(id))
 		}
 	})
 	b.Run("save", func(b *testing.B) {
 		for b.Loop() {
-			save(owners[1], sources[1], "another")
+			must(f.save(owners[1], "another", sources[1]))
 			b.StopTimer()
-			exec("UPDATE accounts SET name = name || id, parent_id = NULL WHERE kind = 'sample' AND name = 'another'")
+			f.exec("UPDATE accounts SET name = name || id, parent_id = NULL WHERE kind = 'sample' AND name = 'another'")
 			b.StartTimer()
 		}
 	})
@@ -692,7 +647,7 @@ func BenchmarkSandbox(b *testing.B) {
 			for _, owner := range owners {
 				group.Go(func() {
 					for range account.MaxSandboxes - 1 {
-						create(owner, "thousand")
+						must(f.sandbox(owner, "thousand"))
 					}
 				})
 			}

@@ -178,3 +178,44 @@ func TestDeletionAnnouncesAccounts(t *testing.T) {
 		t.Errorf("%d lookups of a key of another account, want 0", got)
 	}
 }
+
+// TestRevokeAgain checks that revoking a revoked key neither writes nor notifies.
+func TestRevokeAgain(t *testing.T) {
+	t.Parallel()
+	a := newAccount(t)
+	id, _ := a.issue(nil)
+	version := func() (xmin string) {
+		t.Helper()
+		if err := a.database.Pool.QueryRow(t.Context(), "SELECT xmin::text FROM api_keys WHERE id = $1", id).Scan(&xmin); err != nil {
+			t.Fatal(err)
+		}
+		return xmin
+	}
+	revoke := func(want bool) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), a.database.Pool, func(tx pgx.Tx) error {
+			revoked, err := auth.Revoke(t.Context(), db.New(tx), a.id, id)
+			if revoked != want {
+				t.Errorf("revoked: %t, want %t", revoked, want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	payloads := announced(t, a.database, func() {
+		revoke(true)
+		before := version()
+		revoke(false)
+		if named, err := a.queries.APIKeyRevoke(t.Context(), db.APIKeyRevokeParams{ID: &id}); err != nil || len(named) != 1 || named[0].ID != id {
+			t.Errorf("returned %+v, %v", named, err)
+		}
+		if after := version(); after != before {
+			t.Errorf("the row was written again: version %s, then %s", before, after)
+		}
+	})
+	if diff := cmp.Diff([]string{strconv.FormatInt(id, 10)}, payloads); diff != "" {
+		t.Errorf("notifications (-want +got):\n%s", diff)
+	}
+}

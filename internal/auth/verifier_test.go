@@ -167,17 +167,14 @@ func TestRotateNoKey(t *testing.T) {
 	t.Parallel()
 	a := newAccount(t)
 	id, secret := a.issue(nil)
-	other, err := stores.Ensure(t.Context(), a.queries, "another")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := a.another("other")
 	none := func(accountID, id int64) {
 		t.Helper()
 		if _, made, err := auth.Rotate(t.Context(), a.queries, accountID, id, 0); !errors.Is(err, auth.ErrNoKey) || made != (auth.Secret{}) {
 			t.Errorf("rotated key %d of account %d: %v, %v", id, accountID, made, err)
 		}
 	}
-	none(other.ID, id)
+	none(other.id, id)
 	none(a.id, id+1)
 	a.wantWork(a.now, nil, map[string]bool{secret: true})
 	second, _ := a.rotate(id, time.Hour)

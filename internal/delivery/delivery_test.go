@@ -27,6 +27,11 @@ import (
 	"petstore/internal/webhook"
 )
 
+func TestMain(m *testing.M) {
+	pgtest.Widen()
+	m.Run()
+}
+
 // key is the key of all webhooks.
 var key = []byte("0123456789abcdef0123456789abcdef")
 
@@ -62,6 +67,15 @@ func (f *feed) of(name string) *feed {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return &feed{t: f.t, owner: f.owner, db: f.db, queries: f.queries, account: id}
+}
+
+// sandbox returns the feed of a new sandbox of the account.
+func (f *feed) sandbox() *feed {
+	f.t.Helper()
+	id := f.account + 1000
+	f.exec("INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, 'sandbox', $2, 'sandbox', $2, 'empty', now() + interval '1 day')", id, f.account)
+	f.exec("INSERT INTO account_state (account_id) VALUES ($1)", id)
 	return &feed{t: f.t, owner: f.owner, db: f.db, queries: f.queries, account: id}
 }
 
@@ -141,6 +155,34 @@ func (f *feed) emit(events ...event.Event) {
 	f.t.Helper()
 	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
 		return nil, event.Append(ctx, db.New(tx), f.account, events...)
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// test creates the delivery of a webhook.test event, as the API does.
+func (f *feed) test(webhookID string, i int) {
+	f.t.Helper()
+	f.probe(webhookID, "webhook.test", i)
+}
+
+// probe creates the delivery of a test or a probe, as the API does.
+func (f *feed) probe(webhookID, kind string, i int) {
+	f.t.Helper()
+	event := fmt.Sprintf("evt_%032x", i)
+	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
+		queries := db.New(tx)
+		if _, err := queries.WebhookGetLocked(ctx, db.WebhookGetLockedParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: f.account, ID: webhookID}); err != nil {
+			return nil, err
+		}
+		return queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
+			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: event, Type: kind,
+			Body: fmt.Sprintf(`{"id":%q,"type":"webhook.test","data":{}}`, event),
+		})
 	})
 	if err != nil {
 		f.t.Fatal(err)

@@ -92,27 +92,6 @@ func TestMessageWithTheIDOfAnother(t *testing.T) {
 	}
 }
 
-// TestMessagesWaitForAWebhook: a webhook that is created or enabled gets the messages that
-// wait, but no other old event.
-func TestMessagesWaitForAWebhook(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	f.emit(pets(1, 3)...)
-	f.work()
-	for range 5 {
-		f.message()
-	}
-	to := receive(t, nil)
-	f.webhook(to.url)
-	await(f, int64(5), "SELECT count(*) FROM messages WHERE status = 'delivered'")
-	to.await(10) // with the 5 events of that
-	for _, r := range to.got() {
-		if r.event.Type == "pet.created" {
-			t.Errorf("an old event: %s", r.body)
-		}
-	}
-}
-
 // TestDisabledWebhookHoldsUpNoMessage: a message that the other webhooks have accepted is
 // delivered when the last one is disabled.
 func TestDisabledWebhookHoldsUpNoMessage(t *testing.T) {

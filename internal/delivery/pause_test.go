@@ -189,22 +189,6 @@ func TestDisabledWithEvents(t *testing.T) {
 	}
 }
 
-// TestEnabledBeforeDispatch: a webhook that is disabled and enabled while no worker runs
-// loses no event.
-func TestEnabledBeforeDispatch(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := receive(t, nil)
-	id := f.webhook(to.url, "pet.created")
-	f.emit(pets(1, 10)...)
-	f.change(id, "disabled", "pet.created")
-	f.change(id, "enabled", "pet.created")
-	f.emit(pets(11, 20)...)
-	f.work()
-	to.await(20)
-	await(f, "20 20", "SELECT count(*) || ' ' || count(DISTINCT sequence) FROM webhook_deliveries WHERE status = 'delivered'")
-}
-
 // TestPayersHaveShares: the sandboxes of one payer take a quarter of the places, and another
 // payer gets its events meanwhile.
 func TestPayersHaveShares(t *testing.T) {

@@ -1,7 +1,6 @@
 package delivery_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -9,29 +8,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
-	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/faults"
-	"petstore/internal/postgres"
 	"petstore/internal/standardwebhooks"
 	"petstore/internal/webhook"
 )
-
-// probe creates the delivery of a probe, as the API does.
-func (f *feed) probe(webhookID, kind string, i int) {
-	f.t.Helper()
-	_, err := postgres.Transact(f.t.Context(), f.db, func(ctx context.Context, tx pgx.Tx) (any, error) {
-		return db.New(tx).WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-			AccountID: f.account, ID: fmt.Sprintf("dlv_%032x", i), WebhookID: webhookID, EventID: fmt.Sprintf("evt_%032x", i), Type: kind,
-			Body: fmt.Sprintf(`{"id":"evt_%032x","type":"webhook.test","data":{}}`, i),
-		})
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
 
 // TestProbes: three probes have a mistake each, and the fourth comes twice. Refused probes are not
 // repeated, and the webhook stays enabled.
@@ -105,9 +87,7 @@ func TestInjectedFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFeed(t)
-			inside := &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: f.account + 1000}
-			f.exec("INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, 'sandbox', $2, 'sandbox', $2, 'empty', now() + interval '1 day')", inside.account, f.account)
-			f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
+			inside := f.sandbox()
 			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, delay_ms) VALUES ($1, 0, '*', 'delay', 9000)", inside.account) // not for deliveries
 			f.exec("INSERT INTO sandbox_faults (account_id, position, operation, effect, close_when) VALUES ($1, 1, 'deliverWebhook', 'close', $2)", inside.account, test.when)
 			var isLater atomic.Bool

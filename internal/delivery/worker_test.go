@@ -33,15 +33,12 @@ func TestBodiesAreEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFeed(t)
-	inside := &feed{t: t, owner: f.owner, db: f.db, queries: f.queries, account: f.account + 1000}
-	f.exec("INSERT INTO accounts (id, kind, parent_id, name, sample_id, sample, expires_at) OVERRIDING SYSTEM VALUE VALUES ($1, 'sandbox', $2, 'sandbox', $2, 'empty', now() + interval '1 day')", inside.account, f.account)
-	f.exec("INSERT INTO account_state (account_id) VALUES ($1)", inside.account)
 	worker := f.work()
 	for _, test := range []struct {
 		*feed
 
 		isSandbox bool
-	}{{f, false}, {inside, true}} {
+	}{{f, false}, {f.sandbox(), true}} {
 		to := receive(t, nil)
 		test.webhook(to.url)
 		test.emit(event.Reset())
@@ -298,21 +295,6 @@ func TestRetry(t *testing.T) {
 	f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
 	await(f, "delivered 2", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
 	await(f, true, "SELECT failing_since IS NULL FROM webhooks")
-}
-
-// TestExhaustedDelivery: after ten attempts, a delivery has failed.
-func TestExhaustedDelivery(t *testing.T) {
-	t.Parallel()
-	f := newFeed(t)
-	to := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	f.webhook(to.url)
-	f.emit(pets(1, 1)...)
-	f.work().Wake(f.account)
-	for i := 1; i < 10; i++ {
-		await(f, fmt.Sprintf("pending %d", i), "SELECT coalesce((SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries), '')")
-		f.exec("UPDATE webhook_deliveries SET next_attempt_at = now()")
-	}
-	await(f, "failed 10", "SELECT status || ' ' || jsonb_array_length(attempts) FROM webhook_deliveries")
 }
 
 // TestDisabledWebhooks: a webhook that returns 410, or fails for five days, is disabled and

@@ -97,7 +97,11 @@ func (b *bounded) dial(text string, open int) *peer {
 
 func dialPeer(t *testing.T, address string) *peer {
 	t.Helper()
-	var dialer net.Dialer
+	return dialPeerFrom(t, &net.Dialer{}, address)
+}
+
+func dialPeerFrom(t *testing.T, dialer *net.Dialer, address string) *peer {
+	t.Helper()
 	conn, err := dialer.DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -155,6 +159,28 @@ func (b *bounded) finish() {
 	}
 }
 
+// exchange sends a request through a connection, and waits for its response.
+func (b *bounded) exchange(p *peer, header string) {
+	b.t.Helper()
+	p.send(header)
+	path := strings.Fields(header)[1]
+	b.handled(path)
+	b.finish()
+	p.want(http.StatusOK)
+}
+
+// dialIdle opens the first connections of known clients, which are idle then.
+func (b *bounded) dialIdle(number int) (idle []*peer) {
+	b.t.Helper()
+	for i := range number {
+		p := b.dial("", i+1)
+		b.exchange(p, knownHeader)
+		b.untilNewest(&b.limited.idle, p)
+		idle = append(idle, p)
+	}
+	return idle
+}
+
 func (p *peer) send(text string) {
 	p.t.Helper()
 	if _, err := io.WriteString(p, text); err != nil {
@@ -209,10 +235,7 @@ func TestConnectionsOldestWithoutHeaderIsClosed(t *testing.T) {
 	oldest.wantClosed()
 	b.finish()
 	third.want(http.StatusOK)
-	second.send(wholeHeader)
-	b.handled("/whole")
-	b.finish()
-	second.want(http.StatusOK)
+	b.exchange(second, wholeHeader)
 	b.wantEvicted(1)
 }
 
@@ -243,19 +266,13 @@ func TestConnectionsWithResponseAreReplacedFirst(t *testing.T) {
 	b := startBounded(t, 3)
 	first, second, third := b.dial("", 1), b.dial("", 2), b.dial("", 3)
 	for _, p := range []*peer{third, second} {
-		p.send(wholeHeader)
-		b.handled("/whole")
-		b.finish()
-		p.want(http.StatusOK)
+		b.exchange(p, wholeHeader)
 		b.untilIdle(p) // the response arrives before
 	}
 	fourth := dialPeer(t, b.limited.Addr().String())
 	third.wantClosed()
 	for _, p := range []*peer{first, second, fourth} {
-		p.send(wholeHeader)
-		b.handled("/whole")
-		b.finish()
-		p.want(http.StatusOK)
+		b.exchange(p, wholeHeader)
 	}
 	b.wantEvicted(1)
 }
@@ -384,15 +401,7 @@ func (b *bounded) untilAccepted() {
 func TestConnectionsOfStrangersAreReplacedFirst(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 4)
-	var idle []*peer
-	for i := range 3 {
-		p := b.dial(knownHeader, i+1)
-		b.handled("/known")
-		b.finish()
-		p.want(http.StatusOK)
-		b.untilNewest(&b.limited.idle, p)
-		idle = append(idle, p)
-	}
+	idle := b.dialIdle(3)
 	stranger := b.dial(halfHeader, 4) // a quarter
 	second := dialPeer(t, b.limited.Addr().String())
 	idle[0].wantClosed()
@@ -400,10 +409,7 @@ func TestConnectionsOfStrangersAreReplacedFirst(t *testing.T) {
 	stranger.wantClosed()
 	b.wantEvicted(2)
 	for _, p := range []*peer{idle[1], idle[2], second, third} {
-		p.send(knownHeader)
-		b.handled("/known")
-		b.finish()
-		p.want(http.StatusOK)
+		b.exchange(p, knownHeader)
 	}
 }
 
@@ -412,15 +418,7 @@ func TestConnectionsOfStrangersAreReplacedFirst(t *testing.T) {
 func TestConnectionsWithNewRequestsAreReplacedLast(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 4)
-	var idle []*peer
-	for i := range 4 {
-		p := b.dial(knownHeader, i+1)
-		b.handled("/known")
-		b.finish()
-		p.want(http.StatusOK)
-		b.untilNewest(&b.limited.idle, p)
-		idle = append(idle, p)
-	}
+	idle := b.dialIdle(4)
 	idle[0].send(wholeHeader) // the handler does not verify its key
 	b.handled("/whole")
 	b.untilNewest(&b.limited.idle, idle[0])
@@ -438,16 +436,9 @@ func TestConnectionsWithNewRequestsAreReplacedLast(t *testing.T) {
 func TestConnectionsAreCountedByNetwork(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, 4)
-	first := b.dial(knownHeader, 1)
-	b.handled("/known") // the network has no strangers
-	b.finish()
-	first.want(http.StatusOK)
-	b.untilNewest(&b.limited.idle, first)
+	first := b.dialIdle(1)[0] // the network has no strangers
 	second := b.dial("", 2)
-	first.send(wholeHeader)
-	b.handled("/whole")
-	b.finish()
-	first.want(http.StatusOK)
+	b.exchange(first, wholeHeader)
 	b.untilNewest(&b.limited.served, first)
 	wantNetwork := func(strangers, crowds int) {
 		t.Helper()

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"bufio"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,16 +13,7 @@ import (
 // dialFrom connects from a loopback address, of which only Linux has more than one.
 func (b *bounded) dialFrom(address string) *peer {
 	b.t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	conn, err := dialer.DialContext(b.t.Context(), "tcp", b.limited.Addr().String())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		b.t.Fatal(err)
-	}
-	return &peer{b.t, conn, bufio.NewReader(conn)}
+	return dialPeerFrom(b.t, &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}, b.limited.Addr().String())
 }
 
 // TestConnectionsOfCrowdsAreReplacedFirst: strangers of one network do not replace strangers of
@@ -46,10 +36,7 @@ func TestConnectionsOfCrowdsAreReplacedFirst(t *testing.T) {
 	}
 	b.wantEvicted(2)
 	for _, p := range append(others, crowd[2:]...) {
-		p.send(wholeHeader)
-		b.handled("/whole")
-		b.finish()
-		p.want(http.StatusOK)
+		b.exchange(p, wholeHeader)
 	}
 }
 

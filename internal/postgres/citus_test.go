@@ -3,7 +3,6 @@
 package postgres_test
 
 import (
-	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -425,25 +424,6 @@ func TestServingRoleOnCitus(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s succeeded", statement)
 		}
-	}
-}
-
-// TestSettingsOnWorkers: the settings of a role apply on workers, but startup parameters do
-// not.
-func TestSettingsOnWorkers(t *testing.T) {
-	t.Parallel()
-	database := pgtest.New(t)
-	role := newRole(t, database, "LOGIN")
-	if _, err := database.Pool.Exec(t.Context(), fmt.Sprintf("ALTER ROLE %s SET lock_timeout = '1234ms'", role)); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := database.Pool.Query(t.Context(), "SELECT result FROM run_command_on_workers(format('SELECT setconfig FROM pg_db_role_setting WHERE setrole = %L::regrole', $1::text))", role)
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if diff := cmp.Diff([]string{"{lock_timeout=1234ms}", "{lock_timeout=1234ms}"}, settings); err != nil || diff != "" {
-		t.Errorf("settings on two workers (-want +got): %v\n%s", err, diff)
 	}
 }
 

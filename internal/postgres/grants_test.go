@@ -193,31 +193,6 @@ func TestGrantServing(t *testing.T) {
 	}
 }
 
-// TestSchemaIsDeniedWithoutPrivileges: a migrated schema does not fit until the role has its
-// privileges.
-func TestSchemaIsDeniedWithoutPrivileges(t *testing.T) {
-	t.Parallel()
-	database := pgtest.NewEmpty(t)
-	migrations, role := openMigrations(t, database.OwnerURL), newRole(t, database, "LOGIN")
-	pool := open(t, database.OwnerURL, 1, "role", role)
-	for _, step := range []struct {
-		what string
-		do   func() error
-		want postgres.SchemaFit
-	}{
-		{"before the migration", func() error { return nil }, postgres.SchemaBehind},
-		{"before the privileges", func() error { _, err := migrations.Up(t.Context()); return err }, postgres.SchemaDenied},
-		{"after them", func() error { return migrations.GrantServing(t.Context(), role) }, postgres.SchemaFits},
-	} {
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := pool.SchemaFit(t.Context()); err != nil || got != step.want {
-			t.Errorf("%s: the schema is %s, %v", step.what, got, err)
-		}
-	}
-}
-
 // privileges lists the privileges of the role, as "DELETE ON pets" and "SELECT
 // (name) ON pets".
 func (s *served) privileges(t *testing.T) []string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -98,7 +99,7 @@ func versions(migrations []postgres.Migration) []int64 {
 }
 
 // TestMigrations: migrate up, down step by step to nothing, and up to the same
-// schema again.
+// schema again. The version and the status tell where.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
@@ -109,6 +110,15 @@ func TestMigrations(t *testing.T) {
 		t.Helper()
 		if got, err := migrations.Version(t.Context()); err != nil || got != want {
 			t.Fatalf("the version is %d (%v), want %d", got, err, want)
+		}
+		status, err := migrations.Status(t.Context())
+		if err != nil || len(status) != len(all) {
+			t.Fatalf("status %v, %v", status, err)
+		}
+		for i, one := range status {
+			if one.Version != all[i] || one.Name == "" || one.AppliedAt.IsZero() != (one.Version > want) {
+				t.Errorf("the status at %d: %+v", want, one)
+			}
 		}
 	}
 	up := func() {
@@ -145,33 +155,6 @@ func TestMigrations(t *testing.T) {
 	if diff := gocmp.Diff(made, schema(t, database.Pool)); diff != "" {
 		t.Errorf("schema after down and up (-first +second):\n%s", diff)
 	}
-}
-
-func TestMigrationStatus(t *testing.T) {
-	t.Parallel()
-	migrations := openMigrations(t, pgtest.NewEmpty(t).URL)
-	latest := len(numbered(t))
-	pending := func(want int) {
-		t.Helper()
-		status, err := migrations.Status(t.Context())
-		if err != nil || len(status) != latest {
-			t.Fatalf("status %v, %v", status, err)
-		}
-		for i, one := range status {
-			if one.Version != int64(i+1) || one.Name == "" || one.AppliedAt.IsZero() != (i >= latest-want) {
-				t.Errorf("%d pending: %+v", want, one)
-			}
-		}
-	}
-	pending(latest)
-	if _, err := migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	pending(0)
-	if _, err := migrations.Down(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	pending(1)
 }
 
 // TestMigrationsAtOnce: when five processes start at the same time, each migration
@@ -248,16 +231,27 @@ func TestMigrationsWithoutLimits(t *testing.T) {
 }
 
 // TestSchemaFit: a program works with its schema and with newer ones, until a migration says
-// that it does not. An older schema is behind.
+// that it does not. An older schema is behind, and one without the privileges of the role is denied.
 func TestSchemaFit(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewEmpty(t)
-	migrations, pool := openMigrations(t, database.URL), open(t, database.URL, 1)
-	if got, err := pool.SchemaFit(t.Context()); err != nil || got != postgres.SchemaBehind {
-		t.Errorf("an empty database: %s, %v", got, err)
-	}
-	if _, err := migrations.Up(t.Context()); err != nil {
-		t.Fatal(err)
+	migrations, role := openMigrations(t, database.OwnerURL), newRole(t, database, "LOGIN")
+	pool := open(t, database.OwnerURL, 1, "role", role)
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want postgres.SchemaFit
+	}{
+		{"an empty database", func() error { return nil }, postgres.SchemaBehind},
+		{"before the privileges", func() error { _, err := migrations.Up(t.Context()); return err }, postgres.SchemaDenied},
+		{"after them", func() error { return migrations.GrantServing(t.Context(), role) }, postgres.SchemaFits},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pool.SchemaFit(t.Context()); err != nil || got != step.want {
+			t.Errorf("%s: the schema is %s, %v", step.what, got, err)
+		}
 	}
 	latest := len(numbered(t))
 	const contract = "COMMENT ON TABLE goose_db_version IS 'supports programs from %d'"
@@ -292,9 +286,11 @@ func TestSchemaFit(t *testing.T) {
 
 func TestOpenMigrationsFails(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"://", "postgres://localhost:x/", closedPort(t)} {
-		if _, err := postgres.OpenMigrations(t.Context(), url); err == nil {
-			t.Errorf("%s was accepted", url)
+	// A migration through a pooler would leave its lock behind.
+	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
+	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort(t): "", pooler.URL: "PETSTORE_DIRECT_URL"} {
+		if _, err := postgres.OpenMigrations(t.Context(), url); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", url, err, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -138,19 +137,6 @@ func TestParameterRefused(t *testing.T) {
 	err := open(t, pooler.URL, 1, "search_path", "elsewhere").Ping(t.Context())
 	if got := postgres.Explain(err); postgres.StartingUp(err) || !strings.Contains(got, "search_path; remove it from DATABASE_URL and set it for the role") {
 		t.Errorf("explained as %q: %v", got, err)
-	}
-}
-
-// TestMigrationsBehindAPooler: a migration through a pooler would leave its lock behind.
-func TestMigrationsBehindAPooler(t *testing.T) {
-	t.Parallel()
-	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
-	m, err := postgres.OpenMigrations(t.Context(), pooler.URL)
-	if err == nil {
-		err = errors.Join(errors.New("migrations start"), m.Close())
-	}
-	if !strings.Contains(err.Error(), "PETSTORE_DIRECT_URL") {
-		t.Error(err)
 	}
 }
 
