@@ -135,7 +135,7 @@ fmt: ## Check that all Go files are formatted with gofmt
 
 .PHONY: vet
 vet: ## Run go vet
-	go vet -tags alerts,browser,plans ./...
+	go vet -tags alerts,browser,citus,plans,soak ./...
 
 .PHONY: platforms
 platforms: ## Compile for the other platforms

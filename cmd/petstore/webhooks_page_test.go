@@ -52,6 +52,10 @@ func TestWebhooksPage(t *testing.T) {
 	s.want(commands[4], `"status":"disabled","disabledReason":"manual"`, `"name":"Dogs `, `"status":"enabled"`)
 	s.want(commands[5], `{"deliveries":2}`)
 	to.expect([]string{"message.queued", "category.created"}, first)
+	eventually(t, "the deliveries have ended", func() (released bool) { // else they use the secret for a second
+		err := database.Pool.QueryRow(t.Context(), "SELECT lease_until IS NULL FROM webhooks WHERE url = $1", to.url).Scan(&released)
+		return err == nil && released
+	})
 	s.want(commands[6])
 	if secret() == first {
 		t.Error("the rotation did not change the secret")

@@ -109,6 +109,7 @@ type moveLoad struct {
 
 // run restocks, orders and reads until done is closed.
 func (l *moveLoad) run(t *testing.T, client tenant, number int, done chan struct{}) {
+	t.Helper()
 	for n := 0; ; n++ {
 		select {
 		case <-done:

@@ -55,7 +55,7 @@ type buyer struct {
 // TestLostWorker lets one of the two workers fail under load. Requests for its accounts then get
 // 503. The accounts of the other worker keep their rate, and their live events from another
 // process. When the worker goes on, no order is lost, and no feed has a gap.
-func TestLostWorker(t *testing.T) {
+func TestLostWorker(t *testing.T) { //nolint:paralleltest // it loses a worker that all tests have
 	t.Run("frozen", func(t *testing.T) { testLostWorker(t, pgtest.Frozen) })
 	t.Run("dead", func(t *testing.T) { testLostWorker(t, pgtest.Dead) })
 }
@@ -246,8 +246,7 @@ func (b *buyer) insist(ctx context.Context, method, target string, body any, hea
 		case resp.status != http.StatusConflict: // the request before is still running
 			return resp
 		}
-		switch {
-		case resp.status == http.StatusServiceUnavailable && resp.header.Get("Retry-After") == "":
+		if resp.status == http.StatusServiceUnavailable && resp.header.Get("Retry-After") == "" {
 			b.t.Errorf("account %d: 503 without Retry-After", b.account)
 		}
 		select {
@@ -260,7 +259,7 @@ func (b *buyer) insist(ctx context.Context, method, target string, body any, hea
 
 // follow follows the feed of the account on another server until ctx ends.
 func (b *buyer) follow(ctx context.Context, server *petstore) {
-	feed := &follow.Feed{URL: server.url, Key: b.key, Client: follow.NewClient(), Lost: func(error, time.Duration) {}}
+	feed := &follow.Feed{URL: server.url, Key: b.key, Client: &http.Client{}, Lost: func(error, time.Duration) {}}
 	err := feed.Follow(ctx, func(context.Context, follow.Event) error {
 		b.events.Add(1)
 		return nil

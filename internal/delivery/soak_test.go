@@ -13,7 +13,7 @@ import (
 // TestLostWorker lets one of the two workers fail. Events of accounts on the other worker,
 // which another process has written, are still delivered. When the worker goes on, the
 // events of its accounts follow.
-func TestLostWorker(t *testing.T) {
+func TestLostWorker(t *testing.T) { //nolint:paralleltest // it loses a worker that all tests have
 	for name, how := range map[string]pgtest.Outage{"frozen": pgtest.Frozen, "dead": pgtest.Dead} {
 		t.Run(name, func(t *testing.T) { testLostWorker(t, how) })
 	}
