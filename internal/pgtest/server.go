@@ -239,9 +239,6 @@ func open(ctx context.Context, address string) (_ *server, err error) {
 	if s.url, err = url.Parse(address); err != nil || s.url.Scheme != "postgres" && s.url.Scheme != "postgresql" {
 		return nil, errors.New("the server must be a URL that begins with postgres://")
 	}
-	if s.url.RawQuery == "" {
-		s.url.RawQuery = "sslmode=prefer" // the default: tests append parameters to a query
-	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if s.others, err = pgxpool.New(context.WithoutCancel(ctx), address); err != nil {
