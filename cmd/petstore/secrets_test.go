@@ -70,7 +70,7 @@ func watchOutput(t *testing.T, args []string, stdout, stderr string) {
 // machine can read. On systems without /proc it does nothing.
 func watchArguments(t *testing.T) {
 	t.Helper()
-	folders, err := filepath.Glob("/proc/[0-9]*") // not of the files, for which Glob would read each folder
+	folders, err := filepath.Glob("/proc/[0-9]*") // a pattern with the file would make Glob read each folder
 	if err != nil {
 		t.Fatal(err)
 	}

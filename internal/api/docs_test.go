@@ -430,5 +430,5 @@ func (f *follower) expect(text string) {
 		}
 		all.WriteString(f.output.Text() + "\n")
 	}
-	f.t.Fatalf("the program ended without %q:\n%s", text, &all)
+	f.t.Fatalf("the program ended, or took a minute, without %q:\n%s", text, &all)
 }

@@ -121,7 +121,8 @@ func TestReturnedUnitsLiftStockAboveItsBound(t *testing.T) {
 	s.wantShelf(on("available", most+999_999, 1))
 }
 
-// TestShipDate: FuzzParseTime checks the parser against the standard library.
+// TestShipDate: the response has the ship date in UTC, to the microsecond. FuzzParseTime checks the parser
+// against the standard library.
 func TestShipDate(t *testing.T) {
 	t.Parallel()
 	s := start(t).stage(on("available", 1_000, 1))

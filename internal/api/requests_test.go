@@ -41,7 +41,8 @@ func padded(name string, size int) []byte {
 	return append(body, bytes.Repeat([]byte(" "), size-len(body))...)
 }
 
-// TestInvalidJSON: FuzzParseObject has more bodies, and TestHostileBodies sends some to each operation.
+// TestInvalidJSON: a body that is not valid JSON has no effect. FuzzParseObject has more bodies, and
+// TestHostileBodies sends some to each operation.
 func TestInvalidJSON(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -91,6 +92,7 @@ func TestHostileBodies(t *testing.T) {
 				code   string
 			}{
 				"two values":           {`{} {}`, 400, "invalid_json"},
+				"white space only":     {" \n", 400, "invalid_json"},
 				"duplicate fields":     {`{"name":"x","name":"x"}`, 400, "invalid_json"},
 				"byte order mark":      {"\xEF\xBB\xBF{}", 400, "invalid_json"},
 				"invalid UTF-8":        {"{\"name\":\"\xFF\"}", 400, "invalid_json"},

@@ -23,6 +23,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/auth"
+	"petstore/internal/docs/docstest"
 	feedevent "petstore/internal/event"
 	sampledata "petstore/internal/seed" // another file declares seed
 )
@@ -202,14 +203,7 @@ func needSampleTools(t *testing.T) {
 	for _, tool := range sampleTools {
 		programs = append(programs, tool.program)
 	}
-	for _, program := range programs {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Errorf("%s is not installed, so the code samples of openapi.yaml cannot run; on Debian: apt-get install bash curl nodejs python3", program)
-		}
-	}
-	if t.Failed() {
-		t.FailNow()
-	}
+	docstest.NeedPrograms(t, programs...)
 }
 
 // fillShop fills the store of the account "tester" with the sample shop. [sampledata.Load] would vacuum

@@ -109,7 +109,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 
 // TestReleaseSeesDeliveries: a delivery that another process adds while a drain ends is sent
 // at once, whether it comes before the release or after it. Nothing looks for deliveries that are due.
-// A request for a webhook without one, or for no webhook, holds up nothing.
+// Deliver for a webhook with nothing due, or for one that does not exist, holds up nothing.
 func TestReleaseSeesDeliveries(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)

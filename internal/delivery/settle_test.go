@@ -85,7 +85,7 @@ func (f *feed) statuses() string {
 }
 
 // TestMessagesWaitForAWebhook: a webhook that is created gets all messages that wait, each one
-// once, but no other old event.
+// once, and no older event of another type.
 func TestMessagesWaitForAWebhook(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)

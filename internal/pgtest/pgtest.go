@@ -18,7 +18,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -88,10 +87,13 @@ var Shared = sync.OnceValues(func() (*Database, error) {
 // few. The garbage collector took a tenth of the CPU time.
 func Widen() {
 	debug.SetGCPercent(400)
-	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+	if err := flag.Set("test.parallel", fmt.Sprint(atOnce())); err != nil {
 		panic(err) // go test has this flag
 	}
 }
+
+// atOnce is the number of tests that run at a time.
+func atOnce() int32 { return int32(4 * runtime.GOMAXPROCS(0)) } //nolint:gosec // a few
 
 var leaveShared = func(bool) error { return nil }
 

@@ -232,7 +232,7 @@ func startServer(ctx context.Context, dir string, engine Engine) (address, descr
 	return cluster.URL("postgres"), binaries.String() + " (private cluster)", nil
 }
 
-// open opens the lease. startServer has returned the address.
+// open opens the lease and the pool. startServer has returned the address.
 func open(ctx context.Context, address string) (_ *server, err error) {
 	address, standby, hasStandby := strings.Cut(address, "\n")
 	s := &server{prefix: "petstore_test_" + digest(address)[:8] + "_"}
@@ -241,7 +241,12 @@ func open(ctx context.Context, address string) (_ *server, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if s.others, err = pgxpool.New(context.WithoutCancel(ctx), address); err != nil {
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = atOnce()
+	if s.others, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 		return nil, err
 	}
 	if s.lease, err = pgx.Connect(ctx, address); err == nil && hasStandby {

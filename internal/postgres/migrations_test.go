@@ -289,7 +289,10 @@ func TestOpenMigrationsFails(t *testing.T) {
 	// A migration through a pooler would leave its lock behind.
 	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
 	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort(t): "", pooler.URL: "PETSTORE_DIRECT_URL"} {
-		if _, err := postgres.OpenMigrations(t.Context(), url); err == nil || !strings.Contains(err.Error(), want) {
+		m, err := postgres.OpenMigrations(t.Context(), url)
+		if err == nil {
+			t.Errorf("%s: no error, %v", url, m.Close())
+		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", url, err, want)
 		}
 	}

@@ -31,11 +31,11 @@ const HostileKey = "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~"
 // HostileMessages are texts that some language or program could read as something else.
 var HostileMessages = []string{hostileText, "true", "12", "1e5", "@/etc/passwd", "--fail", "a=b", "x:=1", "$", "'", "{}", `\`}
 
-// HostileName is such a text as the name of a category, which has no control characters.
+// HostileName is such a text for the name of a category, which has no control characters.
 var HostileName = strings.NewReplacer("\n", "", "\r", "", "\t", "", "\u0085", "").Replace(hostileText)
 
-// HostileForms returns a form that queues each of the messages, with the key and a number. The last
-// forms search for the name, and have a body that is not JSON.
+// HostileForms returns a form for each message, which queues it under HostileKey and a number. Two
+// more follow: one searches for HostileName, and one has a body that is not JSON.
 func HostileForms(t testing.TB) (all []Form) {
 	t.Helper()
 	for i, message := range HostileMessages {
@@ -74,9 +74,20 @@ type Request struct {
 	Samples                    map[string]string // by language
 }
 
+// NeedPrograms ends the test if a program is missing that samples need.
+func NeedPrograms(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("%s is not installed, so code samples cannot run; on Debian: apt-get install bash curl nodejs python3", program)
+		}
+	}
+}
+
 // Requests returns the request of each form with its samples, as the page of a server makes them.
 func Requests(t testing.TB, server string, forms []Form) (all []Request) {
 	t.Helper()
+	NeedPrograms(t, "node")
 	get := func(path string) []byte {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+path, nil)
 		if err != nil {

@@ -88,7 +88,7 @@ func startPostgres(ctx context.Context, name, image, maxConnections string, loop
 	running, err := tcpostgres.Run(ctx, image,
 		testcontainers.WithName(name),
 		testcontainers.WithCmd("postgres", "-c", "fsync=off", "-c", "synchronous_commit=off",
-			"-c", "full_page_writes=off", "-c", "shared_preload_libraries=plpgsql", "-c", "max_connections="+maxConnections, "-c", "autovacuum=off"),
+			"-c", "full_page_writes=off", "-c", "max_connections="+maxConnections, "-c", "autovacuum=off"),
 		testcontainers.WithHostConfigModifier(func(config *container.HostConfig) {
 			config.AutoRemove = true
 			if loopback {
