@@ -147,8 +147,6 @@ func TestFailedAttempts(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate is unknown
 	t.Cleanup(secure.Close)
-	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
 	target := receive(t, nil)
 	for name, c := range map[string]struct {
 		url      string
@@ -163,7 +161,7 @@ func TestFailedAttempts(t *testing.T) {
 		"an error":                       {handle: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, status: 500},
 		"a reset":                        {handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, problem: "The connection was closed before the response."},
 		"no HTTP":                        {handle: garbage, problem: "The response is not valid HTTP."},
-		"a closed port":                  {url: closed.URL, problem: "The connection was refused."},
+		"a closed port":                  {url: "http://127.0.0.1:1", problem: "The connection was refused."},
 		"a bad certificate":              {url: secure.URL, problem: "The TLS certificate is not valid."},
 		"TLS without TLS":                {url: "https" + target.url[4:], problem: "The TLS handshake failed."},
 		"an address that is not allowed": {url: "https://127.0.0.1/", resolver: failingDNS, problem: "The URL must have a public host, but its address is not public."},

@@ -114,7 +114,7 @@ func TestUnavailable(t *testing.T) {
 		}},
 		"connection refused": {fail: func(t *testing.T) error {
 			t.Helper()
-			return exec(open(t, closedPort(t), 1), "SELECT")
+			return exec(open(t, closedPort, 1), "SELECT")
 		}},
 		"closed pool": {fail: func(t *testing.T) error {
 			t.Helper()
@@ -220,7 +220,7 @@ func TestLostWorker(t *testing.T) {
 
 func TestStartingUp(t *testing.T) {
 	t.Parallel()
-	if err := open(t, closedPort(t), 1).Ping(t.Context()); !postgres.StartingUp(err) {
+	if err := open(t, closedPort, 1).Ping(t.Context()); !postgres.StartingUp(err) {
 		t.Errorf("connection refused: %v", err)
 	}
 	if postgres.StartingUp(nil) || postgres.StartingUp(errors.New("another")) {

@@ -183,7 +183,7 @@ func TestListenerReconnects(t *testing.T) {
 // warning, keeps trying, and can be stopped.
 func TestListenerWithoutServer(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{closedPort(t), mute(t)} {
+	for _, url := range []string{closedPort, mute(t)} {
 		e := listen(t, open(t, url, 4))
 		eventually(t, "the first failure is logged", func() bool { return strings.Contains(e.log.String(), "failures=1 ") })
 		e.cancel()

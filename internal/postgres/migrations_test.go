@@ -288,7 +288,7 @@ func TestOpenMigrationsFails(t *testing.T) {
 	t.Parallel()
 	// A migration through a pooler would leave its lock behind.
 	pooler := pgtest.StartPooler(t, pgtest.NewEmpty(t).URL)
-	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort(t): "", pooler.URL: "PETSTORE_DIRECT_URL"} {
+	for url, want := range map[string]string{"://": "", "postgres://localhost:x/": "", closedPort: "", pooler.URL: "PETSTORE_DIRECT_URL"} {
 		m, err := postgres.OpenMigrations(t.Context(), url)
 		if err == nil {
 			t.Errorf("%s: no error, %v", url, m.Close())

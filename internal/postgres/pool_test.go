@@ -35,13 +35,8 @@ func open(t *testing.T, databaseURL string, maxConns int, parameters ...string) 
 	return pool
 }
 
-// closedPort returns the URL of a port without a listener.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	listener := listening(t)
-	listener.Close()
-	return "postgres://petstore@" + listener.Addr().String() + "/petstore?sslmode=disable"
-}
+// closedPort is the URL of a port without a listener. The system gives it to no other test.
+const closedPort = "postgres://petstore@127.0.0.1:1/petstore?sslmode=disable"
 
 // mute returns the URL of a server that accepts connections and sends nothing.
 func mute(t *testing.T) string {

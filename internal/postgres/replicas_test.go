@@ -417,10 +417,10 @@ func TestOpenReplicasFails(t *testing.T) {
 	pgtest.Not(t, pgtest.Citus, "it has no replicas")
 	primary := open(t, pgtest.NewEmpty(t).URL, 2)
 	options := postgres.ReplicaOptions{MaxConns: 2, MaxLag: time.Hour, Log: slog.New(slog.DiscardHandler)}
-	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort(t), "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {
+	if _, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort, "postgres://secret@localhost:x/"}, options); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "number 2") {
 		t.Errorf("an invalid URL: %v", err)
 	}
-	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort(t)}, options)
+	replicas, err := postgres.OpenReplicas(t.Context(), primary, []string{closedPort}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
