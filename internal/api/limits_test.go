@@ -735,9 +735,56 @@ func (p *petstore) checkClosing(text string, status int) error {
 	return nil
 }
 
+// TestMalformedRequests checks that the server rejects malformed HTTP (RFC 9112) and closes the
+// connection. A second response would mean that client and server disagree about the end of
+// the request (request smuggling).
+func TestMalformedRequests(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	const host, body = "Host: petstore\r\n", "15\r\n{\"name\": \"malformed\"}\r\n0\r\n\r\n"
+	post := "POST /categories HTTP/1.1\r\n" + host + "Authorization: Bearer " + p.key + "\r\nContent-Type: application/json\r\n"
+	tests := []string{
+		"GET /pets\r\n" + host + "\r\n",
+		"GET /pe ts HTTP/1.1\r\n" + host + "\r\n",
+		"G(T /pets HTTP/1.1\r\n" + host + "\r\n",
+		"PRI * HTTP/2.0\r\n" + host + "\r\n",
+		"GET /pets HTTP/9.9\r\n" + host + "\r\n",
+		"GET /livez HTTP/1.1\r\nX-Host: petstore\r\n\r\n",
+		"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+		"GET /livez HTTP/1.1\r\n" + host + "Space : before the colon\r\n\r\n",
+		"GET /livez HTTP/1.1\r\n" + host + "X-Name: val\x00ue\r\n\r\n",
+		post + "Content-Length: +21\r\n\r\n{\"name\": \"malformed\"}",
+		post + "Content-Length: 21\r\nContent-Length: 20\r\n\r\n{\"name\": \"malformed\"}",
+		post + "Transfer-Encoding: xchunked\r\n\r\n" + body,
+		post + "Transfer-Encoding: chunked, identity\r\n\r\n" + body,
+		post + "Transfer-Encoding: chunked\r\n\r\n0x15" + strings.TrimPrefix(body, "15"),
+		post + "Transfer-Encoding: chunked\r\n\r\n14" + strings.TrimPrefix(body, "15"),
+	}
+	atOnce(t, len(tests), func(i int) error {
+		dialer := net.Dialer{}
+		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, tests[i]+"GET /livez HTTP/1.1\r\nHost: petstore\r\n\r\n"); err != nil {
+			return err
+		}
+		responses, err := io.ReadAll(conn) // the connection may be reset, because the rest was not read
+		status, _, _ := strings.Cut(strings.TrimPrefix(string(responses), "HTTP/1.1 "), " ")
+		rejected := strings.HasPrefix(status, "4") || status == "501" || status == "505"
+		if strings.Count(string(responses), "HTTP/1.1 ") != 1 || !rejected {
+			return fmt.Errorf("%q: %q, %w", tests[i], responses, err)
+		}
+		return nil
+	})
+	if err := p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUnreadBody checks the response to a request whose body the server does not read to its end.
-// It waits neither for the rest nor for ReadTimeout, and closes the connection. So does the
-// response to PRI, which no valid request follows.
+// It waits neither for the rest nor for ReadTimeout, and closes the connection.
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -771,9 +818,6 @@ func TestUnreadBody(t *testing.T) {
 		}
 		return err
 	})
-	if err := p.checkClosing("PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 404); err != nil {
-		t.Error(err)
-	}
 }
 
 // TestBodyTooSlow checks that a body that does not arrive within ReadTimeout is
