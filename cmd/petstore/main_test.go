@@ -114,7 +114,8 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 	}
 }
 
-// TestWrongUsage has command lines beyond those of TestUsageSentences.
+// TestWrongUsage: a wrong command line is a usage error. TestUsageSentences has more of them, with the
+// sentences.
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{
@@ -277,9 +278,9 @@ func TestServingRole(t *testing.T) {
 			t.Errorf("migrate up prints %q", said)
 		}
 	}
-	if got := status(t, base+"/readyz", ""); got != http.StatusOK {
-		t.Errorf("GET /readyz after the grant: status %d", got)
-	}
+	eventually(t, "the server is ready after the grant", func() bool { // it looks at most once a second
+		return status(t, base+"/readyz", "") == http.StatusOK
+	})
 	key := strings.TrimSpace(must(t, environ, "key", "create", "--account", "acme"))
 	post(t, base+"/categories", key, `{"name": "dogs"}`)
 	if _, _, err := execute(t, environ, "migrate", "down", "--yes"); err == nil || !strings.Contains(err.Error(), "42501") {
