@@ -135,7 +135,7 @@ fmt: ## Check that all Go files are formatted with gofmt
 
 .PHONY: vet
 vet: ## Run go vet
-	go vet -tags alerts,browser,citus,plans,soak ./...
+	go vet -tags alerts,browser,citus,clients,plans,soak ./...
 
 .PHONY: platforms
 platforms: ## Compile for the other platforms
