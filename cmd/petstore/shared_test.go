@@ -113,7 +113,7 @@ func serveInProcess(t *testing.T, pool *postgres.DB, environ []string) (base str
 	return server.URL
 }
 
-// httpRequest is a request with an API key.
+// httpRequest is a request, with an API key if it has one.
 type httpRequest struct {
 	method, url, key, body string
 	header                 http.Header // more fields
@@ -133,7 +133,9 @@ func (r httpRequest) try(ctx context.Context, client *http.Client) (exchanged, e
 		return exchanged{}, err
 	}
 	maps.Copy(request.Header, r.header)
-	request.Header.Set("Authorization", "Bearer "+r.key)
+	if r.key != "" {
+		request.Header.Set("Authorization", "Bearer "+r.key)
+	}
 	if r.body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}

@@ -47,7 +47,7 @@ func buildGo(t *testing.T, sources []string) (program string) {
 }
 
 // TestHostileSamples: the samples send exactly the values of the form, whatever these contain. Package
-// main tests those of "petstore api".
+// main tests the samples of "petstore api".
 func TestHostileSamples(t *testing.T) {
 	t.Parallel()
 	needSampleTools(t)

@@ -422,6 +422,6 @@ func TestExpiryThatFails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if failed := read[int64](f, "SELECT count(*) FROM messages WHERE status = 'failed'"); failed != 1050 || f.statuses() != "queued 2" {
-		t.Errorf("%d messages of other accounts have failed, and those of the account are %s", failed, f.statuses())
+		t.Errorf("%d messages of other accounts have failed, want 1050; the account has %s, want queued 2", failed, f.statuses())
 	}
 }

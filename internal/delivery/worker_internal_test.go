@@ -87,7 +87,7 @@ func TestPersist(t *testing.T) {
 var sound = stored{last: 2, after: 1, until: noUntil, enabled: true, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}
 
 // TestSweeps: the sweeps find the work of more accounts than a page has. While a node of a
-// cluster is lost, they find the work of the accounts of the other one.
+// cluster is lost, they find the work of the accounts of the other node.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

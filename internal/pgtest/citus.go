@@ -172,6 +172,6 @@ func (s *server) setDefaults(ctx context.Context, name string) error {
 	for _, statement := range postgres.RoleSettings(name) {
 		statements.WriteString(strings.Replace(statement, "ALTER ROLE", "ALTER DATABASE", 1) + ";")
 	}
-	_, err := s.others.Exec(ctx, statements.String())
+	_, err := s.pool.Exec(ctx, statements.String())
 	return err
 }

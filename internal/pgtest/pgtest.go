@@ -87,13 +87,13 @@ var Shared = sync.OnceValues(func() (*Database, error) {
 // few. The garbage collector took a tenth of the CPU time.
 func Widen() {
 	debug.SetGCPercent(400)
-	if err := flag.Set("test.parallel", fmt.Sprint(atOnce())); err != nil {
+	if err := flag.Set("test.parallel", fmt.Sprint(parallelTests())); err != nil {
 		panic(err) // go test has this flag
 	}
 }
 
-// atOnce is the number of tests that run at a time.
-func atOnce() int32 { return int32(4 * runtime.GOMAXPROCS(0)) } //nolint:gosec // a few
+// parallelTests is the number of tests that run at a time.
+func parallelTests() int32 { return int32(4 * runtime.GOMAXPROCS(0)) } //nolint:gosec // a few
 
 var leaveShared = func(bool) error { return nil }
 
@@ -237,7 +237,7 @@ func (s *server) leaveWith(t testing.TB, name string, database *Database) {
 
 // exec runs statements outside of the lease, each on all nodes of a cluster.
 func (s *server) exec(ctx context.Context, statements ...string) error {
-	return s.others.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return s.everywhere(ctx, conn.Conn(), statements...) })
+	return s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return s.everywhere(ctx, conn.Conn(), statements...) })
 }
 
 // drop drops a database.
