@@ -191,7 +191,7 @@ func TestMessageWaitIsCutShort(t *testing.T) {
 // them all while another request has the only place. They get it one after the other.
 func TestWaitsNeedNoPlaces(t *testing.T) {
 	t.Parallel()
-	p := startAlone(t).with(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
+	p := startAlone(t).withSession("lock_timeout", "30s").with(func(o *api.Options) { o.MaxInFlight = 4 }) // one for each account
 	path, _ := p.newMessage()
 	_, next := p.feed("/events?after=latest")
 	const each = 3
