@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -224,6 +225,9 @@ func (s *Server) listRequests(c *gin.Context) error {
 		}
 	}
 	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
+	if q.latest {
+		p.url = q.resolved(p.url)
+	}
 	if q.before.number > 0 && p.after == last {
 		p.after.ID = q.before.number
 	}
@@ -237,6 +241,17 @@ func (s *Server) listRequests(c *gin.Context) error {
 		c.Writer.Header().Del("Preference-Applied")
 	}
 	return err
+}
+
+// resolved returns the URL of a request with the id that `latest` stood for, so that the links to
+// other pages mean it too, and requests with another id do not share the page.
+func (q *exchangeQuery) resolved(requested *url.URL) *url.URL {
+	query := requested.Query()
+	query.Del("after")
+	if q.after.number > 0 { // otherwise the record was empty
+		query.Set("after", exchangeID{q.account, q.after.number}.String())
+	}
+	return &url.URL{Path: requested.Path, RawQuery: query.Encode()}
 }
 
 // recordList returns the parts of the list of requests.

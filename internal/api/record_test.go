@@ -75,10 +75,22 @@ func (p *petstore) recordRequest(sandbox string) string {
 	if !ok {
 		p.t.Fatalf("%s is not a sandbox", sandbox)
 	}
-	p.exec(`WITH log AS (INSERT INTO exchange_logs (account_id, last_number) VALUES ($1, 1) ON CONFLICT DO NOTHING RETURNING account_id)
-		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
-		SELECT $1, 1, 0, now(), 1, 'id', 1, 'GET', '/pets', '', 'listPets', 200, '', '', '', '{"request":{"headers":[],"body":"","bodySize":0},"redacted":[]}' FROM log`, account)
+	p.recordRequests(account, 1, 1)
 	return fmt.Sprintf("req_%d_1", account)
+}
+
+// recordRequests adds the exchanges with some numbers to the record of a sandbox, in one
+// transaction, unless it has them.
+func (p *petstore) recordRequests(sandbox int64, from, to int) {
+	p.t.Helper()
+	p.exec(`WITH log AS (
+			INSERT INTO exchange_logs (account_id, last_number) VALUES ($1, $3)
+			ON CONFLICT (account_id) DO UPDATE SET last_number = greatest(exchange_logs.last_number, $3)
+			RETURNING account_id)
+		INSERT INTO exchanges (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages)
+		SELECT $1, n, 0, now(), 1, 'id', 1, 'GET', '/pets', '', 'listPets', 200, '', '', '', '{"request":{"headers":[],"body":"","bodySize":0},"redacted":[]}'
+		FROM log, generate_series($2::int, $3::int) AS n
+		ON CONFLICT DO NOTHING`, sandbox, from, to)
 }
 
 // TestRecord: the record of a sandbox has each request that its keys have sent, as the client
@@ -280,6 +292,37 @@ func TestRecordWaits(t *testing.T) {
 	p.get("/pets").want(200)
 	p.get("/pets/2").want(200)
 	stream.wantRequest(200)
+}
+
+// TestPagesAfterLatest: the pages after `latest` have all requests that have ended since, also
+// those that do not fit into the first page.
+func TestPagesAfterLatest(t *testing.T) {
+	t.Parallel()
+	parent := start(t)
+	for _, before := range []int{0, 1} {
+		id, key := parent.sandbox(parent.accountID(), stores.SampleEmpty)
+		p := parent.as(key)
+		p.recordRequests(id, 1, before)
+		waiting := make(chan *response)
+		go func() { waiting <- p.do("GET", ownRecord+"?after=latest&limit=1", nil, "Prefer", "wait=30") }()
+		eventually(t, 5*time.Second, func() bool { return p.server.WaitingForRecords() == 1 })
+		p.recordRequests(id, before+1, before+3)
+		var want, got []string
+		for n := before + 3; n > before; n-- {
+			want = append(want, fmt.Sprintf("req_%d_%d", id, n))
+		}
+		for page := <-waiting; ; page = p.get(page.link("next")) {
+			for _, one := range decode[[]recorded](page.want(200)) {
+				got = append(got, one.ID)
+			}
+			if page.link("next") == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("after %d requests (-want +got):\n%s", before, diff)
+		}
+	}
 }
 
 // TestStreamOfRecordEnds: a stream ends with its API key, also while requests keep it busy.
