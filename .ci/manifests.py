@@ -61,6 +61,8 @@ for networkpolicy in ("petstore", "petstore-worker"):
     for rule in the("NetworkPolicy", networkpolicy)["spec"]["egress"]:
         check(rule.get("to") and rule.get("ports"), f"the NetworkPolicy {networkpolicy} lets out more than a destination and a port: {rule}")
         for peer in rule.get("to", []):
+            labels = peer.get("podSelector", {}).get("matchLabels", {})
+            check("app.kubernetes.io/name" not in labels, f"the NetworkPolicy {networkpolicy} lets out to pods of Petstore only: {labels}")
             block = peer.get("ipBlock", {"cidr": "0.0.0.0/32"})
             network = ipaddress.ip_network(block["cidr"])
             check(network.prefixlen > 0 or networkpolicy == "petstore-worker", "the NetworkPolicy lets the API out to any address")

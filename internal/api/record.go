@@ -243,8 +243,8 @@ func (s *Server) listRequests(c *gin.Context) error {
 	return err
 }
 
-// resolved returns the URL of a request with the id that `latest` stood for, so that the links to
-// other pages mean it too, and requests with another id do not share the page.
+// resolved returns the URL of a request with the id that `latest` stood for. Otherwise the next page
+// would begin after newer requests, and requests with different ids would share a page.
 func (q *exchangeQuery) resolved(requested *url.URL) *url.URL {
 	query := requested.Query()
 	query.Del("after")
