@@ -49,7 +49,6 @@ var rows = []row{
 	{9, "the disk is full, then fsync fails", diskFails},
 	{10, "the service is killed during writes", serviceKilled},
 	{11, "SIGTERM during slow orders and under load", terminated},
-	{12, "650 slow clients", slowClients},
 	{13, "16 writers, then 960", overload},
 	{22, "the primary is killed, the standby promoted", failover},
 	{23, "24 pooled connections go silent", silentConnections},
