@@ -46,8 +46,6 @@ var faults = []fault{
 	{22, "commits do not wait for the standby", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{22, "only the first host is used", "internal/postgres/pool.go", "config.MaxConnLifetime = maxConnLifetime", "config.MaxConnLifetime = maxConnLifetime\n\tconfig.ConnConfig.Fallbacks = nil"},
 	{23, "a silent connection keeps its place in the pool", "internal/postgres/connect.go", "_ = conn.PgConn().Conn().Close()", "_ = conn.PgConn().Conn()"},
-	{25, "a replay does not wait for the standby", "internal/groupcommit/write.go", "if s.replays {", "if s.replays && s.waits {"},
-	{25, "a replay in a common group does not wait for the standby", "internal/groupcommit/common.go", "if s.replays {", "if s.replays && s.waits {"},
 	{
 		27, "shutdown waits for silent connections", "internal/postgres/connect.go",
 		"closeGrace = 500 * time.Millisecond\n\t// closeTimeout is the maximum time that Close waits for connections in use.\n\tcloseTimeout = time.Second",

@@ -52,7 +52,6 @@ var rows = []row{
 	{13, "16 writers, then 960", overload},
 	{22, "the primary is killed, the standby promoted", failover},
 	{23, "24 pooled connections go silent", silentConnections},
-	{25, "the synchronous standby is away", standbyAway},
 	{27, "SIGTERM while the database is silent", silentShutdown},
 	{28, "a hostile account with six keys", hostileAccount},
 	{30, "histories of hot pets across crashes", crashHistories},
