@@ -151,6 +151,9 @@ func (resp response) code() string {
 	return problem.Code
 }
 
+// isReplay reports whether the server had stored the response.
+func (resp response) isReplay() bool { return resp.header.Get("Idempotent-Replayed") == "true" }
+
 // String returns the status and body on one line, shortened.
 func (resp response) String() string {
 	const enough = 300

@@ -41,8 +41,6 @@ type row struct {
 var rows = []row{
 	{1, "350 buyers in 26 stores at two instances", oversell},
 	{2, "buyers, readers, restockers of 28 pets", linearizable},
-	{3, "70 idempotency keys in 800 requests", concurrentRetries},
-	{4, "half of the responses are cut off", cutResponses},
 	{5, "PostgreSQL is killed during writes", databaseKilled},
 	{6, "backends are terminated, then refused", backendsTerminated},
 	{7, "PostgreSQL is frozen", databaseFrozen},
