@@ -115,11 +115,6 @@ type listedPet struct {
 	Name string `json:"name"`
 }
 
-// stock reads the inventory entry of a pet.
-func (c *client) stock(ctx context.Context, pet int) stockItem {
-	return decode[stockItem](c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), ""))
-}
-
 // setStock sets the quantity of a pet in stock.
 func (c *client) setStock(ctx context.Context, pet, quantity int) {
 	c.want(ctx, http.StatusOK, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, quantity))

@@ -21,12 +21,6 @@ type fault struct {
 
 // faults has at least one mistake for each row.
 var faults = []fault{
-	unlocked.in(1),
-	unlocked.in(2),
-	{
-		1, "orders in common groups do not lock the stock", "db/batch.go",
-		"    LIMIT 1\n    FOR NO KEY UPDATE SKIP LOCKED\n) AS locked", "    LIMIT 1\n) AS locked",
-	},
 	{5, "an account with a backlog stays in the common groups", "internal/groupcommit/apart.go", "if a.writes[account] > backlog {", "if a.writes[account] < 0 {"},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
@@ -52,6 +46,11 @@ var faults = []fault{
 	{27, "shutdown waits for requests beyond the grace period", "cmd/petstore/serve.go", "context.WithTimeout(context.WithoutCancel(ctx), limit)", "context.WithTimeout(context.WithoutCancel(ctx), time.Minute)"},
 	{28, "an account may use all places and bodies", "internal/admission/resources.go", "const shares = 4", "const shares = 1"},
 	{28, "all accounts share a rate limit", "internal/gate/limits.go", "Limiter: l.accounts, Key: identity.Payer()}", "Limiter: l.accounts}"},
+	{
+		30, "orders do not lock the stock that they read", "db/batch.go",
+		"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
+		"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
+	},
 	{30, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	earlyResponse.in(30),
 	earlyShared.in(30),
@@ -145,13 +144,6 @@ var faults = []fault{
 	{54, "data of closed streams are free", "internal/listener/frames.go", " && f.open[stream] > 0 {\n\t\t\tcost = 0", " {\n\t\t\tcost = 0"},
 	{54, "frames are not limited", "internal/listener/frames.go", "if f.budget < 0 && !c.cut {", "if f.budget < -1e9 && !c.cut {"},
 	{55, "cursors and tokens survive a restore", "internal/postgres/restore.go", "SET secret = sha256(", "SET secret = secret WHERE secret = sha256("},
-}
-
-// unlocked reads the stock of pets without locking them.
-var unlocked = fault{
-	0, "orders do not lock the stock that they read", "db/batch.go",
-	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))\nFOR NO KEY UPDATE SKIP LOCKED",
-	"  AND inventory.pet_id = ANY (ARRAY(SELECT unnest($2::bigint[])))",
 }
 
 // earlyResponse loses orders that were acknowledged just before the service is killed, and

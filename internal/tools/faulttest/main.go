@@ -39,8 +39,6 @@ type row struct {
 
 // rows lists the experiments, as docs/reliability.md numbers them.
 var rows = []row{
-	{1, "350 buyers in 26 stores at two instances", oversell},
-	{2, "buyers, readers, restockers of 28 pets", linearizable},
 	{5, "PostgreSQL is killed during writes", databaseKilled},
 	{6, "backends are terminated, then refused", backendsTerminated},
 	{7, "PostgreSQL is frozen", databaseFrozen},
