@@ -23,10 +23,6 @@ type fault struct {
 var faults = []fault{
 	{5, "an account with a backlog stays in the common groups", "internal/groupcommit/apart.go", "if a.writes[account] > backlog {", "if a.writes[account] < 0 {"},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
-	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
-	{6, "reads are not repeated", "internal/gate/consistency.go", "return postgres.RetryRead(ctx, func() error { return r.Handle(c) })", "return r.Handle(c)"},
-	{6, "closed connections are used", "internal/postgres/pool.go", "return isAlive(conn), nil", "return isAlive(conn) || true, nil"},
-	{6, "a refused connection is an internal error", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
 	{7, "a request has no deadline", "internal/gate/log.go", "began.Add(g.requestTimeout)", "began.Add(time.Hour)"},
 	{9, "a full disk is an internal error", "internal/postgres/errors.go", `classInsufficientResource = "53"`, `classInsufficientResource = "5X"`},
 	{9, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},

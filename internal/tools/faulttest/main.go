@@ -4,7 +4,7 @@
 // with its own database, service and folder.
 //
 //	go run ./internal/tools/faulttest                 all rows, in eight minutes
-//	go run ./internal/tools/faulttest -rows 5,6       only these rows
+//	go run ./internal/tools/faulttest -rows 5,7       only these rows
 //	go run ./internal/tools/faulttest -faults         each row must detect a mistake planted in the program
 //	go run ./internal/tools/faulttest -compile        every such mistake must compile
 //
@@ -40,7 +40,6 @@ type row struct {
 // rows lists the experiments, as docs/reliability.md numbers them.
 var rows = []row{
 	{5, "PostgreSQL is killed during writes", databaseKilled},
-	{6, "backends are terminated, then refused", backendsTerminated},
 	{7, "PostgreSQL is frozen", databaseFrozen},
 	{9, "the disk is full, then fsync fails", diskFails},
 	{10, "the service is killed during writes", serviceKilled},
@@ -96,7 +95,7 @@ Flags:
 // run runs the program. The error names the rows that failed, or says why no row could run.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("faulttest", flag.ContinueOnError)
-	numbers := flags.String("rows", "", "run only the rows with these `numbers`, such as 5,6 (default all)")
+	numbers := flags.String("rows", "", "run only the rows with these `numbers`, such as 5,7 (default all)")
 	faults := flags.Bool("faults", false, "plant the faults of these rows one after the other; the rows must detect them")
 	compiles := flags.Bool("compile", false, "only check that the program compiles with each fault of these rows")
 	exchanges := flags.Int("exchanges", 20_000, "the `number` of requests of row 51; 100000 take minutes")
@@ -141,7 +140,7 @@ func choose(numbers string) ([]row, error) {
 		number, err := strconv.Atoi(text)
 		i := slices.IndexFunc(rows, func(r row) bool { return r.number == number })
 		if err != nil || i < 0 {
-			return nil, fmt.Errorf("unknown row %q; rows are 1 to %d, as in -rows 5,6", text, rows[len(rows)-1].number)
+			return nil, fmt.Errorf("unknown row %q; rows are 1 to %d, as in -rows 5,7", text, rows[len(rows)-1].number)
 		}
 		chosen = append(chosen, rows[i])
 	}

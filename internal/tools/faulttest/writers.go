@@ -184,11 +184,6 @@ func (s *deployment) startWritersOf(ctx context.Context, stores []int) *load {
 	})
 }
 
-// startReaders starts clients that read pets.
-func (s *deployment) startReaders(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (response, error) { return s.getPet(ctx, 1+number%pets) })
-}
-
 // checkWorks fails the row unless the service is ready and an order succeeds.
 func (s *deployment) checkWorks(ctx context.Context) {
 	s.want(ctx, http.StatusOK, "GET", "/readyz", "")
