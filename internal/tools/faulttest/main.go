@@ -50,7 +50,6 @@ var rows = []row{
 	{27, "SIGTERM while the database is silent", silentShutdown},
 	{28, "a hostile account with six keys", hostileAccount},
 	{30, "histories of hot pets across crashes", crashHistories},
-	{31, "a rolling restart of two instances", rollingRestart},
 	{33, "50 keys, 40 twins, an instance is killed", killedTwins},
 	{36, "replicas lag, restart and fail over", replicaReads},
 	{37, "the feeds of 26 stores, under kills", feedReplay},
