@@ -68,9 +68,7 @@ func (p *Pair) AddStandby(of *localpg.Cluster) *Standby {
 // Restart restarts the server.
 func (s *Standby) Restart() {
 	s.t.Helper()
-	if err := s.Stop(s.t.Context()); err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, s.Stop(s.t.Context()))
 	s.Cluster = startCluster(s.t, s.options)
 }
 
@@ -97,18 +95,14 @@ func (s *Standby) Promote() {
 func (p *Pair) CatchUp(s *Standby) {
 	p.t.Helper()
 	var position string
-	if err := p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()").Scan(&position); err != nil {
-		p.t.Fatalf("pgtest: %v", err)
-	}
+	check(p.t, p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()").Scan(&position))
 	s.await(fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'", position))
 }
 
 func (s *Standby) exec(sql string) {
 	s.t.Helper()
 	conn, err := pgx.Connect(s.t.Context(), s.Cluster.URL(clusterDatabase))
-	if err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, err)
 	defer conn.Close(s.t.Context())
 	if _, err := conn.Exec(s.t.Context(), sql); err != nil {
 		s.t.Fatalf("pgtest: %s: %v", sql, err)
@@ -121,9 +115,7 @@ func (s *Standby) await(sql string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.Cluster.URL(clusterDatabase))
-	if err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, err)
 	defer conn.Close(s.t.Context())
 	if err := await(ctx, func() (done bool, err error) {
 		err = conn.QueryRow(ctx, sql).Scan(&done)

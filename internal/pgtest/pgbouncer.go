@@ -23,7 +23,6 @@ import (
 const (
 	pgBouncerPort         = "6432" // only names the socket file
 	pgBouncerStartTimeout = 10 * time.Second
-	pgBouncerPoll         = 20 * time.Millisecond
 	pgBouncerLogTail      = 1000 // bytes
 
 	// pgBouncerScript runs PgBouncer until its input ends, which is when the test process
@@ -163,18 +162,19 @@ func awaitPgBouncer(s *server, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), pgBouncerStartTimeout)
 	defer cancel()
 	address := throughPgBouncer(dir, s.servingURL(s.databaseURL(strings.TrimPrefix(s.url.Path, "/"))))
-	for {
-		conn, err := pgx.Connect(ctx, address)
-		if err == nil {
-			return conn.Close(ctx)
+	var refused error
+	err := await(ctx, func() (bool, error) {
+		var conn *pgx.Conn
+		if conn, refused = pgx.Connect(ctx, address); conn == nil {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			log, _ := os.ReadFile(filepath.Join(dir, "log"))
-			return fmt.Errorf("%w; its log ends with\n%s", err, log[max(0, len(log)-pgBouncerLogTail):])
-		case <-time.After(pgBouncerPoll):
-		}
+		return true, conn.Close(ctx)
+	})
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(dir, "log"))
+		return fmt.Errorf("%w: %w; its log ends with\n%s", err, refused, log[max(0, len(log)-pgBouncerLogTail):])
 	}
+	return nil
 }
 
 // throughPgBouncer returns the URL of the same database and role through PgBouncer. The
