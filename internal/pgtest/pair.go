@@ -88,7 +88,7 @@ func (s *Standby) Resume() {
 // Promote makes the standby a primary.
 func (s *Standby) Promote() {
 	s.t.Helper()
-	s.exec("SELECT pg_promote()")
+	check(s.t, standby.Promote(s.t.Context(), s.Cluster))
 }
 
 // CatchUp waits until the standby has replayed all that has committed.

@@ -66,14 +66,8 @@ func (d *database) follow(ctx context.Context, primary string) {
 	d.configure(ctx, "primary_conninfo", primary)
 }
 
-// promote makes a standby the primary. pg_promote does not wait, because replay would wait
-// for the end of a statement that waits for the end of replay.
-func (d *database) promote(ctx context.Context) {
-	d.exec(ctx, "SELECT pg_promote(false)")
-	must.Await(ctx, 10*time.Second, func() {
-		must.Hold(d.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server is still a standby")
-	})
-}
+// promote makes a standby the primary.
+func (d *database) promote(ctx context.Context) { must.OK(standby.Promote(ctx, d.Cluster)) }
 
 // startStandby copies a primary and starts a standby of it, in a folder of this name. Its
 // sync_state is "sync", "quorum" or "async".
