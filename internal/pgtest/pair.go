@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -94,9 +93,14 @@ func (s *Standby) Promote() {
 // CatchUp waits until the standby has replayed all that has committed.
 func (p *Pair) CatchUp(s *Standby) {
 	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	defer cancel()
 	var position string
-	check(p.t, p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()").Scan(&position))
-	s.await(fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'", position))
+	check(p.t, p.Pool.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&position))
+	conn, err := pgx.Connect(ctx, s.Cluster.URL(clusterDatabase))
+	check(p.t, err)
+	defer conn.Close(p.t.Context())
+	check(p.t, awaitReplay(ctx, p.Pool, conn, position))
 }
 
 func (s *Standby) exec(sql string) {
