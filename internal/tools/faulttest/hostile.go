@@ -30,6 +30,7 @@ func hostileAccount(ctx context.Context, f *fixture) string {
 		defer func() { l = attack.finish() }()
 		return normal.measure(ctx, attacked)
 	})
+	must.Hold(l.count(http.StatusOK) > 0, "no expensive list succeeded: %s", l.summary())
 	memory := s.api.peakMemory()
 	must.Hold(memory <= memoryLimit, "the server used %d MB", memory>>20)
 	return fmt.Sprintf("another account: no error, p99 %s (%s before); memory at most %d MB; the hostile account: %s",
