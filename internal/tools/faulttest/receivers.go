@@ -140,9 +140,6 @@ func (r *receiver) count(event string) int {
 func (r *receiver) slowest() (p99, longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.delays) == 0 {
-		return 0, 0
-	}
 	return r.delays.p99(), slices.Max(r.delays)
 }
 
