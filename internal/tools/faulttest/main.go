@@ -188,6 +188,7 @@ func (s *suite) runRow(ctx context.Context, p program, r row) (figures, logs str
 	ctx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %s", rowTimeout))
 	defer cancel()
 	err = must.Attempt(func() { figures = r.run(ctx, f) })
+	cancel() // ends the clients of a row that failed, before their service ends
 	f.close(err == nil)
 	return figures, f.dir, err
 }
