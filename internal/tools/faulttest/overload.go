@@ -3,22 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
 	"petstore/internal/tools/must"
 )
-
-// dialSlow connects with a small receive buffer.
-func dialSlow(ctx context.Context, addr string) net.Conn {
-	const buffer = 4096
-	conn := dial(ctx, "tcp", addr)
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		must.OK(tcp.SetReadBuffer(buffer))
-	}
-	return conn
-}
 
 // overload is row 13: sixty times the load costs at most 30 % of the throughput. Excess
 // requests are rejected at once, and the service works normally afterwards.
