@@ -7,9 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"petstore/internal/localpg"
 	"petstore/internal/postgres"
 )
 
@@ -84,7 +83,7 @@ func startPgBouncer(ctx context.Context, s *server) (dir string, err error) {
 	if dir, err = os.MkdirTemp("/tmp", "petstore-pgbouncer-"); err != nil {
 		return "", err
 	}
-	as, err := pgBouncerUser(target.Host)
+	as, err := localpg.ServerUser("") // PgBouncer refuses root, too
 	if err != nil {
 		return "", err
 	}
@@ -122,30 +121,6 @@ func findPgBouncer() (string, error) {
 		}
 	}
 	return "", errors.New("pgbouncer is not installed; install the package pgbouncer")
-}
-
-// pgBouncerUser returns the user of PgBouncer, which refuses root: the user that may
-// enter the directory of the server's socket, or nobody. It returns nil for our own
-// user unless we are root.
-func pgBouncerUser(host string) (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	if info, err := os.Stat(host); err == nil && strings.HasPrefix(host, "/") {
-		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 0 {
-			return &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}, nil
-		}
-	}
-	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(nobody.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
 }
 
 // writeFor writes a file that only the user can read.
