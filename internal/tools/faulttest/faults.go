@@ -208,6 +208,9 @@ func (s *suite) plantFaults(ctx context.Context, chosen []row) error {
 		verdict, text := "detected", figures
 		if why, ok := errors.AsType[skipError](err); ok {
 			verdict, text = "-", "skipped: "+why.Error()
+		} else if why, ok := errors.AsType[setupError](err); ok {
+			verdict, text = "NOT RUN", why.Error()
+			missed = append(missed, fmt.Sprintf("%d (%s)", f.row, f.what))
 		} else if err != nil {
 			text, _, _ = strings.Cut(err.Error(), "\n")
 			if err := os.RemoveAll(logs); err != nil { // the fault was detected, so nobody needs the logs

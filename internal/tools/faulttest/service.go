@@ -101,7 +101,7 @@ func freeAddr(ctx context.Context) string {
 			return addr
 		}
 	}
-	must.OK(errors.New("no port between 30000 and 32767 is free"))
+	must.OK(setupError{errors.New("no port between 30000 and 32767 is free")})
 	return ""
 }
 
