@@ -3,12 +3,16 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"petstore/internal/event"
 	"petstore/internal/pgtest"
 )
 
@@ -40,7 +44,8 @@ func (e exchanged) next(t *testing.T) string {
 
 // TestAfterRestore: after-restore makes cursors, tokens and places in records invalid, and ids and
 // numbers that were lost do not come again. Every page of the feed leads over the skipped
-// numbers, and so does a replay.
+// numbers, and so does a replay. The id of a lost event is no place to continue. A webhook gets
+// store.reset.
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
 	if pgtest.Is(pgtest.PgBouncer) {
@@ -60,7 +65,14 @@ func TestAfterRestore(t *testing.T) {
 	for i := range 3 {
 		post(t, base+"/categories", key, fmt.Sprintf(`{"name": "Category %d"}`, i))
 	}
-	hook := post(t, base+"/webhooks", key, `{"url": "http://127.0.0.1:9/", "types": ["category.created", "store.reset"]}`)
+	var told atomic.Bool
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if body, err := io.ReadAll(r.Body); err == nil && strings.Contains(string(body), `"store.reset"`) {
+			told.Store(true)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	hook := post(t, base+"/webhooks", key, fmt.Sprintf(`{"url": %q, "types": ["category.created", "store.reset"]}`, receiver.URL))
 	made := c.send("POST", "/categories", `{"name": "Last"}`)
 	token, lost := made.header.Get("Petstore-Consistency"), made.header.Get("Location")
 	cursor := c.send("GET", "/categories?limit=1", "").next(t)
@@ -96,13 +108,20 @@ func TestAfterRestore(t *testing.T) {
 	if n, err := fmt.Sscanf(lost+" "+created, "/categories/%d /categories/%d", &before, &id); n != 2 || id <= before+restoreSkip {
 		t.Errorf("the category %s after %s: %v", created, lost, err)
 	}
+	var reset resetEvent
 	for _, from := range []string{page, end} {
 		for _, limit := range []string{"&limit=1", "&limit=200", "&type=store.reset"} {
-			if got := c.walkToReset(from + limit); got.Sequence != 4+restoreSkip+1 {
-				t.Errorf("from %s: the event %+v", from+limit, got)
+			if reset = c.walkToReset(from + limit); reset.Sequence != 4+restoreSkip+1 {
+				t.Errorf("from %s: the event %+v", from+limit, reset)
 			}
 		}
 	}
+	lostEvent, _ := event.ParseID(reset.ID)
+	lostEvent.Sequence = 4 + 1
+	if got := c.send("GET", "/events?after="+lostEvent.String(), ""); got.status != http.StatusGone {
+		t.Errorf("after an event that was lost: %+v", got)
+	}
+	eventually(t, "the webhook gets store.reset", told.Load)
 	c.wantReplayOverGap(hook)
 	var sandboxes []struct{ ID string }
 	if got := c.send("GET", "/sandboxes", ""); json.Unmarshal([]byte(got.body), &sandboxes) != nil || len(sandboxes) != 1 {

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -494,5 +497,49 @@ func TestTransactionsDoNotOverlap(t *testing.T) {
 	}
 	if t.Logf("%d overlaps, %d waited", len(all), waited); waited < len(all)/3 {
 		t.Errorf("only %d of %d transactions waited for the other", waited, len(all))
+	}
+}
+
+// later is a transaction of a database whose clock is an hour ahead.
+type later struct{ pgx.Tx }
+
+func anHourLater(sql string) string {
+	return strings.ReplaceAll(sql, "statement_timestamp()", "(statement_timestamp() + interval '1 hour')")
+}
+
+func (l later) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return l.Tx.Exec(ctx, anHourLater(sql), args...)
+}
+
+func (l later) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return l.Tx.Query(ctx, anHourLater(sql), args...)
+}
+
+func (l later) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return l.Tx.QueryRow(ctx, anHourLater(sql), args...)
+}
+
+// TestAttemptsByTheDatabase: the next attempt is due, and a pause of the webhook ends, by the clock of
+// the database.
+func TestAttemptsByTheDatabase(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.store([]trial{{stored: stored{last: 1, after: 1, until: noUntil, enabled: true, lease: leaseValid, rows: [maxEvents]row{{rows: 1, due: true, attempts: firstAttempts}}}}})
+	l.exec("UPDATE webhooks SET failures = $1", maxFailures-1)
+	l.exec("UPDATE webhook_deliveries SET attempts = '[]'")
+	failed := result{delivery: delivery{position: position{id: fmt.Sprintf("dlv_%032x", 1)}}, httpStatus: http.StatusServiceUnavailable}
+	_, err := postgres.Transact(t.Context(), l.worker.db, func(ctx context.Context, tx pgx.Tx) ([]event.Event, error) {
+		return l.drain(endpointOf(0), process{current: true}).recordOnce(ctx, db.New(later{tx}), []result{failed})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next, retry time.Time
+	err = l.owner.Pool.QueryRow(t.Context(), "SELECT next_attempt_at, retry_at FROM webhook_deliveries, webhooks").Scan(&next, &retry)
+	const ahead, late = time.Hour, time.Minute // late is for a busy machine
+	for what, after := range map[string]time.Duration{"the next attempt": next.Sub(l.began), "the end of the pause": retry.Sub(l.began)} {
+		if err != nil || after < ahead || after > ahead+late {
+			t.Errorf("%s comes %s after the beginning, want an hour and some seconds: %v", what, after, err)
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // sentWrites records the statements of groups that write rows.
 type sentWrites struct{ names []string }
 
-var aboutWrites = regexp.MustCompile(`^-- name: (\w+(?:Insert|Write|Delete)) `)
+var aboutWrites = regexp.MustCompile(`^-- name: (\w+(?:Insert|Write|Delete)|StandbyAwait) `)
 
 // TraceBatchStart implements pgx.BatchTracer.
 func (s *sentWrites) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
@@ -73,6 +73,7 @@ func TestStatementsOfWrites(t *testing.T) {
 		}), "PetsWrite"},
 		{"an order", order(1, 1), "OrdersInsert StockWrite"},
 		{"an order with a key", under("key", order(1, 1)), "IdempotencyKeysInsert OrdersInsert StockWrite"},
+		{"a replay", under("key", order(1, 1)), "StandbyAwait"},
 		{"a ship date", change(Write{Pet: 3, Order: 7}, func(s *State) {
 			o, _ := s.Order(7)
 			o.ShipDate = new(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -98,7 +99,7 @@ func TestStatementsOfWrites(t *testing.T) {
 	if pgtest.Is(pgtest.Citus) {
 		return // it has no common groups
 	}
-	for want, write := range map[string]*Write{"": nothing, "StoresWrite": restock(2, 5)} {
+	for want, write := range map[string]*Write{"": nothing, "StandbyAwait": under("key", order(1, 1)), "StoresWrite": restock(2, 5)} {
 		sent.names = nil
 		if decided, err := c.runCommon(t.Context(), []storeWrite{{one, write}}); err != nil || decided[0].err != nil {
 			t.Fatalf("%v, %v", err, decided)

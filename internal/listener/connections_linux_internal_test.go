@@ -98,7 +98,7 @@ func TestConnectionsHaveOptions(t *testing.T) {
 	conn := b.limited.fresh.head.next
 	b.limited.mu.Unlock()
 	conn.wantOptions(t, map[int]int{
-		unix.TCP_USER_TIMEOUT:  int(WriteTimeout / time.Millisecond),
+		unix.TCP_USER_TIMEOUT:  12_000, // ms
 		unix.TCP_KEEPIDLE:      15,
 		unix.TCP_KEEPINTVL:     int(probeInterval / time.Second),
 		unix.TCP_NOTSENT_LOWAT: maxUnsentStranger,

@@ -8,7 +8,7 @@ import (
 // FindIn looks for binaries below a directory instead of on this machine: in path, in
 // lib/*/bin, and in cache after a download from the mirror.
 func FindIn(ctx context.Context, dir, mirror, digest string) (Binaries, error) {
-	as, err := serverUser("")
+	as, err := ServerUser("")
 	if err != nil {
 		return Binaries{}, err
 	}

@@ -45,7 +45,7 @@ type finder struct {
 // are none, it downloads them into the cache, in at most two minutes, and writes a line
 // to progress. The error says why each one cannot be used and how to install a server.
 func Find(ctx context.Context, bin string, progress io.Writer) (Binaries, error) {
-	as, err := serverUser("")
+	as, err := ServerUser("")
 	if err != nil {
 		return Binaries{}, err
 	}

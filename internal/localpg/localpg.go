@@ -207,7 +207,7 @@ func (c *Cluster) prepareData(ctx context.Context) error {
 		}
 	}
 	var err error
-	if c.user, err = serverUser(c.Data()); err != nil {
+	if c.user, err = ServerUser(c.Data()); err != nil {
 		return err
 	}
 	version, err := os.ReadFile(filepath.Join(c.Data(), "PG_VERSION"))

@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// serverUser returns the user that runs the server's programs, which refuse root:
+// ServerUser returns the user that runs the server's programs, which refuse root:
 // the owner of existing data, or else postgres or nobody. It returns nil for our own
 // user unless we are root.
-func serverUser(data string) (*syscall.Credential, error) {
+func ServerUser(data string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}

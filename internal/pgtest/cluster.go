@@ -59,17 +59,13 @@ func Dir(t testing.TB) string {
 		parent = memoryFiles
 	}
 	dir, err := os.MkdirTemp(parent, "petstore-") //nolint:usetesting // its directory is closed
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -106,9 +102,7 @@ func serverData(dir string) (string, error) {
 func startCluster(t testing.TB, options localpg.Options) *localpg.Cluster {
 	t.Helper()
 	cluster, err := localpg.Start(t.Context(), options)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = cluster.Stop(context.Background()) }) // it may have been stopped
 	return cluster
 }
@@ -137,15 +131,11 @@ func newCluster(t testing.TB, prepare func(context.Context, localpg.Options) err
 	if err == nil {
 		err = prepare(t.Context(), options)
 	}
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	cluster := startCluster(t, options)
 	owner := cluster.URL(clusterDatabase)
 	pool, err := pgxpool.New(context.WithoutCancel(t.Context()), owner)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	t.Cleanup(pool.Close)
 	serving := asRole(owner, clusterRole)
 	return &Database{URL: serving, DirectURL: serving, OwnerURL: owner, Pool: pool}, cluster

@@ -56,11 +56,13 @@ func Not(t testing.TB, engine Engine, reason string) {
 // than most of what tests wait for.
 const pollInterval = 2 * time.Millisecond
 
-// AwaitLockWaiters waits until n sessions of a database wait for a lock.
-func AwaitLockWaiters(ctx context.Context, db interface {
+// querier is a connection or a pool.
+type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, n int,
-) error {
+}
+
+// AwaitLockWaiters waits until n sessions of a database wait for a lock.
+func AwaitLockWaiters(ctx context.Context, db querier, n int) error {
 	return await(ctx, func() (bool, error) {
 		waiters, err := LockWaiters(ctx, db)
 		return waiters >= n, err
@@ -84,10 +86,7 @@ func await(ctx context.Context, done func() (bool, error)) error {
 }
 
 // LockWaiters counts the sessions of a database that wait for a lock, on all nodes.
-func LockWaiters(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) (waiters int, err error) {
+func LockWaiters(ctx context.Context, db querier) (waiters int, err error) {
 	const here = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 	everywhere := here
 	if Is(Citus) {

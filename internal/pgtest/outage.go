@@ -56,9 +56,7 @@ children() {
 func FailWorker(t testing.TB, database *Database, accountID int64, how Outage, d time.Duration) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), os.Getenv("PETSTORE_TEST_DATABASE_URL"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	host, port := WorkerOf(t, database, accountID)
 	script := fmt.Sprintf(outage, int(d.Seconds()), how)
@@ -83,8 +81,6 @@ func WorkerOf(t testing.TB, database *Database, accountID int64) (host string, p
 		FROM pg_dist_placement AS placement
 		JOIN pg_dist_node AS node ON node.groupid = placement.groupid
 		WHERE placement.shardid = get_shard_id_for_distribution_column('account_state', $1::bigint)`, accountID).Scan(&host, &port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return host, port
 }

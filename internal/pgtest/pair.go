@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -68,9 +67,7 @@ func (p *Pair) AddStandby(of *localpg.Cluster) *Standby {
 // Restart restarts the server.
 func (s *Standby) Restart() {
 	s.t.Helper()
-	if err := s.Stop(s.t.Context()); err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, s.Stop(s.t.Context()))
 	s.Cluster = startCluster(s.t, s.options)
 }
 
@@ -90,25 +87,26 @@ func (s *Standby) Resume() {
 // Promote makes the standby a primary.
 func (s *Standby) Promote() {
 	s.t.Helper()
-	s.exec("SELECT pg_promote()")
+	check(s.t, standby.Promote(s.t.Context(), s.Cluster))
 }
 
 // CatchUp waits until the standby has replayed all that has committed.
 func (p *Pair) CatchUp(s *Standby) {
 	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	defer cancel()
 	var position string
-	if err := p.Pool.QueryRow(p.t.Context(), "SELECT pg_current_wal_flush_lsn()").Scan(&position); err != nil {
-		p.t.Fatalf("pgtest: %v", err)
-	}
-	s.await(fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'", position))
+	check(p.t, p.Pool.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&position))
+	conn, err := pgx.Connect(ctx, s.Cluster.URL(clusterDatabase))
+	check(p.t, err)
+	defer conn.Close(p.t.Context())
+	check(p.t, awaitReplay(ctx, p.Pool, conn, position))
 }
 
 func (s *Standby) exec(sql string) {
 	s.t.Helper()
 	conn, err := pgx.Connect(s.t.Context(), s.Cluster.URL(clusterDatabase))
-	if err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, err)
 	defer conn.Close(s.t.Context())
 	if _, err := conn.Exec(s.t.Context(), sql); err != nil {
 		s.t.Fatalf("pgtest: %s: %v", sql, err)
@@ -121,9 +119,7 @@ func (s *Standby) await(sql string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.Cluster.URL(clusterDatabase))
-	if err != nil {
-		s.t.Fatalf("pgtest: %v", err)
-	}
+	check(s.t, err)
 	defer conn.Close(s.t.Context())
 	if err := await(ctx, func() (done bool, err error) {
 		err = conn.QueryRow(ctx, sql).Scan(&done)

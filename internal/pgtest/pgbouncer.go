@@ -7,9 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,13 +15,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"petstore/internal/localpg"
 	"petstore/internal/postgres"
 )
 
 const (
 	pgBouncerPort         = "6432" // only names the socket file
 	pgBouncerStartTimeout = 10 * time.Second
-	pgBouncerPoll         = 20 * time.Millisecond
 	pgBouncerLogTail      = 1000 // bytes
 
 	// pgBouncerScript runs PgBouncer until its input ends, which is when the test process
@@ -85,7 +83,7 @@ func startPgBouncer(ctx context.Context, s *server) (dir string, err error) {
 	if dir, err = os.MkdirTemp("/tmp", "petstore-pgbouncer-"); err != nil {
 		return "", err
 	}
-	as, err := pgBouncerUser(target.Host)
+	as, err := localpg.ServerUser("") // PgBouncer refuses root, too
 	if err != nil {
 		return "", err
 	}
@@ -125,30 +123,6 @@ func findPgBouncer() (string, error) {
 	return "", errors.New("pgbouncer is not installed; install the package pgbouncer")
 }
 
-// pgBouncerUser returns the user of PgBouncer, which refuses root: the user that may
-// enter the directory of the server's socket, or nobody. It returns nil for our own
-// user unless we are root.
-func pgBouncerUser(host string) (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	if info, err := os.Stat(host); err == nil && strings.HasPrefix(host, "/") {
-		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 0 {
-			return &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}, nil
-		}
-	}
-	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(nobody.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
-}
-
 // writeFor writes a file that only the user can read.
 func writeFor(as *syscall.Credential, path, content string) error {
 	err := os.WriteFile(path, []byte(content), 0o600)
@@ -163,18 +137,19 @@ func awaitPgBouncer(s *server, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), pgBouncerStartTimeout)
 	defer cancel()
 	address := throughPgBouncer(dir, s.servingURL(s.databaseURL(strings.TrimPrefix(s.url.Path, "/"))))
-	for {
-		conn, err := pgx.Connect(ctx, address)
-		if err == nil {
-			return conn.Close(ctx)
+	var refused error
+	err := await(ctx, func() (bool, error) {
+		var conn *pgx.Conn
+		if conn, refused = pgx.Connect(ctx, address); conn == nil {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			log, _ := os.ReadFile(filepath.Join(dir, "log"))
-			return fmt.Errorf("%w; its log ends with\n%s", err, log[max(0, len(log)-pgBouncerLogTail):])
-		case <-time.After(pgBouncerPoll):
-		}
+		return true, conn.Close(ctx)
+	})
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(dir, "log"))
+		return fmt.Errorf("%w: %w; its log ends with\n%s", err, refused, log[max(0, len(log)-pgBouncerLogTail):])
 	}
+	return nil
 }
 
 // throughPgBouncer returns the URL of the same database and role through PgBouncer. The

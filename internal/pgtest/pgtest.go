@@ -59,9 +59,7 @@ func New(t testing.TB) *Database {
 	t.Helper()
 	s := must(t, migrated)
 	database, name, err := newMigrated(t.Context(), s, t.Name())
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	s.leaveWith(t, name, database)
 	return database
 }
@@ -131,9 +129,7 @@ func NewEmpty(t testing.TB) *Database {
 		s, options = must(t, emptied), cloneOf(s.emptyTemplate())
 	}
 	database, name, err := create(t.Context(), s, t.Name(), options)
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	check(t, err)
 	s.leaveWith(t, name, database)
 	return database
 }
@@ -170,10 +166,16 @@ func withTemplate(find func() (*server, error), makeIt func(*server, context.Con
 func must(t testing.TB, find func() (*server, error)) *server {
 	t.Helper()
 	s, err := find()
+	check(t, err)
+	return s
+}
+
+// check fails the test unless err is nil.
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	return s
 }
 
 // create creates a database whose name contains of.

@@ -45,9 +45,7 @@ type Pooler struct {
 func StartPooler(t testing.TB, databaseURL string) *Pooler {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { listener.Close() })
 	p := &Pooler{}
 	p.LeadTo(t, databaseURL)
@@ -71,9 +69,7 @@ func StartPooler(t testing.TB, databaseURL string) *Pooler {
 func (p *Pooler) LeadTo(t testing.TB, databaseURL string) {
 	t.Helper()
 	target, err := pgconn.ParseConfig(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
@@ -98,14 +94,11 @@ func (p *Pooler) connect() (*pgconn.HijackedConn, error) {
 func (d *Database) NewRole(t testing.TB) (role, roleURL string) {
 	t.Helper()
 	address, err := url.Parse(d.OwnerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	role = strings.TrimPrefix(address.Path, "/") // unique on the server
 	password := rand.Text()
-	if _, err := d.Pool.Exec(t.Context(), "CREATE ROLE "+quote(role)+" LOGIN PASSWORD '"+password+"'"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = d.Pool.Exec(t.Context(), "CREATE ROLE "+quote(role)+" LOGIN PASSWORD '"+password+"'")
+	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()

@@ -20,11 +20,10 @@ import (
 const (
 	// replayTimeout is the maximum time for the standby to replay a statement.
 	replayTimeout = 20 * time.Second
-	replayPoll    = time.Millisecond
 	// completeAfter is the number of polls after which the primary writes a commit. The WAL
 	// writer flushes whole pages, so the position may be within a record of a transaction in
 	// progress. The standby replays that record when a commit has flushed the rest.
-	completeAfter = 50
+	completeAfter = 25
 	// syncConns is the number of connections to each server that compare positions.
 	syncConns = 4
 )
@@ -115,18 +114,8 @@ func (r *replicaServer) await(ctx context.Context) error {
 	var done bool
 	err := r.primary.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text, coalesce(pg_current_wal_flush_lsn() <= nullif($1, '')::pg_lsn, false)", replayed).
 		Scan(&position, &done)
-	for polls := 0; err == nil && !done; polls++ {
-		err = r.standby.QueryRow(ctx, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", position).Scan(&done)
-		if err == nil && !done && polls == completeAfter {
-			_, err = r.primary.Exec(ctx, "SELECT pg_logical_emit_message(true, 'pgtest', '')")
-		}
-		if err == nil && !done {
-			select {
-			case <-ctx.Done():
-				err = context.Cause(ctx)
-			case <-time.After(replayPoll):
-			}
-		}
+	if err == nil && !done {
+		err = awaitReplay(ctx, r.primary, r.standby, position)
 	}
 	if err != nil {
 		return fmt.Errorf("waiting for the standby: %w", err)
@@ -135,6 +124,20 @@ func (r *replicaServer) await(ctx context.Context) error {
 	r.replayed = position
 	r.mu.Unlock()
 	return nil
+}
+
+// awaitReplay waits until a standby has replayed a position of its primary.
+func awaitReplay(ctx context.Context, primary *pgxpool.Pool, standby querier, position string) error {
+	polls := 0
+	return await(ctx, func() (done bool, err error) {
+		if polls++; polls == completeAfter {
+			_, err = primary.Exec(ctx, "SELECT pg_logical_emit_message(true, 'pgtest', '')")
+		}
+		if err == nil {
+			err = standby.QueryRow(ctx, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", position).Scan(&done)
+		}
+		return done, err
+	})
 }
 
 // replicas has the ReplicaURL of each database by its URL.

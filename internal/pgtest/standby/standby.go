@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,6 +36,33 @@ func Of(primary *localpg.Cluster) func(context.Context, string) (end func(contex
 			return nil, errors.Join(fmt.Errorf("copying the primary: %w", err), conn.Close(context.WithoutCancel(ctx)))
 		}
 		return func(ctx context.Context) { _ = conn.Close(ctx) }, nil // nobody needs it any more
+	}
+}
+
+// Promote makes a standby the primary, and waits for it. pg_promote itself does not wait, because
+// replay would wait for the end of a statement that waits for the end of replay.
+func Promote(ctx context.Context, of *localpg.Cluster) error {
+	const timeout, interval = 30 * time.Second, 5 * time.Millisecond
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the server is still a standby after %s", timeout))
+	defer cancel()
+	conn, err := pgx.Connect(ctx, of.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "SELECT pg_promote(false)"); err != nil {
+		return err
+	}
+	for {
+		var isStandby bool
+		if err := conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&isStandby); err != nil || !isStandby {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(interval):
+		}
 	}
 }
 

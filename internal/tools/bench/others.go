@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 )
 
@@ -34,7 +35,7 @@ func compareWithOthers(ctx context.Context, r *report, b *build) {
 		b.server.stop()
 		times = append(times, b.serve(ctx))
 	}
-	program, addr := b.file("plain"), freeAddress(ctx)
+	program, addr := b.file("plain"), must.Get(freeport.Addr(ctx))
 	runProgram(ctx, nil, "go", "build", "-o", program, "./internal/tools/bench/plain")
 	s.plain = start(ctx, program+".log", nil, program, addr, b.cluster.URL("plain"), strconv.Itoa(plainConns))
 	s.plain.awaitReady(ctx, addr, "/pets/1")

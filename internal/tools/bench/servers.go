@@ -60,13 +60,6 @@ func (p *process) megabytes() int {
 	return must.Get(strconv.Atoi(strings.Fields(rest)[0])) >> 10 // it is in KiB
 }
 
-// freeAddress returns a free address on loopback.
-func freeAddress(ctx context.Context) string {
-	listener := listen(ctx)
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 func listen(ctx context.Context) net.Listener {
 	var config net.ListenConfig
 	return must.Get(config.Listen(ctx, "tcp", "127.0.0.1:0"))

@@ -115,11 +115,6 @@ type listedPet struct {
 	Name string `json:"name"`
 }
 
-// stock reads the inventory entry of a pet.
-func (c *client) stock(ctx context.Context, pet int) stockItem {
-	return decode[stockItem](c.want(ctx, http.StatusOK, "GET", fmt.Sprintf("/store/inventory/%d", pet), ""))
-}
-
 // setStock sets the quantity of a pet in stock.
 func (c *client) setStock(ctx context.Context, pet, quantity int) {
 	c.want(ctx, http.StatusOK, "PUT", fmt.Sprintf("/store/inventory/%d", pet), fmt.Sprintf(`{"quantity": %d}`, quantity))
@@ -150,6 +145,9 @@ func (resp response) code() string {
 	_ = json.Unmarshal(resp.body, &problem) // another body has no code
 	return problem.Code
 }
+
+// isReplay reports whether the server had stored the response.
+func (resp response) isReplay() bool { return resp.header.Get("Idempotent-Replayed") == "true" }
 
 // String returns the status and body on one line, shortened.
 func (resp response) String() string {

@@ -20,12 +20,16 @@ func compileFaults(ctx context.Context, out io.Writer, chosen []row) error {
 	}
 	defer os.RemoveAll(dir)
 	var builds []map[string]fault // by file
-	count := 0
+	compiled, uncompiled := 0, 0
 	for _, f := range faults {
 		if !slices.ContainsFunc(chosen, func(r row) bool { return r.number == f.row }) {
 			continue
 		}
-		count++
+		if filepath.Ext(f.file) != ".go" {
+			uncompiled++
+			continue
+		}
+		compiled++
 		same := func(b map[string]fault) bool { return b[f.file].before == f.before && b[f.file].after == f.after }
 		if slices.ContainsFunc(builds, same) {
 			continue
@@ -52,6 +56,6 @@ func compileFaults(ctx context.Context, out io.Writer, chosen []row) error {
 	if err := errors.Join(failures...); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d faults compile\n", count)
+	_, err = fmt.Fprintf(out, "%d faults compile; %d are in SQL, which only a row runs\n", compiled, uncompiled)
 	return err
 }

@@ -37,7 +37,7 @@ func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[st
 	}
 	must.OK(os.MkdirAll(dir, 0o711))
 	if seed := filepath.Join(f.templateDir(), "pg", "data"); f.dir != f.templateDir() {
-		must.OK(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data")))
+		prepare(func() { must.OK(command(ctx, "cp", "-a", seed, filepath.Join(dir, "data"))) })
 	}
 	merged := maps.Clone(durable)
 	maps.Copy(merged, settings)
@@ -47,7 +47,7 @@ func (f *fixture) startDatabase(ctx context.Context, dir string, settings map[st
 // startCluster starts a cluster, which ends with the row.
 func (f *fixture) startCluster(ctx context.Context, options localpg.Options) *database {
 	d := &database{options: options}
-	d.start(ctx)
+	prepare(func() { d.start(ctx) })
 	f.cleanup(func() { _ = d.Stop(context.WithoutCancel(ctx)) }) // it ends with this process anyway
 	return d
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -44,94 +43,6 @@ func failover(ctx context.Context, f *fixture) string {
 		l.summary(), round(l.slowest), len(l.placed), round(back), round(promotion))
 }
 
-// standbyAway is row 25: the server acknowledges an order or a message only when the
-// synchronous standby has it, even in the replay of a retry. While the standby is away,
-// clients that retry with their keys get no acknowledgement. A failover loses nothing that
-// was acknowledged. A replay that locks its pet waits for the standby anyway, so another
-// session has locked the pets of the orders by then. Each client has an account of its own,
-// because writes of an account may share a commit, or wait for each other.
-func standbyAway(ctx context.Context, f *fixture) string {
-	const clients, sent, away = 4, 2 * time.Second, 7500 * time.Millisecond // longer than the deadline of a request
-	s, standby := f.openPair(ctx)
-	var leader string
-	standby.read(ctx, "SHOW primary_conninfo", nil, &leader)
-	k := keyedWrites{api: s.api}
-	writeDuring := func(name string, meanwhile func()) {
-		s.detachStandby(ctx, standby)
-		wait := must.Background(func() { k.send(ctx, name, clients) })
-		sleep(ctx, sent)
-		release := func() {}
-		waitForPets := must.Background(func() {
-			release = s.db.holdLock(ctx, "SELECT FROM inventory JOIN accounts ON id = account_id WHERE name LIKE '"+accountName+" %' FOR UPDATE OF inventory")
-		})
-		sleep(ctx, away-sent)
-		waitForPets()
-		meanwhile()
-		release()
-		wait()
-	}
-	// The first time the standby returns, the second time it is promoted.
-	writeDuring("returns-", func() { standby.follow(ctx, leader) })
-	must.Hold(k.replayed > 0, "nothing was replayed, so the row proves nothing")
-	writeDuring("promoted-", func() {
-		s.db.signal(syscall.SIGKILL)
-		standby.promote(ctx)
-	})
-	s.db = standby
-	s.auditKeyed(ctx, &k)
-	return fmt.Sprintf("%d orders and %d messages acknowledged (%d requests, %d replayed), 0 lost, each there once",
-		len(k.orders.placed), len(k.messages), k.attempts, k.replayed)
-}
-
-// keyedWrites are orders and messages that clients retried with their keys until the server
-// acknowledged them.
-type keyedWrites struct {
-	api *service
-
-	mu                 sync.Mutex
-	orders             ledger
-	messages           []string // ids
-	attempts, replayed int
-}
-
-// send sends some orders and as many messages, each of another store, with keys that begin
-// with name, and retries them until they are acknowledged.
-func (k *keyedWrites) send(ctx context.Context, name string, clients int) {
-	must.Parallel(2*clients, func(number int) {
-		c, key := k.api.store(1+number), fmt.Sprint(name, number)
-		if number < clients {
-			result := c.orderUntilPlaced(ctx, 1+number, key)
-			k.count(result.attempts, result.replayed, func() { k.orders.placed = append(k.orders.placed, result.id) })
-			return
-		}
-		resp, attempts := c.postUntilDone(ctx, "/messages", `{"message": "Hello"}`, key)
-		sent := decode[struct{ ID string }](resp)
-		k.count(attempts, resp.isReplay(), func() { k.messages = append(k.messages, sent.ID) })
-	})
-}
-
-// count adds a write.
-func (k *keyedWrites) count(attempts int, replayed bool, add func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.attempts += attempts
-	if replayed {
-		k.replayed++
-	}
-	add()
-}
-
-// auditKeyed fails the row unless the database has exactly the acknowledged orders and
-// messages.
-func (s *deployment) auditKeyed(ctx context.Context, k *keyedWrites) {
-	s.audit(ctx, &k.orders)
-	lost := s.db.count(ctx, "SELECT count(*) FROM unnest($1::text[]) AS acknowledged WHERE acknowledged NOT IN (SELECT id FROM messages)", k.messages)
-	must.Hold(lost == 0, "%d of %d acknowledged messages are lost", lost, len(k.messages))
-	placed, sent := s.db.count(ctx, "SELECT count(*) FROM orders"), s.db.count(ctx, "SELECT count(*) FROM messages")
-	must.Hold(placed == len(k.orders.placed) && sent == len(k.messages),
-		"%d orders with %d keys, %d messages with %d keys", placed, len(k.orders.placed), sent, len(k.messages))
-}
-
 // followSoon makes a server notice soon that it can follow another one.
 var followSoon = map[string]string{"wal_retrieve_retry_interval": "200ms"}
 
@@ -155,22 +66,8 @@ func (d *database) follow(ctx context.Context, primary string) {
 	d.configure(ctx, "primary_conninfo", primary)
 }
 
-// detachStandby stops replication to the standby and waits until the primary has noticed.
-func (s *deployment) detachStandby(ctx context.Context, standby *database) {
-	standby.follow(ctx, "")
-	must.Await(ctx, 5*time.Second, func() {
-		must.Hold(s.db.count(ctx, "SELECT count(*) FROM pg_stat_replication") == 0, "the standby still receives WAL")
-	})
-}
-
-// promote makes a standby the primary. pg_promote does not wait, because replay would wait
-// for the end of a statement that waits for the end of replay.
-func (d *database) promote(ctx context.Context) {
-	d.exec(ctx, "SELECT pg_promote(false)")
-	must.Await(ctx, 10*time.Second, func() {
-		must.Hold(d.count(ctx, "SELECT pg_is_in_recovery()::int") == 0, "the server is still a standby")
-	})
-}
+// promote makes a standby the primary.
+func (d *database) promote(ctx context.Context) { must.OK(standby.Promote(ctx, d.Cluster)) }
 
 // startStandby copies a primary and starts a standby of it, in a folder of this name. Its
 // sync_state is "sync", "quorum" or "async".

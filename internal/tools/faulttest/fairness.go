@@ -22,20 +22,15 @@ const firstAttemptLimit = 2 * time.Second
 //   - 10,000 deliveries due at an endpoint that accepts connections and never responds
 //   - webhooks at endpoints that hang, or that accept an event after 14 s
 //   - 50,000 events that are not dispatched yet, in each of two accounts
-//   - 480 webhooks that accept an event after 14.5 s, in 24 sandboxes of one account
 func webhookFairness(ctx context.Context, f *fixture) string {
-	const due, undispatched, sandboxes, each, during = 10_000, 50_000, 24, 5, 6 * time.Second
+	const due, undispatched, during = 10_000, 50_000, 6 * time.Second
 	s := f.open(ctx, allowLoopback)
-	mute, slowURL := s.listenSlow(ctx, time.Hour), s.listenSlow(ctx, 14*time.Second)
-	slower, healthy := s.listenSlow(ctx, 14500*time.Millisecond), s.listenSlow(ctx, 0)
+	mute, slowURL, healthy := s.listenSlow(ctx, time.Hour), s.listenSlow(ctx, 14*time.Second), s.listenSlow(ctx, 0)
 	hanging := tenant{"hanging", 1, mute}
 	backlog := []tenant{{"backlog 1", 1, healthy}, {"backlog 2", 1, healthy}}
-	var slow, sandboxed []tenant
+	var slow []tenant
 	for i := range 6 {
 		slow = append(slow, tenant{fmt.Sprintf("slow %d", i), 20, []string{mute, slowURL}[i%2]})
-	}
-	for i := range sandboxes {
-		sandboxed = append(sandboxed, tenant{fmt.Sprintf("slow sandbox %d", i), 20, slower})
 	}
 	s.db.addTenants(ctx, slices.Concat(slow, backlog, []tenant{hanging})...)
 	r := s.receive(ctx, nil)
@@ -49,10 +44,6 @@ func webhookFairness(ctx context.Context, f *fixture) string {
 		{"beside an endpoint that hangs", func() {}},
 		{"beside slow endpoints", func() { s.db.addEvents(ctx, 10, slow...) }},
 		{"beside events to dispatch", func() { s.db.addEvents(ctx, undispatched, backlog...) }},
-		{"beside slow endpoints of sandboxes", func() {
-			s.db.addSandboxes(ctx, sandboxed...)
-			s.db.addEvents(ctx, each, sandboxed...)
-		}},
 	} {
 		must.Explain(phase.what, func() {
 			figures = append(figures, phase.what+": "+s.timeEvents(ctx, r, 20*time.Millisecond, during, phase.disturb))

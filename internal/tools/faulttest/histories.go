@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -14,84 +13,6 @@ import (
 
 	"petstore/internal/tools/must"
 )
-
-// oversell is row 1: exactly the units in stock are sold, with any number of buyers and
-// instances, in one busy store and in many small ones. The buyers of the small ones buy until
-// nothing is left.
-func oversell(ctx context.Context, f *fixture) string {
-	const buyers, stock, fewBuyers, few, pet = 200, 100, 6, 30, 1 // few in each of the small stores
-	s := f.open(ctx)
-	units := [1 + smallStores]int{stock}
-	for store := range units {
-		units[store] = max(units[store], few)
-		s.api.store(store).setStock(ctx, pet, units[store])
-	}
-	instances := s.startSecond(ctx)
-	s.sellElsewhere(ctx, pet+1)
-	var sales [1 + smallStores]ledger
-	stores := spread(buyers, fewBuyers*smallStores)
-	must.Parallel(len(stores), func(buyer int) {
-		store := stores[buyer]
-		for again := true; again; {
-			resp, err := instances[buyer%2].store(store).order(ctx, pet)
-			sales[store].record(resp, err)
-			again = store > 0 && resp.status == http.StatusCreated
-		}
-	})
-	for store := range sales {
-		l, left := &sales[store], s.api.store(store).stock(ctx, pet)
-		l.wantOnly(http.StatusCreated, http.StatusConflict)
-		must.Hold(l.count(http.StatusCreated) == units[store] && left.Quantity == 0, "store %d: %s, stock %d, want %d × 201, stock 0", store, l.summary(), left.Quantity, units[store])
-	}
-	return fmt.Sprintf("%s, stock 0, slowest %s; each of %d small stores: %s, stock 0; %s",
-		sales[0].summary(), round(sales[0].slowest), smallStores, sales[1].summary(), s.checkStores(ctx))
-}
-
-// sellElsewhere sells all units of a pet in another session. It fails the row if an order of
-// a small store succeeds that came before the other session has committed.
-func (s *deployment) sellElsewhere(ctx context.Context, pet int) {
-	const orders = 5
-	wait := must.Background(func() {
-		s.db.exec(ctx, fmt.Sprintf("UPDATE inventory SET quantity = 0 WHERE pet_id = %d; SELECT pg_sleep(0.5)", pet)) // in one transaction
-	})
-	must.Await(ctx, time.Second, func() {
-		must.Hold(s.db.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") > 0, "the other session has not sold the units")
-	})
-	must.Parallel(orders, func(number int) {
-		must.Get(s.api.store(1+number).order(ctx, pet)).check(http.StatusConflict)
-	})
-	wait()
-}
-
-// linearizable is row 2: the histories of three pets of one store, and of one pet of each
-// small store, are linearizable. Their clients use two instances. The checker is porcupine.
-func linearizable(ctx context.Context, f *fixture) string {
-	const clients, clientsOfPet, few, steps, stock = 24, 8, 3, 30, 5
-	s := f.open(ctx)
-	stores := spread(clients, few*smallStores)
-	petOf := func(id int) petName {
-		if stores[id] > 0 {
-			return petName{stores[id], 1}
-		}
-		return petName{0, 1 + id/clientsOfPet}
-	}
-	for id := range clients + smallStores {
-		s.api.store(stores[id]).setStock(ctx, petOf(id).pet, stock)
-	}
-	instances := s.startSecond(ctx)
-	h := &history{began: time.Now()}
-	must.Parallel(len(stores), func(id int) {
-		v := &visitor{id: id, instances: instances, open: map[petName][]int64{}}
-		for range steps {
-			did := v.randomStep(petOf(id))
-			called := time.Now()
-			saw, sent := v.step(ctx, id%len(instances), did)
-			must.Hold(sent && !saw.unknown, "%s: unknown outcome without a fault", did.kind)
-			h.record(id, did, called, saw)
-		}
-	})
-	return h.check(stock) + "; " + s.checkStores(ctx)
-}
 
 // crashHistories is row 30: the histories of hot pets at two instances stay linearizable
 // when an instance is killed. The same holds when PostgreSQL is stopped without a

@@ -6,12 +6,10 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -68,7 +66,7 @@ func hostileHTTP2(ctx context.Context, f *fixture) string {
 // during measures others during an attack. They must get no error and be in time.
 func (h *http2Attacks) during(ctx context.Context, attack http2Attack, limit time.Duration) string {
 	attacked, stop := context.WithCancel(ctx)
-	defer h.start(attacked, attack.clients, attack.attack).Wait()
+	defer h.crowd(attacked, attack.clients, attack.attack).Wait()
 	defer stop()
 	const measured = 6 * time.Second
 	wait := must.Background(func() { h.burst(ctx, measured) })
@@ -171,26 +169,6 @@ func (h *http2Attacks) all() []http2Attack {
 			return p.WriteWindowUpdate(p.last, 1)
 		})},
 	}
-}
-
-// start starts clients, over some seconds. When the server closes a connection, its client
-// connects again some seconds later. The clients end with the context.
-func (h *http2Attacks) start(ctx context.Context, clients int, attack func(context.Context, net.Conn)) *sync.WaitGroup {
-	const pause = 5 * time.Second // on average
-	group := &sync.WaitGroup{}
-	for range clients {
-		group.Go(func() {
-			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
-				_ = must.Attempt(func() { // the server may close it at any time
-					conn := dialSlow(ctx, h.api.addr)
-					defer conn.Close()
-					defer context.AfterFunc(ctx, func() { conn.Close() })()
-					attack(ctx, conn)
-				})
-			}
-		})
-	}
-	return group
 }
 
 // sendOnly sends text and waits until the connection is closed.

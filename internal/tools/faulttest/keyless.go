@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -41,7 +42,8 @@ func keylessClients(ctx context.Context, f *fixture) string {
 	} {
 		must.Explain("during "+attack.what, func() {
 			attacked, stop := context.WithCancel(ctx)
-			defer s.holdConnections(attacked, clients, attack.text).Wait()
+			text := []byte(attack.text)
+			defer s.crowd(attacked, clients, func(ctx context.Context, conn net.Conn) { holdOpen(ctx, conn, text) }).Wait()
 			defer stop()
 			known, checks := s.measureOthers(ctx, attack.during)
 			open, memory := s.api.descriptors(), s.api.peakMemory()
@@ -64,28 +66,45 @@ func needDescriptors(number uint64) {
 	}
 }
 
-// holdConnections starts clients, over some seconds, that each send text and read nothing. When
-// the server closes a connection, its client connects again some seconds later. The clients
-// end with the context.
-func (s *deployment) holdConnections(ctx context.Context, clients int, text string) *sync.WaitGroup {
+// crowd starts clients of a function, over some seconds, each with one connection at a time. When
+// the server closes a connection, its client connects again some seconds later. The clients end
+// with the context.
+func (s *deployment) crowd(ctx context.Context, clients int, attack func(context.Context, net.Conn)) *sync.WaitGroup {
 	const pause = 5 * time.Second // on average
-	group, bytes := &sync.WaitGroup{}, []byte(text)
+	group := &sync.WaitGroup{}
 	for range clients {
 		group.Go(func() {
 			for sleep(ctx, rand.N(pause)); ctx.Err() == nil; sleep(ctx, pause/2+rand.N(pause)) {
-				_ = must.Attempt(func() { holdConnection(ctx, s.api.addr, bytes) }) // the next one may succeed
+				s.connect(ctx, attack)
 			}
 		})
 	}
 	return group
 }
 
-// holdConnection sends text on a new connection. It waits until the server has closed the
-// connection or the context ends, without reading.
-func holdConnection(ctx context.Context, addr string, text []byte) {
-	conn := dialSlow(ctx, addr)
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+// connect calls a function with a new connection. It ignores its failure, because the server may
+// close the connection at any time. The context closes it, too.
+func (s *deployment) connect(ctx context.Context, attack func(context.Context, net.Conn)) {
+	_ = must.Attempt(func() {
+		conn := dialSlow(ctx, s.api.addr)
+		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		attack(ctx, conn)
+	})
+}
+
+// dialSlow connects with a small receive buffer.
+func dialSlow(ctx context.Context, addr string) net.Conn {
+	const buffer = 4096
+	conn := dial(ctx, "tcp", addr)
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		must.OK(tcp.SetReadBuffer(buffer))
+	}
+	return conn
+}
+
+// holdOpen sends text, and waits until the server has closed the connection, without reading.
+func holdOpen(ctx context.Context, conn net.Conn, text []byte) {
 	must.Get(conn.Write(text))
 	for closed := false; !closed && ctx.Err() == nil; sleep(ctx, time.Second) {
 		onSocket(conn, func(fd int) { closed = must.Get(isClosed(fd)) })

@@ -37,52 +37,6 @@ func (s *deployment) checkWriters(ctx context.Context, l *ledger) {
 	s.audit(ctx, l)
 }
 
-// backendsTerminated is row 6: a lost connection costs at most the write in progress on it.
-// Reads are repeated. If the database refuses connections, requests get 503.
-func backendsTerminated(ctx context.Context, f *fixture) string {
-	s := f.open(ctx)
-	w, r := s.startWritersOf(ctx, spread(16, smallStores)), s.startReaders(ctx, 4)
-	for range 20 {
-		s.db.terminateBackends(ctx)
-		sleep(ctx, 200*time.Millisecond)
-	}
-	l, reads := w.finish(), r.finish()
-	succeeded := float64(l.statuses[http.StatusCreated]) / float64(l.total())
-	must.Hold(succeeded >= 0.9, "%s: only %.1f%% succeed", l.summary(), 100*succeeded)
-	failed := reads.total() - reads.statuses[http.StatusOK]
-	must.Hold(1000*failed <= reads.total(), "reads: %s, want at most 0.1%% errors, because the server repeats reads", reads.summary())
-	s.idleTerminated(ctx)
-
-	s.db.allowConnections(ctx, false)
-	s.db.terminateBackends(ctx)
-	w = s.startWritersOf(ctx, spread(16, smallStores))
-	sleep(ctx, time.Second)
-	refused := w.finish()
-	must.Explain("when connections are refused", func() {
-		refused.wantOnly(http.StatusServiceUnavailable)
-		refused.wantWithin(responseLimit)
-	})
-	s.db.allowConnections(ctx, true)
-	s.awaitWorking(ctx, 3*time.Second)
-	s.checkWriters(ctx, l)
-	return fmt.Sprintf("%s, slowest %s, 0 of %d lost; %.1f%% succeed; reads: %s; refused: %s; %s",
-		l.summary(), round(l.slowest), len(l.placed), 100*succeeded, reads.summary(), refused.summary(), s.checkStores(ctx))
-}
-
-// idleTerminated terminates all backends of an idle pool. The next orders must succeed on
-// new connections.
-func (s *deployment) idleTerminated(ctx context.Context) {
-	s.fillPool(ctx, poolSize)
-	s.db.terminateBackends(ctx)
-	must.Await(ctx, time.Second, func() {
-		left := s.db.count(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'petstore'")
-		must.Hold(left == 0, "%d backends still run", left)
-	})
-	var l ledger
-	must.Parallel(poolSize, func(number int) { l.record(s.order(ctx, 1+number)) })
-	must.Explain("after idle connections were terminated", func() { l.wantOnly(http.StatusCreated) })
-}
-
 // fillPool makes the service open that many connections: lists with different filters that
 // wait for a lock at the same time take one each.
 func (s *deployment) fillPool(ctx context.Context, conns int) {

@@ -87,33 +87,6 @@ func (s *deployment) terminatedUnderLoad(ctx context.Context) string {
 	return fmt.Sprintf("under load %s: %d cut, 0 lost", l.summary(), cut)
 }
 
-// rollingRestart is row 31: two instances are restarted one after the other, and no request
-// fails. The clients behave like load balancers. Half of them choose among the instances
-// whose last GET /readyz returned 200, the others among both. After a refused connection
-// they try the other instance. Everything else counts as a failure.
-func rollingRestart(ctx context.Context, f *fixture) string {
-	const clients, rounds = 32, 3
-	s := f.open(ctx)
-	instances := s.startSecond(ctx)
-	balancer, stopChecks := newBalancer(ctx, instances)
-	defer stopChecks()
-	w := startLoad(ctx, clients, func(number int) (response, error) {
-		pet := 1 + number%pets
-		return balancer.send(number%2 == 0, func(c *client) (response, error) {
-			if number%8 == 0 {
-				return c.getPet(ctx, pet)
-			}
-			return c.order(ctx, pet)
-		})
-	})
-	restartEach(ctx, instances, rounds)
-	l := w.finish()
-	l.wantOnly(http.StatusOK, http.StatusCreated)
-	s.audit(ctx, l)
-	return fmt.Sprintf("%d restarts: %s, slowest %s; %d refused connections, all requests served by the other instance",
-		rounds*len(instances), l.summary(), round(l.slowest), balancer.refused.Load())
-}
-
 // restartEach restarts one instance after the other with SIGTERM and waits until each is
 // ready.
 func restartEach(ctx context.Context, instances [2]*service, rounds int) {

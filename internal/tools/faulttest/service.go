@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
+	"petstore/internal/tools/freeport"
 	"petstore/internal/tools/must"
 )
 
@@ -81,28 +79,10 @@ func (f *fixture) run(ctx context.Context, command, binary, dbURL string, extra 
 	return s
 }
 
-// The ports of freeAddr are below the ephemeral range.
-const lowestPort, beyondPorts = 30000, 32768
-
-// nextPort counts the ports that freeAddr has tried.
-var nextPort atomic.Int64
-
-// firstPort is the first one, different in each run.
-var firstPort = rand.Int64N(beyondPorts - lowestPort)
-
-// freeAddr returns a port that is free, each time another one: a service listens on the port
-// some time later.
-func freeAddr(ctx context.Context) string {
-	var config net.ListenConfig
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+(firstPort+nextPort.Add(1))%(beyondPorts-lowestPort))
-		if listener, err := config.Listen(ctx, "tcp", addr); err == nil {
-			must.OK(listener.Close())
-			return addr
-		}
-	}
-	must.OK(errors.New("no port between 30000 and 32767 is free"))
-	return ""
+// freeAddr returns an address for a server.
+func freeAddr(ctx context.Context) (addr string) {
+	prepare(func() { addr = must.Get(freeport.Addr(ctx)) })
+	return addr
 }
 
 // start starts the process, or restarts it after it has ended.

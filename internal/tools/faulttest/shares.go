@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"petstore/internal/tools/must"
 )
 
 // payerWork is row 44: under the default limits, an account lets its sandboxes do whatever
@@ -33,6 +35,7 @@ func payerWork(ctx context.Context, f *fixture) string {
 	})
 	l := work.finish()
 	l.wantOnly(http.StatusOK, http.StatusAccepted, http.StatusNoContent, http.StatusConflict, http.StatusTooManyRequests)
+	must.Hold(l.count(http.StatusAccepted) > 0 && l.count(http.StatusNoContent) > 0, "no replay or no reset succeeded: %s", l.summary())
 	return fmt.Sprintf("another account: no error, p99 %s (%s before), webhooks: %s; the heavy account: %s",
 		round(during), round(before), webhooks, l.summary())
 }

@@ -195,6 +195,19 @@ func (s *deployment) startSecond(ctx context.Context) [2]*service {
 	return [2]*service{s.api, s.serve(ctx, s.db.url())}
 }
 
+// setupError is a failure to prepare a row, which says nothing about the program.
+type setupError struct{ error }
+
+// Unwrap returns the failure.
+func (e setupError) Unwrap() error { return e.error }
+
+// prepare calls a function whose failure is a [setupError].
+func prepare(do func()) {
+	if err := must.Attempt(do); err != nil {
+		must.OK(setupError{err})
+	}
+}
+
 // skipError says why a row cannot run on this machine.
 type skipError string
 

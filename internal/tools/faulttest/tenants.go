@@ -28,17 +28,6 @@ func (d *database) addTenants(ctx context.Context, tenants ...tenant) {
 	}
 }
 
-// addSandboxes adds accounts that are sandboxes of one new account.
-func (d *database) addSandboxes(ctx context.Context, sandboxes ...tenant) {
-	d.addTenants(ctx, append(sandboxes, tenant{name: "payer"})...)
-	d.exec(ctx, fmt.Sprintf(`
-		UPDATE accounts
-		SET kind = 'sandbox', parent_id = payer.id, sample_id = payer.id, sample = 'empty', expires_at = now() + interval '1 day'
-		FROM accounts AS payer
-		WHERE payer.name = 'payer'
-		  AND accounts.name IN ('%s')`, names(sandboxes)))
-}
-
 // addEvents adds events to the feeds of accounts.
 func (d *database) addEvents(ctx context.Context, count int, tenants ...tenant) {
 	d.exec(ctx, fmt.Sprintf(`

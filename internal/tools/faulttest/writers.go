@@ -184,11 +184,6 @@ func (s *deployment) startWritersOf(ctx context.Context, stores []int) *load {
 	})
 }
 
-// startReaders starts clients that read pets.
-func (s *deployment) startReaders(ctx context.Context, clients int) *load {
-	return startLoad(ctx, clients, func(number int) (response, error) { return s.getPet(ctx, 1+number%pets) })
-}
-
 // checkWorks fails the row unless the service is ready and an order succeeds.
 func (s *deployment) checkWorks(ctx context.Context) {
 	s.want(ctx, http.StatusOK, "GET", "/readyz", "")
@@ -211,9 +206,15 @@ func sleep(ctx context.Context, d time.Duration) {
 // durations are response times.
 type durations []time.Duration
 
-func (d durations) p99() time.Duration { return slices.Sorted(slices.Values(d))[len(d)*99/100] }
+func (d durations) p99() time.Duration { return d.percentile(99) }
 
-func (d durations) median() time.Duration { return slices.Sorted(slices.Values(d))[len(d)/2] }
+func (d durations) median() time.Duration { return d.percentile(50) }
+
+// percentile fails the row if nothing was measured.
+func (d durations) percentile(percent int) time.Duration {
+	must.Hold(len(d) > 0, "no request was measured")
+	return slices.Sorted(slices.Values(d))[len(d)*percent/100]
+}
 
 // round rounds a duration for printing.
 func round(d time.Duration) time.Duration {

@@ -1,0 +1,162 @@
+package api_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+// TestReleasedClients: the spec breaks no client of the last release in two ways that oasdiff
+// does not report. Each operation accepts the credentials that it accepted, and each error code
+// still exists. A new major version may break clients. `make breaking` looks for other changes.
+func TestReleasedClients(t *testing.T) {
+	t.Parallel()
+	released, err := openapi3.NewLoader().LoadFromFile("testdata/released/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := theContract().document
+	if major(t, now) > major(t, released) {
+		return
+	}
+	for _, change := range breaking(released, now) {
+		t.Error(change)
+	}
+}
+
+// major returns the major version of an API.
+func major(t *testing.T, document *openapi3.T) int {
+	t.Helper()
+	text, _, _ := strings.Cut(document.Info.Version, ".")
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
+}
+
+// breaking returns the changes that break a client of base.
+func breaking(base, revision *openapi3.T) []string {
+	return slices.Concat(removedCredentials(base, revision), removedCodes(base, revision))
+}
+
+// removedCredentials finds operations that no longer accept a credential.
+func removedCredentials(base, revision *openapi3.T) (changes []string) {
+	for path, item := range base.Paths.Map() {
+		for method, operation := range item.Operations() {
+			kept := revision.Paths.Value(path)
+			if kept == nil || kept.GetOperation(method) == nil {
+				continue // oasdiff reports it
+			}
+			accepted := credentials(revision, kept.GetOperation(method))
+			for _, credential := range credentials(base, operation) {
+				if !slices.Contains(accepted, credential) && !slices.Contains(accepted, unauthenticated) {
+					changes = append(changes, fmt.Sprintf("%s %s accepted %s, now only %s", method, path, credential, strings.Join(accepted, " or ")))
+				}
+			}
+		}
+	}
+	return changes
+}
+
+const unauthenticated = "no credential"
+
+// credentials returns the alternatives that an operation accepts, as its security schemes
+// define them.
+func credentials(document *openapi3.T, operation *openapi3.Operation) (alternatives []string) {
+	requirements := document.Security
+	if operation.Security != nil {
+		requirements = *operation.Security
+	}
+	for _, requirement := range requirements {
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(requirement)) {
+			s := document.Components.SecuritySchemes[name].Value
+			parts = append(parts, strings.Join(strings.Fields(s.Type+" "+strings.ToLower(s.Scheme)+" "+s.In+" "+s.Name+" "+strings.Join(requirement[name], " ")), " "))
+		}
+		alternatives = append(alternatives, cmp.Or(strings.Join(parts, " with "), unauthenticated))
+	}
+	if len(alternatives) == 0 {
+		return []string{unauthenticated}
+	}
+	return alternatives
+}
+
+// removedCodes finds the error codes that revision no longer has. Clients depend on them. They
+// are not an enum, because new codes may be added.
+func removedCodes(base, revision *openapi3.T) (changes []string) {
+	for _, schema := range []string{"Error", "Violation"} {
+		remaining := codes(revision, schema)
+		for _, code := range codes(base, schema) {
+			if !slices.Contains(remaining, code) {
+				changes = append(changes, fmt.Sprintf("%s.code no longer has %s", schema, code))
+			}
+		}
+	}
+	return changes
+}
+
+var (
+	codeRow  = regexp.MustCompile(`(?m)^\| (?:(\d{3}) \| )?([^|]*)\|`)
+	codeName = regexp.MustCompile("`([a-z_]+)`")
+)
+
+// codes reads the table of error codes in the text of a schema's code. Rows like "|
+// 409 | `a` `b` |" return "409 a" and "409 b", rows like "| `a` |" return "a".
+func codes(document *openapi3.T, schema string) (all []string) {
+	for _, row := range codeRow.FindAllStringSubmatch(document.Components.Schemas[schema].Value.Properties["code"].Value.Description, -1) {
+		for _, name := range codeName.FindAllStringSubmatch(row[2], -1) {
+			all = append(all, strings.TrimSpace(row[1]+" "+name[1]))
+		}
+	}
+	return all
+}
+
+// smallSpec has the security and the error codes of two operations, in the form of openapi.yaml.
+const smallSpec = `
+openapi: 3.0.3
+info: { title: Petstore, version: 1.0.0 }
+security: [apiKey: []]
+paths:
+  /pets: { get: { responses: { '200': { description: Pets. } } } }
+  /livez: { get: { security: [], responses: { '200': { description: It runs. } } } }
+components:
+  securitySchemes:
+    apiKey: { type: http, scheme: bearer }
+  schemas:
+    Error:
+      properties: { code: { description: "| 409 | ` + "`category_exists` `insufficient_stock` |\\n| 422 | `unknown_pet`" + ` |" } }
+    Violation:
+      properties: { code: { description: "| ` + "`too_short` | body | The value is too short. |\\n| `blank`" + ` | body |" } }
+`
+
+// TestBreakingChanges edits a small spec.
+func TestBreakingChanges(t *testing.T) {
+	t.Parallel()
+	load := func(text string) *openapi3.T {
+		document, err := openapi3.NewLoader().LoadFromData([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return document
+	}
+	for _, test := range []struct{ before, after, want string }{
+		{"bearer", "basic", "GET /pets accepted http bearer, now only http basic"},
+		{"security: [], ", "", "GET /livez accepted no credential, now only http bearer"},
+		{"`insufficient_stock`", "`out_of_stock`", "Error.code no longer has 409 insufficient_stock"},
+		{"`blank`", "`empty`", "Violation.code no longer has blank"},
+		{"It runs.", "It is alive.", ""},
+	} {
+		revision := load(strings.Replace(smallSpec, test.before, test.after, 1))
+		if got := strings.Join(breaking(load(smallSpec), revision), "\n"); got != test.want {
+			t.Errorf("%s instead of %s: %q, want %q", test.after, test.before, got, test.want)
+		}
+	}
+}
