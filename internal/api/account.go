@@ -53,9 +53,6 @@ func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) KeyWithSecret {
 
 // getAccount returns the account and the API key of the request.
 func (s *Server) getAccount(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	ctx := c.Request.Context()
 	row, err := s.reads.APIKeyGetWithAccount(ctx, db.APIKeyGetWithAccountParams{AccountID: gate.Caller(c).AccountID, APIKeyID: gate.Caller(c).KeyID})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -96,12 +93,7 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 }
 
 // getAPIKey sends a key of the caller's account.
-func (s *Server) getAPIKey(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("apiKeyId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getAPIKey(c *gin.Context, id int64) error {
 	row, err := s.reads.APIKeyGetRecent(c.Request.Context(), db.APIKeyGetRecentParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
@@ -159,14 +151,14 @@ func checkExpiry(expiresAt *time.Time, caller auth.Identity) error {
 
 // rotateAPIKey gives a key a new secret. This process forgets the old one before it
 // responds, and the others within a second.
-func (s *Server) rotateAPIKey(c *gin.Context) error {
-	in := s.decode(c, pathID("apiKeyId"), secret)
+func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
+	in := s.decode(c, secret)
 	grace := in.grace()
 	if err := in.Err(); err != nil {
 		return err
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
-		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, in.pathID, grace)
+		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, id, grace)
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
@@ -181,19 +173,14 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	s.options.Verifier.ForgetKey(in.pathID)
-	gate.Record(c, keyEvent(eventKeyRotated, in.pathID))
+	s.options.Verifier.ForgetKey(id)
+	gate.Record(c, keyEvent(eventKeyRotated, id))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // revokeAPIKey revokes all secrets of a key. The request may revoke its own key, unless
 // it is the last live admin key of the account.
-func (s *Server) revokeAPIKey(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("apiKeyId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) revokeAPIKey(c *gin.Context, id int64) error {
 	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
 		return auth.Revoke(ctx, queries, gate.Caller(c).AccountID, id)
 	})

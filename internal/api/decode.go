@@ -26,7 +26,6 @@ const (
 type input struct {
 	*httpjson.Object
 
-	pathID         int64  // if the option pathID names it
 	sandboxID      string // as readSandboxID returns it, with the option ofSandbox
 	body           []byte
 	idempotencyKey string // of a POST, if it has one
@@ -37,7 +36,6 @@ type decodeOption func(*decoder)
 
 type decoder struct {
 	required, readOnly []string
-	pathID             string
 	secret             bool
 	sandbox            bool // the path names a sandbox
 }
@@ -47,9 +45,6 @@ func required(names ...string) decodeOption { return func(d *decoder) { d.requir
 
 // readOnly names the fields of the resource that only the server sets.
 func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOnly = names } }
-
-// pathID names the id in the path.
-func pathID(name string) decodeOption { return func(d *decoder) { d.pathID = name } }
 
 // ofSandbox says that the path names a sandbox.
 func ofSandbox(d *decoder) { d.sandbox = true }
@@ -84,9 +79,6 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 // among the requests in progress.
 func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
 	params := readParams(c)
-	if d.pathID != "" {
-		in.pathID = params.PathID(d.pathID)
-	}
 	if d.sandbox {
 		in.sandboxID = readSandboxID(c, params)
 	}

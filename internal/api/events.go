@@ -72,9 +72,6 @@ func (s *Server) listEvents(c *gin.Context) error {
 
 // getEvent sends an event of the feed of the account.
 func (s *Server) getEvent(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id, ok := event.ParseID(c.Param("eventId"))
 	if !ok || id.Account != gate.Caller(c).AccountID {
 		return errEventNotFound

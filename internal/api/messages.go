@@ -51,9 +51,6 @@ func (s *Server) queueMessage(c *gin.Context) error {
 }
 
 func (s *Server) getMessage(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id := c.Param("messageId")
 	if !messageIDPattern.MatchString(id) {
 		return errMessageNotFound

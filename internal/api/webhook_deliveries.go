@@ -70,9 +70,6 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 
 // getWebhookDelivery sends a delivery of the webhook in the path.
 func (s *Server) getWebhookDelivery(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	at, err := s.readWebhook(c)
 	if err != nil {
 		return err
@@ -90,9 +87,6 @@ func (s *Server) getWebhookDelivery(c *gin.Context) error {
 
 // retryWebhookDelivery makes a delivery due now, whatever its status.
 func (s *Server) retryWebhookDelivery(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		id := c.Param("deliveryId")
 		if !webhook.IsDeliveryID(id) {

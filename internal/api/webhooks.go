@@ -74,9 +74,6 @@ func (s *Server) listWebhooks(c *gin.Context) error {
 }
 
 func (s *Server) getWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	row, err := s.readWebhook(c)
 	if err != nil {
 		return err
@@ -218,9 +215,6 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 
 // deleteWebhook deletes a webhook. The sweep deletes its deliveries later.
 func (s *Server) deleteWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
 		current, err := lockWebhook(ctx, c, queries)
 		if err != nil {
@@ -259,9 +253,6 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 
 // testWebhook sends a webhook.test event to one webhook. The event is in no feed.
 func (s *Server) testWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
@@ -301,9 +292,6 @@ type probes struct {
 
 // probeWebhook sends events to a webhook that it must refuse, and one twice.
 func (s *Server) probeWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		var made probes
 		for _, probe := range webhook.Probes {
