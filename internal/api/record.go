@@ -346,21 +346,12 @@ func (s *Server) getRequest(c *gin.Context) error {
 }
 
 // deleteRequests empties the record of a sandbox.
-func (s *Server) deleteRequests(c *gin.Context) error {
-	params := readParams(c)
-	q := &exchangeQuery{sandbox: readSandboxID(c, params)}
-	if err := s.findRecord(c, params, q); err != nil {
-		return err
-	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	_, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
-		queries := db.New(tx)
-		if err := queries.ExchangeLogEmpty(ctx, q.account); err != nil {
-			return struct{}{}, err
+func (s *Server) deleteRequests(c *gin.Context, id string) error {
+	_, err := s.changeSandbox(c, id, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, accountID int64) error {
+		if err := queries.ExchangeLogEmpty(ctx, accountID); err != nil {
+			return err
 		}
-		return struct{}{}, queries.ExchangesDelete(ctx, q.account)
+		return queries.ExchangesDelete(ctx, accountID)
 	})
 	if err == nil {
 		c.Status(http.StatusNoContent)

@@ -106,14 +106,14 @@ func (s *Server) accountRoutes() []gate.Route {
 
 		route("GET "+sandboxesPath, "listSandboxes", admin, counted|noFaults, s.listSandboxes),
 		route("POST "+sandboxesPath, "createSandbox", admin, body|expensive|noFaults|allNodes, s.createSandbox),
-		route("GET "+sandboxPath, "getSandbox", admin, noFaults, s.getSandbox),
-		route("DELETE "+sandboxPath, "deleteSandbox", admin, noFaults|allNodes, s.deleteSandbox),
-		route("POST "+sandboxPath+"/reset", "resetSandbox", admin, expensive|noFaults|allNodes, s.resetSandbox),
-		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults|allNodes, s.getSandboxFaults),
-		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults|allNodes, s.setSandboxFaults),
-		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults|allNodes, s.deleteSandboxFaults),
+		route("GET "+sandboxPath, "getSandbox", admin, noFaults, ofSandbox(s.getSandbox)),
+		route("DELETE "+sandboxPath, "deleteSandbox", admin, noFaults|allNodes, ofSandbox(s.deleteSandbox)),
+		route("POST "+sandboxPath+"/reset", "resetSandbox", admin, expensive|noFaults|allNodes, ofSandbox(s.resetSandbox)),
+		route("GET "+faultsPath, "getSandboxFaults", admin, noFaults|allNodes, ofSandbox(s.getSandboxFaults)),
+		route("PUT "+faultsPath, "setSandboxFaults", admin, body|noFaults|allNodes, ofSandbox(s.setSandboxFaults)),
+		route("DELETE "+faultsPath, "deleteSandboxFaults", admin, noFaults|allNodes, ofSandbox(s.deleteSandboxFaults)),
 		route("GET "+requestsPath, "listRecordedRequests", admin, counted|waits|streams|archives|unseen, s.listRequests),
-		route("DELETE "+requestsPath, "deleteRecordedRequests", admin, unseen, s.deleteRequests),
+		route("DELETE "+requestsPath, "deleteRecordedRequests", admin, unseen, ofSandbox(s.deleteRequests)),
 		route("GET "+requestPath, "getRecordedRequest", admin, unseen, s.getRequest),
 		route("GET "+reportPath, "getReport", admin, expensive|markdown|unseen, s.getReport),
 
@@ -146,6 +146,19 @@ func byID(name string, handle func(*gin.Context, int64) error) func(*gin.Context
 	return func(c *gin.Context) error {
 		params := readParams(c)
 		id := params.PathID(name)
+		if err := params.Err(); err != nil {
+			return err
+		}
+		return handle(c, id)
+	}
+}
+
+// ofSandbox returns a handler that first reads the id of the sandbox in the path, as
+// [readSandboxID] does. It rejects parameters in the query.
+func ofSandbox(handle func(*gin.Context, string) error) func(*gin.Context) error {
+	return func(c *gin.Context) error {
+		params := readParams(c)
+		id := readSandboxID(c, params)
 		if err := params.Err(); err != nil {
 			return err
 		}
