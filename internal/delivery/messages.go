@@ -7,11 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"petstore/db"
 	"petstore/internal/event"
@@ -133,20 +133,15 @@ func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
 
 // inParallel calls do for the elements of a slice, a few at a time.
 func inParallel[T any](elements []T, do func(T)) {
-	queue := make(chan T, len(elements))
+	var running errgroup.Group
+	running.SetLimit(few)
 	for _, element := range elements {
-		queue <- element
-	}
-	close(queue)
-	var running sync.WaitGroup
-	for range min(few, len(elements)) {
-		running.Go(func() {
-			for element := range queue {
-				do(element)
-			}
+		running.Go(func() error {
+			do(element)
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait()
 }
 
 // settle adapts a page of the messages that wait to a change of a webhook. A webhook that

@@ -186,7 +186,6 @@ func New(options Options, api API) (*Gate, error) {
 	}
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
-	g.schema.query, g.schema.now = g.readSchema, g.now
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
 	g.allowed = allowedByPath(g.routes, g.pages)
 	var err error
