@@ -105,7 +105,7 @@ var faults = []fault{
 	{49, "a migration keeps its lock for seconds", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nSELECT pg_sleep(5);"},
 	{49, "a migration drops a column that the last release uses", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nALTER TABLE categories DROP COLUMN description;"},
 	{49, "a migration restarts the numbers of events", sampleFolder + "/90001_add_pets_notes.sql", "ADD COLUMN notes text;", "ADD COLUMN notes text;\nUPDATE account_state SET last_sequence = 0;\nDELETE FROM events;"},
-	{49, "migrate up revokes a privilege that the last release needs", "internal/postgres/grants.go", `"UPDATE (category_id, name, name_key, status), "`, `"UPDATE (category_id, name_key, status), "`},
+	{49, "migrate up revokes a privilege that the last release needs", "internal/postgres/grants.go", "UPDATE (category_id, name, name_key, status) ON pets", "UPDATE (category_id, name_key, status) ON pets"},
 	{49, "the program refuses a newer schema", "internal/postgres/schema.go", "case version < latestVersion:", "case version != latestVersion:"},
 	{50, "commits do not wait for the copy of the WAL", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{50, "events commit after their changes", "internal/groupcommit/write.go", "\tevent.Queue(ctx, queries,", "\t_ = p.Commit(ctx, nil)\n\tevent.Queue(ctx, queries,"},
