@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -117,7 +118,7 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, keyEvent(eventKeyCreated, made.ID))
+	gate.Record(c, "api_key_created", slog.Int64("target_key_id", made.ID))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
@@ -174,7 +175,7 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 		return err
 	}
 	s.options.Verifier.ForgetKey(id)
-	gate.Record(c, keyEvent(eventKeyRotated, id))
+	gate.Record(c, "api_key_rotated", slog.Int64("target_key_id", id))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
@@ -194,7 +195,7 @@ func (s *Server) revokeAPIKey(c *gin.Context, id int64) error {
 	}
 	if revoked {
 		s.options.Verifier.ForgetKey(id)
-		gate.Record(c, keyEvent(eventKeyRevoked, id))
+		gate.Record(c, "api_key_revoked", slog.Int64("target_key_id", id))
 	}
 	c.Status(http.StatusNoContent)
 	return nil

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -88,7 +89,7 @@ func (s *Server) saveSample(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sampleEvent(eventSampleSaved, row.Name))
+	gate.Record(c, "sample_saved", slog.String("target_sample", row.Name))
 	return writeNew(c, samplesPath+"/"+row.Name, account.SampleFrom(row))
 }
 
@@ -146,7 +147,7 @@ func (s *Server) deleteSample(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sampleEvent(eventSampleDeleted, name))
+	gate.Record(c, "sample_deleted", slog.String("target_sample", name))
 	c.Status(http.StatusNoContent)
 	return nil
 }

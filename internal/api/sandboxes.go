@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -91,8 +92,8 @@ func (s *Server) createSandbox(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sandboxEvent(eventSandboxCreated, made.Sandbox.ID))
 	sandbox := NewSandboxFrom(made)
+	gate.Record(c, "sandbox_created", slog.String("target_account_id", sandbox.ID))
 	return writeNew(c, "/sandboxes/"+sandbox.ID, sandbox)
 }
 
@@ -139,7 +140,7 @@ func (s *Server) resetSandbox(c *gin.Context, id string) error {
 		return err
 	}
 	s.announceEvents(accountID)
-	gate.Record(c, sandboxEvent(eventSandboxReset, accountID))
+	gate.Record(c, "sandbox_reset", slog.String("target_account_id", account.PublicID(accountID, true)))
 	c.Status(http.StatusNoContent)
 	return nil
 }
@@ -159,7 +160,7 @@ func (s *Server) deleteSandbox(c *gin.Context, id string) error {
 	}
 	s.options.Verifier.ForgetAccount(accountID)
 	s.announceEvents(accountID)
-	gate.Record(c, sandboxEvent(eventSandboxDeleted, accountID))
+	gate.Record(c, "sandbox_deleted", slog.String("target_account_id", account.PublicID(accountID, true)))
 	c.Status(http.StatusNoContent)
 	return nil
 }

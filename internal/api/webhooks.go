@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -135,7 +136,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookCreated, made.ID))
+	gate.Record(c, "webhook_created", slog.String("target_webhook_id", made.ID))
 	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 
@@ -202,7 +203,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 		return err
 	}
 	if changed {
-		gate.Record(c, webhookEvent(eventWebhookUpdated, made.ID))
+		gate.Record(c, "webhook_updated", slog.String("target_webhook_id", made.ID))
 	}
 	s.options.Deliver(gate.Caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
 	body, err := httpjson.Encode(made)
@@ -228,7 +229,7 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookDeleted, id))
+	gate.Record(c, "webhook_deleted", slog.String("target_webhook_id", id))
 	c.Status(http.StatusNoContent)
 	return nil
 }
@@ -247,7 +248,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookRotated, made.ID))
+	gate.Record(c, "webhook_rotated", slog.String("target_webhook_id", made.ID))
 	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -31,7 +32,8 @@ type request struct {
 	injected     *injection      // nil: no fault
 	waited       time.Duration   // for a change or for events
 	cause        error           // of a 5xx
-	change       Change          // for the log; zero: none
+	change       string          // a security event; "": none
+	target       slog.Attr       // of the change
 	limitReached telemetry.Limit // that refused the request; "": none
 	code         string          // of the error response; "": none
 	sent         *captured       // the response, if it is recorded
