@@ -5,7 +5,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"petstore/db"
 	"petstore/internal/egress"
@@ -15,7 +14,6 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/postgres"
-	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
 )
 
@@ -39,14 +37,9 @@ type Options struct {
 	Deliver func(accountID int64, webhookID string)
 }
 
-// setDefaults sets the options that are nil. The gate must have the same clock and metrics.
+// setDefaults sets the options that are nil.
 func (o *Options) setDefaults() {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Metrics == nil {
-		o.Metrics = telemetry.NewMetrics()
-	}
+	o.Options.SetDefaults()
 	if o.Egress == nil {
 		o.Egress = egress.New(egress.Options{})
 	}

@@ -213,7 +213,7 @@ func (g *Gate) sunset(c *gin.Context, d *deprecation) error {
 		return nil
 	}
 	d.announce(c)
-	if g.enforceSunset && !g.now().Before(d.end) {
+	if g.options.EnforceSunset && !g.options.Now().Before(d.end) {
 		return ErrOperationSunset
 	}
 	return nil

@@ -83,15 +83,15 @@ type schemaState struct {
 // readSchema reads the state of the schema. It creates the partitions of events that are
 // missing.
 func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
-	if state.fit, err = g.db.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
+	if state.fit, err = g.options.DB.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
 		return state, err
 	}
-	fit, err := g.db.EventsFit(ctx, 0)
+	fit, err := g.options.DB.EventsFit(ctx, 0)
 	if err != nil || fit {
 		return state, err
 	}
-	failed := g.db.MaintainEvents(ctx)
-	fit, err = g.db.EventsFit(ctx, 0)
+	failed := g.options.DB.MaintainEvents(ctx)
+	fit, err = g.options.DB.EventsFit(ctx, 0)
 	if fit || err != nil && failed == nil {
 		return state, err
 	}
@@ -113,7 +113,7 @@ type schemaChecks struct {
 func (g *Gate) checkSchema(ctx context.Context) (schemaState, error) {
 	latest := &g.schema
 	done := latest.running.DoChan("", func() (any, error) {
-		if now := g.now(); now.Sub(latest.began) >= readinessInterval {
+		if now := g.options.Now(); now.Sub(latest.began) >= readinessInterval {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
 			defer cancel()
 			latest.began = now

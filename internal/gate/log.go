@@ -32,8 +32,8 @@ func (g *Gate) logRequest(c *gin.Context) {
 	op := g.observed(c)
 	op.Start()
 	var span *telemetry.Span
-	c.Request, span = g.tracer.Request(c.Request, op.Operation)
-	state := newRequest(c.Request, began.Add(g.requestTimeout))
+	c.Request, span = g.options.Tracer.Request(c.Request, op.Operation)
+	state := newRequest(c.Request, began.Add(g.options.RequestTimeout))
 	c.Request = c.Request.WithContext(state)
 	id := c.GetHeader("X-Request-Id")
 	if id == "" || !requestIDPattern.MatchString(id) {

@@ -159,12 +159,12 @@ func (g *Gate) newEngine() *gin.Engine {
 			engine.Match(others, path, g.handler(Route{Handle: g.notFound}))
 		}
 	}
-	for path, file := range g.pages {
+	for path, file := range g.api.Pages {
 		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }}))
 	}
 	for path, target := range redirects {
 		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error {
-			c.Redirect(target.status, g.base+target.to)
+			c.Redirect(target.status, g.options.BaseURL+target.to)
 			return nil
 		}}))
 	}

@@ -85,13 +85,13 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, run func(*Stream)) error 
 	if hidden, ok := c.Writer.(discarded); ok { // Send breaks the stream after its first events
 		c.Writer = hidden.ResponseWriter
 	}
-	g.metrics.StreamOpened()
-	defer g.metrics.StreamClosed()
+	g.options.Metrics.StreamOpened()
+	defer g.options.Metrics.StreamClosed()
 	defer state.countWait(time.Now())
-	s := &Stream{gate: g, c: c, state: state, watched: watched, sent: g.now()}
+	s := &Stream{gate: g, c: c, state: state, watched: watched, sent: g.options.Now()}
 	run(s)
 	if s.err == nil {
-		setWriteDeadline(c, g.streamPause) // for the end of the body
+		setWriteDeadline(c, g.options.StreamPause) // for the end of the body
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s *Stream) Continues() bool {
 
 // KeyWorks reports whether the API key still works. A database that fails ends no stream.
 func (s *Stream) KeyWorks() bool {
-	s.state.move(time.Now().Add(s.gate.requestTimeout))
+	s.state.move(time.Now().Add(s.gate.options.RequestTimeout))
 	_, err := s.gate.authenticate(s.c)
 	_, refused := errors.AsType[*httpjson.Error](err)
 	return !refused
@@ -123,7 +123,7 @@ func (s *Stream) Wait(after int64) (found bool) {
 func (s *Stream) Read(read func(context.Context) error) error { return s.gate.look(s.c, read) }
 
 // IsSilent reports whether the stream has sent nothing for so long that a heartbeat is due.
-func (s *Stream) IsSilent() bool { return s.gate.now().Sub(s.sent) >= heartbeat }
+func (s *Stream) IsSilent() bool { return s.gate.options.Now().Sub(s.sent) >= heartbeat }
 
 // Send sends text at once. A client that does not read it in time is disconnected, and so
 // is one whose account has too many bytes on their way. It does nothing after an error.
@@ -136,11 +136,11 @@ func (s *Stream) Send(text string) {
 		return
 	}
 	defer s.gate.Limits.pageBytes.Give(payer, size)
-	setWriteDeadline(s.c, s.gate.streamPause)
+	setWriteDeadline(s.c, s.gate.options.StreamPause)
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
-	s.sent = s.gate.now()
+	s.sent = s.gate.options.Now()
 	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
 		s.err = errConnectionClosed
 	}
