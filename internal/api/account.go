@@ -110,9 +110,6 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Issue(ctx, queries, key)
-		if errors.Is(err, auth.ErrTooManyKeys) {
-			err = errTooManyAPIKeys
-		}
 		return newAPIKeyFrom(row, secret), err
 	})
 	if err != nil {
@@ -168,9 +165,6 @@ func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err
 	})
-	if errors.Is(err, auth.ErrNoKey) {
-		return errAPIKeyNotFound
-	}
 	if err != nil {
 		return err
 	}
@@ -185,12 +179,7 @@ func (s *Server) revokeAPIKey(c *gin.Context, id int64) error {
 	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
 		return auth.Revoke(ctx, queries, gate.Caller(c).AccountID, id)
 	})
-	switch {
-	case errors.Is(err, auth.ErrNoKey):
-		return errAPIKeyNotFound
-	case errors.Is(err, auth.ErrLastAdminKey):
-		return errLastAdminKey
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	if revoked {

@@ -134,18 +134,5 @@ func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feed.Q
 		page, err = feed.Find(ctx, s.queries, q)
 	}
 	s.gate.Limits.Charge(identity, int(page.Looked/eventsPerToken)-paid)
-	return page, orNotFound(cursorError(err), gate.ErrInvalidAPIKey) // without rows, the account is deleted
-}
-
-// cursorError returns the error of the API for a cursor that is not in the feed.
-func cursorError(err error) error {
-	expired, is := errors.AsType[*feed.ExpiredError](err)
-	switch {
-	case !is:
-		return err
-	case expired.Oldest == nil:
-		return errCursorExpired
-	default:
-		return errCursorExpired.WithMessage(fmt.Sprintf("The feed of your account has no event %s. The oldest event in it is %s. List your resources again, and follow the feed from `after=latest`.", expired.Cursor, expired.Oldest))
-	}
+	return page, orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 }

@@ -124,10 +124,13 @@ func (s *Server) accountRoutes() []gate.Route {
 	}
 }
 
-// route makes a line of the table. The pattern is the method and the path.
+// route makes a line of the table. The pattern is the method and the path. Errors of other
+// packages become errors of the API.
 func route(pattern, operation string, scope auth.Scope, attributes gate.Attributes, handle func(*gin.Context) error) gate.Route {
 	method, path, _ := strings.Cut(pattern, " ")
-	return gate.Route{Method: method, Path: path, Operation: operation, Scope: scope, Attributes: attributes, Handle: handle}
+	return gate.Route{Method: method, Path: path, Operation: operation, Scope: scope, Attributes: attributes, Handle: func(c *gin.Context) error {
+		return apiError(handle(c))
+	}}
 }
 
 // noQuery returns a handler that first rejects parameters in the query.

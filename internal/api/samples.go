@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"net/http"
@@ -83,28 +82,13 @@ func (s *Server) saveSample(c *gin.Context) error {
 		if _, err := queries.SandboxGet(ctx, db.SandboxGetParams{ParentID: caller.AccountID, ID: id}); err != nil {
 			return db.SampleGetRow{}, orNotFound(err, errUnknownSandbox)
 		}
-		made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
-		return made, sampleError(err)
+		return account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
 	})
 	if err != nil {
 		return err
 	}
 	gate.Record(c, "sample_saved", slog.String("target_sample", row.Name))
 	return writeNew(c, samplesPath+"/"+row.Name, account.SampleFrom(row))
-}
-
-// sampleError returns the error of the API for an error of [account.SaveSample].
-func sampleError(err error) error {
-	switch {
-	case errors.Is(err, account.ErrSampleExists):
-		return errSampleExists
-	case errors.Is(err, account.ErrTooManySamples):
-		return errTooManySamples
-	case errors.Is(err, account.ErrNoSandbox): // it has ended meanwhile
-		return errUnknownSandbox
-	default:
-		return storeError(err)
-	}
 }
 
 // getSample sends a sample.

@@ -80,14 +80,7 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
 		}
-		made, err := account.CreateSandbox(ctx, queries, params)
-		switch {
-		case errors.Is(err, account.ErrTooManySandboxes):
-			err = errTooManySandboxes
-		case errors.Is(err, account.ErrNoSample):
-			err = errUnknownSample
-		}
-		return made, storeError(err)
+		return account.CreateSandbox(ctx, queries, params)
 	})
 	if err != nil {
 		return err

@@ -121,13 +121,13 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 		r := webhook.NewReplay(queries, gate.Caller(c).AccountID, gate.Caller(c).IsSandbox(), at)
 		start, err := r.Start(ctx, after)
 		if err != nil {
-			return nil, webhookError(err)
+			return nil, err
 		}
 		cost = int(r.Looked(start) / eventsPerToken)
 		made, next, err := r.Run(ctx, start, types)
 		cost = max(cost, int(made/replayedPerToken))
 		if err != nil {
-			return nil, webhookError(err)
+			return nil, err
 		}
 		answer := replay{Deliveries: made}
 		if next != nil {

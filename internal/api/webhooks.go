@@ -93,31 +93,9 @@ func (s *Server) readWebhook(c *gin.Context) (db.WebhookGetRow, error) {
 	return row, orNotFound(err, errWebhookNotFound)
 }
 
-// lockWebhook returns the webhook in the path, and locks it until the transaction ends.
-func lockWebhook(ctx context.Context, c *gin.Context, queries *db.Queries) (db.WebhookGetLockedRow, error) {
-	row, err := webhook.Lock(ctx, queries, endpointOf(c))
-	return row, webhookError(err)
-}
-
 // endpointOf returns the webhook in the path.
 func endpointOf(c *gin.Context) webhook.Endpoint {
 	return webhook.Endpoint{AccountID: gate.Caller(c).AccountID, ID: c.Param("webhookId")}
-}
-
-// webhookError returns the error of the API for an error of [webhook].
-func webhookError(err error) error {
-	switch {
-	case errors.Is(err, webhook.ErrNotFound):
-		return errWebhookNotFound
-	case errors.Is(err, webhook.ErrTooMany):
-		return errTooManyWebhooks
-	case errors.Is(err, webhook.ErrTooManyDeliveries):
-		return errTooManyDeliveries
-	case errors.Is(err, webhook.ErrNoAccount):
-		return gate.ErrInvalidAPIKey
-	default:
-		return cursorError(err)
-	}
 }
 
 // createWebhook creates a webhook with a secret. It receives the events from then on.
@@ -131,7 +109,7 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	fields.Description = description
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
-		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
 	if err != nil {
 		return err
@@ -187,7 +165,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
 	made, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
-		current, err := lockWebhook(ctx, c, queries)
+		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return apiWebhook{}, err
 		}
@@ -217,7 +195,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 // deleteWebhook deletes a webhook. The sweep deletes its deliveries later.
 func (s *Server) deleteWebhook(c *gin.Context) error {
 	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
-		current, err := lockWebhook(ctx, c, queries)
+		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return "", err
 		}
@@ -243,7 +221,7 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Rotate(ctx, queries, endpointOf(c), grace)
-		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
 	if err != nil {
 		return err
@@ -314,7 +292,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		return err
 	}
 	result, err := transactIn(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
-		at, err := lockWebhook(ctx, c, queries)
+		at, err := webhook.Lock(ctx, queries, endpointOf(c))
 		switch {
 		case err != nil:
 			return nil, err
