@@ -243,14 +243,7 @@ func (s *Server) testWebhook(c *gin.Context) error {
 // createTest creates a delivery of a new webhook.test event. Its type is that or the one of a
 // probe.
 func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller auth.Identity, webhookID, deliveryType string) (made delivery, err error) {
-	eventID, err := webhook.NewTestID()
-	if err != nil {
-		return made, err
-	}
-	deliveryID, err := webhook.NewDeliveryID()
-	if err != nil {
-		return made, err
-	}
+	eventID := webhook.NewTestID()
 	body, err := httpjson.Encode(apiEvent{
 		ID: eventID, Source: sourceOf(caller), Type: webhook.TestType, Timestamp: s.options.Now().UTC().Truncate(time.Microsecond),
 		Subject: webhooksPath + "/" + webhookID, Data: jsontext.Value("{}"),
@@ -259,7 +252,7 @@ func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller aut
 		return made, err
 	}
 	row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-		AccountID: caller.AccountID, ID: deliveryID, WebhookID: webhookID, EventID: eventID, Type: deliveryType, Body: string(body),
+		AccountID: caller.AccountID, ID: webhook.NewDeliveryID(), WebhookID: webhookID, EventID: eventID, Type: deliveryType, Body: string(body),
 	})
 	return deliveryFrom(db.WebhookDeliveryListRow(row)), err
 }

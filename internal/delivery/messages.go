@@ -17,6 +17,7 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
+	"petstore/internal/webhook"
 )
 
 const (
@@ -215,9 +216,7 @@ func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int
 	}
 	made := db.DeliveriesInsertParams{AccountID: to.AccountID}
 	for _, sequence := range slices.Sorted(maps.Keys(missing)) {
-		if err := addDelivery(&made, to.WebhookID, messageQueued, missing[sequence]); err != nil {
-			return err
-		}
+		webhook.AddDelivery(&made, to.WebhookID, messageQueued, missing[sequence])
 	}
 	if len(made.Ids) == 0 {
 		return nil
