@@ -101,7 +101,7 @@ func New(options Options) (*Server, error) {
 	s.counts = newCounter()
 	s.feedPages = s.newFeedReader()
 	s.messages = newMessageReader(s.reads)
-	spec, err := specFor(options.BaseURL)
+	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err
 	}
