@@ -304,7 +304,7 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 	at := q.after.number
-	return s.stream(c, s.recordOf(q), streamPart{more: true}, func(ctx context.Context) (part streamPart, err error) {
+	return s.gate.Stream(c, s.recordOf(q), gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
 		end, err := s.endOfRecord(ctx, q.account)
 		if err != nil {
 			return part, err
@@ -312,13 +312,13 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		rows, err := s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
 		for _, row := range rows {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
-			err = errors.Join(err, part.add(r.ID, "request", r))
+			err = errors.Join(err, part.Add(r.ID, "request", r))
 			at = row.Number
 		}
-		if part.more = len(rows) == streamPage; !part.more {
+		if part.More = len(rows) == streamPage; !part.More {
 			at = max(at, end) // the filters leave out the others
 		}
-		part.number = at
+		part.Number = at
 		return part, err
 	})
 }
