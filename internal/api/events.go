@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -115,14 +114,6 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 		q.Types = eventTypes
 	}
 	return q, nil
-}
-
-// newFeedReader shares the reading of a page of the feed among the requests for it.
-func (s *Server) newFeedReader() *sharedRead[string, *feed.Query, feed.Page] {
-	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feed.Query) ([]feed.Page, error) {
-		page, err := feed.Find(ctx, s.reads, queries[0])
-		return slices.Repeat([]feed.Page{page}, len(queries)), err
-	})
 }
 
 // readFeed reads a page of the feed, and charges the caller for the events that it has
