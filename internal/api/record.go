@@ -224,7 +224,7 @@ func (s *Server) listRequests(c *gin.Context) error {
 		}
 	}
 	p.account, p.path = q.account, c.Request.URL.Path // so that a cursor is valid for this sandbox only
-	if q.before.number > 0 && p.after == last {
+	if q.before.number > 0 {
 		p.after.ID = q.before.number
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
