@@ -131,7 +131,7 @@ type Gate struct {
 	schema         schemaChecks
 	engine         *gin.Engine
 	routes         []Route                               // of the API and the server
-	allowed        map[string]string                     // Allow headers by path
+	allowed        map[string]string                     // the headers Allow (RFC 9110, section 10.2.1) by path in the syntax of gin
 	observedRoutes atomic.Pointer[map[routeKey]observed] // do not modify
 
 	// The value of the header API-Version, and more headers of responses to an origin.
@@ -156,7 +156,6 @@ func New(options Options, api API) (*Gate, error) {
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
-	g.allowed = allowedByPath(g.routes, g.api.Pages)
 	var err error
 	if g.deprecated, err = deprecations(api.Spec.Operations, g.options.BaseURL); err != nil {
 		return nil, err
