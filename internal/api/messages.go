@@ -66,11 +66,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 		}
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
-	if err := writeResource(c, messageFrom(row)); err != nil {
-		c.Writer.Header().Del("Preference-Applied")
-		return err
-	}
-	return nil
+	return writeResource(c, messageFrom(row))
 }
 
 // awaitMessage waits until a queued message has another status, and returns it. It returns

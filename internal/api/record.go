@@ -229,14 +229,9 @@ func (s *Server) listRequests(c *gin.Context) error {
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
 	if gate.PrefersArchive(c.Request.Header) {
-		err = writePage(s, c, p, s.archive(p, q))
-	} else {
-		err = writePage(s, c, p, s.recordList(p, q))
+		return writePage(s, c, p, s.archive(p, q))
 	}
-	if err != nil {
-		c.Writer.Header().Del("Preference-Applied")
-	}
-	return err
+	return writePage(s, c, p, s.recordList(p, q))
 }
 
 // recordList returns the parts of the list of requests.

@@ -34,22 +34,25 @@ func (g *Gate) read(c *gin.Context, r Route) error {
 			g.options.Replicas.ServedByDefault()
 		}
 	}
+	handle := func() error {
+		err := r.Handle(c)
+		if err != nil { // it has sent nothing
+			c.Writer.Header().Del("Preference-Applied")
+		}
+		return err
+	}
 	if !preferred {
-		return postgres.RetryRead(ctx, func() error { return r.Handle(c) })
+		return postgres.RetryRead(ctx, handle)
 	}
 	after, err := g.WantedPosition(ctx, value)
 	if err != nil {
 		return err
 	}
-	ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
-	err = g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
+	return g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
 		c.Request = c.Request.WithContext(ctx)
-		return r.Handle(c)
+		ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
+		return handle()
 	})
-	if err != nil { // the handler has sent nothing
-		c.Writer.Header().Del("Preference-Applied")
-	}
-	return err
 }
 
 // ApplyPreference adds a preference to the header of a response (RFC 7240, section 3).

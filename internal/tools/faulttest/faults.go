@@ -32,7 +32,7 @@ var faults = []fault{
 	{4, "the server ignores the Idempotency-Key", "internal/api/commit.go", `if in.idempotencyKey != "" {`, `if in.idempotencyKey == "-" {`},
 	{5, "commits do not wait for the disk", "internal/postgres/pool.go", `"timezone": `, `"synchronous_commit": "off", "timezone": `},
 	{6, "a terminated backend is an internal error", "internal/postgres/errors.go", `classOperatorIntervention = "57P"`, `classOperatorIntervention = "57Q"`},
-	{6, "reads are not repeated", "internal/gate/consistency.go", "return postgres.RetryRead(ctx, func() error { return r.Handle(c) })", "return r.Handle(c)"},
+	{6, "reads are not repeated", "internal/gate/consistency.go", "return postgres.RetryRead(ctx, handle)", "return handle()"},
 	{6, "closed connections are used", "internal/postgres/pool.go", "return isAlive(conn), nil", "return isAlive(conn) || true, nil"},
 	{6, "a refused connection is an internal error", "internal/postgres/errors.go", "return true // no statement has run, whatever the server said", "return false"},
 	{7, "a request has no deadline", "internal/gate/log.go", "began.Add(g.options.RequestTimeout)", "began.Add(time.Hour)"},
