@@ -87,39 +87,6 @@ func (q *Queries) ReplayEvents(ctx context.Context, arg ReplayEventsParams) ([]R
 	return items, nil
 }
 
-const replayInsert = `-- name: ReplayInsert :execrows
-INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
-SELECT account_state.account_id, made.id, $1, made.event_id, made.sequence, made.type, statement_timestamp()
-FROM (SELECT unnest($2::text[]) AS id, unnest($3::text[]) AS event_id, unnest($4::bigint[]) AS sequence, unnest($5::text[]) AS type) AS made
-LEFT JOIN account_state ON account_state.account_id = $6
-`
-
-type ReplayInsertParams struct {
-	WebhookID string
-	Ids       []string
-	EventIds  []string
-	Sequences []int64
-	Types     []string
-	AccountID int64
-}
-
-// Inserts the deliveries of events to a webhook, which are due now. The rows select the
-// account, so that on a sharded cluster the statement runs on its shard.
-func (q *Queries) ReplayInsert(ctx context.Context, arg ReplayInsertParams) (int64, error) {
-	result, err := q.db.Exec(ctx, replayInsert,
-		arg.WebhookID,
-		arg.Ids,
-		arg.EventIds,
-		arg.Sequences,
-		arg.Types,
-		arg.AccountID,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const replayPending = `-- name: ReplayPending :many
 SELECT DISTINCT sequence::bigint AS sequence
 FROM webhook_deliveries

@@ -204,14 +204,6 @@ WHERE account_id = @account_id
   AND sequence <= @last
 LIMIT (SELECT @page_size::int);
 
--- name: ReplayInsert :execrows
--- Inserts the deliveries of events to a webhook, which are due now. The rows select the
--- account, so that on a sharded cluster the statement runs on its shard.
-INSERT INTO webhook_deliveries (account_id, id, webhook_id, event_id, sequence, type, next_attempt_at)
-SELECT account_state.account_id, made.id, @webhook_id, made.event_id, made.sequence, made.type, statement_timestamp()
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@event_ids::text[]) AS event_id, unnest(@sequences::bigint[]) AS sequence, unnest(@types::text[]) AS type) AS made
-LEFT JOIN account_state ON account_state.account_id = @account_id;
-
 -- name: WebhooksToSweep :many
 -- Returns webhooks of all accounts, and whether one has deliveries whose ids are before one.
 -- All deliveries of a deleted webhook go, once the worker needs them no more.

@@ -26,15 +26,15 @@ import (
 // on a real server.
 func TestAPISamples(t *testing.T) {
 	t.Parallel()
-	_, spec, err := api.Spec("")
+	spec, err := api.SpecFor("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	forms := docstest.HostileForms(t)
-	for _, name := range regexp.MustCompile(`"tags": \[[^]]*\],\s*"operationId": "(\w+)"`).FindAllSubmatch(spec, -1) {
+	for _, name := range regexp.MustCompile(`"tags": \[[^]]*\],\s*"operationId": "(\w+)"`).FindAllSubmatch(spec.JSON, -1) {
 		forms = append(forms, docstest.Form{Operation: string(name[1])})
 	}
-	if got, want := len(forms), len(docstest.HostileForms(t))+bytes.Count(spec, []byte("x-codeSamples")); got != want {
+	if got, want := len(forms), len(docstest.HostileForms(t))+bytes.Count(spec.JSON, []byte("x-codeSamples")); got != want {
 		t.Fatalf("%d forms, want %d", got, want)
 	}
 	_, _, page := sharedServer(t)

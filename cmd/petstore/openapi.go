@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"petstore/internal/api"
+	"petstore/internal/openapi"
 )
 
 // specFormats are the values of --format.
@@ -29,19 +30,23 @@ postman is a collection of requests for Postman, and for other programs that imp
 			if err != nil {
 				return err
 			}
-			spec, json, err := api.Spec(c.BaseURL)
+			spec, err := api.SpecFor(c.BaseURL)
+			if err != nil {
+				return err
+			}
+			text := spec.YAML
 			switch format {
 			case "json":
-				spec = json
+				text = spec.JSON
 			case "json-3.1":
-				spec, err = api.Spec31(c.BaseURL)
+				text, err = spec.JSON31()
 			case "postman":
-				spec, err = api.Collection(c.BaseURL)
+				text, err = openapi.Collection(spec.YAML)
 			}
 			if err != nil {
 				return err
 			}
-			_, err = p.stdout.Write(spec)
+			_, err = p.stdout.Write(text)
 			return err
 		},
 	}

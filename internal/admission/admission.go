@@ -3,8 +3,8 @@
 //
 // A resource has a total, a part that one payer may hold, and a longest wait. The payer of
 // a request is the account that owns its API key or its sandbox. Keys and sandboxes are
-// free, so they get no share of their own. Requests without a key pay by network address,
-// from resources that no request with a key needs.
+// free, so they get no share of their own. Packages listener and ratelimit limit requests
+// without a key, by network address.
 //
 // A request that cannot have its part at once waits in the queue of its payer. Free places
 // go to the payers in turn, not to the requests in order. So a payer with a thousand

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -53,9 +54,6 @@ func newAPIKeyFrom(row db.APIKeyCreateRow, secret auth.Secret) KeyWithSecret {
 
 // getAccount returns the account and the API key of the request.
 func (s *Server) getAccount(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	ctx := c.Request.Context()
 	row, err := s.reads.APIKeyGetWithAccount(ctx, db.APIKeyGetWithAccountParams{AccountID: gate.Caller(c).AccountID, APIKeyID: gate.Caller(c).KeyID})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -96,12 +94,7 @@ func (s *Server) listAPIKeys(c *gin.Context) error {
 }
 
 // getAPIKey sends a key of the caller's account.
-func (s *Server) getAPIKey(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("apiKeyId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getAPIKey(c *gin.Context, id int64) error {
 	row, err := s.reads.APIKeyGetRecent(c.Request.Context(), db.APIKeyGetRecentParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errAPIKeyNotFound)
@@ -117,15 +110,12 @@ func (s *Server) createAPIKey(c *gin.Context) error {
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
 		row, secret, err := auth.Issue(ctx, queries, key)
-		if errors.Is(err, auth.ErrTooManyKeys) {
-			err = errTooManyAPIKeys
-		}
 		return newAPIKeyFrom(row, secret), err
 	})
 	if err != nil {
 		return err
 	}
-	gate.Record(c, keyEvent(eventKeyCreated, made.ID))
+	gate.Record(c, "api_key_created", slog.Int64("target_key_id", made.ID))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
@@ -159,14 +149,14 @@ func checkExpiry(expiresAt *time.Time, caller auth.Identity) error {
 
 // rotateAPIKey gives a key a new secret. This process forgets the old one before it
 // responds, and the others within a second.
-func (s *Server) rotateAPIKey(c *gin.Context) error {
-	in := s.decode(c, pathID("apiKeyId"), secret)
+func (s *Server) rotateAPIKey(c *gin.Context, id int64) error {
+	in := s.decode(c, secret)
 	grace := in.grace()
 	if err := in.Err(); err != nil {
 		return err
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (KeyWithSecret, error) {
-		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, in.pathID, grace)
+		row, secret, err := auth.Rotate(ctx, queries, gate.Caller(c).AccountID, id, grace)
 		if err == nil {
 			err = checkExpiry(row.ExpiresAt, gate.Caller(c)) // which rolls the rotation back
 		}
@@ -175,39 +165,26 @@ func (s *Server) rotateAPIKey(c *gin.Context) error {
 			ExpiresAt: row.ExpiresAt, LastUsedAt: row.LastUsedAt, RevokedAt: row.RevokedAt,
 		}), secret.Reveal()}, err
 	})
-	if errors.Is(err, auth.ErrNoKey) {
-		return errAPIKeyNotFound
-	}
 	if err != nil {
 		return err
 	}
-	s.options.Verifier.ForgetKey(in.pathID)
-	gate.Record(c, keyEvent(eventKeyRotated, in.pathID))
+	s.options.Verifier.ForgetKey(id)
+	gate.Record(c, "api_key_rotated", slog.Int64("target_key_id", id))
 	return writeNew(c, itemPath("/account/api-keys", made.ID), made)
 }
 
 // revokeAPIKey revokes all secrets of a key. The request may revoke its own key, unless
 // it is the last live admin key of the account.
-func (s *Server) revokeAPIKey(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("apiKeyId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) revokeAPIKey(c *gin.Context, id int64) error {
 	revoked, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (bool, error) {
 		return auth.Revoke(ctx, queries, gate.Caller(c).AccountID, id)
 	})
-	switch {
-	case errors.Is(err, auth.ErrNoKey):
-		return errAPIKeyNotFound
-	case errors.Is(err, auth.ErrLastAdminKey):
-		return errLastAdminKey
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	if revoked {
 		s.options.Verifier.ForgetKey(id)
-		gate.Record(c, keyEvent(eventKeyRevoked, id))
+		gate.Record(c, "api_key_revoked", slog.Int64("target_key_id", id))
 	}
 	c.Status(http.StatusNoContent)
 	return nil

@@ -53,12 +53,7 @@ func uniqueCategory(err error) error {
 	return err
 }
 
-func (s *Server) getCategory(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("categoryId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getCategory(c *gin.Context, id int64) error {
 	row, err := s.reads.CategoryGet(c.Request.Context(), db.CategoryGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errCategoryNotFound)
@@ -66,14 +61,14 @@ func (s *Server) getCategory(c *gin.Context) error {
 	return writeResource(c, categoryFrom(row))
 }
 
-func (s *Server) updateCategory(c *gin.Context) error {
-	in := s.decode(c, pathID("categoryId"), readOnly("id"))
+func (s *Server) updateCategory(c *gin.Context, id int64) error {
+	in := s.decode(c, readOnly("id"))
 	name := in.Name(maxNameLength)
 	description, cleared := in.NullableText("description", maxDescriptionLength)
 	if err := in.Err(); err != nil {
 		return err
 	}
-	return uniqueCategory(s.changeCategory(c, in.pathID, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
+	return uniqueCategory(s.changeCategory(c, id, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
 		changed := before
 		if name != nil {
 			changed.Name, changed.NameKey = *name, casefold.Key(*name)
@@ -92,12 +87,7 @@ func (s *Server) updateCategory(c *gin.Context) error {
 	}))
 }
 
-func (s *Server) deleteCategory(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("categoryId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) deleteCategory(c *gin.Context, id int64) error {
 	return s.changeCategory(c, id, func(state *groupcommit.State, before db.Category) (groupcommit.Response, error) {
 		if state.HasPets(id) {
 			return refused(errCategoryInUse)

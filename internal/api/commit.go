@@ -2,7 +2,6 @@ package api
 
 import (
 	"crypto/sha256"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -29,13 +28,8 @@ func (s *Server) post(c *gin.Context, in *input, w groupcommit.Write) error {
 func (s *Server) commit(c *gin.Context, w groupcommit.Write) error {
 	store := groupcommit.Store{AccountID: gate.Caller(c).AccountID, Sandbox: gate.Caller(c).IsSandbox(), Payer: gate.Caller(c).Payer()}
 	made, err := s.committer.Do(c.Request.Context(), store, &w)
-	switch {
-	case errors.Is(err, groupcommit.ErrKeyInUse):
-		return errIdempotencyInProgress
-	case errors.Is(err, groupcommit.ErrKeyReused):
-		return errIdempotencyKeyReused
-	case err != nil:
-		return storeError(err)
+	if err != nil {
+		return err
 	}
 	if made.Replayed {
 		c.Header("Idempotent-Replayed", "true")

@@ -50,13 +50,13 @@ type contract struct {
 // theContract is loaded once.
 var theContract = sync.OnceValue(func() *contract {
 	openapi3filter.RegisterBodyDecoder("text/markdown", openapi3filter.PlainBodyDecoder)
-	yaml, _, err := api.Spec("")
+	spec, err := api.SpecFor("")
 	if err != nil {
 		panic(err)
 	}
 	// RFC 3339, section 5.6, allows lower-case t and z. This library does not.
 	openapi3.DefineStringFormatValidator("date-time", openapi3.NewRegexpFormatValidator("(?i)"+openapi3.FormatOfStringDateTime))
-	document, err := openapi3.NewLoader().LoadFromData(yaml)
+	document, err := openapi3.NewLoader().LoadFromData(spec.YAML)
 	if err != nil {
 		panic(err)
 	}
@@ -88,11 +88,11 @@ func makeStrict(document *openapi3.T) {
 // response, and the strict schemas of these tests do not.
 func TestResponseSchemas(t *testing.T) {
 	t.Parallel()
-	yaml, _, err := api.Spec("")
+	spec, err := api.SpecFor("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := openapi3.NewLoader().LoadFromData(yaml)
+	document, err := openapi3.NewLoader().LoadFromData(spec.YAML)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,6 @@ const (
 type input struct {
 	*httpjson.Object
 
-	pathID         int64  // if the option pathID names it
-	sandboxID      string // as readSandboxID returns it, with the option ofSandbox
 	body           []byte
 	idempotencyKey string // of a POST, if it has one
 }
@@ -37,9 +35,7 @@ type decodeOption func(*decoder)
 
 type decoder struct {
 	required, readOnly []string
-	pathID             string
 	secret             bool
-	sandbox            bool // the path names a sandbox
 }
 
 // required names the fields that the body must have.
@@ -47,12 +43,6 @@ func required(names ...string) decodeOption { return func(d *decoder) { d.requir
 
 // readOnly names the fields of the resource that only the server sets.
 func readOnly(names ...string) decodeOption { return func(d *decoder) { d.readOnly = names } }
-
-// pathID names the id in the path.
-func pathID(name string) decodeOption { return func(d *decoder) { d.pathID = name } }
-
-// ofSandbox says that the path names a sandbox.
-func ofSandbox(d *decoder) { d.sandbox = true }
 
 // secret rejects an Idempotency-Key, because the response has a secret, and the server
 // never stores one.
@@ -83,14 +73,7 @@ func (s *Server) decode(c *gin.Context, options ...decodeOption) *input {
 // receive reads everything of a request but the fields of the body, and reserves a place
 // among the requests in progress.
 func (s *Server) receive(c *gin.Context, d *decoder, in *input) (err error) {
-	params := readParams(c)
-	if d.pathID != "" {
-		in.pathID = params.PathID(d.pathID)
-	}
-	if d.sandbox {
-		in.sandboxID = readSandboxID(c, params)
-	}
-	if err := params.Err(); err != nil {
+	if err := readParams(c).Err(); err != nil {
 		return err
 	}
 	if c.Request.Method == http.MethodPost {

@@ -2,12 +2,18 @@ package api
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"petstore/internal/account"
+	"petstore/internal/auth"
 	"petstore/internal/docs"
+	"petstore/internal/feed"
 	"petstore/internal/gate"
+	"petstore/internal/groupcommit"
 	"petstore/internal/httpjson"
+	"petstore/internal/webhook"
 )
 
 // The errors of the operations on resources, by status.
@@ -167,6 +173,47 @@ func describe(remedies []remedy) []docs.Problem {
 		list[i] = docs.Problem{Status: r.Status, Code: r.Code, Meaning: r.Message, Remedy: r.text}
 	}
 	return list
+}
+
+// apiErrors has the errors of other packages that mean the same in all operations. An account
+// that is closed is the one of the caller, so that its keys are revoked or expired.
+var apiErrors = []struct {
+	of  error
+	api *httpjson.Error
+}{
+	{account.ErrClosed, gate.ErrInvalidAPIKey},
+	{account.ErrFull, errSandboxFull},
+	{account.ErrTooManySandboxes, errTooManySandboxes},
+	{account.ErrNoSample, errUnknownSample},
+	{account.ErrSampleExists, errSampleExists},
+	{account.ErrTooManySamples, errTooManySamples},
+	{account.ErrNoSandbox, errUnknownSandbox}, // it has ended meanwhile
+	{auth.ErrNoKey, errAPIKeyNotFound},
+	{auth.ErrLastAdminKey, errLastAdminKey},
+	{auth.ErrTooManyKeys, errTooManyAPIKeys},
+	{groupcommit.ErrKeyInUse, errIdempotencyInProgress},
+	{groupcommit.ErrKeyReused, errIdempotencyKeyReused},
+	{webhook.ErrNotFound, errWebhookNotFound},
+	{webhook.ErrTooMany, errTooManyWebhooks},
+	{webhook.ErrTooManyDeliveries, errTooManyDeliveries},
+	{webhook.ErrNoAccount, gate.ErrInvalidAPIKey},
+}
+
+// apiError returns the error of the API for an error of a handler. It returns other errors,
+// for example of the database, as they are.
+func apiError(err error) error {
+	for _, one := range apiErrors {
+		if errors.Is(err, one.of) {
+			return one.api
+		}
+	}
+	if expired, is := errors.AsType[*feed.ExpiredError](err); is {
+		if expired.Oldest == nil {
+			return errCursorExpired
+		}
+		return errCursorExpired.WithMessage(fmt.Sprintf("The feed of your account has no event %s. The oldest event in it is %s. List your resources again, and follow the feed from `after=latest`.", expired.Cursor, expired.Oldest))
+	}
+	return err
 }
 
 // orNotFound returns notFound instead of [pgx.ErrNoRows].

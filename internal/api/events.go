@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -72,9 +71,6 @@ func (s *Server) listEvents(c *gin.Context) error {
 
 // getEvent sends an event of the feed of the account.
 func (s *Server) getEvent(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id, ok := event.ParseID(c.Param("eventId"))
 	if !ok || id.Account != gate.Caller(c).AccountID {
 		return errEventNotFound
@@ -120,14 +116,6 @@ func readFeedQuery(c *gin.Context) (*feed.Query, error) {
 	return q, nil
 }
 
-// newFeedReader shares the reading of a page of the feed among the requests for it.
-func (s *Server) newFeedReader() *sharedRead[string, *feed.Query, feed.Page] {
-	return shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feed.Query) ([]feed.Page, error) {
-		page, err := feed.Find(ctx, s.reads, queries[0])
-		return slices.Repeat([]feed.Page{page}, len(queries)), err
-	})
-}
-
 // readFeed reads a page of the feed, and charges the caller for the events that it has
 // looked through, except what it has paid before. A replica may not have the account or the
 // event of the cursor yet, so the primary decides whether they are gone.
@@ -137,18 +125,5 @@ func (s *Server) readFeed(ctx context.Context, identity auth.Identity, q *feed.Q
 		page, err = feed.Find(ctx, s.queries, q)
 	}
 	s.gate.Limits.Charge(identity, int(page.Looked/eventsPerToken)-paid)
-	return page, orNotFound(cursorError(err), gate.ErrInvalidAPIKey) // without rows, the account is deleted
-}
-
-// cursorError returns the error of the API for a cursor that is not in the feed.
-func cursorError(err error) error {
-	expired, is := errors.AsType[*feed.ExpiredError](err)
-	switch {
-	case !is:
-		return err
-	case expired.Oldest == nil:
-		return errCursorExpired
-	default:
-		return errCursorExpired.WithMessage(fmt.Sprintf("The feed of your account has no event %s. The oldest event in it is %s. List your resources again, and follow the feed from `after=latest`.", expired.Cursor, expired.Oldest))
-	}
+	return page, orNotFound(err, gate.ErrInvalidAPIKey) // without rows, the account is deleted
 }

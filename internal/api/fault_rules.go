@@ -2,17 +2,14 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 
 	"github.com/gin-gonic/gin"
-	"github.com/jackc/pgx/v5"
 
 	"petstore/db"
-	"petstore/internal/account"
 	"petstore/internal/faults"
 	"petstore/internal/gate"
 	"petstore/internal/httpjson"
@@ -56,13 +53,12 @@ func faultRulesFrom(rows []faults.Rule) faultRules {
 
 // setSandboxFaults replaces the fault rules of a sandbox. They take effect in this
 // process before it responds, and in the others within a second.
-func (s *Server) setSandboxFaults(c *gin.Context) error {
-	in := s.decode(c, ofSandbox)
-	rules, err := s.readFaults(in)
+func (s *Server) setSandboxFaults(c *gin.Context, id string) error {
+	rules, err := s.readFaults(s.decode(c))
 	if err != nil {
 		return err
 	}
-	rows, err := s.replaceFaultRules(c, in.sandboxID, rules)
+	rows, err := s.replaceFaultRules(c, id, rules)
 	if err != nil {
 		return err
 	}
@@ -70,12 +66,7 @@ func (s *Server) setSandboxFaults(c *gin.Context) error {
 }
 
 // getSandboxFaults returns the fault rules of a sandbox.
-func (s *Server) getSandboxFaults(c *gin.Context) error {
-	params := readParams(c)
-	id := readSandboxID(c, params)
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getSandboxFaults(c *gin.Context, id string) error {
 	sandbox, err := s.sandboxOf(c, id)
 	if err != nil {
 		return err
@@ -88,12 +79,7 @@ func (s *Server) getSandboxFaults(c *gin.Context) error {
 }
 
 // deleteSandboxFaults deletes the fault rules of a sandbox.
-func (s *Server) deleteSandboxFaults(c *gin.Context) error {
-	params := readParams(c)
-	id := readSandboxID(c, params)
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) deleteSandboxFaults(c *gin.Context, id string) error {
 	if _, err := s.replaceFaultRules(c, id, nil); err != nil {
 		return err
 	}
@@ -103,26 +89,11 @@ func (s *Server) deleteSandboxFaults(c *gin.Context) error {
 
 // replaceFaultRules replaces the rules of the sandbox that an id in the path names, and
 // returns the new ones.
-func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCreateParams) ([]faults.Rule, error) {
-	if err := checkUntagged(c.Request); err != nil {
-		return nil, err
-	}
-	sandbox, err := s.sandboxOf(c, id)
-	if err != nil {
-		return nil, err
-	}
-	payer := gate.Caller(c).Payer()
-	if err := s.gate.Limits.Locks.Take(c.Request.Context(), payer, 1); err != nil {
-		return nil, err
-	}
-	defer s.gate.Limits.Locks.Give(payer, 1)
-	rows, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) ([]faults.Rule, error) {
-		return faults.Replace(ctx, db.New(tx), sandbox.ID, rules)
+func (s *Server) replaceFaultRules(c *gin.Context, id string, rules []db.FaultCreateParams) (rows []faults.Rule, err error) {
+	_, err = s.changeSandbox(c, id, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, accountID int64) (err error) {
+		rows, err = faults.Replace(ctx, queries, accountID, rules)
+		return err
 	})
-	if errors.Is(err, account.ErrClosed) {
-		return nil, errSandboxNotFound
-	}
-	s.faults.Forget(sandbox.ID) // also after an error, because the transaction may have committed
 	return rows, err
 }
 

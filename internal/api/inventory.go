@@ -25,12 +25,7 @@ func stockOf(p groupcommit.Pet) inventoryItem {
 	return inventoryItem{PetID: p.ID, Quantity: p.Stock.Quantity, Status: string(p.Stock.Status)}
 }
 
-func (s *Server) getInventoryItem(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("petId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getInventoryItem(c *gin.Context, id int64) error {
 	row, err := s.reads.InventoryGet(c.Request.Context(), db.InventoryGetParams{AccountID: gate.Caller(c).AccountID, PetID: id})
 	if err != nil {
 		return orNotFound(err, errInventoryNotFound)
@@ -38,15 +33,15 @@ func (s *Server) getInventoryItem(c *gin.Context) error {
 	return writeResource(c, inventoryItem(row))
 }
 
-func (s *Server) setInventory(c *gin.Context) error {
-	in := s.decode(c, pathID("petId"), required("quantity"), readOnly("petId", "status"))
+func (s *Server) setInventory(c *gin.Context, id int64) error {
+	in := s.decode(c, required("quantity"), readOnly("petId", "status"))
 	quantity := in.Integer("quantity", 0, maxStockQuantity)
 	if err := in.Err(); err != nil {
 		return err
 	}
 	request := c.Request
-	return s.commit(c, groupcommit.Write{Pet: in.pathID, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
-		pet, known := state.Pet(in.pathID)
+	return s.commit(c, groupcommit.Write{Pet: id, Decide: func(state *groupcommit.State) (groupcommit.Response, error) {
+		pet, known := state.Pet(id)
 		if !known {
 			return refused(errInventoryNotFound)
 		}
@@ -65,9 +60,6 @@ func (s *Server) setInventory(c *gin.Context) error {
 
 // getInventorySummary counts the pets of each status.
 func (s *Server) getInventorySummary(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	ctx := c.Request.Context()
 	payer := gate.Caller(c).Payer()
 	if err := s.gate.Limits.Counts.Take(ctx, payer, 1); err != nil {

@@ -51,9 +51,6 @@ func (s *Server) queueMessage(c *gin.Context) error {
 }
 
 func (s *Server) getMessage(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id := c.Param("messageId")
 	if !messageIDPattern.MatchString(id) {
 		return errMessageNotFound
@@ -69,11 +66,7 @@ func (s *Server) getMessage(c *gin.Context) error {
 		}
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
-	if err := writeResource(c, messageFrom(row)); err != nil {
-		c.Writer.Header().Del("Preference-Applied")
-		return err
-	}
-	return nil
+	return writeResource(c, messageFrom(row))
 }
 
 // awaitMessage waits until a queued message has another status, and returns it. It returns

@@ -73,12 +73,7 @@ func decideOrder(state *groupcommit.State, wanted db.Order) (groupcommit.Respons
 	return created(path, placed)
 }
 
-func (s *Server) getOrder(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("orderId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getOrder(c *gin.Context, id int64) error {
 	row, err := s.reads.OrderGet(c.Request.Context(), db.OrderGetParams{AccountID: gate.Caller(c).AccountID, ID: id})
 	if err != nil {
 		return orNotFound(err, errOrderNotFound)
@@ -86,14 +81,14 @@ func (s *Server) getOrder(c *gin.Context) error {
 	return writeResource(c, orderFrom(row))
 }
 
-func (s *Server) updateOrder(c *gin.Context) error {
-	in := s.decode(c, pathID("orderId"), readOnly("id", "petId", "quantity"))
+func (s *Server) updateOrder(c *gin.Context, id int64) error {
+	in := s.decode(c, readOnly("id", "petId", "quantity"))
 	complete := in.Bool("complete")
 	shipDate, cleared := in.NullableTime("shipDate")
 	if err := in.Err(); err != nil {
 		return err
 	}
-	return s.changeOrder(c, in.pathID, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
+	return s.changeOrder(c, id, func(state *groupcommit.State, order db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
 		kind, before, petBefore := event.OrderUpdated, orderFrom(order), pet
 		if complete != nil {
 			switch {
@@ -118,12 +113,7 @@ func (s *Server) updateOrder(c *gin.Context) error {
 	})
 }
 
-func (s *Server) cancelOrder(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("orderId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) cancelOrder(c *gin.Context, id int64) error {
 	return s.changeOrder(c, id, func(state *groupcommit.State, canceled db.Order, pet groupcommit.Pet) (groupcommit.Response, error) {
 		if canceled.Complete {
 			return refused(errOrderComplete)

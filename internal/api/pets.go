@@ -56,12 +56,7 @@ func (s *Server) createPet(c *gin.Context) error {
 	}})
 }
 
-func (s *Server) getPet(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("petId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getPet(c *gin.Context, id int64) error {
 	row, err := s.pets.Do(c.Request.Context(), s.options.DB.NodeOf(gate.Caller(c).AccountID), ownPet{gate.Caller(c).AccountID, id})
 	switch {
 	case err != nil:
@@ -72,13 +67,13 @@ func (s *Server) getPet(c *gin.Context) error {
 	return writeResource(c, petFrom(*row))
 }
 
-func (s *Server) updatePet(c *gin.Context) error {
-	in := s.decode(c, pathID("petId"), readOnly("id"))
+func (s *Server) updatePet(c *gin.Context, id int64) error {
+	in := s.decode(c, readOnly("id"))
 	name, categoryID, status := in.Name(maxNameLength), in.ID("categoryId"), in.Enum("status", petStatuses...)
 	if err := in.Err(); err != nil {
 		return err
 	}
-	write := groupcommit.Write{Pet: in.pathID}
+	write := groupcommit.Write{Pet: id}
 	if categoryID != nil {
 		write.Category = *categoryID
 	}
@@ -107,12 +102,7 @@ func (s *Server) updatePet(c *gin.Context) error {
 	})
 }
 
-func (s *Server) deletePet(c *gin.Context) error {
-	params := readParams(c)
-	id := params.PathID("petId")
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) deletePet(c *gin.Context, id int64) error {
 	return s.changePet(c, groupcommit.Write{Pet: id, Alone: true}, func(state *groupcommit.State, before groupcommit.Pet) (groupcommit.Response, error) {
 		if state.HasOrders(id) {
 			return refused(errPetInUse)

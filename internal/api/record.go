@@ -228,19 +228,14 @@ func (s *Server) listRequests(c *gin.Context) error {
 	if q.latest {
 		p.url = q.resolved(p.url)
 	}
-	if q.before.number > 0 && p.after == last {
+	if q.before.number > 0 {
 		p.after.ID = q.before.number
 	}
 	gate.ApplyWait(c.Writer.Header(), wait)
 	if gate.PrefersArchive(c.Request.Header) {
-		err = writePage(s, c, p, s.archive(p, q))
-	} else {
-		err = writePage(s, c, p, s.recordList(p, q))
+		return writePage(s, c, p, s.archive(p, q))
 	}
-	if err != nil {
-		c.Writer.Header().Del("Preference-Applied")
-	}
-	return err
+	return writePage(s, c, p, s.recordList(p, q))
 }
 
 // resolved returns the URL of a request with the id that `latest` stood for. Otherwise the next page
@@ -319,7 +314,7 @@ func (s *Server) awaitRequest(c *gin.Context, q *exchangeQuery, wait time.Durati
 // streamRequests sends the requests of a sandbox as they end.
 func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 	at := q.after.number
-	return s.stream(c, s.recordOf(q), streamPart{more: true}, func(ctx context.Context) (part streamPart, err error) {
+	return s.gate.Stream(c, s.recordOf(q), gate.Part{More: true}, func(ctx context.Context) (part gate.Part, err error) {
 		end, err := s.endOfRecord(ctx, q.account)
 		if err != nil {
 			return part, err
@@ -327,13 +322,13 @@ func (s *Server) streamRequests(c *gin.Context, q *exchangeQuery) error {
 		rows, err := s.queries.ExchangesAfter(ctx, q.next(at, streamPage))
 		for _, row := range rows {
 			r := recordedRequestFrom(q.account, db.ExchangeListRow(row))
-			err = errors.Join(err, part.add(r.ID, "request", r))
+			err = errors.Join(err, part.Add(r.ID, "request", r))
 			at = row.Number
 		}
-		if part.more = len(rows) == streamPage; !part.more {
+		if part.More = len(rows) == streamPage; !part.More {
 			at = max(at, end) // the filters leave out the others
 		}
-		part.number = at
+		part.Number = at
 		return part, err
 	})
 }
@@ -361,21 +356,12 @@ func (s *Server) getRequest(c *gin.Context) error {
 }
 
 // deleteRequests empties the record of a sandbox.
-func (s *Server) deleteRequests(c *gin.Context) error {
-	params := readParams(c)
-	q := &exchangeQuery{sandbox: readSandboxID(c, params)}
-	if err := s.findRecord(c, params, q); err != nil {
-		return err
-	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	_, err := transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
-		queries := db.New(tx)
-		if err := queries.ExchangeLogEmpty(ctx, q.account); err != nil {
-			return struct{}{}, err
+func (s *Server) deleteRequests(c *gin.Context, id string) error {
+	_, err := s.changeSandbox(c, id, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, accountID int64) error {
+		if err := queries.ExchangeLogEmpty(ctx, accountID); err != nil {
+			return err
 		}
-		return struct{}{}, queries.ExchangesDelete(ctx, q.account)
+		return queries.ExchangesDelete(ctx, accountID)
 	})
 	if err == nil {
 		c.Status(http.StatusNoContent)

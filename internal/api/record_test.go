@@ -242,6 +242,8 @@ func TestRecordOfSandboxesOnly(t *testing.T) {
 	parent.do("DELETE", ownRecord, nil).want(409)
 	stranger := parent.as(parent.newKey("stranger", auth.Admin))
 	stranger.get(path).want(404)
+	stranger.do("DELETE", path, nil).want(404)
+	stranger.do("DELETE", path, nil, "If-Match", otherTag).wantError(412, "precondition_failed")
 	stranger.get(path + "/" + one.ID).want(404)
 	sibling := parent.inSandbox(stores.SampleEmpty)
 	sibling.get(path).want(404)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	stores "petstore/internal/account"
 	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/httpjson"
@@ -273,6 +274,24 @@ func TestWalkDoesNotGoBack(t *testing.T) {
 	r.pair.Standby.Resume()
 	r.awaitReplica(recent, "eventual", "renamed")
 	r.awaitReplica(old, newer, "renamed")
+}
+
+// TestPreferenceAppliedByThePrimary: the replica has the sandbox, but not the state of a page
+// of its record. The response of the primary still has Preference-Applied.
+func TestPreferenceAppliedByThePrimary(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	sandbox, category := r.newSandbox("walk", stores.SampleEmpty), r.newCategory("Dogs")
+	path := sandbox.path() + "/requests"
+	r.recordRequest(sandbox.ID)
+	r.exec(`INSERT INTO exchanges SELECT (jsonb_populate_record(e, '{"number": 2}')).* FROM exchanges AS e WHERE account_id = $1`, accountOf(sandbox))
+	r.awaitReplica(path, r.rename(category, "first"), accountOf(sandbox)+"_2")
+	r.pair.Standby.Pause()
+	r.rename(category, "second")
+	if _, byReplica := r.read(r.get(path+"?limit=1").want(200).link("next"), "eventual"); byReplica {
+		t.Error("the replica served a page that it does not have")
+	}
+	r.pair.Standby.Resume()
 }
 
 // TestSharedReadsOfReplicas: requests that share a read each get a state that includes

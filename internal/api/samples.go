@@ -2,7 +2,7 @@ package api
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -82,28 +82,13 @@ func (s *Server) saveSample(c *gin.Context) error {
 		if _, err := queries.SandboxGet(ctx, db.SandboxGetParams{ParentID: caller.AccountID, ID: id}); err != nil {
 			return db.SampleGetRow{}, orNotFound(err, errUnknownSandbox)
 		}
-		made, err := account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
-		return made, sampleError(err)
+		return account.SaveSample(ctx, queries, account.NewSample{ParentID: caller.AccountID, Name: *name, SandboxID: id})
 	})
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sampleEvent(eventSampleSaved, row.Name))
+	gate.Record(c, "sample_saved", slog.String("target_sample", row.Name))
 	return writeNew(c, samplesPath+"/"+row.Name, account.SampleFrom(row))
-}
-
-// sampleError returns the error of the API for an error of [account.SaveSample].
-func sampleError(err error) error {
-	switch {
-	case errors.Is(err, account.ErrSampleExists):
-		return errSampleExists
-	case errors.Is(err, account.ErrTooManySamples):
-		return errTooManySamples
-	case errors.Is(err, account.ErrNoSandbox): // it has ended meanwhile
-		return errUnknownSandbox
-	default:
-		return storeError(err)
-	}
 }
 
 // getSample sends a sample.
@@ -146,7 +131,7 @@ func (s *Server) deleteSample(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sampleEvent(eventSampleDeleted, name))
+	gate.Record(c, "sample_deleted", slog.String("target_sample", name))
 	c.Status(http.StatusNoContent)
 	return nil
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -79,20 +80,13 @@ func (s *Server) createSandbox(c *gin.Context) error {
 		if gate.Caller(c).IsSandbox() {
 			return account.Created{}, errNestedSandbox
 		}
-		made, err := account.CreateSandbox(ctx, queries, params)
-		switch {
-		case errors.Is(err, account.ErrTooManySandboxes):
-			err = errTooManySandboxes
-		case errors.Is(err, account.ErrNoSample):
-			err = errUnknownSample
-		}
-		return made, storeError(err)
+		return account.CreateSandbox(ctx, queries, params)
 	})
 	if err != nil {
 		return err
 	}
-	gate.Record(c, sandboxEvent(eventSandboxCreated, made.Sandbox.ID))
 	sandbox := NewSandboxFrom(made)
+	gate.Record(c, "sandbox_created", slog.String("target_account_id", sandbox.ID))
 	return writeNew(c, "/sandboxes/"+sandbox.ID, sandbox)
 }
 
@@ -123,12 +117,7 @@ func (s *Server) newSandboxParams(in *input, creator auth.Identity) (account.New
 	return params, nil
 }
 
-func (s *Server) getSandbox(c *gin.Context) error {
-	params := readParams(c)
-	id := readSandboxID(c, params)
-	if err := params.Err(); err != nil {
-		return err
-	}
+func (s *Server) getSandbox(c *gin.Context, id string) error {
 	row, err := s.sandboxOf(c, id)
 	if err != nil {
 		return err
@@ -138,63 +127,63 @@ func (s *Server) getSandbox(c *gin.Context) error {
 
 // resetSandbox returns a sandbox to its sample. It reads no body, and is safe to
 // repeat without an Idempotency-Key.
-func (s *Server) resetSandbox(c *gin.Context) error {
-	return s.changeSandbox(c, s.gate.Limits.Loads, eventSandboxReset, account.Reset)
+func (s *Server) resetSandbox(c *gin.Context, id string) error {
+	accountID, err := s.changeSandbox(c, id, s.gate.Limits.Loads, account.Reset)
+	if err != nil {
+		return err
+	}
+	s.announceEvents(accountID)
+	gate.Record(c, "sandbox_reset", slog.String("target_account_id", account.PublicID(accountID, true)))
+	c.Status(http.StatusNoContent)
+	return nil
 }
 
 // deleteSandbox deletes a sandbox. This process forgets its keys before it responds, and
 // the others within a second.
-func (s *Server) deleteSandbox(c *gin.Context) error {
-	var accountID int64
-	err := s.changeSandbox(c, s.gate.Limits.Locks, eventSandboxDeleted, func(ctx context.Context, queries *db.Queries, id int64) error {
-		accountID = id
-		deleted, err := account.Delete(ctx, queries, id)
+func (s *Server) deleteSandbox(c *gin.Context, id string) error {
+	accountID, err := s.changeSandbox(c, id, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, accountID int64) error {
+		deleted, err := account.Delete(ctx, queries, accountID)
 		if err == nil && !deleted {
 			err = errSandboxNotFound // deleted concurrently
 		}
 		return err
 	})
-	if err == nil {
-		s.options.Verifier.ForgetAccount(accountID)
-	}
-	return err
-}
-
-// changeSandbox runs a change of the sandbox in the path in a transaction, records the
-// event and sends a 204. The change counts in a pool. It runs when the writes to the sandbox
-// before it have ended.
-func (s *Server) changeSandbox(c *gin.Context, pool *admission.Pool[int64], event string, change func(context.Context, *db.Queries, int64) error) error {
-	params := readParams(c)
-	id := readSandboxID(c, params)
-	if err := params.Err(); err != nil {
-		return err
-	}
-	if err := checkUntagged(c.Request); err != nil {
-		return err
-	}
-	row, err := s.sandboxOf(c, id)
 	if err != nil {
 		return err
 	}
+	s.options.Verifier.ForgetAccount(accountID)
+	s.announceEvents(accountID)
+	gate.Record(c, "sandbox_deleted", slog.String("target_account_id", account.PublicID(accountID, true)))
+	c.Status(http.StatusNoContent)
+	return nil
+}
+
+// changeSandbox runs a change of the sandbox that an id in the path names in a transaction,
+// and returns the account of the sandbox. The change counts in a pool. It runs when the writes
+// to the sandbox before it have ended.
+func (s *Server) changeSandbox(c *gin.Context, id string, pool *admission.Pool[int64], change func(context.Context, *db.Queries, int64) error) (accountID int64, err error) {
+	if err := checkUntagged(c.Request); err != nil {
+		return 0, err
+	}
+	row, err := s.sandboxOf(c, id)
+	if err != nil {
+		return 0, err
+	}
 	payer := gate.Caller(c).Payer()
 	if err := pool.Take(c.Request.Context(), payer, 1); err != nil {
-		return err
+		return 0, err
 	}
 	defer pool.Give(payer, 1)
 	_, err = transactAt(s, c, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		return struct{}{}, change(ctx, db.New(tx), row.ID)
 	})
-	s.faults.Forget(row.ID) // a reset starts their counts again
-	switch {
-	case errors.Is(err, account.ErrClosed):
-		return errSandboxNotFound // deleted concurrently
-	case err != nil:
-		return err
+	// A change may replace the fault rules or start their counts again. After an error, the
+	// transaction may have committed.
+	s.faults.Forget(row.ID)
+	if errors.Is(err, account.ErrClosed) {
+		err = errSandboxNotFound // deleted concurrently
 	}
-	s.announceEvents(row.ID)
-	gate.Record(c, sandboxEvent(event, row.ID))
-	c.Status(http.StatusNoContent)
-	return nil
+	return row.ID, err
 }
 
 // currentSandbox is the id that names the sandbox of the API key.

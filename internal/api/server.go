@@ -5,9 +5,10 @@ package api
 import (
 	"context"
 	"net/http"
-	"time"
+	"slices"
 
 	"petstore/db"
+	"petstore/internal/coalesce"
 	"petstore/internal/egress"
 	"petstore/internal/exchange"
 	"petstore/internal/faults"
@@ -15,7 +16,6 @@ import (
 	"petstore/internal/gate"
 	"petstore/internal/groupcommit"
 	"petstore/internal/postgres"
-	"petstore/internal/telemetry"
 	"petstore/internal/webhook"
 )
 
@@ -39,14 +39,9 @@ type Options struct {
 	Deliver func(accountID int64, webhookID string)
 }
 
-// setDefaults sets the options that are nil. The gate must have the same clock and metrics.
+// setDefaults sets the options that are nil.
 func (o *Options) setDefaults() {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Metrics == nil {
-		o.Metrics = telemetry.NewMetrics()
-	}
+	o.Options.SetDefaults()
 	if o.Egress == nil {
 		o.Egress = egress.New(egress.Options{})
 	}
@@ -81,10 +76,13 @@ type Server struct {
 	pets               *sharedRead[any, ownPet, *db.Pet]
 	// pagesOfPets are different pages.
 	pagesOfPets *sharedRead[sortedPages, db.PetListParams, []db.PetListRow]
-	pages       *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
-	counts      *sharedRead[string, func(context.Context) (int64, error), int64]
-	feedPages   *sharedRead[string, *feed.Query, feed.Page]
-	messages    *sharedRead[int64, string, *db.MessageGetManyRow] // by account
+	// pages are equal pages of a list. The key must name everything on which the page depends.
+	pages *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page]
+	// counts are exact counts of the same items. A count may take longer than 250 ms because it
+	// reads many rows, so no second one starts meanwhile.
+	counts    *sharedRead[string, func(context.Context) (int64, error), int64]
+	feedPages *sharedRead[string, *feed.Query, feed.Page]
+	messages  *sharedRead[int64, string, *db.MessageGetManyRow] // by account
 }
 
 // New returns a Server. The error is an invalid address in TrustedProxies, or a
@@ -103,12 +101,15 @@ func New(options Options) (*Server, error) {
 	s.exchanges = feed.New(options.DB, s.exchangeEnds)
 	s.recorder = exchange.New(options.DB, s.exchanges, options.Log, options.Metrics.Recorded)
 	s.pets = newPetReader(s.reads)
-	s.pages = newPageReader()
+	s.pages = shareReads(sharedReads, withEnd, firstForAll[gate.Page])
 	s.pagesOfPets = s.newPageOfPetsReader()
-	s.counts = newCounter()
-	s.feedPages = s.newFeedReader()
+	s.counts = shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
+	s.feedPages = shareReads(sharedReads, withoutEnd, func(ctx context.Context, _ string, queries []*feed.Query) ([]feed.Page, error) {
+		page, err := feed.Find(ctx, s.reads, queries[0])
+		return slices.Repeat([]feed.Page{page}, len(queries)), err
+	})
 	s.messages = newMessageReader(s.reads)
-	spec, err := specFor(options.BaseURL)
+	spec, err := SpecFor(options.BaseURL)
 	if err != nil {
 		return nil, err
 	}

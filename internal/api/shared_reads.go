@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"petstore/internal/coalesce"
-	"petstore/internal/gate"
 	"petstore/internal/postgres"
 )
 
@@ -68,18 +67,6 @@ func (s *sharedRead[Key, In, Out]) Do(ctx context.Context, key Key, in In) (out 
 // may run beside it, for all pages together. A pool has 12 connections by default, so
 // a locked table leaves most of them to other requests.
 var sharedReads = coalesce.Limits{Parallel: 1, Spare: 2}
-
-// newPageReader shares the reading of a page among requests for the same page of the
-// same list. The key must name everything on which the page depends.
-func newPageReader() *sharedRead[string, func(context.Context) (gate.Page, error), gate.Page] {
-	return shareReads(sharedReads, withEnd, firstForAll[gate.Page])
-}
-
-// newCounter shares exact counts of the same items. A count may take longer than
-// 250 ms because it reads many rows, so no second one starts meanwhile.
-func newCounter() *sharedRead[string, func(context.Context) (int64, error), int64] {
-	return shareReads(coalesce.Limits{Parallel: 1}, withoutEnd, firstForAll[int64])
-}
 
 // firstForAll calls the first of some functions that all do the same.
 func firstForAll[Out any](ctx context.Context, _ string, functions []func(context.Context) (Out, error)) ([]Out, error) {

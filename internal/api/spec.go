@@ -23,23 +23,6 @@ var openapiYAML []byte
 //go:embed openapi.json
 var openapiJSON []byte
 
-// Spec returns openapi.yaml, as YAML and as JSON. If baseURL is not empty, it
-// replaces the URL of the server in the spec.
-func Spec(baseURL string) (yaml, json []byte, err error) {
-	d, err := specFor(baseURL)
-	return d.YAML, d.JSON, err
-}
-
-// Spec31 returns the spec in OpenAPI 3.1, as JSON. If baseURL is not empty, it replaces the
-// URL of the server.
-func Spec31(baseURL string) ([]byte, error) {
-	d, err := specFor(baseURL)
-	if err != nil {
-		return nil, err
-	}
-	return d.JSON31()
-}
-
 // parsedSpec returns the spec, once for all servers of a process.
 var parsedSpec = sync.OnceValues(func() (gate.Spec, error) {
 	operations, err := gate.ParseOperations(openapiJSON)
@@ -52,7 +35,9 @@ func upgrade(spec []byte) func() ([]byte, error) {
 	return sync.OnceValues(func() ([]byte, error) { return openapi.Upgrade(spec) })
 }
 
-func specFor(baseURL string) (gate.Spec, error) {
+// SpecFor returns the spec. If baseURL is not empty, it replaces the URL of the server in the
+// spec.
+func SpecFor(baseURL string) (gate.Spec, error) {
 	d, err := parsedSpec()
 	if err != nil || baseURL == "" {
 		return d, err
@@ -88,36 +73,26 @@ var docsFiles = sync.OnceValues(func() (map[string]*docs.File, error) {
 	for _, operation := range d.Operations {
 		tags[operation.Tags[0]] = true
 	}
-	return docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
+	files, err := docs.New(docs.Site{Spec: d.JSON, Tags: slices.Sorted(maps.Keys(tags)), Problems: errorReference})
+	if err == nil {
+		files[docs.CollectionPath] = collectionOf(d)
+	}
+	return files, err
 })
 
-// sharedCollection is the Postman collection of servers without a base URL.
-var sharedCollection = sync.OnceValue(func() *docs.File { return collectionOf(openapiYAML) })
-
-// collectionOf returns the Postman collection of a spec that [specFor] has returned.
-func collectionOf(spec []byte) *docs.File {
-	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return openapi.Collection(spec) })
+// collectionOf returns the Postman collection of a spec that [SpecFor] has returned.
+func collectionOf(spec gate.Spec) *docs.File {
+	return docs.NewDownload(httpjson.ContentType, func() ([]byte, error) { return openapi.Collection(spec.YAML) })
 }
 
-// pagesFor returns the files below /docs for a server with a base URL, or without one.
+// pagesFor returns the files below /docs for a server with a base URL, or without one. Servers
+// share them: do not modify.
 func pagesFor(baseURL string, spec gate.Spec) (map[string]*docs.File, error) {
 	files, err := docsFiles()
-	if err != nil {
-		return nil, err
+	if err != nil || baseURL == "" {
+		return files, err
 	}
 	files = maps.Clone(files)
-	if files[docs.CollectionPath] = sharedCollection(); baseURL != "" {
-		files[docs.CollectionPath] = collectionOf(spec.YAML)
-	}
+	files[docs.CollectionPath] = collectionOf(spec)
 	return files, nil
-}
-
-// Collection returns a Postman collection of the API. If baseURL is not empty, its requests
-// go there.
-func Collection(baseURL string) ([]byte, error) {
-	d, err := specFor(baseURL)
-	if err != nil {
-		return nil, err
-	}
-	return openapi.Collection(d.YAML)
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
@@ -37,7 +36,7 @@ func transactIn[Result any](s *Server, c *gin.Context, pool *admission.Pool[int6
 		queries := db.New(tx)
 		if identity.IsSandbox() {
 			if err := account.Enter(ctx, queries, identity.AccountID, false); err != nil {
-				return result, storeError(err)
+				return result, err
 			}
 		}
 		return action(ctx, queries)
@@ -52,16 +51,4 @@ func transactAt[Result any](s *Server, c *gin.Context, action func(context.Conte
 		s.gate.ReportPosition(c, position)
 	}
 	return result, err
-}
-
-// storeError returns the error of the API for an error of [account].
-func storeError(err error) error {
-	switch {
-	case errors.Is(err, account.ErrClosed): // its keys are revoked or expired
-		return gate.ErrInvalidAPIKey
-	case errors.Is(err, account.ErrFull):
-		return errSandboxFull
-	default:
-		return err
-	}
 }

@@ -1,17 +1,14 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"petstore/internal/feed"
 	"petstore/internal/gate"
-	"petstore/internal/httpjson"
 )
 
 // streamPage is the maximum number of events that a stream reads at a time.
@@ -64,13 +61,13 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 	if err != nil {
 		return err
 	}
-	if first.text == "" && q.After != nil {
-		first.last = q.After.String()
+	if first.Text == "" && q.After != nil {
+		first.Last = q.After.String()
 	}
-	return s.stream(c, s.watchedBy(c), first, func(ctx context.Context) (streamPart, error) {
+	return s.gate.Stream(c, s.watchedBy(c), first, func(ctx context.Context) (gate.Part, error) {
 		next, err := s.readFeed(ctx, gate.Caller(c), q.From(page.Next), costAfter(page))
 		if err != nil {
-			return streamPart{}, err
+			return gate.Part{}, err
 		}
 		page = next
 		return partOf(page)
@@ -78,89 +75,10 @@ func (s *Server) streamEvents(c *gin.Context, q *feed.Query) error {
 }
 
 // partOf returns the part of a stream that a page of the feed makes.
-func partOf(page feed.Page) (part streamPart, err error) {
-	part = streamPart{upTo: page.Next.String(), number: page.Next.Sequence, more: page.More, cost: costAfter(page)}
+func partOf(page feed.Page) (part gate.Part, err error) {
+	part = gate.Part{UpTo: page.Next.String(), Number: page.Next.Sequence, More: page.More, Cost: costAfter(page)}
 	for _, e := range page.Events {
-		err = errors.Join(err, part.add(e.ID, e.Type, e))
+		err = errors.Join(err, part.Add(e.ID, e.Type, e))
 	}
 	return part, err
-}
-
-// streamPart has the events that a stream sends at a time.
-type streamPart struct {
-	text   string // events
-	last   string // the id of the last event that the client has; "": it is the one of the part before
-	upTo   string // the id up to which the client has all events; "": it need not know
-	number int64  // the number up to which the client has all events
-	more   bool   // whether there are more
-	cost   int    // of the next part
-}
-
-// add adds an event.
-func (p *streamPart) add(id, kind string, value any) error {
-	data, err := httpjson.Encode(value)
-	p.text += fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", id, kind, data)
-	p.last = id
-	return err
-}
-
-// stream sends parts of what a request watches, until the stream must end. If a read fails, the
-// client connects again and gets the error.
-func (s *Server) stream(c *gin.Context, watched gate.Watched, part streamPart, read func(context.Context) (streamPart, error)) error {
-	return s.gate.Stream(c, watched, func(stream *gate.Stream) {
-		// A client connects again after this number of ms. An empty line ends an event, and the
-		// Python library httpx-sse returns one even if it has no data. So there is none here, and
-		// none after a comment.
-		stream.Send("retry: 1000\n")
-		for lastID := ""; ; { // of the events that the client has
-			if part.text != "" {
-				stream.Send(part.text)
-			}
-			lastID = cmp.Or(part.last, lastID)
-			if !s.awaitMore(c, stream, part, &lastID) {
-				return
-			}
-			if stream.Read(func(ctx context.Context) (err error) {
-				part, err = read(ctx)
-				return err
-			}) != nil {
-				return
-			}
-		}
-	})
-}
-
-// awaitMore waits until a stream may read the part after another one. It reports false when
-// the stream must end.
-func (s *Server) awaitMore(c *gin.Context, stream *gate.Stream, part streamPart, lastID *string) (ready bool) {
-	for !ready && stream.Continues() {
-		keepAlive(stream, part, lastID)
-		switch {
-		case !part.more:
-			ready = stream.Wait(part.number)
-		case part.cost == 0 || s.gate.Limits.Pay(gate.Caller(c), part.cost):
-			ready = true
-		default:
-			stream.Rest()
-		}
-		if !stream.KeyWorks() {
-			return false
-		}
-	}
-	return ready
-}
-
-// keepAlive sends a few bytes if the stream has been silent for long. The client has all
-// its events up to an id. If it does not know that, it gets the id, without data.
-// EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
-// stream does not expire when the account has no event of its types for 30 days.
-func keepAlive(stream *gate.Stream, part streamPart, lastID *string) {
-	switch {
-	case !stream.IsSilent():
-	case part.upTo != "" && part.upTo != *lastID:
-		stream.Send(fmt.Sprintf("id: %s\n\n", part.upTo))
-		*lastID = part.upTo
-	default:
-		stream.Send(":\n")
-	}
 }

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 )
 
@@ -30,6 +31,40 @@ func TestLockedPetsOfOtherAccounts(t *testing.T) {
 			return err
 		}
 		if err := p.awaitWaiting(3); err != nil {
+			return err
+		}
+		for range orders {
+			free.post("/store/orders", object{"petId": 1}).want(201)
+		}
+		return lock.Rollback(t.Context())
+	})
+}
+
+// TestLockedRecord: another program keeps the record of a sandbox locked, and more requests
+// of its payer to empty it wait than the server has connections. Orders of another account
+// succeed meanwhile.
+func TestLockedRecord(t *testing.T) {
+	t.Parallel()
+	const deletions, orders = 16, 20
+	p := startAlone(t).withSession("lock_timeout", "30s")
+	free := p.sampleTenants(1)[0]
+	clients, sandbox := p.payer("waiting")
+	id := fmt.Sprint("sbx_", sandbox)
+	clients[0].recordRequest(id)
+	lock, err := p.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }) // if the test failed
+	if _, err := lock.Exec(t.Context(), "SELECT FROM exchange_logs WHERE account_id = $1 FOR UPDATE", sandbox); err != nil {
+		t.Fatal(err)
+	}
+	atOnce(t, deletions+1, func(i int) error {
+		if i < deletions {
+			_, err := clients[0].try("DELETE", "/sandboxes/"+id+"/requests", nil)
+			return err
+		}
+		if err := p.awaitWaiting(2); err != nil {
 			return err
 		}
 		for range orders {

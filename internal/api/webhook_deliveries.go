@@ -70,9 +70,6 @@ func (s *Server) listWebhookDeliveries(c *gin.Context) error {
 
 // getWebhookDelivery sends a delivery of the webhook in the path.
 func (s *Server) getWebhookDelivery(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	at, err := s.readWebhook(c)
 	if err != nil {
 		return err
@@ -90,9 +87,6 @@ func (s *Server) getWebhookDelivery(c *gin.Context) error {
 
 // retryWebhookDelivery makes a delivery due now, whatever its status.
 func (s *Server) retryWebhookDelivery(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		id := c.Param("deliveryId")
 		if !webhook.IsDeliveryID(id) {
@@ -127,13 +121,13 @@ func (s *Server) replayWebhook(c *gin.Context) error {
 		r := webhook.NewReplay(queries, gate.Caller(c).AccountID, gate.Caller(c).IsSandbox(), at)
 		start, err := r.Start(ctx, after)
 		if err != nil {
-			return nil, webhookError(err)
+			return nil, err
 		}
 		cost = int(r.Looked(start) / eventsPerToken)
 		made, next, err := r.Run(ctx, start, types)
 		cost = max(cost, int(made/replayedPerToken))
 		if err != nil {
-			return nil, webhookError(err)
+			return nil, err
 		}
 		answer := replay{Deliveries: made}
 		if next != nil {

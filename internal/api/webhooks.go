@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -74,9 +75,6 @@ func (s *Server) listWebhooks(c *gin.Context) error {
 }
 
 func (s *Server) getWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	row, err := s.readWebhook(c)
 	if err != nil {
 		return err
@@ -95,31 +93,9 @@ func (s *Server) readWebhook(c *gin.Context) (db.WebhookGetRow, error) {
 	return row, orNotFound(err, errWebhookNotFound)
 }
 
-// lockWebhook returns the webhook in the path, and locks it until the transaction ends.
-func lockWebhook(ctx context.Context, c *gin.Context, queries *db.Queries) (db.WebhookGetLockedRow, error) {
-	row, err := webhook.Lock(ctx, queries, endpointOf(c))
-	return row, webhookError(err)
-}
-
 // endpointOf returns the webhook in the path.
 func endpointOf(c *gin.Context) webhook.Endpoint {
 	return webhook.Endpoint{AccountID: gate.Caller(c).AccountID, ID: c.Param("webhookId")}
-}
-
-// webhookError returns the error of the API for an error of [webhook].
-func webhookError(err error) error {
-	switch {
-	case errors.Is(err, webhook.ErrNotFound):
-		return errWebhookNotFound
-	case errors.Is(err, webhook.ErrTooMany):
-		return errTooManyWebhooks
-	case errors.Is(err, webhook.ErrTooManyDeliveries):
-		return errTooManyDeliveries
-	case errors.Is(err, webhook.ErrNoAccount):
-		return gate.ErrInvalidAPIKey
-	default:
-		return cursorError(err)
-	}
 }
 
 // createWebhook creates a webhook with a secret. It receives the events from then on.
@@ -133,12 +109,12 @@ func (s *Server) createWebhook(c *gin.Context) error {
 	fields.Description = description
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Create(ctx, queries, gate.Caller(c).AccountID, fields)
-		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookCreated, made.ID))
+	gate.Record(c, "webhook_created", slog.String("target_webhook_id", made.ID))
 	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 
@@ -189,7 +165,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 	fields.Status, fields.Description, fields.ClearsDescription = status, description, cleared
 	var changed bool
 	made, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (apiWebhook, error) {
-		current, err := lockWebhook(ctx, c, queries)
+		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return apiWebhook{}, err
 		}
@@ -205,7 +181,7 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 		return err
 	}
 	if changed {
-		gate.Record(c, webhookEvent(eventWebhookUpdated, made.ID))
+		gate.Record(c, "webhook_updated", slog.String("target_webhook_id", made.ID))
 	}
 	s.options.Deliver(gate.Caller(c).AccountID, made.ID) // deliveries can be due since it was disabled
 	body, err := httpjson.Encode(made)
@@ -218,11 +194,8 @@ func (s *Server) updateWebhook(c *gin.Context) error {
 
 // deleteWebhook deletes a webhook. The sweep deletes its deliveries later.
 func (s *Server) deleteWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	id, err := transactIn(s, c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries) (string, error) {
-		current, err := lockWebhook(ctx, c, queries)
+		current, err := webhook.Lock(ctx, queries, endpointOf(c))
 		if err != nil {
 			return "", err
 		}
@@ -234,7 +207,7 @@ func (s *Server) deleteWebhook(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookDeleted, id))
+	gate.Record(c, "webhook_deleted", slog.String("target_webhook_id", id))
 	c.Status(http.StatusNoContent)
 	return nil
 }
@@ -248,20 +221,17 @@ func (s *Server) rotateWebhook(c *gin.Context) error {
 	}
 	made, err := transact(s, c, func(ctx context.Context, queries *db.Queries) (webhookWithSecret, error) {
 		row, secret, err := s.options.Vault.Rotate(ctx, queries, endpointOf(c), grace)
-		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, webhookError(err)
+		return webhookWithSecret{webhookFrom(db.WebhookListRow(row)), secret.Reveal()}, err
 	})
 	if err != nil {
 		return err
 	}
-	gate.Record(c, webhookEvent(eventWebhookRotated, made.ID))
+	gate.Record(c, "webhook_rotated", slog.String("target_webhook_id", made.ID))
 	return writeNew(c, webhooksPath+"/"+made.ID, made)
 }
 
 // testWebhook sends a webhook.test event to one webhook. The event is in no feed.
 func (s *Server) testWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		if err := queries.WebhookProbe(ctx, db.WebhookProbeParams{AccountID: gate.Caller(c).AccountID, ID: at.ID}); err != nil {
 			return nil, err
@@ -273,14 +243,7 @@ func (s *Server) testWebhook(c *gin.Context) error {
 // createTest creates a delivery of a new webhook.test event. Its type is that or the one of a
 // probe.
 func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller auth.Identity, webhookID, deliveryType string) (made delivery, err error) {
-	eventID, err := webhook.NewTestID()
-	if err != nil {
-		return made, err
-	}
-	deliveryID, err := webhook.NewDeliveryID()
-	if err != nil {
-		return made, err
-	}
+	eventID := webhook.NewTestID()
 	body, err := httpjson.Encode(apiEvent{
 		ID: eventID, Source: sourceOf(caller), Type: webhook.TestType, Timestamp: s.options.Now().UTC().Truncate(time.Microsecond),
 		Subject: webhooksPath + "/" + webhookID, Data: jsontext.Value("{}"),
@@ -289,7 +252,7 @@ func (s *Server) createTest(ctx context.Context, queries *db.Queries, caller aut
 		return made, err
 	}
 	row, err := queries.WebhookDeliveryCreateTest(ctx, db.WebhookDeliveryCreateTestParams{
-		AccountID: caller.AccountID, ID: deliveryID, WebhookID: webhookID, EventID: eventID, Type: deliveryType, Body: string(body),
+		AccountID: caller.AccountID, ID: webhook.NewDeliveryID(), WebhookID: webhookID, EventID: eventID, Type: deliveryType, Body: string(body),
 	})
 	return deliveryFrom(db.WebhookDeliveryListRow(row)), err
 }
@@ -301,9 +264,6 @@ type probes struct {
 
 // probeWebhook sends events to a webhook that it must refuse, and one twice.
 func (s *Server) probeWebhook(c *gin.Context) error {
-	if err := readParams(c).Err(); err != nil {
-		return err
-	}
 	return s.accept(c, s.gate.Limits.Locks, func(ctx context.Context, queries *db.Queries, at db.WebhookGetLockedRow) (any, error) {
 		var made probes
 		for _, probe := range webhook.Probes {
@@ -325,7 +285,7 @@ func (s *Server) accept(c *gin.Context, pool *admission.Pool[int64], change func
 		return err
 	}
 	result, err := transactIn(s, c, pool, func(ctx context.Context, queries *db.Queries) (any, error) {
-		at, err := lockWebhook(ctx, c, queries)
+		at, err := webhook.Lock(ctx, queries, endpointOf(c))
 		switch {
 		case err != nil:
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"petstore/db"
+	"petstore/internal/sleep"
 )
 
 const (
@@ -80,16 +81,9 @@ func (v *Verifier) FlushUses(ctx context.Context) error {
 // RecordUses writes the recorded uses every 10 s until ctx ends, and then once
 // more.
 func (v *Verifier) RecordUses(ctx context.Context, log *slog.Logger) {
-	ticker := time.NewTicker(flushInterval)
-	defer ticker.Stop()
-	for ended := false; !ended; {
-		select {
-		case <-ctx.Done():
-			ended = true
-		case <-ticker.C:
-		}
-		v.flush(context.WithoutCancel(ctx), log)
-	}
+	flush := func(ctx context.Context) { v.flush(context.WithoutCancel(ctx), log) }
+	sleep.Every(ctx, flushInterval, flush)
+	flush(ctx)
 }
 
 func (v *Verifier) flush(ctx context.Context, log *slog.Logger) {

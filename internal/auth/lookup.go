@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"petstore/db"
 	"petstore/internal/coalesce"
 )
@@ -51,22 +53,22 @@ type lookups struct {
 // newLookups returns lookups that read keys with the given function, which returns
 // nil for a key that does not exist.
 func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookups {
-	unknownPlaces, suspectPlace := make(places, parallelLookups), make(places, 1)
+	unknownPlaces, suspectPlace := semaphore.NewWeighted(parallelLookups), semaphore.NewWeighted(1)
 	readUnknown := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
-		if err := unknownPlaces.take(ctx); err != nil {
+		if err := unknownPlaces.Acquire(ctx, 1); err != nil {
 			return nil, err
 		}
-		defer unknownPlaces.give()
+		defer unknownPlaces.Release(1)
 		return read(ctx, hashes)
 	}
 	readSuspect := func(ctx context.Context, hashes []hash) ([]*cachedKey, error) {
 		// The pace also applies to clients that disconnect.
 		pace := time.NewTimer(suspectPace)
 		defer func() { <-pace.C }()
-		if err := suspectPlace.take(ctx); err != nil {
+		if err := suspectPlace.Acquire(ctx, 1); err != nil {
 			return nil, err
 		}
-		defer suspectPlace.give()
+		defer suspectPlace.Release(1)
 		return readUnknown(ctx, hashes)
 	}
 	limits := coalesce.Limits{Parallel: parallelLookups, Inputs: maxHashesPerLookup}
@@ -84,21 +86,6 @@ func newLookups(read func(context.Context, []hash) ([]*cachedKey, error)) lookup
 		}),
 	}
 }
-
-// places is a semaphore.
-type places chan struct{}
-
-// take waits for a place, or returns the error of ctx.
-func (p places) take(ctx context.Context) error {
-	select {
-	case p <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (p places) give() { <-p }
 
 // read reads keys from the database and caches them. It returns nil for a key that
 // does not exist and removes it from the cache. It ignores the cancellation of ctx,

@@ -177,7 +177,7 @@ func (w *Worker) Deliver(accountID int64, webhookID string) {
 func (w *Worker) Run(ctx context.Context) {
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var looking, renewal sync.WaitGroup
-	renewal.Go(func() { every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
+	renewal.Go(func() { sleep.Every(renewing, renewInterval, w.renewLeases) }) // until the last drain has ended
 	looking.Go(func() { w.db.FollowNodes(ctx, w.log) })
 	looking.Go(func() { sweep(ctx, lookInterval, w.sweepAccounts) })
 	looking.Go(func() { sweep(ctx, sweepInterval, w.sweepWebhooks) })
@@ -235,17 +235,9 @@ func (w *Worker) announce(accountID int64) {
 	}
 }
 
-// every runs an action at once, and again after each interval, until ctx ends.
-func every(ctx context.Context, interval time.Duration, action func(context.Context)) {
-	for ctx.Err() == nil {
-		action(ctx)
-		sleep.For(ctx, interval)
-	}
-}
-
-// sweep runs an action as [every] does. After an action that takes long, it rests longer.
+// sweep runs an action as [sleep.Every] does. After an action that takes long, it rests longer.
 func sweep(ctx context.Context, interval time.Duration, action func(context.Context)) {
-	every(ctx, interval, func(ctx context.Context) {
+	sleep.Every(ctx, interval, func(ctx context.Context) {
 		began := time.Now()
 		action(ctx)
 		sleep.For(ctx, min(restFactor*time.Since(began), maxRest)-interval)

@@ -231,9 +231,7 @@ func (w *Worker) dispatchTo(ctx context.Context, queries *db.Queries, webhooks [
 	for _, to := range webhooks {
 		moved.Ids = append(moved.Ids, to.ID)
 		before := len(made.Ids)
-		if err := addDeliveries(&made, to, events); err != nil {
-			return of.end, nil, err
-		}
+		addDeliveries(&made, to, events)
 		if len(made.Ids) > before {
 			due = append(due, to)
 		}
@@ -250,27 +248,12 @@ func (w *Worker) dispatchTo(ctx context.Context, queries *db.Queries, webhooks [
 }
 
 // addDeliveries adds the deliveries of the events that a webhook gets.
-func addDeliveries(made *db.DeliveriesInsertParams, to db.DispatchLockRow, events []db.DispatchEventsRow) error {
+func addDeliveries(made *db.DeliveriesInsertParams, to db.DispatchLockRow, events []db.DispatchEventsRow) {
 	for _, e := range events {
-		if e.Sequence <= to.AfterSequence || e.Sequence > *to.UntilSequence || !wants(to.Types, e.Type) {
-			continue
-		}
-		if err := addDelivery(made, to.ID, e.Type, event.IDOf(made.AccountID, e.Sequence, e.Nonce)); err != nil {
-			return err
+		if to.AfterSequence < e.Sequence && e.Sequence <= *to.UntilSequence && wants(to.Types, e.Type) {
+			webhook.AddDelivery(made, to.ID, e.Type, event.IDOf(made.AccountID, e.Sequence, e.Nonce))
 		}
 	}
-	return nil
-}
-
-// addDelivery adds the delivery of an event to a webhook.
-func addDelivery(made *db.DeliveriesInsertParams, webhookID, eventType string, id event.ID) error {
-	deliveryID, err := webhook.NewDeliveryID()
-	made.Ids = append(made.Ids, deliveryID)
-	made.WebhookIds = append(made.WebhookIds, webhookID)
-	made.EventIds = append(made.EventIds, id.String())
-	made.Sequences = append(made.Sequences, id.Sequence)
-	made.Types = append(made.Types, eventType)
-	return err
 }
 
 // wants reports whether a webhook with some types gets an event of a type.

@@ -313,25 +313,8 @@ func collect(first result, more <-chan result) []result {
 
 // expire ends deliveries that have waited too long for a webhook that fails.
 func (d *drain) expire(ctx context.Context) error {
-	now, err := d.queries.Clock(ctx)
-	if err != nil {
-		return err
-	}
-	rows, err := d.queries.DeliveriesExpired(ctx, db.DeliveriesExpiredParams{
-		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(now.Add(-maxAge)), PageSize: expiryBatch,
-	})
-	if err != nil || len(rows) == 0 {
-		return err
-	}
-	due := make([]delivery, len(rows))
-	var messages []int64
-	for i, row := range rows {
-		due[i] = delivery{position: position{id: row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, attempts: int(row.Attempts)}
-		if row.Type == messageQueued {
-			messages = append(messages, row.Sequence)
-		}
-	}
-	if err := d.addBodies(ctx, due, messages); err != nil { // for the paths of messages
+	due, now, err := d.expired(ctx)
+	if err != nil || len(due) == 0 {
 		return err
 	}
 	expired := make([]result, len(due))
@@ -340,4 +323,31 @@ func (d *drain) expire(ctx context.Context) error {
 		expired[i] = result{delivery: one, at: now, problem: one.unsent}
 	}
 	return d.record(ctx, expired)
+}
+
+// expired returns deliveries that have waited too long, and the time of the database.
+func (d *drain) expired(ctx context.Context) (due []delivery, now time.Time, err error) {
+	leave, err := d.place(ctx, d.payer)
+	if err != nil {
+		return nil, now, err
+	}
+	defer leave()
+	if now, err = d.queries.Clock(ctx); err != nil {
+		return nil, now, err
+	}
+	rows, err := d.queries.DeliveriesExpired(ctx, db.DeliveriesExpiredParams{
+		AccountID: d.AccountID, WebhookID: d.WebhookID, BeforeID: webhook.FirstDeliveryID(now.Add(-maxAge)), PageSize: expiryBatch,
+	})
+	due = make([]delivery, len(rows))
+	var messages []int64
+	for i, row := range rows {
+		due[i] = delivery{position: position{id: row.ID}, eventID: row.EventID, sequence: row.Sequence, eventType: row.Type, attempts: int(row.Attempts)}
+		if row.Type == messageQueued {
+			messages = append(messages, row.Sequence)
+		}
+	}
+	if err == nil {
+		err = d.addBodies(ctx, due, messages) // for the paths of messages
+	}
+	return due, now, err
 }

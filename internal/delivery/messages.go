@@ -7,16 +7,17 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"petstore/db"
 	"petstore/internal/event"
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
+	"petstore/internal/webhook"
 )
 
 const (
@@ -133,20 +134,15 @@ func (w *Worker) settleRound(ctx context.Context) (more bool, err error) {
 
 // inParallel calls do for the elements of a slice, a few at a time.
 func inParallel[T any](elements []T, do func(T)) {
-	queue := make(chan T, len(elements))
+	var running errgroup.Group
+	running.SetLimit(few)
 	for _, element := range elements {
-		queue <- element
-	}
-	close(queue)
-	var running sync.WaitGroup
-	for range min(few, len(elements)) {
-		running.Go(func() {
-			for element := range queue {
-				do(element)
-			}
+		running.Go(func() error {
+			do(element)
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait()
 }
 
 // settle adapts a page of the messages that wait to a change of a webhook. A webhook that
@@ -220,9 +216,7 @@ func catchUp(ctx context.Context, queries *db.Queries, to endpoint, position int
 	}
 	made := db.DeliveriesInsertParams{AccountID: to.AccountID}
 	for _, sequence := range slices.Sorted(maps.Keys(missing)) {
-		if err := addDelivery(&made, to.WebhookID, messageQueued, missing[sequence]); err != nil {
-			return err
-		}
+		webhook.AddDelivery(&made, to.WebhookID, messageQueued, missing[sequence])
 	}
 	if len(made.Ids) == 0 {
 		return nil

@@ -29,13 +29,13 @@ func (g *Gate) authorize(c *gin.Context, r Route) error {
 	}
 	state := requestOf(c)
 	state.identity, state.reserved.payer = identity, identity.Payer()
-	state.scope(g.db, r)
+	state.scope(g.options.DB, r)
 	g.capture(c)
 	if limit, err := g.Limits.countRequest(c.Writer.Header(), identity, r.cost(c.Request)); err != nil {
 		state.limitReached = limit
 		return err
 	}
-	g.known(c.Request.Context()) // after the limit, so that a key without tokens protects no connections
+	g.options.Known(c.Request.Context()) // after the limit, so that a key without tokens protects no connections
 	switch {
 	case !identity.Scope.Includes(r.Scope):
 		return ErrInsufficientScope.WithMessage(fmt.Sprintf("The API key has the scope %s. This operation needs the scope %s.", identity.Scope, r.Scope))
@@ -74,9 +74,9 @@ func (g *Gate) authenticate(c *gin.Context) (auth.Identity, error) {
 		return auth.Identity{}, err
 	}
 	var identity auth.Identity
-	ctx := g.db.ForNoAccount(r.Context())
+	ctx := g.options.DB.ForNoAccount(r.Context())
 	err = postgres.RetryRead(ctx, func() (err error) {
-		identity, err = g.verifier.Verify(ctx, credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
+		identity, err = g.options.Verifier.Verify(ctx, credentials, func() (netip.Addr, bool) { return g.Limits.overFailureLimit(c) })
 		return err
 	})
 	if errors.Is(err, auth.ErrInvalidKey) {

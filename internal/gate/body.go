@@ -39,11 +39,11 @@ func (g *Gate) receiveBody(c *gin.Context) (_ []byte, err error) {
 		}
 	}()
 	size := c.Request.ContentLength
-	if size > g.maxBodyBytes {
-		return nil, httpjson.TooLarge(g.maxBodyBytes)
+	if size > g.options.MaxBodyBytes {
+		return nil, httpjson.TooLarge(g.options.MaxBodyBytes)
 	}
 	if size < 0 { // unknown
-		size = g.maxBodyBytes
+		size = g.options.MaxBodyBytes
 	}
 	arrived, err := g.Limits.reserveBody(c.Request.Context(), &state.reserved, size)
 	if err != nil {
@@ -51,7 +51,7 @@ func (g *Gate) receiveBody(c *gin.Context) (_ []byte, err error) {
 	}
 	defer arrived()
 	began := time.Now()
-	body, err := httpjson.ReadBody(c.Writer, c.Request, g.maxBodyBytes)
+	body, err := httpjson.ReadBody(c.Writer, c.Request, g.options.MaxBodyBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -29,27 +29,30 @@ const (
 func (g *Gate) read(c *gin.Context, r Route) error {
 	ctx := c.Request.Context()
 	value, preferred := "", false
-	if g.replicas != nil && r.Scope != 0 {
+	if g.options.Replicas != nil && r.Scope != 0 {
 		if value, preferred = httpjson.Preference(c.Request.Header, consistencyPreference); !preferred {
-			g.replicas.ServedByDefault()
+			g.options.Replicas.ServedByDefault()
 		}
 	}
+	handle := func() error {
+		err := r.Handle(c)
+		if err != nil { // it has sent nothing
+			c.Writer.Header().Del("Preference-Applied")
+		}
+		return err
+	}
 	if !preferred {
-		return postgres.RetryRead(ctx, func() error { return r.Handle(c) })
+		return postgres.RetryRead(ctx, handle)
 	}
 	after, err := g.WantedPosition(ctx, value)
 	if err != nil {
 		return err
 	}
-	ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
-	err = g.replicas.Read(ctx, after, func(ctx context.Context) error {
+	return g.options.Replicas.Read(ctx, after, func(ctx context.Context) error {
 		c.Request = c.Request.WithContext(ctx)
-		return r.Handle(c)
+		ApplyPreference(c.Writer.Header(), consistencyPreference+"="+value)
+		return handle()
 	})
-	if err != nil { // the handler has sent nothing
-		c.Writer.Header().Del("Preference-Applied")
-	}
-	return err
 }
 
 // ApplyPreference adds a preference to the header of a response (RFC 7240, section 3).
@@ -82,7 +85,7 @@ func (g *Gate) WantedPosition(ctx context.Context, value string) (*postgres.Posi
 // write runs the handler of a write. If the response needs a token, it first gets the key,
 // so that a write that has committed does not fail.
 func (g *Gate) write(c *gin.Context, r Route) error {
-	if g.replicas != nil && r.Scope != 0 {
+	if g.options.Replicas != nil && r.Scope != 0 {
 		if _, err := g.positions.get(c.Request.Context()); err != nil {
 			return err
 		}
@@ -140,7 +143,7 @@ func (g *Gate) readSealer(ctx context.Context) (*httpjson.Sealer, error) {
 
 // sealPosition seals a position. It returns "" if there are no replicas.
 func (g *Gate) sealPosition(ctx context.Context, position postgres.Position) string {
-	if g.replicas == nil {
+	if g.options.Replicas == nil {
 		return ""
 	}
 	sealer, err := g.positions.get(ctx)

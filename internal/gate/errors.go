@@ -65,7 +65,7 @@ func (g *Gate) writeError(c *gin.Context, err error) {
 	response, state := errorResponse(err), requestOf(c)
 	if response == ErrInternal && postgres.FromServer(err) {
 		// A statement that does not fit the schema may succeed after the migration or the upgrade.
-		if schema, checkErr := g.schema.check(c.Request.Context()); checkErr == nil && schema.fit != postgres.SchemaFits {
+		if schema, checkErr := g.checkSchema(c.Request.Context()); checkErr == nil && schema.fit != postgres.SchemaFits {
 			response = ErrUnavailable
 		}
 	}

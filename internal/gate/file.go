@@ -49,7 +49,7 @@ func writeFile(c *gin.Context, file *docs.File) error {
 // sendNotFound sends a page to a browser. Other clients get [ErrRouteNotFound].
 func (g *Gate) sendNotFound(c *gin.Context) error {
 	header, method := c.Request.Header, c.Request.Method
-	html, page := httpjson.QualityOf(header, "text/html"), g.pages[docs.NotFoundPath]
+	html, page := httpjson.QualityOf(header, "text/html"), g.api.Pages[docs.NotFoundPath]
 	if method != http.MethodGet && method != http.MethodHead || page == nil || checkPath(c) != nil ||
 		html.Specificity != exactly || html.Weight <= httpjson.QualityOf(header, httpjson.ContentType).Weight {
 		return ErrRouteNotFound

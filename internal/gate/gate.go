@@ -76,8 +76,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// setDefaults sets the options that are nil.
-func (o *Options) setDefaults() {
+// SetDefaults sets the options that are nil. [New] needs them.
+func (o *Options) SetDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -115,38 +115,23 @@ type Spec struct {
 
 // Gate is the HTTP handler in front of an API. It is safe for concurrent use.
 type Gate struct {
-	db       *postgres.DB
-	queries  *db.Queries
-	replicas *postgres.Replicas // nil: none
-	verifier *auth.Verifier
-	log      *slog.Logger
-	hubs     []*feed.Hub
-	faults   *faults.Injector
-	recorder *exchange.Recorder
-	known    func(context.Context) // see [Options.Known]
-	metrics  *telemetry.Metrics
-	tracer   *telemetry.Tracer
-	now      func() time.Time
+	options Options
+	api     API
+	queries *db.Queries
 
 	// Limits are the shares and rates of clients.
 	Limits *Limits
 
 	deprecated     map[string]*deprecation // by method and path
-	enforceSunset  bool
 	compressor     *compressor
 	signingKey     readOnce[[]byte]
 	positions      readOnce[*httpjson.Sealer] // seals the positions of writes and pages
-	base           string
-	maxBodyBytes   int64
-	requestTimeout time.Duration
-	streamPause    time.Duration
 	shuttingDown   atomic.Bool
 	shutDown       chan struct{} // closed when the server shuts down
 	schema         schemaChecks
 	engine         *gin.Engine
-	routes         []Route
-	pages          map[string]*docs.File
-	allowed        map[string]string                     // Allow headers by path
+	routes         []Route                               // of the API and the server
+	allowed        map[string]string                     // the headers Allow (RFC 9110, section 10.2.1) by path in the syntax of gin
 	observedRoutes atomic.Pointer[map[routeKey]observed] // do not modify
 
 	// The value of the header API-Version, and more headers of responses to an origin.
@@ -155,42 +140,24 @@ type Gate struct {
 	corsHeaders func(origin string) http.Header
 }
 
-// New returns the Gate of an API. The error is an invalid address in TrustedProxies, or a
-// mistake in the spec.
+// New returns the Gate of an API. The options must have their defaults. The error is an
+// invalid address in TrustedProxies, or a mistake in the spec.
 func New(options Options, api API) (*Gate, error) {
-	options.setDefaults()
 	g := &Gate{
-		db:             options.DB,
-		queries:        db.New(options.DB),
-		replicas:       options.Replicas,
-		verifier:       options.Verifier,
-		log:            options.Log,
-		hubs:           api.Hubs,
-		faults:         api.Faults,
-		recorder:       api.Recorder,
-		known:          options.Known,
-		metrics:        options.Metrics,
-		tracer:         options.Tracer,
-		now:            options.Now,
-		Limits:         newLimits(options, options.DB.LockWaits()),
-		enforceSunset:  options.EnforceSunset,
-		compressor:     newCompressor(),
-		base:           options.BaseURL,
-		maxBodyBytes:   options.MaxBodyBytes,
-		requestTimeout: options.RequestTimeout,
-		streamPause:    options.StreamPause,
-		shutDown:       make(chan struct{}),
-		pages:          api.Pages,
-		corsHeaders:    corsHeaders(options.CORSOrigins),
-		apiVersion:     []string{api.Version},
+		options:     options,
+		api:         api,
+		queries:     db.New(options.DB),
+		Limits:      newLimits(options, options.DB.LockWaits()),
+		compressor:  newCompressor(),
+		shutDown:    make(chan struct{}),
+		corsHeaders: corsHeaders(options.CORSOrigins),
+		apiVersion:  []string{api.Version},
 	}
 	g.signingKey.read = func(ctx context.Context) ([]byte, error) { return g.queries.SigningKeyGet(ctx, "cursor") }
 	g.positions.read = g.readSealer
-	g.schema.query, g.schema.now = g.readSchema, g.now
 	g.routes = slices.Concat(api.Routes, g.ownRoutes(api.Spec))
-	g.allowed = allowedByPath(g.routes, g.pages)
 	var err error
-	if g.deprecated, err = deprecations(api.Spec.Operations, g.base); err != nil {
+	if g.deprecated, err = deprecations(api.Spec.Operations, g.options.BaseURL); err != nil {
 		return nil, err
 	}
 	g.engine = g.newEngine()
@@ -210,7 +177,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.engine.Serv
 func (g *Gate) ShutDown() {
 	if g.shuttingDown.CompareAndSwap(false, true) {
 		close(g.shutDown)
-		for _, hub := range g.hubs {
+		for _, hub := range g.api.Hubs {
 			hub.Close()
 		}
 	}

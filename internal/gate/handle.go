@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -31,7 +32,8 @@ type request struct {
 	injected     *injection      // nil: no fault
 	waited       time.Duration   // for a change or for events
 	cause        error           // of a 5xx
-	change       Change          // for the log; zero: none
+	change       string          // a security event; "": none
+	target       slog.Attr       // of the change
 	limitReached telemetry.Limit // that refused the request; "": none
 	code         string          // of the error response; "": none
 	sent         *captured       // the response, if it is recorded
@@ -211,7 +213,7 @@ func (g *Gate) sunset(c *gin.Context, d *deprecation) error {
 		return nil
 	}
 	d.announce(c)
-	if g.enforceSunset && !g.now().Before(d.end) {
+	if g.options.EnforceSunset && !g.options.Now().Before(d.end) {
 		return ErrOperationSunset
 	}
 	return nil

@@ -3,10 +3,10 @@ package gate
 import (
 	"cmp"
 	"context"
-	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"golang.org/x/sync/singleflight"
 
 	"petstore/internal/httpjson"
 	"petstore/internal/postgres"
@@ -48,7 +48,7 @@ func (g *Gate) getReadiness(c *gin.Context) error {
 	var schema schemaState
 	var err error
 	if !g.shuttingDown.Load() {
-		schema, err = g.schema.check(c.Request.Context())
+		schema, err = g.checkSchema(c.Request.Context())
 	}
 	switch {
 	case g.shuttingDown.Load():
@@ -83,15 +83,15 @@ type schemaState struct {
 // readSchema reads the state of the schema. It creates the partitions of events that are
 // missing.
 func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
-	if state.fit, err = g.db.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
+	if state.fit, err = g.options.DB.SchemaFit(ctx); err != nil || state.fit != postgres.SchemaFits {
 		return state, err
 	}
-	fit, err := g.db.EventsFit(ctx, 0)
+	fit, err := g.options.DB.EventsFit(ctx, 0)
 	if err != nil || fit {
 		return state, err
 	}
-	failed := g.db.MaintainEvents(ctx)
-	fit, err = g.db.EventsFit(ctx, 0)
+	failed := g.options.DB.MaintainEvents(ctx)
+	fit, err = g.options.DB.EventsFit(ctx, 0)
 	if fit || err != nil && failed == nil {
 		return state, err
 	}
@@ -99,60 +99,32 @@ func (g *Gate) readSchema(ctx context.Context) (state schemaState, err error) {
 	return state, nil
 }
 
-// schemaChecks checks the schema of the database, at most once per readinessInterval.
+// schemaChecks has the latest check of the schema. Only the function that runs uses it.
 type schemaChecks struct {
-	query func(context.Context) (schemaState, error)
-	now   func() time.Time
-
-	mu     sync.Mutex
-	latest *schemaCheck // nil before the first
+	running singleflight.Group
+	began   time.Time
+	state   schemaState
+	err     error
 }
 
-// schemaCheck is one query of the database.
-type schemaCheck struct {
-	began time.Time
-	done  chan struct{} // closed when the result is known
-	state schemaState
-	err   error
-}
-
-// check returns the result of a check that began at most a readinessInterval ago.
-// The error comes from the database or the context.
-func (s *schemaChecks) check(ctx context.Context) (schemaState, error) {
-	latest := s.join(ctx)
-	select {
-	case <-latest.done:
+// checkSchema returns the result of a check that began at most a readinessInterval ago. A
+// check continues after the end of the request that began it, because others may wait for
+// it. The error comes from the database or the context.
+func (g *Gate) checkSchema(ctx context.Context) (schemaState, error) {
+	latest := &g.schema
+	done := latest.running.DoChan("", func() (any, error) {
+		if now := g.options.Now(); now.Sub(latest.began) >= readinessInterval {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
+			defer cancel()
+			latest.began = now
+			latest.state, latest.err = g.readSchema(ctx)
+		}
 		return latest.state, latest.err
+	})
+	select {
+	case result := <-done:
+		return result.Val.(schemaState), result.Err //nolint:forcetypeassert // see above
 	case <-ctx.Done():
 		return schemaState{}, ctx.Err()
-	}
-}
-
-// join returns the latest check, or begins one if that is too old. A check continues
-// after the end of the request that began it, because others may wait for it.
-func (s *schemaChecks) join(ctx context.Context) *schemaCheck {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	if s.latest != nil && (!s.latest.isDone() || now.Sub(s.latest.began) < readinessInterval) {
-		return s.latest
-	}
-	started := &schemaCheck{began: now, done: make(chan struct{})}
-	s.latest = started
-	go func() {
-		defer close(started.done)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readinessTimeout)
-		defer cancel()
-		started.state, started.err = s.query(ctx)
-	}()
-	return started
-}
-
-func (c *schemaCheck) isDone() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
 	}
 }

@@ -40,7 +40,7 @@ func (g *Gate) injectFault(c *gin.Context) error {
 	if !state.identity.IsSandbox() || !state.route.HasFaults() || observes(c.Request) {
 		return nil
 	}
-	rule, err := g.faults.Choose(c.Request.Context(), state.identity.AccountID, state.route.Operation)
+	rule, err := g.api.Faults.Choose(c.Request.Context(), state.identity.AccountID, state.route.Operation)
 	if rule == nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (g *Gate) injectFault(c *gin.Context) error {
 		defer g.Limits.delays.Give(payer, 1)
 	}
 	state.injected = &injection{Rule: rule}
-	g.metrics.Injected(rule.Effect)
+	g.options.Metrics.Injected(rule.Effect)
 	if rule.Effect != faults.EffectClose {
 		c.Header("Petstore-Fault", strconv.Itoa(int(rule.Position)))
 	}

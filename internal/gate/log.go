@@ -32,8 +32,8 @@ func (g *Gate) logRequest(c *gin.Context) {
 	op := g.observed(c)
 	op.Start()
 	var span *telemetry.Span
-	c.Request, span = g.tracer.Request(c.Request, op.Operation)
-	state := newRequest(c.Request, began.Add(g.requestTimeout))
+	c.Request, span = g.options.Tracer.Request(c.Request, op.Operation)
+	state := newRequest(c.Request, began.Add(g.options.RequestTimeout))
 	c.Request = c.Request.WithContext(state)
 	id := c.GetHeader("X-Request-Id")
 	if id == "" || !requestIDPattern.MatchString(id) {
@@ -114,38 +114,29 @@ func writeLogLine(c *gin.Context, log *slog.Logger, line requestLine) {
 	}
 }
 
-// Security events in the log. docs/observability.md lists them, and the changes of [Record].
-const (
-	eventAuthenticationFailed = "authentication_failed"
-	eventAccessDenied         = "access_denied"
-	eventRateLimited          = "rate_limited"
-)
-
-// Change is a security event: a change of an API key, a sandbox or a webhook.
-type Change struct {
-	Event  string
-	Target slog.Attr
+// Record adds a security event to the log line of the request: a change of an API key, a
+// sandbox, a sample or a webhook. docs/observability.md lists the events.
+func Record(c *gin.Context, event string, target slog.Attr) {
+	state := requestOf(c)
+	state.change, state.target = event, target
 }
-
-// Record adds a change to the log line of the request.
-func Record(c *gin.Context, change Change) { requestOf(c).change = change }
 
 // securityAttributes returns the attributes of the security event of a request, or nil
 // if there is none. They are part of its log line, so that a flood of rejected requests
 // writes no additional lines.
 func securityAttributes(c *gin.Context) []slog.Attr {
 	state := requestOf(c)
-	event := state.change.Event
+	event := state.change
 	if state.injected != nil && state.injected.replacesResponse() {
 		return nil
 	}
 	switch c.Writer.Status() {
 	case http.StatusUnauthorized:
-		event = eventAuthenticationFailed
+		event = "authentication_failed"
 	case http.StatusForbidden:
-		event = eventAccessDenied
+		event = "access_denied"
 	case http.StatusTooManyRequests:
-		event = eventRateLimited
+		event = "rate_limited"
 	}
 	if event == "" {
 		return nil
@@ -155,8 +146,8 @@ func securityAttributes(c *gin.Context) []slog.Attr {
 		identity := state.identity
 		attributes = append(attributes, slog.String("account_id", account.PublicID(identity.AccountID, identity.IsSandbox())), slog.Int64("key_id", identity.KeyID))
 	}
-	if state.change.Event != "" {
-		attributes = append(attributes, state.change.Target)
+	if state.change != "" {
+		attributes = append(attributes, state.target)
 	}
 	return attributes
 }

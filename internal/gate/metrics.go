@@ -43,13 +43,13 @@ func (g *Gate) observed(c *gin.Context) observed {
 		if path != "" {
 			route = pathPattern(path)
 		}
-		op = observed{g.metrics.Operation(key.method, route), logOf(g.log, method, path)}
+		op = observed{g.options.Metrics.Operation(key.method, route), logOf(g.options.Log, method, path)}
 		more := maps.Clone(*all)
 		more[key] = op
 		g.observedRoutes.CompareAndSwap(all, &more) // if it fails, a later request adds it
 	}
 	if key.method == telemetry.OtherMethod {
-		op.log = logOf(g.log, method, path)
+		op.log = logOf(g.options.Log, method, path)
 	}
 	return op
 }
@@ -68,7 +68,7 @@ func (g *Gate) recordMetrics(c *gin.Context, op observed, took time.Duration) {
 	}
 	op.End(c.Writer.Status(), took-state.waited)
 	if state.limitReached != "" {
-		g.metrics.RateLimited(state.limitReached)
+		g.options.Metrics.RateLimited(state.limitReached)
 	}
 }
 

@@ -15,9 +15,8 @@ import (
 // TestCountingAllocatesNothing is not parallel, because allocations of other tests
 // would count.
 func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see above
-	metrics := telemetry.NewMetrics()
 	engine := gin.New()
-	g := &Gate{metrics: metrics, log: slog.New(slog.DiscardHandler)}
+	g := &Gate{options: Options{Metrics: telemetry.NewMetrics(), Log: slog.New(slog.DiscardHandler)}}
 	g.observedRoutes.Store(&map[routeKey]observed{})
 	const runs = 100
 	engine.Use(func(c *gin.Context) {
@@ -28,7 +27,7 @@ func TestCountingAllocatesNothing(t *testing.T) { //nolint:paralleltest // see a
 			op := g.observed(c)
 			op.Start()
 			var span *telemetry.Span
-			c.Request, span = g.tracer.Request(c.Request, op.Operation)
+			c.Request, span = g.options.Tracer.Request(c.Request, op.Operation)
 			g.recordMetrics(c, op, time.Millisecond)
 			span.End(c.Writer.Status())
 		}); allocated != 0 {

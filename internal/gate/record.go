@@ -29,7 +29,7 @@ func observes(request *http.Request) bool { return request.Header.Get("Petstore-
 // capture keeps the response to a request of a sandbox for its record.
 func (g *Gate) capture(c *gin.Context) {
 	state := requestOf(c)
-	if g.recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) && !observes(c.Request) {
+	if g.api.Recorder != nil && state.sent == nil && state.identity.IsSandbox() && !state.route.has(NoRecord) && !observes(c.Request) {
 		state.sent = &captured{ResponseWriter: c.Writer}
 		c.Writer = state.sent
 	}
@@ -72,14 +72,14 @@ func (r *captured) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // record adds a request of a sandbox to its record.
 func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Duration) {
 	state := requestOf(c)
-	if g.recorder == nil || state.route.has(NoRecord) || observes(c.Request) {
+	if g.api.Recorder == nil || state.route.has(NoRecord) || observes(c.Request) {
 		return
 	}
 	identity := state.identity
 	if !state.isKnown() && state.route.Operation == "" && (state.code == ErrRouteNotFound.Code || state.code == ErrMethodNotAllowed.Code) {
 		// The path needs no key. If it has the one of a sandbox, its owner wants to see the mistake.
 		if credentials, err := credentialsOf(c.Request); err == nil {
-			identity, _ = g.verifier.Remembered(credentials)
+			identity, _ = g.options.Verifier.Remembered(credentials)
 		}
 	}
 	if !identity.IsSandbox() {
@@ -105,5 +105,5 @@ func (g *Gate) record(c *gin.Context, id string, began time.Time, took time.Dura
 		}
 	}
 	e.Describe(request, response, identity.Prefix)
-	g.recorder.Add(e)
+	g.api.Recorder.Add(e)
 }

@@ -144,9 +144,33 @@ func (g *Gate) newEngine() *gin.Engine {
 		}
 		engine.Match(registered, ginPath(r.Path), g.handler(r)) // without the regular expression of Handle
 	}
-	for path, allow := range g.allowed {
+	for path, file := range g.api.Pages {
+		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }}))
+	}
+	for path, target := range redirects {
+		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error {
+			c.Redirect(target.status, g.options.BaseURL+target.to)
+			return nil
+		}}))
+	}
+	g.addOptions(engine)
+	return engine
+}
+
+// addOptions adds OPTIONS to the paths of an engine. A literal path gets the other methods too.
+func (g *Gate) addOptions(engine *gin.Engine) {
+	registered := map[string][]string{} // methods by path
+	for _, r := range engine.Routes() {
+		registered[r.Path] = append(registered[r.Path], r.Method)
+	}
+	g.allowed = map[string]string{}
+	for path, allowed := range registered {
+		allowed = append(allowed, http.MethodOptions)
+		slices.Sort(allowed)
+		allow := strings.Join(allowed, ", ")
+		g.allowed[path] = allow
 		preflight := preflightHeaders(allow)
-		engine.OPTIONS(ginPath(path), g.handler(Route{Handle: func(c *gin.Context) error {
+		engine.OPTIONS(path, g.handler(Route{Handle: func(c *gin.Context) error {
 			c.Header("Allow", allow)
 			if header := c.Writer.Header(); isPreflight(c.Request, header) {
 				maps.Copy(header, preflight)
@@ -154,21 +178,11 @@ func (g *Gate) newEngine() *gin.Engine {
 			c.Status(http.StatusNoContent)
 			return nil
 		}}))
-		if !strings.Contains(path, "{") {
-			others := slices.DeleteFunc(slices.Clone(methods), func(method string) bool { return strings.Contains(allow, method) })
+		if !strings.Contains(path, ":") {
+			others := slices.DeleteFunc(slices.Clone(methods), func(method string) bool { return slices.Contains(allowed, method) })
 			engine.Match(others, path, g.handler(Route{Handle: g.notFound}))
 		}
 	}
-	for path, file := range g.pages {
-		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error { return writeFile(c, file) }}))
-	}
-	for path, target := range redirects {
-		engine.Match(getOrHead, path, g.handler(Route{Handle: func(c *gin.Context) error {
-			c.Redirect(target.status, g.base+target.to)
-			return nil
-		}}))
-	}
-	return engine
 }
 
 // notFound handles requests that match no route. Browsers get a page. Otherwise, the error is
@@ -183,7 +197,7 @@ func (g *Gate) notFound(c *gin.Context) error {
 	for path, methods := range g.allowed {
 		if matches(path, c.Request.URL.EscapedPath()) {
 			allow = methods
-			if !strings.Contains(path, "{") {
+			if !strings.Contains(path, ":") {
 				break // the literal path wins
 			}
 		}
@@ -195,35 +209,11 @@ func (g *Gate) notFound(c *gin.Context) error {
 	return ErrMethodNotAllowed
 }
 
-// allowedByPath returns the Allow header (RFC 9110, section 10.2.1) of each path.
-func allowedByPath(routes []Route, pages map[string]*docs.File) map[string]string {
-	byPath := map[string][]string{}
-	for path := range redirects { // not in the spec
-		byPath[path] = []string{http.MethodGet}
-	}
-	for path := range pages {
-		byPath[path] = []string{http.MethodGet}
-	}
-	for _, r := range routes {
-		byPath[r.Path] = append(byPath[r.Path], r.Method)
-	}
-	allowed := make(map[string]string, len(byPath))
-	for path, methods := range byPath {
-		if slices.Contains(methods, http.MethodGet) {
-			methods = append(methods, http.MethodHead)
-		}
-		methods = append(methods, http.MethodOptions)
-		slices.Sort(methods)
-		allowed[path] = strings.Join(methods, ", ")
-	}
-	return allowed
-}
-
-// matches reports whether a path matches a pattern.
+// matches reports whether a path matches a pattern in the syntax of gin.
 func matches(pattern, path string) bool {
 	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
 	return slices.EqualFunc(want, have, func(want, have string) bool {
-		return want == have || (strings.HasPrefix(want, "{") && have != "")
+		return want == have || (strings.HasPrefix(want, ":") && have != "")
 	})
 }
 

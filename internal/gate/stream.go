@@ -1,8 +1,10 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -52,20 +54,30 @@ func prefers(header http.Header, mediaType string) bool {
 	return wanted.Weight > 0 && wanted.Specificity >= max(page.Specificity, typeRange)
 }
 
-// Stream is a response that sends events until it cannot go on: its client disconnects or
-// does not read, its key ends or the server shuts down.
-type Stream struct {
-	gate    *Gate
-	c       *gin.Context
-	state   *request
-	watched Watched
-	sent    time.Time // of the last bytes
-	err     error     // that sending has failed
+// Part has the events that a stream sends at a time.
+type Part struct {
+	Text   string // events
+	Last   string // the id of the last event that the client has; "": it is the one of the part before
+	UpTo   string // the id up to which the client has all events; "": it need not know
+	Number int64  // the number up to which the client has all events
+	More   bool   // whether there are more
+	Cost   int    // of the next part
 }
 
-// Stream sends the header of a stream, and lets run send the events. The error says that the
-// account has too many. The request has no place among those in progress.
-func (g *Gate) Stream(c *gin.Context, watched Watched, run func(*Stream)) error {
+// Add adds an event.
+func (p *Part) Add(id, kind string, value any) error {
+	data, err := httpjson.Encode(value)
+	p.Text += fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", id, kind, data)
+	p.Last = id
+	return err
+}
+
+// Stream sends parts of what a request watches: the first one, and those that read returns.
+// It ends when it cannot go on: its client disconnects or does not read, its key ends, a read
+// fails or the server shuts down. The client then connects again, and gets the error. The
+// error of Stream says that the account has too many. The request has no place among those in
+// progress, except while it reads.
+func (g *Gate) Stream(c *gin.Context, watched Watched, first Part, read func(context.Context) (Part, error)) error {
 	state := requestOf(c)
 	payer := state.identity.Payer()
 	if err := g.Limits.streams.Take(c.Request.Context(), payer, 1); err != nil {
@@ -82,52 +94,107 @@ func (g *Gate) Stream(c *gin.Context, watched Watched, run func(*Stream)) error 
 	if c.Request.Method == http.MethodHead {
 		return nil
 	}
-	if hidden, ok := c.Writer.(discarded); ok { // Send breaks the stream after its first events
+	if hidden, ok := c.Writer.(discarded); ok { // send breaks the stream after its first events
 		c.Writer = hidden.ResponseWriter
 	}
-	g.metrics.StreamOpened()
-	defer g.metrics.StreamClosed()
+	g.options.Metrics.StreamOpened()
+	defer g.options.Metrics.StreamClosed()
 	defer state.countWait(time.Now())
-	s := &Stream{gate: g, c: c, state: state, watched: watched, sent: g.now()}
-	run(s)
+	s := &stream{gate: g, c: c, state: state, watched: watched, sent: g.options.Now()}
+	s.run(first, read)
 	if s.err == nil {
-		setWriteDeadline(c, g.streamPause) // for the end of the body
+		setWriteDeadline(c, g.options.StreamPause) // for the end of the body
 	}
 	return nil
 }
 
-// Continues reports whether the client can still get events.
-func (s *Stream) Continues() bool {
-	return s.err == nil && s.state.connection.Err() == nil && !s.gate.shuttingDown.Load()
+// stream is a response that sends events.
+type stream struct {
+	gate    *Gate
+	c       *gin.Context
+	state   *request
+	watched Watched
+	lastID  string    // of the events that the client has
+	sent    time.Time // of the last bytes
+	err     error     // that sending has failed
 }
 
-// KeyWorks reports whether the API key still works. A database that fails ends no stream.
-func (s *Stream) KeyWorks() bool {
-	s.state.move(time.Now().Add(s.gate.requestTimeout))
-	_, err := s.gate.authenticate(s.c)
-	_, refused := errors.AsType[*httpjson.Error](err)
-	return !refused
+// run sends parts until the stream must end.
+func (s *stream) run(part Part, read func(context.Context) (Part, error)) {
+	// A client connects again after this number of ms. An empty line ends an event, and the
+	// Python library httpx-sse returns one even if it has no data. So there is none here, and
+	// none after a comment.
+	s.send("retry: 1000\n")
+	for {
+		if part.Text != "" {
+			s.send(part.Text)
+		}
+		s.lastID = cmp.Or(part.Last, s.lastID)
+		if !s.awaitMore(part) {
+			return
+		}
+		if err := s.gate.look(s.c, func(ctx context.Context) (err error) {
+			part, err = read(ctx)
+			return err
+		}); err != nil {
+			return
+		}
+	}
 }
 
-// Rest waits until the next check of the key is due.
-func (s *Stream) Rest() { sleep.For(s.state.connection, keyCheck) }
+// awaitMore waits until the stream may read the part after another one. It reports false when
+// the stream must end.
+func (s *stream) awaitMore(part Part) (ready bool) {
+	for !ready && s.err == nil && s.state.connection.Err() == nil && !s.gate.shuttingDown.Load() {
+		s.keepAlive(part)
+		switch {
+		case !part.More:
+			ready = s.wait(part.Number)
+		case part.Cost == 0 || s.gate.Limits.Pay(s.state.identity, part.Cost):
+			ready = true
+		default:
+			sleep.For(s.state.connection, keyCheck)
+		}
+		if !s.keyWorks() {
+			return false
+		}
+	}
+	return ready
+}
 
-// Wait waits until there may be events after a number, or the next check of the key is due.
-func (s *Stream) Wait(after int64) (found bool) {
+// wait waits until there may be events after a number, or the next check of the key is due.
+func (s *stream) wait(after int64) (found bool) {
 	ctx, cancel := context.WithTimeout(s.state.connection, keyCheck)
 	defer cancel()
 	return s.watched.Hub.Wait(ctx, s.watched.Account, after) && sleep.For(s.state.connection, readPace)
 }
 
-// Read reads from the database as a request in progress.
-func (s *Stream) Read(read func(context.Context) error) error { return s.gate.look(s.c, read) }
+// keyWorks reports whether the API key still works. A database that fails ends no stream.
+func (s *stream) keyWorks() bool {
+	s.state.move(time.Now().Add(s.gate.options.RequestTimeout))
+	_, err := s.gate.authenticate(s.c)
+	_, refused := errors.AsType[*httpjson.Error](err)
+	return !refused
+}
 
-// IsSilent reports whether the stream has sent nothing for so long that a heartbeat is due.
-func (s *Stream) IsSilent() bool { return s.gate.now().Sub(s.sent) >= heartbeat }
+// keepAlive sends a few bytes if the stream has been silent for long. The client has all
+// its events up to an id. If it does not know that, it gets the id, without data.
+// EventSource then sends it as Last-Event-ID, and dispatches no event. So the cursor of a
+// stream does not expire when the account has no event of its types for 30 days.
+func (s *stream) keepAlive(part Part) {
+	switch {
+	case s.gate.options.Now().Sub(s.sent) < heartbeat:
+	case part.UpTo != "" && part.UpTo != s.lastID:
+		s.send(fmt.Sprintf("id: %s\n\n", part.UpTo))
+		s.lastID = part.UpTo
+	default:
+		s.send(":\n")
+	}
+}
 
-// Send sends text at once. A client that does not read it in time is disconnected, and so
+// send sends text at once. A client that does not read it in time is disconnected, and so
 // is one whose account has too many bytes on their way. It does nothing after an error.
-func (s *Stream) Send(text string) {
+func (s *stream) send(text string) {
 	if s.err != nil {
 		return
 	}
@@ -136,11 +203,11 @@ func (s *Stream) Send(text string) {
 		return
 	}
 	defer s.gate.Limits.pageBytes.Give(payer, size)
-	setWriteDeadline(s.c, s.gate.streamPause)
+	setWriteDeadline(s.c, s.gate.options.StreamPause)
 	if _, s.err = s.c.Writer.WriteString(text); s.err == nil {
 		s.err = http.NewResponseController(s.c.Writer).Flush()
 	}
-	s.sent = s.gate.now()
+	s.sent = s.gate.options.Now()
 	if s.state.injected.closes() && strings.HasPrefix(text, "id:") {
 		s.err = errConnectionClosed
 	}

@@ -106,7 +106,7 @@ func (g *Gate) leave(c *gin.Context) { g.Limits.release(&requestOf(c).reserved) 
 // a place meanwhile. It waits for that, because a commit may wake more requests than its
 // account has places.
 func (g *Gate) look(c *gin.Context, read func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.requestTimeout)
+	ctx, cancel := context.WithTimeout(requestOf(c).connection, g.options.RequestTimeout)
 	defer cancel()
 	for {
 		err := g.reservePlace(c)

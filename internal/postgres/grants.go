@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -14,95 +16,72 @@ import (
 // queries/ read and write; TestServingPrivileges compares them. GRANT … ON ALL TABLES and
 // default privileges would grant too much, and a grant in a migration would have to name an
 // unknown role. UPDATE on a column includes locking the row. Identity columns need no privilege on their sequences.
-var servingPrivileges = []struct{ table, privileges string }{
-	{"account_state", "SELECT (account_id, closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id), " +
-		"INSERT (account_id), " +
-		"UPDATE (closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id), " +
-		"DELETE"},
-	{
-		"accounts",
-		"SELECT (id, kind, parent_id, name, sample_id, sample, created_at, expires_at, deleted_at), " +
-			"INSERT (kind, parent_id, name, sample_id, sample, expires_at), " +
-			"UPDATE (name, deleted_at), " +
-			"DELETE",
-	},
-	{"api_key_uses", "SELECT (account_id, api_key_id, last_used_at), INSERT (account_id, api_key_id, last_used_at), UPDATE (last_used_at), DELETE"},
-	{
-		"api_keys",
-		"SELECT (id, account_id, name, scope, prefix, secret_sha256, previous_sha256, previous_until, created_at, expires_at, revoked_at), " +
-			"INSERT (account_id, name, scope, prefix, secret_sha256, expires_at), " +
-			"UPDATE (prefix, secret_sha256, previous_sha256, previous_until, revoked_at), " +
-			"DELETE",
-	},
-	{
-		"categories",
-		"SELECT (account_id, id, name, name_key, description), " +
-			"INSERT (account_id, id, name, name_key, description), " +
-			"UPDATE (name, name_key, description), " +
-			"DELETE",
-	},
-	{
-		"events",
-		"SELECT (account_id, sequence, created_at, nonce, type, subject, data), " +
-			"INSERT (account_id, sequence, created_at, nonce, type, subject, data), " +
-			"DELETE",
-	},
-	{"exchange_logs", "SELECT (account_id, first_number, last_number, bytes, dropped), INSERT (account_id), UPDATE (first_number, last_number, bytes, dropped), DELETE"},
-	{
-		"exchanges",
-		"SELECT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages), " +
-			"INSERT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages), " +
-			"DELETE",
-	},
-	{"goose_db_version", "SELECT (version_id, is_applied)"},
-	{
-		"idempotency_keys",
-		"SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"INSERT (account_id, api_key_id, key, fingerprint, status, location, body, created_at), " +
-			"DELETE",
-	},
-	{"inventory", "SELECT (account_id, pet_id, quantity, held, low), INSERT (account_id, pet_id, quantity, held), UPDATE (quantity, held), DELETE"},
-	{"messages", "SELECT (account_id, id, message, status, created_at), INSERT (account_id, id, message, status), UPDATE (status), DELETE"},
-	{
-		"orders",
-		"SELECT (account_id, id, pet_id, quantity, ship_date, complete), " +
-			"INSERT (account_id, id, pet_id, quantity, ship_date, complete), " +
-			"UPDATE (ship_date, complete), " +
-			"DELETE",
-	},
-	{
-		"pets",
-		"SELECT (account_id, id, category_id, name, name_key, status), " +
-			"INSERT (account_id, id, category_id, name, name_key, status), " +
-			"UPDATE (category_id, name, name_key, status), " +
-			"DELETE",
-	},
-	{
-		"sandbox_faults",
-		"SELECT (account_id, id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched), " +
-			"INSERT (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed), " +
-			"UPDATE (matched), " +
-			"DELETE",
-	},
-	{"signing_keys", "SELECT (purpose, secret)"},
-	{
-		"webhook_deliveries",
-		"SELECT (account_id, id, webhook_id, event_id, sequence, type, body, status, attempts, next_attempt_at, created_at), " +
-			"INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt_at), " +
-			"UPDATE (status, attempts, next_attempt_at), " +
-			"DELETE",
-	},
-	{
-		"webhooks",
-		"SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, created_at, deleted_at), " +
-			"INSERT (account_id, id, url, types, description, secret, after_sequence), " +
-			"UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, deleted_at), " +
-			"DELETE",
-	},
-}
+var servingPrivileges = strings.Split(`SELECT (account_id, closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id) ON account_state
+INSERT (account_id) ON account_state
+UPDATE (closed, reset_at, last_sequence, last_nonce, last_event_at, last_category_id, last_pet_id, last_order_id, last_message_id) ON account_state
+DELETE ON account_state
+SELECT (id, kind, parent_id, name, sample_id, sample, created_at, expires_at, deleted_at) ON accounts
+INSERT (kind, parent_id, name, sample_id, sample, expires_at) ON accounts
+UPDATE (name, deleted_at) ON accounts
+DELETE ON accounts
+SELECT (account_id, api_key_id, last_used_at) ON api_key_uses
+INSERT (account_id, api_key_id, last_used_at) ON api_key_uses
+UPDATE (last_used_at) ON api_key_uses
+DELETE ON api_key_uses
+SELECT (id, account_id, name, scope, prefix, secret_sha256, previous_sha256, previous_until, created_at, expires_at, revoked_at) ON api_keys
+INSERT (account_id, name, scope, prefix, secret_sha256, expires_at) ON api_keys
+UPDATE (prefix, secret_sha256, previous_sha256, previous_until, revoked_at) ON api_keys
+DELETE ON api_keys
+SELECT (account_id, id, name, name_key, description) ON categories
+INSERT (account_id, id, name, name_key, description) ON categories
+UPDATE (name, name_key, description) ON categories
+DELETE ON categories
+SELECT (account_id, sequence, created_at, nonce, type, subject, data) ON events
+INSERT (account_id, sequence, created_at, nonce, type, subject, data) ON events
+DELETE ON events
+SELECT (account_id, first_number, last_number, bytes, dropped) ON exchange_logs
+INSERT (account_id) ON exchange_logs
+UPDATE (first_number, last_number, bytes, dropped) ON exchange_logs
+DELETE ON exchange_logs
+SELECT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages) ON exchanges
+INSERT (account_id, number, start_byte, started_at, microseconds, request_id, api_key_id, method, path, query, operation, status, code, idempotency_key, fault, messages) ON exchanges
+DELETE ON exchanges
+SELECT (version_id, is_applied) ON goose_db_version
+SELECT (account_id, api_key_id, key, fingerprint, status, location, body, created_at) ON idempotency_keys
+INSERT (account_id, api_key_id, key, fingerprint, status, location, body, created_at) ON idempotency_keys
+DELETE ON idempotency_keys
+SELECT (account_id, pet_id, quantity, held, low) ON inventory
+INSERT (account_id, pet_id, quantity, held) ON inventory
+UPDATE (quantity, held) ON inventory
+DELETE ON inventory
+SELECT (account_id, id, message, status, created_at) ON messages
+INSERT (account_id, id, message, status) ON messages
+UPDATE (status) ON messages
+DELETE ON messages
+SELECT (account_id, id, pet_id, quantity, ship_date, complete) ON orders
+INSERT (account_id, id, pet_id, quantity, ship_date, complete) ON orders
+UPDATE (ship_date, complete) ON orders
+DELETE ON orders
+SELECT (account_id, id, category_id, name, name_key, status) ON pets
+INSERT (account_id, id, category_id, name, name_key, status) ON pets
+UPDATE (category_id, name, name_key, status) ON pets
+DELETE ON pets
+SELECT (account_id, id, position, operation, effect, status, delay_ms, close_when, first, probability, seed, matched) ON sandbox_faults
+INSERT (account_id, position, operation, effect, status, delay_ms, close_when, first, probability, seed) ON sandbox_faults
+UPDATE (matched) ON sandbox_faults
+DELETE ON sandbox_faults
+SELECT (purpose, secret) ON signing_keys
+SELECT (account_id, id, webhook_id, event_id, sequence, type, body, status, attempts, next_attempt_at, created_at) ON webhook_deliveries
+INSERT (account_id, id, webhook_id, event_id, sequence, type, body, next_attempt_at) ON webhook_deliveries
+UPDATE (status, attempts, next_attempt_at) ON webhook_deliveries
+DELETE ON webhook_deliveries
+SELECT (account_id, id, url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, created_at, deleted_at) ON webhooks
+INSERT (account_id, id, url, types, description, secret, after_sequence) ON webhooks
+UPDATE (url, types, description, status, disabled_reason, secret, previous_secret, previous_until, after_sequence, until_sequence, lease, lease_until, failures, failing_since, retry_at, slow_until, unsettled_after, deleted_at) ON webhooks
+DELETE ON webhooks`, "\n")
 
-// formerPrivileges are privileges, such as "SELECT (name) ON pets", that only queries of the
-// last release need. Its programs run until a deployment replaces them.
+// formerPrivileges are privileges that only queries of the last release need. Its programs
+// run until a deployment replaces them.
 var formerPrivileges []string
 
 // servingSequences are the sequences that queries read explicitly.
@@ -187,15 +166,16 @@ func grantServing(ctx context.Context, tx *sql.Tx, role string, distributed bool
 		"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA " + schema + " FROM " + role,
 		"GRANT USAGE ON SCHEMA " + schema + " TO " + role,
 	}
-	for _, on := range servingPrivileges {
-		statements = append(statements, "GRANT "+on.privileges+" ON "+schema+"."+on.table+" TO "+role)
-		if distributed && strings.Contains(on.privileges, "INSERT (") {
-			statements = append(statements, "GRANT INSERT ON "+schema+"."+on.table+" TO "+role)
+	byTable := map[string][]string{}
+	for _, one := range slices.Concat(servingPrivileges, formerPrivileges) {
+		privilege, table, _ := strings.Cut(one, " ON ")
+		if distributed && strings.HasPrefix(privilege, "INSERT") {
+			privilege = "INSERT"
 		}
+		byTable[table] = append(byTable[table], privilege)
 	}
-	for _, privilege := range formerPrivileges {
-		columns, table, _ := strings.Cut(privilege, " ON ")
-		statements = append(statements, "GRANT "+columns+" ON "+schema+"."+table+" TO "+role)
+	for _, table := range slices.Sorted(maps.Keys(byTable)) {
+		statements = append(statements, "GRANT "+strings.Join(byTable[table], ", ")+" ON "+schema+"."+table+" TO "+role)
 	}
 	for _, sequence := range servingSequences {
 		statements = append(statements, "GRANT USAGE ON SEQUENCE "+schema+"."+sequence+" TO "+role)

@@ -16,29 +16,26 @@ import (
 // leastVersion is the oldest server_version_num that works: 15.
 const leastVersion = 150000
 
-// privilegePattern matches a privilege and its columns in [servingPrivileges].
-var privilegePattern = regexp.MustCompile(`(\w+)(?: \(([^)]*)\))?`)
+// privilegePattern matches a line of [servingPrivileges]: a privilege, its columns and the table.
+var privilegePattern = regexp.MustCompile(`^(\w+)(?: \((.*)\))? ON (\w+)$`)
 
 // MissingPrivileges returns the privileges of [Migrations.GrantServing] that the role of the
 // pool lacks, such as "INSERT (name) ON pets".
 func (d *DB) MissingPrivileges(ctx context.Context) (missing []string, err error) {
 	var what, relations, columns, privileges []string
-	for _, on := range servingPrivileges {
-		for _, match := range privilegePattern.FindAllStringSubmatch(on.privileges, -1) {
-			if match[2] == "" {
-				match[2] = "-" // of the table
-			}
-			for column := range strings.SplitSeq(match[2], ", ") {
-				what = append(what, strings.Replace(fmt.Sprintf("%s (%s) ON %s", match[1], column, on.table), " (-)", "", 1))
-				relations, columns, privileges = append(relations, on.table), append(columns, column), append(privileges, match[1])
-			}
+	for _, one := range servingPrivileges {
+		match := privilegePattern.FindStringSubmatch(one)
+		privilege, table := match[1], match[3]
+		for column := range strings.SplitSeq(match[2], ", ") {
+			what = append(what, strings.Replace(fmt.Sprintf("%s (%s) ON %s", privilege, column, table), " ()", "", 1))
+			relations, columns, privileges = append(relations, table), append(columns, column), append(privileges, privilege)
 		}
 	}
 	rows, err := d.Query(ctx, `
 		SELECT what
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS wanted (what, relation, column_name, privilege)
 		WHERE NOT CASE column_name
-			WHEN '-' THEN has_table_privilege(relation, privilege)
+			WHEN '' THEN has_table_privilege(relation, privilege)
 			ELSE has_column_privilege(relation, column_name, privilege)
 		END
 		UNION ALL

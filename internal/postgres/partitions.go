@@ -26,38 +26,18 @@ SELECT EXISTS (
 // maintainTimeout limits one call of maintain_events.
 const maintainTimeout = 5 * time.Second
 
-// maintenance is the latest call of maintain_events.
-type maintenance struct {
-	running chan struct{} // has an element while somebody reads or changes the other fields
-	began   time.Time
-	err     error
-}
-
 // ErrNoPartition means that MaintainEvents created no partition that [DB.EventsFit] asks for.
 var ErrNoPartition = errors.New("maintain_events() created no partition of events; the log of PostgreSQL says why")
 
 // MaintainEvents creates the partitions of events for this week and the next four, and drops
-// partitions whose events are all older than 30 days. The error comes from the database
-// or the context. The call continues after the context has ended, because others may wait
-// for it.
+// partitions whose events are all older than 30 days. Concurrent callers share a call. It
+// continues after the context of one has ended. The error comes from the database or the
+// context.
 func (d *DB) MaintainEvents(ctx context.Context) error {
-	m, asked := &d.maintenance, time.Now()
+	done := d.maintenance.DoChan("", func() (any, error) { return nil, d.maintainEvents(context.WithoutCancel(ctx)) })
 	select {
-	case m.running <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() { <-m.running }()
-		if !m.began.After(asked) { // otherwise another caller, who waited too, has called it
-			m.began, m.err = time.Now(), d.maintainEvents(context.WithoutCancel(ctx))
-		}
-		done <- m.err
-	}()
-	select {
-	case err := <-done:
-		return err
+	case result := <-done:
+		return result.Err
 	case <-ctx.Done():
 		return fmt.Errorf("postgres: waiting for maintain_events: %w", ctx.Err())
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -76,7 +77,7 @@ type shared struct {
 	settings    settings
 	reports     atomic.Bool // whether transactions report their positions
 	sharded     atomic.Pointer[bool]
-	maintenance maintenance
+	maintenance singleflight.Group      // of calls of maintain_events
 	cluster     atomic.Pointer[cluster] // nil: the database is not sharded
 }
 
@@ -106,11 +107,10 @@ func OpenAs(ctx context.Context, name, url string, maxConns int, tracers ...pgx.
 	wanted := boundSession(config.ConnConfig)
 	forWrites := max(1, maxConns-keptForReads)
 	d := &DB{shared: &shared{
-		writers:     writers{connections: make(chan struct{}, forWrites)},
-		falling:     make(chan struct{}, max(1, maxConns/fallingShare)),
-		outside:     config.ConnConfig.Copy(),
-		settings:    wanted,
-		maintenance: maintenance{running: make(chan struct{}, 1)},
+		writers:  writers{connections: make(chan struct{}, forWrites)},
+		falling:  make(chan struct{}, max(1, maxConns/fallingShare)),
+		outside:  config.ConnConfig.Copy(),
+		settings: wanted,
 	}}
 	config.MaxConns = int32(maxConns) //nolint:gosec // bounded by the configuration
 	config.MaxConnLifetime = maxConnLifetime

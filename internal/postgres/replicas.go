@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"petstore/internal/sleep"
 )
 
 const (
@@ -150,28 +152,15 @@ func (r *Replicas) Run(ctx context.Context) {
 		return
 	}
 	var polls sync.WaitGroup
-	polls.Go(func() { every(ctx, r.pollPrimary) })
+	polls.Go(func() { sleep.Every(ctx, pollInterval, r.pollPrimary) })
 	for _, one := range r.all {
 		polls.Go(func() {
-			every(ctx, func(ctx context.Context) { r.poll(ctx, one) })
+			sleep.Every(ctx, pollInterval, func(ctx context.Context) { r.poll(ctx, one) })
 			r.setState(ctx, one, &replicaState{problem: "polling has ended", lag: -1, silent: true})
 			one.hangUp(ctx)
 		})
 	}
 	polls.Wait()
-}
-
-// every calls a function at once and then every pollInterval, until ctx ends.
-func every(ctx context.Context, poll func(context.Context)) {
-	for ticker := time.NewTicker(pollInterval); ; {
-		poll(ctx)
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return
-		case <-ticker.C:
-		}
-	}
 }
 
 // pollPrimary adds the position of the primary to the history. If the primary only does not

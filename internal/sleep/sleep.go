@@ -17,3 +17,11 @@ func For(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
+
+// Every calls an action at once, and again an interval after each call, until ctx ends.
+func Every(ctx context.Context, interval time.Duration, action func(context.Context)) {
+	for ctx.Err() == nil {
+		action(ctx)
+		For(ctx, interval)
+	}
+}

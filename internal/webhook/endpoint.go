@@ -47,10 +47,7 @@ type Fields struct {
 // Create creates an enabled webhook with a secret, in a transaction. The error is
 // [ErrTooMany], [ErrNoAccount] or comes from the database.
 func (v *Vault) Create(ctx context.Context, queries *db.Queries, account int64, fields Fields) (row db.WebhookCreateRow, secret standardwebhooks.Secret, err error) {
-	id, err := NewID()
-	if err != nil {
-		return row, secret, err
-	}
+	id := NewID()
 	if err := queries.WebhooksLock(ctx, account); err != nil {
 		return row, secret, err
 	}

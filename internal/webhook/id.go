@@ -25,18 +25,18 @@ var (
 )
 
 // NewID returns the id of a new webhook.
-func NewID() (string, error) { return newID(idPrefix) }
+func NewID() string { return newID(idPrefix) }
 
 // NewDeliveryID returns the id of a new delivery.
-func NewDeliveryID() (string, error) { return newID(deliveryIDPrefix) }
+func NewDeliveryID() string { return newID(deliveryIDPrefix) }
 
 // NewTestID returns the id of a new webhook.test event, which is in no feed. It is not the id
 // of another event: a UUIDv7 begins with a time that is above the number of any account.
-func NewTestID() (string, error) { return newID(event.IDPrefix) }
+func NewTestID() string { return newID(event.IDPrefix) }
 
-func newID(prefix string) (string, error) {
-	id, err := uuid.NewV7()
-	return prefix + hex.EncodeToString(id[:]), err
+func newID(prefix string) string {
+	id := uuid.Must(uuid.NewV7()) // reading random bytes never fails
+	return prefix + hex.EncodeToString(id[:])
 }
 
 // IsID reports whether text has the form of the id of a webhook.

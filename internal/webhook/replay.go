@@ -24,6 +24,15 @@ const (
 // ErrTooManyDeliveries means that an account has too many pending deliveries for a replay.
 var ErrTooManyDeliveries = errors.New("webhook: too many pending deliveries")
 
+// AddDelivery adds the delivery of an event to a webhook.
+func AddDelivery(made *db.DeliveriesInsertParams, webhookID, eventType string, id event.ID) {
+	made.Ids = append(made.Ids, NewDeliveryID())
+	made.WebhookIds = append(made.WebhookIds, webhookID)
+	made.EventIds = append(made.EventIds, id.String())
+	made.Sequences = append(made.Sequences, id.Sequence)
+	made.Types = append(made.Types, eventType)
+}
+
 // Replay sends events of the feed of an account again to a webhook.
 type Replay struct {
 	queries *db.Queries
@@ -97,7 +106,7 @@ func (r Replay) Run(ctx context.Context, after int64, wanted []string) (deliveri
 	if err != nil {
 		return 0, nil, err
 	}
-	insert := db.ReplayInsertParams{AccountID: r.account, WebhookID: r.to.ID}
+	insert := db.DeliveriesInsertParams{AccountID: r.account}
 	for _, row := range rows {
 		id := event.IDOf(r.account, row.Sequence, row.Nonce)
 		if row.Sequence == last && last < r.to.AfterSequence {
@@ -106,17 +115,10 @@ func (r Replay) Run(ctx context.Context, after int64, wanted []string) (deliveri
 		if row.Sequence == after || pending[row.Sequence] || !slices.Contains(types, row.Type) {
 			continue
 		}
-		deliveryID, err := NewDeliveryID()
-		if err != nil {
-			return 0, nil, err
-		}
-		insert.Ids = append(insert.Ids, deliveryID)
-		insert.EventIds = append(insert.EventIds, id.String())
-		insert.Sequences = append(insert.Sequences, row.Sequence)
-		insert.Types = append(insert.Types, row.Type)
+		AddDelivery(&insert, r.to.ID, row.Type, id)
 	}
 	if deliveries = int64(len(insert.Ids)); deliveries > 0 {
-		_, err = r.queries.ReplayInsert(ctx, insert)
+		err = r.queries.DeliveriesInsert(ctx, insert)
 	}
 	return deliveries, next, err
 }

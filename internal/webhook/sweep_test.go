@@ -124,17 +124,13 @@ func TestReseal(t *testing.T) {
 	secrets := map[webhook.Endpoint][2]standardwebhooks.Secret{}
 	create := func(sealer *webhook.Vault, grace any) webhook.Endpoint {
 		t.Helper()
-		id, err := webhook.NewID()
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := webhook.Endpoint{AccountID: 1, ID: id}
+		at := webhook.Endpoint{AccountID: 1, ID: webhook.NewID()}
 		both := [2]standardwebhooks.Secret{standardwebhooks.NewSecret(), standardwebhooks.NewSecret()}
 		secrets[at] = both
 		exec(`
 			INSERT INTO webhooks (account_id, id, url, types, secret, previous_secret, previous_until, after_sequence)
 			VALUES (1, $1, 'https://example.com', '{*}', $2, CASE WHEN $4::int IS NOT NULL THEN $3::bytea END, now() + $4 * interval '1 second', 0)`,
-			id, sealer.Seal(at, both[0]), sealer.Seal(at, both[1]), grace)
+			at.ID, sealer.Seal(at, both[0]), sealer.Seal(at, both[1]), grace)
 		return at
 	}
 	stored := func(at webhook.Endpoint) (current, previous []byte) {
