@@ -100,6 +100,23 @@ func TestAPIPaginates(t *testing.T) {
 	}
 }
 
+// TestAPIPaginatesPastEmptyPages lists a feed whose pages are empty where they have no event of a type,
+// and which never ends.
+func TestAPIPaginatesPastEmptyPages(t *testing.T) {
+	t.Parallel()
+	pages := map[string]string{"": "[]", "evt_2": `[{"sequence":3}]`, "evt_3": "[]", "evt_4": "[]", "evt_5": `[{"sequence":6}]`}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next := map[string]string{"": "evt_2", "evt_2": "evt_3", "evt_3": "evt_4", "evt_4": "evt_5", "latest": "evt_4"}[r.FormValue("after")]
+		w.Header().Set("Link", fmt.Sprintf(`</events?after=%s&type=order.placed>; rel="next"`, next))
+		fmt.Fprint(w, pages[r.FormValue("after")])
+	}))
+	t.Cleanup(server.Close)
+	client := []string{"PETSTORE_URL=" + server.URL, "PETSTORE_API_KEY=" + auth.NewSecret().Reveal()}
+	if got := must(t, client, "api", "/events", "type=order.placed", "--paginate"); got != "[\n  {\"sequence\":3}\n]\n" {
+		t.Errorf("it prints %s", got)
+	}
+}
+
 // TestAPIRetries uses faults of a sandbox: a request is sent again after 429, 503 and a lost
 // connection, and a POST takes effect once.
 func TestAPIRetries(t *testing.T) {
