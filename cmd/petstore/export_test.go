@@ -148,6 +148,11 @@ func TestArchive(t *testing.T) {
 	if journals, _ := filepath.Glob(filepath.Join(piped.dir, "stdin.*.journal")); len(journals) != 1 {
 		t.Errorf("stdin has the journals %q", journals)
 	}
+	one := newStore(t)
+	stdout, _, err = executeIn(t, one.dir, one.environ, `{"kind":"category","id":1,"name":"Dogs"}`, "import", "-")
+	if err != nil || !strings.HasPrefix(stdout, "stdin: imported 1 of 1 rows in ") {
+		t.Errorf("import of an archive of one row without a line end: %s%v", stdout, err)
+	}
 	lines := strings.SplitAfter(text, "\n")
 	slices.Reverse(lines)
 	newStore(t).fails([]string{to.file("reversed.ndjson", strings.Join(lines, ""))}, "must come before orders in an archive")

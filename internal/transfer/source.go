@@ -97,7 +97,9 @@ func (s *Source) survey(resource string) error {
 	if resource == "" {
 		resource, _, _ = strings.Cut(filepath.Base(s.Name), ".")
 	}
-	if s.Resource = Find(resource); s.Resource == nil && (s.isCSV || !bytes.Contains(first[:max(bytes.IndexByte(first, '\n'), 0)], []byte(`"kind"`))) {
+	line, _, _ := bytes.Cut(first, []byte("\n"))
+	s.Resource = Find(resource)
+	if s.Resource == nil && (s.isCSV || !bytes.Contains(line, []byte(`"kind"`))) {
 		return fmt.Errorf("%s does not say which resource it has; add --resource with %s, or name the file so", s.Name, strings.Join(Names(Archived), ", "))
 	}
 	if s.Resource != nil && s.Resource.put == nil {
