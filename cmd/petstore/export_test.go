@@ -161,6 +161,29 @@ func TestArchive(t *testing.T) {
 		"some.ndjson:1: The archive has no category 5 before this line, or it was not imported.", "some.ndjson:2: `kind` must be category, pet, inventory or order.")
 }
 
+// TestArchiveOfNothing: import reads what export writes of an empty store.
+func TestArchiveOfNothing(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)(t)
+	for name, args := range map[string][]string{"orders.ndjson": {"orders"}, "pets.csv": {"pets", "--csv"}, "store.ndjson": nil, "store.ndjson.gz": nil} {
+		text := must(t, s.environ, append([]string{"export"}, args...)...)
+		if strings.HasSuffix(name, ".gz") {
+			text = packedWhole(text)
+		}
+		for _, flags := range [][]string{nil, {"--dry-run"}} {
+			if got := s.load(s.file(name, text), flags...); got.Rows != 0 || got.Imported != 0 || got.Failed != 0 {
+				t.Errorf("import of %s %q: %+v", name, flags, got)
+			}
+		}
+	}
+	for _, args := range [][]string{{"--resource", "orders"}, nil} {
+		stdout, _, err := executeIn(t, s.dir, s.environ, "", append([]string{"import", "-"}, args...)...)
+		if err != nil || !strings.HasPrefix(stdout, "stdin: imported 0 of 0 rows in ") {
+			t.Errorf("import of an empty stdin %q: %s%v", args, stdout, err)
+		}
+	}
+}
+
 // packedWhole returns text as gzip.
 func packedWhole(text string) string {
 	var out strings.Builder

@@ -115,8 +115,6 @@ type brokenFile struct{ what, text, mistake string }
 // with megabytes of text would take most of the CPU time of its start.
 func refusedFiles() []brokenFile {
 	return []brokenFile{
-		{"empty file", "", "line 1: the file is empty"},
-		{"blank file", "\n\n", "line 1: the file is empty"},
 		{"no header", "a,1001\nb,1001\n", `line 1: there is no column "a" in pets; the columns are category, id, name, categoryId, status`},
 		{"unknown column", "name,categoryID\na,1001\n", `line 1: there is no column "categoryID"`},
 		{"duplicate column", "name,categoryId,name\na,1001,b\n", `line 1: the column "name" is there twice`},
@@ -187,6 +185,9 @@ func TestBrokenFiles(t *testing.T) {
 			s := &store{t, s.environ, s.dir}
 			s.fails([]string{s.file("pets", test.text)}, test.mistake)
 		})
+	}
+	for _, name := range []string{"pets.csv", "PETS.CSV.gz"} { // CSV without rows has a header
+		s.fails([]string{s.file(name, "\n\n"), "--resource", "pets"}, "line 1: the file is empty")
 	}
 	if got := s.names(); got != "" {
 		t.Errorf("there are the pets %q", got)
