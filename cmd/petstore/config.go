@@ -42,7 +42,7 @@ type config struct {
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
 	AdminHosts     []string      `env:"PETSTORE_ADMIN_HOSTS"`
 	BaseURL        string        `env:"PETSTORE_BASE_URL"`
-	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"`
+	DBMaxConns     int           `env:"PETSTORE_DB_MAX_CONNS"` // default: maxConnsPerCore per CPU
 	StartupWait    time.Duration `env:"PETSTORE_STARTUP_WAIT" envDefault:"30s"`
 	MaxHeaderBytes int           `env:"PETSTORE_MAX_HEADER_BYTES" envDefault:"16384"`
 	MaxConnections int           `env:"PETSTORE_MAX_CONNECTIONS" envDefault:"2000"`
@@ -54,7 +54,7 @@ type config struct {
 	Worker         bool          `env:"PETSTORE_WORKER" envDefault:"true"`
 
 	RateLimit        int      `env:"PETSTORE_RATE_LIMIT" envDefault:"600"`
-	RateBurst        int      `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit
+	RateBurst        *int     `env:"PETSTORE_RATE_BURST"`         // default: a sixth of RateLimit
 	AccountRateLimit *int     `env:"PETSTORE_ACCOUNT_RATE_LIMIT"` // default: accountKeys times RateLimit
 	AuthFailureLimit int      `env:"PETSTORE_AUTH_FAILURE_LIMIT" envDefault:"20"`
 	TrustedProxies   []string `env:"PETSTORE_TRUSTED_PROXIES"`
@@ -108,7 +108,8 @@ func (p *program) loadConfig() (config, error) {
 // loadServerConfig reads and validates the whole configuration. The error lists all
 // invalid and unknown variables. Database says whether the command requires DATABASE_URL.
 func (p *program) loadServerConfig(database bool) (config, error) {
-	parsed, err := env.ParseAsWithOptions[config](env.Options{Environment: env.ToMap(p.environ)})
+	parsed := config{DBMaxConns: max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())}
+	err := env.ParseWithOptions(&parsed, env.Options{Environment: env.ToMap(p.environ)})
 	unparsed := p.parseMistakes(err)
 	mistakes := slices.Clone(unparsed)
 	wrong := func(bad bool, format string, args ...any) {
@@ -181,13 +182,10 @@ func (p *program) loadDatabaseConfig() (config, error) {
 	return c, nil
 }
 
-// setDefaults sets the defaults that depend on the machine or on other variables.
+// setDefaults sets the defaults that depend on other variables or on the terminal.
 func (p *program) setDefaults(c *config) {
-	if c.DBMaxConns == 0 {
-		c.DBMaxConns = max(leastMaxConns, maxConnsPerCore*runtime.NumCPU())
-	}
-	if c.RateBurst == 0 {
-		c.RateBurst = max(1, c.RateLimit/burstShare)
+	if c.RateBurst == nil {
+		c.RateBurst = new(max(1, c.RateLimit/burstShare))
 	}
 	if c.AccountRateLimit == nil {
 		c.AccountRateLimit = new(accountKeys * min(max(c.RateLimit, 0), mostRateLimit)) // valid, whatever RateLimit is
@@ -208,7 +206,7 @@ func (c config) replicaURLs() []string { return strings.Fields(c.ReplicaURLs) }
 
 // keyLimit returns the limit of each API key.
 func (c config) keyLimit() ratelimit.Limit {
-	return ratelimit.Limit{PerMinute: c.RateLimit, Burst: c.RateBurst}
+	return ratelimit.Limit{PerMinute: c.RateLimit, Burst: *c.RateBurst}
 }
 
 // accountLimit returns the limit of each account. Its burst takes as long to regain as
@@ -216,7 +214,7 @@ func (c config) keyLimit() ratelimit.Limit {
 func (c config) accountLimit() ratelimit.Limit {
 	limit := ratelimit.Limit{PerMinute: *c.AccountRateLimit, Burst: *c.AccountRateLimit / burstShare}
 	if c.RateLimit > 0 {
-		limit.Burst = int(int64(c.RateBurst) * int64(*c.AccountRateLimit) / int64(c.RateLimit))
+		limit.Burst = int(int64(*c.RateBurst) * int64(*c.AccountRateLimit) / int64(c.RateLimit))
 	}
 	limit.Burst = max(1, limit.Burst)
 	return limit

@@ -186,6 +186,8 @@ func TestValuesOfVariables(t *testing.T) {
 			"https://petstore.example/": false, "https://petstore.example/v1": false, "https://petstore.example?": false, "https://petstore.example#": false,
 			"https://user@petstore.example": false, "https://": false, "https://:8080": false, "petstore.example": false, "ftp://petstore.example": false,
 		},
+		"PETSTORE_DB_MAX_CONNS":    {"": true, "1": true, "0": false, "10001": false},
+		"PETSTORE_RATE_BURST":      {"": true, "1": true, "0": false, "-1": false},
 		"PETSTORE_REQUEST_TIMEOUT": {"1ms": true, "10s": true, "10001ms": false, "1m": false, "-1s": false},
 		"PETSTORE_TRUSTED_PROXIES": {
 			"": true, "127.0.0.1": true, "10.0.0.0/8": true, "::1": true, "2001:db8::/32": true, "10.0.0.0/8, 192.0.2.1 ,::1": true,
