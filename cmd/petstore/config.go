@@ -36,7 +36,7 @@ type config struct {
 	ReplicaURLs    string        `env:"PETSTORE_REPLICA_URLS"` // separated by white space
 	ReplicaMaxLag  time.Duration `env:"PETSTORE_REPLICA_MAX_LAG" envDefault:"10s"`
 	ServingRole    string        `env:"PETSTORE_SERVING_ROLE"`
-	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"` // defaultAddr
+	Addr           string        `env:"PETSTORE_ADDR" envDefault:":8080"`
 	TLSCertFile    string        `env:"PETSTORE_TLS_CERT_FILE"`
 	TLSKeyFile     string        `env:"PETSTORE_TLS_KEY_FILE"`
 	AdminAddr      string        `env:"PETSTORE_ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
@@ -82,7 +82,6 @@ type config struct {
 }
 
 const (
-	defaultAddr     = ":8080"
 	leastMaxConns   = 12
 	maxConnsPerCore = 6
 	mostMaxConns    = 10_000
@@ -96,6 +95,9 @@ const (
 	mostHeaderBytes  = 1 << 20
 	mostConnections  = 1_000_000
 )
+
+// isSet reports whether the environment has a variable that is not empty.
+func (p *program) isSet(name string) bool { return env.ToMap(p.environ)[name] != "" }
 
 // loadConfig reads the configuration of a command other than a server. It warns of unknown
 // variables.

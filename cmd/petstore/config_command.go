@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caarlos0/env/v11"
 	"github.com/spf13/cobra"
 )
 
@@ -58,7 +57,6 @@ type setting struct {
 
 // settings returns all variables of a configuration with their effective values.
 func (p *program) settings(c config) []setting {
-	environ := env.ToMap(p.environ)
 	isDev := false
 	if c.DatabaseURL == "" {
 		if dev, err := p.findDev(); err == nil {
@@ -72,7 +70,7 @@ func (p *program) settings(c config) []setting {
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
 		one := setting{Name: field.Tag.Get("env"), Value: redact(field.Tag.Get("env"), textOf(value)), Source: "default"}
 		switch {
-		case environ[one.Name] != "":
+		case p.isSet(one.Name):
 			one.Source = "environment"
 		case isDev && (one.Name == "DATABASE_URL" || one.Name == "PETSTORE_DIRECT_URL"):
 			one.Source = "dev"

@@ -54,7 +54,7 @@ database, unless variables or flags name others.`,
 			if err != nil {
 				return err
 			}
-			if c.Addr == defaultAddr {
+			if !p.isSet("PETSTORE_ADDR") {
 				c.Addr = devAddr // only local connections
 			}
 			if cmd.Flags().Changed("port") {

@@ -738,8 +738,8 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
-// TestDevOpensTheReference: --port overrides PETSTORE_ADDR, and --open opens the
-// API reference. Without a browser, dev still runs.
+// TestDevOpensTheReference: --port overrides PETSTORE_ADDR, whose host may be the default of serve,
+// and --open opens the API reference. Without a browser, dev still runs.
 func TestDevOpensTheReference(t *testing.T) {
 	t.Parallel()
 	dir := pgtest.Dir(t)
@@ -759,9 +759,11 @@ func TestDevOpensTheReference(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere"), "dev", "--port", "0", "--open")
+	without := begin(t, pgtest.Dir(t), append(environ, "PATH=/nowhere", "PETSTORE_ADDR=:8080"), "dev", "--port", "0", "--open")
 	without.expect("the browser cannot be opened")
-	without.expect("listening")
+	if line := without.expect("listening"); strings.Contains(line, "127.0.0.1") {
+		t.Errorf("with PETSTORE_ADDR=:8080, dev does not listen on all addresses: %s", line)
+	}
 }
 
 func TestParseOrigins(t *testing.T) {
