@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -153,6 +155,40 @@ func TestAPIRetries(t *testing.T) {
 	fault(`{"operation":"createAPIKey","effect":"close","when":"after"}`)
 	if _, stderr, err := execute(t, client, "api", "POST", "/account/api-keys", "name=x", "scope=read"); err == nil || stderr != "" {
 		t.Errorf("a POST without an Idempotency-Key: %v, printed %q", err, stderr)
+	}
+}
+
+// TestSilentBody ends when a response stops before its end. A stream that sends something in time goes on.
+func TestSilentBody(t *testing.T) {
+	t.Parallel()
+	const silence = time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		flush := func(text string) {
+			fmt.Fprint(w, text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		if r.URL.Path == "/events" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 3 {
+				flush(":\n")
+				<-time.After(silence / 2)
+			}
+		}
+		flush("[")
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	for path, want := range map[string]string{"/pets": "", "/events": ":\n:\n:\n["} {
+		var out, errs strings.Builder
+		p := &program{stdout: &out, stderr: &errs}
+		sender := p.newClient(target{url: server.URL, key: auth.NewSecret().Reveal()})
+		sender.silence, sender.retries = silence, 0
+		err := p.printReply(ctx, sender, call{method: http.MethodGet, path: path}, false)
+		if err == nil || !strings.Contains(err.Error(), "the response stopped before its end") || out.String() != want {
+			t.Errorf("%s: %v, printed %q, want %q", path, err, &out, want)
+		}
 	}
 }
 
