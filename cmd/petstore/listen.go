@@ -15,7 +15,6 @@ import (
 	"petstore/internal/event"
 	"petstore/internal/follow"
 	"petstore/internal/standardwebhooks"
-	"petstore/internal/transfer"
 )
 
 const (
@@ -148,10 +147,19 @@ func (p *program) feed(of target) *follow.Feed {
 	}
 }
 
-// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil.
+// followFeed follows a feed until Ctrl-C ends ctx. It then returns nil. It returns an error of handle,
+// such as one of stdout, as it is.
 func followFeed(ctx context.Context, feed *follow.Feed, of string, handle func(context.Context, follow.Event) error) error {
-	if err := feed.Follow(ctx, handle); ctx.Err() == nil {
-		return streamError(of, err, feed.URL)
+	var failed error
+	err := feed.Follow(ctx, func(ctx context.Context, e follow.Event) error {
+		failed = handle(ctx, e)
+		return failed
+	})
+	if failed == nil {
+		failed = streamError(of, err, feed.URL)
+	}
+	if ctx.Err() == nil {
+		return failed
 	}
 	return nil
 }
@@ -170,7 +178,7 @@ func (p *program) printEvent(e follow.Event, asJSON bool) (err error) {
 func streamError(of string, err error, target string) error {
 	_, isStatus := errors.AsType[*follow.StatusError](err)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, transfer.ErrReset):
+	case errors.Is(err, context.Canceled):
 		return err
 	case isStatus:
 		return fmt.Errorf("no %s from %s: %s", of, target, strings.TrimSuffix(err.Error(), "."))
