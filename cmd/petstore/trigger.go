@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,8 +95,8 @@ func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool)
 	limited, cancel := context.WithTimeout(ctx, triggerPatience)
 	defer cancel()
 	errDone := errors.New("done")
-	err := feed.Follow(limited, func(_ context.Context, e follow.Event) error {
-		return errors.Join(errDone, p.printEvent(e, asJSON))
+	err := followFeed(limited, feed, "events", func(_ context.Context, e follow.Event) error {
+		return cmp.Or(p.printEvent(e, asJSON), errDone)
 	})
 	switch {
 	case errors.Is(err, errDone):
@@ -103,7 +104,7 @@ func (p *program) printNext(ctx context.Context, feed *follow.Feed, asJSON bool)
 	case limited.Err() != nil && ctx.Err() == nil:
 		return fmt.Errorf("the feed has no event %s after %s; is a worker running?", strings.Join(feed.Types, ", "), triggerPatience)
 	default:
-		return streamError("events", err, feed.URL)
+		return cmp.Or(err, ctx.Err())
 	}
 }
 

@@ -55,8 +55,7 @@ func (fullDisk) Write([]byte) (int, error) {
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s := newStores(t)(t)
-	must(t, s.environ, "api", "POST", "/categories", "name=Dogs")
-	for _, args := range [][]string{{"listen", "--after", "start"}} {
+	for _, args := range [][]string{{"trigger", "pet.created"}, {"listen", "--after", "start"}} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err := run(ctx, args, &program{environ: s.environ, dir: emptyDir, stdout: fullDisk{}, stderr: io.Discard})
 		cancel()
