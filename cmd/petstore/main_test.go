@@ -109,6 +109,11 @@ func TestHelpShowsAnExampleOfEveryCommand(t *testing.T) {
 			t.Errorf("petstore %s --help does not name the environment variables:\n%s", command, help)
 		}
 	}
+	for command, variable := range map[string]string{"seed": "PETSTORE_DB_MAX_CONNS", "healthcheck": "PETSTORE_TLS_CERT_FILE"} {
+		if _, variables, _ := strings.Cut(must(t, nil, command, "--help"), "\nEnvironment variables"); !strings.Contains(variables, variable) {
+			t.Errorf("petstore %s --help does not name %s", command, variable)
+		}
+	}
 	if script := must(t, nil, "completion", "bash"); !strings.Contains(script, "petstore") {
 		t.Error("completion bash prints no script")
 	}
