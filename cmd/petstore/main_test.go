@@ -394,7 +394,9 @@ func TestRotateKey(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), "UPDATE api_keys SET prefix = $1", prefix(third)); err != nil {
 		t.Fatal(err)
 	}
-	refused("2 API keys have the prefix", "key", "rotate", prefix(third))
+	for _, command := range []string{"rotate", "revoke"} {
+		refused("2 API keys have the prefix", "key", command, prefix(third))
+	}
 	works(third)
 	must(t, environ, "account", "create", "other")
 	for _, command := range []string{"rotate", "revoke"} {
