@@ -436,7 +436,10 @@ func TestImportIsSlow(t *testing.T) {
 	if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
+	out := s.fails([]string{path, "--connections", "1"}, "when the rows in the lines 4 were on their way", "more than 23 hours have passed")
+	if strings.Count(out, path) != 1 {
+		t.Errorf("the sentence does not name the file once: %s", out)
+	}
 }
 
 // TestImportWithOtherKeys: a row in doubt belongs to the API key that has sent it.
@@ -472,7 +475,7 @@ func TestImportWithOtherKeys(t *testing.T) {
 	other.fails([]string{path}, "rows that were not imported: 1")
 	want("a b")
 	restore()
-	reader.fails([]string{path, "--in-doubt", "send"}, "the server returned 403 ")
+	reader.fails([]string{path, "--in-doubt", "send"}, " rows of "+path+" are imported: the server returned 403 ")
 	reader.fails([]string{path}, refused)
 	s.fails([]string{path}, refused)
 	want("a b")
