@@ -83,11 +83,11 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 		return streamError("events", err, sender.url)
 	}
 	t := &triggering{client: sender}
-	err := triggers[kind](ctx, t)
-	if err == nil {
-		err = p.printNext(ctx, feed, asJSON)
+	triggers[kind](ctx, t)
+	if t.err == nil {
+		t.err = p.printNext(ctx, feed, asJSON)
 	}
-	return errors.Join(err, t.clean(ctx))
+	return errors.Join(t.err, t.clean(ctx))
 }
 
 // printNext prints the next event of a feed.
