@@ -15,6 +15,7 @@ import (
 
 	"petstore/db"
 	"petstore/internal/account"
+	"petstore/internal/api"
 	"petstore/internal/auth"
 	"petstore/internal/postgres"
 )
@@ -214,22 +215,13 @@ func listKeys(ctx context.Context, queries *db.Queries, accountID int64) (all []
 // listedKey is an API key in the output of --json. It has the fields of the API, and a
 // status.
 type listedKey struct {
-	ID         int64      `json:"id"`
-	Name       string     `json:"name"`
-	Scope      string     `json:"scope"`
-	Prefix     string     `json:"prefix"`
-	CreatedAt  time.Time  `json:"createdAt"`
-	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
-	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
-	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
-	Status     string     `json:"status"`
+	api.Key
+
+	Status string `json:"status"`
 }
 
 func listKey(key db.APIKeyListRow, now time.Time) listedKey {
-	listed := listedKey{
-		ID: key.ID, Name: key.Name, Scope: key.Scope, Prefix: key.Prefix, CreatedAt: key.CreatedAt.UTC(),
-		LastUsedAt: inUTC(key.LastUsedAt), ExpiresAt: inUTC(key.ExpiresAt), RevokedAt: inUTC(key.RevokedAt), Status: keyStatusInUse,
-	}
+	listed := listedKey{api.KeyFrom(db.APIKeyListRecentRow(key)), keyStatusInUse}
 	switch {
 	case key.RevokedAt != nil:
 		listed.Status = keyStatusEnded
@@ -237,13 +229,6 @@ func listKey(key db.APIKeyListRow, now time.Time) listedKey {
 		listed.Status = keyStatusLapsed
 	}
 	return listed
-}
-
-func inUTC(at *time.Time) *time.Time {
-	if at == nil {
-		return nil
-	}
-	return new(at.UTC())
 }
 
 func (p *program) keyRotateCommand() *cobra.Command {
