@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -173,14 +172,23 @@ func (p *program) loadServerConfig(database bool) (config, error) {
 // server. Without DATABASE_URL, it uses the database of the running dev.
 func (p *program) loadDatabaseConfig() (config, error) {
 	c, err := p.loadConfig()
-	if err != nil || c.DatabaseURL != "" {
+	if err != nil {
 		return c, err
+	}
+	return p.orDev(c)
+}
+
+// orDev returns the configuration with the database of the running dev, unless it has one. With an
+// error, the configuration is the same.
+func (p *program) orDev(c config) (config, error) {
+	if c.DatabaseURL != "" {
+		return c, nil
 	}
 	dev, err := p.findDev()
 	if err != nil {
-		return config{}, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
+		return c, fmt.Errorf("DATABASE_URL must be set to the URL of a PostgreSQL database, such as postgres://user:password@host:5432/petstore, because %w", err)
 	}
-	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, dev.DirectURL
+	c.DatabaseURL, c.DirectURL = dev.DatabaseURL, cmp.Or(c.DirectURL, dev.DirectURL)
 	return c, nil
 }
 
@@ -244,11 +252,11 @@ func describe(name string, t reflect.Type) string {
 	case t == reflect.TypeFor[slog.Level]():
 		return "debug, info, warn or error"
 	case t == reflect.TypeFor[time.Duration]():
-		return "a duration such as 5s, " + durations[name].text
+		return "a duration such as 5s, " + ranges[name].text
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	default:
-		return "a whole number " + numbers[name].String()
+		return "a whole number " + ranges[name].String()
 	}
 }
 
@@ -262,47 +270,35 @@ func (r numberRange) String() string {
 	return fmt.Sprintf("between %d and %d", r.least, r.most)
 }
 
-// numbers has the range of each variable that is a number.
-var numbers = map[string]numberRange{
-	"PETSTORE_DB_MAX_CONNS":       {1, mostMaxConns},
-	"PETSTORE_MAX_HEADER_BYTES":   {leastHeaderBytes, mostHeaderBytes},
-	"PETSTORE_MAX_CONNECTIONS":    {1, mostConnections},
-	"PETSTORE_MAX_BODY_BYTES":     {1, math.MaxInt64},
-	"PETSTORE_RATE_LIMIT":         {0, mostRateLimit},
-	"PETSTORE_RATE_BURST":         {1, mostRateLimit},
-	"PETSTORE_ACCOUNT_RATE_LIMIT": {0, accountKeys * mostRateLimit},
-	"PETSTORE_AUTH_FAILURE_LIMIT": {0, mostRateLimit},
-}
+// ranges has the valid values of each variable that is a number or a duration.
+var ranges = map[string]struct {
+	numberRange
 
-// durations has the range of each variable that is a duration.
-var durations = map[string]struct {
-	text  string
-	valid func(time.Duration) bool
+	text string // of a duration
 }{
-	"PETSTORE_REPLICA_MAX_LAG": {"above 0s", func(d time.Duration) bool { return d > 0 }},
-	"PETSTORE_STARTUP_WAIT":    {"at least 0s", func(d time.Duration) bool { return d >= 0 }},
-	"PETSTORE_REQUEST_TIMEOUT": {fmt.Sprintf("above 0s and at most %s", maxRequestTimeout), func(d time.Duration) bool { return 0 < d && d <= maxRequestTimeout }},
-	"PETSTORE_SHUTDOWN_GRACE":  {"above 0s", func(d time.Duration) bool { return d > 0 }},
+	"PETSTORE_DB_MAX_CONNS":       {numberRange{1, mostMaxConns}, ""},
+	"PETSTORE_MAX_HEADER_BYTES":   {numberRange{leastHeaderBytes, mostHeaderBytes}, ""},
+	"PETSTORE_MAX_CONNECTIONS":    {numberRange{1, mostConnections}, ""},
+	"PETSTORE_MAX_BODY_BYTES":     {numberRange{1, math.MaxInt64}, ""},
+	"PETSTORE_RATE_LIMIT":         {numberRange{0, mostRateLimit}, ""},
+	"PETSTORE_RATE_BURST":         {numberRange{1, mostRateLimit}, ""},
+	"PETSTORE_ACCOUNT_RATE_LIMIT": {numberRange{0, accountKeys * mostRateLimit}, ""},
+	"PETSTORE_AUTH_FAILURE_LIMIT": {numberRange{0, mostRateLimit}, ""},
+	"PETSTORE_REPLICA_MAX_LAG":    {numberRange{1, math.MaxInt64}, "above 0s"},
+	"PETSTORE_STARTUP_WAIT":       {numberRange{0, math.MaxInt64}, "at least 0s"},
+	"PETSTORE_REQUEST_TIMEOUT":    {numberRange{1, int64(maxRequestTimeout)}, fmt.Sprintf("above 0s and at most %s", maxRequestTimeout)},
+	"PETSTORE_SHUTDOWN_GRACE":     {numberRange{1, math.MaxInt64}, "above 0s"},
 }
 
 // checkRanges reports the numbers and durations that are not in their ranges.
 func (c config) checkRanges(wrong func(bad bool, format string, args ...any)) {
-	values := map[string]int64{}
 	eachVariable(reflect.ValueOf(c), func(field reflect.StructField, value reflect.Value) {
-		if value = reflect.Indirect(value); value.CanInt() {
-			values[field.Tag.Get("env")] = value.Int()
+		name := field.Tag.Get("env")
+		if allowed, is := ranges[name]; is {
+			value = reflect.Indirect(value)
+			wrong(value.Int() < allowed.least || value.Int() > allowed.most, "%s must be %s, but is %v", name, cmp.Or(allowed.text, allowed.String()), value)
 		}
 	})
-	for _, name := range slices.Sorted(maps.Keys(numbers)) {
-		allowed := numbers[name]
-		wrong(values[name] < allowed.least || values[name] > allowed.most, "%s must be %s, but is %d", name, allowed, values[name])
-	}
-	for _, name := range variables() {
-		if allowed, is := durations[name]; is {
-			value := time.Duration(values[name])
-			wrong(!allowed.valid(value), "%s must be %s, but is %s", name, allowed.text, value)
-		}
-	}
 }
 
 // isHostPort reports whether text is an address to listen on. The host is optional.
@@ -319,20 +315,26 @@ func isHostPort(text string) bool {
 // hostPattern matches a host name without a trailing dot.
 var hostPattern = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 
+// httpURL returns the http or https URL with a host that a text is, or nil.
+func httpURL(text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil
+	}
+	return u
+}
+
 // isBaseURL reports whether text is a scheme and a host. A path is invalid, because
 // Location headers and redirects are absolute paths.
 func isBaseURL(text string) bool {
-	if text == "" {
-		return true
-	}
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && text == u.Scheme+"://"+u.Host
+	u := httpURL(text)
+	return text == "" || u != nil && text == u.Scheme+"://"+u.Host
 }
 
 // isClientURL reports whether text is the URL of an API, to which a client appends paths.
 func isClientURL(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
+	u := httpURL(text)
+	return u != nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery && !strings.Contains(text, "#")
 }
 
 // clientURLRule explains which URLs [isClientURL] accepts.

@@ -57,12 +57,9 @@ type setting struct {
 
 // settings returns all variables of a configuration with their effective values.
 func (p *program) settings(c config) []setting {
-	isDev := false
-	if c.DatabaseURL == "" {
-		if dev, err := p.findDev(); err == nil {
-			c.DatabaseURL, c.DirectURL, isDev = dev.DatabaseURL, dev.DirectURL, true
-		}
-	}
+	withDev, _ := p.orDev(c) // the same without a dev
+	isDev := withDev.DatabaseURL != c.DatabaseURL
+	c = withDev
 	c.DirectURL = c.directURL()
 	c.GOGC = cmp.Or(c.GOGC, strconv.Itoa(gcPercent))
 	c.GOMEMLIMIT = cmp.Or(c.GOMEMLIMIT, fmt.Sprintf("%dMiB", memoryLimit>>20))

@@ -83,7 +83,7 @@ func (o *listenOptions) validate(cmd *cobra.Command) error {
 	if _, ok := event.ParseID(o.after); !ok && o.after != afterLatest && o.after != afterStart {
 		return wrongUsage(cmd, "--after must be the id of an event, such as evt_0000000000030000000004125f0c9a1e, or %s or %s, but is %q", afterLatest, afterStart, o.after)
 	}
-	if o.forwardTo != "" && !isForwardURL(o.forwardTo) {
+	if o.forwardTo != "" && httpURL(o.forwardTo) == nil {
 		return wrongUsage(cmd, "--forward-to must be an http or https URL, such as http://localhost:3000/hook, but is %q", o.forwardTo)
 	}
 	for i, name := range o.types {
