@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"petstore/internal/follow"
 )
 
 // methods are the methods that api knows.
@@ -244,19 +246,11 @@ func afterOf(page string) string {
 	return link.Query().Get("after")
 }
 
-// nextPage returns the path and query of the link rel="next" of a response (RFC 8288), or ""
-// if there is none. It leaves out the host of an absolute link, so that the key does not go
-// to another server.
+// nextPage returns the path and query of the link to the next page, or "" if there is none. It leaves
+// out the host of an absolute link, so that the key does not go to another server.
 func nextPage(header http.Header) string {
-	for _, line := range header.Values("Link") {
-		for link := range strings.SplitSeq(line, ",") {
-			target, parameters, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
-			if strings.Contains(parameters, `rel="next"`) {
-				if next, err := url.Parse(target); err == nil {
-					return next.RequestURI()
-				}
-			}
-		}
+	if next := follow.NextLink(header); next != nil {
+		return next.RequestURI()
 	}
 	return ""
 }

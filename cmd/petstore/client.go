@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -260,15 +261,15 @@ func isDial(err error) bool {
 	return ok && network.Op == "dial"
 }
 
-// whyNoResponse explains briefly why a request with a timeout failed.
+// whyNoResponse explains briefly why a request with a timeout, or the reading of its response, failed.
 func whyNoResponse(err error, timeout time.Duration) string {
+	_, isRequest := errors.AsType[*url.Error](err)
+	_, isNetwork := errors.AsType[*net.OpError](err)
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	number, isNumber := errors.AsType[syscall.Errno](err)
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	var netErr net.Error
 	switch {
-	case errors.Is(err, errSilence):
-		return err.Error()
 	case isLookup:
 		return fmt.Sprintf("the host name %q is unknown", lookup.Name)
 	case isNumber: // such as "connection refused"
@@ -281,6 +282,8 @@ func whyNoResponse(err error, timeout time.Duration) string {
 		return "the server there speaks http, not https"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the server closed the connection"
+	case !isRequest && !isNetwork: // such as [errSilence]
+		return err.Error()
 	default:
 		return "the program that listens there does not speak HTTP"
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"strings"
 	"time"
 
@@ -142,7 +139,7 @@ func (p *program) feed(of target) *follow.Feed {
 			text = "connected again"
 		},
 		Lost: func(err error, pause time.Duration) {
-			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNotConnected(err), pause.Round(100*time.Millisecond))
+			fmt.Fprintf(p.stderr, "no connection: %s; connecting again in %s\n", whyNoResponse(err, follow.ResponseTimeout), pause.Round(100*time.Millisecond))
 		},
 	}
 }
@@ -187,16 +184,6 @@ func streamError(of string, err error, target string) error {
 	case errors.Is(err, follow.ErrNotFeed):
 		return fmt.Errorf("no %s from %s: %w; set PETSTORE_URL or --url to the URL of Petstore", of, target, err)
 	default:
-		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNotConnected(err), startServer)
+		return fmt.Errorf("no %s from %s: %s; %s", of, target, whyNoResponse(err, follow.ResponseTimeout), startServer)
 	}
-}
-
-// whyNotConnected explains briefly why there is no stream of events.
-func whyNotConnected(err error) string {
-	_, isRequest := errors.AsType[*url.Error](err)
-	_, isNetwork := errors.AsType[*net.OpError](err)
-	if isRequest || isNetwork || errors.Is(err, io.ErrUnexpectedEOF) {
-		return whyNoResponse(err, follow.ResponseTimeout)
-	}
-	return err.Error()
 }

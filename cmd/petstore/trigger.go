@@ -78,7 +78,9 @@ func (p *program) trigger(ctx context.Context, sender *client, kind event.Type, 
 	}
 	feed := p.feed(sender.target)
 	feed.Types, feed.Connected = []string{string(kind)}, nil
-	feed.Lost = func(err error, _ time.Duration) { fmt.Fprintf(p.stderr, "no connection: %s\n", whyNotConnected(err)) }
+	feed.Lost = func(err error, _ time.Duration) {
+		fmt.Fprintf(p.stderr, "no connection: %s\n", whyNoResponse(err, follow.ResponseTimeout))
+	}
 	if err := feed.SeekEnd(ctx); err != nil {
 		return streamError("events", err, sender.url)
 	}
