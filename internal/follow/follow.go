@@ -278,6 +278,7 @@ func (f *Feed) try(ctx context.Context, query url.Values, header http.Header) (*
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
+		defer time.AfterFunc(cmp.Or(f.silence, defaultSilence), func() { response.Body.Close() }).Stop()
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
 		if err != nil {
 			text = nil // the status says enough
